@@ -259,7 +259,7 @@ mask, old_log_probs = rollout.response_mask, rollout.log_probs  # (N, T) each
 
 # %% [markdown]
 # Then one optimizer step. The gradient of the loss for each log-prob says how hard a token is
-# pushed, and which way.
+# pushed, and which way. The book opens at this push; *back* leads to the prompt.
 
 # %%
 policy, reference = copy.deepcopy(base), copy.deepcopy(base).requires_grad_(False)

@@ -249,29 +249,45 @@ gold_curve = [float(row["result"].gold.mean()) for row in found]
 for step, distance, p, g in zip(steps, kl, proxy_curve, gold_curve):
     print(f"step {step:2}: {distance:5.1f} nats, proxy {p:5.2f}, gold {g:.2f}")
 
+
 # %%
-figure, (left, right) = plots.panels(2)
-plots.curves(
-    {"proxy": proxy_curve, "gold": gold_curve}, steps, axis=left, marker=True,
-    xlabel="GRPO step", ylabel="reward",
-)  # fmt: skip
+def draw_mean(axis, meaning, x, scores, label=None):
+    """The mean over prompts, with its 95% interval; scores are (looks, prompts)."""
+    mean, half = scores.mean(1), 1.96 * scores.std(1) / scores.shape[1] ** 0.5
+    axis.fill_between(x, mean - half, mean + half, color=plots.colour(meaning), alpha=0.2)
+    label = label or meaning
+    plots.curves({label: mean}, x, axis=axis, styles={label: meaning}, marker=True)
+
+
+figure, (left, middle, right) = plots.panels(3)
+proxies = torch.stack([row["result"].reward for row in found])  # (looks, 32 prompts)
+golds = torch.stack([row["result"].gold for row in found])
+draw_mean(left, "proxy", steps, proxies)
+draw_mean(middle, "gold", steps, golds)
+left.set(xlabel="GRPO step", title="standard deviations")
+middle.set(xlabel="GRPO step", title="from 0 to 1")
 distance = [max(nats, 0) ** 0.5 for nats in kl]
+draw_mean(right, "gold", distance, golds, "gold of GRPO")
 plots.curves(
-    {"GRPO": (distance, gold_curve), "best of n": (bank_distance, weak_best)}, axis=right,
-    styles={"GRPO": "gold", "best of n": 0}, marker=True,
-    xlabel="d = sqrt(KL in nats)", ylabel="gold reward",
+    {"best of n": (bank_distance, weak_best)}, axis=right, styles={"best of n": 0},
+    marker=True, xlabel="d = sqrt(KL in nats)", title="from 0 to 1",
 )  # fmt: skip
 plt.show()
 best = max(range(len(steps)), key=gold_curve.__getitem__)
 print(f"gold is highest at step {steps[best]}, {kl[best]:.1f} nats away: {gold_curve[best]:.2f}")
 print(f"at the end, {kl[-1]:.1f} nats away, it is {gold_curve[-1]:.2f}")
+change = golds[-1] - golds[best]  # prompt by prompt
+half = 1.96 * float(change.std()) / len(change) ** 0.5
+print(f"the change between the two: {float(change.mean()):.2f} ± {half:.2f}")
 
 # %% [markdown]
-# The left panel is *over-optimisation*: the curve that training sees keeps rising, and the one that
-# we mean gains little and then turns. The right panel is the way to compare optimisers: gold
-# against the distance d = sqrt(KL) from the start. Two optimisers at different distances cannot be
-# compared by their end points. (The two curves are measured on different prompts, 32 and 8, so they
-# start at different heights: compare their shapes only.)
+# The first two panels are *over-optimisation*: the curve that training sees keeps rising, and the one
+# that we mean gains little and then turns. The shades are 95% intervals over the 32 prompts of this
+# one run; the change from the highest to the last, prompt by prompt, is printed below them. The right
+# panel is the way to compare optimisers: gold against the distance d = sqrt(KL)
+# from the start. Two optimisers at different distances cannot be compared by their end points. (The
+# two curves are measured on different prompts, 32 and 8, so they start at different heights: compare
+# their shapes only.)
 #
 # ## 5. What was exploited
 #
@@ -439,12 +455,8 @@ plots.curves(
         "the proxy": proxy_curve,
         "lower of two": [float(ensembles.worst_case(s).mean()) for s in both],
         "112,000 labels": [float(row["strong"].mean()) for row in found],
-        "gold (0 to 1)": gold_curve,
     },
-    steps,
-    styles={
-        "the proxy": "proxy", "lower of two": 0, "112,000 labels": 3, "gold (0 to 1)": "gold",
-    },
+    steps, styles={"the proxy": "proxy", "lower of two": 0, "112,000 labels": 3},
     xlabel="GRPO step", ylabel="score of the same answers",
 )  # fmt: skip
 plt.show()
@@ -452,9 +464,9 @@ spread = [float(s.std(0).mean()) for s in both]
 print(f"spread of the two: {spread[0]:.2f} at the start, {spread[-1]:.2f} at the end")
 
 # %% [markdown]
-# The doctor raises its alarm at step 35, 10.4 nats away. Gold was highest at step 20: an alarm
+# The doctor raises its alarm at step 35, 10.5 nats away. Gold was highest at step 20: an alarm
 # without gold comes late, but it comes. The model with 112,000 labels is not fooled: its score
-# stays around 0.4 from step 20 on, while the proxy rises from 1.1 to 1.8. The two weak models
+# falls from 0.6 to 0.4 after step 20, while the proxy rises from 1.1 to 1.7. The two weak models
 # disagree only a little more than at the start, because they share their labels and so most of
 # their mistakes. Where members do disagree, the policy has left the answers that they were trained
 # on. Paying the lowest of them, or the mean less its variance, takes the reward away there
@@ -474,16 +486,19 @@ plots.code(ensembles.uncertainty_weighted)
 
 
 # %%
+NAMES = {"patient": "baseline"}  # the study's own word for it
+
+
 def shown(row):
-    """One cure: gold at this distance, its difference to the uncured run, and the corrected p."""
+    """A mitigation: gold at this distance, its difference to the baseline, and the corrected p."""
     text, d = "{mean:.3f} ({low:.3f} to {high:.3f})", row.get("difference")
     beside = (text.format(**d), f"{d['holm']:.2f}") if d else ("-", "-")
-    return [row["cure"], text.format(**row), *beside]
+    return [NAMES.get(row["cure"], row["cure"]), text.format(**row), *beside]
 
 
 at_eight = [row for row in study["cures"]["table"] if row["kl"] == 8 and "mean" in row]
 plots.table(
-    ["cure", f"gold at 8 nats, {at_eight[-1]['of']} starts", "difference", "p (Holm)"],
+    ["mitigation", f"gold at 8 nats, {at_eight[-1]['of']} starts", "difference", "p (Holm)"],
     [shown(row) for row in at_eight],
 )
 
@@ -496,10 +511,10 @@ runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
 axis = plots.panels(1, height=2.6)[1]
 plots.curves(
     {
-        name.replace("_", " "): against_distance(runs[name]["points"])
+        NAMES.get(name, name).replace("_", " "): against_distance(runs[name]["points"])
         for name in ("patient", "more_labels", "own_answers", "ensemble_min")
     },
-    axis=axis, styles={"patient": "bad"}, xlabel="d = sqrt(KL in nats)", ylabel="gold reward",
+    axis=axis, styles={"baseline": "bad"}, xlabel="d = sqrt(KL in nats)", ylabel="gold reward",
 )  # fmt: skip
 plt.show()
 
@@ -507,7 +522,7 @@ plt.show()
 # In this picture alone, the lowest of three models looks like a remedy: its curve is far above the
 # baseline's. In this start seven of the eight intervals at 8 nats exclude 0, but over all starts
 # only one does, the mean less the variance. One of eight may do so by chance, and its corrected p
-# is 0.11. So no mitigation differs significantly from the baseline: runs differ more by their start
+# is 0.37. So no mitigation differs significantly from the baseline: runs differ more by their start
 # than by their mitigation.
 #
 # **Where this lives.** All numbers: [docs/overoptimisation.md](../docs/overoptimisation.md), written by

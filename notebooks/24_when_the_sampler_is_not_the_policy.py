@@ -35,8 +35,8 @@ torch.set_num_threads(1)
 # ## 1. One answer of three tokens
 #
 # Call the sampler $\mu$ and the policy at the start of the update $\pi_{old}$. A token that $\pi_{old}$
-# likes twice as much as $\mu$ did was drawn half as often as it should have been: it deserves the weight 2.
-# The weight of a token is $w = \pi_{old} / \mu$.
+# finds twice as likely as $\mu$ did was drawn half as often as it should have been, so it gets the
+# weight 2. In general the weight of a token is $w = \pi_{old} / \mu$.
 
 # %%
 mu = torch.tensor([[0.5, 0.2, 0.1]]).log()
@@ -46,9 +46,10 @@ print("token ratios ", likelihood_ratio(old, mu).tolist()[0])
 print("their product", likelihood_ratio(old, mu).prod().item())
 
 # %% [markdown]
-# The second number is the weight of the *answer*: 1.8 times as likely under $\pi_{old}$. Large weights make
-# a gradient noisy, so they are bounded in one of two ways. Truncation takes $\min(w, C)$. A mask takes 0
-# for what lies outside. Both can be done per token, or per answer.
+# The second line is the weight of the *answer*: it is 1.8 times as likely under $\pi_{old}$. Large weights
+# make a gradient noisy, so they are bounded in one of two ways. Truncation takes $\min(w, C)$. A mask puts
+# 0 for a weight outside its bounds. Both work per token or per answer; the *geometric* mean of an answer's
+# weights lies between the two.
 
 # %%
 rows = []
@@ -63,8 +64,8 @@ plots.table(["weight of", "outside of 0.5 to 2", "weights of the three tokens"],
 #
 # ## 2. All answers listed
 #
-# The world is a language of 4 letters whose answers have 6 of them. Each answer has a random reward.
-# $\pi$ has random logits, $\mu$ has the same ones plus noise. The true gradient and the expected gradient
+# The world has 4 letters, an answer has 6 of them, and each answer has a random reward. $\pi$ has random
+# logits, and $\mu$ the same ones plus noise. The true gradient and the expected gradient
 # under $\mu$ are sums of 4,096 terms.
 
 # %%
@@ -139,13 +140,13 @@ plots.curves(
 )
 
 # %% [markdown]
-# Three things can be read from it.
+# Three things to notice:
 #
-# - **Weights of tokens help little.** A token's ratio says nothing of how unlikely the tokens before it
-#   have become. Their weights correct the letter, and not the way there.
-# - **The weight of the whole answer points in the right direction**, even truncated at 2.
-# - **PPO's clip against the sampler is worst.** Where $\mu$ is far, most tokens lie outside of the clip
-#   already, and the clip takes those that moved in the direction of their advantage.
+# - **Weights of tokens help little.** They correct each letter, but not how likely the letters before it
+#   have become.
+# - **The weight of the whole answer comes nearest to the right direction**, even truncated at 2.
+# - **PPO's clip against the sampler is worst.** Where $\mu$ is far, many tokens lie outside the clip range
+#   already, and the clip drops those that moved in the direction of their advantage.
 
 # %%
 middle = SIZES.index(0.5)
@@ -155,8 +156,8 @@ assert means["sampler_clip"][middle] == min(curve[middle] for curve in means.val
 # %% [markdown]
 # ## 3. Why not the whole weight, without a bound?
 #
-# Without a bound the expected gradient is exactly right. What it costs is the sample size: of $n$ answers
-# with unequal weights, as many count as $(\sum w)^2 / \sum w^2$.
+# Without a bound the expected gradient is exactly right, but the sample shrinks: $n$ answers with unequal
+# weights are worth only $(\sum w)^2 / \sum w^2$ answers with equal ones, the *effective sample size*.
 
 # %%
 generator = torch.Generator().manual_seed(0)
@@ -168,15 +169,15 @@ for length in (6, 30, 120):
     rows.append(
         [length, f"{effective_share(whole):.3f}", f"{effective_share(whole.clamp(max=2)):.3f}"]
     )
-plots.table(["tokens", "share of 1,000 answers that counts", "the same, truncated at 2"], rows)
+plots.table(["tokens", "effective share of 1,000 answers", "the same, truncated at 2"], rows)
 assert float(rows[0][1]) > 0.7 > 0.1 > float(rows[2][1])
 
 # %% [markdown]
-# With 120 tokens nearly nothing is left of a thousand answers. This is why long answers are corrected per
-# token, or by the geometric mean, although these are biased. The engine logs the share as `ess_responses`.
+# With 120 tokens almost nothing is left of a thousand answers. So long answers are corrected per token, or
+# by the geometric mean, although both are biased. The engine logs the share as `ess_responses`.
 #
-# **What would happen if** the ratio were upside down, $\mu / \pi_{old}$? What the policy has moved away
-# from would weigh more. Try it: exchange `old` and `drew` in the last line of `weights_of`.
+# **What would happen if** the ratio were upside down, $\mu / \pi_{old}$? Answers that the policy has moved
+# away from would weigh more. Try it: swap `old` and `drew` in the last line of `weights_of`.
 
 # %%
 plots.code(sampler_weights, docstring=False)
@@ -186,8 +187,8 @@ plots.code(sampler_weights, docstring=False)
 #
 # `python -m rl.async_grpo_engine --data sums --lag 16 --correction sequence_tis` trains with a sampler
 # that is 16 optimizer steps old. [nano/async_grpo.py](../nano/async_grpo.py) is the same in a hundred
-# lines. [off_policy.md](../docs/off_policy.md) has the measured runs: there the lag is a trained one,
-# and no noise.
+# lines. [off_policy.md](../docs/off_policy.md) has the measured runs, where $\mu$ is an older policy
+# instead of a noisy one.
 #
 # Next: [25_hold_a_loss_against_the_truth](25_hold_a_loss_against_the_truth.ipynb), where a loss of your
 # own is held against the truth.

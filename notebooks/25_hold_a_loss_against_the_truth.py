@@ -4,9 +4,8 @@
 # **The question.** A loss runs, the curve falls, and nothing says that its formula is right. How do you
 # find out whether a function of yours, or of a library, computes what its name says?
 #
-# **Why.** A wrong loss hardly ever stops with an error. It trains something else. This page takes a
-# published function with a bug in it, finds the bug by three means, and ends with a command that does
-# so in one line.
+# **Why.** A wrong loss seldom stops with an error; it trains something else. This page takes a published
+# function with a bug in it, finds the bug in three ways, and ends with a command that does so in one line.
 #
 # **You need** [14_kl_estimators](14_kl_estimators.ipynb) for k1, k2 and k3, and
 # [05_what_a_kl_is](05_what_a_kl_is.ipynb).
@@ -27,7 +26,7 @@ torch.set_num_threads(1)
 
 
 def told(function, kind):
-    """What the kit says of a function."""
+    """Print what the kit says of a function."""
     verdict = hold(function, KINDS[kind])
     print(f"{verdict.status}: {verdict.says}")
     for line in [verdict.example, *verdict.notes]:
@@ -49,14 +48,14 @@ def published(log_probs, ref_log_probs):
 
 # %% [markdown]
 # It is never negative, it is 0 where both agree, and it is even careful with small numbers (`expm1`).
-# Its own test passes. A user of it [reports](https://github.com/natolambert/rlhf-book/issues/489) large
-# spikes of the loss early in training, with this estimate and with no other.
+# Its own test passes. But a user [reports](https://github.com/natolambert/rlhf-book/issues/489) large
+# spikes of the loss early in training, with this estimate and with neither of the others.
 #
-# **Guess first.** Is it right? Three means can tell, and none of them is training.
+# **Guess first.** Is it right? There are three ways to find out, and none of them is training.
 #
 # ## 2. By hand, one token
 #
-# The smallest example that there is: one token, with probability 0.1 under the policy and 0.4 under the
+# The smallest example: one token, with probability 0.1 under the policy and 0.4 under the
 # reference. GRPO's Eq. 4 ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)) wants
 # $\pi_{ref} / \pi - \log (\pi_{ref} / \pi) - 1 = 4 - \log 4 - 1$.
 
@@ -69,8 +68,8 @@ assert abs(by_hand - 1.6137) < 1e-4
 # %% [markdown]
 # ## 3. By enumeration
 #
-# One number may be a matter of convention. A mean is not: over samples of the policy an estimate of the
-# KL must have the KL as its mean. With four symbols the mean is a sum of four terms, and exact.
+# One number may be a matter of convention, but a mean is not: over samples of the policy an unbiased
+# estimate of the KL has the KL as its mean. With four symbols the mean is an exact sum of four terms.
 
 # %%
 p, q = torch.tensor([0.7, 0.2, 0.05, 0.05]), torch.tensor([0.2, 0.25, 0.05, 0.5])
@@ -84,8 +83,8 @@ plots.table(
 assert torch.isclose(k3, kl) and mean > kl + 0.2
 
 # %% [markdown]
-# The published ratio is upside down. It would be right for samples of the *reference*. And it explains
-# the spikes: what a token costs grows with $\pi / \pi_{ref}$, which nothing bounds.
+# The published ratio is upside down: it would be right for samples of the *reference*. That would explain
+# the spikes, because the cost of a token grows with $\pi / \pi_{ref}$, which nothing bounds.
 
 # %%
 drift = torch.linspace(-5, 5, 101)
@@ -101,21 +100,20 @@ plots.curves(
 
 # %% [markdown]
 # A token that the policy has come to like $e^5$ times more than the reference costs 142 instead of 4.
-# Tokens of this kind are what a policy samples.
+# And these are the tokens that a policy samples.
 #
 # ## 4. By comparison with every way to go wrong
 #
-# The conformance kit does both, and more: it calls a function on worked cases and on ragged batches with
+# The conformance kit does both and more. It calls a function on worked cases and on ragged batches with
 # garbage in the padding, and compares numbers and gradients with every known way to compute such a thing,
-# right or wrong. Hence it can say *which* mistake it is.
+# right or wrong. So it can name the mistake.
 
 # %%
 told(published, "kl_loss")
 
 # %% [markdown]
-# Every mistake in it is a function that somebody could write, with a sentence. These are the same
-# sentences that `check` uses in this course. What is right by another convention is not a mistake. It
-# is named:
+# Each mistake that it knows is a function that somebody could write, with a sentence; `check` uses the
+# same sentences in this course. Another convention is not a mistake, but it is named:
 
 
 # %%
@@ -146,12 +144,12 @@ for function in (by_token, by_response, by_everything):
     told(function, "policy_loss")
 
 # %% [markdown]
-# **What would happen if** the mask were forgotten only where the critic's values are read? The kit has a
-# kind for that as well: `python -m conformance --list`.
+# **What would happen if** only the critic's loss forgot the mask? The kit has a kind for that as well:
+# `python -m conformance --list`.
 #
 # ## Exercise
 #
-# Mend the published function. `check` and the kit must both be content.
+# Mend the published function, so that both `check` and the kit accept it.
 
 
 # %%
@@ -179,8 +177,8 @@ check("k3", mended)
 #
 # `python -m conformance mine.py:loss` needs torch alone; [its page](../conformance/README.md) says how to
 # write an adapter for a function with other arguments, and how to make it a test of your own.
-# [How twelve public code bases do](../docs/conformance.md) names what holds, what differs by
-# choice, and what is wrong, each with a line that shows it.
+# [Twelve public code bases](../docs/conformance.md) were put to the same test; the page says what holds,
+# what differs by choice, and what is wrong, each with a command that shows it.
 #
 # What it cannot see: whether the function is called with the right things. A right loss on the log-probs of
 # another policy is the subject of [22_bug_zoo](22_bug_zoo.ipynb).

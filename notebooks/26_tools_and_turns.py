@@ -4,8 +4,8 @@
 # **The question.** A policy calls a calculator, reads the answer and goes on. Which of these tokens may be
 # trained on, and how does the call get its credit?
 #
-# **Why.** This loop is where most of today's reinforcement learning happens, and where it breaks without
-# an error: the curve rises a little less, and nobody knows why. Three such bugs stand below.
+# **Why.** Agents are trained in this loop, and it breaks without an error: the curve rises a little less,
+# and nobody knows why. Below are three such bugs.
 #
 # **You need** [07_grpo](07_grpo.ipynb) for the loss and [08_ppo](08_ppo.ipynb) for GAE
 # ([arXiv:1506.02438](https://arxiv.org/abs/1506.02438)).
@@ -34,8 +34,8 @@ torch.set_num_threads(1)
 # ## 1. The loop in ten lines
 #
 # The world is the letters of `nano`. Each prompt has a secret letter. The policy may guess it, or call the
-# tool with a ":", which writes the letter. First we need a base that has seen calls: in three of ten texts
-# the writer calls, and repeats what it read.
+# tool with a ":", and the tool writes the letter. First we need a base model that has seen calls: in three
+# of ten texts the writer calls and repeats the letter.
 
 # %%
 chance = random.Random(0)
@@ -72,8 +72,8 @@ for prompt in ("ab:", "c:", "fh:", "g:", "de:"):
     print(f"{prompt} the secret is {secret[prompt]}, the answer {text}")
 
 # %% [markdown]
-# The library's loop does the same for a whole batch with one cache: what the environment writes takes the
-# place of what would have been drawn.
+# The library's loop does the same for a whole batch with one cache: the environment's tokens take the place
+# of those that would have been drawn.
 
 # %%
 plots.code(Turns.take, docstring=False)
@@ -127,12 +127,12 @@ print(f"{called} of {len(asked)} answers call; cosine of the two gradients {cosi
 assert everything.sum() > mask.sum() and cosine < 0.99
 
 # %% [markdown]
-# No error, and the wrong gradient points roughly the right way. It also makes the secret letters themselves
-# likelier, which the policy will write without a call. With long answers of a tool most of the gradient is
-# of that kind.
+# There is no error, and the wrong gradient points roughly the right way. But it also makes the secret
+# letters themselves likelier, so the policy learns to write them without a call. The longer a tool's
+# answers, the larger this part of the gradient.
 #
-# **The second: the return starts anew at an observation.** Two tokens of a call, two of the answer, one
-# last token that earns 1. By hand, with $\gamma = 0.9$, $\lambda = 0.5$ and the values below:
+# **The second: the return starts anew at an observation.** Take two tokens of a call, two of its answer,
+# and one last token, which earns 1. By hand, with $\gamma = 0.9$, $\lambda = 0.5$ and the values below:
 # $\delta_4 = 1 - 0.8$, and the last token of the call is followed by that state, not by the answer:
 # $\delta_1 = 0.9 \cdot 0.8 - 0.4 = 0.32$, $A_1 = 0.32 + 0.45 \cdot 0.2 = 0.41$.
 
@@ -156,9 +156,10 @@ plots.table(
 assert torch.isclose(advantages[0, 1], torch.tensor(0.41)) and first[0, 1] < 0
 
 # %% [markdown]
-# (Of the call the second token's.) With the reset a call is only ever a cost: its tokens have negative
-# advantages, whatever the answer made possible, and the policy stops calling. The third row is a public
-# library's way; it is right for $\gamma = \lambda = 1$ alone ([the table](../docs/tools.md)).
+# (The first column is the call's second token.) With the reset a call is a cost and nothing else: here its
+# tokens have negative advantages, whatever the answer made possible, so the policy stops calling. The
+# third row is a public library's way; it is right only for $\gamma = \lambda = 1$
+# ([the table](../docs/tools.md)).
 #
 # **The third: the prefix is encoded again.** Many loops keep text between the turns. But a text has one
 # encoding, and a policy may have sampled another one.
@@ -171,12 +172,12 @@ print(f"sampled {len(sampled)} tokens; after decode and encode {len(again)}: {ag
 assert tokenizer.decode(sampled) == tokenizer.decode(again) and sampled != again
 
 # %% [markdown]
-# Log-probs, masks and advantages now belong to tokens that nobody sampled. What can tell: the ratio of the
-# first update is no longer 1 (`ratio_error_at_start`, [22_bug_zoo](22_bug_zoo.ipynb)).
+# Log-probs, masks and advantages now belong to tokens that nobody sampled. You can see it in the log: the
+# ratio of the first update is no longer 1 (`ratio_error_at_start`, [22_bug_zoo](22_bug_zoo.ipynb)).
 #
 # ## 4. It learns when to call
 #
-# A right letter earns 1, a call costs 0.1. A guess is right once in eight times, so calling pays.
+# A right letter earns 1 and a call costs 0.1. A guess is right once in eight times, so calling pays.
 
 # %%
 numbers = tools.train(
@@ -190,9 +191,9 @@ curves = {"reward": [row["reward"] for row in numbers], "calls": [row["calls"] f
 plots.curves(curves, xlabel="batch", ylabel="per answer", styles={"calls": 0})
 
 # %% [markdown]
-# On real problems a call is not always worth it. In the calculator's world half of the problems are easy
-# sums, where a call is a waste. These curves are recorded; [tools.md](../docs/tools.md) has all seeds,
-# also one in which GRPO never begins to call.
+# A call is not always worth its price. In the calculator's world half of the problems are easy sums, where
+# a call is a waste. These curves are recorded, and the picture shows the first of six seeds. In one seed
+# PPO stops calling, and so does GRPO in two ([tools.md](../docs/tools.md)).
 
 # %%
 recorded = json.loads((Path.cwd().parent / "docs" / "tools.json").read_text())["curves"]["ppo"]
@@ -211,7 +212,7 @@ plots.curves(
 )
 
 # %% [markdown]
-# **What would happen if** a call cost 0.95? A guess is right once in eight times. Try it in the first
+# **What would happen if** a call cost 0.95? Remember how often a guess is right, and try it in the first
 # training of this section.
 #
 # ## Exercises

@@ -294,15 +294,14 @@ def plot(table: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def exact_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The enumerated cosines, biases and variances: a row of each correction."""
+    """The enumerated cosines and variances: a row of each correction. The biases are in the JSON."""
     amounts = list(dict.fromkeys(row["noise"] for row in rows))
     kls = {row["noise"]: f"{row['kl']:.2g}" for row in rows}
-    titles = [f"{what} at {kls[a]}" for what in ("cosine", "bias", "variance") for a in amounts]
+    titles = [f"{what} at {kls[a]}" for what in ("cosine", "variance") for a in amounts]
     text = [f"| correction | {' | '.join(titles)} |", "| --- |" + " --- |" * len(titles)]
     for name in dict.fromkeys(row["correction"] for row in rows):
         of = {row["noise"]: row for row in rows if row["correction"] == name}
         cells = [f"{of[a]['cosine']:.3f}" for a in amounts]
-        cells += [f"{of[a]['bias']:.2f}" for a in amounts]
         cells += [f"{of[a]['variance']:,.0f}" for a in amounts]
         text.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(text) + "\n"

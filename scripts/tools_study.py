@@ -270,7 +270,7 @@ def draw(curves: dict[str, Any]) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(1, 3, figsize=(11, 3.2), layout="constrained")
+    figure, axes = plt.subplots(1, 3, figsize=(11, 3.5), layout="constrained")
     colours = {
         "grpo": "#0072b2",
         "ppo": "#d55e00",
@@ -293,7 +293,8 @@ def draw(curves: dict[str, Any]) -> None:
         axes, ("reward", "calls, easy problems", "calls, hard problems"), strict=True
     ):
         axis.set(title=title, xlabel="batch")
-    axes[0].legend(fontsize=8)
+    shown = axes[0].get_legend_handles_labels()
+    figure.legend(*shown, loc="outside lower center", ncols=4, fontsize=8)
     figure.savefig(FIGURE, dpi=110)
     plt.close(figure)
 

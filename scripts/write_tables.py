@@ -131,7 +131,8 @@ def contracts() -> str:
 
 
 def defaults() -> str:
-    """The default of every flag: those of EngineConfig once, then what each engine has of its own."""
+    """The default of every flag: those of EngineConfig once, then what each engine has of its own,
+    and what its presets give."""
 
     def of(config: Any) -> dict[str, str]:
         return {field.name: str(field.default) for field in dataclasses.fields(config)}
@@ -141,7 +142,10 @@ def defaults() -> str:
     for engine in every_engine():
         known = shared if isinstance(engine.config(), EngineConfig) else {}
         own = {name: value for name, value in of(engine.config).items() if value != known.get(name)}
-        found[engine.name] = own
+        presets = getattr(sys.modules[engine.module], "PRESETS", {})
+        found[engine.name] = own | {
+            f"--preset {name}": str(given) for name, given in presets.items()
+        }
     return json.dumps(found, indent=1) + "\n"
 
 

@@ -144,3 +144,4 @@ def test_the_flip_book_tells_the_step_in_order(capsys: pytest.CaptureFixture[str
     assert "The group's mean is 0.50" in printed
     assert "Bad(-0.30)" in printed and "Good(+0.10)" in printed, "push, then change"
     assert "9.0" not in printed, "padding is cut off"
+    assert flipbook.frames_of(**a_step())[flipbook.THE_PUSH].title == "The push on each token"

@@ -24,7 +24,7 @@
     if (s.advantage === 0) return "neither good nor bad: no push at all";
     const good = s.advantage > 0;
     if (n.push.ppo === 0) return good ? "good, and likelier already: enough, says the clip" : "bad, and rarer already: enough, says the clip";
-    if (!good && s.ratio > 1 + s.high) return "bad, yet it became likelier: pulled down with full force" + (n.push.dual === 0 ? ", but for the dual clip, which lets it go" : "");
+    if (!good && s.ratio > 1 + s.high) return "bad, yet it became likelier: pulled down with full force" + (n.push.dual === 0 ? ", except under the dual clip, which lets it go" : "");
     if (good && s.ratio < 1 - s.low) return "good, yet it became rarer: pushed back up";
     return "inside the clip range: an ordinary policy gradient";
   }

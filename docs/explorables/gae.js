@@ -32,8 +32,8 @@
       { label: "The recorded score", press: (s) => ({ score: ANSWERS[s.answer].score }) },
     ],
     tries: [
-      "Take \u03bb down to 0: each word gets its own TD error, so <i>bike</i> alone is blamed. With \u03bb = 1 every word gets the whole of what follows.",
-      "Tap a word: the black line shows how much each later TD error counts for it, (\u03b3\u03bb)<sup>k</sup>.",
+      "Take \u03bb down to 0: each word gets its own TD error, so <i>bike</i> alone is blamed. With \u03bb = 1 every word gets all that follows.",
+      "Tap a word: the dashed line shows how much each later TD error counts for it, (\u03b3\u03bb)<sup>k</sup>.",
       "Change the score at the end. With \u03bb = 0 only the last token notices.",
     ],
     compute(s) {

@@ -110,9 +110,9 @@
       { label: "From the start", press: () => ({ steps: 0 }) },
     ],
     tries: [
-      "Press <b>Train</b>: blue bars run to the black marks. Change \u03b2, a reward or the engine and train again.",
+      "Press <b>Train</b>: the blue bars move to the marks of the closed form. Change \u03b2, a reward or the engine and train again.",
       "Small \u03b2: the best answer takes all. Large \u03b2: the policy stays the reference. The objective can never pass \u03b2 log Z.",
-      "REINFORCE has no baseline: look how its curve shakes. At the goal the others stand still, because there every answer is worth the same.",
+      "REINFORCE has no baseline: watch its curve shake. At the goal RLOO, PPO and the first GRPO stand still, because there every answer is worth the same.",
       "Switch to <b>k3 in the loss</b>, GRPO's own form: it divides the rewards by their spread and not the KL, so it ends somewhere else.",
     ],
     compute(s) {

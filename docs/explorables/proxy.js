@@ -13,7 +13,7 @@
   const ANSWERS = [];
   for (let a = 0; a <= MOST; a++) for (let b = 0; b <= MOST; b++) for (let c = 0; c <= MOST; c++) ANSWERS.push([a, b, c]);
 
-  /** Each part rises to its peak and falls behind it, as the square of the distance. */
+  /** Each part rises to its peak and falls after it, as the square of the distance. */
   const goldOf = (answer) => X.sum(answer.map((n, j) => WORTH[j] * (1 - ((n - PEAKS[j]) / PEAKS[j]) ** 2)));
   const featuresOf = (answer) => answer.flatMap((n) => [n / MOST, (n / MOST) ** 2]);
   const GOLD = ANSWERS.map(goldOf);
@@ -102,9 +102,9 @@
       { key: "seed", label: "seed of the labels", min: 1, max: 20, step: 1, digits: 0 },
     ],
     tries: [
-      "Raise the pressure slowly. The proxy (orange) only ever rises. Gold (green) turns, because the policy leaves the answers that were ever labelled.",
-      "Give it 10 labels, then 1,000, then 10,000: the turn comes later and from higher up, and in the end there is none.",
-      "Look at the counts: the policy overdoes what the proxy wrongly believes to be good without end.",
+      "Raise the pressure slowly. The proxy (orange) only ever rises. Gold (green) turns, because the policy leaves the region that was labelled.",
+      "Give it 10 labels, then 1,000, then 10,000: the turn comes later and from higher up, and with 10,000 labels there is none.",
+      "Look at the counts: the policy overdoes whatever the proxy believes, wrongly, to be good in any amount.",
     ],
     compute(s) {
       const { curve, scores, right, pairs, weights } = learned(s);
@@ -126,7 +126,8 @@
       left.line(n.curve.map((row) => [row.kl, row.gold]), "gold", { width: 3 });
       if (n.turned) {
         left.rule(n.peak.kl, "bad");
-        left.text(X.clamp(left.px(n.peak.kl), left.box.left + 34, left.box.right - 30), left.box.bottom - 6, "gold turns", { colour: "bad" });
+        const late = left.px(n.peak.kl) > left.box.right - 70; // no room to its right
+        left.text(left.px(n.peak.kl) + (late ? -5 : 5), left.box.bottom - 6, "gold turns", { colour: "bad", anchor: late ? "end" : "start" });
       }
       left.dot(n.kl, scaled(n.proxy), "proxy", { r: 6 });
       left.dot(n.kl, n.gold, "gold", { r: 7 });

@@ -1,6 +1,7 @@
 """One step of GRPO as a book of frames, from the prompt to the changed probabilities.
 
-Without scripts (on GitHub) all frames stand below each other. With them two buttons turn the pages.
+Without scripts (on GitHub) all frames stand below each other. With them two buttons turn the pages,
+and the book opens where tokens have colours.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from harness.report.tokens import colour
 
 CELL = "padding:0.25em 0.6em;border:1px solid #D0D7DE;text-align:left;vertical-align:top"
 BUTTON = "font:14px sans-serif;padding:0.2em 0.9em;margin-right:0.5em"
+THE_PUSH = 4  # the frame that a book of a step opens at
 # No ids: a page may hold several books, and a build must not change from run to run.
 SCRIPT = """<script>(function () {
-  var book = document.currentScript.previousElementSibling, at = 0;
+  var book = document.currentScript.previousElementSibling, at = Number(book.dataset.opens);
   var frames = book.querySelectorAll("section"), bar = book.querySelector("nav");
   function turn(by) {
     at = Math.max(0, Math.min(frames.length - 1, at + by));
@@ -84,7 +86,7 @@ def step(
 
     Padded columns are cut off at the number of an answer's tokens.
     """
-    show_frames(frames_of(prompt, tokens, rewards, advantages, push, before, after))
+    show_frames(frames_of(prompt, tokens, rewards, advantages, push, before, after), THE_PUSH)
 
 
 def frames_of(
@@ -139,8 +141,8 @@ def frames_of(
     ]
 
 
-def show_frames(frames: Sequence[Frame]) -> None:
-    """Show any frames as a book; a script prints them one after the other."""
+def show_frames(frames: Sequence[Frame], opens: int = 0) -> None:
+    """Show any frames as a book, open at frame `opens`; a script prints them one after the other."""
     sections = "".join(
         f'<section style="padding:0.6em 1em">{frame_html(i + 1, frame)}</section>'
         for i, frame in enumerate(frames)
@@ -149,7 +151,7 @@ def show_frames(frames: Sequence[Frame]) -> None:
         f'<nav style="display:none;padding:0.5em 1em;border-bottom:1px solid #D0D7DE">'
         f'<button style="{BUTTON}">back</button><button style="{BUTTON}">next</button><span></span></nav>'
     )
-    rich = f'<div style="{CARD};font-family:sans-serif">{bar}{sections}</div>{SCRIPT}'
+    rich = f'<div data-opens="{opens}" style="{CARD};font-family:sans-serif">{bar}{sections}</div>{SCRIPT}'
     show(rich, "\n\n".join(frame_text(i + 1, frame) for i, frame in enumerate(frames)))
 
 

@@ -193,9 +193,10 @@ def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]
 
 
 def card_tables(flags: MemoryConfig) -> list[str]:
-    """Presets x scripts x cards, for docs/memory.md."""
+    """Presets x scripts x cards, for docs/memory.md; what fits every card is left out."""
     columns = ["script", "GB", "phase", *(f"{card} GB" for card in flags.cards)]
     lines = []
     for preset in flags.preset:
-        lines += [f"**{preset}**", "", *markdown(columns, table(preset, flags)), ""]
+        rows = [row for row in table(preset, flags) if set(row[3:]) != {"yes"}]
+        lines += [f"**{preset}**", "", *markdown(columns, rows), ""]
     return lines[:-1]

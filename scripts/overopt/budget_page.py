@@ -12,7 +12,6 @@ from overopt.cells import (
     COMMAND,
     Numbers,
     above_and_below,
-    agreed,
     difference,
     distance_view,
     significant,
@@ -74,7 +73,7 @@ def tuned_text(numbers: Numbers) -> str:
 
 
 def seen(found: Numbers, world: str) -> list[str]:
-    """A sentence per view: which engines differ significantly from GRPO, and which in all starts."""
+    """A sentence per view: which engines differ significantly from GRPO."""
     lines = []
     for view, title in VIEWS.items():
         told = [r for r in found["table"] if r["view"] == view and "difference" in r]
@@ -84,21 +83,18 @@ def seen(found: Numbers, world: str) -> list[str]:
 
 
 def told_of(rows: Sequence[Numbers]) -> str:
-    """Engines above and below GRPO: significantly, or at least in all starts."""
+    """Engines significantly above and below GRPO."""
     tested = [row for row in rows if "p" in row["difference"]]
     if not tested:
         return "not tested: fewer than three starts are known."
-    named = []
-    for how, chosen in (
-        ("significantly", [row for row in tested if significant(row)]),
-        ("in all starts, not significantly,", [r for r in tested if agreed(r) and not significant(r)]),
-    ):  # fmt: skip
-        for word, own in zip(("above", "below"), above_and_below(chosen), strict=True):
-            shown = ", ".join(f"`{r['engine']}` ({r['difference']['mean']:+.3f})" for r in own)
-            named += [f"{how} {word} GRPO: {shown}"] if own else []
-    rest = len(tested) - sum(agreed(row) for row in tested)
+    found, named = [row for row in tested if significant(row)], []
+    for word, own in zip(("above", "below"), above_and_below(found), strict=True):
+        shown = ", ".join(f"`{r['engine']}` ({r['difference']['mean']:+.3f})" for r in own)
+        named += [f"significantly {word} GRPO: {shown}"] if own else []
+    rest = f"{len(tested) - len(found)} of {len(tested)} do not differ significantly"
+    rest = rest if found else f"none of {len(tested)} differs significantly"
     left_out = [f"`{row['engine']}` is not tested"] if (row := untested(rows)) else []
-    return "; ".join([*named, f"{rest} of {len(tested)} have no common sign", *left_out]) + "."
+    return "; ".join([*named, rest, *left_out]) + "."
 
 
 def untested(rows: Sequence[Numbers]) -> Numbers | None:
@@ -124,9 +120,9 @@ def mean_text(row: Numbers) -> str:
 
 
 def differences(measured: Sequence[Numbers]) -> tuple[list[str], dict[str, list[str]]]:
-    """The views in which an engine has a difference to GRPO, and per engine the cells of each."""
+    """The views in which a difference to GRPO is tested, and per engine the cells of each."""
     told = {(row["engine"], row["view"]): row for row in measured if "difference" in row}
-    reached = {view for _, view in told}
+    reached = {view for (_, view), row in told.items() if "p" in row["difference"]}
     names = {**VIEWS, "kl_at_tokens": "KL at equal sampled tokens"}
     views = {view: title for view, title in names.items() if view in reached}
     rows = {}

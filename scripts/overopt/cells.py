@@ -35,12 +35,6 @@ def significant(row: Numbers) -> bool:
     return bool(row.get("difference", {}).get("holm", 1) < SIGNIFICANT)
 
 
-def agreed(row: Numbers) -> bool:
-    """Whether a row's difference has the same sign in every start."""
-    starts = row["difference"].get("by_start", [])
-    return len({value > 0 for value in starts}) == 1
-
-
 def above_and_below(rows: Iterable[Numbers]) -> tuple[list[Numbers], list[Numbers]]:
     """The rows whose difference is above 0, and those where it is below."""
     rows = list(rows)

@@ -6,7 +6,6 @@ The page is the template overoptimisation.md.jinja: what its sentences and table
 from __future__ import annotations
 
 import json
-import math
 import re
 import statistics
 from collections import Counter
@@ -109,10 +108,10 @@ def about_law(law: Numbers, settings: Numbers) -> dict[str, Any]:
             if not turned(cell)
         ),
         "law_starts": len({cell["start"] for cell in cells}),
-        "residuals": mean_residuals(law["fits"]), "fit_rows": fit_rows(law["fits"]),
+        "residuals": mean_residuals(law["fits"]),
         "banks": about_best_of_n(cells), "best_gold": best_gold(cells),
         "exploited": {"of": len(falls), "most": fallen.most_common()},
-        "falls": mean_falls(cells), "measured_top": measured_top,
+        "falls": mean_falls(cells),
         "at_best": lambda rows, name: [r["points"][name][r["best"]] for r in rows],
         "at_end": lambda rows, name: [r["points"][name][-1] for r in rows],
         "one_line": lambda text: re.sub(r"\s+", " ", text.replace("|", "/")).strip(),
@@ -190,32 +189,6 @@ def mean_residuals(fits: Sequence[Numbers]) -> dict[str, list[float]]:
     }
 
 
-def fit_rows(fits: Sequence[Numbers]) -> list[tuple[tuple[str, ...], list[Any]]]:
-    """Kinds that share a table, and its rows: a reward model, and the fit of each kind or None."""
-    found = {(fit["size"], fit["labels"], fit["kind"]): fit for fit in fits}
-    tables: list[tuple[tuple[str, ...], list[Any]]] = []
-    for kinds in (("grpo", "best_of_n"), ("ppo",)):
-        models = dict.fromkeys(cell[:2] for cell in found if cell[2] in kinds)
-        rows = [
-            ((size, f"{labels:,}"), [found.get((size, labels, kind)) for kind in kinds])
-            for size, labels in models
-        ]
-        if rows:
-            tables.append((kinds, rows))
-    return tables
-
-
-def measured_top(law: Numbers, fit: Numbers) -> str:
-    """The mean d at which the runs of a fit were best."""
-    same = [c for c in law["cells"] if (c["size"], c["labels"]) == (fit["size"], fit["labels"])]
-    if fit["kind"] == "best_of_n":
-        banks = [cell["best_of_n"] for cell in same if "best_of_n" in cell]
-        tops = [bank["kl"][bank["gold"].index(max(bank["gold"]))] for bank in banks]
-    else:
-        tops = [c["points"]["kl"][c["best"]] for c in same if c["engine"] == fit["kind"]]
-    return f"{statistics.fmean(math.sqrt(max(kl, 0)) for kl in tops):.2f}" if tops else "-"
-
-
 # --- the cures ------------------------------------------------------------------------------------
 
 
@@ -273,4 +246,4 @@ def at_distance(kl: float, told: Iterable[Numbers]) -> Mapping[str, Any]:
     ]
     alone = [r for r in told if r["in_one_start"]["low"] > 0 or r["in_one_start"]["high"] < 0]
     said = "; ".join(found) if found else "no mitigation differs significantly from the baseline"
-    return {"kl": kl, "sure": said, "alone": len(alone), "told": len(told)}
+    return {"kl": kl, "at": f"{kl:g}", "sure": said, "alone": len(alone), "told": len(told)}

@@ -34,10 +34,15 @@ def spread(values: Sequence[float], digits: int) -> str:
     """ "mean (lowest to highest)", the one number, or a dash where there is none."""
     if not values:
         return "-"
-    mean = fixed(statistics.fmean(values), digits)
+    mean = average(values, digits)
     if len(values) == 1:
         return mean
     return f"{mean} ({fixed(min(values), digits)} to {fixed(max(values), digits)})"
+
+
+def average(values: Sequence[float], digits: int) -> str:
+    """The mean, or a dash where there is none."""
+    return fixed(statistics.fmean(values), digits) if values else "-"
 
 
 def between(pair: Sequence[float]) -> str:
@@ -51,7 +56,9 @@ def rendered(template: Path, **values: object) -> str:
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
     )  # fmt: skip
-    environment.filters |= dict(fixed=fixed, signed=signed, spread=spread, between=between)
+    environment.filters |= dict(
+        fixed=fixed, signed=signed, spread=spread, average=average, between=between,
+    )  # fmt: skip
     return environment.from_string(template.read_text(encoding="utf-8")).render(values)
 
 

@@ -21,7 +21,6 @@ MARKDOWN = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *FOLDERS]
 PAGES = sorted({*MARKDOWN, *COURSE})
 WITHOUT_A_NUMBER = {
     "Out of memory": "the forecast before the first step",
-    "How do I use my own data?": "the line that says how many rows were kept",
     "Two runs of one seed differ": "any number",
 }
 
