@@ -156,8 +156,7 @@ class Tools:
         self.failures[kind] += 1
         self.said[kind] += 1
         if self.said[kind] <= SAID:
-            why = repr(" ".join(why.split()))[1:-1]  # one line, whatever its characters
-            print(f"note: --tools {self.tool.name}: {why}, at the call {call[:60]!r}")
+            print(f"note: --tools {self.tool.name}: {' '.join(why.split())!r}, at {call[:60]!r}")
 
     def replies(
         self, tokenizer: Tokenizer, records: Sequence[PromptRecord], group_size: int
