@@ -40,7 +40,7 @@ from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
-from harness.flag_ranges import AboveZero, Count, KLLimit, NotNegative
+from harness.flag_ranges import AboveZero, Count, Limit, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
@@ -100,7 +100,7 @@ class AsyncGRPOConfig(EngineConfig):
     """C: the largest weight; above it the truncating rules take C, and the masks 0."""
     dppo_delta: NotNegative = 0.2
     """delta: how far a token may have moved from the sampler, in DPPO's TV or KL."""
-    stale_kl: KLLimit | None = None
+    stale_kl: Limit | None = None
     """Nats per answer: a group whose mean KL(mu, pi_old) exceeds them is stale; by default none is."""
     stale: Literal["drop", "weight"] = "drop"
     """What a stale group's advantages are multiplied by. drop: 0. weight: stale_kl / its KL."""
@@ -120,6 +120,11 @@ class AsyncGRPOConfig(EngineConfig):
                 f"samplers {self.samplers} are {ahead} optimizer steps ahead, {self.steps_per_batch} a "
                 f"batch: give lag {ahead} or more, not {self.lag}"
             )
+        if self.row.of and not self.weight_floor <= 1 <= self.weight_cap:
+            raise ValueError(
+                f"weight_floor {self.weight_floor:g} to weight_cap {self.weight_cap:g} must hold 1, the "
+                "weight where the sampler is the policy: lower the floor, or raise the cap"
+            )
 
     @property
     def steps_per_batch(self) -> int:
@@ -127,15 +132,13 @@ class AsyncGRPOConfig(EngineConfig):
         return self.updates_per_batch * min(self.minibatches, self.prompts_per_step)
 
     @property
-    def versions(self) -> list[int]:
+    def versions(self) -> range:
         """After how many optimizer steps the policy draws each batch, some more than this run has.
 
-        Empty where the policy draws all of them as it is.
+        Below 0 it is the start. Empty where the policy draws all of them as it is.
         """
-        if self.on_policy:
-            return []
-        batches = range(self.steps + self.lag + 1)
-        return [max(batch * self.steps_per_batch - self.lag, 0) for batch in batches]
+        end = 0 if self.on_policy else self.steps * self.steps_per_batch + 1
+        return range(-self.lag, end, self.steps_per_batch)
 
     @property
     def on_policy(self) -> bool:
@@ -212,8 +215,8 @@ def stale_share(config: AsyncGRPOConfig, kl: Tensor) -> Tensor:
     """What a rule leaves of each group's advantages, (groups,), from its KL(mu, pi_old), (groups,)."""
     if config.stale_kl is None:
         return torch.ones_like(kl)
-    share = config.stale_kl / kl.clamp(min=config.stale_kl)
-    return share if config.stale == "weight" else (share == 1).to(share.dtype)
+    less = config.stale_kl / kl if config.stale == "weight" else torch.zeros_like(kl)
+    return torch.where(kl > config.stale_kl, less, 1.0)
 
 
 def acted(config: AsyncGRPOConfig, log_probs: Tensor, anchor: Tensor, advantages: Tensor) -> Tensor:
@@ -348,7 +351,7 @@ def needs(config: AsyncGRPOConfig) -> Needs:
     """GRPO's models, the sampler and the weights that later batches are drawn with."""
     if config.on_policy:
         return sampling_needs(config)
-    kept = -(-config.lag // config.steps_per_batch)
+    kept = min(-(-config.lag // config.steps_per_batch), config.steps)
     return sampling_needs(config, samplers=1 + kept)
 
 

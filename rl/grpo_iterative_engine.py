@@ -132,7 +132,13 @@ class IterativeGRPOConfig(EngineConfig):
                 f"{self.steps} steps cannot be divided into {self.iterations} equal iterations: "
                 "make steps a multiple of iterations"
             )
-        if self.refresh_reward_model and self.iterations > 1 and len(self.reward_model) > 1:
+        refreshed = self.refresh_reward_model and self.iterations > 1
+        if refreshed and self.tools != "none":
+            raise ValueError(
+                f"tools {self.tools}: the reward model's new pairs are sampled without a tool, so it would "
+                "learn from other answers than it scores: set refresh_reward_model to False"
+            )
+        if refreshed and len(self.reward_model) > 1:
             raise ValueError(
                 f"{len(self.reward_model)} reward models cannot be trained again between iterations, "
                 "one can: name one, or set refresh_reward_model to False"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,8 +40,8 @@ def round_weights(model: GPT, precision: str) -> None:
 class Sampler:
     """What draws the batches: for batch b the policy after `versions[b]` optimizer steps, rounded.
 
-    `draw(model, batch)` samples with a model; without versions it is the policy as it is. The weights that
-    a later batch will ask for are kept, and no others. They are part of a run's state.
+    Numbers grow; below 0 it is the start. `draw(model, batch)` samples with a model; without versions it is
+    the policy as it is. The weights that a later batch asks for, and no others, are kept in a run's state.
 
     With `ranks` above 0, so many other ranks draw while this one trains, batch b on rank 1 + b % ranks.
     Each gets the weights of its next batch when it has handed one over. So every rank holds one batch at
@@ -52,7 +52,7 @@ class Sampler:
     def __init__(
         self,
         policy: GPT,
-        versions: list[int],
+        versions: Sequence[int],
         precision: str,
         draw: Callable[[GPT, int], Rollout],
         ranks: int = 0,
@@ -67,7 +67,7 @@ class Sampler:
 
     def keep(self) -> None:
         """Copy the policy's weights if a batch is to be drawn with them."""
-        if self.updates in self.versions:
+        if self.versions and (self.updates in self.versions or not self.updates):
             state = changing_state(self.policy)
             self.kept[self.updates] = {name: tensor.clone() for name, tensor in state.items()}
 
@@ -78,21 +78,35 @@ class Sampler:
 
     def lag(self, batch: int) -> int:
         """The optimizer steps between the policy that draws `batch` and the policy as it is."""
-        return self.updates - self.versions[batch] if self.versions else 0
+        return self.updates - self.version(batch) if self.versions else 0
+
+    def version(self, batch: int) -> int:
+        """After how many optimizer steps the policy draws it."""
+        return max(self.versions[batch], 0)
+
+    def weights(self, batch: int) -> dict[str, Tensor]:
+        """Those that draw it. UserError if the state of another run was resumed, which lacks them."""
+        number = self.version(batch)
+        if number not in self.kept:
+            raise UserError(
+                f"--lag: the run's state has no weights of {number} optimizer steps: resume with the flags "
+                "in its config.json, or leave --resume out"
+            )
+        return self.kept[number]
 
     def rollout(self, batch: int, last: int) -> Rollout:
         """The answers of a batch, drawn here or on another rank; none is asked for from `last` on."""
         if not self.versions:
             return self.draw(self.policy, batch)
         if not self.ranks:
-            drawn = self.draw(self.with_weights(self.kept[self.versions[batch]]), batch)
+            drawn = self.draw(self.with_weights(self.weights(batch)), batch)
         else:
             self.ask(range(batch, min(batch + self.ranks, last)))
             drawn = receive(self.rank_of(batch))
             self.asked.discard(batch)
             self.ask(range(batch + self.ranks, min(batch + self.ranks + 1, last)))
-        wanted = self.versions[batch + 1 :]
-        self.kept = {number: kept for number, kept in self.kept.items() if number in wanted}
+        oldest = self.version(batch + 1)
+        self.kept = {number: kept for number, kept in self.kept.items() if number >= oldest}
         return drawn
 
     def rank_of(self, batch: int) -> int:
@@ -103,7 +117,7 @@ class Sampler:
         """Send the weights of these batches to the ranks that draw them, but for those at work."""
         for batch in batches:
             if batch not in self.asked:
-                send((batch, self.kept[self.versions[batch]]), self.rank_of(batch))
+                send((batch, self.weights(batch)), self.rank_of(batch))
                 self.asked.add(batch)
 
     def with_weights(self, weights: dict[str, Tensor]) -> GPT:

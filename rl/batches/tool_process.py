@@ -6,11 +6,13 @@ function prints is dropped.
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from data.records import PromptRecord
@@ -21,12 +23,10 @@ MEMORY = 2 * 2**30  # bytes that the function's process may use
 
 def limit_memory() -> None:
     """Where the system knows such a limit."""
-    try:
+    with suppress(ImportError, ValueError, OSError):
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    except (ImportError, ValueError, OSError):
-        return
 
 
 def answered(function: Callable[..., Any], request: dict[str, Any]) -> dict[str, str]:
@@ -34,27 +34,38 @@ def answered(function: Callable[..., Any], request: dict[str, Any]) -> dict[str,
     try:
         record = PromptRecord(request["prompt"], request["answer"], request["meta"])
         wanted = "record" in inspect.signature(function).parameters
-        said = str(function(request["call"], **({"record": record} if wanted else {})))
-        return {"said": said[: CHARACTERS + 1]}
+        said = function(request["call"], **({"record": record} if wanted else {}))
+        if said is None or isinstance(said, bytes):
+            raise TypeError(f"it returned {type(said).__name__}, which is no text")
+        return {"said": str(said)[: CHARACTERS + 1]}
     except BaseException as error:  # a tool's way to fail is no way to end its process
         return {"failed": f"{type(error).__name__}: {error}"[:200]}
 
 
 def main() -> None:
     """Answer requests until there are none."""
-    path, name = sys.argv[1:]
-    answers, requests = os.fdopen(os.dup(1), "w"), sys.stdin
+    (path, name), own = sys.argv[1:], os.getpid()
+    answers, requests = os.fdopen(os.dup(1), "w"), os.fdopen(os.dup(0))
     silence = os.open(os.devnull, os.O_RDWR)
-    os.dup2(silence, 1)
+    for stream in (0, 1):  # requests and answers are no business of the function's
+        os.dup2(silence, stream)
+
+    def tell(told: dict[str, str]) -> None:
+        if os.getpid() != own:  # a fork of the function's, which would answer a second time
+            os._exit(0)
+        print(json.dumps(told), file=answers, flush=True)
+
     limit_memory()
     try:
-        module: dict[str, Any] = {"__name__": "tools_of_the_user", "__file__": path}
-        with open(path, encoding="utf-8") as file:
-            exec(compile(file.read(), path, "exec"), module)  # the user's own file
-        function = module[name]
-        told = {"said": ""} if callable(function) else {"failed": f"{name} is no function"}
+        spec = importlib.util.spec_from_file_location("tools_of_the_user", path)
+        assert spec is not None and spec.loader is not None  # the name ends in .py
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        function = getattr(module, name)
+        if not callable(function):
+            raise TypeError(f"{name} is no function")
     except BaseException as error:
-        told = {"failed": f"{type(error).__name__}: {error}"[:200]}
-    print(json.dumps(told), file=answers, flush=True)
+        return tell({"failed": f"{type(error).__name__}: {error}"[:200]})
+    tell({"said": ""})
     for line in requests:
-        print(json.dumps(answered(function, json.loads(line))), file=answers, flush=True)
+        tell(answered(function, json.loads(line)))

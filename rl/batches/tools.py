@@ -17,10 +17,12 @@ from __future__ import annotations
 import json
 import os
 import select
+import signal
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -75,6 +77,7 @@ class FunctionProcess:
         self.process = subprocess.Popen(
             self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": paths},
+            bufsize=0, start_new_session=True,  # `select` sees all there is; `end` ends its children
         )  # fmt: skip
         self.read(STARTING)
 
@@ -86,7 +89,6 @@ class FunctionProcess:
         try:
             assert self.process is not None and self.process.stdin is not None
             self.process.stdin.write(line.encode() + b"\n")
-            self.process.stdin.flush()
         except OSError:
             self.end()
             raise ToolFailed("error", "its process is gone") from None
@@ -108,10 +110,10 @@ class FunctionProcess:
         return str(told["said"])
 
     def end(self) -> None:
-        """Kill the process, if there is one."""
+        """Kill the process, if there is one, and what it has started; nothing of it is waited for."""
         if self.process is not None:
-            self.process.kill()
-            self.process.communicate()
+            with self.process, suppress(OSError):  # closes its pipes
+                os.killpg(self.process.pid, signal.SIGKILL)
         self.process = None
 
     def __del__(self) -> None:
@@ -154,7 +156,7 @@ class Tools:
         self.failures[kind] += 1
         self.said[kind] += 1
         if self.said[kind] <= SAID:
-            print(f"note: --tools {self.tool.name}: {why}, at the call {call[:60]!r}")
+            print(f"note: --tools {self.tool.name}: {' '.join(why.split())!r}, at {call[:60]!r}")
 
     def replies(
         self, tokenizer: Tokenizer, records: Sequence[PromptRecord], group_size: int

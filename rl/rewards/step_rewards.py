@@ -15,6 +15,7 @@ import codecs
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import NamedTuple, Protocol
 
 import torch
@@ -87,19 +88,21 @@ def checked_steps(
 # --- from characters to tokens --------------------------------------------------------------------
 
 
-def characters_read(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
+def characters_read(
+    tokenizer: Tokenizer, tokens: Sequence[int], observed: Sequence[bool] = ()
+) -> list[int]:
     """How many characters of the decoded text are complete after each token.
 
-    A character of several bytes counts with the token that holds its last byte. End-of-text and
-    padding hold no characters.
+    A character of several bytes counts with the token that holds its last byte, and one of an observation
+    with the policy's next token. End-of-text and padding hold no characters.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    total, counts = 0, []
-    for token in tokens:
+    total, counts = 0, [0]
+    for token, other in zip_longest(tokens, observed[: len(tokens)], fillvalue=False):
         if token not in (tokenizer.eos_id, tokenizer.pad_id):
             total += len(decoder.decode(tokenizer.encoding.decode_single_token_bytes(token)))
-        counts.append(total)
-    return counts
+        counts.append(counts[-1] if other else total)
+    return counts[1:]
 
 
 def token_of(character: int, counts: Sequence[int]) -> int:
@@ -110,10 +113,13 @@ def token_of(character: int, counts: Sequence[int]) -> int:
     return min(bisect_right(counts, character), len(counts) - 1)
 
 
-def valid_tokens(rollout: Rollout) -> list[list[int]]:
-    """The response tokens of every row, the EOS included, without padding."""
-    spans = response_spans(rollout.response_mask).tolist()
-    return [row[:span] for row, span in zip(rollout.response_tokens.tolist(), spans, strict=True)]
+def counts_of(rollout: Rollout, tokenizer: Tokenizer) -> list[list[int]]:
+    """`characters_read` of every row, a number for each token, the EOS included."""
+    batch = rollout.sequences
+    rows = zip(
+        *(x.tolist() for x in (batch.response_tokens, batch.observed, batch.sizes)), strict=True
+    )
+    return [characters_read(tokenizer, row[: of[2]], other) for row, other, of in rows]
 
 
 def padded(rows: Sequence[dict[int, float]], device: torch.device) -> StepRewards:
@@ -157,20 +163,19 @@ class CheckedSteps:
 
     def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards:
         rows = []
-        for record, text, ended, tokens in zip(
+        for record, text, ended, counts in zip(
             rollout.records,
             rollout.responses,
             rollout.has_eos.tolist(),
-            valid_tokens(rollout),
+            counts_of(rollout, self.tokenizer),
             strict=True,
         ):
-            counts = characters_read(self.tokenizer, tokens)
             steps: dict[int, float] = {}
             for check in sums.step_checks(record, text):
                 end = token_of(min(check.end, len(text) - 1), counts)  # of the "," or ":"
                 steps[end] = min(float(check.correct), steps.get(end, 1.0))
             answer = sums.exact_match(record, text, ended)
-            steps[len(tokens) - 1] = min(answer, steps.get(len(tokens) - 1, 1.0))
+            steps[len(counts) - 1] = min(answer, steps.get(len(counts) - 1, 1.0))
             rows.append(steps)
         return padded(rows, rollout.response_tokens.device)
 
@@ -198,11 +203,10 @@ class RewardModelSteps:
 
     def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards:
         rows = []
-        for text, tokens in zip(rollout.responses, valid_tokens(rollout), strict=True):
-            counts = characters_read(self.tokenizer, tokens)
+        for text, counts in zip(rollout.responses, counts_of(rollout, self.tokenizer), strict=True):
             ends = [match.end() for match in SENTENCE_END.finditer(text)]
             inner = [token_of(end - 1, counts) for end in ends if end < len(text)]
-            rows.append(dict.fromkeys([*inner, len(tokens) - 1], 0.0))
+            rows.append(dict.fromkeys([*inner, len(counts) - 1], 0.0))
         _, ends_of, mask = padded(rows, rollout.response_tokens.device)
         with precision(self.model.device, self.dtype):
             scores = score_in_micro_batches(

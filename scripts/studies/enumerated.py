@@ -107,13 +107,13 @@ class World:
         }
 
 
-def exact_rows() -> Iterator[dict[str, Any]]:
+def exact_rows(count: int = WORLDS) -> Iterator[dict[str, Any]]:
     """Means over the worlds, for each amount of noise and each correction."""
     for noise, size in NOISE.items():
-        worlds = [World(seed, size) for seed in range(WORLDS)]
-        kl = sum(world.kl for world in worlds) / WORLDS
+        worlds = [World(seed, size) for seed in range(count)]
+        kl = sum(world.kl for world in worlds) / count
         rows: dict[str, Correction] = {**dict(CORRECTIONS.items()), "sequence_all": FULL}
         for name, row in rows.items():
             found = [world.measured(row) for world in worlds]
-            means = {key: sum(each[key] for each in found) / WORLDS for key in found[0]}
+            means = {key: sum(each[key] for each in found) / count for key in found[0]}
             yield {"noise": noise, "kl": kl, "correction": name, **means}

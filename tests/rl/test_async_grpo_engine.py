@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import signal
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,9 +32,10 @@ from engines import (
 from forked import Done, forked
 
 from harness.command_line import explained
+from harness.errors import UserError
 from harness.ranks.collectives import gather, own_number
 from harness.ranks.launch import Wish, run_on_ranks
-from rl.async_grpo_engine import async_grpo_loss, corrected, stale_share
+from rl.async_grpo_engine import async_grpo_loss, corrected, needs, stale_share
 from rl.batches.samplers import Sampler, round_weights
 from rl.equations.sampler_correction import CORRECTIONS
 
@@ -141,6 +143,18 @@ def test_only_the_weights_that_a_later_batch_asks_for_are_kept():
     assert kept == [[0, 1], [1, 4], [4, 6], [6]]
 
 
+def test_a_lag_beyond_the_run_costs_no_memory():
+    config = replace(CONFIG, lag=10**6)
+    assert needs(config).samplers == 1 + config.steps
+    assert sys.getsizeof(config.versions) < 1000
+
+
+def test_a_run_is_not_resumed_with_a_longer_lag(tmp_path):
+    run(small_gpt(), DIVERSE, steps=2, lag=1, folder=tmp_path)
+    with pytest.raises(UserError, match="--lag.*config.json"):
+        run(small_gpt(), DIVERSE, steps=4, lag=2, folder=tmp_path, resume=True)
+
+
 # The loss
 
 
@@ -200,6 +214,8 @@ def test_a_stale_group_is_dropped_or_weighted_by_the_named_rule(rule, left):
     config = replace(CONFIG, stale_kl=0.5, stale=rule)
     share = stale_share(config, torch.tensor([0.0, 0.5, 1.0, 4.0]))
     assert share.tolist() == pytest.approx(left)
+    share = stale_share(replace(config, stale_kl=float("inf")), torch.tensor([0.0, 4.0]))
+    assert share.tolist() == [1, 1]  # no limit
 
 
 def test_a_run_whose_groups_are_all_stale_moves_by_nothing(gradients):
@@ -215,6 +231,8 @@ def test_a_run_whose_groups_are_all_stale_moves_by_nothing(gradients):
     [
         (dict(samplers=2, minibatches=2, lag=3), "samplers 2 .* give lag 4 or more, not 3"),
         (dict(normalize_parts=True), "normalize_parts"),
+        (dict(weight_floor=3.0), "weight_floor 3 to weight_cap 2 must hold 1"),
+        (dict(correction="token_tis", weight_cap=0.5), "weight_cap 0.5 must hold 1"),
         (dict(group_size=1), "group_size"),
     ],
 )

@@ -411,10 +411,22 @@ def test_the_doctor_is_silent_on_a_healthy_run_and_names_the_planted_bugs(monkey
 # Tools that fail ----------------------------------------------------------------------------------
 
 MINE = """
+from __future__ import annotations
 import os, sys, time
+from dataclasses import dataclass
+
+@dataclass
+class Answer:
+    text: str
 
 def answer(call, record):
     print("noise " * 10**5)
+    if call == "fork": return str(bool(os.fork()))
+    if call == "orphan": os.fork(), time.sleep(1000)
+    if call == "input": return input()
+    if call == "none": return None
+    if call == "bytes": return b"9"
+    if call == "broken": raise ValueError("\\ud800 \\n\\x1b[2J")
     if call == "hang": time.sleep(60)
     if call == "raise": raise KeyError("no such thing")
     if call == "long": return "x" * 10**7
@@ -422,7 +434,7 @@ def answer(call, record):
     if call == "end": os._exit(0)
     if call == "leave": sys.exit(3)
     if call == "nothing": return ""
-    return f"{call} {record.answer}"
+    return Answer(f"{call} {record.answer}").text
 
 number = 3
 """
@@ -437,14 +449,24 @@ def test_a_function_of_the_users_cannot_stop_a_run(tmp_path, monkeypatch, capsys
         "hello": "hello 7", "hang": "timeout", "after": "after 7", "raise": "error",
         "long": "x" * CHARACTERS,
         "memory": "error", "end": "error", "leave": "error", "nothing": "error", "still": "still 7",
+        "fork": "True", "forked": "forked 7", "orphan": "timeout", "input": "error", "none": "error",
+        "bytes": "error", "broken": "error", "well": "well 7",
     }  # fmt: skip
     assert {call: tools.answer(call, record) for call in expected} == expected
+    monkeypatch.setattr("rl.batches.tools.SAID", 100)
+    assert tools.answer("broken", record) == "error"
     told = capsys.readouterr().out
-    for part in ("no answer in 1 seconds", "no such thing", "MemoryError", "'hang'"):
+    for part in (
+        "no answer in 1 seconds",
+        "no such thing",
+        "MemoryError",
+        "'hang'",
+        r"\ud800 \x1b",
+    ):
         assert part in told
     turns = torch.tensor([[3, 1, 0], [5, 2, 1]])
     assert tools.metrics(turns) == {
-        "calls": 1.5, "sampled_tokens": 4.0, "stopped_calls": 0.5, "tool_failures": 7,
+        "calls": 1.5, "sampled_tokens": 4.0, "stopped_calls": 0.5, "tool_failures": 13,
     }  # fmt: skip
     assert tools.metrics(turns)["tool_failures"] == 0
     assert copy.deepcopy(tools) is tools
