@@ -407,6 +407,10 @@ def test_the_doctor_is_silent_on_a_healthy_run_and_names_the_planted_bugs(monkey
         )
         assert "ratio_at_start" in seen("grpo")
 
+    with monkeypatch.context() as patch:  # what is scored lacks what the policy has read
+        patch.setattr("data.collate.response_spans", lambda mask: mask.sum(1))
+        assert "ratio_at_start" in seen("grpo")
+
 
 # Tools that fail ----------------------------------------------------------------------------------
 
