@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import claims
 import pytest
-from claim.rules import FAILED, HELD, UNTOLD, Rule, Weakest, shifted, where
+from claim.rules import FAILED, HELD, UNTOLD, Rule, Weakest, at_equal_accuracy, instead
 
 NOISE = (-0.03, 0.01, 0.02, -0.01, 0.03, -0.02)
 
@@ -40,9 +40,16 @@ def test_a_verdict_is_that_of_the_corrected_p():
 
 
 def test_what_rules_read():
-    assert where([0.1, 0.3, 0.2, 0.5], [0.0, 2.0, 3.0, 4.0], 0.2) == pytest.approx(1.0)
-    assert where([0.1, 0.3], [0.0, 1.0], 0.4) is None
-    assert [run["x"] for run in shifted({0: {"x": 1}, 5: {"x": 2}}).values()] == [2, 1]
+    """By hand: both gain 0.2 or more from 0.1, so they are compared where they first reach 0.26."""
+    slow, fast = ([0.1, 0.2, 0.3], [0.0, 1.0, 2.0]), ([0.1, 0.5, 0.2], [0.0, 4.0, 5.0])
+    runs = [
+        {"points": [{"accuracy": x, "kl": y} for x, y in zip(*run, strict=True)]}
+        for run in (slow, fast)
+    ]
+    assert at_equal_accuracy("kl", *runs) == pytest.approx([1.6, 1.6])
+    flat = {"points": [{"accuracy": 0.1, "kl": 0.0}] * 3}
+    assert at_equal_accuracy("kl", flat, runs[0]) is None
+    assert instead(a="b-c")({"a": {}, "b-c": {0: {}}}) == {"a": {0: {}}, "b-c": {0: {}}}
 
 
 def test_jobs_are_shared_and_wait_for_their_start():

@@ -8,7 +8,7 @@ measures of the policy every EVERY steps, from the start on.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +31,9 @@ from rl.batches.rollout import sample_rollout
 from rl.rewards.sources import RewardFn
 
 EVERY = 10  # steps between measured points
+COVARIANT = (
+    0.05  # of a minibatch's tokens: a dozen, where the paper's thousandths are less than one
+)
 TRAINING: dict[str, Any] = dict(
     data="sums", preset="tiny", steps=60, prompts_per_step=4, group_size=8, minibatches=2, lr=1.5e-4,
     warmup=5, kl_coef=0.0, stop_kl=None, max_new_tokens=worlds.NEW_TOKENS, eval_every=EVERY,
@@ -51,7 +54,7 @@ class Points:
 
     def __init__(self, policy: GPT, tokenizer: Tokenizer) -> None:
         self.start, self.tokenizer = frozen_copy(policy), tokenizer
-        self.before = worlds.sampled(policy, tokenizer, worlds.PROMPTS)
+        self.before = worlds.some(worlds.sampled(policy, tokenizer))
         self.kept: list[dict[str, float | None]] = []
         self(policy, None, 0)
 
@@ -67,12 +70,12 @@ def rl_run(
     engine: ModuleType = grpo_variants_engine,
     reward: RewardFn = worlds.REWARD,
     share: int = worlds.SHARE,
-    after: Callable[[GPT, Tokenizer], Mapping[str, Any]] | None = None,
+    other: int = 0,
     **flags: Any,
 ) -> dict[str, Any]:
-    """Train a seed's start with an engine; `flags` are its config's, `after` measures more at the end."""
+    """Train a seed's start with an engine; `flags` are its config's, `other` is added to its seed."""
     policy, tokenizer = worlds.open_start(root, share, seed)
-    config = engine.ENGINE.config(**TRAINING | {"seed": seed} | flags)
+    config = engine.ENGINE.config(**TRAINING | {"seed": seed + other} | flags)
     log, points = MetricLog(config.steps), Points(policy, tokenizer)
     fit_for_training(config, policy)
     prompts = sums.prompts("train", 2000)
@@ -82,8 +85,7 @@ def rl_run(
     except ValueError as error:  # Diverged
         collapsed = str(error)
     curve = {key: [row.get(key) for row in log.rows] for key in ("reward", "entropy")}
-    numbers = {"curve": curve, "points": points.kept, "collapsed": collapsed}
-    return numbers if after is None else numbers | dict(after(policy, tokenizer))
+    return {"curve": curve, "points": points.kept, "collapsed": collapsed}
 
 
 def rl_arm(*, seconds: float = 15.0, share: int = worlds.SHARE, **flags: Any) -> Arm:
@@ -100,7 +102,7 @@ def rl_arm(*, seconds: float = 15.0, share: int = worlds.SHARE, **flags: Any) ->
 FINETUNING: dict[str, Any] = dict(
     data="sums", steps=60, batch_size=32, lr=1.5e-4, warmup=5, eval_every=10**6
 )
-SFT_EVERY = 4  # steps between measured points: accuracy rises faster than in RL
+SFT_EVERY = 6  # steps between measured points: accuracy rises faster than in RL
 DRAWN = 8  # answers of the start to a prompt, of which the right ones are kept
 
 
@@ -155,6 +157,13 @@ def sft_arm(teach: Callable[[GPT, Tokenizer, int], list[ResponseRecord]]) -> Arm
 
 ARMS: dict[str, Arm] = {
     "grpo": rl_arm(),
+    "grpo-twin": rl_arm(other=1000),  # the same start with other samples: a difference of nothing
+    "grpo-long": rl_arm(seconds=45, steps=180, eval_every=180),
+    "grpo-share-3": rl_arm(share=3),
+    "grpo-share-0": rl_arm(share=0),
+    "maxrl": rl_arm(reward_scale="mean", reducer="constant_length_mean"),
+    "kl-cov": rl_arm(kl_cov_share=COVARIANT),
+    "clip-cov": rl_arm(clip_cov_share=COVARIANT),
     "sft-oracle": sft_arm(oracle_answers),
     "sft-own": sft_arm(own_right_answers),
 }

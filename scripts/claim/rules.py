@@ -19,6 +19,8 @@ from harness.report.intervals import SIGNIFICANT, at_distance, t_interval
 
 HELD, FAILED, UNTOLD = "held", "failed", "cannot be told here"
 FEWEST = 5  # seeds with an effect; fewer tell nothing
+SHARE_OF_GAIN = 0.8  # of the smallest gain in accuracy: where runs are compared
+LEAST_GAIN = 0.05  # a smaller one is noise
 
 Run = Mapping[str, Any]  # what an arm's job has kept of one seed
 Results = Mapping[str, Mapping[int, Run]]  # arm -> seed -> run
@@ -126,13 +128,42 @@ def of_seeds(results: Results, effect: Effect) -> dict[int, float]:
     return {seed: value for seed, value in found.items() if value is not None}
 
 
-def shifted(runs: Mapping[int, Run]) -> dict[int, Run]:
-    """Every seed with the run of the next one: a null comparison of an arm with itself."""
-    seeds = sorted(runs)
-    return {seed: runs[seeds[(i + 1) % len(seeds)]] for i, seed in enumerate(seeds)}
+def instead(**arms: str) -> Callable[[Results], Results]:
+    """A swap: the runs of one arm in the place of another's ("_" stands for "-")."""
+    places = {arm.replace("_", "-"): by for arm, by in arms.items()}
+    return lambda results: {**results, **{arm: results[by] for arm, by in places.items()}}
+
+
+def points(run: Run, key: str) -> list[float]:
+    """One number of every measured point of a run."""
+    return [point[key] for point in run["points"]]
 
 
 def where(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None:
     """y where a run first reaches x, linear between its points; None where it never does."""
     found = at_distance(np.array(xs, float), np.array(ys, float), x)
     return None if found is None else float(found)
+
+
+def at_equal_accuracy(key: str, *runs: Run) -> list[float] | None:
+    """A number of each run where all first reach one accuracy; None where one of them gains too little.
+
+    They share a start. The accuracy is SHARE_OF_GAIN of the way to what the worst of them reaches.
+    """
+    curves = [points(run, "accuracy") for run in runs]
+    begin, gain = curves[0][0], min(max(curve) - curve[0] for curve in curves)
+    if gain < LEAST_GAIN:
+        return None
+    level = begin + SHARE_OF_GAIN * gain
+    found = [where(c, points(run, key), level) for c, run in zip(curves, runs, strict=True)]
+    return [value for value in found if value is not None]
+
+
+def draw_points(axis: Any, results: Results, x: str, y: str) -> None:
+    """A line a run, from its measured points; a colour an arm."""
+    for number, (arm, runs) in enumerate(results.items()):
+        for seed, run in runs.items():
+            label = arm if seed == min(runs) else None
+            xs, ys = points(run, x), points(run, y)
+            axis.plot(xs, ys, ".-", color=f"C{number}", label=label, linewidth=1, markersize=4)
+    axis.legend(fontsize=8)

@@ -7,7 +7,6 @@ rest of what data/sums.py writes stays as it is. Each seed has a start of its ow
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from gpt import pretraining
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.corpus import encode_record
 from gpt.generate import SamplingParams
+from gpt.log_probs import token_scores
 from gpt.model import GPT, GPTConfig
 from gpt.teacher import reverse_kl
 from gpt.tokenizer import Tokenizer, load_tokenizer
@@ -31,7 +31,11 @@ from rl.rewards.verifiable import VerifiableReward, pass_at_k
 
 SHARE = 30  # percent of the documents that show their steps; that of data/sums.py
 NEW_TOKENS = 32
-PROMPTS = 256  # of the test split, that a measurement answers
+PROMPTS, EACH, SCORED = (
+    64,
+    32,
+    4,
+)  # of a measurement: test prompts, answers to each, and those scored
 SHAPE = dict(context=64, n_layer=2, n_head=2, n_embd=64)
 PRETRAINING = dict(steps=1500, batch_size=32, lr=4e-3, warmup=50)
 REWARD = VerifiableReward(sums.exact_match, "exact match")
@@ -92,37 +96,41 @@ def open_start(root: Path, share: int, seed: int) -> tuple[GPT, Tokenizer]:
     return load_gpt(root / start_name(share, seed), torch.device("cpu"))
 
 
-def sampled(policy: GPT, tokenizer: Tokenizer, prompts: int, each: int = 1) -> Rollout:
-    """Answers to the first test prompts; the random numbers are the same for every policy."""
-    records: Sequence[PromptRecord] = sums.prompts("test", prompts)
-    params = SamplingParams(max_new_tokens=NEW_TOKENS)
-    return sample_rollout(policy, tokenizer, records, params, each, make_generator(0, "claims"))
+def sampled(policy: GPT, tokenizer: Tokenizer) -> Rollout:
+    """Answers to the test prompts; the random numbers are the same for every policy."""
+    records, params = sums.prompts("test", PROMPTS), SamplingParams(max_new_tokens=NEW_TOKENS)
+    return sample_rollout(policy, tokenizer, records, params, EACH, make_generator(0, "claims"))
 
 
+@torch.no_grad()
 def measured(
-    policy: GPT, tokenizer: Tokenizer, start: tuple[GPT, Rollout] | None = None
+    policy: GPT, tokenizer: Tokenizer, start: tuple[GPT, ResponseBatch] | None = None
 ) -> dict[str, float | None]:
-    """Accuracy, share of answers with steps, lengths; with the start and its answers both KLs, in nats."""
-    rollout = sampled(policy, tokenizer, PROMPTS)
+    """What is kept of a policy; with the start and answers of it, both KLs in nats an answer.
+
+    Accuracy is pass@1; pass@k is unbiased (Chen et al. 2021), of EACH answers to each of PROMPTS prompts.
+    """
+    rollout = sampled(policy, tokenizer)
     right, lengths = REWARD.correct(rollout), rollout.lengths.float()
+    part = some(rollout)
+    entropy = token_scores(policy, part).entropy.sum() / part.response_mask.sum()
     numbers: dict[str, float | None] = {
         "accuracy": float(right.float().mean()),
         "steps": sum(map(sums.uses_steps, rollout.responses)) / len(rollout),
         "length": float(lengths.mean()),
+        "entropy": float(entropy),  # nats a token
     }
+    numbers |= {f"pass@{k}": pass_at_k(right.view(-1, EACH), k) for k in (8, EACH)}
     for name, rows in (("length_right", right), ("length_wrong", ~right)):
         numbers[name] = float(lengths[rows].mean()) if rows.any() else None
     if start is not None:
         model, before = start
-        numbers["kl"] = float(reverse_kl(policy, model, rollout.sequences).full.mean())
-        numbers["kl_back"] = float(reverse_kl(model, policy, before.sequences).full.mean())
+        numbers["kl"] = float(reverse_kl(policy, model, part).full.mean())
+        numbers["kl_back"] = float(reverse_kl(model, policy, before).full.mean())
     return numbers
 
 
-def passes(
-    policy: GPT, tokenizer: Tokenizer, ks: Sequence[int], prompts: int, each: int
-) -> dict[str, float]:
-    """Unbiased pass@k of the test prompts from `each` answers to each (Chen et al. 2021)."""
-    rollout = sampled(policy, tokenizer, prompts, each)
-    correct = REWARD.correct(rollout).view(-1, each)
-    return {f"pass@{k}": pass_at_k(correct, k) for k in ks}
+def some(rollout: Rollout) -> ResponseBatch:
+    """The first SCORED answers to each prompt: enough where a whole distribution is compared."""
+    within = torch.arange(len(rollout)) % EACH < SCORED
+    return rollout.sequences.rows(within.nonzero()[:, 0])
