@@ -1,4 +1,4 @@
-"""Hold a function against the truth: find the way in which it computes, and say whether that is right.
+"""Check a function: find the way in which it computes, and say whether that is right.
 
 The function's numbers and gradients on worked and random batches are compared with those of every
 known way, right or wrong. Right ones are then put through what must not change a result.
