@@ -6,7 +6,7 @@ student as its own teacher SDPO, Hübotter et al. 2026, arXiv:2601.20802.)
     line 1   student q <- start; teacher p frozen            policy; reward_fn's teacher
     line 2   for each batch of prompts                       prompt_batch
     line 3     y ~ q                                         sample_rollout
-    line 4     p reads the same prompt; with --teacher self  judged: right_answers, shown
+    line 4     p reads the same prompt; with --teacher self  right_answers, lessons
                p is q, shown another right answer as well
     line 5     A_t = log p(y_t) - log q(y_t), no discount    teacher_log_probs, teacher_rewards
     line 6     for the inner epochs, in minibatches          updates_per_batch, minibatches
@@ -20,12 +20,13 @@ to assign and little noise. MiniLLM and KD-GRPO keep that part, and with it the 
 whole responses. `full` sums over the vocabulary what `sampled` draws.
 With --teacher self no other model is needed: p is the student behind a longer prompt, which holds a
 right answer of the same group (`--lesson`). A response without another right answer in its group has
-no teacher and is left out. What is new next to MiniLLM: no long part, no mixture and no text.
+no teacher and is left out. It takes a start that has learned to read one text after another, which
+the sums' own has not. What is new next to MiniLLM: no long part, no mixture and no text.
 
     python scripts/make_teacher.py                          the teacher, once
     python -m rl.on_policy_distillation_engine              reviews
     python -m rl.on_policy_distillation_engine --divergence full
-    python -m rl.on_policy_distillation_engine --data sums --teacher self --group-size 8
+    python -m rl.on_policy_distillation_engine --data sums --teacher self --group-size 8 --policy runs/start
 """
 
 from __future__ import annotations
