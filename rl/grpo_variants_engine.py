@@ -63,7 +63,6 @@ from rl.batches.rollout import (
     Rollout,
     micro_batches,
     minibatches,
-    old_policy_log_probs,
     response_entropy,
     rollout_log_probs,
     sample_rollout,
@@ -78,6 +77,7 @@ from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import CLIPPED, StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.reference import check_mix_of_adapters
 from rl.training.run import Validate, finish_step, run_training, set_up
+from rl.training.sampler_weights import SamplerFlags, old_and_weights, sampler_of
 
 PRESETS = size_presets()
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -95,7 +95,7 @@ OF_SEQUENCES = ("sequence", "gspo", "gspo_token")  # surrogates whose ratio is t
 
 
 @dataclass(frozen=True)
-class GRPOVariantsConfig(EngineConfig):
+class GRPOVariantsConfig(SamplerFlags):
     """Improve a policy with GRPO or one of its relatives."""
 
     variant: Literal["grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo"] = "grpo"
@@ -181,6 +181,11 @@ class GRPOVariantsConfig(EngineConfig):
             raise ValueError(
                 f"normalize_parts scales by the batch: leave reward_scale {self.reward_scale} out"
             )
+
+    @property
+    def ratio_of_responses(self) -> bool:
+        """Whether the loss has one ratio for a whole response."""
+        return self.surrogate in ("sequence", "gspo")
 
     @property
     def overlong_tokens(self) -> int | None:
@@ -269,6 +274,7 @@ class Given(NamedTuple):
     ref_log_probs: Tensor | None  # (n, T)
     advantages: Tensor  # (n, 1)
     mask: Tensor  # (n, T) bool: the tokens that take part
+    weights: Tensor  # (n, T) or (n, 1) of the sampler's correction; 1 where the policy has drawn
 
     def rows(self, index: Tensor) -> Given:
         """The same of some rows."""
@@ -300,7 +306,7 @@ def variant_loss(  # line 11
     arXiv:2506.01939). A row whose mask is empty adds exactly 0. Denominators are those of the whole
     minibatch, so that micro-batches add up.
     """
-    old, ref, advantages, mask = given
+    old, ref, advantages, mask, weights = given
     new = scores.log_probs
     loss = SURROGATES[config.surrogate](config, new, old, advantages, mask)
     if config.dual_clip is not None:
@@ -311,7 +317,7 @@ def variant_loss(  # line 11
         chosen = chosen & losses.off_policy_sequence_mask(
             new, old, advantages, mask, config.off_policy_mask
         )
-    loss = torch.where(chosen, loss, 0.0)
+    loss = torch.where(chosen, weights * loss, 0.0)
     if kl_coef:
         loss = loss + kl_coef * KL_FORMS[config.kl_estimator](new, old, ref, full)
     total = REDUCERS[config.reducer](config, loss, mask, whole)
@@ -381,7 +387,7 @@ def update_policy(
                 part_loss.total.backward()
                 loss += part_loss.total.detach()
                 extra = {"policy_tokens": part_loss.policy_tokens} if config.drops_tokens else {}
-                old, _, advantages, _ = of_part
+                old, advantages = of_part.old_log_probs, of_part.advantages
                 meter.add_tokens(scores, old, advantages, batch, clipped=part_loss.clipped, **extra)
             norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
             meter.add_update(loss, norm)
@@ -432,11 +438,12 @@ def train(
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         clock, buffer = Stopwatch(), GroupBuffer(config.prompts_per_step)
+        mu = sampler_of(config, policy)
         while buffer.missing and buffer.rounds <= config.max_resamples:  # lines 7-8
             records = cursor.take(buffer.missing)  # line 2
             with clock.phase("rollout"), precision(policy.device, config.precision):  # lines 3-4
                 rollout = sample_rollout(  # before its update the policy is the old policy
-                    policy, tokenizer, records, params, config.group_size, generators["sampling"]
+                    mu, tokenizer, records, params, config.group_size, generators["sampling"]
                 )
             with clock.phase("reward"):  # line 5
                 rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
@@ -457,7 +464,9 @@ def train(
         step_batch = None
         if len(rollout):
             with clock.phase("score"):
-                old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)  line 3
+                old_log_probs, weights, measured = old_and_weights(
+                    config, policy, rollout
+                )  # (N, T)  line 3
                 ref_log_probs = None
                 if kl.coef or config.stop_kl is not None:  # in the loss, or to know when to stop
                     ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
@@ -469,7 +478,8 @@ def train(
             mask = rollout.response_mask  # (N, T)
             if config.mask_truncated:
                 mask = mask & rollout.has_eos[:, None]
-            given = Given(old_log_probs, ref_log_probs, advantages, mask)
+            given = Given(old_log_probs, ref_log_probs, advantages, mask, weights)
+            row |= measured
             with clock.phase("update"):  # lines 10-11
                 row |= update_policy(
                     config, policy, reference, optimizer, rollout, given, kl.coef,
