@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
+import platform
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -175,8 +176,8 @@ class Sampler:
                 f"--samplers {count} needs {count + 1} ranks or more on CPUs, of which the others train: "
                 f"there are {world()} on {self.policy.device.type}; use --ranks {count + 1} --device cpu"
             )
-        if replace and "fork" not in multiprocessing.get_all_start_methods():
-            raise UserError("--on-dead-sampler replace: no process can be forked here; use end")
+        if replace and platform.system() != "Linux":  # where a fork of this process is safe
+            raise UserError("--on-dead-sampler replace needs Linux, to fork: use end")
         self.most_replaced = MOST_REPLACED if replace else 0
         split(trainers)
         if own_number() >= trainers:

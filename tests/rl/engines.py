@@ -437,11 +437,14 @@ ADAPTIVE: Changes = dict(kl_controller="adaptive", kl_horizon=160, kl_target=0.0
 VARIANTS: dict[str, Changes] = {
     name: choices | dict(variant=name) for name, choices in grpo_variants_engine.VARIANTS.items()
 }
+# MaxRL refuses a reward that is not 0 or 1, and its loss is Dr. GRPO's: its tests are in its own file.
+FORMS_OF_VARIANTS = {name: VARIANTS[name] for name in VARIANTS if name != "maxrl"}
 RESUMED_VARIANTS: tuple[Changes, ...] = (
     VARIANTS["dapo"]
     | dict(kl_coef=0.1, reference_mixing=0.5, reference_mixing_every=2, reward_fn=HAS_A),
     dict(
         sampling_filter="dynamic", entropy_coef=0.01, entropy_top_share=0.5, reward_fn=HAS_A,
+        reward_scale="mean", kl_cov_share=0.2, clip_cov_share=0.3, clip_cov_low=-9.0,
     ),
 )  # fmt: skip
 RATIOS_OF_RLOO = {name: dict(loss=name) for name in ("clipped", "token")}
@@ -511,9 +514,9 @@ ENGINES = [
     Engine(
         grpo_variants_engine,
         grpo_variants_engine.GRPOVariantsConfig(**TOY),
-        forms=VARIANTS,
-        learners={name: VARIANTS[name] for name in VARIANTS if name != "grpo"},
-        clipped={name: VARIANTS[name] for name in ("grpo", "dapo", "dr_grpo", "gspo")},
+        forms=FORMS_OF_VARIANTS,
+        learners={name: FORMS_OF_VARIANTS[name] for name in FORMS_OF_VARIANTS if name != "grpo"},
+        clipped={name: VARIANTS[name] for name in ("grpo", "dapo", "dr_grpo", "gspo", "gmpo")},
         alone=dict(overlong_buffer=None),
         everything=dict(
             mask_truncated=True, off_policy_mask=0.02, entropy_coef=0.05, kl_estimator="full",
