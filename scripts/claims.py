@@ -14,6 +14,7 @@ from __future__ import annotations
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import importlib
+import json
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -140,12 +141,29 @@ def gathered(root: Path, docs: Path) -> dict[str, dict[int, Any]]:
     """Arm (or start-SHARE) -> seed -> numbers: those of docs/claims.json and of the jobs that are done."""
     path = docs / "claims.json"
     kept = read_object(path)["results"] if path.exists() else {}
-    results = {arm: {int(seed): run for seed, run in runs.items()} for arm, runs in kept.items()}
+    results = {
+        arm: {int(seed): by_point(run) for seed, run in runs.items()} for arm, runs in kept.items()
+    }
     for file in sorted(root.glob(f"*/{NUMBERS}")):
         arm, _, seed = file.parent.name.rpartition("-")
         if is_done(root, file.parent.name):
             results.setdefault(arm, {})[int(seed)] = read_object(file)
     return results
+
+
+def by_key(run: Mapping[str, Any]) -> dict[str, Any]:
+    """A run as docs/claims.json has it: its points as one list a number."""
+    if "points" not in run:
+        return dict(run)
+    return {**run, "points": {key: [p[key] for p in run["points"]] for key in run["points"][0]}}
+
+
+def by_point(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The opposite."""
+    if "points" not in run:
+        return dict(run)
+    rows = zip(*run["points"].values(), strict=True)
+    return {**run, "points": [dict(zip(run["points"], row, strict=True)) for row in rows]}
 
 
 def part(results: Results, claim: Claim, *, again: bool = False) -> dict[str, dict[int, Any]]:
@@ -294,7 +312,9 @@ def write_pages(config: ClaimsConfig, docs: Path = DOCS) -> None:
     records = judged(results, listed)
     if not records:
         return
-    write_json(docs / "claims.json", {"claims": records, "results": results})
+    runs = {arm: {seed: by_key(run) for seed, run in of.items()} for arm, of in results.items()}
+    recording = {"claims": records, "results": runs}
+    write_text(docs / "claims.json", json.dumps(recording, separators=(",", ":")) + "\n")
     for name in records:
         figure, axis = plt.subplots(figsize=(6, 3.6))
         listed[name].draw(axis, part(results, listed[name]))

@@ -59,7 +59,8 @@ class Points:
         self(policy, None, 0)
 
     def __call__(self, policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
-        self.kept.append({"step": step} | worlds.measured(policy, self.tokenizer, self.start))
+        known = self.start, self.before
+        self.kept.append({"step": step} | worlds.measured(policy, self.tokenizer, known))
         return {}
 
 
