@@ -25,7 +25,7 @@ from typing import Annotated, Any
 import torch
 import tyro
 from claim import worlds
-from claim.arms import ARMS
+from claim.arms_more import ARMS
 from claim.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, of_seeds
 from studies.runner import Clock, Job, is_done, left_to_do, run_itself, run_piece, work
 
@@ -39,7 +39,7 @@ from harness.report.intervals import holm, t_interval
 NUMBERS = "numbers.json"  # of a job
 AGAIN = 100  # the first seed of a rerun
 DOCS = REPOSITORY / "docs"
-FRAMEWORK = ("__init__", "arms", "rules", "worlds")  # files of claim/ that hold no claim
+FRAMEWORK = ("__init__", "arms", "arms_more", "figures", "rules", "worlds")  # of claim/: no claims
 DIGITS = 4  # significant ones of recorded numbers
 
 

@@ -20,6 +20,7 @@ from data.records import ResponseRecord
 from gpt import finetuning
 from gpt.corpus import encode_record
 from gpt.generate import SamplingParams
+from gpt.lora import fit_for_training
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.frozen_copy import frozen_copy
@@ -73,6 +74,7 @@ def rl_run(
     policy, tokenizer = worlds.open_start(root, share, seed)
     config = engine.ENGINE.config(**TRAINING | {"seed": seed} | flags)
     log, points = MetricLog(config.steps), Points(policy, tokenizer)
+    fit_for_training(config, policy)  # adapters
     prompts = sums.prompts("train", 2000)
     collapsed = ""
     try:
