@@ -20,16 +20,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import tyro
 from claim import worlds
 from claim.arms_more import ARMS
 from claim.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, of_seeds
 from studies.runner import Clock, Job, is_done, left_to_do, run_itself, run_piece, work
 
-from harness.command_line import run_command
+from harness.command_line import command_name, run_script, show_help
 from harness.errors import UserError
 from harness.files import read_object, save_figure, write_json, write_text
 from harness.flag_ranges import AtLeastOne
@@ -47,7 +46,7 @@ DIGITS = 4  # significant ones of recorded numbers
 class ClaimsConfig:
     """Claims tested in minutes."""
 
-    names: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    names: tuple[str, ...]
     """Which claims; by default all of them."""
     seeds: AtLeastOne = 6
     """Runs of each arm."""
@@ -330,4 +329,8 @@ def main(config: ClaimsConfig) -> None:
 
 
 if __name__ == "__main__":
-    run_command(main, ClaimsConfig)
+    import tyro
+
+    show_help(ClaimsConfig, arguments="NAMES ...")
+    settings = (tyro.conf.PositionalRequiredArgs,)
+    run_script(main, tyro.cli(ClaimsConfig, prog=command_name(), config=settings))
