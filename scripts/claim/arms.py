@@ -52,7 +52,7 @@ class Points:
     def __init__(self, policy: GPT, tokenizer: Tokenizer) -> None:
         self.start, self.tokenizer = frozen_copy(policy), tokenizer
         self.before = worlds.sampled(policy, tokenizer, worlds.PROMPTS)
-        self.kept: list[dict[str, float]] = []
+        self.kept: list[dict[str, float | None]] = []
         self(policy, None, 0)
 
     def __call__(self, policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
@@ -74,7 +74,7 @@ def rl_run(
     policy, tokenizer = worlds.open_start(root, share, seed)
     config = engine.ENGINE.config(**TRAINING | {"seed": seed} | flags)
     log, points = MetricLog(config.steps), Points(policy, tokenizer)
-    fit_for_training(config, policy)  # adapters
+    fit_for_training(config, policy)
     prompts = sums.prompts("train", 2000)
     collapsed = ""
     try:

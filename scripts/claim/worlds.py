@@ -101,14 +101,17 @@ def sampled(policy: GPT, tokenizer: Tokenizer, prompts: int, each: int = 1) -> R
 
 def measured(
     policy: GPT, tokenizer: Tokenizer, start: tuple[GPT, Rollout] | None = None
-) -> dict[str, float]:
-    """Accuracy, share of answers with steps, length; with the start and its answers both KLs, in nats."""
+) -> dict[str, float | None]:
+    """Accuracy, share of answers with steps, lengths; with the start and its answers both KLs, in nats."""
     rollout = sampled(policy, tokenizer, PROMPTS)
-    numbers = {
-        "accuracy": float(REWARD(rollout).mean()),
+    right, lengths = REWARD.correct(rollout), rollout.lengths.float()
+    numbers: dict[str, float | None] = {
+        "accuracy": float(right.float().mean()),
         "steps": sum(map(sums.uses_steps, rollout.responses)) / len(rollout),
-        "length": float(rollout.lengths.float().mean()),
+        "length": float(lengths.mean()),
     }
+    for name, rows in (("length_right", right), ("length_wrong", ~right)):
+        numbers[name] = float(lengths[rows].mean()) if rows.any() else None
     if start is not None:
         model, before = start
         numbers["kl"] = float(reverse_kl(policy, model, rollout.sequences).full.mean())
