@@ -12,7 +12,6 @@ from torch import Tensor
 from claim import arms, worlds
 from claim.arms import Arm, rl_arm, rl_run
 from claim.rules import Run
-from data.sums import uses_steps
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -80,21 +79,6 @@ def coins_arm(**flags: Any) -> Arm:
     return Arm(run, seconds=40)
 
 
-# --- lengths of right and wrong answers -----------------------------------------------------------
-
-
-def lengths(policy: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
-    """Mean length of right and of wrong answers, and how many of the wrong ones write steps."""
-    rollout = worlds.sampled(policy, tokenizer, worlds.PROMPTS, 4)
-    right, count = worlds.REWARD.correct(rollout), rollout.lengths.float()
-    steps = torch.tensor([uses_steps(text) for text in rollout.responses]).float()
-    return {
-        "right_length": float(count[right].mean()),
-        "wrong_length": float(count[~right].mean()),
-        "wrong_steps": float(steps[~right].mean()),
-    }
-
-
 ARMS: dict[str, Arm] = arms.ARMS | {
     "grpo-g2": rl_arm(prompts_per_step=16, group_size=2),
     "grpo-g16": rl_arm(prompts_per_step=2, group_size=16),
@@ -102,6 +86,5 @@ ARMS: dict[str, Arm] = arms.ARMS | {
     "coins-free": coins_arm(updates_per_batch=4, clip_low=UNCLIPPED, clip_high=UNCLIPPED),
     "coins-once": coins_arm(minibatches=1),
     "lora-1": rl_arm(lora_rank=1, lr=LORA_LR),
-    "grpo-mean": rl_arm(after=lengths),
-    "grpo-constant": rl_arm(after=lengths, reducer="constant_length_mean"),
+    "grpo-constant": rl_arm(reducer="constant_length_mean"),
 }

@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from claim.arms_more import gap
+from claim.arms_more import end, gap
 from claim.figures import seeds
-from claim.rules import Claim, Control, Results, Rule, Run, shifted
+from claim.rules import Claim, Control, Results, Rule, shifted
 
 LEAST = 1.0  # token
 
 
-def apart(key: str) -> Any:
-    """GRPO's average less Dr. GRPO's, of what is measured at the end."""
-
-    def effect(runs: Mapping[str, Run]) -> float:
-        return runs["grpo-mean"][key] - runs["grpo-constant"][key]
-
-    return effect
-
-
 def swap(results: Results) -> Results:
     """GRPO's average of another seed in the place of Dr. GRPO's."""
-    return {**results, "grpo-constant": shifted(results["grpo-mean"])}
+    return {**results, "grpo-constant": shifted(results["grpo"])}
 
 
 def draw(axis: Any, results: Results) -> None:
     """Lengths at the end, a dot a seed."""
     columns = {}
     for kind in ("wrong", "right"):
-        for arm, name in (("grpo-mean", "GRPO"), ("grpo-constant", "Dr. GRPO")):
-            columns[f"{kind},\n{name}"] = (arm, lambda run, kind=kind: run[f"{kind}_length"])
+        for arm, name in (("grpo", "GRPO"), ("grpo-constant", "Dr. GRPO")):
+            columns[f"{kind},\n{name}"] = (arm, lambda run, kind=kind: end(run, f"length_{kind}"))
     seeds(axis, results, columns)
     axis.set(ylabel="mean length at the end (tokens)")
 
@@ -44,15 +34,17 @@ CLAIM = Claim(
     "grow; divided by a constant, they stay short at the same accuracy.",
     counts="After the same training, wrong answers are at least one token longer with GRPO's average than "
     "with Dr. GRPO's, everything else equal.",
-    arms=("grpo-mean", "grpo-constant"),
+    arms=("grpo", "grpo-constant"),
     rule=Rule(
-        "tokens, wrong answers, GRPO's average less Dr. GRPO's", LEAST, apart("wrong_length")
+        "tokens, wrong answers, GRPO's average less Dr. GRPO's",
+        LEAST,
+        gap("grpo", "grpo-constant", "length_wrong"),
     ),
     control=Control("GRPO's average of another seed", swap),
     draw=draw,
     also={
-        "tokens, right answers": apart("right_length"),
-        "share of wrong answers with steps": apart("wrong_steps"),
-        "accuracy": gap("grpo-mean", "grpo-constant"),
+        "tokens, right answers": gap("grpo", "grpo-constant", "length_right"),
+        "share of answers with steps": gap("grpo", "grpo-constant", "steps"),
+        "accuracy": gap("grpo", "grpo-constant"),
     },
 )
