@@ -278,7 +278,7 @@ def plot(table: Sequence[Mapping[str, Any]], path: Path) -> None:
             rows = [row for row in rows if name in EVERYWHERE or row["lag"] in FAR]
             if not rows:
                 continue
-            places = [LAGS.index(row["lag"]) + 0.06 * (number - 4) for row in rows]
+            places = [LAGS.index(row["lag"]) + 0.06 * number for row in rows]
             means = [row["gold"]["mean"] for row in rows]
             ends = [
                 [row["gold"]["mean"] - row["gold"]["low"] for row in rows],
