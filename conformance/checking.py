@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ class Kind:
         """Worked cases of the first known way."""
         return worked(self.name)
 
-    @property
+    @cached_property
     def order(self) -> list[str]:
         return list(self.random(torch.Generator().manual_seed(0)))
 

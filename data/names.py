@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
 from harness.flag_ranges import NotEmpty
-from harness.paths import RUNS, WORLDS
+from harness.paths import RUNS, WORLDS, usual_preset
 
 Data = Annotated[str, NotEmpty("is empty: give a world or a file")]
 
@@ -24,5 +25,5 @@ def data_name(data: str) -> str:
 
 def flags_for(data: str, preset: str) -> str:
     """The flags that select this data and preset, for a command to copy."""
-    flags = "" if data == "reviews" else f" --data {data}"
-    return flags + ("" if preset == "tiny" else f" --preset {preset}")
+    flags = "" if data == "reviews" else f" --data {shlex.quote(data)}"
+    return flags + ("" if preset == usual_preset(data) else f" --preset {preset}")

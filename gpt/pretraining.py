@@ -26,7 +26,7 @@ from torch import Tensor
 from data.collate import ResponseBatch, shard_batch
 from data.names import Data, default_folder
 from gpt.checkpoint import best_step, load_gpt, save_gpt
-from gpt.corpus import Corpus, open_corpus
+from gpt.corpus import Corpus, TextCorpus, open_corpus
 from gpt.fit import FileFlags
 from gpt.log_probs import token_log_probs
 from gpt.memory.announce import announce
@@ -101,6 +101,8 @@ class PretrainingConfig(PresetFlags, FileFlags, OptimizerFlags, CheckpointFlags,
     gpt.tokenizer_training."""
     steps: AtLeastOne = 1000
     """Optimizer steps."""
+    epochs: AtLeastOne | None = None
+    """Passes over a file's text after which it ends, if --steps do not end it before."""
     batch_size: AtLeastOne = 32
     """Rows per forward pass."""
     accumulation: AtLeastOne = 1
@@ -257,6 +259,16 @@ def open_tokenizer(config: PretrainingConfig) -> Tokenizer:
     return own_tokenizer(config.data, template=config.template)
 
 
+def steps_of(config: PretrainingConfig, corpus: Corpus) -> int:
+    """--steps, or those of --epochs where they are fewer. UserError for epochs of an endless world."""
+    if config.epochs is None:
+        return config.steps
+    if not isinstance(corpus, TextCorpus):
+        raise UserError(f"--epochs: {corpus.description} has no end to count to; use --steps")
+    tokens = config.accumulation * corpus.tokens_per_batch
+    return min(config.steps, math.ceil(config.epochs * corpus.split / tokens))
+
+
 def memory_of(
     config: PretrainingConfig,
     shape: GPTConfig,
@@ -291,6 +303,7 @@ def main(config: PretrainingConfig) -> Path:
         template=config.template,
         max_left_out=config.max_left_out,
     )
+    config = replace(config, steps=steps_of(config, corpus))
     announce(config, lambda changed: memory_of(changed, shape, device.type, world()), device)
     folder = config.out or default_folder("pretraining", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)

@@ -17,7 +17,7 @@ from harness.command_flags import CommandFlags
 from harness.errors import Finished, UserError
 from harness.files import read_object, received
 from harness.here import HERE
-from harness.paths import REPOSITORY, STATE_FILE, WORLDS
+from harness.paths import REPOSITORY, STATE_FILE, WORLDS, usual_preset
 from harness.ranks.collectives import Drifted, LostRank
 from harness.ranks.launch import Wish, first_to_fail, run_on_ranks
 from harness.signals import Ended, forgiving_output, signals_noted
@@ -53,9 +53,7 @@ def suited_preset(arguments: Sequence[str], data: str | None) -> str:
             recorded = read_object(Path(start) / "config.json").get("preset")
         return str(recorded) if data not in (None, *WORLDS) and recorded else "tiny"
     weights = flag_value(arguments, "--weights")
-    if data in (None, *WORLDS) or start is not None or weights is not None:
-        return "tiny"
-    return "own"
+    return "tiny" if start is not None or weights is not None else usual_preset(data)
 
 
 def flag_value(arguments: Sequence[str], flag: str) -> str | None:

@@ -29,3 +29,8 @@ RUNS = runs_folder(Path.cwd())
 def folder_of_run(path: Path) -> Path:
     """The folder of a run, whether it or the model in it is named."""
     return path.parent if path.name == MODEL_FILE else path
+
+
+def usual_preset(data: str | None) -> str:
+    """What a command takes where neither --preset nor a run to start from is named."""
+    return "tiny" if data in (None, *WORLDS) else "own"

@@ -40,13 +40,14 @@ METADATA = {
 }
 
 
-# What the first cell of a page begins with. GLASSBOX may name another address, or a folder.
+# What the first cell of a page begins with. GLASSBOX may name another address, or a folder; a copy
+# whose pyproject.toml has no address yet needs it, and its pages have no badges.
 FETCH = """import os
 import subprocess
 import sys
 
 if not os.path.isdir("course"):  # as in Colab: fetch the repository, and the packages that it needs
-    source = os.environ.get("GLASSBOX", "{address}")
+    source = {source}
     subprocess.run(["git", "clone", "--depth=1", source, "glassbox-rlhf"], check=True)
     os.chdir("glassbox-rlhf/notebooks")
     sys.path.insert(0, os.getcwd())
@@ -55,6 +56,7 @@ if not os.path.isdir("course"):  # as in Colab: fetch the repository, and the pa
     subprocess.run([sys.executable, "-m", "pip", "install", "-q", *needed], check=True)
 
 """
+NO_ADDRESS = "YOUR_NAME"  # stands in pyproject.toml until somebody publishes the repository
 # Of requirements.txt: what a machine with PyTorch may lack.
 NEEDED = ("tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2", "bokeh")
 
@@ -76,19 +78,33 @@ def sources(names: Sequence[str] = ()) -> list[Path]:
     return [path for path in every if not names or path.stem.startswith(tuple(names))]
 
 
-def address() -> str:
-    """Where the repository lives, as pyproject.toml says."""
+def address() -> str | None:
+    """Where the repository lives, as pyproject.toml says; None while it names nobody."""
     text = (FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8")
     (found,) = re.findall(r'^Repository = "(.+)"$', text, re.MULTILINE)
-    return str(found)
+    return None if NO_ADDRESS in found else str(found)
+
+
+def fetching() -> str:
+    """FETCH with this copy's address, or with GLASSBOX alone."""
+    known = address()
+    source = (
+        f'os.environ.get("GLASSBOX", "{known}")'
+        if known
+        else 'os.environ["GLASSBOX"]  # set it first: the address to clone, or a folder'
+    )
+    return FETCH.format(source=source, needed=NEEDED)
 
 
 def badges(name: str) -> str:
-    """Links that open a page in Colab or Binder."""
-    place = address().removeprefix("https://github.com/")
+    """Links that open a page in Colab or Binder, with a blank line before; none without an address."""
+    known = address()
+    if known is None:
+        return ""
+    place = known.removeprefix("https://github.com/")
     colab = f"https://colab.research.google.com/github/{place}/blob/main/notebooks/{name}.ipynb"
     binder = f"https://mybinder.org/v2/gh/{place}/HEAD?labpath=notebooks/{name}.ipynb"
-    return f"[![Open in Colab](../docs/badges/colab.svg)]({colab}) [Binder]({binder})"
+    return f"\n\n[![Open in Colab](../docs/badges/colab.svg)]({colab}) [Binder]({binder})"
 
 
 def read_cells(source: Path) -> NotebookNode:
@@ -101,10 +117,11 @@ def read_cells(source: Path) -> NotebookNode:
         cell.id = f"cell-{number:02d}"
         cell.metadata = {}
     first = notebook.cells[0]
-    first.source = re.sub(r"^# .+$", rf"\g<0>\n\n{badges(source.stem)}", first.source, count=1)
+    title, _, rest = first.source.partition("\n")
+    first.source = "\n".join([title + badges(source.stem), *filter(None, [rest])])
     for cell in notebook.cells:
         if cell.cell_type == "code" and "from course" in cell.source:
-            cell.source = FETCH.format(address=address(), needed=NEEDED) + cell.source
+            cell.source = fetching() + cell.source
             break
     notebook.metadata = METADATA
     notebook.nbformat, notebook.nbformat_minor = 4, 5  # the first version with cell ids

@@ -416,3 +416,16 @@ def test_texts_are_rewritten_and_outputs_kept_unless_code_changed(
     stored.write_text(CELLS.replace("two", "three"), encoding="utf-8")
     with pytest.raises(build.NotebookError, match="code has changed; run .*build.py"):
         build.rewrite_texts(stored)
+
+
+@pytest.mark.parametrize("address", [None, "https://github.com/ada/copy"])
+def test_a_page_has_links_and_a_source_to_clone_where_the_address_is_known(
+    build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str | None
+) -> None:
+    source = tmp_path / "00_try.py"
+    source.write_text(f"{CELLS}\n# %%\nfrom course import plots\n", encoding="utf-8")
+    monkeypatch.setattr(build, "address", lambda: address)
+    first, *_, last = (cell.source for cell in build.read_cells(source).cells)
+    assert ("ada/copy/blob/main/notebooks/00_try.ipynb" in first) == bool(address)
+    assert ('os.environ.get("GLASSBOX", "https://github.com/ada/copy")' in last) == bool(address)
+    assert ('os.environ["GLASSBOX"]' in last) == (address is None)

@@ -172,6 +172,23 @@ def test_every_flag_stands_in_a_page() -> None:
     assert {flag: flags()[flag] for flag in missing} == {}
 
 
+# --- the repository's address ----------------------------------------------------------------------
+
+
+def test_pyproject_alone_names_the_repositorys_address() -> None:
+    """Pages of the course have it from there, once it names somebody; tests hold their cells to it."""
+    words = re.compile(r"github\.com/[^/\s\"]+/glassbox-rlhf")
+    files = [
+        n for n in tracked() if re.search(r"\.(md|py|toml|cff|yml|ipynb)$|^\.binder/|^Makefile", n)
+    ]
+    named = {n: set(words.findall(text(n))) for n in files if not n.startswith("tests/")}
+    (address,) = named.pop("pyproject.toml")
+    assert set().union(*named.values()) <= {address}
+    assert [n for n in named if named[n] and not n.endswith(".ipynb")] == []
+    pages = [n for n in named if named[n]]
+    assert not pages or "YOUR_NAME" not in address, "run python notebooks/build.py --text"
+
+
 # --- messages ------------------------------------------------------------------------------------
 
 
