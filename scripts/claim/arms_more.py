@@ -69,7 +69,7 @@ def coins_arm(**flags: Any) -> Arm:
         def preference(policy: GPT, tokenizer: Tokenizer) -> dict[str, float]:
             found = {}
             for name, model in (("preference_before", start), ("preference", policy)):
-                rollout = worlds.sampled(model, tokenizer, worlds.PROMPTS, 4)
+                rollout = worlds.sampled(model, tokenizer)
                 log_probs = token_log_probs(start, rollout.sequences)
                 found[name] = float(log_probs.sum(1).mean())
             return found
