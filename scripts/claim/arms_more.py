@@ -74,9 +74,9 @@ def coins_arm(**flags: Any) -> Arm:
                 found[name] = float(log_probs.sum(1).mean())
             return found
 
-        return rl_run(root, seed, reward=Coins(seed), after=preference, **flags)
+        return rl_run(root, seed, steps=30, reward=Coins(seed), after=preference, **flags)
 
-    return Arm(run, seconds=40)
+    return Arm(run, seconds=25)
 
 
 ARMS: dict[str, Arm] = arms.ARMS | {
