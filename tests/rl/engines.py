@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import copy
 import importlib
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping
@@ -21,8 +22,9 @@ from typing import Any
 import pytest
 import torch
 from toys import documented as documented
+from toys import randomized
 
-from data.collate import ResponseBatch, collate_documents
+from data.collate import ResponseBatch, collate_documents, collate_responses
 from data.records import PromptRecord
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
@@ -173,6 +175,28 @@ def k3_by_hand(i: int, t: int) -> float:
 def mean_of_means(term: Callable[[int, int], float], rows: int = 5) -> float:
     """1/rows sum_i 1/L_i sum_t term(i, t) of the minibatch above, whose empty row adds nothing."""
     return sum(term(i, t) / n / rows for i, n in ((0, 3), (1, 2)) for t in range(n))
+
+
+# --- every response of a tiny language: tokens 0 (EOS), 1 and 2, at most `length` of them -----------
+
+
+def tiny_gpt(seed: int) -> GPT:
+    return randomized(GPT(GPTConfig(3, 8, n_layer=1, n_head=1, n_embd=6)).double().eval(), seed)
+
+
+def language(length: int):
+    ended = [(*p, 0) for n in range(length) for p in itertools.product((1, 2), repeat=n)]
+    responses = ended + list(itertools.product((1, 2), repeat=length))
+    return collate_responses([[1, 2]] * len(responses), responses, eos_id=0)
+
+
+def after(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The sum of the rewards of the tokens after t, by loops."""
+    table = torch.zeros_like(rewards)
+    for i, row in enumerate(mask.tolist()):
+        for t in range(sum(row)):
+            table[i, t] = sum(float(rewards[i, u]) for u in range(t + 1, sum(row)))
+    return table
 
 
 # --- watching a run -------------------------------------------------------------------------------
@@ -730,16 +754,19 @@ def default_entry(engine: Entry) -> Engine:
     """How an engine is run about which no more is known than its ENGINE."""
     module, flags = importlib.import_module(engine.module), {f.name for f in fields(engine.config)}
     toy = (TOY if engine.groups else UNGROUPED) | dict(critic_lr=1e-2, batch_size=4)
+    referred = engine.reference(engine.config())
+    toy |= {} if referred else dict(kl_coef=0.0)
+    taught = dict(prompts=PROMPTS) | (dict(corpus=Texts()) if "pretraining_coef" in flags else {})
     config = engine.config(**{name: value for name, value in toy.items() if name in flags})
     tasks: dict[str, Changes] = {
         "reward": {},
-        "teacher": dict(task=TAUGHT, teacher=SHARP_TEACHER),
+        "teacher": dict(task=taught, teacher=SHARP_TEACHER),
         "pairs": dict(task=dict(pairs=PAIRS)),
     }
     found: Changes = tasks[engine.learns_from] | dict(
         grouped=engine.groups,
         reference="kl" if engine.reference(config) else None,
-        resumed=(ADAPTIVE,) if "kl_controller" in flags else ({},),
+        resumed=(ADAPTIVE,) if referred and "kl_controller" in flags else ({},),
     )
     if engine.learns_from == "teacher":
         found["taught_by"] = module.teacher_reward
