@@ -7,7 +7,7 @@ from typing import Any
 
 from claim.arms_more import gap
 from claim.figures import curves
-from claim.rules import Claim, Control, Effect, Results, Rule, Run, where
+from claim.rules import Claim, Control, Effect, Results, Rule, Run, instead, where
 
 LEAST = 1.0  # token
 SHARE_OF_GAIN = 0.5  # of the smaller gain in accuracy: where the lengths are compared
@@ -27,11 +27,6 @@ def at_equal_accuracy(key: str) -> Effect:
         return None if None in found else found[0] - found[1]  # type: ignore[operator]
 
     return effect
-
-
-def swap(results: Results) -> Results:
-    """GRPO's average with other samples in the place of Dr. GRPO's."""
-    return {**results, "grpo-constant": results["grpo-twin"]}
 
 
 def draw(axis: Any, results: Results) -> None:
@@ -56,7 +51,7 @@ CLAIM = Claim(
         LEAST,
         at_equal_accuracy("length_wrong"),
     ),
-    control=Control("GRPO's average twice, with other samples", swap),
+    control=Control("GRPO's average twice, with other samples", instead(grpo_constant="grpo-twin")),
     draw=draw,
     also={
         "tokens, right answers at the same accuracy": at_equal_accuracy("length_right"),
