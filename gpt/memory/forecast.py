@@ -210,7 +210,9 @@ class Forecast:
         gaps = (GAPS if self.device == "cpu" else CARD_GAPS) if self.gaps is None else self.gaps
         more = dict(activations=round(parts.activations * (1 + gaps)))
         if self.device != "cpu":
-            more |= dict(logits=round(parts.logits * (1 + gaps)), cache=round(parts.cache * (1 + gaps)))
+            more |= dict(
+                logits=round(parts.logits * (1 + gaps)), cache=round(parts.cache * (1 + gaps))
+            )
         elif gaps:
             piece = max(chunk_of_logits(model, phase.rows, phase.scored) for model in phase.models)
             more |= dict(logits=parts.logits + piece)
@@ -220,7 +222,7 @@ class Forecast:
             optimizer=0 if phase.finished else 2 * trained,  # Adam's two moments
             libraries=LIBRARIES.get(self.device, LIBRARIES["cuda"]),
         )
-
+        """The caches, and (rows, V) four times: logits, over the temperature, softmax, running sum."""
     def _sampling(self, phase: Phase) -> Parts:
         """The caches, and (rows, V) four times: logits, those over the temperature, softmax, running sum."""
         caches = [
