@@ -1,4 +1,4 @@
-"""Hold a function against the truth: find the way in which it computes, and say whether that is right.
+"""Check a function: find the way in which it computes, and say whether that is right.
 
 The function's numbers and gradients on worked and random batches are compared with those of every
 known way, right or wrong. Right ones are then put through what must not change a result.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ class Kind:
         """Worked cases of the first known way."""
         return worked(self.name)
 
-    @property
+    @cached_property
     def order(self) -> list[str]:
         return list(self.random(torch.Generator().manual_seed(0)))
 

@@ -1,7 +1,8 @@
 """The decoding loop for GPUs: every step has the same shapes, so that it is recorded and replayed.
 
-`decode_static` gives the tokens of `decode` (gpt/generate.py). It drops no row, asks only every 16
-tokens whether one is still running, and its steps can be CUDA graphs (harness/cuda_graph.py).
+`decode_static` gives the tokens of `decode` (gpt/generate.py). A step, drawing included, can be a CUDA
+graph (harness/cuda_graph.py). Prompts are padded on the right: a row's columns are its first ones, and
+their number says all that a mask would. Only every 16 tokens it asks whether a row is still running.
 """
 
 from __future__ import annotations
@@ -13,75 +14,89 @@ from contextlib import nullcontext
 import torch
 from torch import Tensor
 
-from gpt.generate import (
-    DECODING,
-    Reader,
-    SamplingParams,
-    cut_at_eos,
-    draw,
-    empty_answers,
-    read_prompts,
-)
+from data.collate import right_pad
+from gpt.generate import DECODING, Reader, SamplingParams, cut_at_eos, draw, empty_answers
 from gpt.model import GPT
 from harness.cuda_graph import aside, recorded
 from harness.ranks.collectives import on_device
 
-LOOK_EVERY = 16  # tokens after which the static loop asks whether a row is still running
-WINDOW = 128  # columns by which those that a static step reads grow; each time it is recorded anew
-ALIGNED = 16  # columns are a multiple of it: attention kernels copy masks of other widths
+LOOK_EVERY = 16  # tokens after which the static loop asks which rows are still running
+WINDOW = 128  # steps that are one recording; the columns that they read are a multiple of 16
+ALIGNED = 16  # because attention kernels copy masks of other widths
 
 
-class StaticStep:
-    """All readers read one token of every row, with the same kernels on the same addresses each time.
+def aligned(columns: int) -> int:
+    """The next multiple of `ALIGNED`."""
+    return -(-columns // ALIGNED) * ALIGNED
 
-    A step reads the first `end` columns of the caches, filled or not. When they are full the next
-    window is opened: its first step runs as it stands, the second is recorded, all others replay.
+
+class StaticLoop:
+    """All readers draw and read one token of every row, with the same kernels on the same addresses.
+
+    A step reads the first `end` columns of the caches, filled or not. At the border of a window the next
+    ones are opened, and rows that have ended may go: its first step runs as it stands, the second is
+    recorded, all others replay.
     """
 
-    def __init__(self, readers: Sequence[Reader], mask: Tensor, filled: int, capture: bool) -> None:
-        self.readers, self.capture, self.filled, self.end = readers, capture, filled, filled
-        self.seen = mask.clone()  # (N, columns) bool, which columns hold tokens by now
-        self.seen[:, filled:] = False
-        self.at = torch.full(
-            (1,), filled, device=mask.device
-        )  # `filled`, where the device knows it
-        self.tokens = torch.zeros(len(mask), dtype=torch.long, device=mask.device)
+    def __init__(
+        self, readers: Sequence[Reader], lengths: Tensor, uniforms: Tensor, params: SamplingParams,
+        eos_id: int, teacher_share: float, capture: bool,
+    ) -> None:  # fmt: skip
+        self.readers, self.params, self.uniforms = readers, params, uniforms  # (N, steps)
+        self.eos_id, self.teacher_share, self.capture = eos_id, teacher_share, capture
+        N, steps = uniforms.shape
+        self.answers = empty_answers(readers[0].model, N, steps, eos_id)
+        self.rows = torch.arange(N, device=uniforms.device)  # the answer of each cache row
+        self.running = torch.ones_like(self.rows, dtype=torch.bool)  # per cache row
+        self.lengths = lengths  # (rows,) filled columns
+        self.at = torch.zeros_like(self.rows[:1])  # the step, where the device knows it
         self.replays: list[Callable[[], None]] = []  # of each window; old ones may still be at work
-        self.recorded = False  # this window
+        self.fresh = self.recorded = False  # this window: not begun; to be replayed
         for reader in readers:
-            reader.cache.stand_still(self.at)
+            reader.cache.stand_still(lengths)
             reader.last = reader.last.clone()  # from now on written in place
 
-    def read(self, chosen: Tensor) -> None:
-        """Append one token (rows,) to each row."""
-        self.tokens.copy_(chosen)
-        if self.filled == self.end:
-            self._open_window()
-            with aside(chosen.device) if self.capture else nullcontext():
-                self._advance()
-        else:
-            if self.capture and not self.recorded:
-                self._record()
-            self.replays[-1]() if self.recorded else self._advance()
-        self.filled += 1
-
-    def _open_window(self) -> None:
-        columns = self.seen.shape[1]
-        self.end = min((self.filled // WINDOW + 1) * WINDOW, columns)
-        self.recorded = False
+    def open_window(self, end: int, alive: int) -> None:
+        """From now on `end` columns are read; rows that have ended go, if a third of them has."""
+        self.fresh, self.recorded = True, False
+        if alive <= len(self.rows) * 2 // 3:
+            self._drop(self.running.nonzero()[:, 0])
         for reader in self.readers:
-            reader.cache.end = self.end
+            reader.cache.end = reader.cache.keys.shape[3] if reader.cache.by_lengths else end
+
+    def _drop(self, keep: Tensor) -> None:
+        self.rows, self.lengths = self.rows[keep], self.lengths[keep]
+        self.running = self.running[keep]
+        for reader in self.readers:
+            reader.cache.length = reader.cache.end  # no column behind it is filled
+            reader.cache.keep(keep)
+            reader.cache.lengths, reader.last = self.lengths, reader.last[keep]
+
+    def step(self) -> None:
+        """Draw a token of every row and append it to the caches."""
+        if self.fresh:
+            self.fresh = False
+            with aside(self.at.device) if self.capture else nullcontext():
+                self._advance()
+            return
+        if self.capture and not self.recorded:
+            self._record()
+        self.replays[-1]() if self.recorded else self._advance()
 
     def _advance(self) -> None:
-        self.seen.index_fill_(1, self.at, True)
+        now = self.uniforms[self.rows, self.at]
+        drawn = draw(self.readers, self.teacher_share, self.params, now, in_blocks=True)
+        self.running &= drawn[0] != self.eos_id
+        for answers, column in zip(self.answers, drawn, strict=True):
+            answers[self.rows, self.at] = column
         for reader in self.readers:
-            seen = self.seen[:, : self.end]
-            reader.last.copy_(reader.model.decode(self.tokens, seen, reader.cache))
+            reader.last.copy_(reader.model.decode(drawn[0], reader.cache))
+        self.lengths.add_(1)
         self.at.add_(1)
 
     def _record(self) -> None:
         try:
-            self.replays.append(recorded(self._advance, self.tokens.device))
+            self.replays.append(recorded(self._advance, self.at.device))
             self.recorded = True
         except RuntimeError as error:
             self.capture = False
@@ -103,29 +118,35 @@ def decode_static(
     eos_id: int,
     teacher_share: float = 0.0,
     capture: bool,
+    by_lengths: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The twin of `decode` whose steps are all alike: same arguments, same tokens.
 
-    All rows go on until the last has ended, which is noticed up to 16 tokens later. With `capture`
-    the models' part of a step is a CUDA graph; drawing stays outside, because its (N, V)
-    intermediates would stay in the graph's memory, and it is a dozen kernels only.
+    Rows that have ended go on until the next border of a window, and all until the last has ended,
+    which is noticed up to 16 tokens later. With `capture` a step is a CUDA graph; `by_lengths` its
+    attention reads the filled columns alone (gpt/model.py: attention_by_lengths).
     """
-    (N, steps), longest = uniforms.shape, max(len(prompt) for prompt in prompts)
-    columns = -(-(longest + steps) // ALIGNED) * ALIGNED
-    readers, mask = read_prompts(models, prompts, eos_id, columns, N // len(prompts))
-    uniforms = on_device(uniforms, mask.device)
-    out_tokens, out_log_probs, own_log_probs = empty_answers(models[0], N, steps, eos_id)
-    running = torch.ones(N, dtype=torch.bool, device=mask.device)
-    static = StaticStep(readers, mask, longest, capture)
+    (N, steps), device = uniforms.shape, models[0].device
+    tokens, mask = right_pad(prompts, 0)
+    times, longest = N // len(prompts), tokens.shape[1]
+    columns = aligned(longest + steps)
+    tokens, given = on_device(tokens, device), on_device(mask.sum(1), device)
+    readers = [
+        Reader(one, tokens, None, one.new_cache(N, columns, by_lengths), times, given)
+        for one in models
+    ]
+    lengths = given.repeat_interleave(times)
+    loop = StaticLoop(
+        readers, lengths, on_device(uniforms, device), params, eos_id, teacher_share, capture
+    )
+    alive = N
     for step in range(steps):
-        chosen, log_probs, own = draw(readers, teacher_share, params, uniforms[:, step])
-        out_tokens[:, step] = chosen
-        out_log_probs[:, step] = log_probs
-        own_log_probs[:, step] = own
-        running &= chosen != eos_id
-        look = step % LOOK_EVERY == LOOK_EVERY - 1
-        if step + 1 == steps or (look and not running.any()):
+        if step % LOOK_EVERY == 0 and step:
+            alive = int(loop.running.sum())
+        if alive == 0:
             break
-        static.read(chosen)
-    tokens, drawn, own = cut_at_eos(out_tokens, out_log_probs, own_log_probs, eos_id)
+        if step % WINDOW == 0:
+            loop.open_window(min(aligned(longest + step + WINDOW), columns), alive)
+        loop.step()
+    tokens, drawn, own = cut_at_eos(*loop.answers, eos_id)
     return tokens.cpu(), drawn, own  # which waits: no replay outlives its recording

@@ -31,12 +31,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data.collate import first_eos_mask, left_pad, response_spans
-from gpt.model import GPT
+from gpt.model import GPT, KVCache
+from harness.device import must_repeat, running_sum
 from harness.equation_checks import at_least_float32
 from harness.ranks.collectives import joined_blocks, on_device, shard_block
 
-Decoding = Literal["auto", "eager", "static", "captured"]
+Decoding = Literal["auto", "eager", "static", "captured", "lengths"]
 DECODING = "GLASSBOX_DECODING"  # the environment variable that decides where "auto" stands
+RECORDS = ("captured", "lengths")  # what needs a CUDA device
 # What an environment says to a row's tokens so far, whenever one was drawn: the tokens that it writes
 # behind them, None for nothing, and no tokens at all to cut the row off here.
 Reply = Callable[[Sequence[int]], Sequence[int] | None]
@@ -154,14 +156,49 @@ def truncate_logits(logits: Tensor, params: SamplingParams) -> Tensor:
     if params.top_p < 1:
         ordered, order = logits.sort(descending=True)
         probs = ordered.softmax(-1)
-        before = probs.cumsum(-1) - probs  # probability of strictly likelier tokens
+        before = running_sum(probs) - probs  # probability of strictly likelier tokens
         ordered = ordered.masked_fill(before >= params.top_p, float("-inf"))
         logits = torch.empty_like(logits).scatter_(1, order, ordered)
     return logits
 
 
+def where_passed(probs: Tensor, uniforms: Tensor) -> Tensor:
+    """(N, 1): where the running sum of probs (N, V) passes the uniform (N,), scaled by the total."""
+    cumulative = probs.cumsum(-1)  # (N, V)
+    # Scaled by the total, because a float32 sum of many probabilities is not exactly 1.
+    target = uniforms[:, None] * cumulative[:, -1:]
+    passed = torch.searchsorted(cumulative, target, right=True)
+    return passed.clamp(max=probs.shape[-1] - 1)
+
+
+def where_passed_in_blocks(probs: Tensor, uniforms: Tensor, block: int = 128) -> Tensor:
+    """The twin of `where_passed` for GPUs: sums of whole blocks first, then one block token by token.
+
+    It reads the probabilities once, and forms no running sum over the vocabulary. Rounded otherwise:
+    a uniform at the edge between two tokens, one in millions, may fall to the other one.
+    """
+    N, V = probs.shape
+    whole = V - V % block
+    sums = [probs[:, :whole].unflatten(1, (-1, block)).sum(-1), probs[:, whole:].sum(-1, True)]
+    running = rising(torch.cat(sums, 1))  # (N, blocks)
+    target = uniforms[:, None] * running[:, -1:]
+    chosen = torch.searchsorted(running, target, right=True).clamp(max=running.shape[1] - 1)
+    before = F.pad(running, (1, 0)).gather(1, chosen)  # the sum of all blocks before it
+    columns = chosen * block + torch.arange(block, device=probs.device)  # (N, block)
+    inside = probs.gather(1, columns.clamp(max=V - 1)).masked_fill(columns >= V, 0)
+    running = rising(inside)
+    # Kept below the block's sum: a token of probability 0 must not be drawn for its rounding.
+    target = torch.minimum(target - before, running[:, -1:] * (1 - torch.finfo(probs.dtype).eps))
+    return chosen * block + torch.searchsorted(running, target, right=True)
+
+
+def rising(values: Tensor) -> Tensor:
+    """Running sums (N, K) of numbers from 0 on, which never fall, nor rise where a number is 0."""
+    return running_sum(values).masked_fill(values == 0, 0).cummax(1).values
+
+
 def choose_tokens(
-    logits: Tensor, params: SamplingParams, uniforms: Tensor
+    logits: Tensor, params: SamplingParams, uniforms: Tensor, in_blocks: bool = False
 ) -> tuple[Tensor, Tensor]:
     """Draw one token per row: logits (N, V), uniforms (N,) in [0, 1) -> tokens (N,), log_probs (N,).
 
@@ -176,11 +213,7 @@ def choose_tokens(
     if params.greedy:
         tokens = logits.argmax(-1, keepdim=True)
     else:
-        cumulative = probs.cumsum(-1)  # (N, V)
-        # Scaled by the total, because a float32 sum of many probabilities is not exactly 1.
-        target = uniforms[:, None] * cumulative[:, -1:]
-        tokens = torch.searchsorted(cumulative, target, right=True)
-        tokens = tokens.clamp(max=logits.shape[-1] - 1)
+        tokens = (where_passed_in_blocks if in_blocks else where_passed)(probs, uniforms)
     return tokens.squeeze(1), probs.gather(1, tokens).log().squeeze(1)
 
 
@@ -205,11 +238,16 @@ class Reader:
     """A model that reads along: its cache, and the hidden state (rows, D) behind the last column."""
 
     def __init__(
-        self, model: GPT, tokens: Tensor, mask: Tensor | None, columns: int, repeats: int
-    ) -> None:
-        self.model, self.cache = model, model.new_cache(len(tokens) * repeats, columns)
+        self, model: GPT, tokens: Tensor, mask: Tensor | None, cache: KVCache, repeats: int,
+        lengths: Tensor | None = None,
+    ) -> None:  # fmt: skip
+        self.model, self.cache = model, cache
         self.cache.rows = len(tokens)
-        self.last = model.hidden(tokens, mask, self.cache)[:, -1]  # (B, D)
+        hidden = model.hidden(tokens, mask, self.cache)  # (B, S, D)
+        if lengths is None:
+            self.last = hidden[:, -1]  # (B, D)
+        else:  # padded on the right
+            self.last = hidden[torch.arange(len(tokens), device=tokens.device), lengths - 1]
         if repeats > 1:
             self.cache.repeat(repeats)
             self.last = self.last.repeat_interleave(repeats, 0)
@@ -224,15 +262,19 @@ class Reader:
 
 
 def draw(
-    readers: Sequence[Reader], teacher_share: float, params: SamplingParams, uniforms: Tensor
+    readers: Sequence[Reader],
+    teacher_share: float,
+    params: SamplingParams,
+    uniforms: Tensor,
+    in_blocks: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The next token of each row, its log-prob as it was drawn and under the first model; (rows,)."""
     logits = readers[0].logits()
     if len(readers) == 1:
-        tokens, log_probs = choose_tokens(logits, params, uniforms)
+        tokens, log_probs = choose_tokens(logits, params, uniforms, in_blocks)
         return tokens, log_probs, log_probs
     mixture = mixed_logits(logits, readers[1].logits(), teacher_share, params.temperature)
-    tokens, log_probs = choose_tokens(mixture, params, uniforms)
+    tokens, log_probs = choose_tokens(mixture, params, uniforms, in_blocks)
     own = (at_least_float32(logits) / params.temperature).log_softmax(-1)
     return tokens, log_probs, own.gather(1, tokens[:, None]).squeeze(1)
 
@@ -282,7 +324,11 @@ def read_prompts(
     tokens, prompt_mask = left_pad(prompts, eos_id)
     given = None if prompt_mask.all() else on_device(prompt_mask, device)  # None: none is padded
     tokens, prompt_mask = on_device(tokens, device), on_device(prompt_mask, device)
-    readers = [Reader(one, tokens, given, columns, samples_per_prompt) for one in models]
+    rows = len(prompts) * samples_per_prompt
+    readers = [
+        Reader(one, tokens, given, one.new_cache(rows, columns), samples_per_prompt)
+        for one in models
+    ]
     mask = F.pad(prompt_mask, (0, columns - tokens.shape[1]), value=True)
     return readers, mask.repeat_interleave(samples_per_prompt, 0)
 
@@ -313,8 +359,10 @@ def decode(
     rows = torch.arange(N, device=device)  # the output row of each cache row
     running = torch.ones(N, dtype=torch.bool, device=device)  # per cache row
     turns = None if params.replies is None else Turns(params.replies, steps, eos_id)
+    in_blocks = must_repeat(device)
     for step in range(steps):
-        chosen, log_probs, own = draw(readers, teacher_share, params, uniforms[rows, step])
+        now = uniforms[rows, step]
+        chosen, log_probs, own = draw(readers, teacher_share, params, now, in_blocks)
         if turns is None:
             running = running & (chosen != eos_id)
         else:
@@ -365,15 +413,15 @@ def chosen_decoding(params: SamplingParams, device: torch.device) -> Decoding:
 
     Captured is for a card that has passed bench/gpu.py's comparison with eager; none has yet.
 
-    ValueError for a word that is none, and for captured where there is no CUDA device.
+    ValueError for a word that is none, and for a recording where there is no CUDA device.
     """
     wished = os.environ.get(DECODING, "auto") if params.decoding == "auto" else params.decoding
     known = get_args(Decoding)
     if wished not in known:
         raise ValueError(f"{DECODING}={wished} must be one of {', '.join(known)}")
-    if wished == "captured" and device.type != "cuda":
+    if wished in RECORDS and device.type != "cuda":
         raise ValueError(
-            f"decoding=captured needs a CUDA device and the model is on {device}: use static or eager"
+            f"decoding={wished} needs a CUDA device and the model is on {device}: use static or eager"
         )
     if wished == "auto":
         return "eager"
@@ -385,18 +433,23 @@ def is_compiled(model: nn.Module) -> bool:
     return any(module._compiled_call_impl is not None for module in model.modules())
 
 
-def as_sampled(model: GPT) -> GPT:
+def as_sampled(model: GPT, merged: bool = False) -> GPT:
     """The model as the loops call it: not compiled, and its weights cast once instead of at every step.
 
     Under autocast the linear layers are copied in autocast's dtype unless they have it already.
-    Everything else is shared with `model`.
+    `merged`: adapters (gpt/lora.py) are added to copies of the weights that they lie beside, once
+    instead of at every step. Everything else is shared with `model`.
     """
+    if merged:
+        from gpt.lora import adapters
     kind = model.device.type
     cast = torch.is_autocast_enabled(kind)
-    if not (cast or is_compiled(model)):
+    merge = list(adapters(model).values()) if merged else []
+    if not (cast or merge or is_compiled(model)):
         return model
     dtype = torch.get_autocast_dtype(kind)
     shared: dict[int, object] = {id(x): x for x in (*model.parameters(), *model.buffers())}
+    shared |= {id(one): one.merged(dtype if cast else one.weight.dtype) for one in merge}
     for layer in model.modules():
         if cast and isinstance(layer, nn.Linear):
             for weight in layer.parameters(recurse=False):
@@ -451,9 +504,9 @@ def generate(
     elif how != "eager":
         from gpt.decode_static import decode_static
 
-        loop = partial(decode_static, capture=how == "captured")
+        loop = partial(decode_static, capture=how in RECORDS, by_lengths=how == "lengths")
     with evaluation_mode(models):
-        models = [as_sampled(one) for one in models]
+        models = [as_sampled(one, merged=how != "eager") for one in models]
         answered = None
         if prompts[mine]:
             answered = loop(

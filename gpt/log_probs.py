@@ -225,15 +225,16 @@ def of_both(
     temperature: float,
     chunk_elements: int,
     *more: Tensor,
+    other_batch: ResponseBatch | None = None,
 ) -> Tensor:
     """`compare` of both models' logits (m, V) and of `more` (m,), in chunks: (M, k).
 
-    `other` gets no gradient.
+    `other` gets no gradient. It may read the same responses behind other prompts, `other_batch`.
     """
-    columns = batch.predicting_columns
-    hidden = response_hidden(model, batch, columns)
+    hidden = response_hidden(model, batch, batch.predicting_columns)
+    read = batch if other_batch is None else other_batch
     with torch.no_grad():
-        other_hidden = response_hidden(other, batch, columns)
+        other_hidden = response_hidden(other, read, read.predicting_columns)
     weight, other_weight = model.wte.weight, other.wte.weight.detach()
 
     def of_piece(hidden: Tensor, other_hidden: Tensor, *more: Tensor) -> Tensor:
@@ -270,8 +271,12 @@ def token_scores_and_kl(
     temperature: float = 1.0,
     *,
     chunk_elements: int = CHUNK_ELEMENTS,
+    other_batch: ResponseBatch | None = None,
 ) -> tuple[TokenScores, Tensor]:
-    """`token_scores` and `full_kl` from one forward of `model`: scores (N, T) each, KL (N, T)."""
+    """`token_scores` and `full_kl` from one forward of `model`: scores (N, T) each, KL (N, T).
+
+    With an `other_batch` of the same responses `other` reads those, behind prompts of their own.
+    """
 
     def score(logits: Tensor, other_logits: Tensor, targets: Tensor) -> Tensor:
         chosen = -F.cross_entropy(logits, targets, reduction="none")
@@ -279,7 +284,9 @@ def token_scores_and_kl(
         return torch.stack([chosen, entropy, kl_from_logits(logits, other_logits)], dim=1)
 
     targets = batch.of_valid(batch.response_tokens)
-    all_three = of_both(score, model, other, batch, temperature, chunk_elements, targets)
+    all_three = of_both(
+        score, model, other, batch, temperature, chunk_elements, targets, other_batch=other_batch
+    )
     log_probs, entropy, kl = (scatter_responses(all_three[:, i], batch) for i in range(3))
     return TokenScores(log_probs, entropy), kl
 

@@ -26,7 +26,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from gpt.model import GPT
+from gpt.model import GPT, without_autocast
 from harness.command_flags import MemoryFlags
 from harness.errors import UserError
 from harness.files import display_path, read_json, require_regular, write_atomically, write_json
@@ -64,7 +64,15 @@ class LoRALinear(nn.Linear):
     @torch.no_grad()
     def merged_weight(self) -> Tensor:
         """W0 + (alpha / r) B A, (out, in)."""
-        return self.weight + self.scale * self.lora_B @ self.lora_A
+        with without_autocast(self.weight.device):
+            return self.weight + self.scale * self.lora_B @ self.lora_A
+
+    def merged(self, dtype: torch.dtype) -> nn.Linear:
+        """A frozen layer of its own with the same product, in this dtype."""
+        plain = nn.Linear(self.in_features, self.out_features, device="meta")
+        tensors = (self.merged_weight(), self.bias.detach())
+        plain.weight, plain.bias = (nn.Parameter(x.to(dtype), False) for x in tensors)
+        return plain
 
 
 def add_adapters(

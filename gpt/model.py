@@ -96,35 +96,41 @@ class KVCache:
     """Keys and values of every layer for `rows` rows and up to `columns` columns, allocated once.
 
     `length` columns are filled. A forward that is given the cache appends its own columns.
-    After `stand_still` a step looks the same whichever column it fills: a GPU can replay it.
+    After `stand_still` a step looks the same whichever columns it fills: a GPU can replay it.
+    `by_lengths` is for `attention_by_lengths`: the numbers of a column lie together in memory.
     """
 
     def __init__(
-        self, config: GPTConfig, rows: int, columns: int, device: torch.device, dtype: torch.dtype
+        self,
+        config: GPTConfig,
+        rows: int,
+        columns: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        by_lengths: bool = False,
     ) -> None:
-        shape = (
-            config.n_layer,
-            rows,
-            config.n_head,
-            columns,
-            config.n_embd // config.n_head,
-        )
-        self.keys = torch.empty(shape, device=device, dtype=dtype)  # (n_layer, N, H, S, D/H)
-        self.values = torch.empty(shape, device=device, dtype=dtype)
+        inner = (columns, config.n_head) if by_lengths else (config.n_head, columns)
+        shape = (config.n_layer, rows, *inner, config.n_embd // config.n_head)
+        stores = [torch.empty(shape, device=device, dtype=dtype) for _ in range(2)]
+        # Both (n_layer, N, H, S, D/H), however they lie in memory.
+        self.keys, self.values = (x.transpose(2, 3) if by_lengths else x for x in stores)
+        self.by_lengths = by_lengths
         self.length = 0
         self.rows = rows
-        self.at: Tensor | None = None  # (1,) int64, see `stand_still`
+        self.lengths: Tensor | None = None  # (N,) int64, see `stand_still`
         self.end = columns
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write one layer's new columns behind the filled ones; return all of them, (N, H, S, D/H).
 
-        Once it stands still: one column, written at `at`, and the first `end` are returned.
+        Once it stands still: one column, behind each row's own, and the first `end` are returned.
         """
-        if self.at is not None:
-            for store, new in ((self.keys, keys), (self.values, values)):
-                store[layer].index_copy_(2, self.at, new.to(store.dtype))
-            return self.keys[layer, :, :, : self.end], self.values[layer, :, :, : self.end]
+        if self.lengths is not None:
+            at = self.lengths[:, None, None, None].expand_as(keys)
+            own = [store[layer, : self.rows] for store in (self.keys, self.values)]
+            for store, new in zip(own, (keys, values), strict=True):
+                store.scatter_(2, at, new.to(store.dtype))
+            return own[0][:, :, : self.end], own[1][:, :, : self.end]
         end = self.length + keys.shape[2]
         self.keys[layer, : self.rows, :, self.length : end] = keys
         self.values[layer, : self.rows, :, self.length : end] = values
@@ -132,27 +138,25 @@ class KVCache:
 
     def keep(self, rows: Tensor) -> None:
         """Keep only these rows (indices into the current rows), moved to the front in place."""
-        for store in (self.keys, self.values):
-            store[:, : len(rows), :, : self.length] = store[:, rows, :, : self.length]
+        for store in (*self.keys, *self.values):  # a layer at a time: the copy is small
+            store[: len(rows), :, : self.length] = store[rows, :, : self.length]
         self.rows = len(rows)
 
     def repeat(self, times: int) -> None:
         """Repeat each row `times` times (rows of one prompt stay next to each other)."""
         index = torch.arange(self.rows, device=self.keys.device).repeat_interleave(times)
-        for store in (self.keys, self.values):
-            store[:, : len(index), :, : self.length] = store[:, index, :, : self.length]
-        self.rows = len(index)
+        self.keep(index)
 
-    def stand_still(self, at: Tensor) -> None:
-        """From now on a tensor, (1,) int64, says to which column `extend` writes.
+    def stand_still(self, lengths: Tensor) -> None:
+        """From now on a tensor, (N,) int64, says how many columns of each row are filled.
 
-        So every step has the same shapes and addresses. The first `end` columns are attended to,
-        filled or not, and those to come must be masked. They become 0 here, because a weight of 0
-        times what stood there by chance can be NaN.
+        So every step has the same shapes and addresses. The first `end` columns are read, filled or
+        not, and those to come must be masked. They become 0 here, because a weight of 0 times what
+        stood there by chance can be NaN. (Padding behind a prompt was computed: it is finite.)
         """
         for store in (self.keys, self.values):
             store[..., self.length :, :] = 0
-        self.at = at
+        self.lengths = lengths
 
 
 def plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
@@ -175,6 +179,21 @@ def one_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor 
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
     return scores.softmax(dim=-1) @ value
+
+
+def attention_by_lengths(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor) -> Tensor:
+    """`plain_attention` of a query (N, H, 1, d) over each row's first `lengths` (N,) columns of K.
+
+    FlashAttention in half precision on CUDA, which reads those columns alone: a mask would have it
+    read all K. key and value (N, H, K, d) as a cache `by_lengths` keeps them, so nothing is copied.
+    """
+    from torch.nn.attention.varlen import varlen_attn  # of newer PyTorch
+
+    N, H, K, d = key.shape
+    rows = torch.arange(N + 1, dtype=torch.int32, device=key.device)
+    packed = (x.transpose(1, 2).reshape(N * K, H, d) for x in (key, value))
+    counts = lengths.to(torch.int32)
+    return varlen_attn(query[:, :, 0], *packed, rows, rows * K, 1, K, seqused_k=counts)[:, :, None]
 
 
 def causal_mask(new: int, total: int, device: torch.device) -> Tensor:
@@ -202,7 +221,11 @@ class Attention(nn.Module):
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (N, H, S, d)
         if cache is not None:
             key, value = cache.extend(layer, key, value)
-        merged = self._attend(query, key, value, mask).transpose(1, 2).reshape(N, S, D)
+        if cache is not None and cache.lengths is not None and cache.by_lengths:
+            merged = attention_by_lengths(query, key, value, cache.lengths + 1)
+        else:
+            merged = self._attend(query, key, value, mask)
+        merged = merged.transpose(1, 2).reshape(N, S, D)
         return F.dropout(self.c_proj(merged), self.dropout, self.training)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
@@ -343,18 +366,20 @@ class GPT(nn.Module):
             return checkpoint(self.h[layer], x, mask, cache, layer, use_reentrant=False)
         return self.h[layer](x, mask, cache, layer)
 
-    def decode(self, tokens: Tensor, seen: Tensor, cache: KVCache) -> Tensor:
-        """Hidden states (N, D) after one more token (N,) of each row, at column `cache.at`.
+    def decode(self, tokens: Tensor, cache: KVCache) -> Tensor:
+        """Hidden states (N, D) after one more token (N,) of each row, behind its filled columns.
 
         The twin of `hidden` for a cache that stands still: nothing in it depends on how many columns
-        are filled, and nothing asks the device for a number. seen (N, cache.end) bool: the columns
-        that hold tokens, this one included; the position is the number of those before it.
+        are filled, and nothing asks the device for a number.
         """
-        positions = seen.sum(1) - 1  # (N,)
-        x = (self.wte(tokens) + self.wpe(positions))[:, None]  # (N, 1, D)
-        # 0 or -inf, added to the scores: a bool mask would be turned into this in every layer.
-        mask = torch.zeros(seen.shape, dtype=cache.keys.dtype, device=seen.device)
-        mask = mask.masked_fill_(~seen, float("-inf"))[:, None, None]  # (N, 1, 1, K)
+        assert cache.lengths is not None
+        x = (self.wte(tokens) + self.wpe(cache.lengths))[:, None]  # (N, 1, D)
+        mask = None
+        if not cache.by_lengths:
+            to_come = torch.arange(cache.end, device=x.device) > cache.lengths[:, None]  # (N, K)
+            # 0 or -inf, added to the scores: a bool mask would be turned into this in every layer.
+            mask = torch.zeros(to_come.shape, dtype=cache.keys.dtype, device=x.device)
+            mask = mask.masked_fill_(to_come, float("-inf"))[:, None, None]  # (N, 1, 1, K)
         for layer, block in enumerate(self.h):
             x = block(x, mask, cache, layer)
         return self.ln_f(x)[:, 0]
@@ -382,13 +407,17 @@ class GPT(nn.Module):
         """Logits (N, S, V); column j predicts token j + 1. Arguments as in `hidden`."""
         return self.logits(self.hidden(tokens, attention_mask))
 
-    def new_cache(self, rows: int, columns: int) -> KVCache:
-        """An empty cache on the model's device, in the dtype that its projections produce."""
+    def new_cache(self, rows: int, columns: int, by_lengths: bool = False) -> KVCache:
+        """An empty cache on the model's device, in the dtype that its projections produce.
+
+        `by_lengths` is a wish: the kernel exists for half precision alone.
+        """
         device = self.device
         dtype = self.wte.weight.dtype
         if torch.is_autocast_enabled(device.type):
             dtype = torch.get_autocast_dtype(device.type)
-        return KVCache(self.config, rows, columns, device, dtype)
+        by_lengths = by_lengths and dtype.itemsize == 2
+        return KVCache(self.config, rows, columns, device, dtype, by_lengths)
 
     def parameter_count(self) -> int:
         """Number of weights; the tied head counts once."""

@@ -6,6 +6,8 @@ from contextlib import nullcontext
 from typing import Any
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from harness.errors import UserError
 from harness.ranks.collectives import world
@@ -57,6 +59,26 @@ def open_device(name: str = "auto", dtype: str = "float32") -> torch.device:
             flush=True,
         )
     return device
+
+
+def must_repeat(device: torch.device) -> bool:
+    """Whether --deterministic is on where it changes something: on a GPU."""
+    return device.type == "cuda" and torch.are_deterministic_algorithms_enabled()
+
+
+def running_sum(values: Tensor) -> Tensor:
+    """values.cumsum(1), (N, K) -> (N, K).
+
+    CUDA adds floats up in no fixed order, or refuses to under --deterministic. Then it is done by
+    doubling (Hillis and Steele 1986): after n rounds a number is the sum of the 2^n up to its place.
+    """
+    if not must_repeat(values.device):
+        return values.cumsum(1)
+    reach = 1
+    while reach < values.shape[1]:
+        values = values + F.pad(values[:, :-reach], (reach, 0))
+        reach *= 2
+    return values
 
 
 def precision(device: torch.device, dtype: str) -> Any:

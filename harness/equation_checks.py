@@ -247,6 +247,21 @@ def one_of(**choices: tuple[str, ...]) -> Callable[[Callable[P, R]], Callable[P,
     return _checked(choices, check)
 
 
+def zero_or_one(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Refuse a tensor that holds anything but 0 and 1, with a ValueError that names the first."""
+
+    def check(name: str, value: Tensor, arguments: Mapping[str, Any]) -> None:
+        """Every number of `value`; a NaN is neither."""
+        others = value[(value != 0) & (value != 1)]
+        if len(others):
+            raise ValueError(
+                f"{name} must be 0 or 1, right or wrong: got {float(others[0]):g}; use a rule that "
+                "checks answers, without further parts or penalties"
+            )
+
+    return _checked(names, check)
+
+
 def _checked(
     names: Iterable[str], check: Callable[[str, Any, Mapping[str, Any]], None]
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -374,10 +389,12 @@ def masked_numbers(
     }
 
 
-def grouped(rewards: Tensor, group_size: int) -> Tensor:
+def grouped(rewards: Tensor, group_size: int, *, smallest: int = 2) -> Tensor:
     """`rewards` (N,) as (prompts, group_size), refusing what cannot be a group baseline."""
-    if group_size < 2:
-        raise ValueError(f"group_size must be at least 2, the group is the baseline: {group_size}")
+    if group_size < smallest:
+        raise ValueError(
+            f"group_size must be at least {smallest}, the group is the baseline: {group_size}"
+        )
     if len(rewards) % group_size:
         raise ValueError(f"{len(rewards)} rewards do not divide into groups of {group_size}")
     if not rewards.isfinite().all():

@@ -157,7 +157,7 @@ plots.diagram("algorithm_map")
 # ## Symbols
 #
 # Do not learn these. Come back when a page uses one that you have forgotten. They are also in
-# [docs/symbols.md](../docs/symbols.md); words stand in [docs/glossary.md](../docs/glossary.md).
+# [docs/symbols.md](../docs/symbols.md); words are explained in [docs/glossary.md](../docs/glossary.md).
 
 # %%
 plots.document("symbols")

@@ -322,7 +322,7 @@ axis = plots.histograms(
 # ## 7. Which logit scores which token
 #
 # Column $j$ of the logits predicts token $j + 1$. In this project a row is stored as [prompt,
-# response, padding] from column 0. With a prompt of $p$ tokens, response token $t$ stands at column
+# response, padding] from column 0. With a prompt of $p$ tokens, response token $t$ is at column
 # $p + t$ and is scored by column $p - 1 + t$. The first response token is scored by the **last
 # prompt token**. Since $p$ differs from row to row, the columns are gathered; everything after that
 # has the shape $(N, T)$, response tokens only.

@@ -425,7 +425,7 @@ check("kl_divergence", my_kl)
 #
 # </details>
 #
-# **2. Two scales.** Return both numbers of section 5. What stands at padding is garbage.
+# **2. Two scales.** Return both numbers of section 5. At padding there is garbage.
 
 
 # %%

@@ -545,7 +545,7 @@ holds(min(noticed["112,000, kept"][:3]) > 0.9, "the kept model notices tone, man
 #
 # ## Exercises
 #
-# Exercises 1 to 3 stand above: `bradley_terry_loss`, `mean_score` and `prefix_scores`.
+# Exercises 1 to 3 are above: `bradley_terry_loss`, `mean_score` and `prefix_scores`.
 #
 # **On paper:**
 #

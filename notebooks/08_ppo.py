@@ -560,7 +560,7 @@ holds(gain.mean() > half, "the gain is more than noise")
 #
 # ## Exercises
 #
-# Exercises 1 and 2 stand above: `kl_in_reward` and `gae`.
+# Exercises 1 and 2 are above: `kl_in_reward` and `gae`.
 #
 # **3. `value_loss`**, the loss of section 6:
 

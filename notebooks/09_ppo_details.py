@@ -295,7 +295,7 @@ except ValueError as error:
 # %% [markdown]
 # The same number is not the same strength. Here 0.1 in the reward holds the KL below 1, and 0.1 in
 # the loss lets it grow to 14. In the reward the KL becomes a part of the advantages, which are whitened as
-# a whole. In the loss it stands beside advantages of unit spread, whatever the size of the reward.
+# a whole. In the loss it meets advantages of unit spread, whatever the size of the reward.
 #
 # ## 9. `--gae-lambda` and `--critic-lambda`
 #
@@ -404,7 +404,7 @@ def my_explained_variance(values, returns, mask):
 check("explained_variance", my_explained_variance)
 
 # %% [markdown]
-# **On paper.** 4. The critic has weights and an Adam of its own. Its loss has the weight `value_coef`
+# **On paper.** 4. The critic has its own weights and its own Adam. Its loss has the weight `value_coef`
 # ($c_v$ in [08](08_ppo.ipynb), section 7), and a gradient longer than `max_norm` is cut to that
 # length. How far does training change if `value_coef` is ten times as large, and the gradient of the
 # critic is below `max_norm` in both cases?

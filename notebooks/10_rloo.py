@@ -434,7 +434,7 @@ holds(gain.mean() > half, "RLOO raises the reward significantly")
 #
 # ## Exercises
 #
-# Exercises 1 and 2 stand above: `leave_one_out` and `rloo_loss`.
+# Exercises 1 and 2 are above: `leave_one_out` and `rloo_loss`.
 #
 # **3. `rloo_advantages`**, with the KL:
 

@@ -471,7 +471,7 @@ for name in trained:
 #
 # ## Exercises
 #
-# Exercises 1 and 2 stand above: `reward_to_go` and `whiten`.
+# Exercises 1 and 2 are above: `reward_to_go` and `whiten`.
 #
 # **3. `batch_normalised`**, the advantages of section 4:
 

@@ -69,9 +69,9 @@ torch.set_num_threads(1)  # one thread adds up in the same order on every machin
 tokenizer = load_tokenizer("glassbox")
 
 # %% [markdown]
-# ## 1. Where the answer stands
+# ## 1. Finding the answer
 #
-# A response is free text. The rule looks at the **response alone**: an answer that stands in the prompt
+# A response is free text. The rule looks at the **response alone**: an answer in the prompt
 # must not pay, not even when the policy copies the prompt. The naive rule takes the last number of the
 # text. **Predict, then run:** in which of these eight responses does it read something other than the
 # writer meant?

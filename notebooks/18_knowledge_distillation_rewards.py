@@ -385,7 +385,7 @@ print(f"bonus {bonus:.2f}: largest change of an advantage {(plain - with_bonus).
 torch.testing.assert_close(plain, with_bonus, atol=1e-4, rtol=1e-3)
 
 # %% [markdown]
-# In PPO the bonus stands at the last token. GAE at $\gamma = \lambda_{GAE} = 1$ hands it to every
+# In PPO the bonus goes to the last token. GAE at $\gamma = \lambda_{GAE} = 1$ hands it to every
 # token alike, and the whitening of the advantages removes it. At the usual $\lambda_{GAE} = 0.95$ it
 # does *not* go away: with a critic of zeros a bonus $c$ changes the advantage of token $t$ of a
 # response of $L$ tokens by $c \, \lambda_{GAE}^{L - 1 - t}$. After the whitening, tokens near the end
@@ -413,7 +413,7 @@ holds(
 
 # %% [markdown]
 # So at $\lambda_{GAE} = 0.95$ the bonus is a *disturbance* until the critic has learned it: it
-# punishes whatever stands near the end of a response, the EOS first. A run with it may end better or
+# punishes whatever comes near the end of a response, the EOS first. A run with it may end better or
 # worse than one without. But it protects nothing, because no gradient of $L_{PT}$
 # reaches the weights through a number. The engine offers it only to show this, and warns. Three short
 # runs with the sum of $\log p$ as the reward, which section 3 has shown to be a bad one:
@@ -509,7 +509,7 @@ check("reward_to_go", my_reward_to_go)
 #
 # </details>
 #
-# **3.** Write the terminal placement, (N, T): the sum of a response's rewards stands at its last
+# **3.** Write the terminal placement, (N, T): the sum of a response's rewards goes to its last
 # token, and 0 everywhere else.
 
 

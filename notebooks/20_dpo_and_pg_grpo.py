@@ -453,7 +453,7 @@ holds(
 #
 # Pairs live inside a group, so the rows of a group stay in one loss. The first call in
 # [rl/pg_grpo_engine.py](../rl/pg_grpo_engine.py) is GRPO's loss. The lines under it are new. They
-# reuse GRPO's log-probs. (Recorded pairs get the same three lines in a loop of their own.)
+# reuse GRPO's log-probs. (Recorded pairs get the same three lines in another loop.)
 
 # %%
 plots.code(pg_grpo_engine.train, lines=("part_loss = policy_loss", "compared.append"))

@@ -47,9 +47,9 @@ print("their product", likelihood_ratio(old, mu).prod().item())
 
 # %% [markdown]
 # The second line is the weight of the *answer*: it is 1.8 times as likely under $\pi_{old}$. Large weights
-# make a gradient noisy, so they are bounded in one of two ways. Truncation takes $\min(w, C)$. A mask puts
-# 0 for a weight outside its bounds. Both work per token or per answer; the *geometric* mean of an answer's
-# weights lies between the two.
+# make a gradient noisy, so they are bounded in one of two ways. Truncation takes $\min(w, C)$, and a mask
+# sets weights outside its bounds to 0. Both work per token or per answer; the *geometric* mean of an
+# answer's weights lies between the two.
 
 # %%
 rows = []
@@ -190,7 +190,7 @@ plots.code(sampler_weights, docstring=False)
 # lines. [off_policy.md](../docs/off_policy.md) has the measured runs, where $\mu$ is an older policy
 # instead of a noisy one.
 #
-# Next: [25_hold_a_loss_against_the_truth](25_hold_a_loss_against_the_truth.ipynb), where a loss of your
-# own is held against the truth.
+# Next: [25_hold_a_loss_against_the_truth](25_hold_a_loss_against_the_truth.ipynb), which checks a loss of
+# your own.
 #
 # The map of all pages is [00_start_here](00_start_here.ipynb).

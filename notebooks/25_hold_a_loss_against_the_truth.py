@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 25. Hold a loss against the truth
+# # 25. Check a loss against the truth
 #
 # **The question.** A loss runs, the curve falls, and nothing says that its formula is right. How do you
 # find out whether a function of yours, or of a library, computes what its name says?
@@ -105,15 +105,15 @@ plots.curves(
 # ## 4. By comparison with every way to go wrong
 #
 # The conformance kit does both and more. It calls a function on worked cases and on ragged batches with
-# garbage in the padding, and compares numbers and gradients with every known way to compute such a thing,
-# right or wrong. So it can name the mistake.
+# garbage in the padding, and compares its numbers and gradients with every known way to compute such a
+# thing, right or wrong. So it can name the mistake.
 
 # %%
 told(published, "kl_loss")
 
 # %% [markdown]
-# Each mistake that it knows is a function that somebody could write, with a sentence; `check` uses the
-# same sentences in this course. Another convention is not a mistake, but it is named:
+# Each mistake that it knows is a function that somebody could write, with a sentence that `check` uses in
+# this course, too. Another convention is not a mistake, but it is named:
 
 
 # %%

@@ -132,9 +132,9 @@ assert everything.sum() > mask.sum() and cosine < 0.99
 # answers, the larger this part of the gradient.
 #
 # **The second: the return starts anew at an observation.** Take two tokens of a call, two of its answer,
-# and one last token, which earns 1. By hand, with $\gamma = 0.9$, $\lambda = 0.5$ and the values below:
-# $\delta_4 = 1 - 0.8$, and the last token of the call is followed by that state, not by the answer:
-# $\delta_1 = 0.9 \cdot 0.8 - 0.4 = 0.32$, $A_1 = 0.32 + 0.45 \cdot 0.2 = 0.41$.
+# and one last token, which earns 1. Take $\gamma = 0.9$, $\lambda = 0.5$ and the values below. The last
+# token's error is $\delta_4 = 1 - 0.8 = 0.2$. The call's last token is followed by that state, not by the
+# answer, so $\delta_1 = 0.9 \cdot 0.8 - 0.4 = 0.32$ and $A_1 = 0.32 + 0.45 \cdot 0.2 = 0.41$.
 
 # %%
 m = torch.tensor([[True, True, False, False, True]])
@@ -177,7 +177,7 @@ assert tokenizer.decode(sampled) == tokenizer.decode(again) and sampled != again
 #
 # ## 4. It learns when to call
 #
-# A right letter earns 1 and a call costs 0.1. A guess is right once in eight times, so calling pays.
+# A right letter earns 1 and a call costs 0.1. One guess in eight is right, so calling pays.
 
 # %%
 numbers = tools.train(
@@ -213,7 +213,7 @@ plots.curves(
 
 # %% [markdown]
 # **What would happen if** a call cost 0.95? Remember how often a guess is right, and try it in the first
-# training of this section.
+# training run of this section.
 #
 # ## Exercises
 #

@@ -10,7 +10,7 @@ buffer; after each line the fields that choose what happens there:
     line 5     rewards of the outputs                  reward_fn; overlong_buffer
     line 6     buffer the groups with a spread         GroupBuffer.add; sampling_filter
     lines 7-8  too few: sample other prompts           GroupBuffer.missing; max_resamples
-    line 9     group-relative advantages               group_advantages; reward_scale
+    line 9     group-relative advantages               group_advantages, maxrl_advantages; reward_scale
     line 10    for iteration = 1..mu                   updates_per_batch
     line 11    ascend the objective                    variant_loss; surrogate, clip_low, clip_high,
                                                        dual_clip, reducer, kl_estimator, ...
@@ -22,11 +22,18 @@ buffer; after each line the fields that choose what happens there:
     gspo       the clipped ratio is that of the response                      2507.18071
     cispo      the ratio is a clipped weight of log pi, token mean            2506.13585
     sapo       a soft gate instead of the clip                                2511.20347
+    gmpo       the geometric mean of a response's clipped ratios              2507.20673
+    maxrl      divided by the group's mean: rewards of 0 or 1, no length      2602.02710
+    kl_cov     no clip; tokens of the largest covariance are held back        2505.22617
+    clip_cov   a wide clip; some tokens of large covariance teach nothing     2505.22617
 
 All but grpo leave the KL penalty out. The reference is then asked for the KL that is logged and for
 --stop-kl; with --stop-kl None it is not asked at all.
 Where dapo differs from its paper: Overlong Filtering (section 3.4), which takes responses that were
-cut off out of the loss, is left out. Add --mask-truncated for it.
+cut off out of the loss, is left out. Add --mask-truncated for it. Where maxrl does: it sums over
+tokens, as the paper's gradient does, and its released code averages over them. kl_cov and clip_cov
+have the numbers of the released code for 7B parameters; a minibatch here has few tokens, so each
+chooses but a handful of them. By "covariance" of a token they mean (log pi - mean) (A - mean).
 What is new next to GRPO: nothing but the choices. A variant's name only fills in fields, before all
 other flags, and every field can be set by hand.
 
@@ -54,7 +61,7 @@ from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.command_line import flag_value, from_preset, preset_defaults, run_command
 from harness.device import precision
-from harness.flag_ranges import AtLeastOne, Count, NotNegative, Share
+from harness.flag_ranges import AtLeastOne, Count, NotNegative, Share, ZeroToOne
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import clip_and_step, mix_into, set_learning_rate
@@ -63,14 +70,14 @@ from rl.batches.rollout import (
     Rollout,
     micro_batches,
     minibatches,
-    old_policy_log_probs,
     response_entropy,
     rollout_log_probs,
     sample_rollout,
+    select_rows,
 )
 from rl.equations import losses
-from rl.equations.advantages import gdpo_advantages, group_advantages
-from rl.equations.kl import k1_importance, k2, k3, k3_importance, loss_estimator
+from rl.equations.advantages import gdpo_advantages, group_advantages, maxrl_advantages
+from rl.equations.kl import absolute, k1_importance, k2, k3, k3_importance, loss_estimator
 from rl.equations.token_rewards import overlong_penalty
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
@@ -78,6 +85,7 @@ from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import CLIPPED, StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.reference import check_mix_of_adapters
 from rl.training.run import Validate, finish_step, run_training, set_up
+from rl.training.sampler_weights import SamplerFlags, old_and_weights, sampler_of
 
 PRESETS = size_presets()
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -90,22 +98,34 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "gspo": dict(surrogate="gspo", clip_low=3e-4, clip_high=4e-4, kl_coef=0.0),
     "cispo": dict(surrogate="cispo", reducer="token_mean", kl_coef=0.0),
     "sapo": dict(surrogate="sapo", kl_coef=0.0),
+    "gmpo": dict(surrogate="gmpo", clip_low=0.4, clip_high=0.4, kl_coef=0.0),
+    "maxrl": dict(reward_scale="mean", reducer="constant_length_mean", kl_coef=0.0),
+    "kl_cov": dict(
+        kl_cov_share=0.002, clip_low=1.0, clip_high=1e9, reducer="token_mean", kl_coef=0.0,
+    ),
+    "clip_cov": dict(
+        clip_cov_share=0.0002, clip_low=1.0, clip_high=1.0, reducer="token_mean", kl_coef=0.0,
+    ),
 }  # fmt: skip
-OF_SEQUENCES = ("sequence", "gspo", "gspo_token")  # surrogates whose ratio is that of the response
+OF_SEQUENCES = ("sequence", "gspo", "gspo_token", "gmpo")  # surrogates with one ratio a response
+ROUNDING = 1e-5  # a log-ratio below it is none: at the first update it is 0 but for rounding
 
 
 @dataclass(frozen=True)
-class GRPOVariantsConfig(EngineConfig):
+class GRPOVariantsConfig(SamplerFlags):
     """Improve a policy with GRPO or one of its relatives."""
 
-    variant: Literal["grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo"] = "grpo"
+    variant: Literal[
+        "grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo", "gmpo", "maxrl", "kl_cov", "clip_cov"
+    ] = "grpo"
     """Name of a published bundle of the choices below, filled in before all other flags."""
-    surrogate: Literal["token", "sequence", "gspo", "gspo_token", "cispo", "sapo"] = "token"
+    surrogate: Literal["token", "sequence", "gspo", "gspo_token", "gmpo", "cispo", "sapo"] = "token"
     """The policy loss. token: PPO's clipped ratio per token. sequence, gspo, gspo_token: one ratio per
-    response (the product of its tokens', and their geometric mean). cispo: a clipped weight of
-    log pi. sapo: a soft gate."""
+    response (the product of its tokens', and their geometric mean). gmpo: the geometric mean of
+    clipped ratios, its range from exp(-clip_low) to exp(clip_high). cispo: a clipped weight of log
+    pi. sapo: a soft gate."""
     clip_low: NotNegative = 0.2
-    """epsilon below 1; cispo and sapo have none."""
+    """epsilon below 1; cispo and sapo have none, and 1 is none, too."""
     clip_high: NotNegative = 0.2
     """epsilon above 1; sapo has none. It is relative for cispo too, whose weights end at 1 + clip_high:
     1.2 by default, and ScaleRL's bound of 5.0 (arXiv:2510.13786) is --clip-high 4."""
@@ -118,8 +138,9 @@ class GRPOVariantsConfig(EngineConfig):
     )
     """How token losses are averaged. constant_length_mean divides by rows times max_new_tokens. With
     gspo, sequence_sum weighs a response by its length, which is LUSPO (arXiv:2602.05261)."""
-    reward_scale: Literal["group", "batch", "none"] = "group"
-    """Divide the centred rewards by the standard deviation of their group, of the batch, or not."""
+    reward_scale: Literal["group", "batch", "none", "mean"] = "group"
+    """Divide the centred rewards by the standard deviation of their group, of the batch, or not. mean:
+    by the group's mean (MaxRL), for rewards of 0 or 1 alone."""
     sampling_filter: Literal["none", "dynamic"] = "none"
     """dynamic: drop groups whose rewards are all equal and sample other prompts in their place."""
     max_resamples: Count = 4
@@ -140,6 +161,18 @@ class GRPOVariantsConfig(EngineConfig):
     """Weight of the entropy bonus."""
     entropy_top_share: Share | None = None
     """Policy loss only on this share of a minibatch's tokens, those of highest entropy (0.2)."""
+    kl_cov_share: ZeroToOne = 0.0
+    """KL-Cov: this share of a minibatch's tokens, those of largest covariance of log pi and A, at least
+    one, pays kl_cov_coef |log pi - log pi_old|; 0 is none."""
+    kl_cov_coef: NotNegative = 1.0
+    """Weight of that penalty."""
+    clip_cov_share: ZeroToOne = 0.0
+    """Clip-Cov: a random share of a minibatch's tokens, of those whose covariance lies between the
+    bounds, at least one, has no policy loss; 0 is none."""
+    clip_cov_low: float = 1.0
+    """The lower bound."""
+    clip_cov_high: float = 5.0
+    """The upper bound."""
     reference_mixing: Share | None = None
     """Move the reference's weights this share of the way to the policy's, now and then (0.6). The KL,
     and --stop-kl with it, is then measured from where the reference stands."""
@@ -150,7 +183,18 @@ class GRPOVariantsConfig(EngineConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_groups(self)
+        if self.reward_scale != "mean":
+            require_groups(self)
+        elif self.wrong_reward or self.format_weight or self.call_cost or self.overlong_buffer:
+            raise ValueError(
+                "reward_scale mean is for rewards of 0 or 1: leave wrong_reward, format_weight, "
+                "call_cost and overlong_buffer out"
+            )
+        if self.clip_cov_low >= self.clip_cov_high:
+            raise ValueError(
+                f"clip_cov_low must be below clip_cov_high = {self.clip_cov_high}: got "
+                f"{self.clip_cov_low}"
+            )
         if self.kl_estimator not in KL_FORMS:
             loss_estimator(self.kl_estimator)  # refuses k1
         by_response = self.reducer in ("sequence_mean", "sequence_sum")
@@ -183,6 +227,11 @@ class GRPOVariantsConfig(EngineConfig):
             )
 
     @property
+    def ratio_of_responses(self) -> bool:
+        """Whether the loss has one ratio for a whole response."""
+        return self.surrogate in OF_SEQUENCES
+
+    @property
     def overlong_tokens(self) -> int | None:
         """Length of the overlong penalty's ramp; DAPO's is a fifth, 4096 of 20480 tokens."""
         if self.overlong_buffer == "fifth":
@@ -192,7 +241,7 @@ class GRPOVariantsConfig(EngineConfig):
     @property
     def drops_tokens(self) -> bool:
         """Whether a choice takes tokens out of the policy loss."""
-        shares = (self.off_policy_mask, self.entropy_top_share)
+        shares = (self.off_policy_mask, self.entropy_top_share, self.clip_cov_share or None)
         return self.mask_truncated or any(share is not None for share in shares)
 
 
@@ -235,6 +284,7 @@ SURROGATES: dict[str, Callable[..., Tensor]] = {
     "gspo_token": lambda c, new, old, A, m: losses.gspo_token(
         new, old, A, m, c.clip_low, c.clip_high
     ),
+    "gmpo": lambda c, new, old, A, m: losses.gmpo(new, old, A, m, c.clip_low, c.clip_high),
     "cispo": lambda c, new, old, A, m: losses.cispo(new, old, A, c.clip_high),
     "sapo": lambda c, new, old, A, m: losses.sapo(new, old, A),
 }
@@ -269,10 +319,22 @@ class Given(NamedTuple):
     ref_log_probs: Tensor | None  # (n, T)
     advantages: Tensor  # (n, 1)
     mask: Tensor  # (n, T) bool: the tokens that take part
+    weights: Tensor  # (n, T) or (n, 1) of the sampler's correction; 1 where the policy has drawn
 
     def rows(self, index: Tensor) -> Given:
         """The same of some rows."""
         return Given(*(None if part is None else part[index] for part in self))  # type: ignore[arg-type]
+
+
+class Choice(NamedTuple):
+    """Which tokens a minibatch treats apart, (N, T) bool each."""
+
+    eligible: Tensor  # the policy loss of these counts
+    held: Tensor | None = None  # these pay KL-Cov's penalty
+
+    def rows(self, index: Tensor) -> Choice:
+        """The same of some rows."""
+        return Choice(self.eligible[index], None if self.held is None else self.held[index])
 
 
 class Losses(NamedTuple):
@@ -290,28 +352,32 @@ def variant_loss(  # line 11
     *,
     kl_coef: float,
     whole: Tensor,  # (rows, T) bool, the mask of the whole minibatch
-    eligible: Tensor | None = None,  # (n, T) bool, the tokens of high entropy
+    choice: Choice | None = None,  # of these rows
     full: Callable[[], Tensor] | None = None,  # the KL over the vocabulary, (n, T)
 ) -> Losses:
-    """reduce[ chosen * surrogate + kl_coef * KL ] - entropy_coef * mean_t entropy.
+    """reduce[ chosen * surrogate + held * kl_cov_coef |log pi - log pi_old| + kl_coef * KL ]
+    - entropy_coef * mean_t entropy.
 
-    `chosen` is 0 for the tokens that entropy_top_share and the responses that off_policy_mask leave
-    out, which keep their KL and stay in the denominator (DeepSeek-V3.2, arXiv:2512.02556, Eq. 9;
-    arXiv:2506.01939). A row whose mask is empty adds exactly 0. Denominators are those of the whole
-    minibatch, so that micro-batches add up.
+    `chosen` is 0 for the tokens that entropy_top_share and clip_cov_share and the responses that
+    off_policy_mask leave out, which keep their KL and stay in the denominator (DeepSeek-V3.2,
+    arXiv:2512.02556, Eq. 9; arXiv:2506.01939; arXiv:2505.22617). A row whose mask is empty adds
+    exactly 0. Denominators are those of the whole minibatch, so that micro-batches add up.
     """
-    old, ref, advantages, mask = given
+    old, ref, advantages, mask, weights = given
     new = scores.log_probs
     loss = SURROGATES[config.surrogate](config, new, old, advantages, mask)
     if config.dual_clip is not None:
         loss = losses.dual_clip(loss, advantages, config.dual_clip)
     clipped = CLIPPED[config.surrogate](config, new, old, advantages, mask)
-    chosen = mask if eligible is None else mask & eligible
+    chosen = mask if choice is None else mask & choice.eligible
     if config.off_policy_mask is not None:
         chosen = chosen & losses.off_policy_sequence_mask(
             new, old, advantages, mask, config.off_policy_mask
         )
-    loss = torch.where(chosen, loss, 0.0)
+    loss = torch.where(chosen, weights * loss, 0.0)
+    if choice is not None and choice.held is not None:
+        moved = absolute(new, old)
+        loss = loss + config.kl_cov_coef * torch.where(choice.held & (moved > ROUNDING), moved, 0.0)
     if kl_coef:
         loss = loss + kl_coef * KL_FORMS[config.kl_estimator](new, old, ref, full)
     total = REDUCERS[config.reducer](config, loss, mask, whole)
@@ -329,19 +395,42 @@ def vocabulary_kl(
 
 
 def policy_loss_tokens(
-    config: GRPOVariantsConfig, policy: GPT, rollout: Rollout, rows: Tensor, mask: Tensor
-) -> Tensor:
-    """(N, T) bool, True at a minibatch's tokens of highest entropy; `mask` where all of them count.
+    config: GRPOVariantsConfig,
+    policy: GPT,
+    rollout: Rollout,
+    rows: Tensor,
+    given: Given,
+    generator: torch.Generator,
+) -> Choice:
+    """A minibatch's tokens of highest entropy, without Clip-Cov's, and KL-Cov's; else all and none.
 
-    The threshold belongs to the whole minibatch and to the policy as it is now, so its rows are
+    The thresholds belong to the whole minibatch and to the policy as it is now, so its rows are
     scored once more before they are cut into micro-batches.
     """
-    if config.entropy_top_share is None:
-        return mask
-    entropy = response_entropy(policy, rollout.sequences.rows(rows), config)
-    eligible = torch.zeros_like(mask)
-    eligible[rows] = losses.high_entropy_mask(entropy, mask[rows], config.entropy_top_share)
-    return eligible
+    by_covariance = config.kl_cov_share or config.clip_cov_share
+    if config.entropy_top_share is None and not by_covariance:
+        return Choice(given.mask)
+    old, _, advantages, mask, _ = given.rows(rows)
+    choice = Choice(given.mask.clone())
+    if config.entropy_top_share is not None:
+        entropy = response_entropy(policy, rollout.sequences.rows(rows), config)
+        choice.eligible[rows] = losses.high_entropy_mask(entropy, mask, config.entropy_top_share)
+    if not by_covariance:
+        return choice
+    new = rollout_log_probs(policy, select_rows(rollout, rows), config)  # (n, T)
+    covariances = losses.token_covariances(new, advantages, mask)
+    if config.clip_cov_share:  # of those that the clip has left a gradient
+        acted = CLIPPED[config.surrogate](config, new, old, advantages, mask)
+        draws = torch.rand(mask.shape, generator=generator).to(mask.device)
+        choice.eligible[rows] &= ~losses.clip_cov_tokens(
+            covariances.masked_fill(acted, -torch.inf), draws, mask,
+            config.clip_cov_share, config.clip_cov_low, config.clip_cov_high,
+        )  # fmt: skip
+    if config.kl_cov_share:
+        held = torch.zeros_like(given.mask)
+        held[rows] = losses.kl_cov_tokens(covariances, mask, config.kl_cov_share)
+        choice = choice._replace(held=held)
+    return choice
 
 
 # --- the loop -----------------------------------------------------------------------------------
@@ -363,7 +452,7 @@ def update_policy(
         for rows in minibatches(len(rollout), config.minibatches, generator, config.group_size):
             optimizer.zero_grad(set_to_none=True)
             loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-            eligible = policy_loss_tokens(config, policy, rollout, rows, given.mask)
+            choice = policy_loss_tokens(config, policy, rollout, rows, given, generator)
             whole = given.mask[rows]
             for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
                 of_part, bonus = given.rows(part), config.entropy_coef > 0
@@ -375,13 +464,13 @@ def update_policy(
                     of_part,
                     kl_coef=kl_coef,
                     whole=whole,
-                    eligible=eligible[part],
+                    choice=choice.rows(part),
                     full=partial(vocabulary_kl, config, policy, reference, batch),
                 )
                 part_loss.total.backward()
                 loss += part_loss.total.detach()
                 extra = {"policy_tokens": part_loss.policy_tokens} if config.drops_tokens else {}
-                old, _, advantages, _ = of_part
+                old, advantages = of_part.old_log_probs, of_part.advantages
                 meter.add_tokens(scores, old, advantages, batch, clipped=part_loss.clipped, **extra)
             norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
             meter.add_update(loss, norm)
@@ -432,11 +521,12 @@ def train(
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         clock, buffer = Stopwatch(), GroupBuffer(config.prompts_per_step)
+        mu = sampler_of(config, policy)
         while buffer.missing and buffer.rounds <= config.max_resamples:  # lines 7-8
             records = cursor.take(buffer.missing)  # line 2
             with clock.phase("rollout"), precision(policy.device, config.precision):  # lines 3-4
                 rollout = sample_rollout(  # before its update the policy is the old policy
-                    policy, tokenizer, records, params, config.group_size, generators["sampling"]
+                    mu, tokenizer, records, params, config.group_size, generators["sampling"]
                 )
             with clock.phase("reward"):  # line 5
                 rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
@@ -457,19 +547,23 @@ def train(
         step_batch = None
         if len(rollout):
             with clock.phase("score"):
-                old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)  line 3
+                old_log_probs, weights, measured = old_and_weights(
+                    config, policy, rollout
+                )  # (N, T)  line 3
                 ref_log_probs = None
                 if kl.coef or config.stop_kl is not None:  # in the loss, or to know when to stop
                     ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
-            advantages = group_advantages(  # (N, 1)  line 9
-                rewards, config.group_size, scale=config.reward_scale
-            )
+            if config.reward_scale == "mean":  # (N, 1)  line 9
+                advantages = maxrl_advantages(rewards, config.group_size)
+            else:
+                advantages = group_advantages(rewards, config.group_size, scale=config.reward_scale)
             if config.normalize_parts:
                 advantages = gdpo_advantages(rollout.reward_parts, config.group_size)
             mask = rollout.response_mask  # (N, T)
             if config.mask_truncated:
                 mask = mask & rollout.has_eos[:, None]
-            given = Given(old_log_probs, ref_log_probs, advantages, mask)
+            given = Given(old_log_probs, ref_log_probs, advantages, mask, weights)
+            row |= measured
             with clock.phase("update"):  # lines 10-11
                 row |= update_policy(
                     config, policy, reference, optimizer, rollout, given, kl.coef,

@@ -65,7 +65,12 @@ from rl.equations.losses import (
     token_mean,
 )
 from rl.equations.token_rewards import teacher_rewards
-from rl.rewards.teacher_reward import TeacherReward, refuse_other_rewards, teacher_log_probs
+from rl.rewards.teacher_reward import (
+    TeacherReward,
+    refuse_other_rewards,
+    refuse_reference,
+    teacher_log_probs,
+)
 from rl.training.config import size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
@@ -105,17 +110,8 @@ class MiniLLMConfig(TextConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_other_rewards(self.reward, self.reward_model)
-        if self.kl_coef or self.stop_kl is not None:
-            raise ValueError(
-                "MiniLLM has no reference model: leave --kl-coef and --stop-kl out (validation/kl "
-                "measures the distance from the start all the same)"
-            )
-        if self.non_finite_reward is not None:
-            raise ValueError(
-                "a teacher whose log-probs are not finite is refused, there is nothing to put in "
-                "their place: leave --non-finite-reward out"
-            )
+        refuse_other_rewards(self.reward, self.reward_model, self.non_finite_reward)
+        refuse_reference("MiniLLM", self.kl_coef, self.stop_kl)
 
 
 class Targets(NamedTuple):

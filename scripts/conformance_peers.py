@@ -1,4 +1,4 @@
-"""Public code bases, held against the truth: `python scripts/conformance_peers.py --clones FOLDER`.
+"""Public code bases, checked: `python scripts/conformance_peers.py --clones FOLDER`.
 
 FOLDER holds your own clones, one folder each, at the commits below. Nothing of them is copied here: an
 adapter takes functions by name out of a file of the clone, without importing the rest of the library.
@@ -99,7 +99,7 @@ def taken(path: Path, names: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PeersConfig:
-    """Public code bases, held against the truth."""
+    """Check public code bases."""
 
     clones: Path | None = None
     """Your clones, one folder each. Without it the commands that make them are printed."""

@@ -544,7 +544,9 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def table(summary: Mapping[str, Any]) -> str:
     """The summary as a table in Markdown."""
-    counted = [(name, n) for name, n in summary["counts"].items() if name != "runs"]
+    counted = [
+        (name, n) for name, n in summary["counts"].items() if name != "runs" and ":" not in name
+    ]
     found = ("lost runs", "corrupt checkpoints", "differing results",
              "hanging or stray processes", "unclear endings")  # fmt: skip
     rows = [(name, f"{count:,}") for name, count in counted]

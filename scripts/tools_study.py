@@ -258,7 +258,7 @@ def table(results: dict[str, Any]) -> str:
             continue
         row = results["policies"][run]
         keys = ("reward", "accuracy/easy", "accuracy/hard", "calls/easy", "calls/hard")
-        cells = ["{:.2f} ({:.2f} to {:.2f})".format(*row[key]) for key in keys]
+        cells = ["{:.2f} ({:.2f}\u2013{:.2f})".format(*row[key]) for key in keys]
         lines.append(f"| {name} | {row.get('seeds', results['seeds'])} | {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -42,6 +42,7 @@ COLOURS = {
     "logits": "#D55E00", "cache": "#CC79A7", "libraries": "#999999",
 }  # fmt: skip
 WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # behind a number
+LARGEST: tuple[Preset, ...] = ("gpt2-xl",)  # the command prints the others
 MEASURED = REPOSITORY / "docs" / "measured.json"
 MEASURED_PAGES = tuple(f"docs/{name}.md" for name in ("study", "results", "lora", "ranks"))
 IMDB = REPOSITORY / "notebooks" / "course" / "recordings" / "imdb.json"
@@ -151,7 +152,9 @@ def defaults() -> str:
 
 def cards() -> str:
     return between(
-        "docs/memory.md", "cards", memory_tables.card_tables(memory_tables.MemoryConfig())
+        "docs/memory.md",
+        "cards",
+        memory_tables.card_tables(memory_tables.MemoryConfig(preset=LARGEST)),
     )
 
 
@@ -233,7 +236,10 @@ def cell(value: Any, digits: int | None) -> str:
     if value is None or isinstance(value, str):
         return value if value is not None else "-"
     numbers = [f"{number:.{digits}f}" for number in (value if isinstance(value, list) else [value])]
-    return f"{numbers[0]} ({numbers[1]} to {numbers[2]})" if len(numbers) == 3 else numbers[0]
+    if len(numbers) == 1:
+        return numbers[0]
+    word = " to " if "-" in "".join(numbers) else "\u2013"
+    return f"{numbers[0]} ({numbers[1]}{word}{numbers[2]})"
 
 
 def imdb() -> str:

@@ -131,6 +131,20 @@ def summary(name: str) -> str:
     return escaped(docstring.split("\n\n")[0].replace("\n", " "))
 
 
+def neighbours(page: str) -> str:
+    """A sidebar for a module's page: the modules of its folder, itself among them."""
+    shown = [n for n in modules() if not n.endswith("__init__.py")]
+    own = next(Path(n).parent for n in shown if f"api/{module_name(n)}" == page)
+    items = []
+    for name in (module_name(n) for n in shown if Path(n).parent == own):
+        here = " current-page" if f"api/{name}" == page else ""
+        link = f'<a class="reference" href="{name}.html">{name.rsplit(".", 1)[-1]}</a>'
+        items.append(f'<li class="toctree-l1{here}">{link}</li>')
+    top = '<li class="toctree-l1"><a class="reference" href="index.html">All modules</a></li>'
+    caption = f'<p class="caption"><span class="caption-text">{own}/</span></p>'
+    return f"<ul>{top}</ul>{caption}<ul>{''.join(items)}</ul>"
+
+
 def pages() -> dict[str, str]:
     """Page -> Markdown: one page a module, one index."""
     shown = [n for n in modules() if not n.endswith("__init__.py")]

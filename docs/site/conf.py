@@ -150,6 +150,15 @@ def drop_colourless(app: Any, page: str, template: str, context: dict[str, Any],
     context["body"] = COLOURLESS.sub(r"\1", context.get("body") or "")
 
 
+def shorten_sidebar(app: Any, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
+    """A module's page lists its neighbours; the contents of the site do not name it and are as long."""
+    if page.startswith("api/") and page != "api/index":
+        context["furo_navigation_tree"] = api_pages.neighbours(page)
+    else:
+        contents = context.get("furo_navigation_tree") or ""
+        context["furo_navigation_tree"] = contents.replace('"reference internal"', '"reference"')
+
+
 def setup(app: Any) -> dict[str, Any]:
     collect_names()
     app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
@@ -157,4 +166,5 @@ def setup(app: Any) -> dict[str, Any]:
     app.add_post_transform(LinkedNames)
     app.connect("html-page-context", mark_long_words)
     app.connect("html-page-context", drop_colourless)
+    app.connect("html-page-context", shorten_sidebar, priority=900)  # after the theme has made it
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -10,6 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "docs"
 PICTURES = (".png", ".svg", ".jpg", ".gif", ".webp")
 LARGEST = 400_000  # bytes of a file that gets a page of its own
+LARGEST_RECORDING = 60_000  # of numbers that a program wrote and no one reads line by line
 NO_TEXT = (*PICTURES, ".ipynb", ".tiktoken", ".safetensors", ".gz", ".pt", ".bin", ".md")
 
 
@@ -47,7 +48,9 @@ def sources() -> tuple[str, ...]:
     return tuple(
         name
         for name in tracked()
-        if not name.endswith(NO_TEXT) and (ROOT / name).stat().st_size <= LARGEST
+        if not name.endswith(NO_TEXT)
+        and (ROOT / name).stat().st_size
+        <= (LARGEST_RECORDING if name.endswith((".json", ".jsonl")) else LARGEST)
     )
 
 

@@ -20,6 +20,9 @@ class Page(HTMLParser):
     def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
         found = {name: value or "" for name, value in attributes}
         self.anchors |= {found[name] for name in ("id", "name") if name in found}
+        if "data-names" in found:  # a file's lines and definitions: static/code.js makes them
+            self.anchors |= {f"L{number + 1}" for number in range(int(found["data-lines"]))}
+            self.anchors |= set(found["data-names"].split()[1::2])
         loaded = [found.get("src", "")] + ([found.get("href", "")] if tag == "link" else [])
         for address in loaded:
             if address.startswith(("http:", "https:", "//")):

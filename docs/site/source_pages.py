@@ -1,6 +1,6 @@
 """Every text file of the repository as a page with numbered, linkable lines.
 
-A page holds the text and nothing else; static/code.js colours it and the style sheet counts the lines.
+A page holds the text and nothing else; static/code.js makes lines with addresses of it and colours them.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ def definitions(name: str, text: str) -> dict[int, str]:
 
 
 def file_page(name: str) -> str:
-    lines = (ROOT / name).read_text("utf-8", errors="replace").rstrip("\n").split("\n")
-    names = definitions(name, "\n".join(lines))
-    out = []
-    for number, line in enumerate(lines, 1):
-        anchor = f"<a id={names[number]}></a>" if number in names else ""
-        out.append(f"<i id=L{number}>{anchor}{html.escape(line, quote=False)}</i>")
-    kind = Path(name).suffix.removeprefix(".")
-    return f'<div class="highlight src" data-kind="{kind}"><pre>{"".join(out)}</pre></div>'
+    text = (ROOT / name).read_text("utf-8", errors="replace").rstrip("\n")
+    places = " ".join(f"{line} {title}" for line, title in definitions(name, text).items())
+    kind, lines = Path(name).suffix.removeprefix("."), text.count("\n") + 1
+    return (
+        f'<div class="highlight src" data-kind="{kind}" data-lines="{lines}" data-names="{places}">'
+        f"<pre>\n{html.escape(text, quote=False)}</pre></div>"
+    )
 
 
 def entries(folder: str) -> list[tuple[str, str]]:

@@ -179,6 +179,12 @@ def panel(name: str, base: str, runs: Sequence[Run]) -> dict[str, Any]:
                 "dash": "dashed" if dots and len(runs) > 1 else "solid",
                 "colour": VALIDATION if dots and len(runs) == 1 else own,
             })  # fmt: skip
+        start = flat(run.results.get("before") or {}).get(base)
+        if base == "gold" and isinstance(start, (int, float)):  # no step has measured it
+            series.append({
+                "name": f"{run.label}: before training, on test prompts", "x": [0], "y": [finite(start)],
+                "dots": True, "dash": "solid", "colour": "gray" if len(runs) == 1 else own,
+            })  # fmt: skip
     names = (base, *(f"{prefix}{base}" for prefix in MEASURED))
     entry = next(filter(None, (explain(key, runs[0].script) for key in names)), None)
     return {
@@ -193,8 +199,9 @@ def last_values(series: Sequence[Mapping[str, Any]]) -> str:
     said = []
     for each in series:
         values = [value for value in each["y"] if value is not None]
-        if values:
-            said.append(f"{each['name']}: {values[0]:.4g} → {values[-1]:.4g}")
+        ends = values[:1] + values[1:][-1:]
+        if ends:
+            said.append(f"{each['name']}: {' → '.join(f'{end:.4g}' for end in ends)}")
     return "; ".join(said)
 
 

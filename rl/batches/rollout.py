@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -28,7 +28,9 @@ from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.flag_ranges import AtLeastOne
 from harness.ranks.collectives import on_device, shard_chunks
-from rl.batches.tools import Tools
+
+if TYPE_CHECKING:
+    from rl.batches.tools import Tools
 
 
 @dataclass(frozen=True)

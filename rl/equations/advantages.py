@@ -23,6 +23,8 @@ from harness.equation_checks import (
     grouped,
     in_range,
     one_of,
+    row_equation,
+    zero_or_one,
 )
 
 # --- one advantage per token, from a critic or from the rewards to come --------------------------
@@ -126,6 +128,23 @@ def group_advantages(
     if scale == "batch":
         advantages = advantages / (rewards.std(correction=int(unbiased)) + eps)
     return advantages.view(-1, 1)
+
+
+@zero_or_one("rewards")
+@row_equation
+def maxrl_advantages(rewards: N, group_size: int) -> Nx1:
+    """MaxRL's A_i = (R_i - mean(R)) / mean(R), 0 where no answer is right (arXiv:2602.02710).
+
+    R is 0 or 1, and mean(R) the share of right answers to the prompt: a right answer to a hard prompt
+    weighs more. In expectation the mean over a group of A grad(log pi) is sum_{k < G} 1/k
+    grad(pass@k), the start of the series of grad(log pass@1); the policy gradient is its first
+    term. A group of one has no baseline and takes A = R, that first term.
+    """
+    groups = grouped(rewards, group_size, smallest=1)  # (prompts, G)
+    if group_size == 1:
+        return groups
+    mean = groups.mean(1, keepdim=True)
+    return torch.where(mean > 0, (groups - mean) / mean, 0.0).view(-1, 1)
 
 
 @torch.no_grad()

@@ -11,6 +11,7 @@ import math
 import torch
 from torch import Tensor
 
+from harness.device import running_sum
 from harness.equation_checks import (
     Mask,
     N,
@@ -220,6 +221,29 @@ def gspo_token(
     return -torch.minimum(ratio * advantages, clipped * advantages)
 
 
+@masked_equation
+def gmpo(
+    log_probs: Trained[NxT],
+    old_log_probs: NxT,
+    advantages: Nx1,
+    mask: Mask[NxT],
+    clip_low: float,
+    clip_high: float,
+) -> NxT:
+    """-(prod_t ratio_t)^(1/L) A, each ratio clipped before the product (GMPO, arXiv:2507.20673).
+
+    In log: mean_t of sign(A) min(sign(A) d, sign(A) clip(d, -clip_low, clip_high)), d = log pi - log
+    pi_old, one-sided by the sign of A as PPO's clip is. The paper's range is 0.4 on both sides,
+    ratios from exp(-0.4) to exp(0.4). Between GRPO and GSPO: of one token it is `clipped_surrogate`,
+    and without a clip it is `gspo`.
+    """
+    log_ratio, sign = log_probs - old_log_probs, advantages.sign()
+    clipped = log_ratio.clamp(-clip_low, clip_high)
+    pessimistic = sign * torch.minimum(sign * log_ratio, sign * clipped)
+    mean = row_means(pessimistic, mask).unsqueeze(1).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return -mean.exp() * advantages
+
+
 # --- which tokens a policy loss reads -----------------------------------------------------------
 
 
@@ -259,6 +283,59 @@ def high_entropy_mask(entropy: NxT, mask: Mask[NxT], share: float) -> Mask[NxT]:
     return mask & (entropy >= valid.topk(max(count, 1)).values[-1])
 
 
+@torch.no_grad()
+@masked_equation
+def token_covariances(log_probs: NxT, advantages: NxT | Nx1, mask: Mask[NxT]) -> NxT:
+    """(log pi - mean(log pi)) (A - mean(A)) per token, (N, T) (arXiv:2505.22617, section 4).
+
+    Means over all valid tokens, so call it on the whole minibatch. The mean of these numbers is
+    the covariance of log pi and A, which a policy gradient turns into a loss of entropy.
+    """
+    n = at_least_one(mask.sum())
+    return (log_probs - log_probs.sum() / n) * (advantages - advantages.sum() / n)
+
+
+@torch.no_grad()
+@in_range(share="[0, 1]")
+@masked_equation
+def kl_cov_tokens(covariances: NxT, mask: Mask[NxT], share: float) -> Mask[NxT]:
+    """The `share` of the valid tokens with the largest covariance (KL-Cov, arXiv:2505.22617).
+
+    KL-Cov adds c |log pi - log pi_old| to their loss. Of n tokens floor(share n), and at least one;
+    with share 0 none.
+    """
+    return _highest(covariances, mask, _count_of(mask, share))
+
+
+@torch.no_grad()
+@in_range(share="[0, 1]")
+@masked_equation
+def clip_cov_tokens(
+    covariances: NxT, draws: NxT, mask: Mask[NxT], share: float, low: float, high: float
+) -> Mask[NxT]:
+    """A random `share` of the valid tokens, of low < covariance < high (Clip-Cov, arXiv:2505.22617).
+
+    They get no gradient. Of n valid tokens floor(share n), at least one, or all inside the bounds
+    where those are fewer; with share 0 none. `draws` are random numbers of the caller's, uniform: the
+    tokens of the highest are taken.
+    """
+    inside = mask & (low < covariances) & (covariances < high)
+    return _highest(draws, inside, _count_of(mask, share))
+
+
+def _count_of(mask: Tensor, share: float) -> int:
+    """floor(share n) of the n True positions, and at least one unless the share is 0."""
+    return max(int(share * int(mask.sum()) + 1e-9), 1) if share else 0
+
+
+def _highest(numbers: Tensor, among: Tensor, count: int) -> Tensor:
+    """Bool, like `among`: the `count` of its True positions with the highest numbers, or all."""
+    valid = numbers[among]
+    chosen = torch.zeros_like(valid, dtype=torch.bool)
+    chosen[valid.topk(min(count, len(valid))).indices] = True
+    return torch.zeros_like(among).masked_scatter(among, chosen)
+
+
 # --- value loss ------------------------------------------------------------------------------
 
 
@@ -293,7 +370,7 @@ def length_normalized_returns(token_rewards: NxT, mask: Mask[NxT]) -> NxT:
     single-step KL. We divide by the number of terms: the factor printed in Eq. 6 is one less, and
     0 at the second to last token.
     """
-    after = token_rewards.flip(1).cumsum(1).flip(1) - token_rewards
+    after = running_sum(token_rewards.flip(1)).flip(1) - token_rewards
     count = mask.long().flip(1).cumsum(1).flip(1) - 1  # tokens after t
     return torch.where(count > 0, after / count.clamp(min=1), 0.0)
 

@@ -25,7 +25,6 @@ from harness.flag_ranges import (
 )
 from harness.paths import folder_of_run
 from rl.batches.rollout import BatchFlags
-from rl.batches.tools import check_tools
 from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
 from rl.rewards.sources import check_reward
 
@@ -230,7 +229,10 @@ class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, ToolFlags, RunFlags):
         if self.normalize_parts:
             require_parts(self)
         check_reward(self.reward)
-        check_tools(self.tools)
+        if self.tools != "none":
+            from rl.batches.tools import check_tools
+
+            check_tools(self.tools)
         check_ensemble(self)
         kl_controller(self)
 

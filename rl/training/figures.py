@@ -29,11 +29,13 @@ CURVES = (
 
 
 def plot_learning_curves(
-    rows: Sequence[Mapping[str, Any]], path: Path, title: str, gold_name: str = "gold reward"
-) -> None:
+    rows: Sequence[Mapping[str, Any]], path: Path, title: str, gold_name: str = "gold reward",
+    start: float | None = None,
+) -> None:  # fmt: skip
     """Reward, validation gold, KL, length and entropy against the step; thin raw, bold mean.
 
-    What an engine does not measure in training is drawn from its validations, as dots.
+    What an engine does not measure in training is drawn from its validations, as dots. `start` is
+    the gold before training, on test prompts: a ring at step 0.
     """
     logged = {key for row in rows for key in row}
     sources = [(key if key in logged else f"validation/{key}", label) for key, label in CURVES]
@@ -55,6 +57,10 @@ def plot_learning_curves(
     if gold:
         steps, values = zip(*gold, strict=True)
         axes[-1].plot(steps, values, color="tab:green", marker="o", linewidth=2)
+        if start is not None:
+            axes[-1].plot([0], [start], "o", color="tab:green", fillstyle="none")
+            axes[-1].annotate("before, on test prompts", (0, start), (6, -3), fontsize=7,
+                              textcoords="offset points")  # fmt: skip
         axes[-1].set(xlabel="step", ylabel=f"{gold_name}, validation prompts")
     figure.suptitle(title)
     save_figure(figure, path)

@@ -106,6 +106,8 @@ def reference_follows(run: Run) -> str | None:
         return None
     if run.flag("reference_mixing"):  # a reference that is mixed with the policy on purpose
         return None
+    if len(run.values("kl")) < 10:  # of 3 steps the first is 0, and a few prompts say little
+        return None
     near, far = run.end("kl", 3), run.end("validation/kl", 1)
     if near is None or far is None or far < 0.3 or near > 0.1 * far:
         return None

@@ -12,7 +12,6 @@ from overopt.cells import (
     COMMAND,
     Numbers,
     above_and_below,
-    difference,
     distance_view,
     significant,
 )
@@ -34,12 +33,12 @@ def into_study(numbers: Numbers, path: Path) -> None:
 
 
 def budget_text(numbers: Numbers) -> str:
-    """The differences to GRPO as a picture; per world what is significant, means and differences."""
+    """The differences to GRPO as a picture; per world what is significant, and means."""
     return rendered(
         TEMPLATE, command=COMMAND, budget=numbers.get("budget"), settings=numbers["settings"],
         levels=numbers.get("levels"), missing=missing_runs(numbers), tries=len(TUNING),
         tuned=tuned_text(numbers), views=VIEWS, gold=GOLD, titles=titles, seen=seen, by_engine=by_engine,
-        mean_text=mean_text, differences=differences, repeats_text=repeats_text,
+        mean_text=mean_text, repeats_text=repeats_text,
     )  # fmt: skip
 
 
@@ -117,16 +116,3 @@ def mean_text(row: Numbers) -> str:
     star = "\\*" if significant(row) else ""
     missing = f" ({row['reached']} of {row['of']})" if row["reached"] < row["of"] else ""
     return f"{row['mean']:.3f}{star}{missing}"
-
-
-def differences(measured: Sequence[Numbers]) -> tuple[list[str], dict[str, list[str]]]:
-    """The views in which a difference to GRPO is tested, and per engine the cells of each."""
-    told = {(row["engine"], row["view"]): row for row in measured if "difference" in row}
-    reached = {view for (_, view), row in told.items() if "p" in row["difference"]}
-    names = {**VIEWS, "kl_at_tokens": "KL at equal sampled tokens"}
-    views = {view: title for view, title in names.items() if view in reached}
-    rows = {}
-    for engine in dict.fromkeys(engine for engine, _ in told):
-        own = [difference(told.get((engine, view), {})) for view in views]
-        rows[engine] = [s if p in ("-", "1.000") else f"{s}, {p}" for s, p in own]
-    return list(views.values()), rows

@@ -99,7 +99,7 @@ def about_law(law: Numbers, settings: Numbers) -> dict[str, Any]:
     falls = [cell["fall"] for cell in cells if "fall" in cell]
     fallen = Counter(TERMS[min(fall, key=fall.__getitem__)] for fall in falls)
     return {
-        "groups": groups(cells),
+        "grid": grid(cells),
         "beyond": sum(max(cell["points"]["kl"]) > figures.FARTHEST**2 for cell in cells),
         "turned": sum(map(turned, cells)),
         "others": ", ".join(
@@ -112,6 +112,7 @@ def about_law(law: Numbers, settings: Numbers) -> dict[str, Any]:
         "banks": about_best_of_n(cells), "best_gold": best_gold(cells),
         "exploited": {"of": len(falls), "most": fallen.most_common()},
         "falls": mean_falls(cells),
+        "text_prompt": sorted({row["prompt"] for row in cells[0]["texts"]})[-2:][0],
         "at_best": lambda rows, name: [r["points"][name][r["best"]] for r in rows],
         "at_end": lambda rows, name: [r["points"][name][-1] for r in rows],
         "one_line": lambda text: re.sub(r"\s+", " ", text.replace("|", "/")).strip(),
@@ -119,12 +120,13 @@ def about_law(law: Numbers, settings: Numbers) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def groups(cells: Sequence[Numbers]) -> list[tuple[tuple[str, str, str], list[Numbers]]]:
-    """The runs of every cell and engine, with the first columns of their row."""
-    found: dict[tuple[str, str, str], list[Numbers]] = {}
+def grid(cells: Sequence[Numbers]) -> list[tuple[str, str, dict[int, list[Numbers]]]]:
+    """Engine, size of the reward model, and the runs of each number of labels."""
+    found: dict[tuple[str, str], dict[int, list[Numbers]]] = {}
     for cell in cells:
-        found.setdefault((cell["size"], f"{cell['labels']:,}", cell["engine"]), []).append(cell)
-    return list(found.items())
+        own = found.setdefault((cell["engine"], cell["size"]), {})
+        own.setdefault(cell["labels"], []).append(cell)
+    return [(*names, own) for names, own in sorted(found.items())]
 
 
 def about_best_of_n(cells: Sequence[Numbers]) -> dict[str, Any]:
@@ -166,15 +168,16 @@ def best_gold(cells: Sequence[Numbers]) -> dict[str, dict[str, float]]:
     return found
 
 
-def mean_falls(cells: Sequence[Numbers]) -> list[tuple[tuple[str, str], list[float]]]:
-    """Which term of gold fell between the best measurement and the end, mean of sizes and starts."""
+def mean_falls(cells: Sequence[Numbers]) -> list[tuple[str, list[float]]]:
+    """Which term of GRPO's gold fell between the best measurement and the end, mean of sizes and starts."""
     rows = []
-    for engine, labels in sorted({(c["engine"], c["labels"]) for c in cells}):
-        own = [c for c in cells if (c["engine"], c["labels"]) == (engine, labels)]
+    for labels in sorted({cell["labels"] for cell in cells}):
+        own = [c for c in cells if (c["engine"], c["labels"]) == ("grpo", labels)]
         falls = [list(cell["fall"].values()) for cell in own if "fall" in cell]
         if falls:
-            parts = [statistics.fmean(part) for part in zip(*falls, strict=True)]
-            rows.append(((engine, f"{labels:,}"), parts))
+            rows.append(
+                (f"{labels:,}", [statistics.fmean(part) for part in zip(*falls, strict=True)])
+            )
     return rows
 
 

@@ -56,6 +56,7 @@ def words(flags: Mapping[str, Any]) -> list[str]:
 
 ITERATIVE, KD_GRPO, KD_PPO = "rl.grpo_iterative_engine", "rl.kd_grpo_engine", "rl.kd_ppo_engine"
 MINILLM, REINFORCE = "rl.minillm_engine", "rl.reinforce_pp_engine"
+ON_POLICY = "rl.on_policy_distillation_engine"
 VARIANTS, DISTILLATION = "rl.grpo_variants_engine", "gpt.distillation"
 
 ENGINES = {  # that learn from a reward
@@ -88,6 +89,8 @@ STUDENTS = {  # that learn from a teacher
     "kd_grpo": Recipe(KD_GRPO),
     "kd_ppo": Recipe(KD_PPO),
     "minillm": Recipe(MINILLM),
+    "on_policy_distillation": Recipe(ON_POLICY),
+    "on_policy_distillation_full": Recipe(ON_POLICY, dict(divergence="full")),
     "kd_grpo_per_token": Recipe(KD_GRPO, dict(per_token=True)),
     # Without the student's log-probs: what collapses.
     "kd_grpo_sum": Recipe(KD_GRPO, dict(teacher_reward="sum") | ALONE),

@@ -126,7 +126,10 @@ def test_a_page_of_an_engine_and_its_box_are_one_click_apart(chrome: Chrome, eng
     assert chrome.run(f"!!document.querySelector('article a[href=\"../beside/{engine}.html\"]')")
 
 
-@pytest.mark.parametrize("page", ["docs/glossary", f"notebooks/{COURSE[-1]}", "beside/remax"])
+@pytest.mark.parametrize(
+    "page",
+    ["docs/glossary", f"notebooks/{COURSE[-1]}", "beside/remax", "api/rl.equations.losses"],
+)
 def test_the_sidebar_shows_where_one_is(chrome: Chrome, page: str) -> None:
     chrome.open(SITE / f"{page}.html", DESKTOP)
     top, bottom, high = chrome.run(
@@ -142,6 +145,19 @@ def test_the_front_page_leads_into_the_course(chrome: Chrome) -> None:
     assert chrome.run("document.querySelector('.next-page').getAttribute('href')") == (
         "notebooks/00_start_here.html"
     )
+
+
+def test_a_link_into_a_file_shows_its_line(chrome: Chrome) -> None:
+    """The lines are made when the page opens: the one that was asked for is marked and in sight."""
+    chrome.open(SITE / "code" / "rl" / "grpo_engine.py.html", DESKTOP, query="#L60")
+    for place in ("#L60", "#grpo_loss"):
+        chrome.run(f"location.hash = '{place}'; new Promise(done => setTimeout(done, 300))")
+        top, high, marked, lines = chrome.run(
+            f"(() => {{ const target = document.querySelector('{place}'), line = target.closest('i');"
+            " return [line.getBoundingClientRect().top, innerHeight,"
+            " target.matches(':target'), document.querySelectorAll('.src i').length]; })()"
+        )
+        assert 0 <= top < high and marked and lines > 100
 
 
 def test_a_button_copies_the_code_above_it(chrome: Chrome) -> None:

@@ -165,6 +165,18 @@ def test_validations_are_drawn_over_what_they_validate(tmp_path: Path) -> None:
     ]
 
 
+def test_gold_begins_before_the_first_step(tmp_path: Path) -> None:
+    """The first validation is some steps in; where the run began stands in report.json."""
+    rows = [{"step": 10, "validation/gold": 0.6}, {"step": 20, "validation/gold": 0.8}]
+    run = dataclasses.replace(
+        read_run(write_run(tmp_path)), rows=rows, results={"before": {"gold": 0.45}}
+    )
+    (panel,) = panels_of([run])
+    _, start = panel["series"]
+    assert (start["x"], start["y"], start["dots"]) == ([0], [0.45], True)
+    assert "before training" in start["name"] and panel["last"].endswith("prompts: 0.45")
+
+
 def test_a_damaged_folder_still_has_a_page(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2}\nnonsense\n{"st')
     (tmp_path / "config.json").write_text("{")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import copy
 import importlib
+import itertools
 import math
 import statistics
 from collections.abc import Callable, Mapping
@@ -21,8 +22,9 @@ from typing import Any
 import pytest
 import torch
 from toys import documented as documented
+from toys import randomized
 
-from data.collate import ResponseBatch, collate_documents
+from data.collate import ResponseBatch, collate_documents, collate_responses
 from data.records import PromptRecord
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
@@ -173,6 +175,28 @@ def k3_by_hand(i: int, t: int) -> float:
 def mean_of_means(term: Callable[[int, int], float], rows: int = 5) -> float:
     """1/rows sum_i 1/L_i sum_t term(i, t) of the minibatch above, whose empty row adds nothing."""
     return sum(term(i, t) / n / rows for i, n in ((0, 3), (1, 2)) for t in range(n))
+
+
+# --- every response of a tiny language: tokens 0 (EOS), 1 and 2, at most `length` of them -----------
+
+
+def tiny_gpt(seed: int) -> GPT:
+    return randomized(GPT(GPTConfig(3, 8, n_layer=1, n_head=1, n_embd=6)).double().eval(), seed)
+
+
+def language(length: int):
+    ended = [(*p, 0) for n in range(length) for p in itertools.product((1, 2), repeat=n)]
+    responses = ended + list(itertools.product((1, 2), repeat=length))
+    return collate_responses([[1, 2]] * len(responses), responses, eos_id=0)
+
+
+def after(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The sum of the rewards of the tokens after t, by loops."""
+    table = torch.zeros_like(rewards)
+    for i, row in enumerate(mask.tolist()):
+        for t in range(sum(row)):
+            table[i, t] = sum(float(rewards[i, u]) for u in range(t + 1, sum(row)))
+    return table
 
 
 # --- watching a run -------------------------------------------------------------------------------
@@ -437,11 +461,14 @@ ADAPTIVE: Changes = dict(kl_controller="adaptive", kl_horizon=160, kl_target=0.0
 VARIANTS: dict[str, Changes] = {
     name: choices | dict(variant=name) for name, choices in grpo_variants_engine.VARIANTS.items()
 }
+# MaxRL refuses a reward that is not 0 or 1, and its loss is Dr. GRPO's: its tests are in its own file.
+FORMS_OF_VARIANTS = {name: VARIANTS[name] for name in VARIANTS if name != "maxrl"}
 RESUMED_VARIANTS: tuple[Changes, ...] = (
     VARIANTS["dapo"]
     | dict(kl_coef=0.1, reference_mixing=0.5, reference_mixing_every=2, reward_fn=HAS_A),
     dict(
         sampling_filter="dynamic", entropy_coef=0.01, entropy_top_share=0.5, reward_fn=HAS_A,
+        reward_scale="mean", kl_cov_share=0.5, clip_cov_share=0.3, clip_cov_low=-9.0,
     ),
 )  # fmt: skip
 RATIOS_OF_RLOO = {name: dict(loss=name) for name in ("clipped", "token")}
@@ -511,9 +538,9 @@ ENGINES = [
     Engine(
         grpo_variants_engine,
         grpo_variants_engine.GRPOVariantsConfig(**TOY),
-        forms=VARIANTS,
-        learners={name: VARIANTS[name] for name in VARIANTS if name != "grpo"},
-        clipped={name: VARIANTS[name] for name in ("grpo", "dapo", "dr_grpo", "gspo")},
+        forms=FORMS_OF_VARIANTS,
+        learners={name: FORMS_OF_VARIANTS[name] for name in FORMS_OF_VARIANTS if name != "grpo"},
+        clipped={name: VARIANTS[name] for name in ("grpo", "dapo", "dr_grpo", "gspo", "gmpo")},
         alone=dict(overlong_buffer=None),
         everything=dict(
             mask_truncated=True, off_policy_mask=0.02, entropy_coef=0.05, kl_estimator="full",
@@ -651,7 +678,7 @@ ENGINES = [
             eval_every=100, checkpoint_every=1000, max_new_tokens=8,
         ),
         task=dict(pairs=PAIRS),
-        forms={"dpo": {}, "ipo": dict(loss="ipo")},
+        forms={"dpo": {}, **{name: dict(loss=name) for name in ("ipo", "orpo", "kto")}},
         everything=dict(held_out=HELD_OUT),
         resumed=(dict(held_out=HELD_OUT, eval_every=3),),
         reference="always",
@@ -727,16 +754,19 @@ def default_entry(engine: Entry) -> Engine:
     """How an engine is run about which no more is known than its ENGINE."""
     module, flags = importlib.import_module(engine.module), {f.name for f in fields(engine.config)}
     toy = (TOY if engine.groups else UNGROUPED) | dict(critic_lr=1e-2, batch_size=4)
+    referred = engine.reference(engine.config())
+    toy |= {} if referred else dict(kl_coef=0.0)
+    taught = dict(prompts=PROMPTS) | (dict(corpus=Texts()) if "pretraining_coef" in flags else {})
     config = engine.config(**{name: value for name, value in toy.items() if name in flags})
     tasks: dict[str, Changes] = {
         "reward": {},
-        "teacher": dict(task=TAUGHT, teacher=SHARP_TEACHER),
+        "teacher": dict(task=taught, teacher=SHARP_TEACHER),
         "pairs": dict(task=dict(pairs=PAIRS)),
     }
     found: Changes = tasks[engine.learns_from] | dict(
         grouped=engine.groups,
         reference="kl" if engine.reference(config) else None,
-        resumed=(ADAPTIVE,) if "kl_controller" in flags else ({},),
+        resumed=(ADAPTIVE,) if referred and "kl_controller" in flags else ({},),
     )
     if engine.learns_from == "teacher":
         found["taught_by"] = module.teacher_reward

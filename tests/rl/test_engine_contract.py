@@ -845,7 +845,8 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, form):
     (row,) = read_jsonl(folder / "metrics.jsonl")
     assert {"validation/reward", "validation/gold", "validation/kl"} <= set(row)
     assert (engine.teacher is not None) == ("validation/reverse_kl" in row)
-    assert (engine.teacher is not None) == ("pretraining_loss" in row)
+    reads_text = engine.teacher is not None and engine.has("pretraining_coef")
+    assert reads_text == ("pretraining_loss" in row)
     assert row.get("pretraining_loss", 9) > 5  # of the world's own texts, by a random model
     report = json.loads((folder / "report.json").read_text())
     assert report["before"]["kl"] == 0 != report["after"]["kl"]

@@ -78,6 +78,15 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(reward="gold"), "the teacher is the reward"),
         (dict(non_finite_reward=0.0), "leave --non-finite-reward out"),
     ],
+    "on_policy_distillation": [
+        (dict(kl_coef=0.1), "leave --kl-coef and --stop-kl out"),
+        (dict(stop_kl=8.0), "on-policy distillation has no reference model"),
+        (dict(reward="gold"), "the teacher is the reward"),
+        (dict(non_finite_reward=0.0), "leave --non-finite-reward out"),
+        (dict(teacher=Path("self")), "add --group-size 8 --prompts-per-step 2"),
+        (dict(lesson="{prompt}"), "lesson must hold {answer} and end with {prompt}"),
+        (dict(lesson="{answer}{question}{prompt}"), "lesson takes {prompt} and {answer} alone"),
+    ],
     "pg_grpo": [
         (dict(preference_coef=-0.1), "preference_coef must not be negative"),
         (dict(margin=-1.0), "margin must not be negative"),

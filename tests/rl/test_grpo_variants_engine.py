@@ -36,6 +36,7 @@ from rl.grpo_variants_engine import (
     PRESETS,
     REDUCERS,
     VARIANTS,
+    Choice,
     Given,
     GRPOVariantsConfig,
     PromptCursor,
@@ -52,7 +53,7 @@ CONFIG = FAMILY.config
 def run(policy, reward_fn=SHARE_OF_A, *, variant: str = "grpo", **changes):
     """Train with a variant's choices; keyword arguments change CONFIG, or those."""
     reward = dict(reward_fn=reward_fn)
-    return FAMILY.run(policy, **(reward | FAMILY.forms[variant] | changes))
+    return FAMILY.run(policy, **(reward | VARIANTS[variant] | dict(variant=variant) | changes))
 
 
 # The defaults are GRPO
@@ -105,7 +106,8 @@ def loss_of(config: GRPOVariantsConfig, new=NEW, old=OLD, ref=None, advantages=A
             mask=MASK, kl_coef=0.0, entropy=None, **options):  # fmt: skip
     """The loss of a minibatch that is one micro-batch."""
     entropy = torch.zeros_like(new) if entropy is None else entropy
-    given = Given(old, ref, torch.as_tensor(advantages)[:, None], mask)
+    advantages = torch.as_tensor(advantages)[:, None]
+    given = Given(old, ref, advantages, mask, torch.ones_like(advantages))
     options = {"whole": mask} | options
     return variant_loss(config, TokenScores(new, entropy), given, kl_coef=kl_coef, **options)
 
@@ -121,6 +123,13 @@ def token_clip(i: int, t: int, low: float, high: float) -> float:
 def geometric_clip(i: int, low: float, high: float) -> float:
     product = math.prod(float(RATIO[i, t]) for t in range(LENGTH[i]))
     return clip_loss(product ** (1 / LENGTH[i]), ADVANTAGES[i], low, high)
+
+
+def mean_of_clipped(i: int, low: float, high: float) -> float:
+    """GMPO: exp(mean log ratio), each bounded above where A > 0, below where A < 0."""
+    logs = [math.log(float(RATIO[i, t])) for t in range(LENGTH[i])]
+    bounded = [min(x, high) if ADVANTAGES[i] > 0 else max(x, -low) for x in logs]
+    return -math.exp(sum(bounded) / LENGTH[i]) * ADVANTAGES[i]
 
 
 def soft_gate(i: int, t: int) -> float:
@@ -140,7 +149,12 @@ EQUATIONS = {
     "gspo": sum(geometric_clip(i, 3e-4, 4e-4) / 2 for i in (0, 1)),
     "cispo": sum(capped_weight(i, t) / 5 for i, t in VALID),
     "sapo": sum(soft_gate(i, t) / LENGTH[i] / 2 for i, t in VALID),
+    "gmpo": sum(mean_of_clipped(i, 0.4, 0.4) / 2 for i in (0, 1)),
+    "maxrl": sum(token_clip(i, t, 0.2, 0.2) / 24 for i, t in VALID),
+    "kl_cov": sum(-float(RATIO[i, t]) * ADVANTAGES[i] / 5 for i, t in VALID),
+    "clip_cov": sum(token_clip(i, t, 1.0, 1.0) / 5 for i, t in VALID),
 }
+CLIPPED_TOKENS = {"grpo": [(0, 1), (1, 0)], "gmpo": [(0, 1), (1, 0)], "clip_cov": []}
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -153,6 +167,8 @@ def test_the_loss_of_each_variant_by_loops(variant):
     (gradient,) = torch.autograd.grad(losses.total, new)
     assert not gradient[~MASK].any() and gradient[MASK].isfinite().all()
     assert losses.policy_tokens.equal(MASK) and not losses.clipped[~MASK].any()
+    if variant in CLIPPED_TOKENS:
+        assert losses.clipped.nonzero().tolist() == [list(at) for at in CLIPPED_TOKENS[variant]]
 
 
 @pytest.mark.parametrize("name", KL_FORMS)
@@ -229,13 +245,44 @@ def test_tokens_of_low_entropy_leave_the_policy_loss_but_not_the_denominator():
     old, mask = torch.full((2, 2), -2.0), torch.ones(2, 2).bool()
     new = (old + torch.tensor([[0.1, 0.2], [0.0, 0.3]])).requires_grad_()
     eligible = torch.tensor([[True, False], [False, False]])
-    config = replace(CONFIG, reducer="token_mean")
-    losses = loss_of(config, new, old, old + 0.3, [1.0, -1.0], mask, kl_coef=0.5, eligible=eligible)
+    config, choice = replace(CONFIG, reducer="token_mean"), Choice(eligible)
+    losses = loss_of(config, new, old, old + 0.3, [1.0, -1.0], mask, kl_coef=0.5, choice=choice)
     assert losses.policy_tokens.tolist() == eligible.tolist()
     d = (old + 0.3 - new).detach()
     assert losses.total.item() == pytest.approx(
         -math.exp(0.1) / 4 + 0.5 * float((d.exp() - d - 1).mean()), rel=1e-5
     )
+
+
+def test_the_tokens_of_kl_cov_pay_for_their_distance_and_for_no_rounding():
+    """Two of four are held: one has moved by 0.2, the other by less than rounding is allowed."""
+    old, mask = torch.full((2, 2), -2.0), torch.ones(2, 2).bool()
+    new = (old + torch.tensor([[-0.2, 0.1], [4e-6, 0.3]])).requires_grad_()
+    held = torch.tensor([[True, False], [True, False]])
+    config = replace(CONFIG, reducer="token_mean", kl_cov_coef=0.7)
+    given = (new, old, None, [1.0, -1.0], mask)
+    with_penalty = loss_of(config, *given, choice=Choice(mask, held)).total
+    penalty = with_penalty - loss_of(config, *given, choice=Choice(mask)).total
+    assert penalty.item() == pytest.approx(0.7 * 0.2 / 4, rel=1e-5)
+    (gradient,) = torch.autograd.grad(penalty, new)
+    torch.testing.assert_close(gradient, torch.tensor([[-0.7 / 4, 0], [0, 0]]))
+
+
+def test_kl_cov_without_a_share_or_a_weight_is_grpo_bit_for_bit():
+    """And Clip-Cov without a share; with them the policy goes elsewhere."""
+    ends = []
+    for changes in (
+        {}, dict(kl_cov_share=0.0, clip_cov_share=0.0, kl_cov_coef=9.0),
+        dict(kl_cov_share=0.3, kl_cov_coef=0.0), dict(kl_cov_share=0.3),
+        dict(clip_cov_share=0.3, clip_cov_low=-9.0),
+    ):  # fmt: skip
+        policy = small_gpt()
+        rows = run(policy, DIVERSE, steps=2, updates_per_batch=2, **changes)
+        assert ("policy_tokens" in rows[0]) == bool(changes.get("clip_cov_share"))
+        ends.append(weights(policy))
+    same = [torch.equal(ends[0], end) for end in ends]
+    assert same == [True, True, True, False, False]
+    assert rows[0]["policy_tokens"] == pytest.approx(0.7, abs=0.02)
 
 
 # The first step
@@ -247,7 +294,8 @@ def slow_advantages(rewards: list[float], scale: str) -> list[float]:
     for start in range(0, len(rewards), 4):
         group = rewards[start : start + 4]
         std = {"group": statistics.stdev(group), "batch": statistics.stdev(rewards), "none": 1.0}
-        eps = 0.0 if scale == "none" else 1e-4
+        std["mean"] = statistics.mean(group) or 1.0
+        eps = 1e-4 if scale in ("group", "batch") else 0.0
         result += [(r - statistics.mean(group)) / (std[scale] + eps) for r in group]
     return result
 
@@ -269,13 +317,13 @@ def row_weights(lengths: list[int], reducer: str) -> list[float]:
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_first_gradient_is_that_of_reinforce(gradients, variant):
     """All surrogates begin as -A log pi: a variant differs by its rewards, advantages and weights."""
-    start, reward = small_gpt(), Noted(DIVERSE)
+    start, reward = small_gpt(), Noted(HAS_A if variant == "maxrl" else DIVERSE)
     run(copy.deepcopy(start), reward, steps=1, variant=variant)
     (rollout,) = reward.rollouts
     lengths = rollout.lengths.tolist()
     assert len(set(lengths)) > 2 and 8 in lengths
     config = from_variant(variant)
-    values = DIVERSE(rollout).tolist()
+    values = reward.reward(rollout).tolist()
     if variant == "dapo":  # a fifth of 8 tokens: 0 up to 7 tokens, -1 at 8
         values = [value - (length == 8) for value, length in zip(values, lengths, strict=True)]
     advantages = slow_advantages(values, config.reward_scale)
@@ -321,6 +369,17 @@ def test_a_batch_of_truncated_responses_teaches_nothing(monkeypatch):
     assert torch.equal(weights(policy), before)
 
 
+def test_maxrl_takes_right_or_wrong_alone_and_a_group_of_one():
+    with pytest.raises(ValueError, match=r"0 or 1.*got 0\.25.*use a rule"):
+        run(small_gpt(), SHARE_OF_A, variant="maxrl", steps=1)
+    for flag in (dict(wrong_reward=-1), dict(overlong_buffer=2), dict(call_cost=0.1)):
+        with pytest.raises(ValueError, match="leave wrong_reward.*out"):
+            from_variant("maxrl", **flag)
+    changes = dict(variant="maxrl", group_size=1, prompts_per_step=16, steps=1)
+    (row,) = run(small_gpt(), HAS_A, **changes)
+    assert row["loss"] < -0.01 and 0 < row["reward"] < 1
+
+
 # Micro-batches
 
 
@@ -337,6 +396,7 @@ def test_micro_batches_do_not_change_the_update(monkeypatch, surrogate, reducer)
     changes = dict(surrogate=surrogate, reducer=reducer, steps=1, updates_per_batch=2)
     changes |= dict(minibatches=2, kl_coef=0.3, kl_estimator="k3_importance", entropy_coef=0.05)
     changes |= dict(mask_truncated=True, off_policy_mask=0.02, entropy_top_share=0.5)
+    changes |= dict(kl_cov_share=0.3, clip_cov_share=0.1, clip_cov_low=-9.0)
     for ((row,),) in zip(same_update(monkeypatch, FAMILY, **changes), strict=True):
         assert 0.05 < row["policy_tokens"] < 0.5
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 from dataclasses import replace
 
@@ -12,19 +11,20 @@ import torch
 from engines import (
     LETTERS,
     PROMPTS,
+    after,
     assert_gradient,
     engine_named,
     flat_gradient,
+    language,
     small_gpt,
+    tiny_gpt,
     tokens_of,
 )
 from engines import NOISY_TEACHER as TEACHER
-from toys import randomized
 
-from data.collate import collate_responses
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores_and_kl
-from gpt.model import GPT, GPTConfig
+from gpt.model import GPT
 from rl import minillm_engine
 from rl.batches.rollout import Rollout
 from rl.equations.losses import clip_acted
@@ -59,17 +59,7 @@ def rollouts(monkeypatch) -> list[Rollout]:
     return seen
 
 
-# Every response of a tiny language: tokens 0 (EOS), 1 and 2, at most `length` of them
-
-
-def tiny_gpt(seed: int) -> GPT:
-    return randomized(GPT(GPTConfig(3, 8, n_layer=1, n_head=1, n_embd=6)).double().eval(), seed)
-
-
-def language(length: int):
-    ended = [(*p, 0) for n in range(length) for p in itertools.product((1, 2), repeat=n)]
-    responses = ended + list(itertools.product((1, 2), repeat=length))
-    return collate_responses([[1, 2]] * len(responses), responses, eos_id=0)
+# Over every response of a tiny language
 
 
 def enumerated(
@@ -95,15 +85,6 @@ def enumerated(
     loss = minillm_loss(CONFIG, scores.log_probs, token_kl, targets, batch.response_mask, tokens=1)
     loss.backward()
     return flat_gradient(student), flat_gradient(other)
-
-
-def after(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The sum of the rewards of the tokens after t, by loops."""
-    table = torch.zeros_like(rewards)
-    for i, row in enumerate(mask.tolist()):
-        for t in range(sum(row)):
-            table[i, t] = sum(float(rewards[i, u]) for u in range(t + 1, sum(row)))
-    return table
 
 
 def test_single_plus_long_is_the_gradient_of_the_kl_of_responses():

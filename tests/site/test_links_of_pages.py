@@ -123,13 +123,22 @@ def test_the_checker_of_the_site_finds_what_is_broken(tmp_path: Path) -> None:
     good = '<h1 id="top">x</h1><a href="b.html#here">b</a><a href="#top">t</a>'
     (tmp_path / "a.html").write_text(good, encoding="utf-8")
     (tmp_path / "b.html").write_text('<p id="here"></p><a href="https://x.org">x</a>', "utf-8")
+    lines = '<div data-lines="9" data-names="3 f"></div><a href="#L9">9</a><a href="#f">f</a>'
+    (tmp_path / "code.html").write_text(lines, encoding="utf-8")
     assert links.problems(tmp_path) == []
     bad = (
-        '<a href="no.html">1</a><a href="b.html#no">2</a><img src="no.png"><script src="//x.org/a">'
+        '<a href="no.html">1</a><a href="b.html#no">2</a><a href="code.html#L10">3</a>'
+        '<img src="no.png"><script src="//x.org/a">'
     )
     (tmp_path / "c.html").write_text(bad, encoding="utf-8")
     said = "\n".join(links.problems(tmp_path))
-    for part in ("no.html leads nowhere", "b.html#no has no such place", "no.png", "a network"):
+    for part in (
+        "no.html leads nowhere",
+        "b.html#no has no such place",
+        "no.png",
+        "a network",
+        "L10 has no such",
+    ):
         assert part in said
 
 

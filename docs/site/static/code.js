@@ -25,6 +25,14 @@
     made.append(text.slice(end));
     return made;
   };
+  const names = new Map(Array.from((page.dataset.names || "").matchAll(/(\d+) (\S+)/g), ([, line, name]) => [Number(line), name]));
+  page.querySelector("pre").replaceChildren(...page.querySelector("pre").textContent.split("\n").map((text, at) => {
+    const line = document.createElement("i");
+    line.id = `L${at + 1}`;
+    if (names.has(at + 1)) line.append(Object.assign(document.createElement("a"), { id: names.get(at + 1) }));
+    line.append(text);
+    return line;
+  }));
   let inside = false; // of a docstring
   for (const line of comment ? page.querySelectorAll("i") : []) {
     const node = line.lastChild;
@@ -38,6 +46,7 @@
     } else node.replaceWith(coloured(node.data));
     if (marks % 2) inside = !inside;
   }
+  if (location.hash) location.replace(location.hash); // the line that was asked for is there only now
   page.addEventListener("click", ({ target, clientX }) => { // a line's number is its address
     const line = target.closest("i");
     if (line && clientX - line.getBoundingClientRect().left < 42) location.hash = line.id;

@@ -32,12 +32,14 @@ from rl.equations.advantages import (
     greedy_baseline_advantages,
     group_advantages,
     leave_one_out_advantages,
+    maxrl_advantages,
 )
 from rl.equations.kl import absolute, k1, k1_importance, k2, k3, k3_importance, reward_penalty
 from rl.equations.losses import (
     cispo,
     clipped_surrogate,
     dual_clip,
+    gmpo,
     gspo,
     gspo_token,
     length_normalized_returns,
@@ -46,6 +48,7 @@ from rl.equations.losses import (
     row_sums,
     sapo,
     sequence_clipped_surrogate,
+    token_covariances,
 )
 from rl.equations.token_rewards import at_last_token, token_level_rewards
 
@@ -119,7 +122,10 @@ def test_sequence_ratios_start_as_reinforce():
     def geometric(log_probs):
         return gspo(log_probs, old, REWARDS[:, None], MASK, 0.2, 0.2)
 
-    for surrogate in (product, geometric):
+    def of_clipped(log_probs):
+        return gmpo(log_probs, old, REWARDS[:, None], MASK, 0.4, 0.4)
+
+    for surrogate in (product, geometric, of_clipped):
         same(expected_gradient(surrogate), -gradient(expected_reward))
 
 
@@ -139,11 +145,38 @@ def test_an_unclipped_sequence_ratio_corrects_for_an_old_sampler():
     differ(token_ratio, exact)
 
 
-def group_gradient(group_size, advantages_of):
+@pytest.mark.parametrize("advantage", [1.0, -0.5])
+def test_gmpo_lies_between_grpo_and_gspo(advantage):
+    """Of one token GRPO's clip at exp(-low) and exp(high), unclipped GSPO, and below GRPO's mean."""
+    log_probs, old, A = token_log_probs(THETA), token_log_probs(OLD), torch.tensor([[advantage]])
+    first, A = MASK & (torch.arange(T) == 0), A.double().expand(len(RESPONSES), 1)
+
+    def grad_of(loss):
+        return lambda theta: row_sums(loss(token_log_probs(theta)), MASK).sum()
+
+    low, high = 0.05, 0.1
+    one = gmpo(log_probs, old, A, first, low, high)[:, 0]
+    clip = 1 - torch.tensor(-low).exp().item(), torch.tensor(high).exp().item() - 1
+    torch.testing.assert_close(one, clipped_surrogate(log_probs, old, A, *clip)[:, 0])
+    same(
+        gradient(grad_of(lambda lp: gmpo(lp, old, A, MASK, 99.0, 99.0))),
+        gradient(grad_of(lambda lp: gspo(lp, old, A, MASK, 99.0, 99.0))),
+    )
+    geometric = gmpo(log_probs, old, A, MASK, 99.0, 99.0)[:, 0]
+    arithmetic = sequence_means(clipped_surrogate(log_probs, old, A, 99.0, 99.0))
+    longer = MASK.sum(1) > 1
+    assert (geometric.abs()[longer] < arithmetic.abs()[longer]).all()
+
+
+def sequence_means(loss):
+    return row_sums(loss, MASK) / MASK.sum(1)
+
+
+def group_gradient(group_size, advantages_of, rewards=REWARDS):
     """E of the mean REINFORCE gradient of a group, over all 15^G groups."""
     weights, log_p = probabilities(THETA), torch.log(probabilities(THETA))
-    groups = torch.cartesian_prod(*[torch.arange(15)] * group_size)  # (15^G, G)
-    advantages = advantages_of(REWARDS[groups].flatten()).view(groups.shape)
+    groups = torch.cartesian_prod(*[torch.arange(15)] * group_size).view(-1, group_size)
+    advantages = advantages_of(rewards[groups].flatten()).view(groups.shape)
     group_weights = log_p[groups].sum(1).exp()
 
     def loss(theta):
@@ -158,6 +191,35 @@ def group_gradient(group_size, advantages_of):
 def test_leave_one_out_is_unbiased(group_size):
     estimate = group_gradient(group_size, lambda r: leave_one_out_advantages(r, group_size))
     same(estimate, -gradient(expected_reward))
+
+
+@pytest.mark.parametrize("group_size", [1, 2, 3, 4])
+def test_maxrl_is_the_start_of_the_series_of_the_log_likelihood(group_size):
+    """sum_{k=1}^{G-1} 1/k grad(pass@k), pass@k = 1 - (1 - p)^k; alone the first term."""
+    right = (REWARDS > REWARDS.median()).double()
+
+    def series(theta):
+        wrong = 1 - probabilities(theta) @ right
+        return sum((1 - wrong**k) / k for k in range(1, max(group_size, 2)))
+
+    estimate = group_gradient(group_size, lambda r: maxrl_advantages(r, group_size), right)
+    same(estimate, -gradient(series))
+
+
+def test_the_covariance_is_the_entropy_that_a_step_along_the_advantages_costs():
+    """Ten tokens in the policy's own shares: logits + eta A changes the entropy by -eta mean(cov)."""
+    p, A = torch.tensor([0.5, 0.3, 0.2]).double(), torch.tensor([1.0, -0.5, 0.25]).double()
+    drawn = torch.tensor([0] * 5 + [1] * 3 + [2] * 2)
+    mask = torch.ones(10, 1, dtype=torch.bool)
+    cost = token_covariances(p.log()[drawn][:, None], A[drawn][:, None], mask).mean()
+
+    def entropy(logits):
+        return torch.special.entr(logits.softmax(0)).sum()
+
+    eta = 1e-5
+    change = (entropy(p.log() + eta * A) - entropy(p.log() - eta * A)) / (2 * eta)
+    torch.testing.assert_close(change, -cost, atol=1e-9, rtol=0)
+    assert cost > 0.05
 
 
 def greedy_response(logits):

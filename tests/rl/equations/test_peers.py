@@ -28,15 +28,19 @@ from rl.equations.advantages import (
     gae,
     group_advantages,
     leave_one_out_advantages,
+    maxrl_advantages,
     whiten,
 )
 from rl.equations.kl import AdaptiveKL
 from rl.equations.losses import (
     cispo,
     clip_acted,
+    clip_cov_tokens,
     clipped_surrogate,
+    gmpo,
     gspo,
     gspo_token,
+    kl_cov_tokens,
     length_normalized_returns,
     likelihood_ratio,
     policy_gradient,
@@ -45,10 +49,11 @@ from rl.equations.losses import (
     sapo,
     sequence_clipped_surrogate,
     sequence_mean,
+    token_covariances,
     token_mean,
     value_loss,
 )
-from rl.equations.preference_losses import dpo_loss, ipo_loss
+from rl.equations.preference_losses import dpo_loss, ipo_loss, kto_loss, orpo_loss
 from rl.equations.token_rewards import (
     at_last_token,
     overlong_penalty,
@@ -183,6 +188,10 @@ def group_relative(x: Inputs, scale: Any, eps: float) -> Result:
     return {"advantages": group_advantages(x.scores, x.group_size, scale=scale, eps=eps)[:, 0]}
 
 
+def maxrl(x: Inputs) -> Result:
+    return {"advantages": maxrl_advantages((x.scores > 0).double(), x.group_size)[:, 0]}
+
+
 def leave_one_out(x: Inputs) -> Result:
     return {"advantages": leave_one_out_advantages(x.scores, x.group_size)[:, 0]}
 
@@ -294,6 +303,28 @@ def soft_gate(x: Inputs, **temperatures: float) -> Result:
     return with_gradient(sequence_mean(loss, x.mask), log_probs)
 
 
+def kl_cov(x: Inputs, share: float, coef: float) -> Result:
+    log_probs = x.leaf("log_probs")
+    covariances = token_covariances(log_probs, x.advantages, x.mask)
+    held = kl_cov_tokens(covariances, x.mask, share)
+    penalty = torch.where(held, kl_module.absolute(log_probs, x.old_log_probs), 0.0)
+    loss = clipped_surrogate(log_probs, x.old_log_probs, x.advantages, 1.0, 1e9) + coef * penalty
+    return with_gradient(token_mean(loss, x.mask), log_probs)
+
+
+def clip_cov(
+    x: Inputs, share: float, low: float, high: float, clip_low: float, clip_high: float
+) -> Result:
+    log_probs = x.leaf("log_probs")
+    loss = clipped_surrogate(log_probs, x.old_log_probs, x.advantages, clip_low, clip_high)
+    ratio = likelihood_ratio(log_probs, x.old_log_probs)
+    acted = clip_acted(ratio, x.advantages, clip_low, clip_high)
+    covariances = token_covariances(log_probs, x.advantages, x.mask)
+    covariances = covariances.masked_fill(acted, -torch.inf)
+    dropped = clip_cov_tokens(covariances, torch.rand(x.mask.shape), x.mask, share, low, high)
+    return with_gradient(token_mean(torch.where(dropped, 0.0, loss), x.mask), log_probs)
+
+
 def reinforce(x: Inputs, reducer: str) -> Result:
     log_probs = x.leaf("log_probs")
     loss = policy_gradient(log_probs, x.advantages)
@@ -325,9 +356,26 @@ def preference(x: Inputs, beta: float, label_smoothing: float, ipo: bool) -> Res
         each = ipo_loss(*arguments)
     else:
         each = dpo_loss(*arguments, label_smoothing=label_smoothing)
+    return of_pairs(each, chosen, rejected)
+
+
+def of_pairs(each: Tensor, chosen: Tensor, rejected: Tensor) -> Result:
     gradients = torch.autograd.grad(each.sum(), (chosen, rejected))
     names = ("gradient_chosen", "gradient_rejected")
     return {"losses": each, "mean": each.mean(), **dict(zip(names, gradients, strict=True))}
+
+
+def kto(x: Inputs, beta: float, reference_point: float) -> Result:
+    chosen, rejected = x.leaf("policy_chosen"), x.leaf("policy_rejected")
+    each = kto_loss(chosen, rejected, x.ref_chosen, x.ref_rejected, beta, reference_point)
+    return of_pairs(each, chosen, rejected)
+
+
+def odds_ratio(x: Inputs, beta: float) -> Result:
+    """ORPO without its first part, log-probs a tenth of the input's, as means per token."""
+    chosen = (x.policy_chosen / 10).requires_grad_()
+    rejected = (x.policy_rejected / 10).requires_grad_()
+    return of_pairs(orpo_loss(chosen, rejected, beta) + chosen, chosen, rejected)
 
 
 def pairwise(x: Inputs, margin: bool, centering: float) -> Result:
@@ -352,18 +400,24 @@ CASES: dict[str, Callable[..., Result]] = {
     "at_last_token": score_at_last_token,
     "bradley_terry": pairwise,
     "cispo": truncated_weights,
+    "clip_cov": clip_cov,
     "clipped_surrogate": clipped,
     "discounted_returns": returns_to_go,
     "full_kl": kl_over_the_vocabulary,
     "gae": generalised_advantages,
     "group_advantages": group_relative,
     "grpo": grpo,
+    "gmpo": functools.partial(sequence_ratio, gmpo),
     "gspo": functools.partial(sequence_ratio, gspo),
     "gspo_token": gspo_of_tokens,
     "kl": kl_estimate,
+    "kl_cov": kl_cov,
+    "kto": kto,
     "leave_one_out": leave_one_out,
+    "maxrl": maxrl,
     "minillm_return": minillm_return,
     "missing_eos": missing_eos,
+    "orpo": odds_ratio,
     "overlong": overlong,
     "policy_gradient": reinforce,
     "preference": preference,

@@ -16,6 +16,7 @@ from rl.equations.advantages import (
     greedy_baseline_advantages,
     group_advantages,
     leave_one_out_advantages,
+    maxrl_advantages,
     process_advantages,
     whiten,
 )
@@ -32,11 +33,14 @@ from rl.equations.kl import (
 from rl.equations.losses import (
     cispo,
     clip_acted,
+    clip_cov_tokens,
     clipped_surrogate,
     constant_length_mean,
     dual_clip,
+    gmpo,
     gspo,
     gspo_token,
+    kl_cov_tokens,
     length_normalized_returns,
     likelihood_ratio,
     mean_ratio,
@@ -48,6 +52,7 @@ from rl.equations.losses import (
     sequence_clipped_surrogate,
     sequence_mean,
     sequence_sum,
+    token_covariances,
     token_mean,
     value_loss,
 )
@@ -55,6 +60,8 @@ from rl.equations.preference_losses import (
     dpo_loss,
     hinge_loss,
     ipo_loss,
+    kto_loss,
+    orpo_loss,
     preference_gap,
     simpo_loss,
 )
@@ -141,6 +148,39 @@ def test_gdpo():
     equal(gdpo_advantages(parts, 2, eps=0).squeeze(1), expected)
     half = parts | {"format": (0.5, parts["format"][1])}  # sums +-0.707107 and +-1.060660
     equal(gdpo_advantages(half, 2, eps=0).squeeze(1), [0.679366, -0.679366, 1.019049, -1.019049])
+
+
+def test_maxrl():
+    """One of four is right: (1 - 1/4) / (1/4) = 3 and -1; none: 0, not 0 / 0; all: 0."""
+    rewards = f([1, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 0, 1, 1, 1, 1])
+    third = 1 / 3  # (1 - 3/4) / (3/4)
+    expected = [3, -1, -1, -1, 0, 0, 0, 0, third, third, third, -1, 0, 0, 0, 0]
+    equal(maxrl_advantages(rewards, 4).squeeze(1), expected)
+    equal(maxrl_advantages(rewards[:3], 1).squeeze(1), [1, 0, 0])
+    for bad in (0.5, -1.0, 2.0, math.nan):
+        with pytest.raises(ValueError, match="rewards must be 0 or 1.*use a rule"):
+            maxrl_advantages(f([1, bad]), 2)
+    with pytest.raises(ValueError, match="groups of 2"):
+        maxrl_advantages(f([1, 0, 1]), 2)
+
+
+def test_covariances_of_tokens_and_who_is_chosen_by_them():
+    """log pi = [-1, -3, ., -2] has the mean -2, A = [2, 2, ., -1] the mean 1: 1, -1 and 0.
+
+    Of three tokens a third is one, and so is a hundredth; two thirds are two.
+    """
+    log_probs, mask = f([[-1, -3, 9], [-2, 99, 99]]), m([[1, 1, 0], [1, 0, 0]])
+    covariances = token_covariances(log_probs, f([[2], [-1]]), mask)
+    equal(covariances[mask], [1, -1, 0])
+    first, second, third = [0, 0], [0, 1], [1, 0]
+    both = [first, third]
+    for share, chosen in ((0, []), (0.01, [first]), (0.67, both), (1, [first, second, third])):
+        assert kl_cov_tokens(covariances, mask, share).nonzero().tolist() == chosen
+    draws = f([[0.1, 0.9, 1], [0.2, 1, 1]])
+    for share, high, chosen in ((0.01, 2, [third]), (0.7, 2, both), (0.7, 1, [third]), (0, 2, [])):
+        dropped = clip_cov_tokens(covariances, draws, mask, share, -0.5, high)
+        assert dropped.nonzero().tolist() == chosen
+    assert not kl_cov_tokens(covariances, ~mask & mask, 0.5).any()
 
 
 def test_leave_one_out():
@@ -284,6 +324,17 @@ def test_gspo(surrogate):
     clipped = clip_acted(ratio, advantages, 3e-4, 4e-4)
     equal(sequence_mean(token_loss, mask), -0.000099990, 1e-9)
     assert clipped.tolist() == [[True], [False]]
+
+
+def test_gmpo():
+    """Log-ratios [.1, -.2, .4] within .15: A > 0 caps .4, A < 0 lifts -.2; the means .05/3, .35/3."""
+    log_probs = f([[0.1, -0.2, 0.4, 9], [0.1, -0.2, 0.4, 9]]).requires_grad_()
+    mask = m([[1, 1, 1, 0], [1, 1, 1, 0]])
+    old, advantages = torch.zeros(2, 4, dtype=torch.float64), f([[1], [-1]])
+    token_loss = gmpo(log_probs, old, advantages, mask, 0.15, 0.15)
+    equal(token_loss[:, 0], [-1.016806, 1.123745])
+    gradient = torch.autograd.grad(sequence_mean(token_loss, mask), log_probs)[0]
+    equal(gradient, [[-0.169468, -0.169468, 0, 0], [0.187291, 0, 0.187291, 0]])
 
 
 def test_sapo():
@@ -483,6 +534,31 @@ def test_simpo():
     chosen = f([-2]).requires_grad_()
     simpo_loss(chosen, f([-3]), 2, 0.5).sum().backward()
     equal(chosen.grad, [-0.364851])
+
+
+def test_orpo():
+    """Means -2 and -3: odds .156518 and .052396, so 2 + .1 log(1 + .052396 / .156518)."""
+    equal(orpo_loss(f([-2]), f([-3]), 0.1), [2.028875])
+    equal(orpo_loss(f([-3]), f([-2]), 0.1), [3.138309])  # the log odds ratio is turned over
+    chosen = f([-2, 0]).requires_grad_()
+    orpo_loss(chosen, f([-3, 0]), 0.1).sum().backward()
+    equal(chosen.grad[:1], [-1.029006])  # -1 - .1 sigmoid(-1.094344) / (1 - e^-2)
+    assert chosen.grad.isfinite().all()  # also where the model is certain
+
+
+def test_kto():
+    """r = 1 and -.5 around z = .4: 1/2 [1 - sigmoid(.06)] + 1/2 [1 - sigmoid(.09)]; far away flat."""
+    ref = f([-11]), f([-11.5])
+    chosen, rejected = f([-10]).requires_grad_(), f([-12]).requires_grad_()
+    loss = kto_loss(chosen, rejected, *ref, 0.1, 0.4)
+    equal(loss, [0.481260])
+    gradients = torch.autograd.grad(loss.sum(), (chosen, rejected))
+    equal(torch.cat(gradients), [-0.012489, 0.012475])
+    point = torch.tensor(0.4, requires_grad=True)
+    assert not kto_loss(*ref, *ref, 0.1, point).requires_grad  # z is a constant
+    far = f([500]).requires_grad_()
+    kto_loss(far, f([-500]), *ref, 0.1, 0.4).sum().backward()
+    equal(far.grad, [0], 1e-12)
 
 
 def test_hinge():

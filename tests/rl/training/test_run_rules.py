@@ -225,6 +225,13 @@ def test_a_rule_is_silent_where_the_same_numbers_are_right(
     assert rule not in found(steady(**columns), **flags)
 
 
+def test_three_steps_are_too_few_to_say_that_the_reference_follows() -> None:
+    """Their mean KL begins at 0, and the one validation is of few prompts: 0.03 against 0.40."""
+    columns = {"kl": lambda step: 0.015 * step, "validation/kl": 0.4}
+    assert "reference_follows" not in found(steady(3, **columns))
+    assert "reference_follows" in found(steady(10, **{"kl": 0.03, "validation/kl": 0.4}))
+
+
 def test_the_error_of_two_thirds_by_hand() -> None:
     """1 2 3 and 5 6 7: means 2 and 6, variances 1, so the difference has error sqrt(2 / 3)."""
     assert halves([1, 2, 3, 9, 9, 9, 5, 6, 7]) == pytest.approx((2, 6, math.sqrt(2 / 3)))

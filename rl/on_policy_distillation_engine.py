@@ -1,0 +1,345 @@
+"""On-policy distillation: a teacher judges every token that the student has written.
+
+(GKD, Agarwal et al. 2024, arXiv:2306.13649; Thinking Machines 2025, "On-Policy Distillation"; with the
+student as its own teacher SDPO, Hübotter et al. 2026, arXiv:2601.20802.)
+
+    line 1   student q <- start; teacher p frozen            policy; reward_fn's teacher
+    line 2   for each batch of prompts                       prompt_batch
+    line 3     y ~ q                                         sample_rollout
+    line 4     p reads the same prompt; with --teacher self  judged: right_answers, shown
+               p is q, shown another right answer as well
+    line 5     A_t = log p(y_t) - log q(y_t), no discount    teacher_log_probs, teacher_rewards
+    line 6     for the inner epochs, in minibatches          updates_per_batch, minibatches
+    line 7       L_t = -(q / q_old) A_t                      distillation_loss: clipped_surrogate, unclipped
+                 or KL(q(.|s_t) || p(.|s_t))                 token_scores_and_kl (--divergence full)
+    line 8       descend the mean over the tokens            token_mean, clip_and_step
+
+The expected gradient of line 7 is that of the token KLs at the prefixes as they were drawn. What a
+token changes for the tokens after it is left out: no reward is passed back, so there is no credit
+to assign and little noise. MiniLLM and KD-GRPO keep that part, and with it the gradient of the KL of
+whole responses. `full` sums over the vocabulary what `sampled` draws.
+With --teacher self no other model is needed: p is the student behind a longer prompt, which holds a
+right answer of the same group (`--lesson`). A response without another right answer in its group has
+no teacher and is left out. What is new next to MiniLLM: no long part, no mixture and no text.
+
+    python scripts/make_teacher.py                          the teacher, once
+    python -m rl.on_policy_distillation_engine              reviews
+    python -m rl.on_policy_distillation_engine --divergence full
+    python -m rl.on_policy_distillation_engine --data sums --teacher self --group-size 8
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from data.collate import join_responses
+from data.records import PromptRecord
+from gpt.log_probs import token_scores, token_scores_and_kl
+from gpt.model import GPT
+from gpt.teacher import open_teacher
+from gpt.tokenizer import Tokenizer
+from harness.device import precision
+from harness.errors import UserError
+from harness.flag_ranges import AtLeastOne, KLLimit
+from harness.metric_log import MetricLog
+from harness.optimizer import clip_and_step, set_learning_rate
+from rl.batches.rollout import (
+    Rollout,
+    epoch_minibatches,
+    micro_batches,
+    old_policy_log_probs,
+    prompt_batch,
+    sample_rollout,
+    select_rows,
+)
+from rl.equations.losses import clipped_surrogate, token_mean
+from rl.equations.token_rewards import teacher_rewards
+from rl.rewards.sources import RewardFn, checked_rewards, made_of
+from rl.rewards.teacher_reward import (
+    TeacherReward,
+    refuse_other_rewards,
+    refuse_reference,
+    teacher_log_probs,
+)
+from rl.training.config import EngineConfig, size_presets, warmed_up
+from rl.training.engine import Engine, sampling_needs
+from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.open_task import Task
+from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
+
+PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0))
+ITSELF = Path("self")
+
+
+@dataclass(frozen=True)
+class OnPolicyDistillationConfig(EngineConfig):
+    """Distil a teacher into a policy on the policy's own samples."""
+
+    teacher: Path | None = None
+    """Run folder of the teacher; default: the one of this data. self: the policy, which is shown a right
+    answer of the same group; then a rule has to check the answers."""
+    lesson: str = "{prompt}{answer}\n{prompt}"
+    """What the policy as its own teacher reads in the place of a prompt: {answer} is the right answer."""
+    divergence: Literal["sampled", "full"] = "sampled"
+    """sampled: log q - log p of the token that was drawn. full: the KL over the whole vocabulary."""
+    prompts_per_step: AtLeastOne = 128
+    """Prompts per rollout batch."""
+    group_size: AtLeastOne = 1
+    """Responses per prompt; there is no baseline, so one is enough, but not for a teacher self."""
+    kl_coef: float = 0.0
+    """Must be 0: the KL to the teacher is the whole loss, and there is no reference."""
+    stop_kl: KLLimit | None = None
+    """Must be left out: no KL to a reference is measured in training."""
+
+    @property
+    def taught_by_itself(self) -> bool:
+        """Whether the policy is its own teacher."""
+        return self.teacher == ITSELF
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse_reference("on-policy distillation", self.kl_coef, self.stop_kl)
+        if not self.taught_by_itself:
+            refuse_other_rewards(self.reward, self.reward_model, self.non_finite_reward)
+        elif self.group_size < 2:
+            raise ValueError(
+                f"group_size must be at least 2 with the teacher self, which is shown another answer "
+                f"of the group: got {self.group_size}; add --group-size 8 --prompts-per-step "
+                f"{max(self.prompts_per_step // 8, 1)}"
+            )
+        try:
+            self.lesson.format(prompt="", answer="")
+        except (KeyError, IndexError, ValueError):
+            raise ValueError(
+                f"lesson takes {{prompt}} and {{answer}} alone: {self.lesson!r}"
+            ) from None
+        if "{answer}" not in self.lesson or not self.lesson.endswith("{prompt}"):
+            raise ValueError(
+                f"lesson must hold {{answer}} and end with {{prompt}}: {self.lesson!r}"
+            )
+
+
+# --- the policy as its own teacher ----------------------------------------------------------------
+
+
+def right_answers(right: Tensor, lengths: Tensor, group_size: int) -> list[int | None]:  # line 4
+    """For each row the shortest right answer among the others of its group; None without one.
+
+    right (N,) bool, lengths (N,). Of equally short ones the first. Its own answer shown to it, a right
+    response would teach itself.
+    """
+    chosen: list[int | None] = []
+    for row in range(len(right)):
+        first = row - row % group_size
+        others = [i for i in range(first, first + group_size) if i != row and right[i]]
+        chosen.append(min(others, key=lambda i: int(lengths[i]), default=None))
+    return chosen
+
+
+class Lessons(NamedTuple):
+    """The K responses that have a teacher: their rows (K,), as they were written, and as p reads them.
+
+    Both have the same response tokens and mask, so that what is scored of them is (K, T) alike.
+    """
+
+    rows: Tensor
+    written: Rollout
+    judged: Rollout
+
+
+def lessons(  # line 4
+    config: OnPolicyDistillationConfig,
+    tokenizer: Tokenizer,
+    rollout: Rollout,
+    right: Tensor,  # (N,) bool
+    context: int,
+) -> Lessons:
+    """The policy's own lessons: `judged` has a right answer of the group before each response.
+
+    A row whose group has no other right answer is left out, and one that would not fit the context.
+    """
+    kept: dict[int, list[int]] = {}
+    spans = rollout.sequences.sizes[:, 2].tolist()
+    for row, answer in enumerate(right_answers(right, rollout.lengths, rollout.group_size)):
+        if answer is None:
+            continue
+        prompt, answered = rollout.records[row].prompt, rollout.responses[answer]
+        lesson = tokenizer.encode(config.lesson.format(prompt=prompt, answer=answered))
+        if len(lesson) + spans[row] <= context:
+            kept[row] = lesson
+    rows = torch.tensor(list(kept), dtype=torch.long)
+    written = replace(select_rows(rollout, rows), group_size=1)  # groups are no longer whole
+    if not kept:
+        return Lessons(rows, written, written)
+    judged = join_responses(
+        list(kept.values()), written.response_tokens, written.response_mask, written.has_eos
+    )
+    return Lessons(rows, written, replace(written, sequences=judged))
+
+
+# --- the loss ---------------------------------------------------------------------------------------
+
+
+def distillation_loss(  # lines 7 and 8
+    log_probs: Tensor,  # (n, T)
+    old_log_probs: Tensor,  # (n, T)
+    advantages: Tensor,  # (n, T)
+    token_kl: Tensor | None,  # (n, T), with --divergence full
+    response_mask: Tensor,  # (n, T)
+    *,
+    tokens: int,
+) -> Tensor:
+    """-1/tokens sum_{i,t} (q / q_old) A_t, or the mean of the token KLs, of some rows of a minibatch.
+
+    Both have the gradient of KL(q(.|s_t) || p(.|s_t)) at fixed prefixes s_t, the first on average
+    over the tokens drawn there. `tokens` are those of the whole minibatch.
+    """
+    token_loss = token_kl
+    if token_loss is None:
+        token_loss = clipped_surrogate(log_probs, old_log_probs, advantages, math.inf, math.inf)
+    return token_mean(token_loss, response_mask, denominator=tokens)
+
+
+def train(
+    config: OnPolicyDistillationConfig,
+    policy: GPT,  # line 1
+    tokenizer: Tokenizer,
+    reward_fn: RewardFn,
+    prompts: Sequence[PromptRecord],
+    log: MetricLog,
+    *,
+    validate: Validate | None = None,
+    folder: Path | None = None,
+) -> list[dict[str, Any]]:
+    """Run on-policy distillation, update `policy` in place and return one metrics row a step.
+
+    `reward_fn` brings the teacher (`teacher_reward(config, teacher)`), or with --teacher self the
+    check of the answers. With `validate` its numbers are added every `eval_every` steps; with a
+    folder a resumable state is kept there.
+    """
+    made = made_of(reward_fn)
+    check = made.check if config.taught_by_itself else None
+    teacher = policy if check is not None else made.teacher  # line 1
+    if teacher is None:
+        raise ValueError("reward_fn must bring a teacher, or with --teacher self check the answers")
+    params, optimizer, _, generators, state = set_up(config, policy, folder)
+
+    for step in state.steps_left(config.steps):
+        lr = config.lr * warmed_up(config, step)
+        set_learning_rate(optimizer, lr)
+        clock, meter = Stopwatch(), UpdateMeter()
+        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 2
+        with clock.phase("rollout"), precision(policy.device, config.precision):  # line 3
+            rollout = sample_rollout(
+                policy, tokenizer, records, params, config.group_size, generators["sampling"]
+            )
+        with clock.phase("reward"):
+            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+            rows_taught, written, judged = Lessons(torch.arange(len(rollout)), rollout, rollout)
+            if check is not None:  # line 4
+                rows_taught, written, judged = lessons(
+                    config, tokenizer, rollout, check.correct(rollout), policy.config.context
+                )
+        with clock.phase("score"):
+            old_log_probs = old_policy_log_probs(policy, written, config)  # (K, T)
+            advantages = torch.zeros_like(old_log_probs)
+            if len(written):  # line 5
+                advantages = teacher_rewards(
+                    teacher_log_probs(teacher, judged, config), old_log_probs,
+                    written.response_mask, reverse_kl=True,
+                )  # fmt: skip
+
+        with clock.phase("update"):
+            updates: list[Tensor] = []
+            if len(written):
+                updates = epoch_minibatches(config, len(written), generators["minibatches"])
+            for rows in updates:  # line 6
+                optimizer.zero_grad(set_to_none=True)
+                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
+                for part, batch in micro_batches(written.sequences, rows, config.micro_batch_size):
+                    token_kl = None
+                    with precision(policy.device, config.precision):
+                        if config.divergence == "full":
+                            scores, token_kl = token_scores_and_kl(
+                                policy, teacher, batch, config.temperature,
+                                other_batch=judged.sequences.rows(part) if check is not None else None,
+                            )  # fmt: skip
+                        else:
+                            scores = token_scores(policy, batch, config.temperature)
+                    old, A = old_log_probs[part], advantages[part]
+                    part_loss = distillation_loss(  # line 7
+                        scores.log_probs, old, A, token_kl, batch.response_mask,
+                        tokens=written.tokens_of(rows),
+                    )  # fmt: skip
+                    part_loss.backward()
+                    loss += part_loss.detach()
+                    meter.add_tokens(
+                        scores, old, A, batch, token_kl=-A if token_kl is None else token_kl
+                    )
+                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 8
+                meter.add_update(loss, norm)
+
+        step_batch = None
+        if len(written):
+            paid = rewards[rows_taught.to(rewards.device)]
+            step_batch = StepBatch(meter.acted, written, paid, advantages)
+        row = rollout_metrics(rollout, rewards, old_log_probs, None) | meter.metrics()
+        row |= {"taught_responses": len(written) / len(rollout)}
+        row |= {"non_finite_rewards": non_finite, "lr": lr} | clock.metrics(tokens=rollout.tokens)
+        state.step = step + 1
+        if finish_step(config, state, row, log, (policy, None), validate, folder, step_batch):
+            break
+    return log.rows
+
+
+def teacher_reward(config: OnPolicyDistillationConfig, teacher: GPT) -> TeacherReward:
+    """The teacher; its reward is log p(y) / q(y), which validations report."""
+    return TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
+
+
+def open_teacher_reward(
+    config: OnPolicyDistillationConfig, tokenizer: Tokenizer, device: torch.device
+) -> TeacherReward:
+    """The teacher of the run folder that the flags name."""
+    return teacher_reward(
+        config,
+        open_teacher(config.teacher, tokenizer, device, data=config.data, preset=config.preset),
+    )
+
+
+def require_check(config: OnPolicyDistillationConfig, task: Task) -> dict[str, Any]:
+    """UserError unless a rule says which answers are right, where the policy is its own teacher."""
+    if config.taught_by_itself and made_of(task.reward_fn).check is None:
+        raise UserError(
+            f"--teacher self: the reward is {task.reward_name}, which does not say which answers are "
+            "right: take data whose answers a rule checks, such as --data sums, or another teacher"
+        )
+    return {}
+
+
+ENGINE = Engine(
+    name="on_policy_distillation",
+    box="On-policy distillation",
+    config=OnPolicyDistillationConfig,
+    train=train,
+    presets=PRESETS,
+    learns_from="teacher",
+    groups=False,
+    prepare=require_check,
+    own_reward=lambda config: None if config.taught_by_itself else open_teacher_reward,
+    reference=lambda config: False,
+    needs=lambda config: sampling_needs(config, compares_vocabularies=config.divergence == "full"),
+)
+
+main = partial(run_training, ENGINE)  # config -> run folder
+
+if __name__ == "__main__":
+    run_as_command(ENGINE)

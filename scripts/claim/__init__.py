@@ -1,0 +1,1 @@
+"""Claims of recent papers: README.md says where things are."""

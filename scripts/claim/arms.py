@@ -1,0 +1,175 @@
+"""The runs: how each arm is trained from a seed, and what is kept of it. Claims share them by name.
+
+A run takes the start of its seed and returns a small object of numbers. `rl_arm` makes those of the
+engines that sample: `curve` has the batch's mean reward and entropy of every step, `points` what worlds.py
+measures of the policy every EVERY steps, from the start on.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from claim import worlds
+from data import sums
+from data.records import ResponseRecord
+from gpt import finetuning
+from gpt.corpus import encode_record
+from gpt.generate import SamplingParams
+from gpt.lora import fit_for_training
+from gpt.model import GPT
+from gpt.tokenizer import Tokenizer
+from harness.frozen_copy import frozen_copy
+from harness.metric_log import MetricLog
+from harness.seeds import make_generator
+from rl import grpo_variants_engine
+from rl.batches.rollout import sample_rollout
+from rl.rewards.sources import RewardFn
+
+EVERY = 10  # steps between measured points
+COVARIANT = (
+    0.05  # of a minibatch's tokens: a dozen, where the paper's thousandths are less than one
+)
+TRAINING: dict[str, Any] = dict(
+    data="sums", preset="tiny", steps=60, prompts_per_step=4, group_size=8, minibatches=2, lr=1.5e-4,
+    warmup=5, kl_coef=0.0, stop_kl=None, max_new_tokens=worlds.NEW_TOKENS, eval_every=EVERY,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Arm:
+    """`run(folder of all jobs, seed)` gives the numbers of one run."""
+
+    run: Callable[[Path, int], dict[str, Any]]
+    seconds: float = 15.0  # as forecast, one thread
+    share: int = worlds.SHARE  # percent of worked steps of its start
+
+
+class Points:
+    """What an engine calls to validate: measures the policy and keeps the numbers."""
+
+    def __init__(self, policy: GPT, tokenizer: Tokenizer) -> None:
+        self.start, self.tokenizer = frozen_copy(policy), tokenizer
+        self.before = worlds.some(worlds.sampled(policy, tokenizer))
+        self.kept: list[dict[str, float | None]] = []
+        self(policy, None, 0)
+
+    def __call__(self, policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
+        known = self.start, self.before
+        self.kept.append({"step": step} | worlds.measured(policy, self.tokenizer, known))
+        return {}
+
+
+def rl_run(
+    root: Path,
+    seed: int,
+    *,
+    engine: ModuleType = grpo_variants_engine,
+    reward: RewardFn = worlds.REWARD,
+    share: int = worlds.SHARE,
+    other: int = 0,
+    after: Callable[[GPT, Tokenizer], Mapping[str, Any]] | None = None,
+    **flags: Any,
+) -> dict[str, Any]:
+    """Train a seed's start with an engine; `flags` are its config's, `other` is added to its seed.
+
+    `after` measures more of the policy at the end.
+    """
+    policy, tokenizer = worlds.open_start(root, share, seed)
+    config = engine.ENGINE.config(**TRAINING | {"seed": seed + other} | flags)
+    log, points = MetricLog(config.steps), Points(policy, tokenizer)
+    fit_for_training(config, policy)
+    prompts = sums.prompts("train", 2000)
+    collapsed = ""
+    try:
+        engine.train(config, policy, tokenizer, reward, prompts, log, validate=points)
+    except ValueError as error:  # Diverged
+        collapsed = str(error)
+    curve = {key: [row.get(key) for row in log.rows] for key in ("reward", "entropy")}
+    numbers = {"curve": curve, "points": points.kept, "collapsed": collapsed}
+    return numbers if after is None else numbers | dict(after(policy, tokenizer))
+
+
+def rl_arm(*, seconds: float = 15.0, share: int = worlds.SHARE, **flags: Any) -> Arm:
+    """An arm of `rl_run`."""
+
+    def run(root: Path, seed: int) -> dict[str, Any]:
+        return rl_run(root, seed, share=share, **flags)
+
+    return Arm(run, seconds, share)
+
+
+# --- fine-tuning ----------------------------------------------------------------------------------
+
+FINETUNING: dict[str, Any] = dict(
+    data="sums", steps=60, batch_size=32, lr=1.5e-4, warmup=5, eval_every=10**6
+)
+SFT_EVERY = 6  # steps between measured points: accuracy rises faster than in RL
+DRAWN = 8  # answers of the start to a prompt, of which the right ones are kept
+
+
+class Watched(MetricLog):
+    """A log that measures the model as it is trained, where a loop has no validation of its own."""
+
+    def __init__(self, model: GPT, points: Points) -> None:
+        super().__init__(FINETUNING["steps"])
+        self.model, self.points = model, points
+
+    def write(self, *, step: int, **metrics: Any) -> None:
+        super().write(step=step, **metrics)
+        if step % SFT_EVERY == 0:
+            self.points(self.model, None, step)
+
+
+def oracle_answers(policy: GPT, tokenizer: Tokenizer, seed: int) -> list[ResponseRecord]:
+    """Worked steps without an error, one answer a prompt."""
+    rng, answers = random.Random(seed), []
+    for record in sums.prompts("train", 2000):
+        text = worlds.styled(record, rng, steps=True)
+        while sums.exact_match(record, text, True) == 0:
+            text = worlds.styled(record, rng, steps=True)
+        answers.append(ResponseRecord(record.prompt, text))
+    return answers
+
+
+def own_right_answers(policy: GPT, tokenizer: Tokenizer, seed: int) -> list[ResponseRecord]:
+    """What the start itself answers, where it is right: rejection sampling."""
+    params = SamplingParams(max_new_tokens=worlds.NEW_TOKENS)
+    generator = make_generator(seed, "rejection sampling")
+    records = sums.prompts("train", 1000)
+    rollout = sample_rollout(policy, tokenizer, records, params, DRAWN, generator)
+    right = worlds.REWARD.correct(rollout).tolist()
+    rows = zip(rollout.records, rollout.responses, right, strict=True)
+    return [ResponseRecord(record.prompt, text) for record, text, good in rows if good]
+
+
+def sft_arm(teach: Callable[[GPT, Tokenizer, int], list[ResponseRecord]]) -> Arm:
+    """Fine-tune a seed's start on answers."""
+
+    def run(root: Path, seed: int) -> dict[str, Any]:
+        policy, tokenizer = worlds.open_start(root, worlds.SHARE, seed)
+        examples = [encode_record(record, tokenizer) for record in teach(policy, tokenizer, seed)]
+        log = Watched(policy, Points(policy, tokenizer))
+        config = finetuning.FinetuningConfig(seed=seed, **FINETUNING)
+        finetuning.train(config, policy, examples, [], log, eos_id=tokenizer.eos_id)
+        return {"points": log.points.kept, "examples": len(examples)}
+
+    return Arm(run, seconds=15)
+
+
+ARMS: dict[str, Arm] = {
+    "grpo": rl_arm(),
+    "grpo-twin": rl_arm(other=1000),  # the same start with other samples: a difference of nothing
+    "grpo-long": rl_arm(seconds=45, steps=180, eval_every=180),
+    "grpo-share-3": rl_arm(share=3),
+    "grpo-share-0": rl_arm(share=0),
+    "maxrl": rl_arm(reward_scale="mean", reducer="constant_length_mean"),
+    "kl-cov": rl_arm(kl_cov_share=COVARIANT),
+    "clip-cov": rl_arm(clip_cov_share=COVARIANT),
+    "sft-oracle": sft_arm(oracle_answers),
+    "sft-own": sft_arm(own_right_answers),
+}

@@ -1,0 +1,62 @@
+"""MaxRL keeps pass@k: at equal pass@1 it solves more prompts in 32 tries than GRPO does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from claim.rules import (
+    Claim,
+    Control,
+    Effect,
+    Results,
+    Rule,
+    Run,
+    at_equal_accuracy,
+    draw_points,
+    instead,
+    points,
+)
+
+
+def ahead(key: str) -> Effect:
+    """A number of MaxRL less GRPO's, at equal pass@1."""
+
+    def effect(runs: Mapping[str, Run]) -> float | None:
+        found = at_equal_accuracy(key, runs["maxrl"], runs["grpo"])
+        return None if found is None else found[0] - found[1]
+
+    return effect
+
+
+def last(arm: str, key: str) -> Effect:
+    """A number at the end of an arm's run."""
+    return lambda runs: points(runs[arm], key)[-1]
+
+
+def draw(axis: Any, results: Results) -> None:
+    """pass@32 against pass@1."""
+    draw_points(axis, results, "accuracy", "pass@32")
+    axis.set(xlabel="pass@1", ylabel="pass@32")
+
+
+CLAIM = Claim(
+    name="maxrl",
+    title="MaxRL keeps pass@k",
+    source="2602.02710",
+    says="GRPO's objective is pass@1 alone, and what it gains there it pays for in pass@k. MaxRL's "
+    "advantage (r - mean) / mean ascends a sum of pass@k instead, and is ahead in pass@k at equal pass@1.",
+    counts="Where both have four fifths of the smaller gain in pass@1, MaxRL's pass@32 is above GRPO's.",
+    arms=("grpo", "grpo-twin", "maxrl"),
+    rule=Rule("pass@32 ahead of GRPO", 0.0, ahead("pass@32")),
+    control=Control("GRPO with another seed in the place of MaxRL", instead(maxrl="grpo-twin")),
+    draw=draw,
+    also={
+        "pass@8 ahead of GRPO": ahead("pass@8"),
+        "pass@1 at the end, MaxRL": last("maxrl", "accuracy"),
+        "pass@1 at the end, GRPO": last("grpo", "accuracy"),
+        "pass@32 at the end, MaxRL": last("maxrl", "pass@32"),
+        "pass@32 at the end, GRPO": last("grpo", "pass@32"),
+        "pass@32 of the start": lambda runs: points(runs["grpo"], "pass@32")[0],
+    },
+)

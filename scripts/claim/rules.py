@@ -1,0 +1,175 @@
+"""What a claim is, and how a number per seed becomes held, failed or cannot be told here.
+
+A claim's rule is written before its runs. It reduces the runs of one seed to an effect, and names the
+least effect that would count. Held: the mean over seeds is significantly above it. Failed: significantly
+below it. Anything else cannot be told here, and neither can fewer than five seeds with an effect. The
+p-value is corrected for all claims together. A control puts runs whose answer is known to be no in the
+place of the claim's own: the same rule must not say held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from harness.report.intervals import SIGNIFICANT, at_distance, t_interval
+
+HELD, FAILED, UNTOLD = "held", "failed", "cannot be told here"
+FEWEST = 5  # seeds with an effect; fewer tell nothing
+SHARE_OF_GAIN = 0.8  # of the smallest gain in accuracy: where runs are compared
+LEAST_GAIN = 0.05  # a smaller one is noise
+
+Run = Mapping[str, Any]  # what an arm's job has kept of one seed
+Results = Mapping[str, Mapping[int, Run]]  # arm -> seed -> run
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """An effect over seeds, held against the least that counts."""
+
+    unit: str
+    least: float
+    values: Mapping[int, float]  # seed -> effect
+    mean: float | None  # None of too few seeds
+    low: float | None  # of the 95% interval of the mean
+    high: float | None
+    p: float  # of the mean being the least; two-sided
+    corrected: float  # the same, for all claims together
+
+    @property
+    def beyond(self) -> float:
+        """The mean beyond the least that counts, in half widths of its interval."""
+        if self.mean is None or self.low is None or self.high is None:
+            return 0.0
+        return (self.mean - self.least) / max((self.high - self.low) / 2, 1e-12)
+
+    @property
+    def word(self) -> str:
+        """held, failed or cannot be told here."""
+        if self.corrected >= SIGNIFICANT:
+            return UNTOLD
+        return HELD if self.beyond > 0 else FAILED
+
+    def after(self, corrected: float) -> Verdict:
+        """The same with a corrected p-value."""
+        return replace(self, corrected=corrected)
+
+
+Effect = Callable[[Mapping[str, Run]], float | None]  # of the runs of one seed, by arm
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An effect per seed, None where a seed has none, and the least that counts."""
+
+    unit: str
+    least: float
+    effect: Effect
+
+    def __call__(self, results: Results) -> Verdict:
+        values = of_seeds(results, self.effect)
+        if len(values) < FEWEST:
+            return Verdict(self.unit, self.least, values, None, None, None, 1.0, 1.0)
+        found = t_interval(list(values.values()))
+        p = t_interval([value - self.least for value in values.values()])["p"]
+        ends = found["mean"], found["low"], found["high"]
+        return Verdict(self.unit, self.least, values, *ends, p, p)
+
+
+@dataclass(frozen=True)
+class Weakest:
+    """Several rules that must all hold: the verdict is that of the one that is furthest from it.
+
+    All hold if it does. That one of so many failed is told by chance more often: its p is multiplied.
+    """
+
+    rules: tuple[Rule, ...]
+
+    def __call__(self, results: Results) -> Verdict:
+        verdict = min((rule(results) for rule in self.rules), key=lambda found: found.beyond)
+        p = min(verdict.p * len(self.rules), 1.0) if verdict.beyond < 0 else verdict.p
+        return replace(verdict, p=p, corrected=p)
+
+
+@dataclass(frozen=True)
+class Control:
+    """Runs whose answer is known to be no, in the place of the claim's: `swap(results)`."""
+
+    title: str
+    swap: Callable[[Results], Results]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim: whose, what would count, and everything that decides it."""
+
+    name: str
+    title: str  # the claim as a sentence
+    source: str  # arXiv's number, or who said it
+    says: str  # what the paper claims, and where
+    counts: str  # what would count here, in words
+    arms: tuple[str, ...]
+    rule: Rule | Weakest
+    control: Control
+    draw: Callable[[Any, Results], None]  # on matplotlib's axes
+    also: Mapping[str, Effect]  # other numbers of the page, by their names: they decide nothing
+
+
+# --- what rules are made of -----------------------------------------------------------------------
+
+
+def of_seeds(results: Results, effect: Effect) -> dict[int, float]:
+    """An effect of each seed that every arm has."""
+    seeds = sorted(set.intersection(*(set(runs) for runs in results.values())))
+    found = {seed: effect({arm: runs[seed] for arm, runs in results.items()}) for seed in seeds}
+    return {seed: value for seed, value in found.items() if value is not None}
+
+
+def shifted(runs: Mapping[int, Run]) -> dict[int, Run]:
+    """Every seed with the run of the next one: a null comparison of an arm with itself."""
+    seeds = sorted(runs)
+    return {seed: runs[seeds[(i + 1) % len(seeds)]] for i, seed in enumerate(seeds)}
+
+
+def instead(**arms: str) -> Callable[[Results], Results]:
+    """A swap: the runs of one arm in the place of another's ("_" stands for "-")."""
+    places = {arm.replace("_", "-"): by for arm, by in arms.items()}
+    return lambda results: {**results, **{arm: results[by] for arm, by in places.items()}}
+
+
+def points(run: Run, key: str) -> list[float]:
+    """One number of every measured point of a run."""
+    return [point[key] for point in run["points"]]
+
+
+def where(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None:
+    """y where a run first reaches x, linear between its points; None where it never does."""
+    found = at_distance(np.array(xs, float), np.array(ys, float), x)
+    return None if found is None else float(found)
+
+
+def at_equal_accuracy(key: str, *runs: Run) -> list[float] | None:
+    """A number of each run where all first reach one accuracy; None where one of them gains too little.
+
+    They share a start. The accuracy is SHARE_OF_GAIN of the way to what the worst of them reaches.
+    """
+    curves = [points(run, "accuracy") for run in runs]
+    begin, gain = curves[0][0], min(max(curve) - curve[0] for curve in curves)
+    if gain < LEAST_GAIN:
+        return None
+    level = begin + SHARE_OF_GAIN * gain
+    found = [where(c, points(run, key), level) for c, run in zip(curves, runs, strict=True)]
+    return [value for value in found if value is not None]
+
+
+def draw_points(axis: Any, results: Results, x: str, y: str) -> None:
+    """A line a run, from its measured points; a colour an arm."""
+    for number, (arm, runs) in enumerate(results.items()):
+        for seed, run in runs.items():
+            label = arm if seed == min(runs) else None
+            xs, ys = points(run, x), points(run, y)
+            axis.plot(xs, ys, ".-", color=f"C{number}", label=label, linewidth=1, markersize=4)
+    axis.legend(fontsize=8)

@@ -1,0 +1,129 @@
+"""ScaleRL: reward over compute is a sigmoid, which a third of a run is enough to extrapolate."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from claim.rules import Claim, Control, Effect, Results, Rule, Run, Weakest
+
+Array = NDArray[np.float64]
+SHARE = 3  # a fit sees one part of so many
+END = 30  # batches at the end whose mean reward is predicted
+LAST = 15  # batches whose mean a constant goes on with
+EXPONENTS = np.geomspace(0.25, 4, 17)
+MIDDLES = np.geomspace(2, 2000, 31)
+
+
+def best_line(shapes: Sequence[Array], rewards: Array, begin: float) -> tuple[int, float]:
+    """Which shape g (steps,), 0 to 1, fits begin + (A - begin) g best, and its A in begin..1."""
+    errors, tops = [], []
+    for shape in shapes:
+        top = begin + float(shape @ (rewards - begin) / (shape @ shape))
+        tops.append(min(max(top, begin), 1.0))
+        errors.append(float(np.square(begin + (tops[-1] - begin) * shape - rewards).sum()))
+    place = int(np.argmin(errors))
+    return place, tops[place]
+
+
+def sigmoid(rewards: Array, steps: Array, begin: float) -> Array:
+    """R = R0 + (A - R0) / (1 + (C_mid / C)^B), its A, B, C_mid by least squares; at `steps`."""
+    shapes = [lambda C, B=B, M=M: 1 / (1 + (M / C) ** B) for B in EXPONENTS for M in MIDDLES]
+    seen = np.arange(1.0, len(rewards) + 1)
+    place, top = best_line([shape(seen) for shape in shapes], rewards, begin)
+    return begin + (top - begin) * shapes[place](steps)
+
+
+def power_law(rewards: Array, steps: Array, begin: float) -> Array:
+    """R = A - D / C^B, its A <= 1, D >= 0 and B by least squares; at `steps`."""
+    best: tuple[float, Array] | None = None
+    seen = np.arange(1.0, len(rewards) + 1)
+    for B in EXPONENTS:
+        shape = seen**-B
+        D = max(-float(np.cov(shape, rewards)[0, 1] / np.var(shape, ddof=1)), 0.0)
+        A = min(float(rewards.mean() + D * shape.mean()), 1.0)
+        error = float(np.square(A - D * shape - rewards).sum())
+        if best is None or error < best[0]:
+            best = error, A - D * steps**-B
+    assert best is not None
+    return best[1]
+
+
+def constant(rewards: Array, steps: Array, begin: float) -> Array:
+    """The mean of the last batches that were seen."""
+    return np.full_like(steps, rewards[-LAST:].mean())
+
+
+Forecast = Callable[[Array, Array, float], Array]
+
+
+def error(run: Run, forecast: Forecast) -> float:
+    """|predicted - actual| mean reward of the last batches, from the first third of the run."""
+    rewards, begin = np.array(run["curve"]["reward"]), run["points"][0]["accuracy"]
+    steps = np.arange(len(rewards) - END + 1.0, len(rewards) + 1)
+    predicted = forecast(rewards[: len(rewards) // SHARE], steps, begin)
+    return abs(float(predicted.mean() - rewards[-END:].mean()))
+
+
+def saved(rival: Forecast) -> Effect:
+    """How much smaller the sigmoid's error is than a rival's."""
+
+    def effect(runs: Mapping[str, Run]) -> float:
+        return error(runs["grpo-long"], rival) - error(runs["grpo-long"], sigmoid)
+
+    return effect
+
+
+def without_time(results: Results) -> Results:
+    """The batches in random order, where a run is a constant and nothing else."""
+    shuffled = {}
+    for seed, run in results["grpo-long"].items():
+        rewards = list(run["curve"]["reward"])
+        random.Random(seed).shuffle(rewards)
+        begin = {"accuracy": sum(rewards) / len(rewards)}
+        shuffled[seed] = {"curve": {"reward": rewards}, "points": [begin]}
+    return {"grpo-long": shuffled}
+
+
+def draw(axis: Any, results: Results) -> None:
+    """The first seed's run, what is fitted to its first third, and where it ended."""
+    run = results["grpo-long"][min(results["grpo-long"])]
+    rewards = np.array(run["curve"]["reward"])
+    steps, seen = np.arange(1.0, len(rewards) + 1), len(rewards) // SHARE
+    axis.plot(steps, rewards, ".", color="lightgray", label="mean reward of a batch")
+    axis.axvline(seen, color="black", linewidth=0.8)
+    for forecast in (sigmoid, power_law, constant):
+        drawn = forecast(rewards[:seen], steps, run["points"][0]["accuracy"])
+        axis.plot(steps, drawn, label=forecast.__name__.replace("_", " "))
+    axis.hlines(rewards[-END:].mean(), len(steps) - END, len(steps), "black", label="actual end")
+    axis.set(xlabel="batches", ylabel="reward", ylim=(0, 1.02))
+    axis.legend(fontsize=7)
+
+
+CLAIM = Claim(
+    name="sigmoid",
+    title="Reward over compute is a sigmoid that can be extrapolated",
+    source="2510.13786",
+    says="The reward of a run against its compute is R0 + (A - R0) / (1 + (C_mid / C)^B); fitted early it "
+    "predicts the end, more reliably than a power law does.",
+    counts="Fitted to the first third of a long GRPO run, the sigmoid predicts the reward of its last "
+    "batches with a smaller error than a power law, and than a constant at the last value seen.",
+    arms=("grpo-long",),
+    rule=Weakest(
+        (
+            Rule("smaller error than the power law's", 0.0, saved(power_law)),
+            Rule("smaller error than the constant's", 0.0, saved(constant)),
+        )
+    ),
+    control=Control("the batches of each run in random order", without_time),
+    draw=draw,
+    also={
+        "error of the sigmoid": lambda runs: error(runs["grpo-long"], sigmoid),
+        "error of the power law": lambda runs: error(runs["grpo-long"], power_law),
+        "error of the constant": lambda runs: error(runs["grpo-long"], constant),
+    },
+)

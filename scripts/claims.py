@@ -1,0 +1,338 @@
+"""Ten claims of recent papers, each tested in minutes: docs/claims.md's verdicts, numbers and figures.
+
+    python scripts/claims.py                  all that is missing; Ctrl-C and the same again goes on
+    python scripts/claims.py razor entropy    two of them, and the runs that they need
+    python scripts/claims.py razor --again    its runs with new seeds
+    python scripts/claims.py --pages          tables, JSON and figures from what is recorded
+
+A job is one run: an arm of claim/arms.py and a seed, or the start that it needs; its numbers are one file
+under --out. Claims share arms. Every claim is a file of claim/, whose rule was written before its runs.
+"""
+
+from __future__ import annotations
+
+import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+
+import importlib
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from claim import worlds
+from claim.arms_more import ARMS
+from claim.figures import at_a_glance
+from claim.rules import HELD, Claim, Results, Verdict, of_seeds
+from studies.runner import Clock, Job, is_done, left_to_do, run_itself, run_piece, work
+
+from harness.command_line import command_name, run_script, show_help
+from harness.errors import UserError
+from harness.files import read_object, save_figure, write_json, write_text
+from harness.flag_ranges import AtLeastOne
+from harness.paths import REPOSITORY, RUNS
+from harness.report.intervals import holm, t_interval
+
+NUMBERS = "numbers.json"  # of a job
+AGAIN = 100  # the first seed of a rerun
+DOCS = REPOSITORY / "docs"
+FRAMEWORK = ("__init__", "arms", "arms_more", "figures", "rules", "worlds")  # of claim/: no claims
+DIGITS = 4  # significant ones of recorded numbers
+
+
+@dataclass(frozen=True)
+class ClaimsConfig:
+    """Claims tested in minutes."""
+
+    names: tuple[str, ...]
+    """Which claims; by default all of them."""
+    seeds: AtLeastOne = 6
+    """Runs of each arm."""
+    again: bool = False
+    """New seeds, beside the first ones."""
+    processes: AtLeastOne = 1
+    """Runs at a time, each on one thread."""
+    pages: bool = False
+    """Start nothing: write the pages from docs/claims.json and the jobs that are there."""
+    work: str = ""
+    """Do this job alone: what --processes starts."""
+    out: Path = RUNS / "claims"
+    """Where jobs are kept."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+
+def claims() -> dict[str, Claim]:
+    """All claims by name."""
+    names = sorted(path.stem for path in (REPOSITORY / "scripts" / "claim").glob("*.py"))
+    found = [importlib.import_module(f"claim.{n}").CLAIM for n in names if n not in FRAMEWORK]
+    return {claim.name: claim for claim in found}
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+def jobs(chosen: Mapping[str, Claim], seeds: Sequence[int]) -> dict[str, Job]:
+    """The starts and runs of some claims, seed by seed: an interrupted study has whole seeds."""
+    listed: dict[str, Job] = {}
+    arms = {arm: None for claim in chosen.values() for arm in claim.arms}
+    for seed in seeds:
+        for arm in arms:
+            share = ARMS[arm].share
+            start = worlds.start_name(share, seed)
+            given = {"share": share, "seed": seed}
+            listed.setdefault(start, Job(start, "start", given, seconds=30))
+            of = frozenset(claim.name for claim in chosen.values() if arm in claim.arms)
+            job = Job(
+                f"{arm}-{seed}", arm, {"seed": seed}, (start,), seconds=ARMS[arm].seconds, parts=of
+            )
+            listed[job.name] = job
+    return listed
+
+
+def stage(root: Path, job: Job, folder: Path) -> None:
+    """Do a job and keep its numbers."""
+    torch.set_num_threads(1)
+    begin = time.process_time()
+    if job.stage == "start":
+        numbers = worlds.make_start(folder, **job.arguments)
+    else:
+        numbers = ARMS[job.stage].run(root, **job.arguments)
+    seconds = time.process_time() - begin
+    write_json(folder / NUMBERS, rounded(numbers) | {"seconds": round(seconds, 1)})
+
+
+def run_all(config: ClaimsConfig, chosen: Mapping[str, Claim]) -> None:
+    """Every job that is not done, so many at a time."""
+    first = AGAIN if config.again else 0
+    listed = jobs(chosen, range(first, first + config.seeds))
+
+    def run(job: Job) -> float:
+        begin = time.perf_counter()
+        if config.processes > 1:
+            flags = ["--again"] * config.again + ["--seeds", str(config.seeds)]
+            return run_itself("claims.py", job, config.out, flags)
+        work(job, config.out, partial(stage, config.out, job))
+        return time.perf_counter() - begin
+
+    if config.work:
+        run(listed[config.work])
+        return
+    todo = left_to_do(listed, config.out, list(chosen), "")
+    run_piece(todo, run, Clock(config.out, listed), at_a_time=config.processes)
+
+
+def rounded(value: Any) -> Any:
+    """Numbers to DIGITS significant digits, everywhere inside."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, Mapping):
+        return {key: rounded(inner) for key, inner in value.items()}
+    return [rounded(inner) for inner in value] if isinstance(value, list) else value
+
+
+# --- the recording --------------------------------------------------------------------------------
+
+
+def gathered(root: Path, docs: Path) -> dict[str, dict[int, Any]]:
+    """Arm (or start-SHARE) -> seed -> numbers: those of docs/claims.json and of the jobs that are done."""
+    path = docs / "claims.json"
+    kept = read_object(path)["results"] if path.exists() else {}
+    results = {
+        arm: {int(seed): by_point(run) for seed, run in runs.items()} for arm, runs in kept.items()
+    }
+    for file in sorted(root.glob(f"*/{NUMBERS}")):
+        arm, _, seed = file.parent.name.rpartition("-")
+        if is_done(root, file.parent.name):
+            results.setdefault(arm, {})[int(seed)] = read_object(file)
+    return results
+
+
+def by_key(run: Mapping[str, Any]) -> dict[str, Any]:
+    """A run as docs/claims.json has it: its points as one list a number."""
+    if "points" not in run:
+        return dict(run)
+    return {**run, "points": {key: [p[key] for p in run["points"]] for key in run["points"][0]}}
+
+
+def by_point(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The opposite."""
+    if "points" not in run:
+        return dict(run)
+    rows = zip(*run["points"].values(), strict=True)
+    return {**run, "points": [dict(zip(run["points"], row, strict=True)) for row in rows]}
+
+
+def part(results: Results, claim: Claim, *, again: bool = False) -> dict[str, dict[int, Any]]:
+    """The runs of a claim's arms: the first seeds, or those of the rerun."""
+    return {
+        arm: {seed: run for seed, run in results[arm].items() if (seed >= AGAIN) == again}
+        for arm in claim.arms
+    }
+
+
+def judged(results: Results, listed: Mapping[str, Claim]) -> dict[str, dict[str, Any]]:
+    """The verdict of every claim whose arms have run, with its control, its rerun and other numbers."""
+    ready = {name: claim for name, claim in listed.items() if set(claim.arms) <= set(results)}
+    first = {name: claim.rule(part(results, claim)) for name, claim in ready.items()}
+    corrected = holm({name: verdict.p for name, verdict in first.items()})
+    return {
+        name: described(claim, first[name].after(corrected[name]), results)
+        for name, claim in ready.items()
+    }
+
+
+def described(claim: Claim, verdict: Verdict, results: Results) -> dict[str, Any]:
+    """What the page says of one claim."""
+    runs, again = part(results, claim), part(results, claim, again=True)
+    control = claim.rule(claim.control.swap(runs))
+    others = {name: of_seeds(runs, effect) for name, effect in claim.also.items()}
+    record = {
+        "title": claim.title, "source": claim.source, "says": claim.says, "counts": claim.counts,
+        **told(verdict), "minutes": minutes(claim, results),
+        "control": {"title": claim.control.title, **told(control), "passed": control.word != HELD},
+        "also": {name: t_interval(list(v.values())) for name, v in others.items() if len(v) > 1},
+    }  # fmt: skip
+    if all(again.values()):
+        record["again"] = repeated(verdict, claim.rule(again))
+    return record
+
+
+def told(verdict: Verdict) -> dict[str, Any]:
+    """A verdict as JSON."""
+    more = {"beyond": verdict.beyond, "verdict": verdict.word}
+    return rounded(vars(verdict) | more)
+
+
+def repeated(first: Verdict, new: Verdict) -> dict[str, Any]:
+    """A rerun, and whether its mean lies in the interval of the first runs."""
+    means = first.low, new.mean, first.high
+    inside = None not in means and means == tuple(sorted(means))  # type: ignore[type-var]
+    return told(new) | {"inside": inside}
+
+
+def minutes(claim: Claim, results: Results) -> float:
+    """Of one core, for the first seeds of a claim's arms with their starts."""
+    arms = {*claim.arms, *(f"start-{ARMS[arm].share}" for arm in claim.arms)}
+    runs = [run for arm in arms for seed, run in results.get(arm, {}).items() if seed < AGAIN]
+    return round(sum(run["seconds"] for run in runs) / 60, 1)
+
+
+# --- the page -------------------------------------------------------------------------------------
+
+
+def number(record: Mapping[str, Any]) -> str:
+    """+0.12 (+0.03 to +0.21): a mean with its 95% interval."""
+    if record["mean"] is None:
+        return "too few seeds have one"
+    return f"{record['mean']:+.3g} ({record['low']:+.3g} to {record['high']:+.3g})"
+
+
+def row(*cells: object) -> str:
+    """A row of a table; a | inside, as in KL(a || b), ends no cell."""
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def glance(records: Mapping[str, Mapping[str, Any]]) -> str:
+    """The table on top: one row a claim."""
+    lines = [
+        "| claim | verdict | effect | would have to exceed | p | control | minutes |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, record in records.items():
+        control = (
+            "no, as it must" if record["control"]["passed"] else "**held: the rule is broken**"
+        )
+        lines.append(
+            row(
+                f"[{record['title']}](#{name.replace('_', '-')})", f"**{record['verdict']}**",
+                f"{number(record)} {record['unit']}", f"{record['least']:g}",
+                f"{record['corrected']:.2g}", control, f"{record['minutes']:g}",
+            )
+        )  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def cited(source: str) -> str:
+    """A link for arXiv's numbers, other sources as they are."""
+    number_of = re.fullmatch(r"\d{4}\.\d{5}", source)
+    return f"[{source}](https://arxiv.org/abs/{source})" if number_of else source
+
+
+def section(name: str, record: Mapping[str, Any]) -> str:
+    """The claim, what would count, the numbers and the figure."""
+    control = record["control"]
+    lines = [
+        f"**The claim** ({cited(record['source'])}): {record['says']}", "",
+        f"**What would count here.** {record['counts']}", "",
+        "| what | mean over seeds, 95% interval | seeds |", "|---|---|---|",
+        row(f"**{record['unit']}**", f"{number(record)}: **{record['verdict']}**", len(record["values"])),
+        row(f"control: {control['title']}", f"{number(control)}: {control['verdict']}",
+            len(control["values"])),
+    ]  # fmt: skip
+    if "again" in record:
+        again = record["again"]
+        inside = (
+            "inside the first interval" if again["inside"] else "**outside the first interval**"
+        )
+        lines.append(
+            row("again, with new seeds", f"{number(again)}: {inside}", len(again["values"]))
+        )
+    lines += [row(what, number(values), "") for what, values in record["also"].items()]
+    return "\n".join([*lines, "", f"![{record['title']}](claims/{name}.png)"]) + "\n"
+
+
+def write_pages(config: ClaimsConfig, docs: Path = DOCS) -> None:
+    """docs/claims.json, the figures, and the tables between the marks of docs/claims.md."""
+    import matplotlib.pyplot as plt
+
+    listed, results = claims(), gathered(config.out, docs)
+    records = judged(results, listed)
+    if not records:
+        return
+    runs = {arm: {seed: by_key(run) for seed, run in of.items()} for arm, of in results.items()}
+    recording = {"claims": records, "results": runs}
+    write_text(docs / "claims.json", json.dumps(recording, separators=(",", ":")) + "\n")
+    for name in records:
+        figure, axis = plt.subplots(figsize=(6, 3.6))
+        listed[name].draw(axis, part(results, listed[name]))
+        figure.tight_layout()
+        save_figure(figure, docs / "claims" / f"{name}.png")
+        plt.close(figure)
+    at_a_glance(records, docs / "claims.png")
+    if (docs / "claims.md").exists():
+        text = (docs / "claims.md").read_text("utf-8")
+        write_text(docs / "claims.md", with_tables(text, records))
+
+
+def with_tables(text: str, records: Mapping[str, Mapping[str, Any]]) -> str:
+    """The page with its tables between `<!-- NAME -->` and `<!-- end of NAME -->`."""
+    tables = {"verdicts": glance(records)} | {name: section(name, r) for name, r in records.items()}
+    for name, table in tables.items():
+        between = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->)", re.DOTALL)
+        text = between.sub(table.replace("\\", r"\\"), text)
+    return text
+
+
+def main(config: ClaimsConfig) -> None:
+    """Run what is missing, then write the pages."""
+    listed = claims()
+    unknown = [name for name in config.names if name not in listed]
+    if unknown:
+        raise UserError(f"there is no claim {unknown[0]!r}: choose among {', '.join(listed)}")
+    if not config.pages:
+        run_all(config, {name: listed[name] for name in config.names or listed})
+    if not config.work:
+        write_pages(config)
+
+
+if __name__ == "__main__":
+    import tyro
+
+    show_help(ClaimsConfig, arguments="NAMES ...")
+    settings = (tyro.conf.PositionalRequiredArgs,)
+    run_script(main, tyro.cli(ClaimsConfig, prog=command_name(), config=settings))

@@ -1,0 +1,288 @@
+"""On-policy distillation: the expected gradient and what it lacks; the policy as its own teacher."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from engines import (
+    LETTERS,
+    PROMPTS,
+    SHARP_TEACHER,
+    Noted,
+    after,
+    assert_gradient,
+    engine_named,
+    flat_gradient,
+    language,
+    small_gpt,
+    tiny_gpt,
+    tokens_of,
+    weights,
+)
+
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_log_probs, token_scores_and_kl
+from gpt.model import GPT
+from harness.errors import UserError
+from rl import on_policy_distillation_engine
+from rl.batches.rollout import Rollout, sample_rollout
+from rl.kd_grpo_engine import KDGRPOConfig, kd_grpo_loss
+from rl.on_policy_distillation_engine import (
+    distillation_loss,
+    lessons,
+    require_check,
+    right_answers,
+)
+from rl.rewards.sources import made_of
+from rl.rewards.teacher_reward import teacher_log_probs
+from rl.rewards.verifiable import VerifiableReward
+from rl.training.evaluation import evaluate
+from rl.training.open_task import Task
+
+CONTRACT = {
+    "forms": {"sampled": {}, "full": {"divergence": "full"}},
+    "headings": ("On-policy distillation",),
+    "absent": {
+        "kl": "there is no reference",
+        "kl_k3": "there is no reference",
+        "kl_coef": "there is no reference",
+    },
+    "skips": {
+        "centred_advantages_make_a_loss_of_zero": "advantages are minus a KL, and not centred",
+        "with_adapters_the_reference_is_the_base": "there is no reference",
+        "without_a_kl_no_reference_is_asked": "there is no reference",
+        "the_reference_matters_where_it_is_asked": "there is no reference",
+        "stop_kl_ends_the_run_with_a_validation": "there is no reference, and --stop-kl is refused",
+        "the_adaptive_controller_moves_the_penalty": "there is no penalty",
+        "a_stronger_kl_penalty_stays_nearer": "there is no penalty",
+        "a_broken_reward_is_replaced_and_counted": "--non-finite-reward is refused: own file",
+        "minibatches_keep_groups_together": "there are no groups: rows are shuffled one by one",
+        "a_constant_reward_teaches_nothing": "a teacher's reward differs between responses",
+        "a_toy_reward_is_learned_and_its_negative_unlearned": "the teacher is the reward: own file",
+    },
+}
+ENGINE = engine_named("on_policy_distillation")
+CONFIG, run = ENGINE.config, ENGINE.run
+CHECK = VerifiableReward(lambda record, text, ended: float(bool({*"abc"} & {*text})), "has a to c")
+SELF = replace(
+    CONFIG,
+    teacher=on_policy_distillation_engine.ITSELF,
+    lesson="{answer}{prompt}{prompt}",
+    group_size=4,
+    prompts_per_step=4,
+)
+
+# Over every response of a tiny language
+
+
+def test_the_expected_gradient_is_that_of_the_token_kls_and_lacks_what_a_token_changes_later():
+    """To 1e-12, of both divergences; MiniLLM's and KD-GRPO's is that of the KL of responses.
+
+    The difference of the two is MiniLLM's long part. It is 0 for responses of one token alone.
+    """
+    for length in (1, 3):
+        models = {
+            name: tiny_gpt(0) for name in ("fixed", "responses", "full", "sampled", "kd", "long")
+        }
+        teacher, batch = tiny_gpt(1), language(length)
+        mask = batch.response_mask
+        with torch.no_grad():
+            log_p, old = (token_log_probs(model, batch) for model in (teacher, tiny_gpt(0)))
+        chance = old.sum(1).exp()[:, None]  # of a response
+        log_q = {name: token_log_probs(model, batch) for name, model in models.items()}
+
+        fixed = torch.zeros(())  # a prefix is as likely as its student made it, and stays that
+        for i, n in enumerate(mask.sum(1).tolist()):
+            row = batch.tokens[i : i + 1, : 2 + n]
+            q, p = (m(row)[0, 1:-1].log_softmax(-1) for m in (models["fixed"], teacher))
+            fixed = fixed + chance[i, 0] * (q.exp() * (q - p)).sum()
+        fixed.backward()
+        own = log_q["responses"].sum(1)
+        (own.exp() * (own - log_p.sum(1))).sum().backward()
+
+        _, kl = token_scores_and_kl(models["full"], teacher, batch)
+        nothing = torch.zeros_like(old)
+        distillation_loss(nothing, nothing, nothing, chance * kl, mask, tokens=1).backward()
+        A = chance * (log_p - old)
+        distillation_loss(log_q["sampled"], old, A, None, mask, tokens=1).backward()
+        config = KDGRPOConfig(policy_loss="reinforce")
+        reward = chance * (log_p - old).sum(1, keepdim=True)
+        kd_grpo_loss(config, log_q["kd"], old, None, reward, mask, kl_coef=0.0, rows=1).backward()
+        (-chance * after(log_p - old, mask) * log_q["long"]).sum().backward()
+
+        found = {name: flat_gradient(model) for name, model in models.items()}
+        exactly = dict(rtol=0, atol=1e-12)
+        torch.testing.assert_close(found["sampled"], found["fixed"], **exactly)
+        torch.testing.assert_close(found["full"], found["fixed"], **exactly)
+        torch.testing.assert_close(found["kd"], found["responses"], **exactly)
+        torch.testing.assert_close(found["fixed"] + found["long"], found["responses"], **exactly)
+        assert float(found["fixed"].abs().max()) > 0.05
+        assert (float(found["long"].abs().max()) > 0.02) == (length > 1)
+
+
+# The loss and the first step
+
+
+def test_the_loss_by_hand():
+    """Ratios 2, 1 and 0.5, A = 0.5, -1 and 2, and padding; with full the KLs alone."""
+    ratio = torch.tensor([[2.0, 1.0], [0.5, 9.0]])
+    A, old = torch.tensor([[0.5, -1.0], [2.0, 9.0]]), torch.full((2, 2), -1.0)
+    mask = torch.tensor([[True, True], [True, False]])
+    loss = distillation_loss(old + ratio.log(), old, A, None, mask, tokens=5)
+    assert float(loss) == pytest.approx(-(1.0 - 1.0 + 1.0) / 5)
+    kl = torch.tensor([[0.3, 0.2], [0.1, 9.0]])
+    assert float(distillation_loss(old, old, A, kl, mask, tokens=5)) == pytest.approx(0.6 / 5)
+
+
+def first_gradient(
+    policy: GPT, teacher: GPT, rows: list[tuple[list[int], list[int], list[int]]], divergence: str
+) -> torch.Tensor:
+    """Of rows (prompt, response, what the teacher reads), unpadded, by loops over tokens."""
+    policy, total = copy.deepcopy(policy), torch.zeros(())
+    for prompt, response, read in rows:
+        log_q = policy(torch.tensor([prompt + response]))[0].log_softmax(-1)
+        with torch.no_grad():
+            log_p = teacher(torch.tensor([read + response]))[0].log_softmax(-1)
+        for t, token in enumerate(response):
+            q, p = log_q[len(prompt) - 1 + t], log_p[len(read) - 1 + t]
+            if divergence == "full":
+                total = total + (q.exp() * (q - p)).sum()
+            else:
+                total = total - float(p[token] - q[token].detach()) * q[token]
+    (total / sum(len(response) for _, response, _ in rows)).backward()
+    return flat_gradient(policy)
+
+
+@pytest.mark.parametrize("divergence", ["sampled", "full"])
+def test_the_first_gradient_by_loops(monkeypatch, gradients, divergence):
+    seen = spied(monkeypatch)
+    start = small_gpt()
+    (row,) = run(copy.deepcopy(start), steps=1, divergence=divergence)
+    (rollout,) = seen
+    assert len(set(rollout.lengths.tolist())) > 2 and row["taught_responses"] == 1
+    rows = [(*tokens_of(rollout, i), tokens_of(rollout, i)[0]) for i in range(len(rollout))]
+    assert_gradient(gradients[0], first_gradient(start, SHARP_TEACHER, rows, divergence))
+
+
+def spied(monkeypatch) -> list[Rollout]:
+    """Every rollout of the engine."""
+    seen: list[Rollout] = []
+    real = on_policy_distillation_engine.sample_rollout
+
+    def spy(*args, **options):
+        seen.append(real(*args, **options))
+        return seen[-1]
+
+    monkeypatch.setattr(on_policy_distillation_engine, "sample_rollout", spy)
+    return seen
+
+
+# The policy as its own teacher
+
+
+def test_a_right_answer_is_another_one_of_the_group_and_the_shortest():
+    right = torch.tensor([1, 1, 0, 1, 0, 0, 1, 0, 0, 0, 0, 0]).bool()
+    lengths = torch.tensor([5, 3, 1, 3, 2, 2, 9, 2, 1, 1, 1, 1])
+    assert right_answers(right, lengths, 4) == [1, 3, 1, 1, 6, 6, None, 6, *[None] * 4]
+
+
+def by_hand(rollout: Rollout, right: list[bool]) -> dict[int, tuple[list[int], ...]]:
+    """Row -> (prompt, response, lesson), by loops over the group and over letters."""
+    found = {}
+    for i in range(len(rollout)):
+        first = i // 4 * 4
+        others = [j for j in range(first, first + 4) if j != i and right[j]]
+        if others:
+            answer = sorted(others, key=lambda j: (len(tokens_of(rollout, j)[1]), j))[0]
+            prompt, response = tokens_of(rollout, i)
+            letters = [t for t in tokens_of(rollout, answer)[1] if t != LETTERS.eos_id]
+            found[i] = prompt, response, letters + prompt + prompt
+    return found
+
+
+def test_the_teacher_scores_the_same_tokens_behind_the_lesson():
+    """Against an unpadded forward of each row; a lesson that does not fit the context is left out."""
+    policy = small_gpt(context=32, sharpness=6.0)
+    params = SamplingParams(max_new_tokens=8)
+    rollout = sample_rollout(policy, LETTERS, PROMPTS, params, 4, torch.Generator().manual_seed(1))
+    right = made_of(CHECK).check.correct(rollout)
+    expected = by_hand(rollout, right.tolist())
+    rows, written, judged = lessons(SELF, LETTERS, rollout, right, 32)
+    assert rows.tolist() == list(expected) and 8 < len(rows) < 32
+    assert torch.equal(written.response_tokens, judged.response_tokens)
+    assert torch.equal(written.response_mask, judged.response_mask)
+    found = teacher_log_probs(policy, judged, SELF)
+    for k, (_, response, lesson) in enumerate(expected.values()):
+        with torch.no_grad():
+            log_p = policy(torch.tensor([lesson + response]))[0].log_softmax(-1)
+        chosen = [float(log_p[len(lesson) - 1 + t, token]) for t, token in enumerate(response)]
+        assert found[k, : len(response)].tolist() == pytest.approx(chosen, abs=1e-4)
+        assert not found[k, len(response) :].any()
+    sizes = {i: len(lesson + response) for i, (_, response, lesson) in expected.items()}
+    room = sorted(sizes.values())[len(sizes) // 2]
+    fits = [i for i, size in sizes.items() if size <= room]
+    assert lessons(SELF, LETTERS, rollout, right, room).rows.tolist() == fits
+    assert 0 < len(fits) < len(expected)
+
+
+@pytest.mark.parametrize("divergence", ["sampled", "full"])
+def test_the_first_gradient_of_a_policy_that_teaches_itself(gradients, divergence):
+    """No gradient flows through the teacher, and rows without one play no part."""
+    start, reward = small_gpt(context=32, sharpness=6.0), Noted(CHECK)
+    reward.made_of = made_of(CHECK)
+    options = dict(teacher=SELF.teacher, lesson=SELF.lesson, group_size=4, prompts_per_step=4)
+    options |= dict(divergence=divergence, micro_batch_size=3)
+    (row,) = run(copy.deepcopy(start), reward, steps=1, **options)
+    (rollout,) = reward.rollouts
+    right = made_of(CHECK).check.correct(rollout)
+    rows = list(by_hand(rollout, right.tolist()).values())
+    assert row["taught_responses"] == len(rows) / 16 and 4 < len(rows) < 16
+    assert row["reward"] == pytest.approx(float(right.float().mean()))
+    assert_gradient(gradients[0], first_gradient(start, start, rows, divergence))
+
+
+def test_without_a_right_answer_nothing_is_learned():
+    never = VerifiableReward(lambda record, text, ended: 0.0, "never")
+    policy, options = small_gpt(context=32), dict(teacher=SELF.teacher, lesson=SELF.lesson)
+    start = weights(policy)
+    rows = run(policy, never, steps=2, group_size=4, prompts_per_step=4, **options)
+    assert torch.equal(weights(policy), start)
+    assert [row["taught_responses"] for row in rows] == [0, 0]
+
+
+def test_a_reward_that_says_nothing_of_right_and_wrong_is_refused():
+    reward = on_policy_distillation_engine.teacher_reward(CONFIG, SHARP_TEACHER)
+    task = Task(small_gpt(), LETTERS, {}, reward, None)
+    assert require_check(CONFIG, task) == {}
+    assert require_check(SELF, replace(task, reward_fn=CHECK)) == {}
+    with pytest.raises(UserError, match="--teacher self: the reward is teacher.*--data sums"):
+        require_check(SELF, task)
+
+
+# Learning
+
+
+@pytest.mark.parametrize("divergence", ["sampled", "full"])
+def test_the_student_reaches_the_teacher_and_flees_with_the_sign_flipped(monkeypatch, divergence):
+    def distance(policy: GPT) -> float:
+        params, judge = SamplingParams(max_new_tokens=6), ENGINE.taught_by(CONFIG, SHARP_TEACHER)
+        measured = evaluate(policy, LETTERS, PROMPTS * 16, params, judge)
+        return float(measured.reverse_kl_full.mean())
+
+    policy, start = small_gpt(), distance(small_gpt())
+    options = dict(prompts_per_step=32, max_new_tokens=6, divergence=divergence)
+    rows = run(policy, **options)
+    assert distance(policy) < 0.5 * start
+    assert rows[-1]["token_kl"] < 0.5 * rows[0]["token_kl"]
+    real = on_policy_distillation_engine.distillation_loss
+    monkeypatch.setattr(
+        on_policy_distillation_engine,
+        "distillation_loss",
+        lambda *args, **options: -real(*args, **options),
+    )
+    policy = small_gpt()
+    run(policy, **options | dict(steps=12))
+    assert distance(policy) > 1.1 * start
