@@ -138,16 +138,14 @@ class KVCache:
 
     def keep(self, rows: Tensor) -> None:
         """Keep only these rows (indices into the current rows), moved to the front in place."""
-        for store in (self.keys, self.values):
-            store[:, : len(rows), :, : self.length] = store[:, rows, :, : self.length]
+        for store in (*self.keys, *self.values):  # a layer at a time: the copy is small
+            store[: len(rows), :, : self.length] = store[rows, :, : self.length]
         self.rows = len(rows)
 
     def repeat(self, times: int) -> None:
         """Repeat each row `times` times (rows of one prompt stay next to each other)."""
         index = torch.arange(self.rows, device=self.keys.device).repeat_interleave(times)
-        for store in (self.keys, self.values):
-            store[:, : len(index), :, : self.length] = store[:, index, :, : self.length]
-        self.rows = len(index)
+        self.keep(index)
 
     def stand_still(self, lengths: Tensor) -> None:
         """From now on a tensor, (N,) int64, says how many columns of each row are filled.

@@ -25,16 +25,19 @@ def curves(
     shown: Mapping[str, str],
     *,
     key: str = "accuracy",
-    per_step: float = 1.0,
+    against: str = "step",
+    scale: float = 1.0,
 ) -> None:
-    """One number of the measured points over steps (times `per_step`): {arm: what to call it}."""
+    """One number of the measured points against another, times `scale`: {arm: what to call it}."""
     for (arm, name), color, mark in zip(shown.items(), COLORS, MARKS, strict=False):
         runs = list(results[arm].values())
         length = min(len(run["points"]) for run in runs)
-        steps = [per_step * point["step"] for point in runs[0]["points"][:length]]
-        table = np.array([[point[key] for point in run["points"][:length]] for run in runs])
-        axis.plot(steps, table.T, color=color, linewidth=0.6, alpha=0.3)
-        axis.plot(steps, table.mean(0), mark + "-", color=color, markersize=4, label=name)
+        x, y = (
+            np.array([[point[name_of] for point in run["points"][:length]] for run in runs])
+            for name_of in (against, key)
+        )
+        axis.plot(scale * x.T, y.T, color=color, linewidth=0.6, alpha=0.3)
+        axis.plot(scale * x.mean(0), y.mean(0), mark + "-", color=color, markersize=4, label=name)
     axis.legend(fontsize=8, frameon=False)
     axis.spines[["top", "right"]].set_visible(False)
 

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from claim.arms_more import end, gap
-from claim.figures import seeds
-from claim.rules import Claim, Control, Results, Rule, shifted
+from claim.arms_more import gap
+from claim.figures import curves
+from claim.rules import Claim, Control, Effect, Results, Rule, Run, instead, where
 
 LEAST = 1.0  # token
+SHARE_OF_GAIN = 0.5  # of the smaller gain in accuracy: where the lengths are compared
 
 
-def swap(results: Results) -> Results:
-    """GRPO's average of another seed in the place of Dr. GRPO's."""
-    return {**results, "grpo-constant": shifted(results["grpo"])}
+def at_equal_accuracy(key: str) -> Effect:
+    """GRPO's average less Dr. GRPO's where both have made half of the smaller gain."""
+
+    def effect(runs: Mapping[str, Run]) -> float | None:
+        both = [runs[arm] for arm in ("grpo", "grpo-constant")]
+        curves = [[point["accuracy"] for point in run["points"]] for run in both]
+        at = curves[0][0] + SHARE_OF_GAIN * (min(map(max, curves)) - curves[0][0])
+        found = [
+            where(curve, [point[key] for point in run["points"]], at)
+            for curve, run in zip(curves, both, strict=True)
+        ]
+        return None if None in found else found[0] - found[1]  # type: ignore[operator]
+
+    return effect
 
 
 def draw(axis: Any, results: Results) -> None:
-    """Lengths at the end, a dot a seed."""
-    columns = {}
-    for kind in ("wrong", "right"):
-        for arm, name in (("grpo", "GRPO"), ("grpo-constant", "Dr. GRPO")):
-            columns[f"{kind},\n{name}"] = (arm, lambda run, kind=kind: end(run, f"length_{kind}"))
-    seeds(axis, results, columns)
-    axis.set(ylabel="mean length at the end (tokens)")
+    """The length of wrong answers against accuracy."""
+    shown = {"grpo": "GRPO's average", "grpo-constant": "Dr. GRPO's average"}
+    curves(axis, results, shown, key="length_wrong", against="accuracy")
+    axis.set(xlabel="accuracy", ylabel="mean length of wrong answers (tokens)")
 
 
 CLAIM = Claim(
@@ -32,19 +42,21 @@ CLAIM = Claim(
     source="2503.20783",
     says="Dividing each answer's loss by its length makes a long wrong answer cheap, so wrong answers "
     "grow; divided by a constant, they stay short at the same accuracy.",
-    counts="After the same training, wrong answers are at least one token longer with GRPO's average than "
-    "with Dr. GRPO's, everything else equal.",
-    arms=("grpo", "grpo-constant"),
+    counts="Where both have made half of the smaller gain in accuracy, wrong answers are at least one "
+    "token longer with GRPO's average than with Dr. GRPO's, everything else equal. (At the end all "
+    "answers are long, because long ones are right more often.)",
+    arms=("grpo", "grpo-constant", "grpo-twin"),
     rule=Rule(
         "tokens, wrong answers, GRPO's average less Dr. GRPO's",
         LEAST,
-        gap("grpo", "grpo-constant", "length_wrong"),
+        at_equal_accuracy("length_wrong"),
     ),
-    control=Control("GRPO's average of another seed", swap),
+    control=Control("GRPO's average twice, with other samples", instead(grpo_constant="grpo-twin")),
     draw=draw,
     also={
-        "tokens, right answers": gap("grpo", "grpo-constant", "length_right"),
-        "share of answers with steps": gap("grpo", "grpo-constant", "steps"),
-        "accuracy": gap("grpo", "grpo-constant"),
+        "tokens, right answers at the same accuracy": at_equal_accuracy("length_right"),
+        "share of answers with steps at the same accuracy": at_equal_accuracy("steps"),
+        "tokens, wrong answers at the end": gap("grpo", "grpo-constant", "length_wrong"),
+        "accuracy at the end": gap("grpo", "grpo-constant"),
     },
 )

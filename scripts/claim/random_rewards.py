@@ -7,7 +7,7 @@ from typing import Any
 
 from claim.arms_more import gain, gap
 from claim.figures import seeds
-from claim.rules import Claim, Control, Results, Rule, Run, Weakest
+from claim.rules import Claim, Control, Results, Rule, Run, Weakest, instead
 
 LEAST = 0.1  # nats an answer
 
@@ -30,11 +30,6 @@ def entropy(arm: str) -> Any:
         return float(sum(curve[-5:]) / 5 - sum(curve[:5]) / 5)
 
     return effect
-
-
-def swap(results: Results) -> Results:
-    """One update a batch, where no ratio leaves 1 and no clip acts."""
-    return {**results, "coins-clip": results["coins-once"]}
 
 
 def draw(axis: Any, results: Results) -> None:
@@ -69,7 +64,9 @@ CLAIM = Claim(
             Rule("nats an answer, clip less no clip", LEAST, by_the_clip),
         )
     ),
-    control=Control("one update a batch, where the clip cannot act", swap),
+    control=Control(
+        "one update a batch, where the clip cannot act", instead(coins_clip="coins-once")
+    ),
     draw=draw,
     also={
         "nats an answer, clip less start": sharpened,
