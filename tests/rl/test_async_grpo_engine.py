@@ -272,7 +272,7 @@ def on_ranks(folder: Path, ranks: int, samplers: int, dies: int = 0, **flags: An
         with explained(False):
             run_on_ranks(work, Wish(ranks, "cpu"), partial(explained, False))
 
-    return forked(command, timeout=60)
+    return forked(command, timeout=120)
 
 
 @pytest.mark.parametrize("samplers", [1, 2])
@@ -311,15 +311,14 @@ def test_several_ranks_train_beside_a_sampler(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rule", "ranks", "samplers"), [("end", 2, 1), ("replace", 2, 1), ("replace", 4, 2)]
+    ("rule", "ranks", "samplers"), [("end", 2, 1), ("replace", 2, 1), ("replace", 3, 2)]
 )
 def test_a_sampler_that_dies_ends_the_run_or_is_replaced(tmp_path, rule, ranks, samplers):
     """The same run either way in the end: at once where it is replaced, otherwise once it is resumed."""
     flags = dict(lag=2 * samplers, minibatches=2, lr=1e-2, checkpoint_every=1)
     flags |= dict(on_dead_sampler=rule, steps=4)
-    alone = ranks - samplers == 1  # then one process is the same run
-    assert on_ranks(tmp_path, *((1, 0) if alone else (ranks, samplers)), **flags).returncode == 0
-    expected = torch.load(tmp_path / f"{0 if alone else samplers}.pt", weights_only=False)
+    assert on_ranks(tmp_path, 1, 0, **flags).returncode == 0
+    expected = torch.load(tmp_path / "0.pt", weights_only=False)
     done = on_ranks(tmp_path, ranks, samplers, dies=ranks - 1, **flags)
     assert "Traceback" not in done.stderr
     if rule == "end":
@@ -329,7 +328,7 @@ def test_a_sampler_that_dies_ends_the_run_or_is_replaced(tmp_path, rule, ranks, 
         assert done.returncode == 0 and done.stderr.count("a new one draws batch") == 1
         found = torch.load(tmp_path / f"{samplers}.pt", weights_only=False)
         assert torch.equal(found[0], expected[0]) and found[1] == expected[1]
-    if alone:
+    if ranks == 2:
         again = on_ranks(tmp_path, 2, 1, resume=True, **flags | dict(steps=5))
         assert again.returncode == 0, again.stderr
         _, rows = torch.load(tmp_path / "1.pt", weights_only=False)
