@@ -14,6 +14,7 @@ from __future__ import annotations
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import importlib
+import json
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -24,8 +25,9 @@ from typing import Any
 
 import torch
 from claim import worlds
-from claim.arms import ARMS
-from claim.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, of_seeds
+from claim.arms_more import ARMS
+from claim.figures import at_a_glance
+from claim.rules import HELD, Claim, Results, Verdict, of_seeds
 from studies.runner import Clock, Job, is_done, left_to_do, run_itself, run_piece, work
 
 from harness.command_line import command_name, run_script, show_help
@@ -38,7 +40,7 @@ from harness.report.intervals import holm, t_interval
 NUMBERS = "numbers.json"  # of a job
 AGAIN = 100  # the first seed of a rerun
 DOCS = REPOSITORY / "docs"
-FRAMEWORK = ("__init__", "arms", "rules", "worlds")  # files of claim/ that hold no claim
+FRAMEWORK = ("__init__", "arms", "arms_more", "figures", "rules", "worlds")  # of claim/: no claims
 DIGITS = 4  # significant ones of recorded numbers
 
 
@@ -140,12 +142,29 @@ def gathered(root: Path, docs: Path) -> dict[str, dict[int, Any]]:
     """Arm (or start-SHARE) -> seed -> numbers: those of docs/claims.json and of the jobs that are done."""
     path = docs / "claims.json"
     kept = read_object(path)["results"] if path.exists() else {}
-    results = {arm: {int(seed): run for seed, run in runs.items()} for arm, runs in kept.items()}
+    results = {
+        arm: {int(seed): by_point(run) for seed, run in runs.items()} for arm, runs in kept.items()
+    }
     for file in sorted(root.glob(f"*/{NUMBERS}")):
         arm, _, seed = file.parent.name.rpartition("-")
         if is_done(root, file.parent.name):
             results.setdefault(arm, {})[int(seed)] = read_object(file)
     return results
+
+
+def by_key(run: Mapping[str, Any]) -> dict[str, Any]:
+    """A run as docs/claims.json has it: its points as one list a number."""
+    if "points" not in run:
+        return dict(run)
+    return {**run, "points": {key: [p[key] for p in run["points"]] for key in run["points"][0]}}
+
+
+def by_point(run: Mapping[str, Any]) -> dict[str, Any]:
+    """The opposite."""
+    if "points" not in run:
+        return dict(run)
+    rows = zip(*run["points"].values(), strict=True)
+    return {**run, "points": [dict(zip(run["points"], row, strict=True)) for row in rows]}
 
 
 def part(results: Results, claim: Claim, *, again: bool = False) -> dict[str, dict[int, Any]]:
@@ -213,8 +232,13 @@ def number(record: Mapping[str, Any]) -> str:
     return f"{record['mean']:+.3g} ({record['low']:+.3g} to {record['high']:+.3g})"
 
 
+def row(*cells: object) -> str:
+    """A row of a table; a | inside, as in KL(a || b), ends no cell."""
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
 def glance(records: Mapping[str, Mapping[str, Any]]) -> str:
-    """The table on top: one row a claim, those that held no earlier than others."""
+    """The table on top: one row a claim."""
     lines = [
         "| claim | verdict | effect | would have to exceed | p | control | minutes |",
         "|---|---|---|---|---|---|---|",
@@ -224,21 +248,31 @@ def glance(records: Mapping[str, Mapping[str, Any]]) -> str:
             "no, as it must" if record["control"]["passed"] else "**held: the rule is broken**"
         )
         lines.append(
-            f"| [{record['title']}](#{name.replace('_', '-')}) | **{record['verdict']}** | "
-            f"{number(record)} {record['unit']} | {record['least']:g} | {record['corrected']:.2g} | "
-            f"{control} | {record['minutes']:g} |"
-        )
+            row(
+                f"[{record['title']}](#{name.replace('_', '-')})", f"**{record['verdict']}**",
+                f"{number(record)} {record['unit']}", f"{record['least']:g}",
+                f"{record['corrected']:.2g}", control, f"{record['minutes']:g}",
+            )
+        )  # fmt: skip
     return "\n".join(lines) + "\n"
 
 
-def section(record: Mapping[str, Any]) -> str:
-    """The numbers of one claim."""
+def cited(source: str) -> str:
+    """A link for arXiv's numbers, other sources as they are."""
+    number_of = re.fullmatch(r"\d{4}\.\d{5}", source)
+    return f"[{source}](https://arxiv.org/abs/{source})" if number_of else source
+
+
+def section(name: str, record: Mapping[str, Any]) -> str:
+    """The claim, what would count, the numbers and the figure."""
     control = record["control"]
     lines = [
+        f"**The claim** ({cited(record['source'])}): {record['says']}", "",
+        f"**What would count here.** {record['counts']}", "",
         "| what | mean over seeds, 95% interval | seeds |", "|---|---|---|",
-        f"| **{record['unit']}** | {number(record)}: **{record['verdict']}** | {len(record['values'])} |",
-        f"| control: {control['title']} | {number(control)}: {control['verdict']} | "
-        f"{len(control['values'])} |",
+        row(f"**{record['unit']}**", f"{number(record)}: **{record['verdict']}**", len(record["values"])),
+        row(f"control: {control['title']}", f"{number(control)}: {control['verdict']}",
+            len(control["values"])),
     ]  # fmt: skip
     if "again" in record:
         again = record["again"]
@@ -246,44 +280,10 @@ def section(record: Mapping[str, Any]) -> str:
             "inside the first interval" if again["inside"] else "**outside the first interval**"
         )
         lines.append(
-            f"| again, with new seeds | {number(again)}: {inside} | {len(again['values'])} |"
+            row("again, with new seeds", f"{number(again)}: {inside}", len(again["values"]))
         )
-    lines += [f"| {name} | {number(values)} | |" for name, values in record["also"].items()]
-    return "\n".join(lines) + "\n"
-
-
-def picture(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """All verdicts at once: effects beyond the least that counts, in half widths of their intervals."""
-    import matplotlib.pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(9, 1 + 0.45 * len(records)))
-    colors = {HELD: "tab:green", FAILED: "tab:red", UNTOLD: "tab:gray"}
-    for place, record in enumerate(records.values()):
-        color, text = (
-            colors[record["verdict"]],
-            f"{record['verdict']}: {number(record)} {record['unit']}",
-        )
-        axis.errorbar(record["beyond"], place, xerr=1, fmt="o", color=color, capsize=3)
-        axis.annotate(
-            text,
-            (record["beyond"], place),
-            (0, 6),
-            textcoords="offset points",
-            fontsize=7,
-            ha="center",
-        )
-    axis.axvline(0, color="black", linewidth=0.8)
-    axis.set_yticks(
-        range(len(records)), [record["title"] for record in records.values()], fontsize=8
-    )
-    axis.set(
-        xlabel="effect beyond the least that counts, in half widths of its interval",
-        xscale="symlog",
-    )
-    axis.set_ylim(len(records) - 0.5, -0.7)
-    figure.tight_layout()
-    save_figure(figure, path)
-    plt.close(figure)
+    lines += [row(what, number(values), "") for what, values in record["also"].items()]
+    return "\n".join([*lines, "", f"![{record['title']}](claims/{name}.png)"]) + "\n"
 
 
 def write_pages(config: ClaimsConfig, docs: Path = DOCS) -> None:
@@ -294,14 +294,16 @@ def write_pages(config: ClaimsConfig, docs: Path = DOCS) -> None:
     records = judged(results, listed)
     if not records:
         return
-    write_json(docs / "claims.json", {"claims": records, "results": results})
+    runs = {arm: {seed: by_key(run) for seed, run in of.items()} for arm, of in results.items()}
+    recording = {"claims": records, "results": runs}
+    write_text(docs / "claims.json", json.dumps(recording, separators=(",", ":")) + "\n")
     for name in records:
         figure, axis = plt.subplots(figsize=(6, 3.6))
         listed[name].draw(axis, part(results, listed[name]))
         figure.tight_layout()
         save_figure(figure, docs / "claims" / f"{name}.png")
         plt.close(figure)
-    picture(records, docs / "claims.png")
+    at_a_glance(records, docs / "claims.png")
     if (docs / "claims.md").exists():
         text = (docs / "claims.md").read_text("utf-8")
         write_text(docs / "claims.md", with_tables(text, records))
@@ -309,7 +311,7 @@ def write_pages(config: ClaimsConfig, docs: Path = DOCS) -> None:
 
 def with_tables(text: str, records: Mapping[str, Mapping[str, Any]]) -> str:
     """The page with its tables between `<!-- NAME -->` and `<!-- end of NAME -->`."""
-    tables = {"verdicts": glance(records)} | {name: section(r) for name, r in records.items()}
+    tables = {"verdicts": glance(records)} | {name: section(name, r) for name, r in records.items()}
     for name, table in tables.items():
         between = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->)", re.DOTALL)
         text = between.sub(table.replace("\\", r"\\"), text)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
 import claims
+import numpy as np
 import pytest
+from claim import entropy as claims_entropy
+from claim import sigmoid
 from claim.rules import FAILED, HELD, UNTOLD, Rule, Weakest, at_equal_accuracy, instead
 
 NOISE = (-0.03, 0.01, 0.02, -0.01, 0.03, -0.02)
@@ -60,3 +65,32 @@ def test_jobs_are_shared_and_wait_for_their_start():
     assert both["grpo-1"].needs == ("start-30-1",)
     for claim in listed.values():
         assert set(claim.arms) <= {job.stage for job in both.values() if claim.name in job.parts}
+
+
+def test_a_sigmoid_is_extrapolated_where_there_is_one():
+    """Rewards on an exact sigmoid of the grid: the fit to a third of them says where they end."""
+    steps = np.arange(1.0, 181)
+    top, middle, power = 0.9, sigmoid.MIDDLES[13], sigmoid.EXPONENTS[12]
+    rewards = 0.1 + (top - 0.1) / (1 + (middle / steps) ** power)
+    run = {"curve": {"reward": list(rewards)}, "points": [{"accuracy": 0.1}]}
+    assert sigmoid.error(run, sigmoid.sigmoid) == pytest.approx(0, abs=1e-9)
+    assert min(sigmoid.error(run, rival) for rival in (sigmoid.power_law, sigmoid.constant)) > 0.02
+    (again,) = sigmoid.without_time({"grpo-long": {0: run}})["grpo-long"].values()
+    assert sorted(again["curve"]["reward"]) == sorted(rewards)
+    assert again["points"][0]["accuracy"] == pytest.approx(rewards.mean())
+
+
+def test_the_law_of_entropy_explains_what_follows_it():
+    """R = 1 - 0.5 exp(H) exactly, and the same backwards, where entropy would not be a price."""
+    entropy = [0.5, 0.3, 0.2, 0.1]
+    for order, least in ((1, 1.0), (-1, 0.0)):
+        accuracy = [1 - 0.5 * math.exp(h) for h in entropy[::order]]
+        rows = zip(entropy, accuracy, strict=True)
+        run = {"points": [{"entropy": h, "accuracy": r} for h, r in rows]}
+        assert claims_entropy.explained("grpo")({"grpo": run}) == pytest.approx(least)
+
+
+def test_the_recording_keeps_every_point():
+    run = {"points": [{"step": 0, "kl": 0.0}, {"step": 10, "kl": 1.5}], "seconds": 2.0}
+    assert claims.by_point(claims.by_key(run)) == run
+    assert claims.rounded({"a": [0.123456, 7], "b": "x"}) == {"a": [0.1235, 7], "b": "x"}

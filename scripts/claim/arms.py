@@ -8,7 +8,7 @@ measures of the policy every EVERY steps, from the start on.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -59,7 +59,8 @@ class Points:
         self(policy, None, 0)
 
     def __call__(self, policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
-        self.kept.append({"step": step} | worlds.measured(policy, self.tokenizer, self.start))
+        known = self.start, self.before
+        self.kept.append({"step": step} | worlds.measured(policy, self.tokenizer, known))
         return {}
 
 
@@ -71,9 +72,13 @@ def rl_run(
     reward: RewardFn = worlds.REWARD,
     share: int = worlds.SHARE,
     other: int = 0,
+    after: Callable[[GPT, Tokenizer], Mapping[str, Any]] | None = None,
     **flags: Any,
 ) -> dict[str, Any]:
-    """Train a seed's start with an engine; `flags` are its config's, `other` is added to its seed."""
+    """Train a seed's start with an engine; `flags` are its config's, `other` is added to its seed.
+
+    `after` measures more of the policy at the end.
+    """
     policy, tokenizer = worlds.open_start(root, share, seed)
     config = engine.ENGINE.config(**TRAINING | {"seed": seed + other} | flags)
     log, points = MetricLog(config.steps), Points(policy, tokenizer)
@@ -85,7 +90,8 @@ def rl_run(
     except ValueError as error:  # Diverged
         collapsed = str(error)
     curve = {key: [row.get(key) for row in log.rows] for key in ("reward", "entropy")}
-    return {"curve": curve, "points": points.kept, "collapsed": collapsed}
+    numbers = {"curve": curve, "points": points.kept, "collapsed": collapsed}
+    return numbers if after is None else numbers | dict(after(policy, tokenizer))
 
 
 def rl_arm(*, seconds: float = 15.0, share: int = worlds.SHARE, **flags: Any) -> Arm:

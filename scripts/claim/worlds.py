@@ -96,10 +96,10 @@ def open_start(root: Path, share: int, seed: int) -> tuple[GPT, Tokenizer]:
     return load_gpt(root / start_name(share, seed), torch.device("cpu"))
 
 
-def sampled(policy: GPT, tokenizer: Tokenizer) -> Rollout:
-    """Answers to the test prompts; the random numbers are the same for every policy."""
-    records, params = sums.prompts("test", PROMPTS), SamplingParams(max_new_tokens=NEW_TOKENS)
-    return sample_rollout(policy, tokenizer, records, params, EACH, make_generator(0, "claims"))
+def sampled(policy: GPT, tokenizer: Tokenizer, prompts: int = PROMPTS, each: int = EACH) -> Rollout:
+    """Answers to the first test prompts; the random numbers are the same for every policy."""
+    records, params = sums.prompts("test", prompts), SamplingParams(max_new_tokens=NEW_TOKENS)
+    return sample_rollout(policy, tokenizer, records, params, each, make_generator(0, "claims"))
 
 
 @torch.no_grad()

@@ -1,0 +1,101 @@
+"""What the figures of claims share: a mean with its runs behind it, and seeds side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from claim.rules import FAILED, HELD, UNTOLD, Results, Run
+
+COLORS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#7F7F7F",
+)  # as in the course: distinct without colour vision
+MARKS = "os^D"
+
+
+def curves(
+    axis: Any,
+    results: Results,
+    shown: Mapping[str, str],
+    *,
+    key: str = "accuracy",
+    against: str = "step",
+    scale: float = 1.0,
+) -> None:
+    """One number of the measured points against another, times `scale`: {arm: what to call it}."""
+    for (arm, name), color, mark in zip(shown.items(), COLORS, MARKS, strict=False):
+        runs = list(results[arm].values())
+        length = min(len(run["points"]) for run in runs)
+        x, y = (
+            np.array([[point[name_of] for point in run["points"][:length]] for run in runs])
+            for name_of in (against, key)
+        )
+        axis.plot(scale * x.T, y.T, color=color, linewidth=0.6, alpha=0.3)
+        axis.plot(scale * x.mean(0), y.mean(0), mark + "-", color=color, markersize=4, label=name)
+    axis.legend(fontsize=8, frameon=False)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+def seeds(
+    axis: Any, results: Results, shown: Mapping[str, tuple[str, Callable[[Run], float]]]
+) -> None:
+    """A number of every run, one column each: {what to call it: (arm, number)}. A line joins a seed's."""
+    table = []
+    for place, (arm, number) in enumerate(shown.values()):
+        column = {seed: number(run) for seed, run in sorted(results[arm].items())}
+        table.append(column)
+        mean = float(np.mean(list(column.values())))
+        axis.plot([place - 0.2, place + 0.2], [mean, mean], color="black", linewidth=2)
+    for seed in set.intersection(*(set(column) for column in table)):
+        values = [column[seed] for column in table]
+        axis.plot(values, "o-", color=COLORS[0], linewidth=0.6, markersize=4, alpha=0.6)
+    axis.set_xticks(range(len(shown)), list(shown), fontsize=8)
+    axis.set_xlim(-0.4, len(shown) - 0.6)
+    axis.spines[["top", "right"]].set_visible(False)
+
+
+# --- all verdicts in one picture ------------------------------------------------------------------
+
+REACH = 6.0  # half widths on either side of the line; what lies further is drawn at the end, as an arrow
+LOOKS = {HELD: ("#009E73", "o"), FAILED: ("#D55E00", "X"), UNTOLD: ("#7F7F7F", "s")}
+
+
+def at_a_glance(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
+    """One row a claim: its effect beyond the least that counts, in half widths of its 95% interval."""
+    import matplotlib.pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(10, 1.2 + 0.5 * len(records)))
+    for place, record in enumerate(records.values()):
+        color, mark = LOOKS[record["verdict"]]
+        beyond = max(-REACH, min(REACH, record["beyond"]))
+        if place % 2 == 0:
+            axis.axhspan(place - 0.5, place + 0.5, color="#F6F6F6", zorder=0)
+        if beyond == record["beyond"]:
+            axis.errorbar(beyond, place, xerr=1, color=color, capsize=3, linewidth=1.5)
+        elif record["mean"] is not None:
+            mark = "<" if beyond < 0 else ">"
+        axis.plot(beyond, place, mark, color=color, markersize=9)
+        left, right = axis.get_yaxis_transform(), axis.get_yaxis_transform()
+        axis.text(
+            -0.02, place, record["title"], transform=left, ha="right", va="center", fontsize=10
+        )
+        axis.text(
+            1.02, place, record["verdict"], transform=right, ha="left", va="center", fontsize=10,
+            color=color, fontweight="bold",
+        )  # fmt: skip
+    axis.axvline(0, color="black", linewidth=1)
+    axis.set(xlim=(-REACH - 0.4, REACH + 0.4), ylim=(len(records) - 0.5, -0.5), yticks=[])
+    axis.set_xlabel(
+        "effect beyond the least that counts, in half widths of its 95% interval", fontsize=9
+    )
+    axis.text(-REACH, -0.62, "speaks against it", ha="left", fontsize=9, color=LOOKS[FAILED][0])
+    axis.text(REACH, -0.62, "speaks for it", ha="right", fontsize=9, color=LOOKS[HELD][0])
+    axis.spines[["top", "right", "left"]].set_visible(False)
+    figure.savefig(path, dpi=110, bbox_inches="tight", facecolor="white")
+    plt.close(figure)
