@@ -10,6 +10,7 @@ import importlib
 import io
 import json
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -33,11 +34,16 @@ def is_table(path: str | Path) -> bool:
 
 
 def table_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[str, Any]]:
-    """The rows of a CSV or TSV file, whose first row names the columns; a place is the last line."""
-    comma = "\t" if ".tsv" in Path(path).name.lower() else ","
+    """The rows of a CSV or TSV file, whose first row names the columns; a place is the last line.
+
+    Where that row has more semicolons than commas, they separate, as in a spreadsheet's export.
+    """
     csv.field_size_limit(LONGEST_CELL)
     with io.TextIOWrapper(cast(IO[bytes], stream), "utf-8-sig", newline="") as text:
-        reader = csv.DictReader(text, delimiter=comma)
+        first = text.readline()
+        comma = ";" if first.count(";") > first.count(",") else ","
+        comma = "\t" if ".tsv" in Path(path).name.lower() else comma
+        reader = csv.DictReader(chain([first], text), delimiter=comma)
         for row in reader:
             place = str(reader.line_num)
             if None in row or None in row.values():
@@ -67,8 +73,8 @@ def parquet_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
 
 def hub_rows(path: str | Path) -> Iterator[tuple[str, Any]]:
     """The rows of the train split of a data set of the Hub, through datasets and its cache."""
-    datasets = _optional("datasets", f"{path}: a data set of the Hub", "give a file")
     name = str(path).removeprefix(HUB).lstrip("/")
+    datasets = _optional("datasets", f"{HUB}/{name}: a data set of the Hub", "give a file")
     for number, row in enumerate(datasets.load_dataset(name, split="train"), start=1):
         yield f"row {number}", row
 

@@ -48,8 +48,8 @@ print("their product", likelihood_ratio(old, mu).prod().item())
 # %% [markdown]
 # The second line is the weight of the *answer*: it is 1.8 times as likely under $\pi_{old}$. Large weights
 # make a gradient noisy, so they are bounded in one of two ways. Truncation takes $\min(w, C)$, and a mask
-# sets weights outside its bounds to 0. Both work per token or per answer; the *geometric* mean of an answer's
-# weights lies between the two.
+# sets weights outside its bounds to 0. Both work per token or per answer; the *geometric* mean of an
+# answer's weights lies between the two.
 
 # %%
 rows = []

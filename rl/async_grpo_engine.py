@@ -40,7 +40,7 @@ from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
-from harness.flag_ranges import AboveZero, Count, Limit, NotNegative
+from harness.flag_ranges import Count, Limit, NotNegative
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
@@ -55,49 +55,35 @@ from rl.batches.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.batches.samplers import Sampler, only_one_trains, require_ranks
+from rl.batches.samplers import Sampler
 from rl.equations.advantages import group_advantages
-from rl.equations.kl import k3, rho_minus_log
+from rl.equations.kl import k3
 from rl.equations.losses import (
     clip_acted,
     clipped_surrogate,
     likelihood_ratio,
-    row_sums,
     sequence_mean,
-    sequence_ratio,
 )
 from rl.equations.sampler_correction import (
-    CORRECTIONS,
-    Correction,
-    Name,
     dppo,
     dppo_left_out,
-    effective_share,
-    sampler_weights,
 )
 from rl.rewards.sources import RewardFn, checked_rewards
-from rl.training.config import EngineConfig, kl_controller, require_groups, size_presets, warmed_up
+from rl.training.config import kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine, Needs, sampling_needs
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, on_cpu, rollout_metrics
 from rl.training.run import Validate, finish_step, run_as_command, run_training
+from rl.training.sampler_weights import SamplerFlags, weighed
 
 PRESETS = size_presets()
 
 
 @dataclass(frozen=True)
-class AsyncGRPOConfig(EngineConfig):
+class AsyncGRPOConfig(SamplerFlags):
     """Improve a policy with GRPO whose sampler is another policy."""
 
     lag: Count = 0
     """Optimizer steps by which the policy that samples is older than the policy that begins an update."""
-    sampler_precision: Literal["float32", "bfloat16", "int8"] = "float32"
-    """What the sampler's weights are rounded to: all of them, or the linear layers row by row."""
-    correction: Name = "token_tis"
-    """What makes up for it: a row of CORRECTIONS (rl/equations/sampler_correction.py)."""
-    weight_floor: NotNegative = 0.5
-    """Of the masks: a weight pi_old / mu below it counts as 0."""
-    weight_cap: AboveZero = 2.0
-    """C: the largest weight; above it the truncating rules take C, and the masks 0."""
     dppo_delta: NotNegative = 0.2
     """delta: how far a token may have moved from the sampler, in DPPO's TV or KL."""
     stale_kl: Limit | None = None
@@ -105,11 +91,15 @@ class AsyncGRPOConfig(EngineConfig):
     stale: Literal["drop", "weight"] = "drop"
     """What a stale group's advantages are multiplied by. drop: 0. weight: stale_kl / its KL."""
     samplers: Count = 0
-    """So many ranks sample while one trains; they are a batch each ahead, so lag is at least theirs."""
+    """So many ranks sample while the others train; each is a batch ahead, so lag is at least theirs."""
+    on_dead_sampler: Literal["end", "replace"] = "end"
+    """What follows where a sampler is killed. end: the run ends. replace: a new process does its work."""
     clip_low: NotNegative = 0.2
     """epsilon below 1."""
     clip_high: NotNegative = 0.2
     """epsilon above 1."""
+
+    has_own_losses = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -119,11 +109,6 @@ class AsyncGRPOConfig(EngineConfig):
             raise ValueError(
                 f"samplers {self.samplers} are {ahead} optimizer steps ahead, {self.steps_per_batch} a "
                 f"batch: give lag {ahead} or more, not {self.lag}"
-            )
-        if self.row.of and not self.weight_floor <= 1 <= self.weight_cap:
-            raise ValueError(
-                f"weight_floor {self.weight_floor:g} to weight_cap {self.weight_cap:g} must hold 1, the "
-                "weight where the sampler is the policy: lower the floor, or raise the cap"
             )
 
     @property
@@ -143,17 +128,12 @@ class AsyncGRPOConfig(EngineConfig):
     @property
     def on_policy(self) -> bool:
         """Whether the policy itself samples."""
-        return self.lag == 0 and self.sampler_precision == "float32"
+        return self.lag == 0 and not self.rounds
 
     @property
     def clip(self) -> tuple[float, float] | None:
         """GRPO's clip range; None where the correction measures from the sampler."""
         return (self.clip_low, self.clip_high) if self.row.against == "old" else None
-
-    @property
-    def row(self) -> Correction:
-        """What the correction's name stands for."""
-        return CORRECTIONS[self.correction]
 
 
 def async_grpo_loss(  # line 12
@@ -192,21 +172,9 @@ def corrected(  # line 10
     mask: Tensor,  # (N, T)
 ) -> tuple[Tensor, dict[str, float]]:
     """The advantages (N, T) with the weights of the correction, and what is logged of the sampler."""
-    row, given = config.row, (old_log_probs, sampler_log_probs, mask)
-    bounds = (config.weight_floor, config.weight_cap)
-    ratio = sampler_weights(*given, row.of or "token", "all", *bounds)
-    weights = (
-        sampler_weights(*given, row.of, row.limit, *bounds) if row.of else mask.to(ratio.dtype)
-    )
-    used, whole = ratio[mask], sequence_ratio(*given).squeeze(1)
-    cut = (weights != ratio)[mask] if row.of else torch.zeros_like(used)
-    kl = row_sums(rho_minus_log(old_log_probs, sampler_log_probs), mask)  # (N,): tokens are mu's
+    weights, kl, numbers = weighed(config, old_log_probs, sampler_log_probs, mask)
     share = stale_share(config, kl.view(-1, config.group_size).mean(1))
-    numbers = {
-        "sampler_kl": kl.mean(), "ess": effective_share(used), "ess_responses": effective_share(whole),
-        "weights_cut": cut.float().mean(), "weight_max": used.max(),
-        "stale_groups": (share < 1).float().mean(),
-    }  # fmt: skip
+    numbers["stale_groups"] = (share < 1).float().mean()
     weights = weights * share.repeat_interleave(config.group_size)[:, None]
     return weights * advantages, dict(zip(numbers, *on_cpu(numbers.values()), strict=True))
 
@@ -276,11 +244,10 @@ def train(
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
     kl = kl_controller(config)
     generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
-    if config.samplers:
-        require_ranks(config.samplers, policy.device)
 
     draw = partial(draw_batch, config, tokenizer, prompts, generators["sampling"])  # lines 5-7
-    sampler = Sampler(policy, config.versions, config.sampler_precision, draw, config.samplers)
+    sampler = Sampler(policy, config.versions, config.sampler_precision, draw)
+    sampler.hand_out(config.samplers, config.on_dead_sampler == "replace")  # there lines 5-7 alone
     state = TrainingState(
         {"policy": policy, "reference": reference, "optimizer": optimizer, "kl": kl, "sampler": sampler},
         generators,
@@ -288,62 +255,60 @@ def train(
     if config.resume and folder is not None:
         state.load(folder)
 
-    with only_one_trains(sampler, log) as is_here:
-        for step in state.steps_left(config.steps) if is_here else ():  # line 4
-            lr = config.lr * warmed_up(config, step)
-            set_learning_rate(optimizer, lr)
-            clock, meter = Stopwatch(), UpdateMeter(clip=config.clip)
-            lag = sampler.lag(step)
-            with clock.phase("rollout"):
-                rollout = sampler.rollout(step, config.steps)
-            with clock.phase("reward"):  # line 8
-                rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
-            with clock.phase("score"):
-                old_log_probs, sampler_log_probs = scored(config, policy, rollout)  # line 10
-                ref_log_probs = None
-                if kl.coef or config.stop_kl is not None:  # the penalty, or when to stop
-                    ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
-            advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
-            advantages, measured = corrected(  # (N, T)  line 10
-                config, advantages, old_log_probs, sampler_log_probs, rollout.response_mask
-            )
-            anchor = sampler_log_probs if config.row.against == "sampler" else old_log_probs
+    for step in state.steps_left(config.steps):  # line 4
+        lr = config.lr * warmed_up(config, step)
+        set_learning_rate(optimizer, lr)
+        clock, meter = Stopwatch(), UpdateMeter(clip=config.clip)
+        lag = sampler.lag(step)
+        with clock.phase("rollout"):
+            rollout = sampler.rollout(step, config.steps)
+        with clock.phase("reward"):  # line 8
+            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+        with clock.phase("score"):
+            old_log_probs, sampler_log_probs = scored(config, policy, rollout)  # line 10
+            ref_log_probs = None
+            if kl.coef or config.stop_kl is not None:  # the penalty, or when to stop
+                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
+        advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
+        advantages, measured = corrected(  # (N, T)  line 10
+            config, advantages, old_log_probs, sampler_log_probs, rollout.response_mask
+        )
+        anchor = sampler_log_probs if config.row.against == "sampler" else old_log_probs
 
-            with clock.phase("update"):
-                order = generators["minibatches"]  # line 11: epochs and minibatches
-                for rows in epoch_minibatches(config, len(rollout), order, config.group_size):
-                    optimizer.zero_grad(set_to_none=True)
-                    loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-                    for part, batch in micro_batches(
-                        rollout.sequences, rows, config.micro_batch_size
-                    ):
-                        with precision(policy.device, config.precision):
-                            scores = token_scores(policy, batch, config.temperature)
-                        ref = None if ref_log_probs is None else ref_log_probs[part]
-                        given = (config, scores.log_probs, anchor[part])
-                        part_loss = async_grpo_loss(  # line 12
-                            *given, ref, advantages[part], batch.response_mask,
-                            kl_coef=kl.coef, rows=len(rows),
-                        )  # fmt: skip
-                        part_loss.backward()
-                        loss += part_loss.detach()
-                        clipped, old = acted(*given, advantages[part]), old_log_probs[part]
-                        meter.add_tokens(scores, old, advantages[part], batch, clipped=clipped)
-                    norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 12
-                    meter.add_update(loss, norm)
-                    sampler.updated()
+        with clock.phase("update"):
+            order = generators["minibatches"]  # line 11: epochs and minibatches
+            for rows in epoch_minibatches(config, len(rollout), order, config.group_size):
+                optimizer.zero_grad(set_to_none=True)
+                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
+                for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
+                    with precision(policy.device, config.precision):
+                        scores = token_scores(policy, batch, config.temperature)
+                    ref = None if ref_log_probs is None else ref_log_probs[part]
+                    given = (config, scores.log_probs, anchor[part])
+                    part_loss = async_grpo_loss(  # line 12
+                        *given, ref, advantages[part], batch.response_mask,
+                        kl_coef=kl.coef, rows=len(rows),
+                    )  # fmt: skip
+                    part_loss.backward()
+                    loss += part_loss.detach()
+                    clipped, old = acted(*given, advantages[part]), old_log_probs[part]
+                    meter.add_tokens(scores, old, advantages[part], batch, clipped=clipped)
+                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 12
+                meter.add_update(loss, norm)
+                sampler.updated()
 
-            step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
-            row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-            row |= meter.metrics() | measured | {"kl_coef": kl.coef, "lr": lr, "lag": lag}
-            row["non_finite_rewards"] = non_finite
-            row |= clock.metrics(tokens=rollout.tokens)
-            if "kl" in row:
-                kl.update(row["kl"], len(rollout))
-            state.step = step + 1
-            models = (policy, reference)
-            if finish_step(config, state, row, log, models, validate, folder, step_batch):
-                break
+        step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
+        row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
+        row |= meter.metrics() | measured | {"kl_coef": kl.coef, "lr": lr, "lag": lag}
+        row["non_finite_rewards"] = non_finite
+        row |= clock.metrics(tokens=rollout.tokens)
+        if "kl" in row:
+            kl.update(row["kl"], len(rollout))
+        state.step = step + 1
+        models = (policy, reference)
+        if finish_step(config, state, row, log, models, validate, folder, step_batch):
+            break
+    sampler.dismiss()
     return log.rows
 
 

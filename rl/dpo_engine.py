@@ -13,7 +13,10 @@ every RL engine here. `--loss` names a row of PREFERENCE_LOSSES (rl/batches/pref
 conservative DPO, for labels that err. ipo is IPO (Azar et al. 2023, arXiv:2310.12036, Eq. 17), whose
 gap has a finite target. Its log pi(y | x) has two readings: ipo sums over tokens, as OpenRLHF does;
 ipo_mean averages, as TRL does, which reports that IPO's authors confirmed the mean. hinge is RSO's
-loss (arXiv:2309.06657), simpo SimPO (arXiv:2405.14734), which needs no reference. What is new
+loss (arXiv:2309.06657), simpo SimPO (arXiv:2405.14734), which needs no reference, and neither does
+orpo, ORPO (arXiv:2403.07691), which fine-tunes on the chosen answer beside it. kto is KTO
+(arXiv:2402.01306), which judges each answer alone, against what answers to other prompts have gained
+on average: policy and reference score the batch's prompts with shifted answers, too. What is new
 next to the RL engines: no rollout, no reward, no advantage. The reward model only scores the
 validation samples, so that the numbers stand beside those of the other engines; a file of pairs
 needs none.
@@ -21,6 +24,8 @@ needs none.
     python -m rl.dpo_engine                       reviews, the pairs of the reward model
     python -m rl.dpo_engine --loss cdpo --label-smoothing 0.2
     python -m rl.dpo_engine --loss simpo          no reference model
+    python -m rl.dpo_engine --loss orpo           nor here, and it begins from a base model
+    python -m rl.dpo_engine --loss kto
     python -m rl.dpo_engine --data pairs.json --preset small    after gpt.pretraining on the file
 """
 
@@ -49,11 +54,12 @@ from harness.ranks.collectives import all_reduce_sum
 from harness.training_state import TrainingState
 from reward_model.pairs import TokenPair
 from rl.batches.preferences import (
+    BatchLossName,
     Compared,
-    LossName,
     PairStream,
     PreferenceFlags,
     RecordedPairFlags,
+    as_read,
     check_preference_flags,
     frozen_log_probs,
     gather_compared,
@@ -105,12 +111,13 @@ class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
     reward: Literal["auto", "model", "gold"] = "auto"
     """What scores the validation samples; nothing is trained on it. auto: the reward model;
     nothing for a file that has none. gold: the true objective."""
-    loss: LossName = "dpo"
+    loss: BatchLossName = "dpo"
     """dpo: -log sigmoid(beta h). cdpo: the same with label_smoothing. ipo: (h - 1 / (2 beta))^2;
     ipo_mean: h from means per token. hinge: max(0, 1 - beta h). simpo: -log sigmoid(simpo_beta (l_w
-    - l_l) - target_margin), l the mean log-prob per token, without a reference."""
+    - l_l) - target_margin), l the mean log-prob per token, without a reference. orpo: -l_w - beta log
+    sigmoid(log odds ratio), without one, too. kto: each answer's log(pi / pi_ref) against a mean."""
     beta: AboveZero = 0.1
-    """The price of leaving the reference; smaller goes further."""
+    """The price of leaving the reference; smaller goes further. Of orpo the weight of the odds ratio."""
     steps: AtLeastOne = 200
     """Optimizer steps."""
     batch_size: AtLeastOne = 32
@@ -138,20 +145,56 @@ class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_preference_flags(self, [self.loss])
+        if self.loss == "kto" and self.batch_size < 2:
+            raise ValueError(
+                "loss kto compares a prompt with the answers of the next pair: raise batch_size from "
+                f"{self.batch_size} to 2 or more"
+            )
 
 
-def preference_loss(config: DPOConfig, compared: Compared, *, pairs: int) -> Tensor:
+def preference_loss(
+    config: DPOConfig, compared: Compared, *, pairs: int, **of_batch: Tensor
+) -> Tensor:
     """DPO's loss of some pairs of a batch (arXiv:2305.18290, Eq. 7), or the one that --loss names.
 
     (1/pairs) sum -log sigmoid(beta h), h = log(pi / pi_ref)(y_w|x) - log(pi / pi_ref)(y_l|x), with
     `pairs` the size of the whole batch, so that micro-batches add up.
     """
-    return pair_losses(config.loss, compared, config).sum() / pairs  # lines 5-6
+    return pair_losses(config.loss, compared, config, **of_batch).sum() / pairs  # lines 5-6
+
+
+def of_whole_batch(
+    config: DPOConfig,
+    policy: GPT,
+    reference: GPT | None,
+    pairs: Sequence[TokenPair],
+    eos_id: int,
+) -> dict[str, Tensor]:
+    """What a loss reads of all pairs of a batch: KTO's reference_point z, of the others nothing.
+
+    z = max(0, mean log(pi / pi_ref)(y'|x)), without a gradient: x is each prompt of the batch and y'
+    both answers to the next pair's prompt, cut where the model's positions end. (The paper and TRL
+    shift answers by one too, TRL within each forward.) y' is no sample of pi(.|x), so z is no
+    unbiased estimate of the KL: it is small where y' does not fit x.
+    """
+    if config.loss != "kto" or reference is None:
+        return {}
+    mixed = []
+    for pair, other in zip(pairs, [*pairs[1:], *pairs[:1]], strict=True):
+        room = policy.config.context - len(pair.prompt)
+        mixed.append(TokenPair(pair.prompt, other.chosen[:room], other.rejected[:room]))
+    every = torch.arange(len(mixed))
+    scored = (
+        frozen_log_probs(model, mixed, eos_id, config, every) for model in (policy, reference)
+    )
+    log_probs, ref_log_probs, _ = as_read("kto", Compared(*scored, pair_lengths(mixed)), config)
+    return {"reference_point": (log_probs - ref_log_probs).mean().clamp(min=0)}
 
 
 def held_out_metrics(
     config: DPOConfig,
     policy: GPT,
+    reference: GPT | None,
     held_out: Sequence[TokenPair],
     ref_log_probs: Tensor | None,  # (K, 2)
     eos_id: int,
@@ -160,7 +203,8 @@ def held_out_metrics(
     log_probs = frozen_log_probs(policy, held_out, eos_id, config, torch.arange(len(held_out)))
     compared = Compared(log_probs, ref_log_probs, pair_lengths(held_out))
     numbers = pair_metrics(config.loss, [compared], config)
-    loss = preference_loss(config, compared, pairs=len(held_out))
+    of_batch = of_whole_batch(config, policy, reference, held_out, eos_id)
+    loss = preference_loss(config, compared, pairs=len(held_out), **of_batch)
     return {"held_out_loss": float(loss)} | {
         f"held_out_{name}": numbers[name] for name in ("accuracy", "margin")
     }
@@ -185,7 +229,7 @@ def train(
     there.
     """
     eos_id = tokenizer.eos_id
-    if needs_reference([config.loss]):  # SimPO has none
+    if needs_reference([config.loss]):  # SimPO and ORPO have none
         reference = reference or frozen_copy(policy)  # line 2
     policy.eval()  # no dropout: h must compare two functions, not two random masks
     optimizer = adamw(policy, config.lr, weight_decay=0.0)
@@ -210,10 +254,12 @@ def train(
         loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
         compared: list[Compared] = []
         optimizer.zero_grad(set_to_none=True)
+        whole = [stream.pairs[i] for i in stream.indices(step).tolist()]
+        of_batch = of_whole_batch(config, policy, reference, whole, eos_id)
         for batch, ref_log_probs in stream.micro_batches(step):  # line 3
             log_probs = pair_log_probs(policy, batch, config)  # (k, 2)  line 4
             both = Compared(log_probs, ref_log_probs, sides(batch.lengths))  # line 5
-            part_loss = preference_loss(config, both, pairs=config.batch_size)  # line 6
+            part_loss = preference_loss(config, both, pairs=config.batch_size, **of_batch)  # line 6
             part_loss.backward()
             loss += part_loss.detach()
             compared.append(both.detach())
@@ -223,7 +269,7 @@ def train(
         row["pairs_per_second"] = per_second(config.batch_size, begin)
         state.step = step + 1
         if len(held_out) and (state.step % config.eval_every == 0 or state.step == config.steps):
-            row |= held_out_metrics(config, policy, held_out, held_out_ref, eos_id)
+            row |= held_out_metrics(config, policy, reference, held_out, held_out_ref, eos_id)
         if finish_step(config, state, row, log, (policy, reference), validate, folder):
             break
     return log.rows

@@ -18,8 +18,8 @@ What is new next to GRPO: the comparison of two responses enters as such, not on
 advantage, and pulls by how wrongly the policy orders them. Three weights are three numbers: kl_coef,
 dpo_beta and preference_coef. The preference loss has no ratio and no clip. `--preference-loss` names
 rows of PREFERENCE_LOSSES (rl/batches/preferences.py), and `--preference-weights` their weights in
-L_pref; all but simpo need the frozen reference, also without a KL penalty. With preference_coef = 0
-this is rl/grpo_engine.py bit for bit.
+L_pref; all but simpo and orpo need the frozen reference, also without a KL penalty. With
+preference_coef = 0 this is rl/grpo_engine.py bit for bit.
 
     python -m rl.pg_grpo_engine                       reviews, the best and the worst of each group
     python -m rl.pg_grpo_engine --pairs offline       the pairs of the reward model beside the rollouts
@@ -109,7 +109,7 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     """lambda, the weight of the preference loss; 0 is GRPO."""
     preference_loss: tuple[LossName, ...] = ("dpo",)
     """One or several losses: dpo, cdpo (with label_smoothing), ipo, ipo_mean (IPO of means per
-    token), hinge, simpo (without a reference)."""
+    token), hinge, simpo and orpo (without a reference)."""
     preference_weights: tuple[float, ...] = (1.0,)
     """One weight for each of them; L_pref is the weighted sum."""
     pairs: Literal["best_worst", "all", "offline", "both"] = "best_worst"

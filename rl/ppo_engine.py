@@ -51,7 +51,6 @@ from rl.batches.rollout import (
     Rollout,
     epoch_minibatches,
     micro_batches,
-    old_policy_log_probs,
     prompt_batch,
     rollout_log_probs,
     sample_rollout,
@@ -73,6 +72,7 @@ from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
 from rl.training.open_task import Task
 from rl.training.run import Validate, finish_step, run_as_command, run_training
+from rl.training.sampler_weights import SamplerFlags, old_and_weights, sampler_of
 from rl.training.text import open_text, text_gradient
 from rl.training.value_model import ValueModel
 
@@ -83,7 +83,7 @@ PRESETS = size_presets(
 
 
 @dataclass(frozen=True)
-class PPOConfig(ActorCriticConfig):
+class PPOConfig(ActorCriticConfig, SamplerFlags):
     """Improve a policy with PPO."""
 
     steps: AtLeastOne = 50
@@ -192,14 +192,17 @@ def train(
         lr = models.set_learning_rates(warmed_up(config, step))
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 3
+        mu = sampler_of(config, policy)
         with clock.phase("rollout"), precision(policy.device, config.precision):  # line 4
             rollout = sample_rollout(
-                policy, tokenizer, records, params, config.group_size, generators["sampling"]
+                mu, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # line 4: R
             rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
         with clock.phase("score"):
-            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)  line 5
+            old_log_probs, weights, measured = old_and_weights(
+                config, policy, rollout
+            )  # (N, T)  line 5
             ref_log_probs = None
             if kl.coef or config.kl_loss_coef or config.stop_kl is not None:
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)  line 5
@@ -220,6 +223,7 @@ def train(
                 value_model,
                 ref_log_probs=ref_log_probs,
             )
+            targets = targets._replace(advantages=weights * targets.advantages)  # 1 by default
 
         with clock.phase("update"):
             updates = epoch_minibatches(config, len(rollout), generators["minibatches"])  # line 8
@@ -233,8 +237,8 @@ def train(
                     part_loss = ppo_loss(config, scores, values, goal, batch.response_mask, tokens)
                     part_loss.total.backward()  # lines 9-10: L of ppo_loss
                     loss += part_loss.total.detach()
-                    measured = part_loss.per_token()
-                    meter.add_tokens(scores, goal.old_log_probs, goal.advantages, batch, **measured)
+                    more = part_loss.per_token()
+                    meter.add_tokens(scores, goal.old_log_probs, goal.advantages, batch, **more)
                 if config.target_kl is not None and meter.moved_beyond(1.5 * config.target_kl):
                     break  # without the step: far enough from the old policy. line 12
                 extra: dict[str, Any] = {}
@@ -247,7 +251,8 @@ def train(
 
         step_batch = critic_batch(meter.acted, rollout, rewards, targets, token_rewards)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-        row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= meter.metrics() | measured
+        row |= {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
         row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)
         row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:

@@ -4,6 +4,12 @@
     python scripts/demo_seeds.py --runs runs/demo      keeps their numbers in docs/demo_seeds.json
     python scripts/write_tables.py                     writes them into the pages and docs/demo_seeds.svg
 
+Where a seed's folder also holds a policy of the same base trained otherwise (`OTHERWISE`), it is
+measured like the demo's own, on the same prompts with the same random numbers:
+
+    python -m rl.grpo_engine --policy runs/demo/seed5/pretraining --reward gold --seed 5 --ranks 1 \\
+        --test-prompts 0 --out runs/demo/seed5/grpo_gold
+
 Every number on the pages comes from that file; a test writes them again and compares.
 """
 
@@ -19,17 +25,28 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
+from demo import DemoConfig
 from studies.pages import spread
 
+from data import reviews
+from gpt.checkpoint import load_gpt
+from gpt.generate import SamplingParams
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path, read_json, write_atomically
-from harness.paths import REPOSITORY, RUNS
+from harness.paths import MODEL_FILE, REPOSITORY, RUNS
 from rl.commands.memory_tables import markdown
+from rl.grpo_engine import GRPOConfig
+from rl.rewards.sources import RuleReward
+from rl.training.evaluation import Conditions, evaluate
 
 KEPT = REPOSITORY / "docs" / "demo_seeds.json"
 PICTURE = Path(__file__).with_name("demo_seeds.svg.jinja")
 TEST, UNSEEN = "test", "held_out_items"
+OTHERWISE = {
+    "grpo_gold": "the gold reward itself",
+    "grpo_twice": "a reward model of twice the pairs",
+}
 
 
 def rounded(value: Any) -> Any:
@@ -50,8 +67,35 @@ def of_runs(folder: Path) -> list[dict[str, Any]]:
     for path in found:
         judged = read_json(path.parent / "reward_model" / "report.json")
         row = rounded(read_json(path))
-        rows.append(row | {"reward_model": {"gold_accuracy": round(judged["gold_accuracy"], 4)}})
+        row["reward_model"] = {"gold_accuracy": round(judged["gold_accuracy"], 4)}
+        trained = [name for name in OTHERWISE if (path.parent / name / MODEL_FILE).exists()]
+        if trained:
+            row["otherwise"] = {name: measure(path.parent, name, row["seed"]) for name in trained}
+        rows.append(row)
     return sorted(rows, key=lambda row: row["seed"])
+
+
+def measure(folder: Path, name: str, seed: int) -> dict[str, dict[str, float]]:
+    """The gold reward and the KL of a seed's policy on the demo's prompts."""
+    policy, tokenizer = load_gpt(folder / name)
+    base, _ = load_gpt(folder / "pretraining")
+    gold, found = RuleReward(reviews.gold_reward, "gold reward"), {}
+    for where, split in ((TEST, "test"), (UNSEEN, "held_out")):
+        prompts = reviews.prompts(split)[: DemoConfig().test_prompts]
+        params = SamplingParams(max_new_tokens=GRPOConfig().max_new_tokens)
+        result = evaluate(
+            policy,
+            tokenizer,
+            prompts,
+            params,
+            gold,
+            reference=base,
+            conditions=Conditions(seed=seed),
+        )
+        summary = result.summary()
+        found[where] = {"gold": summary["reward"], "kl": summary["kl"]}
+    measured: dict[str, dict[str, float]] = rounded(found)
+    return measured
 
 
 def kept() -> list[dict[str, Any]]:
@@ -108,6 +152,26 @@ def by_seed() -> list[str]:
     return markdown(head, lines)
 
 
+def otherwise() -> list[str]:
+    """The same base and settings, another reward: a row for each seed in which that was tried."""
+    tried = [row for row in kept() if "otherwise" in row]
+    names = [name for name in OTHERWISE if any(name in row["otherwise"] for row in tried)]
+    lines = []
+    for row in tried:
+        runs = [row | {TEST: row[TEST]["GRPO"], UNSEEN: row[UNSEEN]["GRPO"]}]
+        runs += [row["otherwise"].get(name) for name in names]
+        cells = [
+            f"{run[TEST]['gold']:.3f}, {run[UNSEEN]['gold']:.3f} ({run[TEST]['kl']:.1f})"
+            if run
+            else "-"
+            for run in runs
+        ]
+        lines.append([str(row["seed"]), *cells])
+    return markdown(
+        ["seed", "the demo's reward model", *(OTHERWISE[name] for name in names)], lines
+    )
+
+
 def answers() -> list[str]:
     """The samples that the first seed prints."""
     lines = []
@@ -152,7 +216,12 @@ def picture() -> str:
 
 PARTS: dict[str, dict[str, Callable[[], list[str]]]] = {
     "README.md": {"demo seeds": caption},
-    "docs/results.md": {"demo seeds": summary, "demo by seed": by_seed, "demo samples": answers},
+    "docs/results.md": {
+        "demo seeds": summary,
+        "demo by seed": by_seed,
+        "demo samples": answers,
+        "demo otherwise": otherwise,
+    },
 }
 
 

@@ -18,8 +18,8 @@ harness/ranks/launch.py starts the ranks. With one rank every function here does
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -37,6 +37,12 @@ BUCKET = 2**22  # gradient elements that are summed together: 16 MiB in float32
 class LostRank(RuntimeError):
     """Another rank is gone, or the connection to it."""
 
+    def __init__(self) -> None:
+        super().__init__(
+            "another process of this run has ended (killed, or out of memory?): what was written "
+            "so far is kept, and --resume goes on from the last checkpoint"
+        )
+
 
 class Drifted(RuntimeError):
     """The ranks no longer hold the same weights."""
@@ -51,12 +57,12 @@ def use_shared_memory(board: Board | None) -> None:
 
 def world() -> int:
     """How many ranks share the work."""
-    return 1 if HERE.alone or not dist.is_initialized() else dist.get_world_size()
+    return (HERE.team or dist.get_world_size()) if dist.is_initialized() else 1
 
 
 def rank() -> int:
     """The number of this one among those that share the work, from 0."""
-    return 0 if HERE.alone else own_number()
+    return 0 if HERE.team == 1 else own_number()
 
 
 def own_number() -> int:
@@ -104,7 +110,7 @@ def gather(value: T) -> list[T]:
     if HERE.board is not None:
         return _safely(HERE.board.gather, value)
     values: list[Any] = [None] * world()
-    _safely(dist.all_gather_object, values, value)
+    _safely(dist.all_gather_object, values, value, HERE.group)
     return values
 
 
@@ -181,7 +187,7 @@ def _sum_bucket(parameters: Sequence[nn.Parameter]) -> None:
     if HERE.board is not None and flat.device.type == "cpu":
         _safely(HERE.board.sum, flat)
     else:
-        _safely(dist.all_reduce, flat)
+        _safely(dist.all_reduce, flat, dist.ReduceOp.SUM, HERE.group)
     *summed, there = flat.split([*(g.numel() for g in gradients), len(parameters)])
     for parameter, gradient, whole, found in zip(
         parameters, gradients, summed, there.tolist(), strict=True
@@ -197,39 +203,41 @@ def _safely(collective: Callable[..., T], *arguments: Any) -> T:
     try:
         return collective(*arguments)
     except broken as error:
-        raise LostRank(
-            "another process of this run has ended (killed, or out of memory?): what was written "
-            "so far is kept, and --resume goes on from the last checkpoint"
-        ) from error
+        raise LostRank from error
 
 
 # Different work for each --------------------------------------------------------------------------
 
 
-@contextmanager
-def each_alone() -> Iterator[None]:
-    """Inside, every rank is a run of its own: nothing is shared but what they send to each other."""
-    HERE.alone = True
-    try:
-        yield
-    finally:
-        HERE.alone = False
+def split(first: int) -> None:
+    """From now on the `first` ranks share their work, and each other one is a run of its own."""
+    gather(None)  # who has ended is missed here, before torch waits for it
+    if HERE.board is None:
+        HERE.group = dist.new_group(range(first))
+    elif own_number() < first:
+        HERE.board = HERE.board.of_first(first)
+    HERE.team = first if own_number() < first else 1
 
 
-def send(value: Any, to: int) -> None:
-    """Give a rank something that can be pickled; it is waited for."""
-    message = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-    _safely(dist.send, torch.tensor([len(message)]), to)
-    _safely(dist.send, message, to)
+@dataclass(frozen=True)
+class Peer:
+    """A rank of other work, by its number among all, and what it and this one send to each other."""
 
+    number: int
 
-def receive(source: int) -> Any:
-    """What a rank sends next. Only for what this program has sent itself: it is unpickled."""
-    length = torch.zeros(1, dtype=torch.long)
-    _safely(dist.recv, length, source)
-    message = torch.empty(int(length), dtype=torch.uint8)
-    _safely(dist.recv, message, source)
-    return pickle.loads(message.numpy().tobytes())
+    def send(self, value: Any) -> None:
+        """Give it something that can be pickled; it is waited for."""
+        message = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        _safely(dist.send, torch.tensor([len(message)]), self.number)
+        _safely(dist.send, message, self.number)
+
+    def receive(self) -> Any:
+        """What it sends next. Only for what this program has sent itself: it is unpickled."""
+        length = torch.zeros(1, dtype=torch.long)
+        _safely(dist.recv, length, self.number)
+        message = torch.empty(int(length), dtype=torch.uint8)
+        _safely(dist.recv, message, self.number)
+        return pickle.loads(message.numpy().tobytes())
 
 
 # Doing things once --------------------------------------------------------------------------------

@@ -108,8 +108,8 @@ def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
         for child in children:
             child.start()
 
-        def one_has_ended() -> bool:  # with whatever status: none leaves before the last is done
-            return any(child.exitcode is not None for child in children)
+        def one_has_ended(first: int) -> bool:  # whatever its status: these leave together
+            return any(child.exitcode is not None for child in children[: first - 1])
 
         try:
             with guard():  # here, while the others can still be asked who failed first
@@ -177,8 +177,8 @@ class Meeting:
     board: Board
     parent: int  # the process of rank 0
 
-    def join(self, number: int, gone: Callable[[], bool], work: Work) -> Any:
-        """Run as this rank; `gone()` says whether another one has ended before its time."""
+    def join(self, number: int, gone: Callable[[int], bool], work: Work) -> Any:
+        """Run as this rank; `gone(n)` says whether one of the first n has ended before its time."""
         if platform.system() != "Windows":  # no need of the machine's network
             loopback = "lo0" if platform.system() == "Darwin" else "lo"
             os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
@@ -210,7 +210,7 @@ def _require_devices(count: int, device: str) -> None:
 def _as_rank(number: int, here: Meeting, work: Work, guard: Guard) -> None:
     """The life of a rank that `run_on_ranks` has started."""
 
-    def gone() -> bool:
+    def gone(first: int) -> bool:
         return os.getppid() != here.parent
 
     threading.Thread(target=_wait_for_nobody, args=(gone,), daemon=True).start()
@@ -218,13 +218,13 @@ def _as_rank(number: int, here: Meeting, work: Work, guard: Guard) -> None:
         here.join(number, gone, work)
 
 
-def _wait_for_nobody(gone: Callable[[], bool]) -> None:
+def _wait_for_nobody(gone: Callable[[int], bool]) -> None:
     """End this rank if the first one is killed before they have met: torch would wait half an hour.
 
     Once they have, every wait looks for it itself.
     """
     while not dist.is_initialized():
-        if gone():
+        if gone(0):
             os._exit(1)
         time.sleep(0.2)
 
@@ -261,6 +261,7 @@ def _take_part(
         HERE.store = None
         return result
     finally:
+        HERE.team, HERE.group = 0, None
         collectives.use_shared_memory(None)
         if dist.is_initialized():
             dist.destroy_process_group()

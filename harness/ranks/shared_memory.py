@@ -8,6 +8,7 @@ ranks have the same bits. For tensors on the CPU of ranks that harness/ranks/lau
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
 import time
@@ -42,10 +43,16 @@ class Board:
         self.flags = [[context.Semaphore(0) for _ in range(count)] for _ in range(count)]
         self.turn = 0
 
-    def take_part(self, rank: int, gone: Callable[[], bool]) -> Board:
-        """This rank's view of the board; `gone()` says whether another rank has ended."""
+    def take_part(self, rank: int, gone: Callable[[int], bool]) -> Board:
+        """This rank's view of the board; `gone(n)` says whether another of the first n has ended."""
         self.rank, self.gone = rank, gone
         return self
+
+    def of_first(self, count: int) -> Board:
+        """The same board for the first ranks alone, from now on."""
+        board = copy.copy(self)
+        board.count, board.slots = count, self.slots[:, :count]
+        return board
 
     def gather(self, value: Any) -> list[Any]:
         """What every rank has, in their order."""
@@ -96,5 +103,9 @@ class Board:
                     os.sched_yield()
                 continue
             time.sleep(1e-4)
-            if looks % LOOKS_BETWEEN_PULSES == 0 and self.gone() and not flag.acquire(False):
+            if (
+                looks % LOOKS_BETWEEN_PULSES == 0
+                and self.gone(self.count)
+                and not flag.acquire(False)
+            ):
                 raise PeerGone

@@ -32,7 +32,14 @@ from harness.seeds import derive_seed
 from reward_model.pairs import TokenPair, collate_pairs, encode_pairs, keep_fitting, lengths_of
 from rl.batches.rollout import ScoringConfig
 from rl.equations.losses import row_sums
-from rl.equations.preference_losses import dpo_loss, hinge_loss, ipo_loss, simpo_loss
+from rl.equations.preference_losses import (
+    dpo_loss,
+    hinge_loss,
+    ipo_loss,
+    kto_loss,
+    orpo_loss,
+    simpo_loss,
+)
 
 
 @dataclass(frozen=True)
@@ -283,7 +290,7 @@ class PreferenceFlags(ABC):
     """gamma of simpo, by how much the better response should win."""
     length_norm: bool = False
     """Average a response's log-probs over its tokens in the losses that sum them, as DPO's paper
-    does; ipo_mean and simpo average by themselves."""
+    does; ipo_mean, simpo and orpo average by themselves."""
 
     @property
     @abstractmethod
@@ -300,7 +307,8 @@ class PreferenceLoss(NamedTuple):
     numbers: Callable[[PreferenceFlags], dict[str, float]]  # its arguments, of which beta is one
 
 
-LossName = Literal["dpo", "cdpo", "ipo", "ipo_mean", "hinge", "simpo"]
+LossName = Literal["dpo", "cdpo", "ipo", "ipo_mean", "hinge", "simpo", "orpo"]  # of any pairs
+BatchLossName = Literal[LossName, "kto"]  # with what kto reads of the whole batch
 
 
 def beta_alone(flags: PreferenceFlags) -> dict[str, float]:
@@ -326,6 +334,8 @@ PREFERENCE_LOSSES: dict[str, PreferenceLoss] = {
     "ipo_mean": PreferenceLoss(ipo_loss, True, True, beta_alone),
     "hinge": PreferenceLoss(hinge_loss, True, False, beta_alone),
     "simpo": PreferenceLoss(simpo_loss, False, True, simpo_numbers),
+    "orpo": PreferenceLoss(orpo_loss, False, True, beta_alone),
+    "kto": PreferenceLoss(kto_loss, True, False, beta_alone),  # and its reference point
 }
 
 
@@ -351,12 +361,14 @@ def as_read(name: str, compared: Compared, config: PreferenceFlags) -> Compared:
     return compared if row.needs_reference else compared._replace(ref_log_probs=None)
 
 
-def pair_losses(name: str, compared: Compared, config: PreferenceFlags) -> Tensor:
-    """The named loss of every pair, (k,)."""
+def pair_losses(
+    name: str, compared: Compared, config: PreferenceFlags, **of_batch: Tensor
+) -> Tensor:
+    """The named loss of every pair, (k,); `of_batch` is what kto reads besides, its reference_point."""
     row = PREFERENCE_LOSSES[name]
     log_probs, ref_log_probs, _ = as_read(name, compared, config)
     columns = [*log_probs.unbind(1), *(() if ref_log_probs is None else ref_log_probs.unbind(1))]
-    return row.equation(*columns, **row.numbers(config))
+    return row.equation(*columns, **row.numbers(config), **of_batch)
 
 
 # --- what is logged -------------------------------------------------------------------------------

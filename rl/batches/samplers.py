@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import multiprocessing
+import pickle
+import platform
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
@@ -13,10 +18,14 @@ from torch import Tensor
 from gpt.model import GPT
 from harness.errors import UserError
 from harness.frozen_copy import frozen_copy
-from harness.metric_log import MetricLog
-from harness.ranks.collectives import each_alone, gather, is_main, receive, send, world
+from harness.here import HERE
+from harness.metric_log import say_always
+from harness.ranks.collectives import LostRank, Peer, gather, is_main, own_number, split, world
+from harness.signals import signals_noted
 from harness.training_state import changing_state, load_changing_state
 from rl.batches.rollout import Rollout
+
+MOST_REPLACED = 16  # samplers of a run: what kills more than that kills every one
 
 
 @torch.no_grad()
@@ -43,10 +52,10 @@ class Sampler:
     Numbers grow; below 0 it is the start. `draw(model, batch)` samples with a model; without versions it is
     the policy as it is. The weights that a later batch asks for, and no others, are kept in a run's state.
 
-    With `ranks` above 0, so many other ranks draw while this one trains, batch b on rank 1 + b % ranks.
-    Each gets the weights of its next batch when it has handed one over. So every rank holds one batch at
-    most, and which weights draw which batch follows from `versions`, not from who was faster: the same
-    run without them is the same to the last bit.
+    After `hand_out(count)` the last `count` ranks draw while the others train, batch b the one of number
+    b % count among them. Rank 0 sends it the weights of its next batch when it has handed one over. So it
+    holds one batch at most, and which weights draw which batch follows from `versions`, not from who was
+    faster: the same run without them is the same to the last bit.
     """
 
     def __init__(
@@ -55,14 +64,15 @@ class Sampler:
         versions: Sequence[int],
         precision: str,
         draw: Callable[[GPT, int], Rollout],
-        ranks: int = 0,
     ) -> None:
         self.policy, self.versions, self.precision = policy, versions, precision
-        self.draw, self.ranks = draw, ranks
+        self.draw = draw
         self.updates = 0  # optimizer steps that the policy has taken
         self.kept: dict[int, dict[str, Tensor]] = {}
         self.model: GPT | None = None  # made when the policy itself cannot sample
-        self.asked: set[int] = set()  # batches that other ranks are drawing
+        self.peers: list[Peer | Fork] = []  # who draws, if this one does not
+        self.asked: set[int] = set()  # batches that they are drawing
+        self.replaced, self.most_replaced = 0, 0  # of them that have ended
         self.keep()
 
     def keep(self) -> None:
@@ -98,27 +108,49 @@ class Sampler:
         """The answers of a batch, drawn here or on another rank; none is asked for from `last` on."""
         if not self.versions:
             return self.draw(self.policy, batch)
-        if not self.ranks:
+        if not self.peers:
             drawn = self.draw(self.with_weights(self.weights(batch)), batch)
         else:
-            self.ask(range(batch, min(batch + self.ranks, last)))
-            drawn = receive(self.rank_of(batch))
-            self.asked.discard(batch)
-            self.ask(range(batch + self.ranks, min(batch + self.ranks + 1, last)))
+            drawn = gather(self.received(batch, last) if is_main() else None)[0]
+            assert drawn is not None
         oldest = self.version(batch + 1)
         self.kept = {number: kept for number, kept in self.kept.items() if number >= oldest}
         return drawn
 
-    def rank_of(self, batch: int) -> int:
-        """Who draws it."""
-        return 1 + batch % self.ranks
+    def received(self, batch: int, last: int) -> Rollout:
+        """What a peer has drawn, which then gets its next batch; on rank 0."""
+        ahead = batch + len(self.peers)
+        self.ask(range(batch, min(ahead, last)))
+        while True:
+            try:
+                drawn: Rollout = self.peers[batch % len(self.peers)].receive()
+                break
+            except LostRank as error:
+                self.replace(batch, error)
+        self.asked.discard(batch)
+        self.ask(range(ahead, min(ahead + 1, last)))
+        return drawn
 
     def ask(self, batches: Iterable[int]) -> None:
-        """Send the weights of these batches to the ranks that draw them, but for those at work."""
+        """Send the weights of these batches to those that draw them, but for those at work."""
         for batch in batches:
             if batch not in self.asked:
-                send((batch, self.weights(batch)), self.rank_of(batch))
                 self.asked.add(batch)
+                try:
+                    self.peers[batch % len(self.peers)].send((batch, self.weights(batch)))
+                except LostRank as error:
+                    self.replace(batch, error)
+
+    def replace(self, batch: int, error: LostRank) -> None:
+        """A new process draws the batch of one that has ended, or the error is raised again."""
+        if self.replaced >= self.most_replaced:
+            raise error
+        self.replaced += 1
+        say_always(
+            f"a sampler has ended (killed, or out of memory?): a new one draws batch {batch}"
+        )
+        peer = self.peers[batch % len(self.peers)] = Fork(self.serve)
+        peer.send((batch, self.weights(batch)))
 
     def with_weights(self, weights: dict[str, Tensor]) -> GPT:
         """A model with these weights, rounded."""
@@ -131,18 +163,42 @@ class Sampler:
         round_weights(self.model, self.precision)
         return self.model
 
-    def serve(self) -> None:
-        """On a rank that samples: draw what rank 0 asks for, until it says that nothing follows."""
-        while (wish := receive(0)) is not None:
+    def hand_out(self, count: int, replace: bool) -> None:
+        """Let the last `count` ranks draw; there this does not return. UserError if that cannot be.
+
+        With `replace` one that ends is replaced by a process that rank 0 forks.
+        """
+        if not count:
+            return
+        trainers = world() - count
+        if trainers < 1 or self.policy.device.type != "cpu":
+            raise UserError(
+                f"--samplers {count} needs {count + 1} ranks or more on CPUs, of which the others train: "
+                f"there are {world()} on {self.policy.device.type}; use --ranks {count + 1} --device cpu"
+            )
+        if replace and platform.system() != "Linux":  # where a fork of this process is safe
+            raise UserError("--on-dead-sampler replace needs Linux, to fork: use end")
+        self.most_replaced = MOST_REPLACED if replace else 0
+        split(trainers)
+        if own_number() >= trainers:
+            self.serve(Peer(0))
+            sys.exit(0)
+        self.peers = [Peer(trainers + number) for number in range(count)]
+
+    def serve(self, trainer: Peer | Fork) -> None:
+        """Draw what rank 0 asks for, until it says that nothing follows."""
+        while (wish := trainer.receive()) is not None:
             batch, weights = wish
-            send(self.draw(self.with_weights(weights), batch), 0)
+            trainer.send(self.draw(self.with_weights(weights), batch))
 
     def dismiss(self) -> None:
-        """The batches that nobody will train on are taken, and the ranks that drew them let go."""
-        for batch in sorted(self.asked):
-            receive(self.rank_of(batch))
-        for number in range(1, self.ranks + 1):
-            send(None, number)
+        """What nobody will train on is taken, and those that drew let go."""
+        for batch in sorted(self.asked) if is_main() else ():
+            with suppress(LostRank):
+                self.peers[batch % len(self.peers)].receive()
+        for peer in self.peers if is_main() else ():
+            with suppress(LostRank):
+                peer.send(None)
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and a count."""
@@ -153,30 +209,33 @@ class Sampler:
         self.updates, self.kept = state["updates"], dict(state["kept"])
 
 
-def require_ranks(samplers: int, device: torch.device) -> None:
-    """UserError unless there is one rank more than samplers, on CPUs."""
-    if world() != samplers + 1 or device.type != "cpu":
-        raise UserError(
-            f"--samplers {samplers} needs {samplers + 1} ranks on CPUs, of which one trains: there are "
-            f"{world()} on {device.type}; use --ranks {samplers + 1} --device cpu"
-        )
+class Fork:
+    """A process that does another rank's work: at this end of a pipe, or at its own."""
 
+    def __init__(self, serve: Callable[[Fork], None]) -> None:
+        context = multiprocessing.get_context("fork")
+        self.pipe, there = context.Pipe()
+        context.Process(target=self.live, args=(serve, there), daemon=True).start()
+        there.close()
 
-@contextmanager
-def only_one_trains(sampler: Sampler, log: MetricLog) -> Iterator[bool]:
-    """Inside, this rank trains (True), or has sampled for the one that does (False).
+    def live(self, serve: Callable[[Fork], None], pipe: Connection) -> None:
+        """The life of the process, which ends with the run."""
+        self.pipe.close()
+        self.pipe, HERE.team = pipe, 1
+        torch.set_num_threads(1)  # a fork has none of its parent's other threads
+        with signals_noted(), suppress(LostRank):
+            serve(self)
 
-    Afterwards all have the policy and the log of rank 0.
-    """
-    if not sampler.ranks:
-        yield True
-        return
-    with each_alone():
-        if is_main():
-            yield True
-            sampler.dismiss()
-        else:
-            sampler.serve()
-            yield False
-    log.rows[:] = gather(log.rows)[0]
-    load_changing_state(sampler.policy, gather(changing_state(sampler.policy))[0])
+    def send(self, value: Any) -> None:
+        """Give the other end something that can be pickled."""
+        try:
+            self.pipe.send_bytes(pickle.dumps(value))
+        except OSError as error:
+            raise LostRank from error
+
+    def receive(self) -> Any:
+        """What the other end sends next."""
+        try:
+            return pickle.loads(self.pipe.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise LostRank from error

@@ -84,8 +84,13 @@ def difference(group: Group, baseline: Group, key: str) -> dict[str, Any]:
     if len(set(seeds)) == len(seeds) and sorted(map(str, seeds)) == sorted(map(str, group.seeds)):
         order = dict(zip(group.seeds, values, strict=True))
         gaps = [order[seed] - other for seed, other in zip(seeds, others, strict=True)]
-        return t_interval(gaps) | {"test": f"paired t, {len(gaps)} seeds"}
-    return welch(values, others) | {"test": f"Welch's t, {len(values)} and {len(others)} seeds"}
+        found, test = t_interval(gaps), f"paired t, {len(gaps)} seeds"
+    else:
+        found = welch(values, others)
+        test = f"Welch's t, {len(values)} and {len(others)} seeds"
+    if found["low"] == found["high"]:  # as with few prompts: t would be infinite, and p 0
+        return {"mean": found["mean"], "test": "no spread over seeds: no test"}
+    return found | {"test": test}
 
 
 def spread(values: Sequence[float]) -> str:
@@ -200,9 +205,7 @@ def remarks_of(groups: Sequence[Group], rows: Sequence[Mapping[str, Any]]) -> li
                 f"The runs of {group.name} differ in more than the seed: {', '.join(inside)}."
             )
         if len(group.runs) < 3:
-            said.append(
-                f"{group.name} has {len(group.runs)} of the three seeds that are the least."
-            )
+            said.append(f"{group.name} has fewer than three seeds: {len(group.runs)}.")
     if len({text(run.flags.get("script")) for group in groups for run in group.runs}) > 1:
         said.append("The groups are of different scripts.")
     between = differing(groups)

@@ -6,8 +6,11 @@ Every tensor is (pairs,). A log-prob is the *sum* over a response's tokens (`row
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from harness.equation_checks import Pairs, Trained, in_range, row_equation
+from harness.equation_checks import Pairs, Scalar, Trained, in_range, row_equation
+
+NEVER_CERTAIN = -1e-6  # the largest log-prob per token that has finite odds in float32
 
 
 @row_equation
@@ -87,3 +90,47 @@ def simpo_loss(
     l is the *mean* log-prob per token and gamma the `target_margin`; there is no reference.
     """
     return -F.logsigmoid(beta * (policy_chosen - policy_rejected) - target_margin)
+
+
+@in_range(beta="(0, inf)")
+@row_equation
+def orpo_loss(
+    policy_chosen: Trained[Pairs],
+    policy_rejected: Trained[Pairs],
+    beta: float,
+) -> Pairs:
+    """-l_w - lambda log sigmoid(log odds(y_w) - log odds(y_l)) (ORPO, arXiv:2403.07691, Eqs. 6-7).
+
+    l is the *mean* log-prob per token and odds(y) = e^l / (1 - e^l). -l_w is fine-tuning on the
+    chosen answer; its weight against the odds ratio, lambda, is `beta`. There is no reference.
+    """
+    log_odds_ratio = _log_odds(policy_chosen) - _log_odds(policy_rejected)
+    return -policy_chosen - beta * F.logsigmoid(log_odds_ratio)
+
+
+def _log_odds(log_prob: Tensor) -> Tensor:
+    """log(p / (1 - p)) of log p."""
+    return log_prob - log_prob.clamp(max=NEVER_CERTAIN).expm1().neg().log()
+
+
+@in_range(beta="(0, inf)")
+@row_equation
+def kto_loss(
+    policy_chosen: Trained[Pairs],
+    policy_rejected: Trained[Pairs],
+    ref_chosen: Pairs,
+    ref_rejected: Pairs,
+    beta: float,
+    reference_point: float | Scalar,
+) -> Pairs:
+    """1/2 [1 - sigmoid(beta (r_w - z))] + 1/2 [1 - sigmoid(beta (z - r_l))] (KTO, arXiv:2402.01306).
+
+    r = log(pi / pi_ref)(y|x). Each answer is judged alone: the chosen one is desirable, the rejected
+    one is not, and there are as many of either, so both weights are 1. z, the `reference_point`, is
+    an estimate of KL(pi || pi_ref) without a gradient (rl/dpo_engine.py). Saturated on both sides:
+    what is far better or far worse than z teaches little.
+    """
+    r_w, r_l = policy_chosen - ref_chosen, policy_rejected - ref_rejected
+    desirable = 1 - torch.sigmoid(beta * (r_w - reference_point))
+    undesirable = 1 - torch.sigmoid(beta * (reference_point - r_l))
+    return (desirable + undesirable) / 2

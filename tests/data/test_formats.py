@@ -285,11 +285,11 @@ def test_malformed_rows(tmp_path: Path, good: Row, changes: Row, message: str) -
 # Tables, packages that are not there, and the template for rows without one.
 
 
-@pytest.mark.parametrize("name", ["rows.csv", "rows.TSV", "rows.csv.gz"])
+@pytest.mark.parametrize("name", ["rows.csv", "rows.TSV", "rows.csv.gz", "rows;.csv"])
 def test_tables_have_cells_of_text_and_numbers_where_names_say_so(
     tmp_path: Path, name: str
 ) -> None:
-    comma = "\t" if "TSV" in name else ","
+    comma = "\t" if "TSV" in name else ";" if ";" in name else ","
     lines = [
         "prompt,chosen,rejected,margin",
         '"Sky, ""high""\nup?",blue,7,2',

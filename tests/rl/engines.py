@@ -678,7 +678,7 @@ ENGINES = [
             eval_every=100, checkpoint_every=1000, max_new_tokens=8,
         ),
         task=dict(pairs=PAIRS),
-        forms={"dpo": {}, "ipo": dict(loss="ipo")},
+        forms={"dpo": {}, **{name: dict(loss=name) for name in ("ipo", "orpo", "kto")}},
         everything=dict(held_out=HELD_OUT),
         resumed=(dict(held_out=HELD_OUT, eval_every=3),),
         reference="always",

@@ -35,7 +35,9 @@ from harness.command_line import explained
 from harness.errors import UserError
 from harness.ranks.collectives import gather, own_number
 from harness.ranks.launch import Wish, run_on_ranks
+from rl import async_grpo_engine
 from rl.async_grpo_engine import async_grpo_loss, corrected, needs, stale_share
+from rl.batches import samplers as samplers_module
 from rl.batches.samplers import Sampler, round_weights
 from rl.equations.sampler_correction import CORRECTIONS
 
@@ -244,17 +246,27 @@ def test_flags_that_cannot_work_are_refused(flags, words):
 # On ranks
 
 
-def on_ranks(folder: Path, ranks: int, samplers: int, dies: bool = False, **flags: Any) -> Done:
-    """A run in processes of their own; rank 0 leaves weights and rows in `folder`."""
+def on_ranks(folder: Path, ranks: int, samplers: int, dies: int = 0, **flags: Any) -> Done:
+    """A run in processes of their own; those that train leave weights and rows in `folder`.
+
+    The rank of the number `dies` is killed in the middle of its first batch after the first.
+    """
+    draw = async_grpo_engine.draw_batch
+
+    def fatal(*given: Any) -> Any:
+        if given[-1] >= 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return draw(*given)
 
     def work() -> None:
-        if dies and own_number():
-            os.kill(os.getpid(), signal.SIGKILL)
+        if dies and own_number() == dies:
+            async_grpo_engine.draw_batch = fatal  # this process is a fork
         policy = small_gpt()
         rows = run(policy, DIVERSE, samplers=samplers, folder=folder, **flags)
-        both = gather((weights(policy), numbers(rows)))
-        assert all(torch.equal(w, both[0][0]) and n == both[0][1] for w, n in both)
-        torch.save(both[0], folder / f"{samplers}.pt")
+        all_ = gather((weights(policy), numbers(rows)))
+        assert len(all_) == ranks - samplers
+        assert all(torch.equal(w, all_[0][0]) and n == all_[0][1] for w, n in all_)
+        torch.save(all_[0], folder / f"{samplers}.pt")
 
     def command() -> None:
         with explained(False):
@@ -286,14 +298,53 @@ def test_an_early_stop_lets_the_samplers_go(tmp_path):
     assert len(rows) < 12
 
 
-def test_a_sampler_that_dies_ends_the_run_with_one_sentence(tmp_path):
-    done = on_ranks(tmp_path, 2, 1, dies=True, steps=3, lag=2, minibatches=2)
-    assert done.returncode == 1
-    said = [line for line in done.stderr.splitlines() if "another process" in line]
-    assert len(said) == 1 and "--resume" in said[0] and "Traceback" not in done.stderr
+def test_several_ranks_train_beside_a_sampler(tmp_path):
+    """Their weights are equal, which `on_ranks` compares, and those of one process but for rounding."""
+    flags = dict(steps=4, lag=2, minibatches=2, lr=1e-2)
+    for ranks, samplers in ((1, 0), (3, 1)):
+        done = on_ranks(tmp_path, ranks, samplers, **flags)
+        assert done.returncode == 0, done.stderr
+    alone, shared = (torch.load(tmp_path / f"{k}.pt", weights_only=False) for k in (0, 1))
+    assert [row["lag"] for row in shared[1]] == [row["lag"] for row in alone[1]]
+    torch.testing.assert_close(shared[0], alone[0], rtol=0, atol=1e-4)
+    assert not torch.allclose(shared[0], weights(small_gpt()), rtol=0, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("rule", "ranks", "samplers"), [("end", 2, 1), ("replace", 2, 1), ("replace", 4, 2)]
+)
+def test_a_sampler_that_dies_ends_the_run_or_is_replaced(tmp_path, rule, ranks, samplers):
+    """The same run either way in the end: at once where it is replaced, otherwise once it is resumed."""
+    flags = dict(lag=2 * samplers, minibatches=2, lr=1e-2, checkpoint_every=1)
+    flags |= dict(on_dead_sampler=rule, steps=5)
+    assert on_ranks(tmp_path, ranks, samplers, **flags).returncode == 0
+    expected = torch.load(tmp_path / f"{samplers}.pt", weights_only=False)
+    done = on_ranks(tmp_path, ranks, samplers, dies=ranks - 1, **flags)
+    assert "Traceback" not in done.stderr
+    if rule == "end":
+        said = [line for line in done.stderr.splitlines() if "another process" in line]
+        assert done.returncode == 1 and len(said) == 1 and "--resume" in said[0]
+    else:
+        assert done.returncode == 0 and done.stderr.count("a new one draws batch") == 1
+        found = torch.load(tmp_path / f"{samplers}.pt", weights_only=False)
+        assert torch.equal(found[0], expected[0]) and found[1] == expected[1]
+    flags["steps"] = 6
+    again = on_ranks(tmp_path, ranks, samplers, resume=True, **flags)
+    assert again.returncode == 0, again.stderr
+    _, rows = torch.load(tmp_path / f"{samplers}.pt", weights_only=False)
+    shared = [row for row in rows if row["step"] <= 5]
+    assert rows[-1]["step"] == 6 and shared == expected[1][5 - len(shared) :]
+
+
+def test_samplers_that_all_die_at_once_are_not_replaced_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(samplers_module, "MOST_REPLACED", 0)
+    done = on_ranks(
+        tmp_path, 2, 1, dies=1, on_dead_sampler="replace", steps=4, lag=2, minibatches=2
+    )
+    assert done.returncode == 1 and "another process" in done.stderr
 
 
 def test_samplers_without_a_rank_to_train_are_refused(tmp_path):
     done = on_ranks(tmp_path, 1, 1, steps=1, lag=2, minibatches=2)
     assert done.returncode == 1
-    assert "--samplers 1 needs 2 ranks" in done.stderr and "--ranks 2" in done.stderr
+    assert "--samplers 1 needs 2 ranks or more" in done.stderr and "--ranks 2" in done.stderr

@@ -46,7 +46,7 @@ from rl.batches.preferences import (
     open_pairs,
     pair_micro_batches,
 )
-from rl.dpo_engine import DPOConfig, main, preference_loss
+from rl.dpo_engine import DPOConfig, main, of_whole_batch, preference_loss
 from rl.training.evaluation import evaluate
 
 DPO = engine_named("dpo")
@@ -77,8 +77,9 @@ def log_prob(policy: GPT, prompt: list[int], response: list[int]) -> torch.Tenso
         (dict(beta=0.3, loss="cdpo", label_smoothing=0.2), math.log(2), 0.3 / 2 * (1 - 2 * 0.2)),
         (dict(beta=0.3, length_norm=True), math.log(2), 0.3 / 2),
         (dict(beta=0.25, loss="ipo"), 4.0, 4.0),  # (0 - 1 / (2 beta))^2, and its slope 1 / beta
+        (dict(beta=0.3, loss="kto"), 0.5, 0.3 / 8),  # z is 0, and the sigmoid's slope 1/4
     ],
-    ids=["dpo", "smoothed", "length norm", "ipo"],
+    ids=["dpo", "smoothed", "length norm", "ipo", "kto"],
 )
 def test_the_first_gradient_is_the_difference_of_the_log_prob_gradients(
     gradients, changes, loss, factor
@@ -109,7 +110,7 @@ def samples(policy: GPT) -> float:
     return float(evaluate(policy, LETTERS, PROMPTS * 16, params, SHARE_OF_A).reward.mean())
 
 
-@pytest.mark.parametrize("loss", ["dpo", "ipo"])
+@pytest.mark.parametrize("loss", ["dpo", "ipo", "kto", "orpo"])
 @pytest.mark.parametrize("swapped", [False, True])
 def test_it_learns_what_was_preferred_and_the_opposite_from_swapped_pairs(loss, swapped):
     pairs = PAIRS
@@ -337,16 +338,44 @@ def test_every_row_of_the_table_by_its_formula():
         expected["ipo_mean"] += (mean_h - 2.5) ** 2
         expected["hinge"] += max(0.0, 1 - 0.2 * h)
         expected["simpo"] += softplus(-(1.5 * (won / n - lost / m) - 0.7))
+        odds = [math.exp(x) / (1 - math.exp(x)) for x in (won / n, lost / m)]
+        expected["orpo"] += -won / n + 0.2 * math.log(1 + odds[1] / odds[0])
+        for r in (won - ref_won - 0.4, 0.4 - lost + ref_lost):
+            expected["kto"] += (1 - 1 / (1 + math.exp(-0.2 * r))) / 2
     for name, value in expected.items():
         config = replace(
             CONFIG, loss=name, beta=0.2, simpo_beta=1.5, target_margin=0.7,
             label_smoothing=0.1 if name == "cdpo" else 0.0,
         )  # fmt: skip
-        assert float(preference_loss(config, both, pairs=3)) == pytest.approx(value / 3, rel=1e-5)
+        more = dict(reference_point=torch.tensor(0.4)) if name == "kto" else {}
+        loss = preference_loss(config, both, pairs=3, **more)
+        assert float(loss) == pytest.approx(value / 3, rel=1e-5)
         if not PREFERENCE_LOSSES[name].needs_reference:
             alone = both._replace(ref_log_probs=None)
             assert float(preference_loss(config, alone, pairs=3)) == pytest.approx(value / 3)
     assert len({round(value, 4) for value in expected.values()}) == len(expected)
+
+
+def test_the_reference_point_is_a_mean_over_answers_of_the_next_pair():
+    """By hand, row by row; where the policy has lost on average it is 0. An answer is cut to fit."""
+    policy, reference = small_gpt(1), small_gpt(2)
+    long = TokenPair([0] * 12, PAIRS[0].chosen, PAIRS[0].rejected)  # leaves 4 of 16 positions
+    pairs = [*PAIRS, long]
+    gains = []
+    for pair, other in zip(pairs, [*pairs[1:], pairs[0]], strict=True):
+        for answer in (other.chosen, other.rejected):
+            answer = answer[: 16 - len(pair.prompt)]
+            gap = log_prob(policy, pair.prompt, answer) - log_prob(reference, pair.prompt, answer)
+            gains.append(gap.item())
+    mean = sum(gains) / len(gains)
+    assert len(gains) == 14 and abs(mean) > 0.01
+    config = replace(CONFIG, loss="kto", micro_batch_size=4)
+    found = of_whole_batch(config, policy, reference, pairs, EOS)["reference_point"]
+    turned = of_whole_batch(config, reference, policy, pairs, EOS)["reference_point"]
+    assert [float(found), float(turned)] == pytest.approx([max(mean, 0), max(-mean, 0)], abs=1e-5)
+    assert of_whole_batch(CONFIG, policy, reference, pairs, EOS) == {}
+    with pytest.raises(ValueError, match="raise batch_size"):
+        replace(config, batch_size=1)
 
 
 def test_simpo_opens_and_scores_no_reference(monkeypatch):

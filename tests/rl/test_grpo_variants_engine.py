@@ -106,7 +106,8 @@ def loss_of(config: GRPOVariantsConfig, new=NEW, old=OLD, ref=None, advantages=A
             mask=MASK, kl_coef=0.0, entropy=None, **options):  # fmt: skip
     """The loss of a minibatch that is one micro-batch."""
     entropy = torch.zeros_like(new) if entropy is None else entropy
-    given = Given(old, ref, torch.as_tensor(advantages)[:, None], mask)
+    advantages = torch.as_tensor(advantages)[:, None]
+    given = Given(old, ref, advantages, mask, torch.ones_like(advantages))
     options = {"whole": mask} | options
     return variant_loss(config, TokenScores(new, entropy), given, kl_coef=kl_coef, **options)
 

@@ -106,7 +106,14 @@ def test_unlike_seeds_are_compared_by_welch_and_few_are_remarked(tmp_path: Path)
     assert "keep no answers" in page
     runs = [runs[0], seed_folder(tmp_path / "c-1", 1, 3.0, 4.0, lr=2)]
     page = main(ReportConfig(tuple(runs), group=True, out=tmp_path / "y.html")).read_text("utf-8")
-    assert "one seed: no test" in page and "has 1 of the three seeds" in page
+    assert "one seed: no test" in page and "fewer than three seeds: 1" in page
+    runs = [
+        seed_folder(tmp_path / f"{n}-{i}", i, g, 4.0)
+        for n, g in [("d", 1), ("e", 2)]
+        for i in (0, 1)
+    ]
+    page = main(ReportConfig(tuple(runs), group=True, out=tmp_path / "w.html")).read_text("utf-8")
+    assert "no spread over seeds" in page  # a t of infinity, which two seeds do not earn
     with pytest.raises(UserError, match="of one group"):
         main(ReportConfig((runs[0],), group=True, out=tmp_path / "z.html"))
 

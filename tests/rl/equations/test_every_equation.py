@@ -46,6 +46,7 @@ TRAINED = {  # equation: the arguments that have a gradient
     "row_means": ("x",), "token_mean": ("loss",), "sequence_mean": ("loss",),
     "sequence_sum": ("loss",), "constant_length_mean": ("loss",), "preference_gap": PAIR,
     "dpo_loss": PAIR, "ipo_loss": PAIR, "hinge_loss": PAIR, "simpo_loss": PAIR,
+    "kto_loss": PAIR, "orpo_loss": PAIR,
     "at_last_token": (), "token_level_rewards": (), "score_missing_eos": (),
     "overlong_penalty": (), "teacher_rewards": (), "own_text_penalty": (),
     "sampler_weights": (), "effective_share": (), "binary_tv": (), "binary_kl": (),
@@ -70,7 +71,7 @@ NUMBERS = {
     "group_size": 2, "kl_coef": 0.1, "rule": "subtract", "value": 1.0, "max_length": 20,
     "buffer": 4, "reverse_kl": True, "coef": 0.3, "beta": 0.3, "target_margin": 0.5, "n": 2,
     "of": "token", "limit": "mask", "floor": 0.9, "cap": 1.1, "divergence": "tv", "delta": 0.1,
-    "low": -0.5, "high": 0.5,
+    "low": -0.5, "high": 0.5, "reference_point": 0.2,
 }  # fmt: skip
 RIGHT_OR_WRONG = dict(rewards=torch.tensor([0.0, 1, 1, 1], dtype=torch.float64))
 DOMAIN = {"maxrl_advantages": RIGHT_OR_WRONG}  # of equations that do not take any number
@@ -268,7 +269,7 @@ def test_a_nan_that_takes_part_is_seen(name):
     [
         ("dual_clip", "bound", (1.0, math.inf)),
         *((name, "beta", (0.0, math.nan)) for name in ("dpo_loss", "ipo_loss", "hinge_loss")),
-        ("simpo_loss", "beta", (0.0, -1.0)),
+        *((name, "beta", (0.0, -1.0)) for name in ("simpo_loss", "kto_loss", "orpo_loss")),
         ("mixed_sampling_weights", "alpha", (1.0, -0.1)),
         ("constant_length_mean", "length", (0,)),
         ("high_entropy_mask", "share", (0.0, 1.1)),

@@ -53,7 +53,7 @@ from rl.equations.losses import (
     token_mean,
     value_loss,
 )
-from rl.equations.preference_losses import dpo_loss, ipo_loss
+from rl.equations.preference_losses import dpo_loss, ipo_loss, kto_loss, orpo_loss
 from rl.equations.token_rewards import (
     at_last_token,
     overlong_penalty,
@@ -356,9 +356,26 @@ def preference(x: Inputs, beta: float, label_smoothing: float, ipo: bool) -> Res
         each = ipo_loss(*arguments)
     else:
         each = dpo_loss(*arguments, label_smoothing=label_smoothing)
+    return of_pairs(each, chosen, rejected)
+
+
+def of_pairs(each: Tensor, chosen: Tensor, rejected: Tensor) -> Result:
     gradients = torch.autograd.grad(each.sum(), (chosen, rejected))
     names = ("gradient_chosen", "gradient_rejected")
     return {"losses": each, "mean": each.mean(), **dict(zip(names, gradients, strict=True))}
+
+
+def kto(x: Inputs, beta: float, reference_point: float) -> Result:
+    chosen, rejected = x.leaf("policy_chosen"), x.leaf("policy_rejected")
+    each = kto_loss(chosen, rejected, x.ref_chosen, x.ref_rejected, beta, reference_point)
+    return of_pairs(each, chosen, rejected)
+
+
+def odds_ratio(x: Inputs, beta: float) -> Result:
+    """ORPO without its first part, log-probs a tenth of the input's, as means per token."""
+    chosen = (x.policy_chosen / 10).requires_grad_()
+    rejected = (x.policy_rejected / 10).requires_grad_()
+    return of_pairs(orpo_loss(chosen, rejected, beta) + chosen, chosen, rejected)
 
 
 def pairwise(x: Inputs, margin: bool, centering: float) -> Result:
@@ -395,10 +412,12 @@ CASES: dict[str, Callable[..., Result]] = {
     "gspo_token": gspo_of_tokens,
     "kl": kl_estimate,
     "kl_cov": kl_cov,
+    "kto": kto,
     "leave_one_out": leave_one_out,
     "maxrl": maxrl,
     "minillm_return": minillm_return,
     "missing_eos": missing_eos,
+    "orpo": odds_ratio,
     "overlong": overlong,
     "policy_gradient": reinforce,
     "preference": preference,

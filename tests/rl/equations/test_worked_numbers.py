@@ -60,6 +60,8 @@ from rl.equations.preference_losses import (
     dpo_loss,
     hinge_loss,
     ipo_loss,
+    kto_loss,
+    orpo_loss,
     preference_gap,
     simpo_loss,
 )
@@ -532,6 +534,31 @@ def test_simpo():
     chosen = f([-2]).requires_grad_()
     simpo_loss(chosen, f([-3]), 2, 0.5).sum().backward()
     equal(chosen.grad, [-0.364851])
+
+
+def test_orpo():
+    """Means -2 and -3: odds .156518 and .052396, so 2 + .1 log(1 + .052396 / .156518)."""
+    equal(orpo_loss(f([-2]), f([-3]), 0.1), [2.028875])
+    equal(orpo_loss(f([-3]), f([-2]), 0.1), [3.138309])  # the log odds ratio is turned over
+    chosen = f([-2, 0]).requires_grad_()
+    orpo_loss(chosen, f([-3, 0]), 0.1).sum().backward()
+    equal(chosen.grad[:1], [-1.029006])  # -1 - .1 sigmoid(-1.094344) / (1 - e^-2)
+    assert chosen.grad.isfinite().all()  # also where the model is certain
+
+
+def test_kto():
+    """r = 1 and -.5 around z = .4: 1/2 [1 - sigmoid(.06)] + 1/2 [1 - sigmoid(.09)]; far away flat."""
+    ref = f([-11]), f([-11.5])
+    chosen, rejected = f([-10]).requires_grad_(), f([-12]).requires_grad_()
+    loss = kto_loss(chosen, rejected, *ref, 0.1, 0.4)
+    equal(loss, [0.481260])
+    gradients = torch.autograd.grad(loss.sum(), (chosen, rejected))
+    equal(torch.cat(gradients), [-0.012489, 0.012475])
+    point = torch.tensor(0.4, requires_grad=True)
+    assert not kto_loss(*ref, *ref, 0.1, point).requires_grad  # z is a constant
+    far = f([500]).requires_grad_()
+    kto_loss(far, f([-500]), *ref, 0.1, 0.4).sum().backward()
+    equal(far.grad, [0], 1e-12)
 
 
 def test_hinge():
