@@ -138,16 +138,14 @@ class KVCache:
 
     def keep(self, rows: Tensor) -> None:
         """Keep only these rows (indices into the current rows), moved to the front in place."""
-        for store in (self.keys, self.values):
-            store[:, : len(rows), :, : self.length] = store[:, rows, :, : self.length]
+        for store in (*self.keys, *self.values):  # a layer at a time: the copy is small
+            store[: len(rows), :, : self.length] = store[rows, :, : self.length]
         self.rows = len(rows)
 
     def repeat(self, times: int) -> None:
         """Repeat each row `times` times (rows of one prompt stay next to each other)."""
         index = torch.arange(self.rows, device=self.keys.device).repeat_interleave(times)
-        for store in (self.keys, self.values):
-            store[:, : len(index), :, : self.length] = store[:, index, :, : self.length]
-        self.rows = len(index)
+        self.keep(index)
 
     def stand_still(self, lengths: Tensor) -> None:
         """From now on a tensor, (N,) int64, says how many columns of each row are filled.
@@ -293,6 +291,7 @@ class GPT(nn.Module):
         self.checkpoint_blocks = False
         self.sample_rows: int | None = None
         self.tools: Any = None
+        self.head: nn.Module | None = None  # in place of the tied product: gpt/packed.py
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.context, config.n_embd)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
@@ -403,7 +402,7 @@ class GPT(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The tied head: (..., D) -> (..., V), float32 at least, also under autocast."""
-        return head_product(hidden, self.wte.weight)
+        return head_product(hidden, self.wte.weight) if self.head is None else self.head(hidden)
 
     def forward(self, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Logits (N, S, V); column j predicts token j + 1. Arguments as in `hidden`."""

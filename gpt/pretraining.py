@@ -73,7 +73,9 @@ PRESETS: dict[str, dict[str, Any]] = {
     "english": dict(
         steps=8600, batch_size=8, lr=3e-3, warmup=200, eval_every=400, checkpoint_every=400
     ),
-    "own": dict(tokenizer="own", batch_size=4, eval_every=25, checkpoint_every=200),
+    "own": dict(
+        tokenizer="own", batch_size=2, epochs=4, warmup=30, eval_every=25, checkpoint_every=200
+    ),
     "small": dict(tokenizer="gpt2", lr=1e-3, batch_size=8, steps=100, eval_every=25, warmup=20),
     **{
         name: dict(

@@ -200,9 +200,7 @@ def train(
         with clock.phase("reward"):  # line 4: R
             rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
         with clock.phase("score"):
-            old_log_probs, weights, measured = old_and_weights(
-                config, policy, rollout
-            )  # (N, T)  line 5
+            old_log_probs, weights, measured = old_and_weights(config, policy, rollout)  # line 5
             ref_log_probs = None
             if kl.coef or config.kl_loss_coef or config.stop_kl is not None:
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)  line 5
@@ -215,14 +213,10 @@ def train(
                 kl=config.kl_in_reward,
                 penalty=reward_penalty(config.kl_penalty),
             )
-            targets = ppo_targets(  # lines 5 and 7: V_old, A and the returns
-                config,
-                rollout,
-                token_rewards,
-                old_log_probs,
-                value_model,
-                ref_log_probs=ref_log_probs,
-            )
+            given = (config, rollout, token_rewards, old_log_probs, value_model)
+            targets = ppo_targets(
+                *given, ref_log_probs=ref_log_probs
+            )  # lines 5, 7: V_old, A, returns
             targets = targets._replace(advantages=weights * targets.advantages)  # 1 by default
 
         with clock.phase("update"):

@@ -15,7 +15,9 @@ from __future__ import annotations
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import copy
+import itertools
 import json
+import os
 import re
 import statistics
 import time
@@ -56,11 +58,13 @@ OF_WORLD = {
     "sums": dict(steps=40, lr=1.5e-4, kl_coef=0.0, max_new_tokens=32),
 }
 SIDES = {
-    "one": ("--ranks", 1, "--lag", 2),
-    "two that share all work": ("--ranks", 2, "--lag", 2),
-    "two, one of which samples": ("--ranks", 2, "--lag", 2, "--samplers", 1),
+    "synchronous, one": ("--ranks", 1),
+    "synchronous, two": ("--ranks", 2),
+    "lag 2, two that share all work": ("--ranks", 2, "--lag", 2),
+    "lag 2, two, one of which samples": ("--ranks", 2, "--lag", 2, "--samplers", 1),
 }
-UNMEASURED = "Not measured yet: `python scripts/lag_study.py` does it at its end.\n"
+AGAINST = "synchronous, two"
+ROUNDS = 5
 LOGGED = (
     "sampler_kl", "ess", "ess_responses", "weights_cut", "weight_max", "clip_high_fraction",
     "clip_low_fraction", "entropy", "grad_norm",
@@ -274,7 +278,7 @@ def plot(table: Sequence[Mapping[str, Any]], path: Path) -> None:
             rows = [row for row in rows if name in EVERYWHERE or row["lag"] in FAR]
             if not rows:
                 continue
-            places = [LAGS.index(row["lag"]) + 0.06 * (number - 4) for row in rows]
+            places = [LAGS.index(row["lag"]) + 0.06 * number for row in rows]
             means = [row["gold"]["mean"] for row in rows]
             ends = [
                 [row["gold"]["mean"] - row["gold"]["low"] for row in rows],
@@ -307,20 +311,58 @@ def exact_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def throughput(study: StudyConfig) -> None:
-    """Seconds a step of the same run on one rank, on two, and on two of which one samples."""
-    path, rows = study.out / "throughput.json", []
-    if path.exists():
-        return
-    for name, flags in SIDES.items():
-        folder = study.out / f"throughput-{name.replace(' ', '-')}"
-        start = study.out / "starts" / "sums"
-        given = ("--data", "sums", "--policy", start, "--steps", 16, "--eval-prompts", 0)
-        more = ("--test-prompts", 0, "--device", "cpu", *flags)
-        run_stage(folder, "rl.async_grpo_engine", (*given, *more), threads=1)
-        steps = read_jsonl(folder / "metrics.jsonl")[4:]
-        seconds = [sum(value for key, value in row.items() if "seconds/" in key) for row in steps]
-        rows.append({"side": name, "seconds": statistics.median(seconds)})
-    write_json(path, {"sides": rows})
+    """Seconds of the same steps by each of SIDES in turn, ROUNDS times over."""
+    for number, (place, flags) in itertools.product(range(ROUNDS), enumerate(SIDES.values())):
+        folder = study.out / "throughput" / f"{number}-{place}"
+        if not (folder / "side.json").exists():
+            begin = os.getloadavg()[0]
+            given = ("--data", "sums", "--policy", study.out / "starts" / "sums", "--steps", 10)
+            more = ("--eval-prompts", 0, "--test-prompts", 0, "--device", "cpu", *flags)
+            run_stage(folder, "rl.async_grpo_engine", (*given, *more), threads=1)
+            write_json(folder / "side.json", {"load": begin})
+
+
+def sides_of(study: StudyConfig) -> dict[str, Any]:
+    """Medians of the rounds that have every side: seconds a step, and what they are of AGAINST's."""
+    rounds, loads = [], []
+    for number in range(ROUNDS):
+        folders = [study.out / "throughput" / f"{number}-{place}" for place in range(len(SIDES))]
+        if not all((folder / "side.json").exists() for folder in folders):
+            break
+        row = {}
+        for name, folder in zip(SIDES, folders, strict=True):
+            steps = [  # without the first, in which memory is taken and a pipeline is empty
+                sum(value for key, value in row.items() if "seconds/" in key)
+                for row in read_jsonl(folder / "metrics.jsonl")[2:]
+            ]
+            row[name] = statistics.median(steps), float(read_object(folder / "seconds.json")["cpu"])
+            loads.append(float(read_object(folder / "side.json")["load"]))
+        rounds.append(row)
+    middle = statistics.median
+    sides = {
+        name: {
+            "seconds": middle(row[name][0] for row in rounds),
+            "share": middle(row[name][0] / row[AGAINST][0] for row in rounds),
+            "cpu": middle(row[name][1] for row in rounds),
+        }
+        for name in (SIDES if rounds else ())
+    }
+    return {"rounds": len(rounds), "load": sorted(loads), "sides": sides}
+
+
+def sides_table(found: Mapping[str, Any]) -> str:
+    """The page's table of `sides_of`."""
+    if not found["rounds"]:
+        return "Not measured yet: `python scripts/lag_study.py` does it at its end.\n"
+    text = [
+        f"| engine, ranks | seconds a step | of {AGAINST} | CPU seconds of the whole command |",
+        "| --- | --- | --- | --- |",
+    ]
+    for name, row in found["sides"].items():
+        text.append(f"| {name} | {row['seconds']:.2f} | {row['share']:.2f} | {row['cpu']:.0f} |")
+    load = found["load"]
+    other = f"Other work ran beside it: load averages of {load[0]:.1f} to {load[-1]:.1f}."
+    return "\n".join([*text, "", f"Medians of {found['rounds']} rounds. {other}", ""])
 
 
 def write_pages(study: StudyConfig, docs: Path = REPOSITORY / "docs") -> None:
@@ -335,17 +377,15 @@ def write_pages(study: StudyConfig, docs: Path = REPOSITORY / "docs") -> None:
             for row in table if row.get("against_none", {}).get("holm", 1) < SIGNIFICANT
         ],
     }  # fmt: skip
-    measured, exact = study.out / "throughput.json", list(exact_rows(40))
-    sides = read_object(measured)["sides"] if measured.exists() else []
+    sides, exact = sides_of(study), list(exact_rows(40))
     about |= {"exact": exact, "throughput": sides}
     write_json(docs / "off_policy.json", about | {"cells": table})
     plot(table, docs / "off_policy.png")
     page = docs / "off_policy.md"
-    fast = "\n".join(f"| {row['side']} | {row['seconds']:.2f} |" for row in sides)
     parts = {
         "lag study": tables(table), "exact": exact_table(exact),
         "size": f"{len(rows)} runs, {about['cpu_minutes']:g} minutes of one core.\n",
-        "throughput": f"| ranks | seconds a step |\n| --- | --- |\n{fast}\n" if sides else UNMEASURED,
+        "throughput": sides_table(sides),
     }  # fmt: skip
     text = page.read_text("utf-8")
     for name in parts:

@@ -402,8 +402,8 @@ INTRODUCTION = """# Random mutants
 
 Do the tests notice a change that nobody chose? `scripts/mutants.py` draws small changes of the
 code by a seed (a sign, a comparison, a constant), makes one at a time in a copy of the repository
-and runs the tests of that file. The survivors stand below with the reason why no test can or should
-notice them; their code is in [scripts/harmless_mutants.txt](../scripts/harmless_mutants.txt). The
+and runs the tests of that file. Why no test can or should notice a survivor is said beside its code in
+[scripts/harmless_mutants.txt](../scripts/harmless_mutants.txt). The
 script writes this page (`--write-docs`). The chosen bugs are in [mutation_check.md](mutation_check.md).
 
 """
@@ -488,10 +488,10 @@ def main(config: MutantsConfig) -> None:
             reason = known.get((mutant.path, ast.dump(ast.parse(mutant.text))), "")
             lines.append(f"- `{mutant.name}` ({mutant.path}): {reason or '**unexplained**'}")
             unexplained += [] if reason else [as_block(mutant)]
-    report = "\n".join([counts(mutants, outcomes), "", *lines, ""])
-    print(f"\n{report}")
+    table = counts(mutants, outcomes)
+    print("", table, "", *lines, sep="\n")
     if config.write_docs:
-        DOCS.write_text(f"{INTRODUCTION}{report}", encoding="utf-8")
+        DOCS.write_text(f"{INTRODUCTION}{table}\n", encoding="utf-8")
     if unexplained:
         print("No reason in scripts/harmless_mutants.txt:", *unexplained, sep="\n\n")
         sys.exit(1)

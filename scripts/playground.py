@@ -46,13 +46,14 @@ EXAMPLES = (
         "RLHF at its best",
         "The base model is rude and writes about a clock. The policy greets Jonas, praises the bike and "
         "ends kindly: both rewards rise.",
-        "Write to Jonas about the simple bike.", 3, 2,
+        "Write to Jonas about the simple bike.", 2, 2,
     ),
     (
         "Where it fails",
-        "Without a KL penalty the policy greets somebody else and praises another thing, in the one form "
-        "that it has left. The learned reward is higher than the base model's, and gold is lower.",
-        "Tell Leo about the red clock.", 4, 5,
+        "Without a KL penalty and with larger steps the policy has found a text that no comparison ever "
+        "showed: a name, again and again. The learned reward is higher than for a good answer (move the "
+        "slider one place back), and gold is 0.",
+        "Grace asks about the blue wallet.", 3, 2,
     ),
 )  # fmt: skip
 
@@ -80,7 +81,7 @@ def in_bfloat16(model: GPT) -> bytes:
 
 
 def of_the_course() -> tuple[list[Choice], Judge]:
-    """The kept policies by their distance from the base, and the kept reward model."""
+    """The policies of the sweep, from timid to over-optimised, and the kept reward model."""
     tensors, about = saved_models.sweep()
 
     def words(row: Mapping[str, float]) -> str:
@@ -89,6 +90,15 @@ def of_the_course() -> tuple[list[Choice], Judge]:
             f"gold {row['gold']:.2f}, {row['kl']:.1f} nats from the base (gold {about['base']['gold']:.2f})"
         )
 
+    def name_of(row: Mapping[str, float]) -> str:
+        usual = row["lr"] == about["policies"][0]["lr"]
+        faster = (
+            ""
+            if usual
+            else f", learning rate {row['lr']:g} instead of {about['policies'][0]['lr']:g}"
+        )
+        return f"Policy with beta = {row['beta']:g}{faster}"
+
     choices = []
     for number, row in enumerate(about["policies"]):
         own = {
@@ -96,14 +106,10 @@ def of_the_course() -> tuple[list[Choice], Judge]:
             for n, t in tensors.items()
             if n.startswith(f"{number}.")
         }
-        name = f"Policy with beta = {row['beta']:g}"
-        choices.append((row["kl"], Choice(name, words(row), save(own))))
-    whole = saved_models.FILES["policy"].read_bytes()
-    name = "The course's policy, all weights trained"
-    choices.append((about["course"]["kl"], Choice(name, words(about["course"]), whole)))
+        choices.append(Choice(name_of(row), words(row), save(own)))
     path = saved_models.FILES["reward_model"]
     judge = Judge(path.read_bytes(), load_weights(path, "reward_model_difference")[1]["pooling"])
-    return [choice for _, choice in sorted(choices, key=lambda pair: pair[0])], judge
+    return choices, judge
 
 
 def world_lists() -> dict[str, list[str]]:

@@ -1,12 +1,13 @@
-"""Train the playground's policies: the same GRPO run once for each beta, from timid to over-optimised.
+"""Train the playground's policies: GRPO under growing pressure, from timid to over-optimised.
 
-    python scripts/playground_sweep.py                 12 minutes on one core
-    python scripts/playground_sweep.py --betas 0 0.2 --steps 20    a quick look
+    python scripts/playground_sweep.py                 4 minutes on one core
+    python scripts/playground_sweep.py --betas 0.2 --lrs 3e-4 --steps 20    a quick look
 
 Every policy starts from the base model that the course keeps and is trained against its reward model.
-Only beta, the weight of the KL penalty, differs. With LoRA a policy is 0.13 MB beside the base, so a
-page can hold several. What is kept of each is its adapter in bfloat16, and what it earned on test
-prompts; beside them stands what the course's own policy earned, of which all weights were trained.
+Beta, the weight of the KL penalty, falls from run to run, and the last one, without a penalty, has a
+larger learning rate as well: nothing keeps it where the reward model knows what it judges. What is
+kept of each policy is the change of its matrices at a low rank (0.12 MB, so a page can hold several),
+and what that form of it earns on test prompts.
 """
 
 from __future__ import annotations
@@ -23,70 +24,72 @@ import torch
 
 from data import reviews
 from gpt.generate import SamplingParams
-from gpt.lora import adapters, add_adapters
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
+from harness.errors import UserError
 from harness.files import display_path
 from harness.flag_ranges import Seed
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.safetensors_file import save_weights
-from harness.seeds import make_generator
 from reward_model.scalar_head import RewardModel
 from rl import grpo_engine
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.training.evaluation import evaluate
 
-RANK = 8
+RANK = 6
 
 
 @dataclass(frozen=True)
 class SweepConfig:
-    """One GRPO run for each beta, everything else equal."""
+    """One GRPO run for each beta and its learning rate, everything else equal."""
 
     betas: tuple[float, ...] = (1.5, 0.3, 0.05, 0.0)
     """Weights of the KL penalty."""
-    steps: int = 150
+    lrs: tuple[float, ...] = (3e-4, 3e-4, 3e-4, 1e-3)
+    """Learning rates, one for each beta."""
+    steps: int = 60
     """Updates of each run."""
-    lr: float = 2e-3
-    """Learning rate of the adapters."""
     test_prompts: int = 128
     """Test prompts that every policy answers at the end."""
     seed: Seed = 0
     """Seed of every run."""
     out: Path = saved_models.SWEEP
-    """Where the adapters go."""
+    """Where the changes go."""
     debug: bool = False
     """Show the traceback of an error."""
 
 
 def train(
-    config: SweepConfig, beta: float, base: GPT, tokenizer: Tokenizer, judge: RewardModel
+    config: SweepConfig, beta: float, lr: float, base: GPT, tokenizer: Tokenizer, judge: RewardModel
 ) -> GPT:
-    """The base model after GRPO with this beta; only its adapters have changed."""
+    """The base model after GRPO with this beta."""
     policy = copy.deepcopy(base)
-    add_adapters(policy, RANK, generator=make_generator(config.seed, "adapters"))
     settings = grpo_engine.GRPOConfig(
-        steps=config.steps, prompts_per_step=8, group_size=8, lr=config.lr, warmup=5,
-        kl_coef=beta, stop_kl=None, max_new_tokens=48, lora_rank=RANK, eval_every=config.steps,
-        seed=config.seed,
+        steps=config.steps, prompts_per_step=8, group_size=8, lr=lr, warmup=5, kl_coef=beta,
+        stop_kl=None, max_new_tokens=48, eval_every=config.steps, seed=config.seed,
     )  # fmt: skip
-    reward = RewardModelReward(judge)
-    prompts, log = reviews.prompts("train"), MetricLog(config.steps)
     grpo_engine.train(
-        settings, policy, tokenizer, reward, prompts, log, reference=frozen_copy(policy)
-    )
+        settings, policy, tokenizer, RewardModelReward(judge), reviews.prompts("train"),
+        MetricLog(config.steps), reference=frozen_copy(policy),
+    )  # fmt: skip
     return policy
 
 
 @torch.no_grad()
-def change_of(policy: GPT) -> dict[str, torch.Tensor]:
-    """The factors A (r, in) and B (out, r) of the change of each projection, the scale in B."""
+def change_of(policy: GPT, base: GPT) -> dict[str, torch.Tensor]:
+    """What training has changed: vectors whole, of a matrix its nearest factors A (r, in), B (out, r)."""
     found = {}
-    for name, layer in adapters(policy).items():
-        found[f"{name}.weight.A"] = layer.lora_A.bfloat16()
-        found[f"{name}.weight.B"] = (layer.scale * layer.lora_B).bfloat16()
+    before = dict(base.named_parameters())
+    for name, weight in policy.named_parameters():
+        change = weight - before[name]
+        if change.ndim < 2:
+            found[name] = change.bfloat16()
+            continue
+        left, sizes, right = torch.linalg.svd(change, full_matrices=False)
+        found[f"{name}.A"] = right[:RANK].bfloat16()
+        found[f"{name}.B"] = (left[:, :RANK] * sizes[:RANK]).bfloat16().contiguous()
     return found
 
 
@@ -106,17 +109,21 @@ def earned(
 
 def main(config: SweepConfig) -> None:
     """Train, measure and write."""
+    if len(config.betas) != len(config.lrs):
+        raise UserError("--betas and --lrs must be of one length: give each beta its learning rate")
     base, tokenizer = saved_models.base()
     judge, _ = saved_models.reward_model()
     kept: dict[str, torch.Tensor] = {}
     rows: list[dict[str, Any]] = []
     about: dict[str, Any] = {"test_prompts": config.test_prompts, "policies": rows}
-    for name, model in (("base", base), ("course", saved_models.policy()[0])):
-        about[name] = earned(model, base, tokenizer, judge, config.test_prompts)
-    for number, beta in enumerate(config.betas):
-        policy = train(config, beta, base, tokenizer, judge)
-        kept |= {f"{number}.{name}": tensor for name, tensor in change_of(policy).items()}
-        rows.append({"beta": beta} | earned(policy, base, tokenizer, judge, config.test_prompts))
+    about["base"] = earned(base, base, tokenizer, judge, config.test_prompts)
+    for number, (beta, lr) in enumerate(zip(config.betas, config.lrs, strict=True)):
+        change = change_of(train(config, beta, lr, base, tokenizer, judge), base)
+        policy = saved_models.changed(base, change)
+        kept |= {f"{number}.{name}": tensor for name, tensor in change.items()}
+        rows.append(
+            {"beta": beta, "lr": lr} | earned(policy, base, tokenizer, judge, config.test_prompts)
+        )
         print(", ".join(f"{name} {value:.3g}" for name, value in rows[-1].items()), flush=True)
         save_weights(config.out, kept, "sweep_of_policies", about)
     print(f"{display_path(config.out)}: {config.out.stat().st_size / 1e6:.2f} MB")

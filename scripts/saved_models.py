@@ -4,7 +4,7 @@ that convince.
     base           a GPT-2 of 0.9 million weights, pre-trained on the reviews world
     reward_model   learned from 112,000 noisy preference pairs
     policy         the base after 80 steps of GRPO against that reward model
-    sweep          four more policies, one for each beta (scripts/playground_sweep.py)
+    sweep          four policies under growing pressure (scripts/playground_sweep.py)
 
 All three come from one run of the pipeline. The base is stored in bfloat16. The other two are its
 descendants, so their files hold only what training has changed, in 8 bits a weight.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,19 +70,26 @@ def reward_model() -> tuple[RewardModel, Tokenizer]:
 
 
 def sweep() -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The change B A of each policy's projections (`0.h.0.attn.c_attn.weight.A`), and what each earns."""
+    """The change of each policy's tensors (`0.h.0.attn.c_attn.weight.A`), and what each earns."""
     return load_weights(SWEEP, "sweep_of_policies")
 
 
 def sweep_policy(place: int) -> GPT:
     """A policy of the sweep: the base with its changes added."""
-    tensors, _ = sweep()
-    model, _ = base()
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            own = f"{place}.{name}"
-            if f"{own}.A" in tensors:
-                weight.add_(tensors[f"{own}.B"].float() @ tensors[f"{own}.A"].float())
+    tensors, own = sweep()[0], f"{place}."
+    change = {n.removeprefix(own): tensor for n, tensor in tensors.items() if n.startswith(own)}
+    return changed(base()[0], change)
+
+
+@torch.no_grad()
+def changed(base: GPT, change: Mapping[str, Tensor]) -> GPT:
+    """The base with a change added: of a vector itself, of a matrix its factors B and A."""
+    model = copy.deepcopy(base)
+    for name, weight in model.named_parameters():
+        if name in change:
+            weight.add_(change[name].float())
+        elif f"{name}.A" in change:
+            weight.add_(change[f"{name}.B"].float() @ change[f"{name}.A"].float())
     return model.eval()
 
 

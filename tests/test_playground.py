@@ -68,13 +68,15 @@ def test_the_page_holds_the_models_the_ranks_and_prompts(
 def test_the_course_has_policies_from_timid_to_over_optimised(tmp_path: Path) -> None:
     """A smaller beta leads further away; gold rises at first, and is lost again without a penalty."""
     playground.write_playground(None, None, tmp_path / "page.html")
-    assert 4_000_000 < (tmp_path / "page.html").stat().st_size < playground.MOST_BYTES
+    assert 4_000_000 < (tmp_path / "page.html").stat().st_size < 5_000_000
     _, about = saved_models.sweep()
-    betas, golds, kls = ([row[key] for row in about["policies"]] for key in ("beta", "gold", "kl"))
+    betas, golds, kls, rewards = (
+        [row[key] for row in about["policies"]] for key in ("beta", "gold", "kl", "learned")
+    )
     assert betas == sorted(betas, reverse=True) and betas[-1] == 0 and len(betas) == 4
-    assert kls == sorted(kls) and kls[-1] > 2 * max(kls[-2], about["course"]["kl"])
+    assert kls == sorted(kls) and kls[-1] > 2 * kls[-2]
     assert [about["base"]["gold"], *golds[:3]] == sorted([about["base"]["gold"], *golds[:3]])
-    assert golds[-1] < golds[-2] and golds[-1] < about["course"]["gold"] - 0.1
+    assert golds[-1] < golds[-2] - 0.2 and rewards[-1] > rewards[-2]
     about_page = json.loads(script((tmp_path / "page.html").read_text("utf-8"), "about"))
     assert [example["name"] for example in about_page["examples"]] == [
         name for name, *_ in playground.EXAMPLES

@@ -75,7 +75,7 @@ function meter(words, value, share, className = "") {
 /** Both rewards of an answer, and the reason for each point of gold. */
 function showRewards(writer, found, n, asked) {
   const rows = [];
-  if (judge) rows.push(meter("learned reward", found.learned.toFixed(2), (found.learned + 2) / 4.5));
+  if (judge) rows.push(meter("learned reward", found.learned.toFixed(2), (found.learned + 2) / 5.5));
   if (found.gold) rows.push(meter("gold reward", found.gold.reward.toFixed(2), found.gold.reward, "gold"));
   else rows.push(element("p", "quiet", "This prompt is not of this world, so nobody can say what gold would pay."));
   if (found.gold) {

@@ -11,6 +11,7 @@ pages of code beside the paper from the engines' files. Needs requirements-docs.
 from __future__ import annotations
 
 import argparse
+import re
 import shutil
 import sys
 import time
@@ -44,6 +45,15 @@ def run_sphinx(jobs: str, part: bool) -> int:
     )  # fmt: skip
 
 
+def drop_indents(html: Path) -> None:
+    """The theme indents what surrounds an article, which shows nowhere: 1.5 kB a page."""
+    for path in html.rglob("*.html"):
+        before, found, rest = path.read_text("utf-8").partition("<article")
+        article, end, after = rest.partition("</article>")
+        slim = [re.sub(r"\n\s+", "\n", part) for part in (before, after)]
+        path.write_text(slim[0] + found + article + end + slim[1], "utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -63,6 +73,7 @@ def main() -> None:
     staging.stage(files.BUILD / "pages", tuple(arguments.only))
     if run_sphinx(arguments.jobs, part):
         sys.exit("the pages above need mending")
+    drop_indents(files.BUILD / "html")
     family.write_pages(files.BUILD / "html")
     if not part:
         source_pages.write_pages(files.BUILD / "html")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from gpt.generate import WIDE
 from gpt.log_probs import CHUNK_ELEMENTS
 from gpt.model import GPTConfig
 
@@ -29,6 +30,9 @@ LIBRARIES = {"cpu": 350 * 10**6, "cuda": 700 * 10**6, "mps": 500 * 10**6}
 # sizes that come and go, leave gaps: they take this much more than they are. So do pieces of logits,
 # of which the last is smaller than the others: one piece more (docs/memory.md).
 GAPS = 1.2
+# On a card pieces of other sizes come and go as well. With expandable segments (harness/process.py) gaps
+# lie inside of one growing range: a tenth of what comes and goes, by reasoning. bench/gpu.py measures it.
+CARD_GAPS = 0.1
 
 
 # --- weights ------------------------------------------------------------------------------------
@@ -175,7 +179,7 @@ class Forecast:
     bfloat16: bool = False
     checkpoint: bool = False
     device: str = "cpu"
-    gaps: float = GAPS  # on a CPU
+    gaps: float | None = None  # what activations take more for freed memory; None: the device's
 
     @cached_property
     def parts(self) -> dict[str, Parts]:
@@ -203,22 +207,27 @@ class Forecast:
             parts = self._update(phase, trained, casts)
         else:
             parts = self._sampling(phase) if phase.does == "sampling" else self._scoring(phase)
-            parts = parts._replace(weights=casts, gradients=trained)
-        if self.device == "cpu" and self.gaps:
+            parts = parts._replace(weights=parts.weights + casts, gradients=trained)
+        gaps = (GAPS if self.device == "cpu" else CARD_GAPS) if self.gaps is None else self.gaps
+        more = dict(activations=round(parts.activations * (1 + gaps)))
+        if self.device != "cpu":
+            more |= dict(
+                logits=round(parts.logits * (1 + gaps)), cache=round(parts.cache * (1 + gaps))
+            )
+        elif gaps:
             piece = max(chunk_of_logits(model, phase.rows, phase.scored) for model in phase.models)
-            activations = round(parts.activations * (1 + self.gaps))
-            parts = parts._replace(activations=activations, logits=parts.logits + piece)
+            more |= dict(logits=parts.logits + piece)
+        parts = parts._replace(**more)
         return parts._replace(
             weights=weights + parts.weights,
             optimizer=0 if phase.finished else 2 * trained,  # Adam's two moments
             libraries=LIBRARIES.get(self.device, LIBRARIES["cuda"]),
         )
-
+        """The caches, and (rows, V) four times: logits, over the temperature, softmax, running sum."""
     def _sampling(self, phase: Phase) -> Parts:
         """The caches, and (rows, V) four times: logits, those over the temperature, softmax, running sum.
 
-        Where finished rows are dropped, which CUDA's steps of one shape do not, the rows that stay, at
-        most two thirds, are copied: of the keys, then of the values, a third of the cache.
+        On a CPU wide models are sampled from packed copies of head and projections (gpt/packed.py).
         """
         caches = [
             cache_bytes(model, phase.rows, phase.tokens, bfloat16=self.bfloat16)
@@ -226,8 +235,12 @@ class Forecast:
         ]
         vocabulary = max(model.vocab_size for model in phase.models)
         logits = (3 + len(phase.models)) * FLOAT * phase.rows * vocabulary
-        dropped = 0 if self.device == "cuda" else max(caches) // 3
-        return Parts(logits=logits, cache=sum(caches) + dropped)
+        packed = 0
+        if self.device == "cpu" and not self.bfloat16:
+            wide = [model for model in phase.models if model.n_embd >= WIDE]
+            adapted = any(model.lora_rank for model in self.models)  # whose projections stay
+            packed = sum(m.vocab_size * m.n_embd + (not adapted) * projections(m) for m in wide)
+        return Parts(weights=FLOAT * packed, logits=logits, cache=sum(caches))
 
     def _scoring(self, phase: Phase) -> Parts:
         """One block at a time, then chunks of logits; nothing is kept."""

@@ -63,10 +63,8 @@ def test_numbers_and_tokens_are_pythons(
     assert chrome.run(f"tokenizer.decode({answered})") == answer
     found = chrome.run(f"Array.from(models.base.score({asked}, {answered}))")
     assert found == pytest.approx(log_probs(saved_models.base()[0], asked, answered), abs=1e-3)
-    ours = {place: saved_models.sweep_policy(at) for at, place in enumerate((0, 1, 2, 4))}
-    ours[3] = saved_models.policy()[0]  # by their distance from the base
-    assert len(ours) == chrome.run("about.policies.length")
-    for place, policy in ours.items():
+    for place in range(chrome.run("about.policies.length")):
+        policy = saved_models.sweep_policy(place)
         script = f"(choose({place}), Array.from(models.policy.score({asked}, {answered})))"
         assert chrome.run(script) == pytest.approx(log_probs(policy, asked, answered), abs=1e-3)
     judge, _ = saved_models.reward_model()
@@ -91,7 +89,17 @@ def test_one_example_shows_rlhf_at_its_best_and_one_where_it_fails(
     assert before[1] < 0.5 and after[1] > 0.95 and after[0] > before[0]
     chrome.run("document.querySelectorAll('#examples button')[1].click()")
     before, after = rewards(chrome, "base"), rewards(chrome, "policy")
-    assert after[0] > before[0] and after[1] < before[1]  # the proxy is pleased and gold is not
+    assert (
+        after[0] > before[0] + 2 and after[1] < 0.1 < before[1]
+    )  # the proxy is pleased, gold is not
+    broken = after[0]
+    chrome.run(
+        "(() => { const e = document.getElementById('policy'); e.value = 2;"
+        " e.dispatchEvent(new Event('input')); })()"
+    )
+    good = rewards(chrome, "policy")
+    assert good[0] < broken and good[1] > 0.9  # one place back, as the lesson says
+    chrome.run("document.querySelectorAll('#examples button')[1].click()")
     assert chrome.run("document.querySelectorAll('#policy-rewards .reasons .lost').length") > 0
     assert not chrome.errors
 

@@ -258,7 +258,7 @@ def test_a_reward_that_says_nothing_of_right_and_wrong_is_refused():
     task = Task(small_gpt(), LETTERS, {}, reward, None)
     assert require_check(CONFIG, task) == {}
     assert require_check(SELF, replace(task, reward_fn=CHECK)) == {}
-    with pytest.raises(UserError, match="--teacher self: the reward is teacher.*--data sums"):
+    with pytest.raises(UserError, match="--teacher self.*--data sums"):
         require_check(SELF, task)
 
 
