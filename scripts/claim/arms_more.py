@@ -94,7 +94,9 @@ def distilled(root: Path, seed: int) -> dict[str, Any]:
         return {}
 
     rl_run(root, seed, eval_every=arms.TRAINING["steps"], after=keep)
-    flags = dict(steps=24, eval_every=2, prompts_per_step=32, group_size=1, lr=STUDENT_LR, warmup=0)
+    flags: dict[str, Any] = dict(
+        steps=24, eval_every=2, prompts_per_step=32, group_size=1, lr=STUDENT_LR, warmup=0
+    )
     config = student.ENGINE.config(**arms.TRAINING | flags)
     teacher = student.teacher_reward(config, trained[0])
     return rl_run(root, seed, engine=student, reward=teacher, **flags)
