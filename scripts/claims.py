@@ -101,7 +101,7 @@ def stage(root: Path, job: Job, folder: Path) -> None:
     if job.stage == "start":
         numbers = worlds.make_start(folder, **job.arguments)
     else:
-        numbers = ARMS[job.stage].run(root, **job.arguments)
+        numbers = ARMS[job.stage].run(root, job.arguments["seed"])
     seconds = time.process_time() - begin
     write_json(folder / NUMBERS, rounded(numbers) | {"seconds": round(seconds, 1)})
 
