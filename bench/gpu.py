@@ -59,12 +59,12 @@ from turns import Case, Side, environment, measure, peak_mib, reset_peak
 
 from data.collate import ResponseBatch
 from data.records import PromptRecord
-from gpt.generate import Generation, SamplingParams, generate
+from gpt.generate import RECORDS, Generation, SamplingParams, generate
 from gpt.log_probs import token_log_probs
-from gpt.model import GPT
+from gpt.model import GPT, attention_by_lengths, plain_attention
 from harness.command_line import explained, from_preset
 from harness.compile_blocks import compile_blocks
-from harness.device import open_device, pick_device, precision
+from harness.device import CUDNN_ATTENTION, deterministic, open_device, pick_device, precision
 from harness.errors import UserError
 from harness.files import write_json
 from harness.metric_log import MetricLog
@@ -274,7 +274,7 @@ def one_update(
 
 def loops(bench: Bench) -> list[Any]:
     """The decoding loops that this device has."""
-    return ["eager", "static", *(["captured"] if bench.on_gpu else [])]
+    return ["eager", "static", *(RECORDS if bench.on_gpu else [])]
 
 
 def correct(bench: Bench) -> Section:
@@ -295,6 +295,11 @@ def correct(bench: Bench) -> Section:
         section.numbers[what] = found
         section.numbers["wrong"] = section.numbers.get("wrong", 0.0) + (not found <= most)
 
+    # First, because it has to begin before the process's first matrix product.
+    twice = "a deterministic rollout and update that two runs take otherwise"
+    judge(twice, float(not same_twice(bench)), 0.0)
+    if bench.on_gpu:
+        judge("largest gap of attention by lengths, bfloat16", lengths_gap(bench.device), 0.02)
     eager = drawn("card", "eager")
     for where, loop in [("cpu", "eager"), *(("card", loop) for loop in loops(bench)[1:])]:
         other = drawn(where, loop)
@@ -325,34 +330,46 @@ def correct(bench: Bench) -> Section:
         for a, b in zip(gradients["card"], gradients["cpu"], strict=True)
     )
     judge("gradient, relative to the CPU's", gap, 1e-3)
-    judge("a deterministic step that two runs take otherwise", float(not same_twice(bench)), 0.0)
     section.notes.append("In float32, ragged prompts. A wrong row means: do not use this card yet.")
     return section
 
 
 def same_twice(bench: Bench) -> bool:
-    """Whether two updates with PyTorch's deterministic algorithms leave the same weights."""
+    """Whether sampling and an update under --deterministic leave the same numbers twice."""
     case, states = replace(bench.sizes.update, prompts=min(4, bench.sizes.update.prompts)), []
-    torch.use_deterministic_algorithms(True)
-    try:
+    params = SamplingParams(max_new_tokens=min(case.new_tokens, 64), top_p=0.9)
+    with deterministic():
         for _ in range(2):
             model = model_of(case, str(bench.device))
             optimizer = adamw(model, LR, betas=BETAS, weight_decay=0.0)
             data = (x.to(bench.device) for x in sampled_batch(case))
             one_update(model, optimizer, case, "float32", *data)  # type: ignore[arg-type]
-            states.append([p.detach().cpu() for p in model.parameters()])
-    finally:
-        torch.use_deterministic_algorithms(False)
+            generator, end = make_generator(0, "sampling"), model.config.vocab_size - 1
+            drawn = generate(model, prompts_of(case, 4), params, generator, eos_id=end)
+            states.append([drawn.log_probs.cpu(), *(p.detach().cpu() for p in model.parameters())])
     return all(torch.equal(a, b) for a, b in zip(*states, strict=True))
+
+
+def lengths_gap(device: torch.device) -> float:
+    """How far FlashAttention over each row's own columns is from the written-out formula."""
+    query = torch.randn(64, 12, 1, 64, device=device, dtype=torch.bfloat16)
+    shape = (2, 64, 320, 12, 64)  # as a cache by lengths lies in memory
+    stored = torch.randn(shape, device=device, dtype=torch.bfloat16).transpose(2, 3)
+    lengths = torch.arange(1, 65, device=device) * 5
+    seen = (torch.arange(320, device=device) < lengths[:, None])[:, None, None]
+    expected = plain_attention(query.float(), *stored.float(), seen)
+    return float((attention_by_lengths(query, *stored, lengths) - expected).abs().max())
 
 
 def shapes(bench: Bench) -> Section:
     """What a length that is new costs the first time, and prompts of all lengths against equal ones."""
     section = Section(["", "first call, s", "again, s"], [])
-    case = bench.sizes.update
+    case, backends = bench.sizes.update, torch.backends.cuda
     model = model_of(case, str(bench.device))
     with as_a_run(bench, "bfloat16"), torch.no_grad():
-        for T in [max(case.new_tokens - 7 * i, 5 - i) for i in range(5)]:
+        for i, cudnn in enumerate([True] * 5 + [False] * 5):  # each length is new
+            backends.enable_cudnn_sdp(cudnn)
+            T = max(case.new_tokens - 7 * i, 10 - i)
             batch, _, _ = sampled_batch(replace(case, new_tokens=T, prompts=case.micro_rows))
             batch, times = batch.to(bench.device), []
             for _ in range(2):
@@ -361,10 +378,10 @@ def shapes(bench: Bench) -> Section:
                 token_log_probs(model, batch)
                 bench.wait()
                 times.append(time.perf_counter() - begin)
-            section.rows.append(
-                [f"forward pass, {T} response tokens", *(f"{t:.3g}" for t in times)]
-            )
+            label = f"forward pass, {T} response tokens" + ", cuDNN's attention off" * (not cudnn)
+            section.rows.append([label, *(f"{t:.3g}" for t in times)])
             section.numbers[f"{T}"] = times[0] - times[1]
+        open_device(str(bench.device), "bfloat16")  # cuDNN as a run has it
         own = bench.sizes.decode
         model, prompts = model_of(own, str(bench.device)), prompts_of(own, own.prompts)
         for label, asked in (
@@ -375,10 +392,10 @@ def shapes(bench: Bench) -> Section:
             draw = partial(generate, model, asked, params, eos_id=model.config.vocab_size - 1)
             taken = bench.seconds(draw)
             section.rows.append([f"sampling ({params.decoding}), {label}", "", f"{taken:.3g}"])
-    backends = torch.backends.cuda
     section.notes.append(
         f"bfloat16. Attention may use: flash {backends.flash_sdp_enabled()}, memory-efficient "
-        f"{backends.mem_efficient_sdp_enabled()}, cuDNN {backends.cudnn_sdp_enabled()}."
+        f"{backends.mem_efficient_sdp_enabled()}, cuDNN {backends.cudnn_sdp_enabled()}; if cuDNN's first "
+        f"calls are slow, set {CUDNN_ATTENTION}=off."
     )
     return section
 
@@ -452,22 +469,23 @@ def reports_of(bench: Bench, library: Any, case: Case) -> list[dict[str, float]]
 
 def memory(bench: Bench) -> Section:
     """The peak of GRPO steps of every preset, in full and with what saves memory, and its forecast."""
-    section = Section(["preset", "measured GB", "forecast GB", "off by"], [])
+    columns = ["preset", "tensors GB", "forecast GB", "off by", "gaps"]
+    section = Section(columns, [])
     saving = dict(lora_rank=16, checkpoint_blocks=True)
     for preset in bench.sizes.presets:
         for flags in ({}, saving):
             label = f"{preset}, LoRA and checkpoints" if flags else preset
             try:
-                measured, forecast = grpo_peak(bench, preset, flags)
+                measured, forecast, gaps = grpo_peak(bench, preset, flags)
             except torch.OutOfMemoryError:
-                section.rows.append([label, "does not fit", "", ""])
+                section.rows.append([label, "does not fit", "", "", ""])
                 continue
             finally:
                 free()
             off = measured / forecast - 1
             section.numbers[label] = off
             section.rows.append(
-                [label, f"{measured / 1e9:.3g}", f"{forecast / 1e9:.3g}", f"{off:+.0%}"]
+                [label, f"{measured / 1e9:.3g}", f"{forecast / 1e9:.3g}", f"{off:+.0%}", gaps]
             )
     section.notes.append(
         f"Two GRPO steps with the preset's flags in bfloat16, prompts of {bench.sizes.prompt_tokens} "
@@ -476,8 +494,8 @@ def memory(bench: Bench) -> Section:
     return section
 
 
-def grpo_peak(bench: Bench, preset: str, flags: dict[str, Any]) -> tuple[float, float]:
-    """Bytes at the peak of two steps, and what was forecast, both without the libraries'."""
+def grpo_peak(bench: Bench, preset: str, flags: dict[str, Any]) -> tuple[float, float, str]:
+    """Bytes at the peak of two steps and their forecast, libraries left out, and the share of gaps."""
     from gpt.lora import fit_for_training
     from rl.training.memory_needs import Given, engine_forecast
 
@@ -505,7 +523,9 @@ def grpo_peak(bench: Bench, preset: str, flags: dict[str, Any]) -> tuple[float, 
         config,
         Given(policy.config, prompt_tokens=tokens, device=bench.device.type),
     )
-    return peak - base, forecast.peak - forecast.parts[forecast.at].libraries
+    gaps = f"{torch.cuda.max_memory_reserved() / peak - 1:.0%}" if bench.on_gpu else ""
+    said = replace(forecast, gaps=0.0) if bench.on_gpu else forecast
+    return peak - base, said.peak - said.parts[said.at].libraries, gaps
 
 
 def start_peak(bench: Bench) -> float:

@@ -14,6 +14,7 @@ from typing import Any, NoReturn, TypeVar
 import torch
 
 from harness.command_flags import CommandFlags
+from harness.device import deterministic
 from harness.errors import Finished, UserError
 from harness.files import read_object, received
 from harness.here import HERE
@@ -146,13 +147,9 @@ def run_script(main: Callable[[Config], Any], config: Config) -> None:
 
 
 def _deterministic(work: Callable[[], Any]) -> Any:
-    """work() by deterministic algorithms."""
-    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # read when the GPU is first used
-    torch.use_deterministic_algorithms(True)
-    try:
+    """work() by deterministic algorithms, on each rank."""
+    with deterministic():
         return work()
-    finally:
-        torch.use_deterministic_algorithms(False)
 
 
 @contextmanager

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -11,6 +13,9 @@ from torch import Tensor
 
 from harness.errors import UserError
 from harness.ranks.collectives import world
+
+# "off": attention is left to PyTorch's own kernels. cuDNN's plan each new shape, some 0.4 s (docs/gpu.md).
+CUDNN_ATTENTION = "GLASSBOX_CUDNN_ATTENTION"
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -52,6 +57,7 @@ def open_device(name: str = "auto", dtype: str = "float32") -> torch.device:
     if device.index is not None:
         torch.cuda.set_device(device)
     torch.backends.cuda.matmul.allow_tf32 = dtype == "bfloat16"
+    torch.backends.cuda.enable_cudnn_sdp(os.environ.get(CUDNN_ATTENTION) != "off")
     if dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         print(
             f"note: {torch.cuda.get_device_name(device)} has no bfloat16 arithmetic and emulates it, "
@@ -59,6 +65,20 @@ def open_device(name: str = "auto", dtype: str = "float32") -> torch.device:
             flush=True,
         )
     return device
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Inside, the algorithms that give the same bits each time: what --deterministic asks for.
+
+    On CUDA it has to begin before the first matrix product, which is when cuBLAS reads its setting.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
 
 
 def must_repeat(device: torch.device) -> bool:

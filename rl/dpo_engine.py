@@ -184,11 +184,9 @@ def of_whole_batch(
         room = policy.config.context - len(pair.prompt)
         mixed.append(TokenPair(pair.prompt, other.chosen[:room], other.rejected[:room]))
     every = torch.arange(len(mixed))
-    scored = (
-        frozen_log_probs(model, mixed, eos_id, config, every) for model in (policy, reference)
-    )
-    log_probs, ref_log_probs, _ = as_read("kto", Compared(*scored, pair_lengths(mixed)), config)
-    return {"reference_point": (log_probs - ref_log_probs).mean().clamp(min=0)}
+    new, ref = (frozen_log_probs(m, mixed, eos_id, config, every) for m in (policy, reference))
+    gains = as_read("kto", Compared(new - ref, None, pair_lengths(mixed)), config).log_probs
+    return {"reference_point": gains.mean().clamp(min=0)}
 
 
 def held_out_metrics(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
+from gpt.generate import WIDE
 from gpt.log_probs import CHUNK_ELEMENTS
 from gpt.model import GPTConfig
 
@@ -206,7 +207,7 @@ class Forecast:
             parts = self._update(phase, trained, casts)
         else:
             parts = self._sampling(phase) if phase.does == "sampling" else self._scoring(phase)
-            parts = parts._replace(weights=casts, gradients=trained)
+            parts = parts._replace(weights=parts.weights + casts, gradients=trained)
         gaps = (GAPS if self.device == "cpu" else CARD_GAPS) if self.gaps is None else self.gaps
         more = dict(activations=round(parts.activations * (1 + gaps)))
         if self.device != "cpu":
@@ -224,14 +225,22 @@ class Forecast:
         )
         """The caches, and (rows, V) four times: logits, over the temperature, softmax, running sum."""
     def _sampling(self, phase: Phase) -> Parts:
-        """The caches, and (rows, V) four times: logits, those over the temperature, softmax, running sum."""
+        """The caches, and (rows, V) four times: logits, those over the temperature, softmax, running sum.
+
+        On a CPU wide models are sampled from packed copies of head and projections (gpt/packed.py).
+        """
         caches = [
             cache_bytes(model, phase.rows, phase.tokens, bfloat16=self.bfloat16)
             for model in phase.models
         ]
         vocabulary = max(model.vocab_size for model in phase.models)
         logits = (3 + len(phase.models)) * FLOAT * phase.rows * vocabulary
-        return Parts(logits=logits, cache=sum(caches))
+        packed = 0
+        if self.device == "cpu" and not self.bfloat16:
+            wide = [model for model in phase.models if model.n_embd >= WIDE]
+            adapted = any(model.lora_rank for model in self.models)  # whose projections stay
+            packed = sum(m.vocab_size * m.n_embd + (not adapted) * projections(m) for m in wide)
+        return Parts(weights=FLOAT * packed, logits=logits, cache=sum(caches))
 
     def _scoring(self, phase: Phase) -> Parts:
         """One block at a time, then chunks of logits; nothing is kept."""

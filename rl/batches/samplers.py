@@ -7,7 +7,7 @@ import multiprocessing
 import pickle
 import platform
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
@@ -119,21 +119,19 @@ class Sampler:
 
     def received(self, batch: int, last: int) -> Rollout:
         """What a peer has drawn, which then gets its next batch; on rank 0."""
-        ahead = batch + len(self.peers)
-        self.ask(range(batch, min(ahead, last)))
-        while True:
-            try:
-                drawn: Rollout = self.peers[batch % len(self.peers)].receive()
-                break
-            except LostRank as error:
-                self.replace(batch, error)
+        self.ask(batch, last)
+        try:
+            drawn: Rollout = self.peers[batch % len(self.peers)].receive()
+        except LostRank as error:
+            self.replace(batch, error)
+            return self.received(batch, last)
         self.asked.discard(batch)
-        self.ask(range(ahead, min(ahead + 1, last)))
+        self.ask(batch + 1, last)
         return drawn
 
-    def ask(self, batches: Iterable[int]) -> None:
-        """Send the weights of these batches to those that draw them, but for those at work."""
-        for batch in batches:
+    def ask(self, first: int, last: int) -> None:
+        """Send their weights to the peers that draw the batches from `first` on and are not at work."""
+        for batch in range(first, min(first + len(self.peers), last)):
             if batch not in self.asked:
                 self.asked.add(batch)
                 try:
@@ -156,9 +154,8 @@ class Sampler:
         """A model with these weights, rounded."""
         if self.model is None:  # rounding would reach the tensors that a frozen copy shares
             exact = self.precision == "float32"
-            self.model = (frozen_copy if exact else copy.deepcopy)(self.policy).requires_grad_(
-                False
-            )
+            self.model = (frozen_copy if exact else copy.deepcopy)(self.policy)
+            self.model.requires_grad_(False)
         load_changing_state(self.model, weights)
         round_weights(self.model, self.precision)
         return self.model

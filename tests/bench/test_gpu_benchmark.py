@@ -53,10 +53,28 @@ def test_sections_without_a_clock():
     """Correct, shapes, kernels and update at toy size."""
     right = gpu.correct(toy_bench())
     assert right.numbers["wrong"] == 0 and len(right.rows) == 6
-    assert len(gpu.shapes(toy_bench()).rows) == 7
+    assert len(gpu.shapes(toy_bench()).rows) == 12
     assert {row[0] for row in gpu.kernels(toy_bench()).rows} == {"update", "sampling"}
     rows = gpu.update(toy_bench(float32=1.0, bfloat16=1.0)).rows
     assert [row[0] for row in rows] == ["float32", "bfloat16"]
+
+
+def test_attention_by_lengths_is_compared(monkeypatch):
+    """With the formula in the place of the kernel nothing is apart; with every column read, much is."""
+    module = pytest.importorskip("torch.nn.attention.varlen")
+
+    def attention(query, key, value, q, k, max_q, max_k, *, seqused_k):
+        columns = (x.unflatten(0, (-1, max_k)).transpose(1, 2).float() for x in (key, value))
+        seen = (torch.arange(max_k) < seqused_k[:, None])[:, None, None]
+        return gpu.plain_attention(query[:, :, None].float(), *columns, seen)[:, :, 0]
+
+    monkeypatch.setattr(module, "varlen_attn", attention)
+    assert gpu.lengths_gap(CPU) < 0.02
+    monkeypatch.setattr(
+        module, "varlen_attn",
+        lambda *args, seqused_k: attention(*args, seqused_k=torch.full_like(seqused_k, 320)),
+    )  # fmt: skip
+    assert gpu.lengths_gap(CPU) > 0.1
 
 
 def test_a_card_that_draws_other_tokens_is_found(monkeypatch):
@@ -171,7 +189,7 @@ def table(**numbers: float) -> dict:
 
 def test_targets_are_reached_missed_or_not_measured():
     found = {
-        "decode": table(**{"captured, bfloat16": 0.5}),
+        "decode": table(**{"lengths, bfloat16": 0.5}),
         "update": table(bfloat16=0.39),
         "engines": {"skipped": "no memory"},
     }

@@ -19,7 +19,7 @@ from harness import files, paths
 from harness.best_step import BestStep
 from harness.command_flags import CommandFlags
 from harness.command_line import preset_defaults, run_script
-from harness.device import open_device
+from harness.device import CUDNN_ATTENTION, open_device
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl, write_atomically, write_json
 from harness.here import HERE
@@ -83,6 +83,16 @@ def cuda(monkeypatch) -> Iterator[dict[str, object]]:
     before = torch.backends.cuda.matmul.allow_tf32
     yield told
     torch.backends.cuda.matmul.allow_tf32 = before
+    torch.backends.cuda.enable_cudnn_sdp(True)
+
+
+@pytest.mark.parametrize(("said", "allowed"), [(None, True), ("on", True), ("off", False)])
+def test_attention_can_be_kept_from_cudnn(cuda, monkeypatch, said, allowed):
+    monkeypatch.delenv(CUDNN_ATTENTION, raising=False)
+    if said:
+        monkeypatch.setenv(CUDNN_ATTENTION, said)
+    open_device("cuda")
+    assert torch.backends.cuda.cudnn_sdp_enabled() == allowed
 
 
 def test_tf32_is_on_with_bfloat16_alone(cuda):

@@ -272,7 +272,7 @@ def on_ranks(folder: Path, ranks: int, samplers: int, dies: int = 0, **flags: An
         with explained(False):
             run_on_ranks(work, Wish(ranks, "cpu"), partial(explained, False))
 
-    return forked(command, timeout=60)
+    return forked(command, timeout=120)
 
 
 @pytest.mark.parametrize("samplers", [1, 2])
@@ -311,14 +311,14 @@ def test_several_ranks_train_beside_a_sampler(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rule", "ranks", "samplers"), [("end", 2, 1), ("replace", 2, 1), ("replace", 4, 2)]
+    ("rule", "ranks", "samplers"), [("end", 2, 1), ("replace", 2, 1), ("replace", 3, 2)]
 )
 def test_a_sampler_that_dies_ends_the_run_or_is_replaced(tmp_path, rule, ranks, samplers):
     """The same run either way in the end: at once where it is replaced, otherwise once it is resumed."""
     flags = dict(lag=2 * samplers, minibatches=2, lr=1e-2, checkpoint_every=1)
-    flags |= dict(on_dead_sampler=rule, steps=5)
-    assert on_ranks(tmp_path, ranks, samplers, **flags).returncode == 0
-    expected = torch.load(tmp_path / f"{samplers}.pt", weights_only=False)
+    flags |= dict(on_dead_sampler=rule, steps=4)
+    assert on_ranks(tmp_path, 1, 0, **flags).returncode == 0
+    expected = torch.load(tmp_path / "0.pt", weights_only=False)
     done = on_ranks(tmp_path, ranks, samplers, dies=ranks - 1, **flags)
     assert "Traceback" not in done.stderr
     if rule == "end":
@@ -328,12 +328,12 @@ def test_a_sampler_that_dies_ends_the_run_or_is_replaced(tmp_path, rule, ranks, 
         assert done.returncode == 0 and done.stderr.count("a new one draws batch") == 1
         found = torch.load(tmp_path / f"{samplers}.pt", weights_only=False)
         assert torch.equal(found[0], expected[0]) and found[1] == expected[1]
-    flags["steps"] = 6
-    again = on_ranks(tmp_path, ranks, samplers, resume=True, **flags)
-    assert again.returncode == 0, again.stderr
-    _, rows = torch.load(tmp_path / f"{samplers}.pt", weights_only=False)
-    shared = [row for row in rows if row["step"] <= 5]
-    assert rows[-1]["step"] == 6 and shared == expected[1][5 - len(shared) :]
+    if ranks == 2:
+        again = on_ranks(tmp_path, 2, 1, resume=True, **flags | dict(steps=5))
+        assert again.returncode == 0, again.stderr
+        _, rows = torch.load(tmp_path / "1.pt", weights_only=False)
+        shared = [row for row in rows if row["step"] <= 4]
+        assert rows[-1]["step"] == 5 and shared == expected[1][4 - len(shared) :]
 
 
 def test_samplers_that_all_die_at_once_are_not_replaced_for_ever(tmp_path, monkeypatch):
