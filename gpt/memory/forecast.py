@@ -224,6 +224,7 @@ class Forecast:
             libraries=LIBRARIES.get(self.device, LIBRARIES["cuda"]),
         )
         """The caches, and (rows, V) four times: logits, over the temperature, softmax, running sum."""
+
     def _sampling(self, phase: Phase) -> Parts:
         """The caches, and (rows, V) four times: logits, those over the temperature, softmax, running sum.
 
