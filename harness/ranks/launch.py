@@ -210,7 +210,7 @@ def _require_devices(count: int, device: str) -> None:
 def _as_rank(number: int, here: Meeting, work: Work, guard: Guard) -> None:
     """The life of a rank that `run_on_ranks` has started."""
 
-    def gone(first: int) -> bool:
+    def gone(first: int = 0) -> bool:
         return os.getppid() != here.parent
 
     threading.Thread(target=_wait_for_nobody, args=(gone,), daemon=True).start()
@@ -218,13 +218,13 @@ def _as_rank(number: int, here: Meeting, work: Work, guard: Guard) -> None:
         here.join(number, gone, work)
 
 
-def _wait_for_nobody(gone: Callable[[int], bool]) -> None:
+def _wait_for_nobody(gone: Callable[[], bool]) -> None:
     """End this rank if the first one is killed before they have met: torch would wait half an hour.
 
     Once they have, every wait looks for it itself.
     """
     while not dist.is_initialized():
-        if gone(0):
+        if gone():
             os._exit(1)
         time.sleep(0.2)
 
