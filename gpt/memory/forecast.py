@@ -179,7 +179,7 @@ class Forecast:
     bfloat16: bool = False
     checkpoint: bool = False
     device: str = "cpu"
-    gaps: float | None = None  # how much more activations take, for freed memory; None: the device's
+    gaps: float | None = None  # freed memory, as a share of the activations; None: the device's
 
     @cached_property
     def parts(self) -> dict[str, Parts]:
