@@ -27,7 +27,7 @@ import torch
 from claim import worlds
 from claim.arms_more import ARMS
 from claim.figures import at_a_glance
-from claim.rules import HELD, Claim, Results, Verdict, of_seeds
+from claim.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, of_seeds
 from studies.runner import Clock, Job, is_done, left_to_do, run_itself, run_piece, work
 
 from harness.command_line import command_name, run_script, show_help
@@ -38,6 +38,7 @@ from harness.paths import REPOSITORY, RUNS
 from harness.report.intervals import holm, t_interval
 
 NUMBERS = "numbers.json"  # of a job
+SEEDS = 6  # of every arm
 AGAIN = 100  # the first seed of a rerun
 DOCS = REPOSITORY / "docs"
 FRAMEWORK = ("__init__", "arms", "arms_more", "figures", "rules", "worlds")  # of claim/: no claims
@@ -50,7 +51,7 @@ class ClaimsConfig:
 
     names: tuple[str, ...]
     """Which claims; by default all of them."""
-    seeds: AtLeastOne = 6
+    seeds: AtLeastOne = SEEDS
     """Runs of each arm."""
     again: bool = False
     """New seeds, beside the first ones."""
@@ -228,7 +229,7 @@ def minutes(claim: Claim, results: Results) -> float:
 def number(record: Mapping[str, Any]) -> str:
     """+0.12 (+0.03 to +0.21): a mean with its 95% interval."""
     if record["mean"] is None:
-        return "too few seeds have one"
+        return "too few seeds"
     return f"{record['mean']:+.3g} ({record['low']:+.3g} to {record['high']:+.3g})"
 
 
@@ -237,9 +238,25 @@ def row(*cells: object) -> str:
     return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
 
 
+def link(name: str, record: Mapping[str, Any]) -> str:
+    """A claim's title, which leads to its section."""
+    return f"[{record['title']}](#{name.replace('_', '-')})"
+
+
+def seeds_of(record: Mapping[str, Any]) -> str:
+    """How many seeds have an effect, of those that were planned."""
+    return f"{len(record['values'])} of {SEEDS}"
+
+
 def glance(records: Mapping[str, Mapping[str, Any]]) -> str:
-    """The table on top: one row a claim."""
-    lines = [
+    """On top: which claims came out how, and a table with one row a claim."""
+    lines = []
+    for word in (HELD, FAILED, UNTOLD):
+        titles = [link(n, record) for n, record in records.items() if record["verdict"] == word]
+        told_so = "; ".join(titles) or "none"
+        lines += [f"- **{word[0].upper()}{word[1:]}, {len(titles)} of {len(records)}**: {told_so}."]
+    lines += [
+        "",
         "| claim | verdict | effect | would have to exceed | p | control | minutes |",
         "|---|---|---|---|---|---|---|",
     ]
@@ -249,7 +266,7 @@ def glance(records: Mapping[str, Mapping[str, Any]]) -> str:
         )
         lines.append(
             row(
-                f"[{record['title']}](#{name.replace('_', '-')})", f"**{record['verdict']}**",
+                link(name, record), f"**{record['verdict']}**",
                 f"{number(record)} {record['unit']}", f"{record['least']:g}",
                 f"{record['corrected']:.2g}", control, f"{record['minutes']:g}",
             )
@@ -270,18 +287,16 @@ def section(name: str, record: Mapping[str, Any]) -> str:
         f"**The claim** ({cited(record['source'])}): {record['says']}", "",
         f"**What would count here.** {record['counts']}", "",
         "| what | mean over seeds, 95% interval | seeds |", "|---|---|---|",
-        row(f"**{record['unit']}**", f"{number(record)}: **{record['verdict']}**", len(record["values"])),
+        row(f"**{record['unit']}**", f"{number(record)}: **{record['verdict']}**", seeds_of(record)),
         row(f"control: {control['title']}", f"{number(control)}: {control['verdict']}",
-            len(control["values"])),
+            seeds_of(control)),
     ]  # fmt: skip
     if "again" in record:
         again = record["again"]
         inside = (
             "inside the first interval" if again["inside"] else "**outside the first interval**"
         )
-        lines.append(
-            row("again, with new seeds", f"{number(again)}: {inside}", len(again["values"]))
-        )
+        lines.append(row("again, with new seeds", f"{number(again)}: {inside}", seeds_of(again)))
     lines += [row(what, number(values), "") for what, values in record["also"].items()]
     return "\n".join([*lines, "", f"![{record['title']}](claims/{name}.png)"]) + "\n"
 

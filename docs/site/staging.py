@@ -24,7 +24,7 @@ SECTIONS = {
               "docs/extending", "docs/ranks", "docs/memory", "docs/lora",
               "docs/gpu"],
     "Code beside the paper": ["beside/index", "beside/family"],
-    "Results": ["docs/results", "docs/study", "docs/imdb", "docs/overoptimisation",
+    "Results": ["docs/results", "docs/study", "docs/claims", "docs/imdb", "docs/overoptimisation",
                 "docs/benchmarks"],
     "Proofs": ["docs/equations", "docs/engine_contract", "docs/mutation_check", "docs/mutants",
                "docs/reliability", "docs/conformance"],

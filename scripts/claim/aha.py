@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from claim.rules import Claim, Control, Effect, Results, Rule, Run, draw_points, instead, points
+from claim.figures import curves
+from claim.rules import Claim, Control, Effect, Results, Rule, Run, instead, points
 
 
 def gain(run: Run) -> float:
@@ -25,8 +26,9 @@ def more_gained(arm: str, than: str) -> Effect:
 
 def draw(axis: Any, results: Results) -> None:
     """Accuracy against steps."""
-    draw_points(axis, results, "step", "accuracy")
-    axis.set(xlabel="batches of GRPO", ylabel="accuracy")
+    shown = {"grpo": "30% worked steps", "grpo-share-3": "3%", "grpo-share-0": "none"}
+    curves(axis, results, shown)
+    axis.set(xlabel="step of GRPO (32 answers each)", ylabel="accuracy")
 
 
 CLAIM = Claim(

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from claim.figures import curves
 from claim.rules import (
     Claim,
     Control,
@@ -17,7 +18,6 @@ from claim.rules import (
     Run,
     Weakest,
     at_equal_accuracy,
-    draw_points,
     instead,
     points,
 )
@@ -47,7 +47,8 @@ def log_kept(arm: str) -> Effect:
 
 def draw(axis: Any, results: Results) -> None:
     """Accuracy against entropy."""
-    draw_points(axis, results, "entropy", "accuracy")
+    shown = {"grpo": "GRPO", "kl-cov": "KL-Cov", "clip-cov": "Clip-Cov"}
+    curves(axis, results, shown, against="entropy")
     axis.set(xlabel="entropy, nats a token", ylabel="accuracy")
 
 

@@ -10,12 +10,7 @@ import numpy as np
 
 from claim.rules import FAILED, HELD, UNTOLD, Results, Run
 
-COLORS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#7F7F7F",
-)  # as in the course: distinct without colour vision
+COLORS = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"  # distinct without colour vision
 MARKS = "os^D"
 
 
@@ -76,11 +71,14 @@ def at_a_glance(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
         beyond = max(-REACH, min(REACH, record["beyond"]))
         if place % 2 == 0:
             axis.axhspan(place - 0.5, place + 0.5, color="#F6F6F6", zorder=0)
-        if beyond == record["beyond"]:
+        if record["mean"] is None:
+            axis.text(0, place, "too few seeds", ha="center", va="center", fontsize=9, color=color)
+        elif beyond == record["beyond"]:
             axis.errorbar(beyond, place, xerr=1, color=color, capsize=3, linewidth=1.5)
-        elif record["mean"] is not None:
+        else:
             mark = "<" if beyond < 0 else ">"
-        axis.plot(beyond, place, mark, color=color, markersize=9)
+        if record["mean"] is not None:
+            axis.plot(beyond, place, mark, color=color, markersize=9)
         left, right = axis.get_yaxis_transform(), axis.get_yaxis_transform()
         axis.text(
             -0.02, place, record["title"], transform=left, ha="right", va="center", fontsize=10

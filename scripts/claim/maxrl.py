@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from claim.figures import curves
 from claim.rules import (
     Claim,
     Control,
@@ -13,7 +14,6 @@ from claim.rules import (
     Rule,
     Run,
     at_equal_accuracy,
-    draw_points,
     instead,
     points,
 )
@@ -36,7 +36,7 @@ def last(arm: str, key: str) -> Effect:
 
 def draw(axis: Any, results: Results) -> None:
     """pass@32 against pass@1."""
-    draw_points(axis, results, "accuracy", "pass@32")
+    curves(axis, results, {"grpo": "GRPO", "maxrl": "MaxRL"}, key="pass@32", against="accuracy")
     axis.set(xlabel="pass@1", ylabel="pass@32")
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from claim.figures import curves
 from claim.rules import (
     Claim,
     Control,
@@ -15,9 +16,10 @@ from claim.rules import (
     Run,
     Weakest,
     at_equal_accuracy,
-    draw_points,
     instead,
 )
+
+OWN = "fine-tuned on its own right answers"
 
 
 def log_ratio(key: str, tuned: str = "sft-oracle") -> Effect:
@@ -32,11 +34,11 @@ def log_ratio(key: str, tuned: str = "sft-oracle") -> Effect:
 
 def draw(axis: Any, results: Results) -> None:
     """How far each run has moved by the time that it has an accuracy."""
-    draw_points(axis, results, "accuracy", "kl_back")
+    shown = {"grpo": "GRPO", "sft-oracle": "fine-tuned on worked answers", "sft-own": OWN}
+    curves(axis, results, shown, key="kl_back", against="accuracy")
     axis.set(xlabel="accuracy", ylabel="KL(start || policy), nats an answer")
 
 
-OWN = "fine-tuned on its own right answers"
 CLAIM = Claim(
     name="razor",
     title="At equal accuracy RL moves less than fine-tuning",

@@ -163,13 +163,3 @@ def at_equal_accuracy(key: str, *runs: Run) -> list[float] | None:
     level = begin + SHARE_OF_GAIN * gain
     found = [where(c, points(run, key), level) for c, run in zip(curves, runs, strict=True)]
     return [value for value in found if value is not None]
-
-
-def draw_points(axis: Any, results: Results, x: str, y: str) -> None:
-    """A line a run, from its measured points; a colour an arm."""
-    for number, (arm, runs) in enumerate(results.items()):
-        for seed, run in runs.items():
-            label = arm if seed == min(runs) else None
-            xs, ys = points(run, x), points(run, y)
-            axis.plot(xs, ys, ".-", color=f"C{number}", label=label, linewidth=1, markersize=4)
-    axis.legend(fontsize=8)
