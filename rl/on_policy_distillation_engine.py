@@ -117,14 +117,12 @@ class OnPolicyDistillationConfig(EngineConfig):
                 f"{max(self.prompts_per_step // 8, 1)}"
             )
         try:
-            self.lesson.format(prompt="", answer="")
-        except (KeyError, IndexError, ValueError):
+            shown = self.lesson.format(prompt="\0", answer="\1")
+        except (AttributeError, LookupError, TypeError, ValueError):
+            shown = ""
+        if "\1" not in shown or not shown.endswith("\0"):
             raise ValueError(
-                f"lesson takes {{prompt}} and {{answer}} alone: {self.lesson!r}"
-            ) from None
-        if "{answer}" not in self.lesson or not self.lesson.endswith("{prompt}"):
-            raise ValueError(
-                f"lesson must hold {{answer}} and end with {{prompt}}: {self.lesson!r}"
+                f"lesson must hold {{answer}}, end with {{prompt}} and name nothing else: {self.lesson!r}"
             )
 
 
@@ -201,7 +199,7 @@ def distillation_loss(  # lines 7 and 8
     """-1/tokens sum_{i,t} (q / q_old) A_t, or the mean of the token KLs, of some rows of a minibatch.
 
     Both have the gradient of KL(q(.|s_t) || p(.|s_t)) at fixed prefixes s_t, the first on average
-    over the tokens drawn there. `tokens` are those of the whole minibatch.
+    over the tokens drawn there and as long as q is q_old. `tokens` are those of the whole minibatch.
     """
     token_loss = token_kl
     if token_loss is None:
@@ -250,9 +248,9 @@ def train(
                     config, tokenizer, rollout, check.correct(rollout), policy.config.context
                 )
         with clock.phase("score"):
-            old_log_probs = old_policy_log_probs(policy, written, config)  # (K, T)
-            advantages = torch.zeros_like(old_log_probs)
+            old_log_probs = advantages = written.log_probs  # (K, T)
             if len(written):  # line 5
+                old_log_probs = old_policy_log_probs(policy, written, config)
                 advantages = teacher_rewards(
                     teacher_log_probs(teacher, judged, config), old_log_probs,
                     written.response_mask, reverse_kl=True,
