@@ -145,8 +145,9 @@ plots.diagram("algorithm_map")
 # [16 answers that can be checked](16_verifiable_rewards.ipynb),
 # [18 teachers as rewards](18_knowledge_distillation_rewards.ipynb),
 # [19 MiniLLM](19_minillm_and_distillation.ipynb), [20 DPO](20_dpo_and_pg_grpo.ipynb),
-# [21 real English](21_real_english.ipynb), the [cheat sheet](23_cheat_sheet.ipynb) and
-# [26 tools and turns](26_tools_and_turns.ipynb).
+# [21 real English](21_real_english.ipynb), the [cheat sheet](23_cheat_sheet.ipynb),
+# [26 tools and turns](26_tools_and_turns.ipynb) and
+# [27 which claims hold](27_which_would_you_have_believed.ipynb).
 #
 # Nearly every page has the same rhythm: a question, an example small enough to check by hand, the
 # formula, a few lines of code, the same from the library, a picture, and exercises. In the plots a

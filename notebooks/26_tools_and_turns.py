@@ -271,5 +271,7 @@ check("gae", my_gae)
 #
 # </details>
 #
-# How TRL, verl and others decide each of these questions: [docs/tools.md](../docs/tools.md). The map of all
-# pages is [00_start_here](00_start_here.ipynb).
+# How TRL, verl and others decide each of these questions: [docs/tools.md](../docs/tools.md).
+#
+# Next: [27_which_would_you_have_believed](27_which_would_you_have_believed.ipynb), ten claims of recent
+# papers, and what became of them here. The map of all pages is [00_start_here](00_start_here.ipynb).

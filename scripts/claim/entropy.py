@@ -72,6 +72,7 @@ CLAIM = Claim(
     control=Control("GRPO with another seed in the place of KL-Cov", instead(kl_cov="grpo-twin")),
     draw=draw,
     also={
+        "R^2 of the law, GRPO": explained("grpo"),
         "R^2 of the law with KL-Cov": explained("kl-cov"),
         "R^2 of a straight line in H, GRPO": explained("grpo", straight=True),
         "log ratio of entropy kept by Clip-Cov": log_kept("clip-cov"),
