@@ -452,7 +452,7 @@ def as_sampled(model: GPT, merged: bool = False) -> GPT:
     shared: dict[int, object] = {id(x): x for x in (*model.parameters(), *model.buffers())}
     shared |= {id(one): one.merged(dtype if cast else one.weight.dtype) for one in merge}
     for layer in model.modules():
-        if cast and isinstance(layer, nn.Linear):
+        if cast and isinstance(layer, nn.Linear) and id(layer) not in shared:  # not merged
             for weight in layer.parameters(recurse=False):
                 if weight.dtype == torch.float32:
                     shared[id(weight)] = nn.Parameter(weight.detach().to(dtype), False)

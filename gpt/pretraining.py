@@ -266,7 +266,7 @@ def steps_of(config: PretrainingConfig, corpus: Corpus) -> int:
     if config.epochs is None:
         return config.steps
     if not isinstance(corpus, TextCorpus):
-        raise UserError(f"--epochs: {corpus.description} has no end to count to; use --steps")
+        raise UserError(f"--epochs: {corpus.description} has no end to count to; use --epochs None")
     tokens = config.accumulation * corpus.tokens_per_batch
     return min(config.steps, math.ceil(config.epochs * corpus.split / tokens))
 

@@ -116,7 +116,7 @@ def sequence_loss(  # line 5
     config: RLOOConfig,
     log_probs: Tensor,  # (n, T)
     old_log_probs: Tensor,  # (n, T)
-    advantages: Tensor,  # (n, 1)
+    advantages: Tensor,  # (n, 1), or (n, T) with a sampler's token weights
     response_mask: Tensor,  # (n, T)
     rows: int,
     tokens: int,
@@ -145,7 +145,7 @@ def token_loss(
     config: RLOOConfig,
     log_probs: Tensor,  # (n, T)
     old_log_probs: Tensor,  # (n, T)
-    advantages: Tensor,  # (n, 1)
+    advantages: Tensor,  # (n, 1), or (n, T) with a sampler's token weights
     response_mask: Tensor,  # (n, T)
     rows: int,
     tokens: int,
@@ -187,7 +187,7 @@ def rloo_loss(
     config: RLOOConfig,
     log_probs: Tensor,  # (n, T)
     old_log_probs: Tensor,  # (n, T)
-    advantages: Tensor,  # (n, 1)
+    advantages: Tensor,  # (n, 1), or (n, T) with a sampler's token weights
     response_mask: Tensor,  # (n, T)
     *,
     rows: int,

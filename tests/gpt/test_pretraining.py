@@ -15,10 +15,17 @@ from data.names import default_folder
 from gpt.checkpoint import load_gpt
 from gpt.corpus import TextCorpus, WorldCorpus
 from gpt.model import GPT, GPTConfig
-from gpt.pretraining import PretrainingConfig, held_out_loss, language_model_loss, main, train
+from gpt.pretraining import (
+    PretrainingConfig,
+    held_out_loss,
+    language_model_loss,
+    main,
+    steps_of,
+    train,
+)
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import load_tokenizer
-from harness.errors import Finished
+from harness.errors import Finished, UserError
 from harness.metric_log import MetricLog
 
 TOKENIZER = load_tokenizer("glassbox")
@@ -47,6 +54,16 @@ class ListCorpus:
 
     def held_out_batches(self) -> list[ResponseBatch]:
         return [BATCH]
+
+
+def test_epochs_are_counted_in_a_files_tokens_and_a_world_has_none():
+    corpus = TextCorpus(["ab cd " * 200], TOKENIZER, 2, 16, 0)
+    config = PretrainingConfig(epochs=2, steps=10_000, accumulation=3)
+    passed = steps_of(config, corpus) * 3 * 2 * 15 - 2 * corpus.split
+    assert 0 <= passed < 90 and steps_of(replace(config, steps=3), corpus) == 3
+    assert steps_of(replace(config, epochs=None), ListCorpus([])) == 10_000
+    with pytest.raises(UserError, match="--epochs.*--epochs None"):
+        steps_of(config, ListCorpus([]))
 
 
 # The loss
