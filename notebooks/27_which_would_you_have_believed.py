@@ -98,7 +98,7 @@ plots.table(
 # %% [markdown]
 # ## 3. Your guesses
 #
-# The world: three-digit sums, checked exactly, and policies of 146,000 weights, which
+# The world: three-digit sums, checked exactly, and policies of 144,128 weights, which
 # start with a habit of guessing and a talent for worked steps. Here are the claims. Write `held`,
 # `failed` or `cannot be told here` for each, before you read on; to begin with, all of them are believed.
 
@@ -150,7 +150,7 @@ ten_claims.reveal(GUESS, "sigmoid", "distillation")
 # %% [markdown]
 # **Two answers** ([arXiv:2510.00977](https://arxiv.org/abs/2510.00977)): as many answers a step, in more
 # groups. **LoRA** ([arXiv:2106.09685](https://arxiv.org/abs/2106.09685)) of rank 1: 2,048
-# weights are trained instead of 146,176.
+# weights are trained instead of 144,128.
 
 # %%
 ten_claims.reveal(GUESS, "two_answers", "lora")

@@ -198,8 +198,10 @@ def described(claim: Claim, verdict: Verdict, results: Results) -> dict[str, Any
         "control": {"title": claim.control.title, **told(control), "passed": control.word != HELD},
         "also": {name: t_interval(list(v.values())) for name, v in others.items() if len(v) > 1},
     }  # fmt: skip
-    if all(again.values()) and (new := claim.rule(again)).mean is not None:
-        record["again"] = repeated(verdict, new)
+    if all(again.values()):
+        new = claim.rule.of_unit(verdict.unit)(again)
+        if new.mean is not None:
+            record["again"] = repeated(verdict, new)
     return record
 
 
@@ -210,9 +212,10 @@ def told(verdict: Verdict) -> dict[str, Any]:
 
 
 def repeated(first: Verdict, new: Verdict) -> dict[str, Any]:
-    """A rerun, and whether its mean lies in the interval of the first runs."""
-    means = first.low, new.mean, first.high
-    inside = None not in means and means == tuple(sorted(means))  # type: ignore[type-var]
+    """A rerun, and whether its mean lies in the interval of the first runs: None of too few seeds."""
+    inside = None
+    if first.low is not None and first.high is not None and new.mean is not None:
+        inside = first.low <= new.mean <= first.high
     return told(new) | {"inside": inside}
 
 
@@ -293,9 +296,8 @@ def section(name: str, record: Mapping[str, Any]) -> str:
     ]  # fmt: skip
     if "again" in record:
         again = record["again"]
-        inside = (
-            "inside the first interval" if again["inside"] else "**outside the first interval**"
-        )
+        places = {True: "inside the first interval", False: "**outside the first interval**"}
+        inside = places.get(again["inside"], "not to be compared")
         lines.append(row("again, with new seeds", f"{number(again)}: {inside}", seeds_of(again)))
     lines += [row(what, number(values), "") for what, values in record["also"].items()]
     return "\n".join([*lines, "", f"![{record['title']}](claims/{name}.png)"]) + "\n"

@@ -41,6 +41,15 @@ def test_several_rules_hold_together_and_one_that_fails_is_one_of_several():
     assert failed.p == pytest.approx(2 * RULE(made_up(0.0)).p)
 
 
+def test_a_rerun_is_compared_by_the_effect_that_decided():
+    """The other rule would be the weakest of the rerun; the first runs' was x."""
+    other = Rule("y", 5.0, RULE.effect)
+    assert Weakest((RULE, other)).of_unit("x") is RULE and RULE.of_unit("x") is RULE
+    first, new, far = (RULE(made_up(mean)) for mean in (0.2, 0.21, 0.4))
+    few = RULE(made_up(0.2, 4))
+    assert [claims.repeated(first, v)["inside"] for v in (new, far, few)] == [True, False, None]
+
+
 def test_a_verdict_is_that_of_the_corrected_p():
     verdict = RULE(made_up(0.13))
     assert verdict.word == HELD and verdict.after(10 * verdict.p).word == UNTOLD

@@ -50,7 +50,7 @@ CLAIM = Claim(
     arms=("grpo", "distilled", "grpo-twin"),
     rule=Rule("times fewer answers", LEAST, times_fewer),
     control=Control(
-        "GRPO with other samples in the place of the student", instead(distilled="grpo-twin")
+        "GRPO with other samples instead of the student", instead(distilled="grpo-twin")
     ),
     draw=draw,
     also={},

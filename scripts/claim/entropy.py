@@ -69,7 +69,7 @@ CLAIM = Claim(
             Rule("log ratio of entropy kept by KL-Cov", 0.05, log_kept("kl-cov")),
         )
     ),
-    control=Control("GRPO with another seed in the place of KL-Cov", instead(kl_cov="grpo-twin")),
+    control=Control("GRPO with another seed instead of KL-Cov", instead(kl_cov="grpo-twin")),
     draw=draw,
     also={
         "R^2 of the law, GRPO": explained("grpo"),

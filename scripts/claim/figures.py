@@ -31,7 +31,7 @@ def curves(
             np.array([[point[name_of] for point in run["points"][:length]] for run in runs])
             for name_of in (against, key)
         )
-        axis.plot(scale * x.T, y.T, color=color, linewidth=0.6, alpha=0.3)
+        axis.plot(scale * x.T, y.T, "-", color=color, linewidth=0.6, alpha=0.3)
         axis.plot(scale * x.mean(0), y.mean(0), mark + "-", color=color, markersize=4, label=name)
     axis.legend(fontsize=8, frameon=False)
     axis.spines[["top", "right"]].set_visible(False)
@@ -46,7 +46,7 @@ def seeds(
         column = {seed: number(run) for seed, run in sorted(results[arm].items())}
         table.append(column)
         mean = float(np.mean(list(column.values())))
-        axis.plot([place - 0.2, place + 0.2], [mean, mean], color="black", linewidth=2)
+        axis.plot([place - 0.2, place + 0.2], [mean, mean], "-", color="black", linewidth=2)
     for seed in set.intersection(*(set(column) for column in table)):
         values = [column[seed] for column in table]
         axis.plot(values, "o-", color=COLORS[0], linewidth=0.6, markersize=4, alpha=0.6)

@@ -12,7 +12,7 @@ MARGIN = 0.05  # of the accuracy, as for two answers a group
 
 
 def swap(results: Results) -> Results:
-    """All weights for a sixth of the steps, in the place of the adapters."""
+    """All weights for a sixth of the steps instead of the adapters."""
     return {**results, "lora-1": stopped_early(results["grpo"])}
 
 

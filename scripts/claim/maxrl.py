@@ -49,7 +49,7 @@ CLAIM = Claim(
     counts="Where both have four fifths of the smaller gain in pass@1, MaxRL's pass@32 is above GRPO's.",
     arms=("grpo", "grpo-twin", "maxrl"),
     rule=Rule("pass@32 ahead of GRPO", 0.0, ahead("pass@32")),
-    control=Control("GRPO with another seed in the place of MaxRL", instead(maxrl="grpo-twin")),
+    control=Control("GRPO with another seed instead of MaxRL", instead(maxrl="grpo-twin")),
     draw=draw,
     also={
         "pass@8 ahead of GRPO": ahead("pass@8"),

@@ -78,6 +78,10 @@ class Rule:
         ends = found["mean"], found["low"], found["high"]
         return Verdict(self.unit, self.least, values, *ends, p, p)
 
+    def of_unit(self, unit: str) -> Rule:
+        """Itself."""
+        return self
+
 
 @dataclass(frozen=True)
 class Weakest:
@@ -92,6 +96,10 @@ class Weakest:
         verdict = min((rule(results) for rule in self.rules), key=lambda found: found.beyond)
         p = min(verdict.p * len(self.rules), 1.0) if verdict.beyond < 0 else verdict.p
         return replace(verdict, p=p, corrected=p)
+
+    def of_unit(self, unit: str) -> Rule:
+        """The rule with this effect: what a rerun is compared by, even if another is its weakest."""
+        return next(rule for rule in self.rules if rule.unit == unit)
 
 
 @dataclass(frozen=True)

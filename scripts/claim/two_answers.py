@@ -12,7 +12,7 @@ MARGIN = 0.05  # of the accuracy: what the paper's own loss of 2.4% rounds up to
 
 
 def swap(results: Results) -> Results:
-    """Groups of sixteen that stopped after a sixth of the steps, in the place of groups of two."""
+    """Groups of sixteen that stopped after a sixth of the steps, instead of groups of two."""
     return {**results, "grpo-g2": stopped_early(results["grpo-g16"])}
 
 
