@@ -190,7 +190,7 @@ def where_passed_in_blocks(probs: Tensor, uniforms: Tensor, block: int = 128) ->
     running = rising(inside)
     # Kept below the block's sum: a token of probability 0 must not be drawn for its rounding.
     target = torch.minimum(target - before, running[:, -1:] * (1 - torch.finfo(probs.dtype).eps))
-    return chosen * block + torch.searchsorted(running, target, right=True)
+    return (chosen * block + torch.searchsorted(running, target, right=True)).clamp(max=V - 1)
 
 
 def rising(values: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 import torch.nn as nn
@@ -191,9 +191,11 @@ def attention_by_lengths(query: Tensor, key: Tensor, value: Tensor, lengths: Ten
 
     N, H, K, d = key.shape
     rows = torch.arange(N + 1, dtype=torch.int32, device=key.device)
-    packed = (x.transpose(1, 2).reshape(N * K, H, d) for x in (key, value))
-    counts = lengths.to(torch.int32)
-    return varlen_attn(query[:, :, 0], *packed, rows, rows * K, 1, K, seqused_k=counts)[:, :, None]
+    keys, values = (x.transpose(1, 2).reshape(N * K, H, d) for x in (key, value))
+    merged = varlen_attn(
+        query[:, :, 0], keys, values, rows, rows * K, 1, K, seqused_k=lengths.to(torch.int32)
+    )
+    return cast(Tensor, merged)[:, :, None]
 
 
 def causal_mask(new: int, total: int, device: torch.device) -> Tensor:

@@ -1,8 +1,8 @@
 """Weights in the order in which a CPU's products of few rows read them, for sampling from wide models.
 
-A decoding step multiplies a handful of rows by every weight, and nine tenths of its time are in these
+A decoding step multiplies a handful of rows by every weight, and nine tenths of its time go into these
 products. oneDNN's own order makes them faster (docs/benchmarks.md says how much). A packed copy takes
-as much memory again as the weights, and some 0.3 s for GPT-2's 124M shape.
+as much memory again as the weights, and about 0.3 s for GPT-2's 124M shape.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from torch import Tensor
 from harness.errors import UserError
 from harness.ranks.collectives import world
 
-# "off": attention is left to PyTorch's own kernels. cuDNN's plan each new shape, some 0.4 s (docs/gpu.md).
+# "off": attention is left to PyTorch's own kernels. cuDNN's plan each new shape, about 0.4 s (docs/gpu.md).
 CUDNN_ATTENTION = "GLASSBOX_CUDNN_ATTENTION"
 
 

@@ -183,9 +183,10 @@ class GRPOVariantsConfig(SamplerFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.reward_scale != "mean":
+        if self.reward_scale != "mean" or self.sampling_filter == "dynamic":
             require_groups(self)
-        elif self.wrong_reward or self.format_weight or self.call_cost or self.overlong_buffer:
+        others = self.wrong_reward or self.format_weight or self.call_cost or self.overlong_buffer
+        if self.reward_scale == "mean" and others:
             raise ValueError(
                 "reward_scale mean is for rewards of 0 or 1: leave wrong_reward, format_weight, "
                 "call_cost and overlong_buffer out"
@@ -219,8 +220,6 @@ class GRPOVariantsConfig(SamplerFlags):
         if self.reference_mixing is not None and not self.kl_coef:
             raise ValueError("reference_mixing needs a KL penalty: give a kl_coef above 0")
         check_mix_of_adapters(self.lora_rank, self.reference_mixing or 1.0)
-        if self.entropy_coef < 0:
-            raise ValueError(f"entropy_coef must not be negative: got {self.entropy_coef}")
         if self.normalize_parts and self.reward_scale != "group":
             raise ValueError(
                 f"normalize_parts scales by the batch: leave reward_scale {self.reward_scale} out"
@@ -355,7 +354,7 @@ def variant_loss(  # line 11
     choice: Choice | None = None,  # of these rows
     full: Callable[[], Tensor] | None = None,  # the KL over the vocabulary, (n, T)
 ) -> Losses:
-    """reduce[ chosen * surrogate + held * kl_cov_coef |log pi - log pi_old| + kl_coef * KL ]
+    """reduce[ chosen * weights * surrogate + held * kl_cov_coef |log pi - log pi_old| + kl_coef * KL ]
     - entropy_coef * mean_t entropy.
 
     `chosen` is 0 for the tokens that entropy_top_share and clip_cov_share and the responses that

@@ -6,7 +6,7 @@ student as its own teacher SDPO, Hübotter et al. 2026, arXiv:2601.20802.)
     line 1   student q <- start; teacher p frozen            policy; reward_fn's teacher
     line 2   for each batch of prompts                       prompt_batch
     line 3     y ~ q                                         sample_rollout
-    line 4     p reads the same prompt; with --teacher self  judged: right_answers, shown
+    line 4     p reads the same prompt; with --teacher self  right_answers, lessons
                p is q, shown another right answer as well
     line 5     A_t = log p(y_t) - log q(y_t), no discount    teacher_log_probs, teacher_rewards
     line 6     for the inner epochs, in minibatches          updates_per_batch, minibatches
@@ -20,12 +20,13 @@ to assign and little noise. MiniLLM and KD-GRPO keep that part, and with it the 
 whole responses. `full` sums over the vocabulary what `sampled` draws.
 With --teacher self no other model is needed: p is the student behind a longer prompt, which holds a
 right answer of the same group (`--lesson`). A response without another right answer in its group has
-no teacher and is left out. What is new next to MiniLLM: no long part, no mixture and no text.
+no teacher and is left out. It takes a start that has learned to read one text after another, which
+the sums' own has not. What is new next to MiniLLM: no long part, no mixture and no text.
 
     python scripts/make_teacher.py                          the teacher, once
     python -m rl.on_policy_distillation_engine              reviews
     python -m rl.on_policy_distillation_engine --divergence full
-    python -m rl.on_policy_distillation_engine --data sums --teacher self --group-size 8
+    python -m rl.on_policy_distillation_engine --data sums --teacher self --group-size 8 --policy runs/start
 """
 
 from __future__ import annotations
@@ -116,14 +117,12 @@ class OnPolicyDistillationConfig(EngineConfig):
                 f"{max(self.prompts_per_step // 8, 1)}"
             )
         try:
-            self.lesson.format(prompt="", answer="")
-        except (KeyError, IndexError, ValueError):
+            shown = self.lesson.format(prompt="\0", answer="\1")
+        except (AttributeError, LookupError, TypeError, ValueError):
+            shown = ""
+        if "\1" not in shown or not shown.endswith("\0"):
             raise ValueError(
-                f"lesson takes {{prompt}} and {{answer}} alone: {self.lesson!r}"
-            ) from None
-        if "{answer}" not in self.lesson or not self.lesson.endswith("{prompt}"):
-            raise ValueError(
-                f"lesson must hold {{answer}} and end with {{prompt}}: {self.lesson!r}"
+                f"lesson must hold {{answer}}, end with {{prompt}} and name nothing else: {self.lesson!r}"
             )
 
 
@@ -200,7 +199,7 @@ def distillation_loss(  # lines 7 and 8
     """-1/tokens sum_{i,t} (q / q_old) A_t, or the mean of the token KLs, of some rows of a minibatch.
 
     Both have the gradient of KL(q(.|s_t) || p(.|s_t)) at fixed prefixes s_t, the first on average
-    over the tokens drawn there. `tokens` are those of the whole minibatch.
+    over the tokens drawn there and as long as q is q_old. `tokens` are those of the whole minibatch.
     """
     token_loss = token_kl
     if token_loss is None:
@@ -249,9 +248,9 @@ def train(
                     config, tokenizer, rollout, check.correct(rollout), policy.config.context
                 )
         with clock.phase("score"):
-            old_log_probs = old_policy_log_probs(policy, written, config)  # (K, T)
-            advantages = torch.zeros_like(old_log_probs)
+            old_log_probs = advantages = written.log_probs  # (K, T)
             if len(written):  # line 5
+                old_log_probs = old_policy_log_probs(policy, written, config)
                 advantages = teacher_rewards(
                     teacher_log_probs(teacher, judged, config), old_log_probs,
                     written.response_mask, reverse_kl=True,

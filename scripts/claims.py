@@ -39,7 +39,7 @@ from harness.report.intervals import holm, t_interval
 
 NUMBERS = "numbers.json"  # of a job
 SEEDS = 6  # of every arm
-AGAIN = 100  # the first seed of a rerun
+AGAIN, CHOOSING = 100, 900  # the first seed of a rerun, and of runs that choose a setting
 DOCS = REPOSITORY / "docs"
 FRAMEWORK = ("__init__", "arms", "arms_more", "figures", "rules", "worlds")  # of claim/: no claims
 DIGITS = 4  # significant ones of recorded numbers
@@ -148,7 +148,7 @@ def gathered(root: Path, docs: Path) -> dict[str, dict[int, Any]]:
     }
     for file in sorted(root.glob(f"*/{NUMBERS}")):
         arm, _, seed = file.parent.name.rpartition("-")
-        if is_done(root, file.parent.name):
+        if is_done(root, file.parent.name) and int(seed) < CHOOSING:
             results.setdefault(arm, {})[int(seed)] = read_object(file)
     return results
 
@@ -199,7 +199,9 @@ def described(claim: Claim, verdict: Verdict, results: Results) -> dict[str, Any
         "also": {name: t_interval(list(v.values())) for name, v in others.items() if len(v) > 1},
     }  # fmt: skip
     if all(again.values()):
-        record["again"] = repeated(verdict, claim.rule.of_unit(verdict.unit)(again))
+        new = claim.rule.of_unit(verdict.unit)(again)
+        if new.mean is not None:
+            record["again"] = repeated(verdict, new)
     return record
 
 

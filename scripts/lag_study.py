@@ -316,8 +316,9 @@ def throughput(study: StudyConfig) -> None:
         folder = study.out / "throughput" / f"{number}-{place}"
         if not (folder / "side.json").exists():
             begin = os.getloadavg()[0]
-            given = ("--data", "sums", "--policy", study.out / "starts" / "sums", "--steps", 10)
-            more = ("--eval-prompts", 0, "--test-prompts", 0, "--device", "cpu", *flags)
+            given = ("--data", "sums", "--policy", study.out / "starts" / "sums", "--steps", 6)
+            size = ("--prompts-per-step", BUDGET["prompts_per_step"], *flags)
+            more = ("--eval-prompts", 0, "--test-prompts", 0, "--device", "cpu", *size)
             run_stage(folder, "rl.async_grpo_engine", (*given, *more), threads=1)
             write_json(folder / "side.json", {"load": begin})
 
@@ -331,7 +332,7 @@ def sides_of(study: StudyConfig) -> dict[str, Any]:
             break
         row = {}
         for name, folder in zip(SIDES, folders, strict=True):
-            steps = [  # without the first, in which memory is taken and a pipeline is empty
+            steps = [  # without the first two, in which memory is taken and a pipeline is empty
                 sum(value for key, value in row.items() if "seconds/" in key)
                 for row in read_jsonl(folder / "metrics.jsonl")[2:]
             ]

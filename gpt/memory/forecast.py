@@ -179,7 +179,7 @@ class Forecast:
     bfloat16: bool = False
     checkpoint: bool = False
     device: str = "cpu"
-    gaps: float | None = None  # what activations take more for freed memory; None: the device's
+    gaps: float | None = None  # freed memory, as a share of the activations; None: the device's
 
     @cached_property
     def parts(self) -> dict[str, Parts]:
@@ -223,9 +223,9 @@ class Forecast:
             optimizer=0 if phase.finished else 2 * trained,  # Adam's two moments
             libraries=LIBRARIES.get(self.device, LIBRARIES["cuda"]),
         )
-        """The caches, and (rows, V) four times: logits, over the temperature, softmax, running sum."""
+
     def _sampling(self, phase: Phase) -> Parts:
-        """The caches, and (rows, V) four times: logits, those over the temperature, softmax, running sum.
+        """The caches, and (rows, V) four times: logits, over the temperature, softmax, running sum.
 
         On a CPU wide models are sampled from packed copies of head and projections (gpt/packed.py).
         """

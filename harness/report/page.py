@@ -179,8 +179,8 @@ def panel(name: str, base: str, runs: Sequence[Run]) -> dict[str, Any]:
                 "dash": "dashed" if dots and len(runs) > 1 else "solid",
                 "colour": VALIDATION if dots and len(runs) == 1 else own,
             })  # fmt: skip
-        start = flat(run.results.get("before") or {}).get(base)
-        if base == "gold" and isinstance(start, (int, float)):  # no step has measured it
+        start = flat(run.results).get(f"before/{base}")
+        if base == "gold" and start is not None:  # no step has measured it
             series.append({
                 "name": f"{run.label}: before training, on test prompts", "x": [0], "y": [finite(start)],
                 "dots": True, "dash": "solid", "colour": "gray" if len(runs) == 1 else own,

@@ -108,11 +108,12 @@ class Sampler:
         """The answers of a batch, drawn here or on another rank; none is asked for from `last` on."""
         if not self.versions:
             return self.draw(self.policy, batch)
+        drawn: Rollout | None
         if not self.peers:
             drawn = self.draw(self.with_weights(self.weights(batch)), batch)
         else:
             drawn = gather(self.received(batch, last) if is_main() else None)[0]
-            assert drawn is not None
+        assert drawn is not None
         oldest = self.version(batch + 1)
         self.kept = {number: kept for number, kept in self.kept.items() if number >= oldest}
         return drawn

@@ -79,10 +79,11 @@ class FunctionProcess:
             stderr=subprocess.DEVNULL, env=os.environ | {"PYTHONPATH": paths},
             bufsize=0, start_new_session=True,  # `select` sees all there is; `end` ends its children
         )  # fmt: skip
+        self.owner = os.getpid()
         self.read(STARTING)
 
     def __call__(self, call: str, record: PromptRecord) -> str:
-        if self.process is None:
+        if self.process is None or self.owner != os.getpid():  # a fork's answers would be mixed up
             self.start()
         request = {"call": call, "prompt": record.prompt, "answer": record.answer}
         line = json.dumps(request | {"meta": dict(record.meta)}, default=str)

@@ -320,5 +320,5 @@ def require_parts(config: EngineConfig) -> None:
 
 
 def warmed_up(config: EngineConfig, step: int) -> float:
-    """The share of the learning rate at 0-based `step`: linear warm-up, then 1."""
-    return min((step + 1) / max(config.warmup, 1), 1.0)
+    """The share of the learning rate at 0-based `step`: linear warm-up, then 1; 0 before step 0."""
+    return min(max(step + 1, 0) / max(config.warmup, 1), 1.0)

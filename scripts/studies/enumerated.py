@@ -7,7 +7,6 @@ a random reward. mu's logits are pi's plus noise. A correction's gradient is the
 from __future__ import annotations
 
 import itertools
-import statistics
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -109,7 +108,7 @@ class World:
 
 
 def exact_rows(count: int = WORLDS) -> Iterator[dict[str, Any]]:
-    """Means over the worlds, for each amount of noise and each correction; `spread` of the cosines."""
+    """Means over the worlds, for each amount of noise and each correction."""
     for noise, size in NOISE.items():
         worlds = [World(seed, size) for seed in range(count)]
         kl = sum(world.kl for world in worlds) / count
@@ -117,5 +116,4 @@ def exact_rows(count: int = WORLDS) -> Iterator[dict[str, Any]]:
         for name, row in rows.items():
             found = [world.measured(row) for world in worlds]
             means = {key: sum(each[key] for each in found) / count for key in found[0]}
-            means["spread"] = statistics.stdev(each["cosine"] for each in found)
             yield {"noise": noise, "kl": kl, "correction": name, **means}

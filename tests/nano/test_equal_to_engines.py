@@ -163,6 +163,10 @@ TWINS = [
         TWO_EPOCHS | dict(teacher_share=0.3, pretraining_coef=0.5, pretraining_batch_size=4),
         dict(teacher_share=0.3, text_coef=0.5), group_size=None,
     ),
+    Twin(
+        "on_policy_distillation", "rl.on_policy_distillation_engine", TWO_EPOCHS, group_size=None,
+        clips=False,
+    ),
 ]  # fmt: skip
 OFFLINE = (
     "dpo",
@@ -245,7 +249,8 @@ def run_nano(twin: Twin, policy: Any, teacher: Any, monkeypatch: Any) -> tuple[l
         return tokens, mask
 
     monkeypatch.setattr(nano_gpt, "sample", sample)
-    given = (teacher, text) if "teacher" in inspect.signature(module.train).parameters else ()
+    wanted = inspect.signature(module.train).parameters
+    given = [model for name, model in (("teacher", teacher), ("text", text)) if name in wanted]
     size = dict(prompts_per_step=16) if twin.group_size is None else dict(
         prompts_per_step=4, group_size=twin.group_size
     )  # fmt: skip
@@ -279,8 +284,8 @@ def run_engine(twin: Twin, policy: GPT, teacher: GPT, monkeypatch: Any) -> tuple
     )  # fmt: skip
     reward: Any = RuleReward(lambda record, answer, ended: twin.reward(record.prompt, answer), "")
     more: dict[str, Any] = {}
-    if "corpus" in inspect.signature(module.train).parameters and "teacher" in vars(config):
-        more["corpus"] = Text()
+    if "teacher" in vars(config):
+        more = dict(corpus=Text()) if "corpus" in inspect.signature(module.train).parameters else {}
         reward = TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
     records = [PromptRecord(prompt) for prompt in PROMPTS]
     rows = module.train(config, policy, tokenizer(), reward, records, MetricLog(STEPS), **more)

@@ -50,6 +50,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(entropy_top_share=0.0), "entropy_top_share is a share"),
         (dict(off_policy_mask=-0.1), "off_policy_mask must not be negative"),
         (dict(entropy_coef=-1.0), "must not be negative"),
+        (dict(reward_scale="mean", sampling_filter="dynamic", group_size=1), "at least 2"),
         (dict(reference_mixing_every=0), "must be at least 1"),
     ],
     "kd_grpo": [
@@ -84,8 +85,15 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(reward="gold"), "the teacher is the reward"),
         (dict(non_finite_reward=0.0), "leave --non-finite-reward out"),
         (dict(teacher=Path("self")), "add --group-size 8 --prompts-per-step 2"),
-        (dict(lesson="{prompt}"), "lesson must hold {answer} and end with {prompt}"),
-        (dict(lesson="{answer}{question}{prompt}"), "lesson takes {prompt} and {answer} alone"),
+        *(
+            (dict(lesson=lesson), "lesson must hold {answer}, end with {prompt}")
+            for lesson in (
+                "{prompt}",
+                "{{answer}}{prompt}",
+                "{answer}{a}{prompt}",
+                "{answer.b}{prompt}",
+            )
+        ),
     ],
     "pg_grpo": [
         (dict(preference_coef=-0.1), "preference_coef must not be negative"),
@@ -109,6 +117,9 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(kl_loss_coef=0.1), "would count the same KL twice"),
         (dict(kl_loss_coef=-0.1, kl_coef=0.0), "kl_loss_coef must not be negative"),
         (dict(critic_lambda=1.1), "critic_lambda must be in 0..1"),
+        (dict(length_adaptive_alpha=0.0), "length_adaptive_alpha must be above 0"),
+        (dict(value_pretraining_steps=-1), "value_pretraining_steps must not be negative"),
+        (dict(value_pretraining_steps=20), "leaves none of the 20 steps to the policy"),
     ],
     "remax": [(dict(updates_per_batch=2), "updates_per_batch must be 1: got 2")],
     "rloo": [(dict(updates_per_batch=2), "updates_per_batch must.*--loss")],

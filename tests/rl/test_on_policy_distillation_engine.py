@@ -244,11 +244,13 @@ def test_the_first_gradient_of_a_policy_that_teaches_itself(gradients, divergenc
     assert_gradient(gradients[0], first_gradient(start, start, rows, divergence))
 
 
-def test_without_a_right_answer_nothing_is_learned():
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_without_a_right_answer_nothing_is_learned(precision):
     never = VerifiableReward(lambda record, text, ended: 0.0, "never")
     policy, options = small_gpt(context=32), dict(teacher=SELF.teacher, lesson=SELF.lesson)
     start = weights(policy)
-    rows = run(policy, never, steps=2, group_size=4, prompts_per_step=4, **options)
+    options |= dict(group_size=4, prompts_per_step=4, precision=precision)
+    rows = run(policy, never, steps=2, **options)
     assert torch.equal(weights(policy), start)
     assert [row["taught_responses"] for row in rows] == [0, 0]
 

@@ -16,10 +16,12 @@ from engines import (
     PROMPTS,
     SHARE_OF_A,
     Noted,
+    Texts,
     assert_gradient,
     engine_named,
     response_gradient,
     small_gpt,
+    weights,
 )
 
 from gpt.generate import SamplingParams
@@ -318,6 +320,59 @@ def test_the_critic_has_targets_of_its_own_lambda(gae_lambda, critic_lambda):
     std = math.sqrt(sum((x - mean) ** 2 for x in raw) / 5)
     whitened = [(x - mean) / std for x in raw]
     assert targets.advantages[G_MASK].tolist() == pytest.approx(whitened, abs=1e-4)
+
+
+def test_a_longer_response_has_a_larger_lambda():
+    """Of 4 tokens 0.75, of 2 tokens 0.5; the critic's targets have a lambda of their own all the same."""
+    rollout = SimpleNamespace(response_mask=G_MASK, lengths=G_MASK.sum(1), sequences=None)
+    critic = SimpleNamespace(
+        gpt=SimpleNamespace(device=torch.device("cpu")), rollout_values=lambda *args: G_VALUES
+    )
+    config = replace(CONFIG, length_adaptive_alpha=1.0, critic_lambda=1.0)
+    targets = ppo_targets(config, rollout, G_REWARDS, torch.zeros(2, 4), critic)
+    # delta: -0.2, -0.1, 0.1, 0.8 and -0.1, 0.5
+    raw = [0.8, -0.1 + 0.5 * 0.5, 0.5]
+    for delta in (0.1, -0.1, -0.2):
+        raw.insert(0, delta + 0.75 * raw[0])
+    mean = sum(raw) / 6
+    std = math.sqrt(sum((x - mean) ** 2 for x in raw) / 5)
+    whitened = [(x - mean) / std for x in raw]
+    assert targets.advantages[G_MASK].tolist() == pytest.approx(whitened, abs=1e-4)
+    assert targets.returns[G_MASK].tolist() == pytest.approx(G_RETURNS[1.0], abs=1e-6)
+
+
+def test_first_the_critic_learns_alone_from_whole_returns(monkeypatch):
+    """The policy has no step, also none of Adam's, and its warm-up begins with its first."""
+    seen: list[Targets] = []
+    real = ppo_engine.ppo_targets
+    monkeypatch.setattr(
+        ppo_engine, "ppo_targets", lambda *a, **kw: seen.append(real(*a, **kw)) or seen[-1]
+    )
+    policies: list[torch.Tensor] = []
+
+    def validate(policy, reference, step):
+        policies.append(weights(policy))
+        return {}
+
+    reward, options = Noted(SHARE_OF_A), dict(kl_coef=0.1, gae_lambda=0.5, warmup=2)
+    rows = run(
+        small_gpt(), reward, steps=6, value_pretraining_steps=3, validate=validate,
+        pretraining_coef=0.5, corpus=Texts(), eval_every=1, critic_lr=1e-3, **options,
+    )  # fmt: skip
+    assert all(torch.equal(old, weights(small_gpt())) for old in policies[:3])
+    assert not torch.equal(policies[3], policies[2])
+    assert [row["lr"] for row in rows] == pytest.approx([0, 0, 0, 0.005, 0.01, 0.01])
+    assert [row["grad_norm"] > 0 for row in rows] == [False] * 3 + [True] * 3
+    assert ["pretraining_loss" in row for row in rows] == [False] * 3 + [True] * 3
+    assert not seen[0].old_values.any() and seen[1].old_values.any()
+    for step in range(4):
+        rewards, mask = SHARE_OF_A(reward.rollouts[step]), reward.rollouts[step].response_mask
+        whole = rewards[:, None].expand_as(mask)[mask]  # at the start there is no KL to pay
+        close = torch.allclose(seen[step].returns[mask], whole, atol=1e-5)
+        assert close == (step < 3)
+    # From its first step on it is PPO with that critic, bit for bit: Adam knows of no earlier step.
+    change = (policies[3] - policies[2]).abs().max()
+    assert float(change) == pytest.approx(0.005, rel=0.01)  # Adam's first step is the rate
 
 
 def test_the_policys_loss_and_the_critics_norm_are_logged_apart(gradients):
