@@ -35,8 +35,8 @@ torch.set_num_threads(1)
 #
 # "Groups of two are as good as groups of sixteen" cannot be tested: no two numbers are ever equal. This
 # can: *from as many answers, a run with groups of two ends at most 0.05 of accuracy below one with groups
-# of sixteen*. The rule has an **effect** for every seed, here the difference in accuracy, and **the least that counts**,
-# here $m = -0.05$. Take six seeds:
+# of sixteen*. The rule has an **effect** for every seed, here the difference in accuracy, and **the least
+# that counts**, here $m = -0.05$. Take six seeds:
 
 # %%
 effects = torch.tensor([-0.01, 0.03, -0.04, 0.00, 0.02, -0.03])
