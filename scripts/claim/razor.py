@@ -36,7 +36,7 @@ def draw(axis: Any, results: Results) -> None:
     """How far each run has moved by the time that it has an accuracy."""
     shown = {"grpo": "GRPO", "sft-oracle": "fine-tuned on worked answers", "sft-own": OWN}
     curves(axis, results, shown, key="kl_back", against="accuracy")
-    axis.set(xlabel="accuracy", ylabel="KL(start || policy), nats an answer")
+    axis.set(xlabel="accuracy", ylabel="KL(start || policy),\nnats an answer")
 
 
 CLAIM = Claim(
