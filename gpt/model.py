@@ -138,8 +138,9 @@ class KVCache:
 
     def keep(self, rows: Tensor) -> None:
         """Keep only these rows (indices into the current rows), moved to the front in place."""
-        for store in (*self.keys, *self.values):  # a layer at a time: the copy is small
-            store[: len(rows), :, : self.length] = store[rows, :, : self.length]
+        for store in (self.keys, self.values):
+            for layer in range(len(store)):  # one at a time: the copy is small
+                store[layer, : len(rows), :, : self.length] = store[layer, rows, :, : self.length]
         self.rows = len(rows)
 
     def repeat(self, times: int) -> None:

@@ -82,7 +82,7 @@ def test_no_code_of_ours_unpacks_an_archive_or_unpickles_a_file():
                 if node.func.attr == "load" and ast.unparse(node.func.value) == "torch":
                     assert "weights_only=True" in ast.unparse(node), path
                 if ast.unparse(node.func) in ("pickle.load", "pickle.loads"):
-                    assert path.name == "board.py"
+                    assert path.name == "samplers.py"  # what its own fork has sent
 
 
 @pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "a/b.safetensors", ""])

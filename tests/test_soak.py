@@ -78,6 +78,6 @@ def test_the_table_goes_between_its_marks(tmp_path, monkeypatch):
     document.write_text(f"text\n\n{soak.BEGIN}\n\n| a |\n\n{soak.END}\n\nmore\n")
     soak.conclude(soak.SoakConfig(out=tmp_path, write_docs=True), [], 60.0)
     text = document.read_text()
-    assert text.startswith(f"text\n\n{soak.BEGIN}\n\n| what | 19 scripts |\n")
+    assert text.startswith(f"text\n\n{soak.BEGIN}\n\n| what | 20 scripts |\n")
     assert text.endswith(f".\n\n{soak.END}\n\nmore\n") and "| a |" not in text
     assert f"{soak.BEGIN}\n\n" in (soak.REPOSITORY / "docs" / "reliability.md").read_text()

@@ -82,7 +82,7 @@ def test_every_published_size_fits_every_card_with_some_flags(preset: Any, card:
 
 def test_fewer_sampled_rows_need_a_smaller_cache_but_hold_a_group() -> None:
     whole, less = grpo("gpt2").parts["sampling"], grpo("gpt2", sample_rows=16).parts["sampling"]
-    assert less.cache * 4 == whole.cache
+    assert less.cache * 4 == pytest.approx(whole.cache, rel=1e-6)
     one, group = (grpo("gpt2", sample_rows=rows).parts["sampling"] for rows in (1, 8))
     assert one == group  # of eight
 
@@ -114,8 +114,8 @@ def test_one_script_in_full_and_a_table(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_the_page_holds_what_the_command_writes() -> None:
     text = DOCS.read_text(encoding="utf-8")
-    medium: Any = ("gpt2-medium",)
-    assert "\n".join(memory_tables.card_tables(replace(FLAGS, preset=medium))) in text
+    xl: Any = ("gpt2-xl",)
+    assert "\n".join(memory_tables.card_tables(replace(FLAGS, preset=xl))) in text
 
 
 @pytest.mark.parametrize("changes", [{"cards": (0,)}, {"prompt_tokens": -1}, {"answer_tokens": 0}])
