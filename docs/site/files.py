@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "docs"
 PICTURES = (".png", ".svg", ".jpg", ".gif", ".webp")
 LARGEST = 400_000  # bytes of a file that gets a page of its own
-LARGEST_RECORDING = 60_000  # of numbers that a program wrote and no one reads line by line
+LARGEST_RECORDING = 8_000  # of numbers that a program wrote and no one reads line by line
 NO_TEXT = (*PICTURES, ".ipynb", ".tiktoken", ".safetensors", ".gz", ".pt", ".bin", ".md")
 
 
