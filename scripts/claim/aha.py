@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from claim.figures import curves
-from claim.rules import Claim, Control, Effect, Results, Rule, Run, instead, points
+from claim.rules import Claim, Control, Effect, Results, Rule, Run, instead, last, points
 
 
 def gain(run: Run) -> float:
@@ -48,11 +48,7 @@ CLAIM = Claim(
         "accuracy gained with worked steps in 30%": lambda runs: gain(runs["grpo"]),
         "accuracy gained with 3%": lambda runs: gain(runs["grpo-share-3"]),
         "accuracy gained with none": lambda runs: gain(runs["grpo-share-0"]),
-        "share of answers with steps at the end, from 3%": lambda runs: points(
-            runs["grpo-share-3"], "steps"
-        )[-1],
-        "share of answers with steps at the end, from none": lambda runs: points(
-            runs["grpo-share-0"], "steps"
-        )[-1],
+        "share of answers with steps at the end, from 3%": last("grpo-share-3", "steps"),
+        "share of answers with steps at the end, from none": last("grpo-share-0", "steps"),
     },
 )

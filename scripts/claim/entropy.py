@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,8 +16,9 @@ from claim.rules import (
     Rule,
     Run,
     Weakest,
-    at_equal_accuracy,
     instead,
+    last,
+    log_ratio_at_equal_accuracy,
     points,
 )
 
@@ -31,16 +31,6 @@ def explained(arm: str, *, straight: bool = False) -> Effect:
         price = entropy if straight else np.exp(entropy)
         correlation = float(np.corrcoef(price, points(runs[arm], "accuracy"))[0, 1])
         return min(correlation, 0.0) ** 2
-
-    return effect
-
-
-def log_kept(arm: str) -> Effect:
-    """log(entropy of an arm / GRPO's) at equal accuracy."""
-
-    def effect(runs: Mapping[str, Run]) -> float | None:
-        kept = at_equal_accuracy("entropy", runs[arm], runs["grpo"])
-        return None if kept is None else math.log(kept[0] / kept[1])
 
     return effect
 
@@ -66,7 +56,11 @@ CLAIM = Claim(
     rule=Weakest(
         (
             Rule("R^2 of the law", 0.8, explained("grpo")),
-            Rule("log ratio of entropy kept by KL-Cov", 0.05, log_kept("kl-cov")),
+            Rule(
+                "log ratio of entropy kept by KL-Cov",
+                0.05,
+                log_ratio_at_equal_accuracy("entropy", "kl-cov"),
+            ),
         )
     ),
     control=Control("GRPO with another seed instead of KL-Cov", instead(kl_cov="grpo-twin")),
@@ -75,9 +69,9 @@ CLAIM = Claim(
         "R^2 of the law, GRPO": explained("grpo"),
         "R^2 of the law with KL-Cov": explained("kl-cov"),
         "R^2 of a straight line in H, GRPO": explained("grpo", straight=True),
-        "log ratio of entropy kept by Clip-Cov": log_kept("clip-cov"),
-        "accuracy at the end, GRPO": lambda runs: points(runs["grpo"], "accuracy")[-1],
-        "accuracy at the end, KL-Cov": lambda runs: points(runs["kl-cov"], "accuracy")[-1],
-        "accuracy at the end, Clip-Cov": lambda runs: points(runs["clip-cov"], "accuracy")[-1],
+        "log ratio of entropy kept by Clip-Cov": log_ratio_at_equal_accuracy("entropy", "clip-cov"),
+        "accuracy at the end, GRPO": last("grpo", "accuracy"),
+        "accuracy at the end, KL-Cov": last("kl-cov", "accuracy"),
+        "accuracy at the end, Clip-Cov": last("clip-cov", "accuracy"),
     },
 )

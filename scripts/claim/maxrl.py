@@ -15,6 +15,7 @@ from claim.rules import (
     Run,
     at_equal_accuracy,
     instead,
+    last,
     points,
 )
 
@@ -27,11 +28,6 @@ def ahead(key: str) -> Effect:
         return None if found is None else found[0] - found[1]
 
     return effect
-
-
-def last(arm: str, key: str) -> Effect:
-    """A number at the end of an arm's run."""
-    return lambda runs: points(runs[arm], key)[-1]
 
 
 def draw(axis: Any, results: Results) -> None:

@@ -2,34 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from typing import Any
 
 from claim.figures import curves
 from claim.rules import (
     Claim,
     Control,
-    Effect,
     Results,
     Rule,
-    Run,
     Weakest,
-    at_equal_accuracy,
     instead,
+    log_ratio_at_equal_accuracy,
 )
 
 OWN = "fine-tuned on its own right answers"
-
-
-def log_ratio(key: str, tuned: str = "sft-oracle") -> Effect:
-    """log(KL of the fine-tuned policy / KL of GRPO's) at equal accuracy."""
-
-    def effect(runs: Mapping[str, Run]) -> float | None:
-        moved = at_equal_accuracy(key, runs[tuned], runs["grpo"])
-        return None if moved is None else math.log(moved[0] / moved[1])
-
-    return effect
 
 
 def draw(axis: Any, results: Results) -> None:
@@ -51,14 +37,24 @@ CLAIM = Claim(
     arms=("grpo", "grpo-twin", "sft-oracle", "sft-own"),
     rule=Weakest(
         (
-            Rule("log ratio of KL(start || policy)", 0.1, log_ratio("kl_back")),
-            Rule("log ratio of KL(policy || start)", 0.1, log_ratio("kl")),
+            Rule(
+                "log ratio of KL(start || policy)",
+                0.1,
+                log_ratio_at_equal_accuracy("kl_back", "sft-oracle"),
+            ),
+            Rule(
+                "log ratio of KL(policy || start)",
+                0.1,
+                log_ratio_at_equal_accuracy("kl", "sft-oracle"),
+            ),
         )
     ),
     control=Control("GRPO against GRPO with another seed", instead(sft_oracle="grpo-twin")),
     draw=draw,
     also={
-        f"log ratio of KL(start || policy), {OWN}": log_ratio("kl_back", "sft-own"),
-        f"log ratio of KL(policy || start), {OWN}": log_ratio("kl", "sft-own"),
+        f"log ratio of KL(start || policy), {OWN}": log_ratio_at_equal_accuracy(
+            "kl_back", "sft-own"
+        ),
+        f"log ratio of KL(policy || start), {OWN}": log_ratio_at_equal_accuracy("kl", "sft-own"),
     },
 )

@@ -9,6 +9,7 @@ place of the claim's own: the same rule must not say held.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -171,3 +172,18 @@ def at_equal_accuracy(key: str, *runs: Run) -> list[float] | None:
     level = begin + SHARE_OF_GAIN * gain
     found = [where(c, points(run, key), level) for c, run in zip(curves, runs, strict=True)]
     return [value for value in found if value is not None]
+
+
+def log_ratio_at_equal_accuracy(key: str, arm: str, base: str = "grpo") -> Effect:
+    """log(a number of one arm / that of another) where both have the same accuracy."""
+
+    def effect(runs: Mapping[str, Run]) -> float | None:
+        found = at_equal_accuracy(key, runs[arm], runs[base])
+        return None if found is None else math.log(found[0] / found[1])
+
+    return effect
+
+
+def last(arm: str, key: str) -> Effect:
+    """A number at the end of an arm's run."""
+    return lambda runs: points(runs[arm], key)[-1]
