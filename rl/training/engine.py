@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rl.training.config import EngineConfig, RunFlags
-from rl.training.sampler_weights import SamplerFlags
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Needs:
 
 def sampling_needs(config: EngineConfig, **more: Any) -> Needs:
     """Those of an engine that samples: a rollout, cut into minibatches."""
-    if isinstance(config, SamplerFlags) and config.rounds:
+    if config.rounds:
         more.setdefault("samplers", 1)
     rows = config.prompts_per_step * config.group_size
     return Needs(
