@@ -294,7 +294,6 @@ class GPT(nn.Module):
         self.checkpoint_blocks = False
         self.sample_rows: int | None = None
         self.tools: Any = None
-        self.head: nn.Module | None = None  # in place of the tied product: gpt/packed.py
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.context, config.n_embd)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
@@ -405,7 +404,7 @@ class GPT(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The tied head: (..., D) -> (..., V), float32 at least, also under autocast."""
-        return head_product(hidden, self.wte.weight) if self.head is None else self.head(hidden)
+        return head_product(hidden, self.wte.weight)
 
     def forward(self, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Logits (N, S, V); column j predicts token j + 1. Arguments as in `hidden`."""

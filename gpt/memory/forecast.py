@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from gpt.generate import WIDE
 from gpt.log_probs import CHUNK_ELEMENTS
 from gpt.model import GPTConfig
 
@@ -225,22 +224,14 @@ class Forecast:
         )
 
     def _sampling(self, phase: Phase) -> Parts:
-        """The caches, and (rows, V) four times: logits, over the temperature, softmax, running sum.
-
-        On a CPU wide models are sampled from packed copies of head and projections (gpt/packed.py).
-        """
+        """The caches, and (rows, V) four times: logits, over the temperature, softmax, running sum."""
         caches = [
             cache_bytes(model, phase.rows, phase.tokens, bfloat16=self.bfloat16)
             for model in phase.models
         ]
         vocabulary = max(model.vocab_size for model in phase.models)
         logits = (3 + len(phase.models)) * FLOAT * phase.rows * vocabulary
-        packed = 0
-        if self.device == "cpu" and not self.bfloat16:
-            wide = [model for model in phase.models if model.n_embd >= WIDE]
-            adapted = any(model.lora_rank for model in self.models)  # whose projections stay
-            packed = sum(m.vocab_size * m.n_embd + (not adapted) * projections(m) for m in wide)
-        return Parts(weights=FLOAT * packed, logits=logits, cache=sum(caches))
+        return Parts(logits=logits, cache=sum(caches))
 
     def _scoring(self, phase: Phase) -> Parts:
         """One block at a time, then chunks of logits; nothing is kept."""
