@@ -37,12 +37,12 @@ from gpt.corpus import Corpus, open_corpus, open_prompts
 from gpt.fit import FileFlags
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import (
-    CHUNK_ELEMENTS,
     full_kl,
     in_chunks,
     kl_from_logits,
     of_both,
     response_hidden,
+    rows_of_chunk,
     scatter_responses,
 )
 from gpt.lora import fit_for_training, save_adapter
@@ -171,14 +171,7 @@ def renormalised(probs: Tensor, ids: Tensor) -> Tensor:
 # --- losses per token ---------------------------------------------------------------------------
 
 
-def forward_kl(
-    student: GPT,
-    teacher: GPT,
-    batch: ResponseBatch,
-    temperature: float = 1.0,
-    *,
-    chunk_elements: int = CHUNK_ELEMENTS,
-) -> Tensor:
+def forward_kl(student: GPT, teacher: GPT, batch: ResponseBatch) -> Tensor:
     """KL(p || q) = sum_v p(v) (log p(v) - log q(v)) at each response position, (N, T), 0 at padding.
 
     p is the teacher, q the student, which alone gets a gradient: q - p with respect to its logits.
@@ -190,7 +183,7 @@ def forward_kl(
     def divergence(logits: Tensor, teacher_logits: Tensor) -> Tensor:
         return kl_from_logits(teacher_logits, logits)[:, None]
 
-    kl = of_both(divergence, student, teacher, batch, temperature, chunk_elements)
+    kl = of_both(divergence, student, teacher, batch, temperature=1)
     return scatter_responses(kl[:, 0], batch)
 
 
@@ -215,10 +208,8 @@ def sampled_targets(
     batch: ResponseBatch,
     k: int,
     generator: torch.Generator | None = None,
-    temperature: float = 1.0,
     *,
     taken: Tensor | None = None,
-    chunk_elements: int = CHUNK_ELEMENTS,
 ) -> tuple[Tensor, Tensor]:
     """k ids that the teacher samples at each of the M valid response positions, and their targets.
 
@@ -230,10 +221,10 @@ def sampled_targets(
     weight = teacher.wte.weight
     ids, targets = [], []
     taken = torch.ones(len(hidden), dtype=torch.bool) if taken is None else taken.cpu()
-    pieces = taken.split(max(chunk_elements // len(weight), 1))
+    pieces = taken.split(rows_of_chunk(weight))
     counts = [int(piece.sum()) for piece in pieces]
     for here, piece in zip(pieces, hidden.split(counts), strict=True):
-        probs = (head_product(piece, weight) / temperature).softmax(-1)
+        probs = head_product(piece, weight).softmax(-1)
         drawn = uniforms(len(here), len(weight), probs.device, generator)
         uniform = drawn.index_select(0, on_device(here.nonzero()[:, 0], probs.device))
         chosen = sample_token_ids(probs, k, uniform)
@@ -243,13 +234,7 @@ def sampled_targets(
 
 
 def sampled_cross_entropy(
-    student: GPT,
-    batch: ResponseBatch,
-    ids: Tensor,
-    targets: Tensor,
-    temperature: float = 1.0,
-    *,
-    chunk_elements: int = CHUNK_ELEMENTS,
+    student: GPT, batch: ResponseBatch, ids: Tensor, targets: Tensor
 ) -> Tensor:
     """`topk_cross_entropy` of the student at each response position, (N, T), 0 at padding.
 
@@ -260,10 +245,9 @@ def sampled_cross_entropy(
     weight = student.wte.weight
 
     def cross_entropy(hidden: Tensor, ids: Tensor, targets: Tensor) -> Tensor:
-        logits = head_product(hidden, weight) / temperature
-        return topk_cross_entropy(logits, ids, targets)[:, None]
+        return topk_cross_entropy(head_product(hidden, weight), ids, targets)[:, None]
 
-    loss = in_chunks(cross_entropy, chunk_elements // len(weight), hidden, ids, targets)
+    loss = in_chunks(cross_entropy, rows_of_chunk(weight), hidden, ids, targets)
     return scatter_responses(loss[:, 0], batch)
 
 
@@ -359,20 +343,17 @@ def measure(
     records: Sequence[PromptRecord],
     max_new_tokens: int,
     rule: Rule | None = None,
-    *,
-    seed: int = 0,
-    batch_size: int = ANSWERED,
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Numbers and answers of the student: one response per prompt, the same random numbers each time.
 
     `reverse_kl` and `reverse_kl_full` are nats per response (gpt/teacher.py), `gold` the mean of the
     `rule` with its standard error.
     """
-    generator = make_generator(seed, "evaluation")
+    generator = make_generator(0, "evaluation")
     columns: dict[str, list[float]] = {}
     answers: list[dict[str, Any]] = []
-    for start in range(0, len(records), batch_size):
-        part = records[start : start + batch_size]
+    for start in range(0, len(records), ANSWERED):
+        part = records[start : start + ANSWERED]
         batch, responses = sampled_batch(student, tokenizer, part, max_new_tokens, generator)
         kl = reverse_kl(student, teacher, batch)
         ended = batch.has_eos.tolist()
