@@ -275,9 +275,7 @@ def distillation_loss(
         token_loss = full_kl(student, teacher, batch)
     else:
         token_loss = forward_kl(student, teacher, batch)
-    return token_loss.sum() / (
-        denominator or max(int(batch.response_mask.sum()), 1)
-    )  # 0 at padding
+    return token_loss.sum() / (denominator or max(int(batch.response_mask.sum()), 1))
 
 
 def own_gradient(

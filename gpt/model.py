@@ -45,14 +45,7 @@ class GPTConfig:
 
 
 Preset = Literal["tiny", "study", "own", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
-SMALL_WIDTH_PRESETS = (
-    "tiny",
-    "study",
-    "teacher",
-    "english",
-    "own",
-    "small",
-)  # of models for one thread
+SMALL_WIDTH_PRESETS = ("tiny", "study", "teacher", "english", "own", "small")  # for one thread
 
 
 class PresetFlags:
@@ -71,12 +64,8 @@ PRESETS: dict[str, GPTConfig] = {
     "tiny": GPTConfig(context=128, n_layer=4, n_head=4, n_embd=128),
     "study": GPTConfig(context=128, n_layer=4, n_head=4, n_embd=128),  # tiny, trained for longer
     "teacher": GPTConfig(context=128, n_layer=6, n_head=6, n_embd=192),  # what tiny learns from
-    "english": GPTConfig(
-        context=256, n_layer=4, n_head=5, n_embd=160
-    ),  # for real text, on two cores
-    "own": GPTConfig(
-        context=1024, n_layer=4, n_head=5, n_embd=160
-    ),  # a file of yours, with dialogues
+    "english": GPTConfig(context=256, n_layer=4, n_head=5, n_embd=160),  # real text, two cores
+    "own": GPTConfig(context=1024, n_layer=4, n_head=5, n_embd=160),  # your dialogues
     "small": GPTConfig(context=256, n_layer=4, n_head=6, n_embd=192),
     "gpt2": GPTConfig(),
     "gpt2-medium": GPTConfig(n_layer=24, n_head=16, n_embd=1024),

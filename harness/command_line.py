@@ -31,9 +31,7 @@ def preset_defaults(
     presets: Mapping[str, Mapping[str, Any]],
     arguments: Sequence[str] | None = None,
 ) -> Config:
-    """The default config for a command line: `--preset` and `--data` are looked up before the rest.
-
-    Without a preset it is the one that suits the data (`suited_preset`).
+    """The default config for a command line, by its `--preset` and `--data` (or `suited_preset`).
 
     tyro then parses all flags on top of it, so a preset never overrides a flag that is given.
     """
@@ -147,7 +145,6 @@ def run_script(main: Callable[[Config], Any], config: Config) -> None:
 
 
 def _deterministic(work: Callable[[], Any]) -> Any:
-    """work() by deterministic algorithms, on each rank."""
     with deterministic():
         return work()
 
@@ -165,9 +162,7 @@ def explained(debug: bool | None = None) -> Iterator[None]:
                 yield
         except (UserError, LostRank, Drifted) as error:
             _end(f"error: {error}", debug)
-        except (
-            ValueError
-        ) as error:  # readers, configs and models explain themselves in one sentence
+        except ValueError as error:  # readers, configs and models explain themselves
             hint = "\n(add --debug to see where it came from)" if debug is False else ""
             _end(f"error: {error}{hint}", debug)
         except Finished as done:
@@ -188,7 +183,6 @@ def explained(debug: bool | None = None) -> Iterator[None]:
 
 
 def _farewell(end: Ended) -> str:
-    """What a user who has ended a run must know to go on."""
     if end.saved is not None:
         return (
             f"ended by {end.name} after step {end.saved}, which is saved: --resume goes on from it"

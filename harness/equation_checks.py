@@ -41,6 +41,8 @@ from typing import (
 import torch
 from torch import Tensor
 
+from harness.flag_ranges import Range
+
 P = ParamSpec("P")
 R = TypeVar("R")
 Declared = TypeVar("Declared")
@@ -223,15 +225,8 @@ def in_range(**intervals: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def check(name: str, value: float, arguments: Mapping[str, Any]) -> None:
-        """`value` against the interval as written: square ends belong to it, round ones do not."""
-        interval = intervals[name]
-        low, high = (
-            arguments[end] if end in arguments else float(end) for end in interval[1:-1].split(", ")
-        )
-        above = value >= low if interval[0] == "[" else value > low
-        below = value <= high if interval[-1] == "]" else value < high
-        if not (above and below):
-            raise ValueError(f"{name} must be in {interval}: got {value}")
+        if not Range(intervals[name]).holds(value, arguments):
+            raise ValueError(f"{name} must be in {intervals[name]}: got {value}")
 
     return _checked(intervals, check)
 
@@ -240,7 +235,6 @@ def one_of(**choices: tuple[str, ...]) -> Callable[[Callable[P, R]], Callable[P,
     """Refuse a name that is none of the choices, with a ValueError that lists them."""
 
     def check(name: str, value: str, arguments: Mapping[str, Any]) -> None:
-        """`value` against the choices of this argument alone."""
         if value not in choices[name]:
             raise ValueError(f"{name} must be one of {', '.join(choices[name])}: got {value!r}")
 
@@ -251,8 +245,7 @@ def zero_or_one(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Refuse a tensor that holds anything but 0 and 1, with a ValueError that names the first."""
 
     def check(name: str, value: Tensor, arguments: Mapping[str, Any]) -> None:
-        """Every number of `value`; a NaN is neither."""
-        others = value[(value != 0) & (value != 1)]
+        others = value[(value != 0) & (value != 1)]  # NaN, too
         if len(others):
             raise ValueError(
                 f"{name} must be 0 or 1, right or wrong: got {float(others[0]):g}; use a rule that "

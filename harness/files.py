@@ -74,11 +74,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             temporary.chmod(mode)
             _to_disk(temporary)
             os.replace(temporary, path)
-        except (
-            OSError,
-            RuntimeError,
-            SafetensorError,
-        ) as error:  # torch's for a full disk is plain
+        except (OSError, RuntimeError, SafetensorError) as error:  # torch's own is a RuntimeError
             raise _unwritten(path, error) from error
         finally:
             temporary.unlink(missing_ok=True)
@@ -93,10 +89,7 @@ def _to_disk(path: Path) -> None:
 
 
 def _unwritten(path: Path, error: Exception) -> UserError:
-    """The sentence for a file that could not be written."""
-    while isinstance(
-        error.__cause__ or error.__context__, OSError
-    ):  # a full disk below torch's own
+    while isinstance(error.__cause__ or error.__context__, OSError):  # below torch's own
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
     reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["no reason given"])[0]
     return UserError(

@@ -7,8 +7,10 @@ protects is seen where it is declared.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Annotated, Any, get_args, get_type_hints
 
 LARGEST = 1e12  # what multiplies numbers in float32 must leave room for them
@@ -20,11 +22,13 @@ class Range:
     """An interval, as in "[0, 1)", and the words for a value outside of it."""
 
     interval: str
-    words: str
+    words: str = ""
 
-    def holds(self, value: float) -> bool:
-        """Whether the value lies inside; NaN lies in no interval."""
-        low, high = (float(end) for end in self.interval[1:-1].split(", "))
+    def holds(self, value: float, ends: Mapping[str, float] = MappingProxyType({})) -> bool:
+        """Whether the value lies inside, NaN never; `ends` are those that the interval names."""
+        low, high = (
+            ends[end] if end in ends else float(end) for end in self.interval[1:-1].split(", ")
+        )
         above = value >= low if self.interval[0] == "[" else value > low
         return above and (value <= high if self.interval[-1] == "]" else value < high)
 

@@ -11,6 +11,8 @@ import torch.nn as nn
 
 from harness.ranks.collectives import sum_gradients
 
+FINAL = 0.1  # of the peak learning rate, where the cosine ends
+
 
 class Diverged(ValueError):
     """Training has left the finite numbers: which one, why, and after which step if that is known."""
@@ -39,14 +41,12 @@ def adamw(
     return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=fused)
 
 
-def cosine_schedule(
-    step: int, total: int, *, peak: float, warmup: int, final_fraction: float = 0.1
-) -> float:
-    """Learning rate of 0-based `step`: linear warm-up, then a cosine to `final_fraction` of `peak`."""
+def cosine_schedule(step: int, total: int, *, peak: float, warmup: int) -> float:
+    """Learning rate of 0-based `step`: linear warm-up, then a cosine to a tenth of `peak`."""
     if step < warmup:
         return peak * (step + 1) / warmup
     progress = min((step - warmup) / max(total - warmup, 1), 1.0)
-    return peak * (final_fraction + (1 - final_fraction) * 0.5 * (1 + math.cos(math.pi * progress)))
+    return peak * (FINAL + (1 - FINAL) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:

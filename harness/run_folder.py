@@ -183,7 +183,6 @@ def lock(folder: Path) -> None:
 
 
 def unlock(folder: Path) -> None:
-    """Unlock the folder."""
     status = folder.stat()
     descriptor = HERE.locks.pop((status.st_dev, status.st_ino), None)
     if descriptor is not None:

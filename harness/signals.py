@@ -45,19 +45,15 @@ def signals_noted() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in SIGNALS}
     is_child = multiprocessing.parent_process() is not None
     for number in SIGNALS:
-        if not is_child:
-            signal.signal(number, _note)
-        else:
-            signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
+        in_child = signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN
+        signal.signal(number, in_child if is_child else _note)
     try:
         yield
     finally:
         HERE.signal, HERE.in_steps = 0, False
-        for number, handler in before.items():
-            if (
-                not is_child
-            ):  # a forked rank would get its parent's `_note` back, and end in a traceback
-                signal.signal(number, handler)
+        # A forked rank would get its parent's `_note` back, and end in a traceback.
+        for number, handler in () if is_child else before.items():
+            signal.signal(number, handler)
 
 
 def _note(number: int, frame: FrameType | None) -> None:
@@ -100,7 +96,6 @@ class ForgivingOutput:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        """Write if that is possible."""
         try:
             return self.stream.write(text)
         except (OSError, ValueError) as error:  # ValueError: somebody has closed it
@@ -108,7 +103,6 @@ class ForgivingOutput:
             return len(text)
 
     def flush(self) -> None:
-        """Flush if that is possible."""
         try:
             self.stream.flush()
         except (OSError, ValueError) as error:

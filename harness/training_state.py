@@ -66,7 +66,6 @@ class TrainingState:
         write_atomically(folder / STATE_FILE, write)
 
     def load(self, folder: Path) -> None:
-        """Restore everything from state.pt."""
         path, state = folder / STATE_FILE, read_state(folder)
         try:
             if state.get("script", "") not in ("", script := script_of_folder(folder)):

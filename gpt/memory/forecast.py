@@ -198,9 +198,7 @@ class Forecast:
     def _parts_of(self, phase: Phase) -> Parts:
         """What `phase` holds at its fullest moment; gradients stay until the next update begins."""
         trained = FLOAT * sum(model.trained_parameters for model in self.models)
-        casts = (
-            2 * sum(map(projections, phase.models)) if self.bfloat16 else 0
-        )  # while they compute
+        casts = 2 * sum(map(projections, phase.models)) if self.bfloat16 else 0  # at work
         weights = sum(model.weights for model in self.models)
         if phase.does == "update":
             parts = self._update(phase, trained, casts)
@@ -262,9 +260,7 @@ class Forecast:
         # Backward: logits, their softmax, the head's gradient of all chunks and that of one.
         logits = max(phase.chunks * chunk, 2 * chunk + 2 * head)
         block = phase.rows * phase.tokens * first.n_embd * at_work_in_block(self.bfloat16)
-        kept += max(
-            block - logits, 0
-        )  # the last block's backward pass begins once the head's is done
+        kept += max(block - logits, 0)  # the last block's backward pass follows the head's
         before = trained if phase.accumulates else min(head, trained)
         parts = Parts(weights=casts, gradients=before, activations=kept, logits=logits)
         return parts if phase.accumulates or parts.sum >= trained else Parts(gradients=trained)
