@@ -3,7 +3,6 @@
     python -m gpt.distillation                          forward KL on the teacher's responses
     python -m gpt.distillation --loss reverse_kl        on the student's own responses
     python -m gpt.distillation --loss topk_ce           cross-entropy on sampled token ids
-    python -m gpt.distillation --responses corpus       on the world's text
 
 The control for the engines in rl/ that make a teacher the reward. Nothing here is reinforcement:
 every token of a given text has an exact target, and how a token changes the text after it is left
@@ -33,7 +32,7 @@ from data.names import Data, default_folder
 from data.records import PromptRecord
 from data.worlds import RULES
 from gpt.checkpoint import load_policy, save_gpt
-from gpt.corpus import Corpus, open_corpus, open_prompts
+from gpt.corpus import open_prompts
 from gpt.fit import FileFlags
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import (
@@ -106,7 +105,7 @@ class DistillationConfig(PresetFlags, FileFlags, OptimizerFlags, MemoryFlags, Re
     """Run folder of the teacher; default: the one of this data."""
     loss: Literal["forward_kl", "reverse_kl", "topk_ce"] = "forward_kl"
     """KL(teacher || student), KL(student || teacher), or cross-entropy on sampled token ids."""
-    responses: Literal["auto", "teacher", "student", "corpus"] = "auto"
+    responses: Literal["auto", "teacher", "student"] = "auto"
     """Who writes the text. auto: the student for reverse_kl, otherwise the teacher."""
     sampled_tokens: AtLeastOne = 32
     """k of topk_ce: token ids sampled per position (Gemma 3: 256, of 262 thousand)."""
@@ -130,7 +129,7 @@ class DistillationConfig(PresetFlags, FileFlags, OptimizerFlags, MemoryFlags, Re
 
     @property
     def author(self) -> str:
-        """Who writes the text: teacher, student or corpus."""
+        """Who writes the text: teacher or student."""
         if self.responses != "auto":
             return self.responses
         return "student" if self.loss == "reverse_kl" else "teacher"
@@ -386,17 +385,14 @@ def train(
     prompts: Sequence[PromptRecord],
     log: MetricLog,
     *,
-    corpus: Corpus | None = None,
     validate: Callable[[GPT, int], Mapping[str, float]] | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Distil in place and return one metrics row a step.
 
-    `corpus` is needed if it is the author. With `validate` its numbers are added every `eval_every`
-    steps; with a folder a resumable state is kept there.
+    With `validate` its numbers are added every `eval_every` steps; with a folder a resumable state is
+    kept there.
     """
-    if config.author == "corpus" and corpus is None:
-        raise ValueError("responses corpus needs a corpus: pass one, or let a model write")
     student.eval()  # dropout stays off: the teacher's is
     optimizer = adamw(student, config.lr, weight_decay=config.weight_decay)
     generators = {name: make_generator(config.seed, name) for name in ("sampling", "token ids")}
@@ -408,16 +404,13 @@ def train(
         begin = time.perf_counter()
         lr = cosine_schedule(step, config.steps, peak=config.lr, warmup=config.warmup)
         set_learning_rate(optimizer, lr)
-        if config.author == "corpus" and corpus is not None:
-            batch = corpus.batch(step).to(student.device)
-        else:
-            index = epoch_shuffled_indices(step, config.batch_size, len(prompts), seed).tolist()
-            author = teacher if config.author == "teacher" else student
-            records = [prompts[i] for i in index]
-            with precision(student.device, config.precision):
-                batch, _ = sampled_batch(
-                    author, tokenizer, records, config.max_new_tokens, generators["sampling"]
-                )
+        index = epoch_shuffled_indices(step, config.batch_size, len(prompts), seed).tolist()
+        author = teacher if config.author == "teacher" else student
+        records = [prompts[i] for i in index]
+        with precision(student.device, config.precision):
+            batch, _ = sampled_batch(
+                author, tokenizer, records, config.max_new_tokens, generators["sampling"]
+            )
         optimizer.zero_grad(set_to_none=True)
         loss = own_gradient(config, student, teacher, batch, generators["token ids"])
         norm = clip_and_step(optimizer, student.parameters(), config.max_norm)
@@ -472,7 +465,7 @@ def memory_of(
     author = shape if config.author == "student" else teacher
     largest = max(shape, teacher, key=lambda one: one.n_embd * one.n_layer)
     sampled = {  # prompts that are answered together, by whom, and whether it is after training
-        "sampling": (config.batch_size if config.author != "corpus" else 0, author, False),
+        "sampling": (config.batch_size, author, False),
         "validation": (min(config.eval_prompts, ANSWERED), largest, False),
         "test": (min(config.test_prompts, ANSWERED), largest, True),
     }
@@ -494,20 +487,6 @@ def memory_of(
         bfloat16=bfloat16,
         checkpoint=config.checkpoint_blocks,
         device=device,
-    )
-
-
-def corpus_of(config: DistillationConfig, tokenizer: Tokenizer, context: int) -> Corpus | None:
-    """The texts that are distilled, where the corpus is their author."""
-    if config.author != "corpus":
-        return None
-    return open_corpus(
-        config.data,
-        tokenizer,
-        batch_size=config.batch_size,
-        seed=config.seed,
-        context=context,
-        template=config.template,
     )
 
 
@@ -553,7 +532,6 @@ def main(config: DistillationConfig) -> Path:
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
     prompts = open_prompts(config.data, tokenizer, room, config, config.max_new_tokens)
-    corpus = corpus_of(config, tokenizer, student.config.context)
     longest = longest_prompt([record.prompt for record in prompts["train"]], tokenizer)
     shapes = student.config, teacher.config
     announce(config, lambda other: memory_of(other, *shapes, longest, device.type, world()), device)
@@ -582,7 +560,7 @@ def main(config: DistillationConfig) -> Path:
     print(f"distillation on {config.data}: {config.loss}, text by the {config.author} ({device})")
     with stepping(log, folder):
         train(
-            config, student, teacher, tokenizer, prompts["train"], log, corpus=corpus,
+            config, student, teacher, tokenizer, prompts["train"], log,
             validate=validate if config.eval_prompts else None, folder=folder,
         )  # fmt: skip
     save_gpt(folder / MODEL_FILE, student, tokenizer)

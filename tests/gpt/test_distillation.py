@@ -18,7 +18,6 @@ from data.collate import ResponseBatch, collate_responses
 from data.records import PromptRecord
 from gpt import distillation
 from gpt.checkpoint import load_gpt, save_gpt
-from gpt.corpus import TextCorpus
 from gpt.distillation import (
     DistillationConfig,
     distillation_loss,
@@ -268,9 +267,7 @@ def teacher() -> GPT:
 
 
 def run(student: GPT, teacher: GPT, log: MetricLog | None = None, **changes):
-    options = {
-        name: changes.pop(name) for name in ("corpus", "validate", "folder") if name in changes
-    }
+    options = {name: changes.pop(name) for name in ("validate", "folder") if name in changes}
     config = replace(CONFIG, **changes)
     log = log or MetricLog(config.steps)
     return train(config, student, teacher, LETTERS, RECORDS, log, **options)
@@ -298,20 +295,6 @@ def test_the_student_comes_nearer_and_does_not_with_the_sign_flipped(monkeypatch
     student = letters_gpt(0)
     run(student, teacher, loss=loss, steps=6)
     assert distance(student, teacher) > 1.2 * start
-
-
-def test_the_corpus_can_be_the_author(monkeypatch, teacher):
-    corpus = TextCorpus(["abcdefgh" * 40], LETTERS, 4, 16, seed=0)
-    seen = []
-    real = corpus.batch
-    monkeypatch.setattr(corpus, "batch", lambda index: seen.append(index) or real(index))
-    monkeypatch.setattr(distillation, "generate", None)  # nobody samples
-    student = letters_gpt(0)
-    before = weights(student)
-    run(student, teacher, steps=3, responses="corpus", corpus=corpus)
-    assert seen == [0, 1, 2] and not torch.equal(weights(student), before)
-    with pytest.raises(ValueError, match="needs a corpus"):
-        run(student, teacher, responses="corpus")
 
 
 def test_measure_is_paired_and_counts_in_nats_per_response(teacher):
