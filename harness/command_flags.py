@@ -1,4 +1,4 @@
-"""The flags that commands share. A config is made of such groups, and a function takes the group it reads.
+"""The flags that commands share, in groups; a function takes the group that it reads.
 
 A field's docstring is its help text, and the first line of a class names its group in `--help`.
 """

@@ -31,10 +31,7 @@ def preset_defaults(
     presets: Mapping[str, Mapping[str, Any]],
     arguments: Sequence[str] | None = None,
 ) -> Config:
-    """The default config for a command line, by its `--preset` and `--data` (or `suited_preset`).
-
-    tyro then parses all flags on top of it, so a preset never overrides a flag that is given.
-    """
+    """The default config by --preset and --data, over which tyro parses all flags."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     data = flag_value(arguments, "--data")
     name = flag_value(arguments, "--preset") or suited_preset(arguments, data)
@@ -72,8 +69,7 @@ def from_preset(
 ) -> Config:
     """The config of a named preset with some fields replaced.
 
-    "NAME/DATA" among the presets holds what differs for one world, such as "tiny/sums". Without
-    `data` among the overrides the world is the reviews, as every script has it by default.
+    "NAME/DATA" among the presets holds what differs for one world, by default for the reviews.
     """
     world = presets.get(f"{name}/{overrides.get('data', 'reviews')}", {})
     return config_class(**({"preset": name} | dict(presets[name]) | dict(world) | overrides))
@@ -85,10 +81,7 @@ def run_command(
     presets: Mapping[str, Mapping[str, Any]] | None = None,
     default: Config | None = None,
 ) -> None:
-    """What stands under `__name__ == "__main__"`: parse the flags, then main(config).
-
-    Flags that are not given have the value of `default`, or of the preset that is named.
-    """
+    """What stands under `__name__ == "__main__"`: parse flags over `default` or a preset, then main."""
     import tyro  # takes a moment that an import of the module need not
 
     with explained():

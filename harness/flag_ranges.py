@@ -1,8 +1,4 @@
-"""What a flag may be, written beside the flag: `lr: NotNegative = 1e-3`.
-
-A range is part of a field's type, and `check_ranges` reads it from there. So a flag that no range
-protects is seen where it is declared.
-"""
+"""What a flag may be, written beside the flag: `lr: NotNegative = 1e-3`."""
 
 from __future__ import annotations
 
@@ -75,11 +71,10 @@ def ranges_of(config_class: type) -> dict[str, Range | NotEmpty]:
 
 
 def check_ranges(config: object) -> None:
-    """ValueError for the first field of a script's config that no run can mean.
+    """ValueError for the first field of a script's config that no run can mean; None passes.
 
-    NaN is one for every flag: each comparison with it is False, so it would switch off in silence
-    what the flag controls. So is a number that float32 cannot calculate with. Called when the flags
-    are parsed, before an earlier run is moved aside. None passes.
+    NaN is one for every flag: each comparison with it is False, so it would switch off in silence what
+    the flag controls. So is a number that float32 cannot calculate with.
     """
     values, ranges = vars(config), ranges_of(type(config))  # type: ignore[arg-type]  # it is hashable
     for name, value in values.items():

@@ -28,10 +28,7 @@ class Diverged(ValueError):
 def adamw(
     module: nn.Module, lr: float, *, betas: tuple[float, float] = (0.9, 0.95), weight_decay: float
 ) -> torch.optim.AdamW:
-    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) with decay on matrices only.
-
-    Biases and LayerNorm gains are not decayed: pulling a gain towards 0 is not a prior anyone wants.
-    """
+    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) with decay on matrices only."""
     trained = [p for p in module.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
@@ -50,7 +47,6 @@ def cosine_schedule(step: int, total: int, *, peak: float, warmup: int) -> float
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Give every parameter group this learning rate."""
     for group in optimizer.param_groups:
         group["lr"] = lr
 
@@ -60,9 +56,8 @@ def clip_and_step(
 ) -> torch.Tensor:
     """Sum the ranks' gradients, clip the sum, then step; returns the norm from before the clip.
 
-    Losses are divided by the whole batch's denominator, so the sum over the ranks, each with rows of
-    its own, is the batch's gradient. Clipping after the step would have no effect on the step just
-    taken. A gradient that is not finite is refused: stepped along, it would make every weight NaN.
+    Losses are divided by the whole batch's denominator, so the sum over the ranks is its gradient.
+    Diverged for a gradient that is not finite: stepped along, it would make every weight NaN.
     """
     parameters = list(parameters)
     sum_gradients(parameters)

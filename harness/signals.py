@@ -1,8 +1,7 @@
 """What happens to a run from outside: signals that end it, and output that nobody takes.
 
-A signal lets the step end and be saved, a second one ends the run at once.
-
-SIGINT is Ctrl-C, SIGTERM what schedulers send before they kill, SIGHUP a terminal that was closed.
+A signal (Ctrl-C, SIGTERM, a closed terminal) lets the step end and be saved, a second one ends the
+run.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Ended(BaseException):
 
 @contextmanager
 def signals_noted() -> Iterator[None]:
-    """While this is open, SIGNALS are answered as above. Only the main thread can ask for that.
+    """While this is open, SIGNALS are answered as above, in the main thread.
 
     A rank that another process has started leaves them to it: the terminal sends Ctrl-C to all.
     """
@@ -87,10 +86,7 @@ def stop_asked() -> int:
 
 
 class ForgivingOutput:
-    """A text stream of which a failed write is forgotten, and with it all that follows.
-
-    A pipe whose reader has gone, or a full disk behind `>`, is no reason to end hours of training.
-    """
+    """A text stream of which a failed write is forgotten, and with it all that follows."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream

@@ -17,10 +17,9 @@ SIGNIFICANT = 0.05  # a corrected p below this is called significant
 
 
 def at_distance(kl: Array, values: Array, target: float) -> Array | None:
-    """`values` (points, P) where the run's mean KL (points,) first reaches `target`, (P,).
+    """`values` (points, P) where the run's mean KL (points,) first reaches `target`, (P,); None if never.
 
-    Between the last point below and the first at or above it, linear in the KL, prompt by prompt.
-    None where the run never gets there: nothing is extrapolated.
+    Linear in the KL between the last point below and the first at or above it, prompt by prompt.
     """
     reached = np.flatnonzero(kl >= target)
     if not len(reached):
@@ -44,8 +43,8 @@ def at_cost(cost: Array, values: Array, limit: float) -> Array:
 def resampled(values: Array, rng: np.random.Generator, draws: int = DRAWS) -> Array:
     """Means of a hierarchical bootstrap, (draws,), of (starts, seeds, prompts).
 
-    Starts are drawn with replacement, within each its seeds, and once for all of them the prompts,
-    which every run has answered. NaN rows, runs without a value, are left out of a mean.
+    Starts are drawn with replacement, within each its seeds, and once for all of them the prompts. NaN
+    rows, runs without a value, are left out of a mean.
     """
     starts, seeds, prompts = values.shape
     means = np.empty(draws)
@@ -74,8 +73,8 @@ def mean_with_interval(values: Array) -> dict[str, float]:
 def paired_difference(values: Array, others: Array) -> dict[str, Any]:
     """values - others, run by run and prompt by prompt, (starts, seeds, prompts) each.
 
-    mean with its bootstrapped interval, the mean of each start and, of three starts or more, the p
-    of a t-test over those: seeds and prompts within a start are no independent starts.
+    The mean with its bootstrapped interval, each start's mean and, from three starts on, the p of a
+    t-test over those: seeds and prompts within a start are no independent starts.
     """
     apart = values - others
     low, high = interval(resampled(apart, np.random.default_rng(0)))
@@ -158,8 +157,7 @@ def bootstrap(
 ) -> Array:
     """`statistic` of resampled runs, (draws, K): runs are drawn, and the prompts of all arrays.
 
-    A run is a list of arrays whose last axis is the prompts; arrays with as many prompts are
-    resampled together, over all runs.
+    A run is a list of arrays whose last axis is the prompts; equally many are resampled together.
     """
     rng = np.random.default_rng(0)
     rows = []
