@@ -234,11 +234,7 @@ def train(
     validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Run asynchronous GRPO, update `policy` in place and return one metrics row a step.
-
-    `reference` is the policy as it starts, frozen; without it a copy is made. With `validate` its
-    numbers are added every `eval_every` steps; with a folder a resumable state is kept there.
-    """
+    """Run asynchronous GRPO, update `policy` in place and return one metrics row a step."""
     reference = reference or frozen_copy(policy)  # line 3
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     optimizer = adamw(policy, config.lr, weight_decay=0.0)

@@ -222,9 +222,7 @@ def train(
 ) -> list[dict[str, Any]]:
     """Run DPO, update `policy` in place and return one metrics row an optimizer step.
 
-    `reference` is the policy as it starts, frozen; without it a copy is made. Every `eval_every` steps
-    the numbers of `held_out` and of `validate` are added; with a folder a resumable state is kept
-    there.
+    Every `eval_every` steps the numbers of `held_out` are added to those of `validate`.
     """
     eos_id = tokenizer.eos_id
     if needs_reference([config.loss]):  # SimPO and ORPO have none

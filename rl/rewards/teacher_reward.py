@@ -7,10 +7,10 @@ frozen GPT with the policy's tokenizer (gpt/teacher.py opens it). Evaluations th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from data.records import PromptRecord
 from gpt.finetuning import Example
 from gpt.generate import SamplingParams
 from gpt.model import GPT
+from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
@@ -96,6 +97,34 @@ class TeacherReward:
             "teacher_log_prob": float(token_mean(log_probs, mask)),
             "reverse_kl": float(row_sums(rollout.log_probs - log_probs, mask).mean()),
         }
+
+
+class Distils(Protocol):
+    """The fields of an engine's config that say which teacher."""
+
+    @property
+    def teacher(self) -> Path | None: ...
+
+    @property
+    def data(self) -> str: ...
+
+    @property
+    def preset(self) -> str: ...
+
+
+C = TypeVar("C", bound=Distils)
+
+
+def opened(
+    make: Callable[[C, GPT], TeacherReward],
+) -> Callable[[C, Tokenizer, torch.device], TeacherReward]:
+    """An engine's `own_reward`: what `make(config, teacher)` makes of the teacher that the flags name."""
+
+    def open_reward(config: C, tokenizer: Tokenizer, device: torch.device) -> TeacherReward:
+        place = dict(data=config.data, preset=config.preset)
+        return make(config, open_teacher(config.teacher, tokenizer, device, **place))
+
+    return open_reward
 
 
 @dataclass(frozen=True)

@@ -97,13 +97,8 @@ class ActorCritic:
         self.critic_optimizer = adamw(value_model, config.critic_lr, weight_decay=0.0)
 
     def parts(self) -> dict[str, HasState]:
-        """What a checkpoint has to hold of both."""
-        return {
-            "policy": self.policy,
-            "optimizer": self.optimizer,
-            "value_model": self.value_model,
-            "critic_optimizer": self.critic_optimizer,
-        }
+        """What a checkpoint has to hold beside the policy and its optimizer."""
+        return {"value_model": self.value_model, "critic_optimizer": self.critic_optimizer}
 
     def set_learning_rates(self, share: float, critic_share: float | None = None) -> float:
         """Give both their peak rate times `share`, the critic times its own; returns the policy's."""

@@ -62,10 +62,11 @@ def batch_description(config: EngineConfig) -> str:
 class Engine:
     """What runs an engine, what it needs, and what its box is called.
 
-    `train(config, policy, tokenizer, reward_fn, prompts, log, validate=, folder=)` is its loop, which
-    gets by keyword what `prepare(config, task)` returns (a critic, a corpus) and, where `reference`
-    says so, the start of the run as its frozen reference. `own_reward` opens the reward in the place
-    of --reward's, for the configs for which it is not None.
+    `train(config, policy, tokenizer, reward_fn, prompts, log, validate=, folder=)` is its loop. With
+    `validate` its numbers are added every `eval_every` steps; with a folder a resumable state is kept
+    there. It gets by keyword what `prepare(config, task)` returns (a critic, a corpus) and, where
+    `reference` says so, the start of the run as its frozen reference; without one it copies the
+    policy. `own_reward` opens the reward in the place of --reward's, where it is not None.
     """
 
     name: str  # of run folders and messages: grpo

@@ -29,12 +29,7 @@ def check_moving_reference(config: MovingReference, lora_rank: int, **penalties:
             "reference_update moves what a KL penalty holds on to: give a "
             f"{' or a '.join(penalties)} above 0, or leave it at never"
         )
-    if config.reference_update == "mix":
-        check_mix_of_adapters(lora_rank, config.reference_mix)
-
-
-def check_mix_of_adapters(lora_rank: int, share: float) -> None:
-    """ValueError for a mix of two adapters: of their factors it is none of the weights."""
+    share = config.reference_mix if config.reference_update == "mix" else 1.0
     if lora_rank and share < 1:
         raise ValueError(
             f"a reference that takes {share:g} of the policy mixes weights, which adapters cannot "

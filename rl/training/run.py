@@ -44,13 +44,20 @@ class SetUp(NamedTuple):
     state: TrainingState
 
 
-def set_up(config: EngineConfig, policy: GPT, folder: Path | None, **parts: HasState) -> SetUp:
-    """For a loop that trains `policy` alone; with --resume the state in the folder is restored.
+def set_up(
+    config: EngineConfig,
+    policy: GPT,
+    folder: Path | None,
+    optimizer: torch.optim.Optimizer | None = None,
+    /,
+    **parts: HasState,
+) -> SetUp:
+    """What a loop that trains `policy` needs; with --resume the state in the folder is restored.
 
     `parts` are what else a step may change, or a resumed run needs as it was: the reference.
     """
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
-    optimizer, kl = adamw(policy, config.lr, weight_decay=0.0), kl_controller(config)
+    optimizer, kl = optimizer or adamw(policy, config.lr, weight_decay=0.0), kl_controller(config)
     generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
     state = TrainingState({"policy": policy, **parts, "optimizer": optimizer, "kl": kl}, generators)
     if config.resume and folder is not None:

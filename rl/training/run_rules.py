@@ -104,8 +104,6 @@ def reference_follows(run: Run) -> str | None:
     """The KL to the reference stays 0 while the KL from the start grows."""
     if run.flag("reference_update", "never") != "never" or "iterations" in run.flags:
         return None
-    if run.flag("reference_mixing"):  # a reference that is mixed with the policy on purpose
-        return None
     if len(run.values("kl")) < 10:  # of 3 steps the first is 0, and a few prompts say little
         return None
     near, far = run.end("kl", 3), run.end("validation/kl", 1)
