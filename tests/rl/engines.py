@@ -491,7 +491,6 @@ ENGINES = [
         headings=("Iterative GRPO",),
         absent=dict.fromkeys(documented("Iterative GRPO") - {"iteration"}, "without a refresh"),
         main_flags=dict(refresh_reward_model=False, iterations=1),
-        writes=("iterations.png",),
         skips=dict(
             a_toy_reward_is_learned_and_its_negative_unlearned=ONE_ITERATION,
             a_stronger_kl_penalty_stays_nearer=ONE_ITERATION,
