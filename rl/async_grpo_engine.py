@@ -149,8 +149,8 @@ def async_grpo_loss(  # line 12
 ) -> Tensor:
     """GRPO's objective with weighted advantages: -1/G sum_i 1/|o_i| sum_t min[ratio w A, ...].
 
-    A weight is not negative, so w min[ratio A, ...] is min[ratio w A, ...]. The ratio is pi / pi_old, or
-    pi / mu where the correction says so; DPPO has an objective of its own. The KL penalty is not weighted.
+    The ratio is pi / pi_old, or pi / mu where the correction says so; DPPO has an objective of its own.
+    The KL penalty is not weighted.
     """
     if config.row.divergence is not None:
         token_loss = dppo(log_probs, anchor, advantages, config.row.divergence, config.dppo_delta)

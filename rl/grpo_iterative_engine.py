@@ -156,13 +156,7 @@ def grpo_loss(  # line 11
     kl_coef: float,
     rows: int,
 ) -> Tensor:
-    """The negated GRPO objective of some rows of a minibatch (arXiv:2402.03300, Eqs. 3 and 4).
-
-    Eq. 3   -1/G sum_i 1/|o_i| sum_t { min[ratio A, clip(ratio, 1 - eps, 1 + eps) A] - beta KL }
-    Eq. 4   KL = pi_ref / pi - log(pi_ref / pi) - 1, which is k3;   ratio = pi / pi_old
-
-    1/G becomes 1/`rows`, the size of the whole minibatch, so that micro-batches add up.
-    """
+    """GRPO's objective (Eqs. 3 and 4), as in grpo_engine.py; a minibatch has `rows` rows."""
     token_loss = clipped_surrogate(  # -min[ratio A, clip(ratio) A]
         log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
     )

@@ -356,10 +356,7 @@ class Partner:
     def answers(
         self, typed: Typed, params: SamplingParams, count: int, generator: torch.Generator
     ) -> list[Answer]:
-        """`count` responses to one prompt. UserError if it leaves no room for any.
-
-        A response gets what room there is, at most params.max_new_tokens.
-        """
+        """`count` responses to one prompt. UserError if it leaves no room for any."""
         params = replace(params, max_new_tokens=self._room(typed, params.max_new_tokens))
         rollout = sample_rollout(
             self.policy, self.tokenizer, [typed.record], params, count, generator
@@ -373,10 +370,8 @@ class Partner:
         ]
 
     def _room(self, typed: Typed, wanted: int) -> int:
-        length, context = (
-            len(self.tokenizer.encode(typed.record.prompt)),
-            self.policy.config.context,
-        )
+        length = len(self.tokenizer.encode(typed.record.prompt))
+        context = self.policy.config.context
         if length == 0:
             raise UserError("an empty prompt has no token that an answer could follow: type one")
         if length >= context:

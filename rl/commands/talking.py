@@ -123,10 +123,7 @@ def one_column(answer: Answer, width: int) -> list[str]:
 
 
 def in_terminal(names: Sequence[str], answers: Sequence[Sequence[Answer]], width: int) -> str:
-    """The answers of one model below each other, or those of two models side by side.
-
-    In a terminal of less than 60 columns two models stand below each other as well.
-    """
+    """The answers of one model below each other, or those of two models side by side if there is room."""
     blocks = []
     if len(names) == 1:
         blocks = [indented(one_column(answer, width - 2)) for answer in answers[0]]

@@ -1,8 +1,6 @@
 """A teacher as the source of the reward: what the engines that distil share.
 
-The reward of a response is what the teacher thinks of it, in log-probabilities. The teacher is a
-frozen GPT with the policy's tokenizer (gpt/teacher.py opens it). Evaluations that are given a
-`TeacherReward` also measure the reverse KL to its teacher, before and after (rl/training/evaluation.py).
+The teacher is a frozen GPT with the policy's tokenizer (gpt/teacher.py opens it).
 """
 
 from __future__ import annotations
@@ -40,10 +38,9 @@ def teacher_log_probs(teacher: GPT, rollout: Rollout, config: ScoringConfig) -> 
 class TeacherReward:
     """The mean or the sum over a response's tokens of log p(y_t) [- log q(y_t)], (N,).
 
-    p is the teacher, q the policy as it sampled (`rollout.log_probs`). Without `reverse_kl` the
-    best response is the teacher's likeliest one; with it and `sum` the mean reward is minus
-    KL(q || p) per response, which is best where the policy is the teacher. An `own_text_coef` adds
-    that share of log q(y_t): a penalty on entropy (`own_text_penalty`).
+    p is the teacher, q the policy as it sampled (`rollout.log_probs`). With `reverse_kl` and `sum` the
+    mean reward is minus KL(q || p) per response. An `own_text_coef` adds that share of log q(y_t): a
+    penalty on entropy (`own_text_penalty`).
     """
 
     name = "teacher"

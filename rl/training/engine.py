@@ -21,9 +21,7 @@ class Needs:
     """What a run holds beside the policy, its start and the reward, and on how many rows it works."""
 
     update_rows: int  # of an optimizer step
-    prompts: int = (
-        0  # of a rollout; 0: it learns from recorded pairs and samples for validations alone
-    )
+    prompts: int = 0  # of a rollout; 0: it learns from recorded pairs alone
     group_size: int = 1
     moving_reference: bool = False  # another model than the start of the run
     samplers: int = 0  # copies of the policy as it was, which draw or will

@@ -38,10 +38,9 @@ def check_moving_reference(config: MovingReference, lora_rank: int, **penalties:
 
 
 def moved_reference(config: MovingReference, step: int, reference: GPT, policy: GPT) -> None:
-    """Change the reference in place where it is due after `step` batches.
+    """reference <- alpha * policy + (1 - alpha) * reference, where it is due after `step` batches.
 
-    per_iteration: reference <- policy (iterative GRPO, arXiv:2402.03300, Algorithm 1, line 3).
-    mix: reference <- alpha * policy + (1 - alpha) * reference (arXiv:2404.09656).
+    per_iteration: alpha = 1 (arXiv:2402.03300, Algorithm 1, line 3). mix: TR-DPO (arXiv:2404.09656).
     """
     if config.reference_update == "never" or step % config.reference_every:
         return

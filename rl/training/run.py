@@ -78,8 +78,8 @@ def finish_step(
 ) -> bool:
     """Validate, log and checkpoint the step that `state.step` counts; True if it was the last.
 
-    A run ends after config.steps, or early once the KL per response exceeds its limit. With a
-    validation the token log keeps some of `batch`, what the step was trained on.
+    A run ends after config.steps, or early once the KL per response exceeds its limit. `batch` is
+    what the step was trained on, for the token log.
     """
     last = state.step == config.steps or kl_exceeded(log.rows, row, config.kl_limit)
     if validate is not None and (state.step % config.eval_every == 0 or last):
@@ -95,10 +95,7 @@ def finish_step(
 
 
 def run_training(engine: Engine, config: RunFlags) -> Path:
-    """Load policy, prompts and reward; train; write weights, metrics, samples, figure and report.
-
-    Test prompts are sampled once, after training. Returns the run folder.
-    """
+    """Load policy, prompts and reward; train; write all files of the run. Returns its folder."""
     from rl.training.whole_run import whole_run  # files, forecasts, pages: no loop needs them
 
     return whole_run(engine, config)

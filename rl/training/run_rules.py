@@ -114,21 +114,12 @@ def reference_follows(run: Run) -> str | None:
 
 def loss_is_not_its_sum(run: Run) -> str | None:
     """GRPO's loss beyond what ratios near 1, centred advantages and the KL penalty can add up to."""
-    plain = (
-        "clip_low" in run.flags and "kl_estimator" in run.flags and run.flag("group_size", 1) > 1
-    )
-    others = (
-        "variant",
-        "policy_loss",
-        "preference_coef",
-        "loss",
-        "penalty",
-        "steps_from",
-        "steps_by",
-    )
-    if not plain or any(name in run.flags for name in others) or run.flag("pretraining_coef"):
+    others = ("variant", "policy_loss", "preference_coef", "loss", "penalty", "steps_from")
+    if "clip_low" not in run.flags or any(name in run.flags for name in others):
         return None
     if run.flag("normalize_parts") or run.flag("kl_estimator") != "k3":
+        return None
+    if run.flag("group_size", 1) < 2 or run.flag("pretraining_coef"):
         return None
     left = [
         abs(row["loss"] - row["kl_coef"] * row.get("kl_k3", 0.0) / row["response_length"])
