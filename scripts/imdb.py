@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from studies import pages, runner
+from studies import runner
 from studies.recipes import Recipe, words
 from studies.runner import once
 from torch import Tensor
@@ -66,6 +66,7 @@ from reward_model.ngrams import NgramRegression
 from reward_model.pairs import TokenPair, pair_as_text
 from reward_model.scalar_head import load_reward_model
 from rl.batches.rollout import Rollout, sample_rollout
+from rl.commands.memory_tables import markdown
 from rl.equations.kl import k1
 from rl.equations.losses import row_sums
 from rl.rewards.sources import RewardModelReward
@@ -462,7 +463,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def table(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def table(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     """Markdown: a line per engine, the mean over its seeds and half their range."""
 
     def cell(values: Sequence[float], form: str) -> str:
@@ -471,10 +472,10 @@ def table(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         return mean + half * (len(values) > 1)
 
     lines = [
-        [NAMES[name], len(own), *(cell([row[key] for row in own], f) for _, key, f in COLUMNS)]
+        [NAMES[name], str(len(own)), *(cell([row[key] for row in own], f) for _, key, f in COLUMNS)]
         for name, own in rows.items()
     ]
-    return pages.table(["policy", "seeds", *(title for title, _, _ in COLUMNS)], lines, "| --- ")
+    return markdown(["policy", "seeds", *(title for title, _, _ in COLUMNS)], lines)
 
 
 KEPT = ("step", "reward", "kl", "validation/reward", "validation/gold", "validation/kl", "entropy")
@@ -555,8 +556,9 @@ def main(config: IMDBConfig) -> Path:
     found = recordings(config, judges, rows)
     write_json(folder / "recordings.json", found)
     plot(found, folder / "figure.png")
-    write_text(folder / "table.md", table(rows))
-    print(table(rows))
+    text = "\n".join(table(rows)) + "\n"
+    write_text(folder / "table.md", text)
+    print(text)
     numbers = found["language_model"]
     print(f"language model: {numbers['bits_per_byte']:.3f} bits per byte on unseen reviews")
     print(f"wrote {display_path(folder)} in {time.perf_counter() - begin:.0f} s")

@@ -29,9 +29,9 @@ from typing import Any, Literal
 
 import torch
 from studies import recipes
-from studies.pages import spread, table
+from studies.pages import spread
 from studies.recipes import LONGEST, Recipe, prompts_of, words
-from studies.runner import SECONDS, Clock, Job, run_piece, run_stage
+from studies.runner import SECONDS, Job, run_jobs, run_stage
 
 from data import sums
 from gpt.checkpoint import load_gpt
@@ -50,6 +50,7 @@ from harness.seeds import make_generator
 from reward_model.scalar_head import load_reward_model
 from rl.batches.rollout import sample_rollout
 from rl.commands.engines import every_engine
+from rl.commands.memory_tables import markdown
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.sources import RewardFn, RewardModelReward, made_of
 from rl.rewards.teacher_reward import TeacherReward
@@ -228,7 +229,7 @@ def train_runs(config: StudyConfig, study: Study, folder: Path) -> None:
         )  # fmt: skip
         return run_stage(folder / job.name, job.stage, flags, threads=threads)
 
-    run_piece(jobs, run, Clock(folder, ()), at_a_time=config.jobs)
+    run_jobs(jobs, run, at_a_time=config.jobs)
 
 
 # --- the comparison -------------------------------------------------------------------------------
@@ -354,13 +355,13 @@ def measured_once(config: StudyConfig, judge: Judge, run: Path) -> dict[str, flo
     return dict(known[key])
 
 
-def markdown(study: Study, results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+def table(study: Study, results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     """The table for a README: "mean (lowest to highest)" over the seeds."""
     rows = [
         [name, *(spread([r[key] for r in own if key in r], n) for _, key, n in study.columns)]
         for name, own in results.items()
     ]
-    return table(["", *(title for title, _, _ in study.columns)], rows)
+    return "\n".join(markdown(["", *(title for title, _, _ in study.columns)], rows)) + "\n"
 
 
 def mean_curve(
@@ -427,7 +428,7 @@ def main(config: StudyConfig) -> None:
         train_runs(config, study, folder)
         results = compare(config, study, folder)
         write_json(out / f"{name}.json", {"split": config.split, "results": results})
-        text = markdown(study, results)
+        text = table(study, results)
         (out / f"{name}.md").write_text(text, encoding="utf-8")
         plot(config, study, folder, out / f"{name}.png", results)
         print(f"\n{len(config.seeds)} seeds, {config.prompts} {config.split} prompts\n\n{text}")

@@ -25,6 +25,7 @@ from typing import Any
 
 import demo_seeds
 from matplotlib.figure import Figure
+from studies.pages import between_marks
 
 from gpt.memory.announce import GB
 from gpt.memory.forecast import Parts
@@ -56,17 +57,8 @@ def from_folder(folder: str, name: str) -> Any:
 
 
 def between(page: str, mark: str, lines: Sequence[str]) -> str:
-    """A page of the repository with these lines between `<!-- MARK -->` and `<!-- end of MARK -->`."""
+    """A page of the repository with these lines between its marks."""
     return between_marks((REPOSITORY / page).read_text(encoding="utf-8"), mark, lines)
-
-
-def between_marks(text: str, mark: str, lines: Sequence[str]) -> str:
-    """A text with these lines between its marks, as far to the right as the first mark."""
-    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
-    before, rest = text.split(begin)
-    indent = before[before.rfind("\n") + 1 :]
-    table = "\n".join(f"{indent}{line}" for line in lines)
-    return f"{before}{begin}\n{table}\n{indent}{end}{rest.split(end)[1]}"
 
 
 # --- engines --------------------------------------------------------------------------------------
@@ -261,8 +253,7 @@ def imdb() -> str:
     text = between_marks(
         measured("docs/imdb.md"), "classifiers", memory_tables.markdown(head, rows)
     )
-    table = from_folder("scripts", "imdb").table(found["rows"])
-    return between_marks(text, "policies", table.splitlines())
+    return between_marks(text, "policies", from_folder("scripts", "imdb").table(found["rows"]))
 
 
 TABLES: dict[str, Callable[[], str]] = {

@@ -188,8 +188,6 @@ def study(**flags: Any) -> Command:
 
 
 STUDY: dict[str, tuple[Command, str]] = {
-    "no minutes": (study(minutes=0.0), "minutes"),
-    "minutes that are no number": (study(minutes=float("nan")), "minutes"),
     "no jobs at a time": (study(jobs=0), "jobs"),
     "a job that is none": (study(work="lion"), "lion"),
     "a name that no job has": (study(only="lion"), "lion"),
@@ -332,7 +330,7 @@ def test_a_malformed_input_is_one_sentence(name: str, tmp_path: Path, monkeypatc
         raise AssertionError("work has begun")
 
     for module, function in (
-        (outcome_training, "train"), (imdb, "train_language_model"), (overoptimisation, "run_piece"),
+        (outcome_training, "train"), (imdb, "train_language_model"), (overoptimisation, "run_jobs"),
         (bug_zoo, "bugged_run"), (talk, "from_pipe"),
     ):  # fmt: skip
         monkeypatch.setattr(module, function, never)

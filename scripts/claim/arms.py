@@ -45,7 +45,6 @@ class Arm:
     """`run(folder of all jobs, seed)` gives the numbers of one run."""
 
     run: Callable[[Path, int], dict[str, Any]]
-    seconds: float = 15.0  # as forecast, one thread
     share: int = worlds.SHARE  # percent of worked steps of its start
 
 
@@ -94,13 +93,13 @@ def rl_run(
     return numbers if after is None else numbers | dict(after(policy, tokenizer))
 
 
-def rl_arm(*, seconds: float = 15.0, share: int = worlds.SHARE, **flags: Any) -> Arm:
+def rl_arm(*, share: int = worlds.SHARE, **flags: Any) -> Arm:
     """An arm of `rl_run`."""
 
     def run(root: Path, seed: int) -> dict[str, Any]:
         return rl_run(root, seed, share=share, **flags)
 
-    return Arm(run, seconds, share)
+    return Arm(run, share)
 
 
 # --- fine-tuning ----------------------------------------------------------------------------------
@@ -158,13 +157,13 @@ def sft_arm(teach: Callable[[GPT, Tokenizer, int], list[ResponseRecord]]) -> Arm
         finetuning.train(config, policy, examples, [], log, eos_id=tokenizer.eos_id)
         return {"points": log.points.kept, "examples": len(examples)}
 
-    return Arm(run, seconds=15)
+    return Arm(run)
 
 
 ARMS: dict[str, Arm] = {
     "grpo": rl_arm(),
     "grpo-twin": rl_arm(other=1000),  # the same start with other samples: a difference of nothing
-    "grpo-long": rl_arm(seconds=45, steps=180, eval_every=180),
+    "grpo-long": rl_arm(steps=180, eval_every=180),
     "grpo-share-3": rl_arm(share=3),
     "grpo-share-0": rl_arm(share=0),
     "maxrl": rl_arm(reward_scale="mean", reducer="constant_length_mean"),

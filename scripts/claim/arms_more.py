@@ -79,7 +79,7 @@ def coins_arm(**flags: Any) -> Arm:
 
         return rl_run(root, seed, steps=30, reward=Coins(seed), after=preference, **flags)
 
-    return Arm(run, seconds=25)
+    return Arm(run)
 
 
 # --- a student of its own later self --------------------------------------------------------------
@@ -109,6 +109,6 @@ ARMS: dict[str, Arm] = arms.ARMS | {
     "coins-free": coins_arm(updates_per_batch=4, clip_low=UNCLIPPED, clip_high=UNCLIPPED),
     "coins-once": coins_arm(minibatches=1),
     "lora-1": rl_arm(lora_rank=1, lr=LORA_LR),
-    "distilled": Arm(distilled, seconds=35),
+    "distilled": Arm(distilled),
     "grpo-constant": rl_arm(reducer="constant_length_mean"),
 }
