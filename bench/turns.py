@@ -32,7 +32,7 @@ from harness.errors import UserError
 from harness.paths import REPOSITORY
 from harness.ranks.collectives import all_reduce_sum, on_main
 
-Task = Literal["sample", "grpo", "rloo", "ppo", "update", "product", "copy"]
+Task = Literal["sample", "grpo", "rloo", "ppo", "update", "product"]
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,11 @@ class Case:
 
     task: Task
     preset: str = "tiny"
-    vocab: int = 0  # 0: of the preset, the project's own tokenizer for tiny
     prompts: int = 8
     group: int = 1
     prompt_tokens: int = 16
     new_tokens: int = 32
-    size: int = 1024  # of the square matrices of "product"; of "copy" in MiB
+    size: int = 1024  # of the square matrices of "product"
     micro: int = 0  # rows of an engine's forward pass; 0: all
 
     @property

@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 from claim import worlds
-from claim.arms_more import ARMS
+from claim.arms import ARMS
 from claim.figures import at_a_glance
 from claim.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, of_seeds
 from studies.pages import between_marks
@@ -43,7 +43,7 @@ NUMBERS = "numbers.json"  # of a job
 SEEDS = 6  # of every arm
 AGAIN, CHOOSING = 100, 900  # the first seed of a rerun, and of runs that choose a setting
 DOCS = REPOSITORY / "docs"
-FRAMEWORK = ("__init__", "arms", "arms_more", "figures", "rules", "worlds")  # of claim/: no claims
+FRAMEWORK = ("__init__", "arms", "figures", "rules", "worlds")  # of claim/: no claims
 DIGITS = 4  # significant ones of recorded numbers
 
 

@@ -20,7 +20,6 @@ import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 import json
 import math
 import statistics
-import subprocess
 import sys
 import time
 import zlib
@@ -38,7 +37,7 @@ from studies.runner import once
 from torch import Tensor
 
 from data.collate import collate_documents
-from data.labelled import LabelledText, LabelledTexts, read_labelled
+from data.labelled import LabelledText, read_labelled
 from data.readers import read_text
 from data.records import PromptRecord
 from gpt.checkpoint import load_gpt
@@ -59,7 +58,7 @@ from harness.files import (
     write_json,
     write_text,
 )
-from harness.flag_ranges import check_ranges
+from harness.flag_ranges import AtLeastOne, check_ranges
 from harness.paths import RUNS
 from harness.seeds import make_generator
 from reward_model.ngrams import NgramRegression
@@ -71,13 +70,13 @@ from rl.equations.kl import k1
 from rl.equations.losses import row_sums
 from rl.rewards.sources import RewardModelReward
 
-ROOT = Path(__file__).resolve().parents[1]
 VOCABULARY = 4096
 NEW_TOKENS = 32
 SHORTEST_PROMPT, LONGEST_PROMPT = 2, 8  # tokens
 SHORT_REVIEW = 1000  # characters
 UNSEEN = 8  # test prompts in the file of pairs
 SHOWN = 8  # prompts whose answers are kept to be read
+MEASURED = 512  # the most test prompts in the table, one answer each
 STEERING: dict[str, Any] = dict(
     prompts_per_step=16, group_size=8, eval_every=5, eval_prompts=128, test_prompts=0,
     checkpoint_every=10, stop_kl=7,
@@ -114,16 +113,10 @@ class IMDBConfig:
     """Seeds of GRPO; the other engines take the first."""
     engines: tuple[str, ...] = ("grpo", "ppo", "rloo", "dpo", "unbounded")
     """Which engines to run."""
-    prompts: int = 8000
+    prompts: AtLeastOne = 8000
     """Beginnings of reviews to steer from; about a tenth of them is measured on."""
-    measured: int = 512
-    """The most test prompts in the table, one answer each."""
-    pretraining_steps: int | None = None
-    """Steps of pre-training; default: the preset's."""
     budget: Literal["full", "small"] = "full"
     """small: a smoke test with too little training to convince."""
-    processes: int | None = None
-    """--ranks of every stage; default: one per core on a CPU."""
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
     out: Path = RUNS / "imdb"
@@ -133,12 +126,8 @@ class IMDBConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if not self.seeds or min(self.prompts, self.measured) < 1:
-            raise ValueError("give at least one of seeds, of prompts and of measured prompts")
-        for name in ("pretraining_steps", "processes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1: got {value}")
+        if not self.seeds:
+            raise ValueError("seeds is empty: give at least one")
         unknown = [name for name in self.engines if name not in RECIPES]
         if unknown:
             raise ValueError(f"there is no run {unknown[0]!r}: choose from {', '.join(RECIPES)}")
@@ -187,7 +176,10 @@ def prepare(config: IMDBConfig, folder: Path) -> None:
     test = read_labelled(found["test"], known=[record.text for record in train.records])
     for result in (train, test):
         print(result.summary(), flush=True)
-        check_both_sides(result)
+        if len({record.label for record in result.records}) < 2:
+            raise UserError(
+                f"{result.source}: all its labels are the same: give good and bad texts"
+            )
     halves: dict[str, list[LabelledText]] = {"a": [], "b": []}
     for record in train.records:
         halves["ab"[zlib.crc32(b"half:" + record.text.encode()) % 2]].append(record)
@@ -202,12 +194,6 @@ def prepare(config: IMDBConfig, folder: Path) -> None:
         write_rows(folder / f"{name}.jsonl", [vars(record) for record in records])
     write_rows(folder / "texts.jsonl", [{"text": text} for text in texts])
     write_text(folder / "done", "")
-
-
-def check_both_sides(result: LabelledTexts) -> None:
-    """UserError for texts of one label alone, before hours are spent on them."""
-    if len({record.label for record in result.records}) < 2:
-        raise UserError(f"{result.source}: all its labels are the same: give good and bad texts")
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -245,25 +231,18 @@ def write_prompts(config: IMDBConfig, folder: Path, tokenizer: Tokenizer) -> Non
 
 def run_stage(config: IMDBConfig, folder: Path, module: str, flags: Mapping[str, Any]) -> None:
     """Run one script into `folder` unless it is finished there; an interrupted one is resumed."""
-    more = {"device": config.device} | ({"ranks": config.processes} if config.processes else {})
-    runner.run_stage(folder, module, words({**flags, **more}), resume=True)
+    runner.run_stage(folder, module, words({**flags, "device": config.device}), resume=True)
 
 
 def train_language_model(config: IMDBConfig, folder: Path, texts: Path) -> None:
     """The tokenizer, then the language model, both from the unlabelled texts."""
     ranks = folder / "reviews.tiktoken"
     if not ranks.exists():
-        flags = {"--data": texts, "--vocab-size": VOCABULARY, "--documents": 50_000, "--out": ranks}
-        words = [str(word) for pair in flags.items() for word in pair]
-        command = [sys.executable, "-m", "gpt.tokenizer_training", *words]
-        if subprocess.run(command, cwd=ROOT).returncode:
-            raise UserError("gpt.tokenizer_training failed: see the lines above")
-    steps = {} if config.pretraining_steps is None else {"steps": config.pretraining_steps}
-    own = dict(preset="english", data=texts, tokenizer=ranks)
-    run_stage(
-        config, folder / "pretraining", "gpt.pretraining",
-        own | steps | small(config, "pretraining"),
-    )  # fmt: skip
+        flags = words(dict(data=texts, vocab_size=VOCABULARY, documents=50_000, out=ranks))
+        command = [sys.executable, "-m", "gpt.tokenizer_training", *flags]
+        runner.run_into_log("gpt.tokenizer_training", command, folder / "tokenizer.log")
+    own = dict(preset="english", data=texts, tokenizer=ranks) | small(config, "pretraining")
+    run_stage(config, folder / "pretraining", "gpt.pretraining", own)
 
 
 def train_classifiers(config: IMDBConfig, folder: Path) -> None:
@@ -313,7 +292,7 @@ class Judges:
             for name in ("classifier_a", "classifier_b")
         )
         prompts = open_prompts(str(folder / "data" / "prompts.jsonl"), self.tokenizer, 64)
-        self.prompts = prompts["test"][: config.measured]
+        self.prompts = prompts["test"][:MEASURED]
 
     @cached_property
     def ngrams(self) -> NgramRegression:
@@ -438,7 +417,10 @@ def measure_all(config: IMDBConfig, judges: Judges, folder: Path) -> dict[str, A
     }
     for name, seed in runs_of(config):
         run_folder = folder / f"{name}-{seed}"
-        row = once(run_folder / "measured.json", partial(measure_run, judges, run_folder))
+        row = once(
+            run_folder / "measured.json",
+            lambda run_folder=run_folder: judges.measure(load_gpt(run_folder, judges.device)[0]),
+        )
         seconds = json.loads((run_folder / "seconds.json").read_text(encoding="utf-8"))
         steps = read_jsonl(run_folder / "metrics.jsonl")[-1]["step"]
         rows.setdefault(name, []).append(row | {"seed": seed, "seconds": seconds, "steps": steps})
@@ -446,11 +428,6 @@ def measure_all(config: IMDBConfig, judges: Judges, folder: Path) -> dict[str, A
             f"{NAMES[name]} seed {seed}: positive by B {row['positive_b']:.2f}, KL {row['kl']:.1f}"
         )
     return rows
-
-
-def measure_run(judges: Judges, folder: Path) -> dict[str, Any]:
-    """The row of the policy in a run folder."""
-    return judges.measure(load_gpt(folder, judges.device)[0])
 
 
 # --- the results ----------------------------------------------------------------------------------

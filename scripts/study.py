@@ -44,7 +44,7 @@ from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.files import display_path, read_jsonl, write_json
-from harness.flag_ranges import AtLeastOne
+from harness.flag_ranges import AtLeastOne, check_ranges
 from harness.paths import RUNS
 from harness.seeds import make_generator
 from reward_model.scalar_head import load_reward_model
@@ -146,14 +146,10 @@ class StudyConfig:
     """Names of runs; a wrong one is answered with the list. Each study takes those that are its own."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of the RL runs."""
-    flags: str = ""
-    """Further flags for every run, in one string: "--steps 10 --lr 1e-4"."""
     jobs: AtLeastOne = 1
     """Runs at a time; the machine's threads are shared out among them."""
-    split: Literal["test", "validation"] = "test"
-    """validation: compare there instead, while tuning."""
-    prompts: int = 1024
-    """Prompts in the comparison."""
+    prompts: AtLeastOne = 1024
+    """Test prompts in the comparison."""
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
     out: Path = RUNS / "study"
@@ -162,10 +158,7 @@ class StudyConfig:
     def __post_init__(self) -> None:
         if not (self.studies and self.runs and self.seeds):
             raise ValueError("studies, runs and seeds each need at least one value")
-        if self.jobs < 1 or self.prompts < 1:
-            raise ValueError(
-                f"jobs and prompts must be at least 1: got {self.jobs} and {self.prompts}"
-            )
+        check_ranges(self)
         unknown = [name for name in self.runs if name not in RECIPES]
         if unknown:
             raise ValueError(f"there is no run {unknown[0]!r}: choose from {', '.join(RECIPES)}")
@@ -225,7 +218,6 @@ def train_runs(config: StudyConfig, study: Study, folder: Path) -> None:
         flags = (
             "--preset", "study", "--data", study.world, *words(job.arguments), "--device",
             config.device, *start_flags(study, job.stage, folder), "--test-prompts", 0,
-            *config.flags.split(),
         )  # fmt: skip
         return run_stage(folder / job.name, job.stage, flags, threads=threads)
 
@@ -308,7 +300,7 @@ def open_judge(config: StudyConfig, study: Study, folder: Path) -> Judge:
         reward = TeacherReward(teacher, KDGRPOConfig(), aggregate="sum", reverse_kl=True)
     elif study.world == "reviews":
         reward = RewardModelReward(load_reward_model(folder / "reward_model", device)[0])
-    prompts = prompts_of(study.world, config.split, config.prompts)
+    prompts = prompts_of(study.world, "test", config.prompts)
     return Judge(study, base, tokenizer, reward, gold, prompts)
 
 
@@ -346,7 +338,7 @@ def compare(config: StudyConfig, study: Study, folder: Path) -> dict[str, list[d
 
 def measured_once(config: StudyConfig, judge: Judge, run: Path) -> dict[str, float]:
     """The measurements of a run's policy, taken from measured.json where they stand already."""
-    path, key = run / "measured.json", f"{config.split} {config.prompts}"
+    path, key = run / "measured.json", f"test {config.prompts}"
     key += " by the teacher" if judge.study.teacher else ""
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if key not in known:
@@ -412,7 +404,7 @@ def plot(
         right.barh(i, statistics.mean(values), color=color, alpha=0.5)
         right.plot(values, [i] * len(values), "o", color=color, markeredgecolor="black")
     right.set_yticks(range(len(names)), names[::-1], fontsize=8)
-    right.set(xlabel=f"{label}, {config.split} prompts; a dot per seed", xlim=(0, 1))
+    right.set(xlabel=f"{label}, test prompts; a dot per seed", xlim=(0, 1))
     figure.suptitle(f"{path.stem}: one start, mean of {len(config.seeds)} seeds")
     figure.savefig(path, dpi=120)
 
@@ -427,11 +419,11 @@ def main(config: StudyConfig) -> None:
         train_start(config, study.world, folder, teacher=study.teacher)
         train_runs(config, study, folder)
         results = compare(config, study, folder)
-        write_json(out / f"{name}.json", {"split": config.split, "results": results})
+        write_json(out / f"{name}.json", {"split": "test", "results": results})
         text = table(study, results)
         (out / f"{name}.md").write_text(text, encoding="utf-8")
         plot(config, study, folder, out / f"{name}.png", results)
-        print(f"\n{len(config.seeds)} seeds, {config.prompts} {config.split} prompts\n\n{text}")
+        print(f"\n{len(config.seeds)} seeds, {config.prompts} test prompts\n\n{text}")
         print(f"wrote {display_path(out)} ({name}.json, {name}.md, {name}.png)")
 
 

@@ -167,10 +167,7 @@ def imdb_cases() -> dict[str, tuple[Command, str]]:
         "folders without train": (imdb_with(nothing | only_test), "train"),
         "no seed": (imdb_with({}, seeds=()), "seed"),
         "no prompt": (imdb_with({}, prompts=0), "prompt"),
-        "less than none measured": (imdb_with({}, measured=-1), "measured"),
         "no such engine": (imdb_with({}, engines=("gpro",)), "gpro"),
-        "no pre-training": (imdb_with({}, pretraining_steps=0), "pretraining_steps"),
-        "less than no processes": (imdb_with({}, processes=-1), "processes"),
         "no such device": (imdb_with({}, device="toaster"), "toaster"),
         "out is a file": (lambda folder: imdb_with({"../run": "dear"})(folder), "run"),
     }  # fmt: skip
@@ -208,19 +205,6 @@ def zoo(files: Files | None = None, **flags: Any) -> Command:
 ZOO: dict[str, tuple[Command, str]] = {
     "a bug that is none": (zoo(only="lion"), "lion"),
     "a folder that is there": (zoo({"run/letter": "dear"}, run=Path("run")), "run"),
-    "keep nothing": (zoo(keep=Path("nothing")), "nothing"),
-    "keep an empty folder": (zoo({"empty/": ""}, keep=Path("empty")), "empty"),
-    "keep a run without rows": (
-        zoo({"run/metrics.jsonl": "", "run/config.json": "{}"}, keep=Path("run")), "run"),
-    "keep a run without flags": (zoo({"run/metrics.jsonl": ROW}, keep=Path("run")), "config.json"),
-    "keep a damaged run": (
-        zoo({"run/metrics.jsonl": ROW + "{\n" + ROW, "run/config.json": "{}"}, keep=Path("run")),
-        "metrics.jsonl:2"),
-    "keep damaged flags": (
-        zoo({"run/metrics.jsonl": ROW, "run/config.json": "{"}, keep=Path("run")), "config.json"),
-    "no rows": (
-        zoo({"run/metrics.jsonl": ROW, "run/config.json": "{}"}, keep=Path("run"), most_rows=0),
-        "most_rows"),
 }  # fmt: skip
 
 # --- run folders ----------------------------------------------------------------------------------
