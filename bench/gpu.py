@@ -96,7 +96,6 @@ class GpuConfig:
 
     @property
     def folder(self) -> Path:
-        """Where the results go."""
         return self.out or (RUNS / "gpu-toy" if self.toy else PAGE.parent)
 
 
@@ -154,7 +153,6 @@ class Bench:
             torch.cuda.synchronize()
 
     def left(self) -> float:
-        """Seconds until the deadline."""
         return self.deadline - time.monotonic()
 
 
@@ -559,12 +557,10 @@ def known(bench: Bench, name: str) -> float:
 
 
 def described(case: Case) -> str:
-    """The work in words."""
     return f"{case.preset}, random weights: {case.described}"
 
 
 def free() -> None:
-    """Give back what no one holds any more."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -624,7 +620,6 @@ def child(config: GpuConfig, given: dict[str, Any]) -> None:
 
 
 def machine(device: torch.device, toy: bool) -> dict[str, Any]:
-    """The card's name and what ran on it."""
     found: dict[str, Any] = {
         "card": "no card",
         "toy": toy,
@@ -649,7 +644,6 @@ def chosen(only: Sequence[str]) -> list[str]:
 
 
 def main(config: GpuConfig) -> None:
-    """Run the sections and write the page after each."""
     device = open_device(config.device)
     if device.type != "cuda" and not config.toy:
         raise UserError(

@@ -67,7 +67,6 @@ def rows_of(result: Mapping[str, Any], results: Mapping[str, Any]) -> list[list[
 
 
 def text_table(result: Mapping[str, Any], results: Mapping[str, Any]) -> str:
-    """One comparison for the terminal."""
     return format_table(columns_of(result), rows_of(result, results))
 
 
@@ -80,7 +79,6 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 
 def machine(result: Mapping[str, Any]) -> str:
-    """Where, with what and when one comparison was measured."""
     of = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     return f": {result['cores']} cores, {of}, {result['date']}"
 

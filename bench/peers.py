@@ -43,7 +43,6 @@ NEEDED = {
 
 
 def cores() -> int:
-    """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -92,7 +91,6 @@ def label(who: str, threads: int) -> str:
 
 
 def both(case: Case, threads: int) -> list[Side]:
-    """The peer and ours."""
     return [
         Side(label(PEER_NAMES[case.task], threads), "peer", case, threads),
         Side(label("ours", threads), "ours", case, threads),
@@ -129,7 +127,6 @@ def beside_peers(threads: int) -> Iterator[Comparison]:
 
 
 def describe(case: Case) -> str:
-    """The title of a comparison."""
     work = {"sample": "Sampling", "grpo": "A GRPO step", "update": "A policy update"}[case.task]
     return f"{work}, {case.preset}: {case.described}"
 
@@ -144,7 +141,6 @@ def ceilings(threads: int) -> Comparison:
 
 
 def comparisons(config: PeersConfig) -> list[Comparison]:
-    """Those that the flags ask for."""
     known = [ceilings(config.threads), *beside_peers(config.threads)]
     chosen = [one for one in known if one.name.startswith(config.only)]
     if not chosen:
@@ -156,7 +152,6 @@ def comparisons(config: PeersConfig) -> list[Comparison]:
 
 
 def shrunk(comparison: Comparison) -> Comparison:
-    """The same sides with next to nothing to do."""
     small = dict(preset="tiny", prompts=2, prompt_tokens=4, new_tokens=4, size=64)
     return replace(
         comparison,
@@ -203,7 +198,6 @@ def run(comparison: Comparison, pairs: int) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of whatever takes part."""
     found = {"python": platform.python_version()}
     for package in ("torch", "transformers", "trl"):
         try:
@@ -227,7 +221,6 @@ def write_results(results: dict[str, Any], order: Sequence[str]) -> None:
 
 
 def main(config: PeersConfig) -> None:
-    """Measure, print a table each, and write them if asked to."""
     chosen = comparisons(config)
     require_peers(chosen)
     results: dict[str, Any] = {}

@@ -360,7 +360,6 @@ FUNCTIONS: dict[tuple[str, str], Callable[[Side, Turns], None]] = {
 
 
 def main(side: Side, turns: Turns) -> None:
-    """Do one side's work until the command has no more turns for it."""
     torch.set_num_threads(side.threads)
     open_device(side.device, side.precision)
     FUNCTIONS[side.library, side.case.task](side, turns)

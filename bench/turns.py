@@ -54,7 +54,6 @@ class Case:
 
     @property
     def described(self) -> str:
-        """Its rows and tokens, in words."""
         rows = f"{self.prompts} x {self.group} rows" if self.group > 1 else f"{self.prompts} rows"
         return f"{rows}, prompts of {self.prompt_tokens}, responses of {self.new_tokens} tokens"
 

@@ -334,7 +334,6 @@ def rounded(value: Any) -> Any:
 def record(
     path: Path, rows: Sequence[Mapping[str, Any]], flags: Mapping[str, Any], about: str
 ) -> None:
-    """Write one recording."""
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = {name: value for name, value in flags.items() if "/" not in json.dumps(value)}
     columns = {key: json.dumps(values) for key, values in by_columns(rows).items()}
@@ -393,7 +392,6 @@ def ask(bug: str, names: Sequence[str], findings: Sequence[Finding]) -> None:
 
 
 def play(config: ZooConfig) -> None:
-    """One game: train, look, choose, reveal."""
     drawn = random.Random(config.seed)  # None: another bug each time
     bug = config.only or drawn.choice(sorted(BUGS))
     engine, folder = STORIES[bug].engine, config.run or new_folder()
@@ -438,7 +436,6 @@ class ZooConfig:
 
 
 def main(config: ZooConfig) -> None:
-    """Play, or write what the flags ask for."""
     torch.set_num_threads(1)
     if config.record:
         record_all(config)
@@ -447,7 +444,6 @@ def main(config: ZooConfig) -> None:
 
 
 def record_all(config: ZooConfig) -> None:
-    """Every control and every bug, or the one that is asked for."""
     for name, engine in ENGINES.items():
         if config.only in (None, name):
             rows, flags = small_run(engine)

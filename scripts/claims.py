@@ -70,7 +70,6 @@ class ClaimsConfig:
 
 
 def claims() -> dict[str, Claim]:
-    """All claims by name."""
     names = sorted(path.stem for path in (REPOSITORY / "scripts" / "claim").glob("*.py"))
     found = [importlib.import_module(f"claim.{n}").CLAIM for n in names if n not in FRAMEWORK]
     return {claim.name: claim for claim in found}
@@ -95,7 +94,6 @@ def jobs(chosen: Mapping[str, Claim], seeds: Sequence[int]) -> dict[str, Job]:
 
 
 def stage(root: Path, job: Job, folder: Path) -> None:
-    """Do a job and keep its numbers."""
     torch.set_num_threads(1)
     begin = time.process_time()
     if job.stage == "start":
@@ -107,7 +105,6 @@ def stage(root: Path, job: Job, folder: Path) -> None:
 
 
 def run_all(config: ClaimsConfig, chosen: Mapping[str, Claim]) -> None:
-    """Every job that is not done, so many at a time."""
     first = AGAIN if config.again else 0
     listed = jobs(chosen, range(first, first + config.seeds))
 
@@ -127,7 +124,6 @@ def run_all(config: ClaimsConfig, chosen: Mapping[str, Claim]) -> None:
 
 
 def rounded(value: Any) -> Any:
-    """Numbers to DIGITS significant digits, everywhere inside."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, Mapping):
@@ -205,7 +201,6 @@ def described(claim: Claim, verdict: Verdict, results: Results) -> dict[str, Any
 
 
 def told(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as JSON."""
     more = {"beyond": verdict.beyond, "verdict": verdict.word}
     return rounded(vars(verdict) | more)
 
@@ -241,7 +236,6 @@ def escaped(*cells: str) -> list[str]:
 
 
 def link(name: str, record: Mapping[str, Any]) -> str:
-    """A claim's title, which leads to its section."""
     return f"[{record['title']}](#{name.replace('_', '-')})"
 
 
@@ -322,7 +316,6 @@ def write_pages(config: ClaimsConfig, docs: Path = DOCS) -> None:
 
 
 def with_tables(text: str, records: Mapping[str, Mapping[str, Any]]) -> str:
-    """The page with its tables between their marks."""
     tables = {"verdicts": glance(records)} | {name: section(name, r) for name, r in records.items()}
     for name, table in tables.items():
         text = between_marks(text, name, table)
@@ -330,7 +323,6 @@ def with_tables(text: str, records: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def main(config: ClaimsConfig) -> None:
-    """Run what is missing, then write the pages."""
     listed = claims()
     unknown = [name for name in config.names if name not in listed]
     if unknown:

@@ -141,7 +141,6 @@ SMALL: dict[str, dict[str, Any]] = {  # what a smoke test changes, by stage
 
 
 def small(config: IMDBConfig, stage: str) -> dict[str, Any]:
-    """The flags that a smoke test changes."""
     return SMALL[stage] if config.budget == "small" else {}
 
 
@@ -197,7 +196,6 @@ def prepare(config: IMDBConfig, folder: Path) -> None:
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """A new file of JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     append_jsonl(path, rows)
@@ -257,7 +255,6 @@ def train_classifiers(config: IMDBConfig, folder: Path) -> None:
 
 
 def runs_of(config: IMDBConfig) -> list[tuple[str, int]]:
-    """Engine and seed of every steered policy."""
     return [
         (name, seed)
         for name in config.engines
@@ -459,7 +456,6 @@ KEPT = ("step", "reward", "kl", "validation/reward", "validation/gold", "validat
 
 
 def curves(config: IMDBConfig, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The validations of every run and what stands beside them, rounded."""
     found = {}
     for name, seed in runs_of(config):
         rows = read_jsonl(folder / f"{name}-{seed}" / "metrics.jsonl")
@@ -471,7 +467,6 @@ def curves(config: IMDBConfig, folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def recordings(config: IMDBConfig, judges: Judges, rows: Mapping[str, Any]) -> dict[str, Any]:
-    """All that a page needs: the table, the curves, the samples, the classifiers' reports."""
     folder = judges.folder
     pretraining = read_jsonl(folder / "pretraining" / "metrics.jsonl")
     return {
@@ -518,7 +513,6 @@ def plot(found: Mapping[str, Any], path: Path) -> None:
 
 
 def main(config: IMDBConfig) -> Path:
-    """All stages in order, then the results."""
     folder, begin = config.out, time.perf_counter()
     open_device(config.device)  # one that is not there is named now, not in the first stage
     prepare(config, folder / "data")

@@ -82,7 +82,6 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What its files are called."""
         return f"{self.world}-{self.lag}-{self.precision}-{self.correction}"
 
 
@@ -117,7 +116,6 @@ class StudyConfig:
 
 
 def config_of(cell: Cell, study: StudyConfig, seed: int) -> AsyncGRPOConfig:
-    """The flags of a run."""
     preset = PRESETS["tiny"] | (PRESETS["tiny/sums"] if cell.world == "sums" else {})
     flags: dict[str, Any] = dict(preset) | BUDGET | OF_WORLD[cell.world]
     flags |= dict(lag=cell.lag, sampler_precision=cell.precision, correction=cell.correction)
@@ -171,7 +169,6 @@ def run_job(cell: Cell, study: StudyConfig, seed: int, task: Task) -> dict[str, 
 
 
 def run_all(study: StudyConfig) -> None:
-    """Every job whose file is missing."""
     torch.set_num_threads(1)
     make_starts(study.out / "starts")
     tasks = {
@@ -234,7 +231,6 @@ def spread(interval: Mapping[str, float]) -> str:
 
 
 def tables(table: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The page's tables: one of each world."""
     head = (
         "lag", "precision", "correction", "seeds", "gold", "against none", "KL(mu, pi)", "sample", "cut",
     )  # fmt: skip
@@ -343,7 +339,6 @@ def sides_of(study: StudyConfig) -> dict[str, Any]:
 
 
 def sides_table(found: Mapping[str, Any]) -> list[str]:
-    """The page's table of `sides_of`."""
     if not found["rounds"]:
         return ["Not measured yet: `python scripts/lag_study.py` does it at its end."]
     head = (
@@ -359,7 +354,6 @@ def sides_table(found: Mapping[str, Any]) -> list[str]:
 
 
 def write_pages(study: StudyConfig, docs: Path = REPOSITORY / "docs") -> None:
-    """docs/off_policy.json, its figure, and the tables between the page's marks."""
     rows = [read_object(path) for path in sorted((study.out / "jobs").glob("*.json"))]
     table = summarised(rows)
     about = {
@@ -387,7 +381,6 @@ def write_pages(study: StudyConfig, docs: Path = REPOSITORY / "docs") -> None:
 
 
 def main(study: StudyConfig) -> None:
-    """Run what is missing, then write the pages."""
     if not study.pages:
         run_all(study)
         throughput(study)

@@ -179,7 +179,6 @@ def name_at(tree: ast.Module, line: int) -> str:
 
 @cache
 def operators() -> Mapping[str, Any]:
-    """cosmic-ray's operators by name."""
     try:
         from cosmic_ray.plugins import get_operator, operator_names
     except ModuleNotFoundError as error:
@@ -284,7 +283,6 @@ def as_block(mutant: Mutant) -> str:
 
 
 def files_of(group: Group) -> list[str]:
-    """The files of a group that hold code, by name."""
     files = [path for pattern in group.files for path in sorted(ROOT.glob(pattern))]
     return [p.relative_to(ROOT).as_posix() for p in files if p.name != "__init__.py"]
 
@@ -362,7 +360,6 @@ class Trial:
 
 
 def run_all(mutants: Sequence[Mutant], jobs: int) -> list[Outcome]:
-    """The outcomes of the mutants, so many at a time."""
     print(f"{len(mutants)} mutants", flush=True)
     files = repository_files()
     with (
@@ -399,7 +396,6 @@ def reasons(code: Code) -> dict[tuple[str, str], str]:
 
 
 def counts(mutants: Sequence[Mutant], outcomes: Sequence[Outcome]) -> str:
-    """A Markdown table: one row a group, and the total."""
     names = [group_of(mutant.path) for mutant in mutants]
     rows = []
     for name in [*dict.fromkeys(names), "all"]:
@@ -433,7 +429,6 @@ class MutantsConfig:
 
 
 def drawn(config: MutantsConfig) -> list[Mutant]:
-    """The sample that the flags ask for."""
     if config.only:
         missing = [path for path in config.only if path not in Code.read(ROOT).texts]
         if missing:

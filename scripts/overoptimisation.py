@@ -69,7 +69,6 @@ class OveroptimisationConfig:
 
 
 def said(jobs: dict[str, Job], root: Path) -> str:
-    """How much of each part is done."""
     lines = []
     for part in PARTS:
         own = [job for job in jobs.values() if part in job.parts]
@@ -79,7 +78,6 @@ def said(jobs: dict[str, Job], root: Path) -> str:
 
 
 def main(config: OveroptimisationConfig) -> None:
-    """The jobs of the study, its plan, or its figures."""
     settings, root = SETTINGS[config.size], config.out.resolve()
     jobs = plan(settings)
     if config.work:

@@ -107,7 +107,6 @@ class Workplace:
     counts: Counter[str] = field(default_factory=Counter)
 
     def run(self, job: Job, ranks: int = 1, name: str = "run") -> Run:
-        """A run of its own."""
         return Run(job, self.inputs, self.folder / name / job.name, ranks)
 
     def reference(self, job: Job, ranks: int = 1) -> Run:
@@ -205,7 +204,6 @@ def wait_for(run: Run, moment: str, row: int, delay: float) -> bool:
 
 
 def fingerprint(folder: Path) -> dict[str, str]:
-    """Every file with its content's hash."""
     return {str(path): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
 
 
@@ -365,7 +363,6 @@ class Skipped(Exception):
 
 
 def pieces() -> dict[str, Piece]:
-    """Every piece by name."""
     found: dict[str, Piece] = {}
     for job in JOBS:
         for ranks, moments in MOMENTS.items():
@@ -404,7 +401,6 @@ def chosen(config: SoakConfig) -> dict[str, Piece]:
 
 
 def one_piece(config: SoakConfig, name: str, piece: Piece) -> dict[str, Any]:
-    """Do it; its result as one row."""
     folder, begin = config.out / "pieces" / name.replace("/", "-"), time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -425,7 +421,6 @@ def one_piece(config: SoakConfig, name: str, piece: Piece) -> dict[str, Any]:
 
 
 def main(config: SoakConfig) -> None:
-    """Do all pieces, write the result, and end with an error if one of them is not good."""
     prepare()
     wanted, begin = chosen(config), time.monotonic()
     file = config.out / "pieces.jsonl"
@@ -478,7 +473,6 @@ def conclude(config: SoakConfig, rows: list[dict[str, Any]], seconds: float) -> 
 
 
 def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """All counts of all pieces, and what went wrong by kind."""
     counts: Counter[str] = Counter()
     for row in rows:
         counts.update(row["counts"])
@@ -500,7 +494,6 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(summary: Mapping[str, Any]) -> str:
-    """The summary as a table in Markdown."""
     found = ("lost runs", "corrupt checkpoints", "differing results",
              "hanging or stray processes", "unclear endings")  # fmt: skip
     rows = [(name, f"{n:,}") for name, n in summary["counts"].items() if name != "runs"]

@@ -190,12 +190,10 @@ def train_start(config: StudyConfig, world: str, folder: Path, *, teacher: bool)
 
 
 def runs_of(config: StudyConfig, study: Study) -> list[str]:
-    """The runs asked for that are this study's."""
     return [name for name in config.runs if name in study.runs]
 
 
 def start_flags(study: Study, module: str, folder: Path) -> tuple[object, ...]:
-    """What a run starts from: the base model, and the reward model or the teacher."""
     policy = "--base" if module == "gpt.distillation" else "--policy"
     flags = policy, folder / "pretraining"
     if study.teacher:
@@ -206,7 +204,6 @@ def start_flags(study: Study, module: str, folder: Path) -> tuple[object, ...]:
 
 
 def train_runs(config: StudyConfig, study: Study, folder: Path) -> None:
-    """Every run and seed, `jobs` at a time."""
     threads = max(torch.get_num_threads() // config.jobs, 1)
     jobs = [
         Job(f"{name}-{seed}", RECIPES[name].module, dict(RECIPES[name].flags) | dict(seed=seed))
@@ -248,7 +245,6 @@ class Judge:
 
     @cached_property
     def start(self) -> Evaluation:
-        """The base model's answers."""
         return self.answers(self.base)
 
     def different_answers(self, policy: GPT, prompts: int = 128, tries: int = 8) -> float:
@@ -410,7 +406,6 @@ def plot(
 
 
 def main(config: StudyConfig) -> None:
-    """Train what is missing, compare, write the table and the figure."""
     out = config.out.resolve()
     for name in config.studies:
         study = STUDIES[name]

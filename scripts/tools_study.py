@@ -146,7 +146,6 @@ def measured(policy: GPT, tokenizer: Tokenizer, kind: str, split: str = "test") 
 
 
 def timed(job: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What a job finds, and its seconds."""
     begin = time.perf_counter()
     result = job()
     print(json.dumps(result.get("test") or result["tool"]), flush=True)
@@ -154,7 +153,6 @@ def timed(job: Callable[[], dict[str, Any]]) -> dict[str, Any]:
 
 
 def main(config: StudyConfig) -> None:
-    """All jobs, seed by seed, then the tables."""
     torch.set_num_threads(1)
     config.out.mkdir(parents=True, exist_ok=True)
     for seed in range(0 if config.tables else config.seeds):
@@ -236,7 +234,6 @@ def numbers_text(results: dict[str, Any]) -> list[str]:
 
 
 def table(results: dict[str, Any]) -> list[str]:
-    """Markdown, from docs/tools.json's numbers alone."""
     keys = ("reward", "accuracy/easy", "accuracy/hard", "calls/easy", "calls/hard")
     lines = []
     for run, name in NAMES.items():

@@ -52,7 +52,6 @@ def repository_copy(files: Sequence[str], source: Path = ROOT) -> Iterator[Path]
 
 
 def environment() -> dict[str, str]:
-    """What tests run under."""
     return {
         **os.environ,
         "OMP_NUM_THREADS": "1",  # one process per job is all the parallelism there is
@@ -93,7 +92,6 @@ class TestServer:
         return (TIMED_OUT if status is None else status), output
 
     def close(self) -> None:
-        """End the process: its input ends."""
         self.process.communicate()
 
 
@@ -116,6 +114,5 @@ class TestRunners:
         return result
 
     def close(self) -> None:
-        """End the servers."""
         while not self.free.empty():
             self.free.get().close()

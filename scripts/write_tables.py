@@ -50,7 +50,6 @@ IMDB = REPOSITORY / "notebooks" / "course" / "recordings" / "imdb.json"
 
 
 def from_folder(folder: str, name: str) -> Any:
-    """A module of a folder that is no package."""
     path = str(REPOSITORY / folder)
     sys.path += [path] if path not in sys.path else []
     return importlib.import_module(name)
@@ -181,13 +180,11 @@ def picture() -> None:
 
 
 def phases_of(preset: Preset, flags: memory_tables.MemoryConfig) -> dict[str, Parts]:
-    """GRPO's."""
     memory_of = memory_tables.forecasts("grpo", preset, flags)
     return memory_of(memory_tables.config_of("grpo", preset, flags)).parts
 
 
 def bars(axis: Any, stacks: Mapping[str, Parts]) -> None:
-    """One stacked bar for each name."""
     floor = [0.0] * len(stacks)
     for part, colour in COLOURS.items():
         heights = [stack._asdict()[part] / GB for stack in stacks.values()]
@@ -217,7 +214,6 @@ def measured(page: str) -> str:
 
 
 def with_demo_seeds(page: str, text: str) -> str:
-    """A page's text with what docs/demo_seeds.json says of it."""
     for mark, written in demo_seeds.PARTS[page].items():
         text = between_marks(text, mark, written())
     return text
@@ -275,7 +271,6 @@ class TablesConfig:
 
 
 def main(config: TablesConfig) -> None:
-    """Write all of them, and say which have changed."""
     for name, text_of in TABLES.items():
         path, text = REPOSITORY / name, text_of()
         changed = not path.exists() or path.read_text(encoding="utf-8") != text

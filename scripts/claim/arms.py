@@ -101,7 +101,6 @@ def rl_run(
 
 
 def rl_arm(*, share: int = worlds.SHARE, **flags: Any) -> Arm:
-    """An arm of `rl_run`."""
 
     def run(root: Path, seed: int) -> dict[str, Any]:
         return rl_run(root, seed, share=share, **flags)

@@ -31,7 +31,6 @@ def times_fewer(runs: Mapping[str, Run]) -> float | None:
 
 
 def draw(axis: Any, results: Results) -> None:
-    """Accuracy over answers."""
     shown = {"grpo": "GRPO", "distilled": "distilled from GRPO's policy"}
     curves(axis, results, shown, scale=32)
     axis.set(xlabel="answers sampled", ylabel="accuracy")

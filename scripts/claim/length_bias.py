@@ -25,7 +25,6 @@ def longer(key: str) -> Effect:
 
 
 def draw(axis: Any, results: Results) -> None:
-    """The length of wrong answers against accuracy."""
     shown = {"grpo": "GRPO's average", "grpo-constant": "Dr. GRPO's average"}
     curves(axis, results, shown, key="length_wrong", against="accuracy")
     axis.set(xlabel="accuracy", ylabel="mean length of wrong answers (tokens)")

@@ -16,7 +16,6 @@ def swap(results: Results) -> Results:
 
 
 def draw(axis: Any, results: Results) -> None:
-    """Accuracy over steps."""
     curves(axis, results, {"grpo": "all weights", "lora-1": "LoRA, rank 1"})
     axis.set(xlabel="step (32 answers each)", ylabel="accuracy")
 

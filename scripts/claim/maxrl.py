@@ -18,7 +18,6 @@ from claim.rules import (
 
 
 def draw(axis: Any, results: Results) -> None:
-    """pass@32 against pass@1."""
     curves(axis, results, {"grpo": "GRPO", "maxrl": "MaxRL"}, key="pass@32", against="accuracy")
     axis.set(xlabel="pass@1", ylabel="pass@32")
 

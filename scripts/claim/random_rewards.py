@@ -32,7 +32,6 @@ def entropy(arm: str) -> Any:
 
 
 def draw(axis: Any, results: Results) -> None:
-    """The start's log-probability of what each policy says."""
 
     def after(run: Run) -> float:
         return run["preference"]

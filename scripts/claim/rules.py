@@ -50,13 +50,11 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """held, failed or cannot be told here."""
         if self.corrected >= SIGNIFICANT:
             return UNTOLD
         return HELD if self.beyond > 0 else FAILED
 
     def after(self, corrected: float) -> Verdict:
-        """The same with a corrected p-value."""
         return replace(self, corrected=corrected)
 
 
@@ -81,7 +79,6 @@ class Rule:
         return Verdict(self.unit, self.least, values, *ends, p, p)
 
     def of_unit(self, unit: str) -> Rule:
-        """Itself."""
         return self
 
 
@@ -198,12 +195,10 @@ def log_ratio_at_equal_accuracy(key: str, arm: str, base: str = "grpo") -> Effec
 
 
 def last(arm: str, key: str) -> Effect:
-    """A number at the end of an arm's run."""
     return lambda runs: points(runs[arm], key)[-1]
 
 
 def end(run: Run, key: str = "accuracy") -> float:
-    """Where a run ends."""
     kept = [point[key] for point in run["points"][-LAST:]]
     return float(sum(kept) / len(kept))
 

@@ -16,7 +16,6 @@ def swap(results: Results) -> Results:
 
 
 def draw(axis: Any, results: Results) -> None:
-    """Accuracy over steps."""
     shown = {"grpo-g2": "groups of 2", "grpo": "groups of 8", "grpo-g16": "groups of 16"}
     curves(axis, results, shown)
     axis.set(xlabel="step (32 answers each)", ylabel="accuracy")

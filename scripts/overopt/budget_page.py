@@ -103,7 +103,6 @@ def untested(rows: Sequence[Numbers]) -> Numbers | None:
 
 
 def by_engine(measured: Sequence[Numbers]) -> dict[str, dict[str, Numbers]]:
-    """An engine's rows by their view."""
     rows: dict[str, dict[str, Numbers]] = {}
     for row in measured:
         rows.setdefault(row["engine"], {})[row["view"]] = row

@@ -26,7 +26,6 @@ STAGES: dict[str, Callable[..., None]] = {
 
 
 def do(job: Job, settings: Settings, root: Path) -> None:
-    """Do one job in this process."""
     work(job, root, lambda folder: STAGES[job.stage](folder, settings, root, **job.arguments))
 
 
@@ -55,7 +54,6 @@ def repeats(job: Job, new_seed: int) -> Iterator[Job]:
 
 
 def repeat_name(run: str, kind: str) -> str:
-    """The folder of a repeat: same_seed or new_seed."""
     return f"repeats/{run}/{kind}"
 
 
@@ -63,18 +61,15 @@ def repeat_name(run: str, kind: str) -> str:
 
 
 def start_jobs(settings: Settings, start: int) -> Iterator[Job]:
-    """The policy's base model and its comparisons."""
     yield base(settings, start, settings.policy)
     yield pairs(settings, start, "pairs", max(settings.labels), settings.responses_per_prompt, 1.0)
 
 
 def base(settings: Settings, start: int, size: str, world: str = "reviews") -> Job:
-    """A base model of one size."""
     return Job(base_name(start, size, world), "base", dict(start=start, size=size, world=world))
 
 
 def pairs(settings: Settings, start: int, kind: str, count: int, K: int, wide: float) -> Job:
-    """The comparisons of one start."""
     arguments = dict(start=start, count=count, K=K, wide=wide)
     needs = (base_name(start, settings.policy),)
     return Job(f"start-{start}/{kind}", "pairs", arguments, needs)
@@ -83,7 +78,6 @@ def pairs(settings: Settings, start: int, kind: str, count: int, K: int, wide: f
 def reward_model(
     settings: Settings, start: int, size: str, labels: int, *, kind: str = "pairs", member: int = 0
 ) -> Job:
-    """A reward model of one size on so many labels."""
     source = f"start-{start}/{kind}"
     suffix = ("" if kind == "pairs" else f"-{kind}") + (f"-{member}" if member else "")
     arguments = dict(start=start, size=size, labels=labels, pairs=source, member=member)

@@ -13,12 +13,10 @@ import jinja2
 
 
 def fixed(value: float, digits: int) -> str:
-    """So many decimals."""
     return f"{value:.{digits}f}"
 
 
 def signed(value: float, digits: int) -> str:
-    """So many decimals, with a sign."""
     return f"{value:+.{digits}f}"
 
 
@@ -38,7 +36,6 @@ def average(values: Sequence[float], digits: int) -> str:
 
 
 def between(pair: Sequence[float]) -> str:
-    """(low to high)."""
     return f"({pair[0]:.3f} to {pair[1]:.3f})"
 
 
