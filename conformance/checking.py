@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -35,8 +36,6 @@ class Kind:
 
     name: str
     takes: str  # the arguments in order; kinds.py says how
-    trained: Sequence[str] = ()  # those of them that a gradient must reach
-    loss: bool = False  # per token or averaged, as the function likes
     constant: bool = False  # nothing may carry a gradient
     rows: bool = True  # each row is a case of its own
     tolerance: float = 1e-4
@@ -56,6 +55,11 @@ class Kind:
     def cases(self) -> list[Case]:
         """Worked cases of the first known way."""
         return worked(self.name)
+
+    @cached_property
+    def trained(self) -> list[str]:
+        """What a gradient must reach. Then it is a loss: per token or averaged, as one likes."""
+        return re.findall(r"(\w+)!", self.takes)
 
     @cached_property
     def order(self) -> list[str]:
@@ -153,7 +157,7 @@ class Mine:
     def level_of(self, given: Arguments) -> str:
         """Whether a loss comes back for each token, for each row, or as one number."""
         result, wanted = self(*given.values()), self.kind.known[0](*given.values())
-        if not self.kind.loss or result.squeeze().shape == wanted.shape:
+        if not self.kind.trained or result.squeeze().shape == wanted.shape:
             return "token"
         if result.numel() == 1:
             return "scalar" if "mask" in given else "pairs"
@@ -284,7 +288,9 @@ def check(
 
 def judged(mine: Mine, strict: bool) -> Verdict:
     answers = [measured(mine, given) for given in mine.trials]
-    notes = exact(mine)
+    notes: tuple[str, ...] = ()
+    with suppress(Exception):  # it may not take one response alone, or one pair
+        notes = (mine.kind.exactly(mine),) if mine.kind.exactly else ()
     agreeing: dict[int, Candidate] = {}
     for candidate in candidates(mine.kind, mine.level):
         agree = 0
@@ -300,14 +306,6 @@ def judged(mine: Mine, strict: bool) -> Verdict:
     text, example = shown(mine, nearest)
     opening = f"it is none of the ways known here; beside {nearest.way.name}, the nearest: "
     return Verdict("mistake", opening + text, example=example, notes=notes)
-
-
-def exact(mine: Mine) -> tuple[str, ...]:
-    """What enumeration says; nothing of a function that takes no such batch."""
-    try:
-        return (mine.kind.exactly(mine),) if mine.kind.exactly else ()
-    except Exception:  # one response alone, or one pair: the batches have said what it does
-        return ()
 
 
 def named(mine: Mine, found: Candidate, notes: tuple[str, ...], strict: bool) -> Verdict:

@@ -45,7 +45,7 @@ def planted() -> list[Any]:
     cases = []
     for kind in KINDS.values():
         level = "scalar" if "mask" in kind.order else "pairs"
-        averages = [r for r in ways(level) if kind.loss]
+        averages = [r for r in ways(level) if kind.trained]
         averages = [r for r in averages if r.name != "constant_length" or "length" in kind.order]
         for expected, found in (("right", kind.known), ("mistake", kind.mistakes)):
             for i, way in enumerate(found):
