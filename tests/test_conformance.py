@@ -367,11 +367,13 @@ def test_peers_are_taken_from_the_users_clones(
     """A function is read out of its file; a clone that is missing is a sentence, not an error."""
     file = tmp_path / "rlhf-book/code/policy_gradients/loss.py"
     file.parent.mkdir(parents=True)
+    (file.parent / "utils.py").touch()
     file.write_text(
         "import nowhere\n\ndef approx_kl3(new, ref, mask):\n    return (new - ref) ** 2 / 2\n"
     )
-    peers(PeersConfig(tmp_path, ("book_kl3_kl_loss", "verl_kl_loss")))
-    missing, found, *_ = capsys.readouterr().out.splitlines()
+    peers(PeersConfig(tmp_path, ("book_kl3_kl_loss", "verl_kl_loss", "book_policy_loss")))
+    missing, found, *_, old = capsys.readouterr().out.splitlines()
+    assert "there is no GRPOLoss in its files: is it another commit?" in old
     assert found.startswith("right, one of several ways: book_kl3_kl_loss") and "k2" in found
     assert (
         missing.startswith("not checked: verl_kl_loss: there is no")
