@@ -97,7 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             function = loaded(place)
             name = place.rpartition(":")[2]
             kind = KINDS[chosen.kind] if chosen.kind else kind_of(function, name)
-            verdict = check(function, kind, label=place, strict=chosen.strict)
+            verdict = check(function, kind, strict=chosen.strict)
             print(text_of(place, kind, verdict))
             worst = max(worst, 0 if verdict.right else 1)
         except Unusable as error:

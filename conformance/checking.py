@@ -136,10 +136,8 @@ def names_in(function: Callable[..., Any], kind: Kind) -> dict[str, str]:
 class Mine:
     """A user's function, called by the names that it knows, and what it is tried on."""
 
-    def __init__(
-        self, function: Callable[..., Any], kind: Kind, label: str, of_rows: bool = False
-    ) -> None:
-        self.function, self.kind, self.label = function, kind, label
+    def __init__(self, function: Callable[..., Any], kind: Kind, of_rows: bool = False) -> None:
+        self.function, self.kind = function, kind
         self.of_rows = of_rows  # one advantage for each response, (N,), instead of (N, T)
         self.names = names_in(function, kind)
         self.lacking = [name for name in kind.order if name not in self.names]
@@ -184,17 +182,17 @@ class Mine:
             reason = (str(error).splitlines() or ["no reason given"])[0]
             shapes = {k: tuple(v.shape) for k, v in before.items() if isinstance(v, Tensor)}
             raise Unusable(
-                f"{self.label} stopped with {type(error).__name__} ({reason}) on {shapes}"
+                f"it stopped with {type(error).__name__} ({reason}) on {shapes}"
             ) from error
         for name, old in before.items():
             if isinstance(old, Tensor) and not close(given[name].detach(), old, 0):
-                raise Unusable(f"{self.label} changes its argument {name} in place: copy it first")
+                raise Unusable(f"it changes its argument {name} in place: copy it first")
         if isinstance(result, (tuple, list)) and result:
             result = result[0]
         if isinstance(result, (int, float)) and not isinstance(result, bool):
             result = torch.tensor(result, dtype=torch.float64)
         if not isinstance(result, Tensor):
-            raise Unusable(f"{self.label} returns {type(result).__name__}; a tensor is wanted")
+            raise Unusable(f"it returns {type(result).__name__}; a tensor is wanted")
         return result
 
 
@@ -261,13 +259,7 @@ def same(a: Sequence[Tensor], b: Sequence[Tensor], tolerance: float) -> bool:
     return all(close(x, y, tolerance) for x, y in zip(a, b, strict=True))
 
 
-def check(
-    function: Callable[..., Any],
-    kind: Kind,
-    *,
-    label: str = "your function",
-    strict: bool = False,
-) -> Verdict:
+def check(function: Callable[..., Any], kind: Kind, *, strict: bool = False) -> Verdict:
     """What `function` computes, as one verdict. Unusable where it cannot be called.
 
     A function that is right on numbers may be fragile, such as where padding holds NaN: that is
@@ -276,7 +268,7 @@ def check(
     found: list[Verdict | Unusable] = []
     for of_rows in (False, True) if "advantages" in names_in(function, kind) else (False,):
         try:
-            found.append(verdict := judged(Mine(function, kind, label, of_rows), strict))
+            found.append(verdict := judged(Mine(function, kind, of_rows), strict))
             if verdict.way:
                 return verdict
         except Unusable as error:

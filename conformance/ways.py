@@ -1,10 +1,5 @@
 """A way to compute something, right or wrong, with the sentence for whoever computes it so.
 
-    @mistake
-    def not_clipped(log_probs, old_log_probs, advantages, clip_low, clip_high):
-        \"\"\"nothing is clipped: this pays for moving as far as you like.\"\"\"
-        return -(log_probs - old_log_probs).exp() * advantages
-
 The ways of this folder stand in ways.txt, as changes of formulas.py.
 """
 

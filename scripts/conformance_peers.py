@@ -101,7 +101,7 @@ def told(name: str, function: Callable[..., Any], library: type[Library], clones
     try:
         kind = kind_of(function, name)
         mine = partial(function, taken(library, clones))
-        return text_of(name, kind, check(mine, kind, label=name))
+        return text_of(name, kind, check(mine, kind))
     except Unusable as error:
         return f"not checked: {name}: {error}."
 
