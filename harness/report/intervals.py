@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,7 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return {name: adjusted[name] for name in p_values}
 
 
+@cache
 def t_quantile(freedom: float, level: float = LEVEL) -> float:
     """The t beyond which, on both sides together, 1 - level lies."""
     low, high = 0.0, 1e4
