@@ -11,14 +11,12 @@ from __future__ import annotations
 
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
-import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Literal
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -26,7 +24,6 @@ from turns import wait_for_gpu
 
 from data import reviews
 from data.collate import ResponseBatch, left_pad
-from gpt import generate as generation
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, preset_config
@@ -151,20 +148,11 @@ def parts(
     def by_pieces(pieces: list[Tensor]) -> None:
         backward(*(partial(token_log_probs, model, batch.rows(piece)) for piece in pieces))
 
-    def from_plain_weights() -> None:
-        with patch.object(generation, "WIDE", math.inf):
-            generate(model, same_length[:8], params, make_generator(0, "s"), eos_id=end)
-
     ways: dict[str, tuple[Callable[[], object], str, Callable[[], object]]] = {
         "sample with the KV cache": (
             lambda: generate(model, same_length, params, make_generator(0, "s"), eos_id=end),
             "without",
             lambda: generate_without_cache(model, same_length, steps),
-        ),
-        "sample 8 rows, packed weights if wide": (
-            lambda: generate(model, same_length[:8], params, make_generator(0, "s"), eos_id=end),
-            "plain",
-            from_plain_weights,
         ),
         "score and backward, contiguous rows": (
             lambda: backward(lambda: token_log_probs(model, batch)),

@@ -122,7 +122,7 @@ def fit_in_memory(engine: Engine, config: RunFlags, task: Task, device: torch.de
     """Say what the run needs, refuse what cannot fit, and let the policy be trained as the flags ask."""
     announce_run(engine, config, task, device)
     task.policy.sample_rows = config.rows_sampled_at_once
-    fit_for_training(config, task.policy, config.adapter)
+    fit_for_training(config, task.policy)
 
 
 def sampling_params(config: RunFlags) -> SamplingParams:
