@@ -238,6 +238,11 @@ def spread(interval: Mapping[str, float]) -> str:
     return f"{interval['mean']:.3f} ± {(interval['high'] - interval['low']) / 2:.3f}"
 
 
+def p_value(p: float) -> str:
+    """With two digits; never 0, which no test can show."""
+    return f"p {p:.2f}" if p >= 0.005 else "p < 0.005"
+
+
 def tables(table: Sequence[Mapping[str, Any]]) -> str:
     """The page's tables: one of each world."""
     text = []
@@ -251,7 +256,7 @@ def tables(table: Sequence[Mapping[str, Any]]) -> str:
             if row["world"] != world:
                 continue
             test = row.get("against_none")
-            gap = "" if test is None else f"{test['mean']:+.3f} (p {test['holm']:.2f})"
+            gap = "" if test is None else f"{test['mean']:+.3f} ({p_value(test['holm'])})"
             logged = row["logged"]
             text.append(
                 f"| {row['lag']} | {row['precision']} | {row['correction']} | {len(row['seeds'])} | "
