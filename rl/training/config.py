@@ -14,7 +14,7 @@ from typing import Any, Literal
 from data.names import Data
 from gpt.fit import FileFlags
 from gpt.model import Preset, PresetFlags
-from harness.command_flags import AdapterFlags, BestFlags, TrainingFlags
+from harness.command_flags import BestFlags, MemoryFlags, TrainingFlags
 from harness.flag_ranges import (
     AboveZero,
     AtLeastOne,
@@ -123,7 +123,7 @@ class MeasureFlags(BestFlags):
 
 
 @dataclass(frozen=True)
-class EngineMemoryFlags(AdapterFlags):
+class EngineMemoryFlags(MemoryFlags):
     """Memory"""
 
     compile: bool = False

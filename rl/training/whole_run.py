@@ -89,7 +89,7 @@ def models_of_run(engine: Engine, config: RunFlags, task: Task) -> tuple[GPT, di
     """The policy as it starts, frozen, and what an engine's `train` is given by keyword."""
     announce_run(engine, config, task, task.policy.device)
     task.policy.sample_rows = config.rows_sampled_at_once
-    fit_for_training(config, task.policy, config.adapter)
+    fit_for_training(config, task.policy)
     parts = engine.prepare(config, task) if engine.prepare else {}
     if config.precision == "bfloat16" and "refresh" not in parts:  # it trains the reward model
         to_bfloat16(task)

@@ -622,7 +622,7 @@ ENGINES = [
             | dict(pretraining_coef=0.3, reference_update="mix", reference_every=2, kl_target=6.0),
         ),
         penalties={"k3": {}, "full": dict(kl_estimator="full")},
-        strong_kl=3.0,
+        strong_kl=12.0,
         headings=("KD-GRPO and KD-PPO",),
         keys=(dict(pretraining_coef=1.0),),
         main_flags=dict(pretraining_batch_size=2),
