@@ -4,9 +4,8 @@
     python -m reward_model.outcome_training --data aclImdb/train --tokenizer texts.tiktoken --layers 1
 
 The same scalar head as the Bradley-Terry model's learns from labels instead of pairs: the score of a
-text is the log-odds that it is good. Without --base the trunk starts from random weights. It reads
-pieces of the texts, of --shortest tokens up to the context. RL takes the run folder as --reward-model
-or --judge, as it takes any other.
+text is the log-odds that it is good. It reads pieces of the texts, of --shortest tokens up to the
+context. RL takes the run folder as --reward-model or --judge, as it takes any other.
 """
 
 from __future__ import annotations
@@ -120,8 +119,7 @@ def train(
 ) -> list[dict[str, Any]]:
     """Minimise the cross-entropy in place and return one metrics row a step.
 
-    `log.total` steps of `config.batch_size` texts, one piece each, in epochs shuffled by the seed.
-    With a folder a resumable state is kept there.
+    `log.total` steps of `config.batch_size` texts, one piece each; with a folder they can be resumed.
     """
     optimizer = adamw(model, config.lr, weight_decay=config.weight_decay)
     state = TrainingState({"model": model, "optimizer": optimizer}, {})
@@ -157,10 +155,7 @@ def add_texts(
     longest: int,
     rng: random.Random,
 ) -> dict[str, Any]:
-    """Add the gradient of the loss of a piece of each text; returns the loss and the accuracy.
-
-    Of several ranks each reads pieces of its own.
-    """
+    """Add the gradient of the loss of a piece of each of this rank's texts; the loss and the accuracy."""
     batch, labels = piece_batch(texts, config.shortest, longest, rng)
     sums = {"loss": 0.0, "accuracy": 0.0}
     for rows in shard_chunks(batch.totals, config.micro_batch_size):

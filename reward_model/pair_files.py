@@ -62,10 +62,7 @@ def file_pairs(
 
 
 def check_file(config: PairFileFlags, tokenizer: Tokenizer, context: int) -> None:
-    """Refuse a file that does not fit, or lacks what the flags need, before a base is pre-trained.
-
-    It looks at every nth pair of a large file.
-    """
+    """Refuse a file that does not fit, or lacks what the flags need, by every nth pair of a large one."""
     records = read_preferences(Path(config.data), template=config.template).records
     require_strengths(records[:1], config)
     some = encode_pairs(records[:: len(records) // MOST_CHECKED + 1], tokenizer)

@@ -11,15 +11,13 @@
 Where it differs from the paper: the mean is over comparisons, not over prompts first
 (`--pair-weighting prompt` is the paper's); scores get mean 0 and deviation 1 on answers of the
 training pairs, where the paper gives the labellers' demonstrations mean 0.
-What is new next to language modelling: the last token's hidden state becomes one score instead of
-logits, and only the difference of two scores has a meaning.
 
     python -m reward_model.reward_model_training                       the reviews world, laptop size
     python -m reward_model.reward_model_training --data pairs.json --preset small
 
-A world's pairs are sampled from the pre-trained base model and labelled by the world's noisy
-annotator (world_pairs.py); a file brings its own (pair_files.py). The base model is pre-trained
-first when it is not there. Held-out prompts are those of the validation split.
+A world's pairs are sampled from the pre-trained base model and labelled by the world's noisy annotator
+(world_pairs.py); a file brings its own (pair_files.py). The base model is pre-trained first when it is
+not there. Held-out prompts are those of the validation split.
 """
 
 from __future__ import annotations
@@ -194,9 +192,8 @@ def train(
 ) -> list[dict[str, Any]]:
     """Minimise the Bradley-Terry loss, update `model` in place and return one metrics row a step.
 
-    `log.total` steps of `config.batch_size` prompts with all their pairs, in epochs shuffled by the
-    seed. Pass an `optimizer` to keep its state between calls; with a folder a resumable state is kept
-    there.
+    `log.total` steps of `config.batch_size` prompts with all their pairs. Pass an `optimizer` to keep
+    its state between calls; with a folder a resumable state is kept there.
     """
     groups = by_prompt(pairs)  # all comparisons of a prompt are one batch element
     optimizer = optimizer or adamw(
@@ -296,10 +293,7 @@ def memory_of(
     device: str = "cpu",
     ranks: int = 1,
 ) -> Forecast:
-    """The base stays beside the model in training; there are no logits, a score has one number.
-
-    Rows: the prompts of a step, each with its `responses`.
-    """
+    """The base stays beside the model in training; a score is one number. Rows: prompts x `responses`."""
     rank, micro = config.lora_rank, config.micro_batch_size
     rows, several = rows_of_pass(config.batch_size * responses, micro, ranks)
     phases = [
