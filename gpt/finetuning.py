@@ -3,8 +3,7 @@
     python -m gpt.finetuning                                  the reviews world's preferred answers
     python -m gpt.finetuning --data pairs.json --preset small
 
-Reads prompt + answer records; of preference pairs the chosen answers. Training starts from the
-pre-trained model of the same data and preset (--base for another). It is the simplest use of
+Reads prompt + answer records; of preference pairs the chosen answers. It is the simplest use of
 preference data, and the baseline that reinforcement learning has to beat.
 """
 
@@ -129,10 +128,7 @@ def train(
     folder: Path | None = None,
     texts: TextLog | None = None,
 ) -> list[dict[str, Any]]:
-    """Fine-tune `model` in place for `log.total` steps and return one metrics row a step.
-
-    `texts` are written down with each held-out loss.
-    """
+    """Fine-tune `model` in place for `log.total` steps and return one metrics row a step."""
     optimizer = adamw(model, config.lr, weight_decay=config.weight_decay)
     state = TrainingState({"model": model, "optimizer": optimizer}, {})
     if config.resume and folder is not None:

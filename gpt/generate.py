@@ -1,16 +1,14 @@
 """Sampling from a GPT: a preallocated KV cache, per-row stop at EOS, and the sampler's log-probs.
 
-Prompts are left-padded so that all rows write their next token into the same column. Each step's
-random numbers are drawn up front, one per row and step, and a token is found by inverting the
-cumulative distribution: a row's sample depends on its own numbers alone, so dropping finished rows
-from the batch changes nothing for the others.
+Prompts are left-padded so that all rows write their next token into the same column. Random numbers
+are drawn up front, one per row and step, and a token is found by inverting the cumulative
+distribution: a row's sample depends on its own numbers alone, whichever rows are dropped.
 
 What an environment writes into a response (`Turns`), such as a tool's answer, takes the place of what
-would have been drawn, token by token in the same loop: rows with an answer and rows without stay in one
-batch with one cache, and no text is ever encoded a second time.
+would have been drawn: rows with an answer and rows without stay in one batch with one cache, and no
+text is ever encoded a second time.
 
-There are two loops. `decode` drops finished rows and asks after every token whether any is left,
-which costs a CPU nothing; it is the plain one. Its twin for GPUs has a file of its own, which is
+`decode` is the plain loop, which asks after every token whether a row is left. Its twin for GPUs is
 loaded where it is used (gpt/decode_static.py).
 """
 
@@ -48,8 +46,8 @@ Reply = Callable[[Sequence[int]], Sequence[int] | None]
 class SamplingParams:
     """How tokens are drawn, shared by the sampler and the scorer (the same temperature in both).
 
-    RL rollouts use the full distribution (top_k=0, top_p=1, min_p=0): with truncated sampling the
-    behaviour policy is not the policy that the ratios and the KL describe.
+    RL rollouts use the full distribution (top_k=0, top_p=1, min_p=0): a truncated sampler is not the
+    policy that the ratios and the KL describe.
     """
 
     temperature: float = 1.0  # tau: logits are divided by it
@@ -88,8 +86,7 @@ class SamplingParams:
 class Generation:
     """Sampled responses. N rows, T = the longest response in the batch.
 
-    Tokens, mask and has_eos are on the CPU, where texts and batches are made of them: a GPU is asked
-    once. Log-probs are on the model's device.
+    Tokens, mask and has_eos are on the CPU, log-probs on the model's device.
     """
 
     response_tokens: Tensor  # (N, T) int64; what stands at padding means nothing
@@ -174,8 +171,8 @@ def where_passed(probs: Tensor, uniforms: Tensor) -> Tensor:
 def where_passed_in_blocks(probs: Tensor, uniforms: Tensor, block: int = 128) -> Tensor:
     """The twin of `where_passed` for GPUs: sums of whole blocks first, then one block token by token.
 
-    It reads the probabilities once, and forms no running sum over the vocabulary. Rounded otherwise:
-    a uniform at the edge between two tokens, one in millions, may fall to the other one.
+    It reads the probabilities once. Rounded otherwise: a uniform at the edge between two tokens, one
+    in millions, may fall to the other one.
     """
     N, V = probs.shape
     whole = V - V % block
@@ -409,9 +406,7 @@ def cut_at_eos(
 
 
 def chosen_decoding(params: SamplingParams, device: torch.device) -> Decoding:
-    """What "auto" means: GLASSBOX_DECODING if it is set, else eager.
-
-    Captured is for a card that has passed bench/gpu.py's comparison with eager; none has yet.
+    """What "auto" means: GLASSBOX_DECODING if it is set, else eager, until a card has passed bench/gpu.py.
 
     ValueError for a word that is none, and for a recording where there is no CUDA device.
     """
@@ -436,9 +431,8 @@ def is_compiled(model: nn.Module) -> bool:
 def as_sampled(model: GPT, merged: bool = False) -> GPT:
     """The model as the loops call it: not compiled, and its weights cast once instead of at every step.
 
-    Under autocast the linear layers are copied in autocast's dtype unless they have it already.
-    `merged`: adapters (gpt/lora.py) are added to copies of the weights that they lie beside, once
-    instead of at every step. Everything else is shared with `model`.
+    Under autocast the linear layers are copied in its dtype. `merged`: so are adapters (gpt/lora.py),
+    added to the weights that they lie beside. Everything else is shared with `model`.
     """
     if merged:
         from gpt.lora import adapters
@@ -482,14 +476,12 @@ def generate(
 ) -> Generation:
     """Sample `samples_per_prompt` responses for each prompt (token lists), rows of a prompt adjacent.
 
-    The prompts are read once and their cache rows repeated. A row stops at its first EOS. On a CPU,
-    once a third of the rows has stopped, they are dropped from the batch, so finished rows stop
-    costing time; on CUDA steps may be recorded and replayed (`chosen_decoding`). `generator` lives on
-    the CPU, so that a seed gives the same numbers on every device.
-    With a teacher each token is drawn from `mixed_logits` of both models; a share of 0 is the model
-    alone. Raises ValueError for an empty prompt or one that leaves no room for max_new_tokens.
-    With `params.replies` what the environment writes counts towards max_new_tokens, and the loop is the
-    eager one.
+    The prompts are read once and their cache rows repeated. A row stops at its first EOS, and is
+    dropped once a third of the rows has stopped; on CUDA steps may be recorded and replayed
+    (`chosen_decoding`). `generator` lives on the CPU, so that a seed gives the same numbers on every
+    device. With a teacher each token is drawn from `mixed_logits` of both models. What
+    `params.replies` write counts towards max_new_tokens, and the loop is the eager one. Raises
+    ValueError for an empty prompt or one that leaves no room for max_new_tokens.
     """
     models = _sampling_models(model, teacher, teacher_share, prompts, params.max_new_tokens)
     uniforms = torch.rand(

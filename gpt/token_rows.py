@@ -1,7 +1,6 @@
 """Texts token by token for the view in the report: rows of tokens.jsonl, and what writes a few of them.
 
-Kept are the same few texts each time, so that the view shows how a model's opinion of them changes.
-Scoring them draws no random number and touches no weight.
+They are the same few each time, so that the view shows how a model's opinion of them changes.
 """
 
 from __future__ import annotations
@@ -75,10 +74,7 @@ def token_rows(
 
 
 class TextLog:
-    """Writes how a model reads a few held-out texts into tokens.jsonl; rows after `start` are dropped.
-
-    `batch` are the texts, on any device. With a `teacher` its log-probs stand beside the student's.
-    """
+    """Writes how a model, beside a `teacher`, reads a few texts; drops rows after `start`."""
 
     def __init__(
         self,

@@ -3,9 +3,8 @@
     peak = the largest sum over the phases of a run (sampling, scoring, update, validation, test) of
            weights + gradients + optimizer + activations + logits + cache + libraries
 
-Nothing here runs a model or measures one: every number is a product of the model's shape and the
-batch's. docs/memory.md explains the parts and compares their sum with measured peaks. Bytes
-throughout; GB are 10^9 of them. Letters: V vocabulary, C context, D width, L layers, P = all weights.
+docs/memory.md explains the parts and compares their sum with measured peaks. Bytes throughout; GB are
+10^9 of them. Letters: V vocabulary, C context, D width, L layers, P = all weights.
 """
 
 from __future__ import annotations
@@ -108,8 +107,8 @@ def kept_activations(
 ) -> int:
     """What a forward pass keeps for its backward pass: rows x tokens x D x (64 L + 4) in float32.
 
-    The last 4 are the input of the final LayerNorm. With a checkpoint per block only the inputs of
-    the blocks are kept, 4 bytes each, and one block at a time is computed again.
+    The last 4 are the input of the final LayerNorm. With a checkpoint per block only the blocks'
+    inputs are kept, 4 bytes each, and one block at a time is computed again.
     """
     block = kept_by_block(bfloat16)
     blocks = FLOAT * config.n_layer + block if checkpoint else block * config.n_layer
@@ -244,8 +243,8 @@ class Forecast:
         """Forward and backward passes.
 
         The fullest moment is the turn from forward to backward: everything is kept, and gradients of
-        earlier passes are there. With one pass a step there are none but the head's, and the other
-        candidate is the end of the backward pass: all gradients, no activations.
+        earlier passes are there. With one pass a step the other candidate is the end: all gradients,
+        no activations.
         """
         kept = sum(
             kept_activations(

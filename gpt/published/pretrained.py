@@ -74,10 +74,9 @@ ARCHITECTURE: dict[str, tuple[Any, ...]] = {
 def load_gpt2(name_or_folder: str | Path, *, device: torch.device | str = "cpu") -> GPT:
     """A GPT-2 from a folder in Hugging Face layout, or one of the hub by its name.
 
-    Names: gpt2, gpt2-medium, gpt2-large, gpt2-xl and hf://OWNER/NAME (`hub_folder` finds or fetches
-    them). Anything else, and every Path, is a folder. Weights become float32; the model comes back
-    in eval mode with dropout 0, whatever the config's dropout was. Raises UserError, in one
-    sentence, for files that are missing, damaged or not exactly this architecture.
+    Names: gpt2, gpt2-medium, gpt2-large, gpt2-xl and hf://OWNER/NAME; anything else, and every Path,
+    is a folder. Weights become float32; the model comes back in eval mode with dropout 0. Raises
+    UserError for files that are missing, damaged or not exactly this architecture.
     """
     repo = hub_repo(name_or_folder) if isinstance(name_or_folder, str) else None
     folder = hub_folder(repo) if repo else expanded(Path(name_or_folder))
@@ -117,8 +116,7 @@ def save_gpt2(
 ) -> None:
     """Write config.json and model.safetensors as transformers 5 does, in float32 and atomically.
 
-    `transformers.AutoModelForCausalLM.from_pretrained(folder)` and `load_gpt2(folder)` open them; with
-    a score transformers' AutoModelForSequenceClassification does. The tokenizer's files go with them.
+    transformers' AutoModelForCausalLM opens them, with a score AutoModelForSequenceClassification.
     """
     folder = expanded(Path(folder))
     tensors = {} if score is None else {"score.weight": score}
@@ -244,9 +242,9 @@ def hub_config(config: GPTConfig) -> dict[str, Any]:
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors in our names and layout, whatever they are; masks are left out, and the tied head.
+    """The tensors behind `find_weights` in our names and layout, without masks and the tied head.
 
-    path: what `find_weights` returns. UserError for a head of its own.
+    UserError for a head of its own.
     """
     tensors = {}
     with ExitStack() as stack:
@@ -357,10 +355,9 @@ def hub_repo(name: str) -> str | None:
 def hub_folder(repo: str) -> Path:
     """The folder with config.json and the weights of OWNER/NAME in the hub's cache.
 
-    What the cache holds is used without a look at the network. Else huggingface_hub downloads it;
-    its settings hold: HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_ENDPOINT (a mirror), HF_TOKEN. A
-    file whose sha256 is pinned above must have it, wherever it came from. Raises UserError, one
-    sentence with a way out, if there is no such file.
+    What the cache holds is used without a look at the network; else huggingface_hub downloads it, by
+    its settings (HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN, ...). A file whose sha256 is pinned
+    must have it. Raises UserError, one sentence with a way out, if there is no such file.
     """
     try:
         folder = cached_folder(repo) or model_folder(partial(download, repo))
@@ -403,8 +400,7 @@ def cached_file(repo: str, revision: str, name: str) -> str | None:
 def download(repo: str, name: str) -> str | None:
     """Fetch a file into the hub's cache; its path there, or None if the model has no such file.
 
-    The hub has HUB_TIMEOUT to answer at all: hf_hub_download alone repeats its question for 23
-    seconds on a machine without network.
+    hf_hub_download alone repeats its question for 23 seconds on a machine without network.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.errors import EntryNotFoundError
