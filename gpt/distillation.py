@@ -46,7 +46,14 @@ from gpt.log_probs import (
 )
 from gpt.lora import fit_for_training, save_adapter
 from gpt.memory.announce import announce, longest_prompt
-from gpt.memory.forecast import FULL_KL_CHUNKS, Forecast, Model, Phase, rows_of_pass
+from gpt.memory.forecast import (
+    FULL_KL_CHUNKS,
+    Forecast,
+    Model,
+    Phase,
+    rows_of_pass,
+    stage_forecast,
+)
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags, head_product
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.token_rows import RecordedFlags, TextLog, open_texts
@@ -454,7 +461,7 @@ def memory_of(
     ranks: int = 1,
 ) -> Forecast:
     """A student, its start and a teacher, who writes the text or reads the student's."""
-    rank, bfloat16 = config.lora_rank, config.precision == "bfloat16"
+    rank = config.lora_rank
     tokens = min(prompt_tokens + config.max_new_tokens, shape.context)
     rows, several = rows_of_pass(config.batch_size, config.micro_batch_size, ranks)
     author = shape if config.author == "student" else teacher
@@ -472,17 +479,12 @@ def memory_of(
         for name, (prompts, model, finished) in sampled.items()
         if prompts
     ]
-    return Forecast(
-        (
-            Model("student", shape, trained=True, lora_rank=rank),
-            Model("start", shape, lora_rank=rank, shares=rank > 0),
-            Model("teacher", teacher, narrow=bfloat16),
-        ),
-        (update, *answers),
-        bfloat16=bfloat16,
-        checkpoint=config.checkpoint_blocks,
-        device=device,
+    models = (
+        Model("student", shape, trained=True, lora_rank=rank),
+        Model("start", shape, lora_rank=rank, shares=rank > 0),
+        Model("teacher", teacher, narrow=config.precision == "bfloat16"),
     )
+    return stage_forecast(config, models, (update, *answers), device)
 
 
 def teacher_texts(

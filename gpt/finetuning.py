@@ -31,7 +31,7 @@ from gpt.fit import AnswerFileFlags, check_fit
 from gpt.generate import SamplingParams, generate
 from gpt.lora import fit_for_training, save_adapter
 from gpt.memory.announce import announce
-from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
+from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass, stage_forecast
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags
 from gpt.pretraining import held_out_loss, language_model_loss
 from gpt.published.pretrained import load_with_tokenizer
@@ -269,17 +269,10 @@ def memory_of(
     """As pre-training, on prompts with answers of up to `scored` tokens; some are answered at the end."""
     rows, several = rows_of_pass(config.batch_size, config.micro_batch_size, ranks)
     update = Phase("update", "update", (shape,), rows, tokens, scored, 2, accumulates=several)
-    return Forecast(
-        (Model("model", shape, trained=True, lora_rank=config.lora_rank),),
-        (
-            update,
-            replace(update, name="evaluation", does="scoring"),
-            Phase("samples", "sampling", (shape,), SHOWN, tokens, finished=True),
-        ),
-        bfloat16=config.precision == "bfloat16",
-        checkpoint=config.checkpoint_blocks,
-        device=device,
-    )
+    evaluation = replace(update, name="evaluation", does="scoring")
+    samples = Phase("samples", "sampling", (shape,), SHOWN, tokens, finished=True)
+    model = Model("model", shape, trained=True, lora_rank=config.lora_rank)
+    return stage_forecast(config, [model], (update, evaluation, samples), device)
 
 
 def answer_some(

@@ -28,9 +28,10 @@ from data.names import Data, default_folder
 from gpt.checkpoint import best_step, load_gpt, save_gpt
 from gpt.corpus import Corpus, TextCorpus, open_corpus
 from gpt.fit import FileFlags
+from gpt.generate import evaluation_mode
 from gpt.log_probs import token_log_probs
 from gpt.memory.announce import announce
-from gpt.memory.forecast import Forecast, Model, Phase
+from gpt.memory.forecast import Forecast, Model, Phase, stage_forecast
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags, preset_config
 from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
@@ -163,14 +164,12 @@ def add_text_gradient(
 @torch.no_grad()
 def held_out_loss(model: GPT, batches: Sequence[ResponseBatch]) -> float:
     """Nats per token over all batches together, dropout off."""
-    was_training = model.training
-    model.eval()
     nats = tokens = 0.0
-    for batch in shard(batches):
-        batch = batch.to(model.device)
-        nats -= float(token_log_probs(model, batch).sum())
-        tokens += float(batch.response_mask.sum())
-    model.train(was_training)
+    with evaluation_mode([model]):
+        for batch in shard(batches):
+            batch = batch.to(model.device)
+            nats -= float(token_log_probs(model, batch).sum())
+            tokens += float(batch.response_mask.sum())
     both = all_reduce_sum({"nats": nats, "tokens": tokens})
     return both["nats"] / max(both["tokens"], 1)
 
@@ -276,13 +275,9 @@ def memory_of(
     rows, tokens = math.ceil(config.batch_size / ranks), tokens or shape.context
     several = config.accumulation > 1
     update = Phase("update", "update", (shape,), rows, tokens, tokens, 2, accumulates=several)
-    return Forecast(
-        (Model("model", shape, trained=True),),
-        (update, replace(update, name="evaluation", does="scoring")),
-        bfloat16=config.precision == "bfloat16",
-        checkpoint=config.checkpoint_blocks,
-        device=device,
-    )
+    evaluation = replace(update, name="evaluation", does="scoring")
+    model = Model("model", shape, trained=True)
+    return stage_forecast(config, [model], (update, evaluation), device)
 
 
 def main(config: PretrainingConfig) -> Path:

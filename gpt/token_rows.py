@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, response_spans
+from gpt.generate import evaluation_mode
 from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -86,12 +87,8 @@ class TextLog:
         dtype: str = "float32",
         teacher: GPT | None = None,
     ) -> None:
-        self.path, self.tokenizer, self.dtype, self.teacher = (
-            folder / TOKENS,
-            tokenizer,
-            dtype,
-            teacher,
-        )
+        self.path, self.tokenizer = folder / TOKENS, tokenizer
+        self.dtype, self.teacher = dtype, teacher
         self.batch = shortened(batch, WINDOW)
         rows = zip(self.batch.tokens.tolist(), self.batch.prompt_lengths.tolist(), strict=True)
         self.prompts = [tokenizer.decode(tokens[:length]) for tokens, length in rows]
@@ -100,17 +97,14 @@ class TextLog:
     @torch.no_grad()
     def write(self, model: GPT, step: int) -> None:
         """Append what `model` thinks of each token of the texts; dropout off."""
-        was_training = model.training
-        model.eval()
         batch = self.batch.to(model.device)
-        with precision(model.device, self.dtype):
+        with evaluation_mode([model]), precision(model.device, self.dtype):
             scores = token_scores(model, batch)
             values = {"surprise": -scores.log_probs, "entropy": scores.entropy}
             if self.teacher is not None:
                 log_p = token_scores(self.teacher, batch).log_probs
                 gap = log_p - scores.log_probs
                 values = {"gap": gap, "log_p": log_p, "log_q": scores.log_probs} | values
-        model.train(was_training)
         mean = (values["surprise"].sum(1) / batch.lengths.clamp(min=1)).tolist()
         notes = {"nats per token": mean}
         rows = token_rows(

@@ -25,7 +25,7 @@ from data.names import data_name
 from data.splits import split_of
 from gpt.checkpoint import load_policy
 from gpt.memory.announce import announce
-from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
+from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass, stage_forecast
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_flags import OptimizerFlags, TrainingFlags
@@ -214,15 +214,12 @@ def report_lengths(context: int) -> list[int]:
 def memory_of(config: OutcomeConfig, shape: GPTConfig, device: str, ranks: int) -> Forecast:
     """The trunk stays beside the model in training; there are no logits, a score has one number."""
     rows, several = rows_of_pass(config.batch_size, config.micro_batch_size, ranks)
-    return Forecast(
-        (Model("base", shape), Model("reward model", shape, trained=True)),
-        (
-            Phase("update", "update", (shape,), rows, shape.context, accumulates=several),
-            Phase("report", "scoring", (shape,), 64, shape.context),
-        ),
-        bfloat16=config.precision == "bfloat16",
-        device=device,
+    models = Model("base", shape), Model("reward model", shape, trained=True)
+    phases = (
+        Phase("update", "update", (shape,), rows, shape.context, accumulates=several),
+        Phase("report", "scoring", (shape,), 64, shape.context),
     )
+    return stage_forecast(config, models, phases, device)
 
 
 def main(config: OutcomeConfig) -> Path:

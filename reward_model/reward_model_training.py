@@ -38,8 +38,8 @@ from gpt import pretraining
 from gpt.checkpoint import load_policy
 from gpt.lora import fit_for_training
 from gpt.memory.announce import announce
-from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
-from gpt.model import GPT, GPTConfig, Preset, PresetFlags, preset_config
+from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass, stage_forecast
+from gpt.model import GPTConfig, Preset, PresetFlags, preset_config
 from gpt.pretraining import PretrainingConfig
 from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import run_command
@@ -303,26 +303,11 @@ def memory_of(
     if has_annotator(config.data):
         sampled = math.ceil(SAMPLED_TOGETHER / ranks)
         phases.append(Phase("pairs", "sampling", (shape,), sampled, tokens, finished=True))
-    return Forecast(
-        (
-            Model("base", shape, lora_rank=rank),
-            Model("reward model", shape, trained=True, lora_rank=rank, shares=rank > 0),
-        ),
-        tuple(phases),
-        bfloat16=config.precision == "bfloat16",
-        checkpoint=config.checkpoint_blocks,
-        device=device,
+    models = (
+        Model("base", shape, lora_rank=rank),
+        Model("reward model", shape, trained=True, lora_rank=rank, shares=rank > 0),
     )
-
-
-def announce_memory(config: RewardModelConfig, base: GPT, tokens: int, responses: int) -> None:
-    """Print what training needs; UserError if the base's device has less."""
-    shape, device = base.config, base.device
-    announce(
-        config,
-        lambda other: memory_of(other, shape, tokens, responses, device.type, world()),
-        device,
-    )
+    return stage_forecast(config, models, phases, device)
 
 
 def main(config: RewardModelConfig) -> Path:
@@ -338,13 +323,15 @@ def main(config: RewardModelConfig) -> Path:
     folder = config.out or default_folder("reward_model", config.data, config.preset)
     if made:
         longest = min(config.max_prompt_tokens + config.max_response_tokens, policy.config.context)
-        announce_memory(config, policy, longest, config.responses_per_prompt)
+        answers = config.responses_per_prompt
     else:  # too few pairs are refused before an earlier run is moved aside
         pairs, held_out = file_pairs(config, tokenizer, policy.config.context)
         longest = max(len(p.prompt) + max(len(p.chosen), len(p.rejected)) for p in pairs)
         groups = by_prompt(pairs)
         different = [{tuple(s) for p in group for s in (p.chosen, p.rejected)} for group in groups]
-        announce_memory(config, policy, longest, max(map(len, different)))
+        answers = max(map(len, different))
+    how = policy.config, longest, answers, device.type, world()
+    announce(config, lambda other: memory_of(other, *how), device)
     folder = open_run(folder, config, resume=config.resume)
     open_page(folder, "reward_model", config)
     if config.resume:

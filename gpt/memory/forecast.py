@@ -10,12 +10,14 @@ docs/memory.md explains the parts and compares their sum with measured peaks. By
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 from gpt.log_probs import CHUNK_ELEMENTS
 from gpt.model import GPTConfig
+from harness.command_flags import TrainingFlags
 
 FLOAT = 4  # bytes of a float32
 FULL_KL_CHUNKS = 8  # of a divergence over the vocabulary: two models' logits, and what it keeps
@@ -263,3 +265,16 @@ class Forecast:
         before = trained if phase.accumulates else min(head, trained)
         parts = Parts(weights=casts, gradients=before, activations=kept, logits=logits)
         return parts if phase.accumulates or parts.sum >= trained else Parts(gradients=trained)
+
+
+def stage_forecast(
+    config: TrainingFlags, models: Sequence[Model], phases: Sequence[Phase], device: str
+) -> Forecast:
+    """The forecast of a run that holds these models and does this, by its flags."""
+    return Forecast(
+        tuple(models),
+        tuple(phases),
+        bfloat16=config.precision == "bfloat16",
+        checkpoint=bool(vars(config).get("checkpoint_blocks")),
+        device=device,
+    )
