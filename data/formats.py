@@ -71,7 +71,6 @@ class Format:
         return self.answered(row)
 
     def read_question(self, row: Row) -> tuple[str, str | None]:
-        """A prompt and its ground truth, None where the row has none."""
         if self.question is not None:
             return self.question(row)
         return self.read_answered(row).prompt, None

@@ -27,7 +27,6 @@ def split_of(key: str) -> Split:
 
 
 def pick(rng: random.Random, choices: Sequence[Item]) -> Item:
-    """Return one element of `choices`, uniformly."""
     return choices[int(rng.random() * len(choices))]
 
 

@@ -34,8 +34,6 @@ HEADINGS: dict[Role, str] = {
 
 
 class Turn(NamedTuple):
-    """One message of a conversation."""
-
     role: Role
     text: str
 

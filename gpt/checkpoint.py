@@ -41,7 +41,6 @@ def save_gpt(path: Path, model: GPT, tokenizer: Tokenizer) -> None:
 def best_step(
     metric: str | None, folder: Path, model: GPT, tokenizer: Tokenizer, every: int
 ) -> BestStep | None:
-    """What keeps a run's best model in its best/; None without a metric."""
     save = partial(save_gpt, model=model, tokenizer=tokenizer)
     return BestStep(metric, folder / BEST, save, every) if metric else None
 

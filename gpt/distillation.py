@@ -506,7 +506,6 @@ def teacher_texts(
 
 
 def open_log(config: DistillationConfig, folder: Path, done: int) -> MetricLog:
-    """The run's metrics.jsonl, which also prints."""
     return MetricLog(
         config.steps,
         path=folder / "metrics.jsonl",

@@ -54,7 +54,6 @@ class Limits:
         return list(answer[: self.room(len(prompt))])
 
     def share(self, lengths: Lengths) -> float:
-        """Of the rows that fit."""
         return sum(self.reason(*row) is None for row in lengths) / max(len(lengths), 1)
 
 

@@ -218,7 +218,6 @@ class Attention(nn.Module):
         return F.dropout(self.c_proj(merged), self.dropout, self.training)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """The kernel for this case; (N, H, S, d)."""
         one, exact = query.shape[2] == 1, query.dtype in (torch.float32, torch.float64)
         added = mask is not None and mask.dtype != torch.bool  # to the scores: see `GPT.decode`
         if one and exact and query.device.type == "cpu" and not self.training and not added:

@@ -124,7 +124,6 @@ class PretrainingConfig(PresetFlags, FileFlags, OptimizerFlags, CheckpointFlags,
 
     @property
     def stop_after(self) -> int:
-        """`patience`, or its default."""
         if self.patience is not None:
             return self.patience
         return 0 if self.data in WORLDS else 5

@@ -170,7 +170,6 @@ def count_pieces(texts: Iterable[str]) -> Counter[Piece]:
 
 
 def count_pairs(pieces: Counter[Piece]) -> Counter[Pair]:
-    """Count neighbouring tokens over all pieces."""
     pairs: Counter[Pair] = Counter()
     for piece, count in pieces.items():
         for pair in zip(piece, piece[1:], strict=False):
@@ -193,7 +192,6 @@ def merge(piece: Piece, pair: Pair) -> Piece:
 
 
 def main(config: TokenizerTrainingConfig) -> None:
-    """Train and write the rank file."""
     if config.out.suffix != SUFFIX:
         raise UserError(f"--out {config.out}: give a file that ends in {SUFFIX}")
     if config.data != "worlds" and config.out.resolve() == RANKS_FILE:

@@ -33,7 +33,6 @@ class Report:
     lengths: Tensor  # (2K,) response tokens
 
     def text(self) -> str:
-        """The report in a few lines."""
         n = self.numbers
         lines = [
             f"held-out accuracy {_with_interval(n['accuracy'], n['accuracy_interval'])} on "

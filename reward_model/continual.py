@@ -165,7 +165,6 @@ class ContinualRewardModel:
         return {"model": changing_state(self.model), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
         load_changing_state(self.model, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
 

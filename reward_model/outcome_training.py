@@ -207,7 +207,6 @@ def open_trunk(config: OutcomeConfig, device: torch.device) -> tuple[GPT, Tokeni
 
 
 def report_lengths(context: int) -> list[int]:
-    """The whole context, a quarter and an eighth of it."""
     return [context // 8, context // 4, context]
 
 

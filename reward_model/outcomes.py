@@ -62,7 +62,6 @@ def piece_batch(
 
 
 def beginnings(texts: Sequence[LabelledTokens], length: int) -> ResponseBatch:
-    """The first `length` tokens of each text."""
     return collate_documents([text.tokens[:length] for text in texts])
 
 
@@ -136,7 +135,6 @@ def ngram_accuracy(
 
 
 def report_text(report: dict[str, Any]) -> str:
-    """The report in a line for each length."""
     lines = []
     for length, n in report.items():
         low, high = n["accuracy_interval"]

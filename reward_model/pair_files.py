@@ -111,10 +111,8 @@ class SamePairs:
         self.digest = hashlib.sha256(repr(tokens).encode()).hexdigest()
 
     def state_dict(self) -> dict[str, str]:
-        """Their hash."""
         return {"sha256": self.digest}
 
     def load_state_dict(self, state: Mapping[str, str]) -> None:
-        """ValueError for those of other pairs."""
         if state != self.state_dict():
             raise ValueError(f"{PAIR_FILES[0]} holds other pairs than it was trained on")

@@ -145,7 +145,6 @@ class Parts(NamedTuple):
 
     @property
     def sum(self) -> int:
-        """All of them."""
         return sum(self)
 
 
@@ -183,7 +182,6 @@ class Forecast:
 
     @cached_property
     def parts(self) -> dict[str, Parts]:
-        """The parts of every phase."""
         return {phase.name: self._parts_of(phase) for phase in self.phases}
 
     @property
@@ -193,7 +191,6 @@ class Forecast:
 
     @property
     def peak(self) -> int:
-        """Bytes."""
         return self.parts[self.at].sum
 
     def _parts_of(self, phase: Phase) -> Parts:

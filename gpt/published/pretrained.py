@@ -15,7 +15,7 @@ The c_proj of attention is square, so a forgotten transpose passes every check o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -82,11 +82,11 @@ def load_gpt2(name_or_folder: str | Path, *, device: torch.device | str = "cpu")
     folder = hub_folder(repo) if repo else expanded(Path(name_or_folder))
     weights = find_weights(folder)
     config = read_config(folder / CONFIG_FILE)
-    check_sizes(config, weights)
+    tensors = read_weights(weights, config)
     with torch.device("meta"):  # shapes only: the tensors of the files take their places
         model = GPT(config)
     remedy = "pass a folder whose two files belong together"
-    load_strictly(model, read_weights(weights), weights, remedy)
+    load_strictly(model, tensors, weights, remedy)
     return model.to(device).eval()
 
 
@@ -241,15 +241,16 @@ def hub_config(config: GPTConfig) -> dict[str, Any]:
     }
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
+def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
     """The tensors behind `find_weights` in our names and layout, without masks and the tied head.
 
-    UserError for a head of its own.
+    UserError for other sizes and for a head of its own.
     """
     tensors = {}
     with ExitStack() as stack:
         files = open_files(path, stack)
-        prefix = prefix_of(files)
+        prefix = PREFIX if any(name.startswith(PREFIX) for name in files) else ""
+        check_sizes(config, files, prefix, path)
         for name, file in files.items():
             if name != HEAD and not MASK.fullmatch(name):
                 own = (
@@ -265,18 +266,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def prefix_of(files: Iterable[str]) -> str:
-    """What stands before the names of the tensors in a file."""
-    return PREFIX if any(name.startswith(PREFIX) for name in files) else ""
-
-
-def check_sizes(config: GPTConfig, path: Path) -> None:
+def check_sizes(config: GPTConfig, files: Mapping[str, Any], prefix: str, path: Path) -> None:
     """UserError unless the files hold a GPT-2 of these sizes: wrong ones could ask for any memory."""
-    with ExitStack() as stack:
-        files = open_files(path, stack)
-        prefix = prefix_of(files)
-        tables = [n for n in files if n in (f"{prefix}wte.weight", f"{prefix}wpe.weight")]
-        shapes = dict.fromkeys(files, ()) | {n: files[n].get_slice(n).get_shape() for n in tables}
+    tables = [name for name in files if name in (f"{prefix}wte.weight", f"{prefix}wpe.weight")]
+    shapes = dict.fromkeys(files, ()) | {n: files[n].get_slice(n).get_shape() for n in tables}
     for ours, size in stored_sizes(shapes, prefix).items():
         if vars(config)[ours] != size:
             raise UserError(
@@ -451,7 +444,6 @@ def what_failed(repo: str, error: Exception) -> str:
 
 
 def by_hand(repo: str) -> str:
-    """What to do when the files cannot be had from here."""
     return (
         f"fetch {CONFIG_FILE} and {MODEL_FILE} of {page(repo)} elsewhere into one folder and pass "
         "it with --weights FOLDER"
