@@ -54,8 +54,6 @@ def read_labelled(
     Raises DataError for a source that is unreadable, breaks its format or holds nothing to use.
     """
     path = Path(path)
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit is {limit}; give at least 1, or None for the whole source")
     seen, known = set[str](), set(known)
     records: list[LabelledText] = []
     dropped: Counter[str] = Counter()

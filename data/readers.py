@@ -233,8 +233,6 @@ def _read(
     template: bool,
 ) -> ReadResult[Record]:
     """Convert the rows of a file; the module's docstring says what stops and what is counted."""
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit is {limit}; give at least 1, or None for the whole file")
     records: list[Record] = []
     dropped: Counter[str] = Counter()
     kind = None

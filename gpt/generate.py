@@ -71,10 +71,6 @@ class SamplingParams:
             )
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens={self.max_new_tokens} must be at least 1")
-        if self.decoding not in get_args(Decoding):
-            raise ValueError(
-                f"decoding={self.decoding!r} must be one of {', '.join(get_args(Decoding))}"
-            )
 
     @property
     def truncates(self) -> bool:

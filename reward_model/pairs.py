@@ -124,12 +124,6 @@ class PairSampling:
     borrowed: int = 0  # of the K, written for other prompts
     repeated: int = 0  # of the K, own answers that say their last sentence again
 
-    def __post_init__(self) -> None:
-        if self.responses_per_prompt < 2:
-            raise ValueError(
-                f"responses_per_prompt={self.responses_per_prompt}: a comparison needs at least 2"
-            )
-
     @property
     def sampled(self) -> int:
         """Responses that are sampled for each prompt."""
