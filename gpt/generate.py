@@ -46,14 +46,13 @@ Reply = Callable[[Sequence[int]], Sequence[int] | None]
 class SamplingParams:
     """How tokens are drawn, shared by the sampler and the scorer (the same temperature in both).
 
-    RL rollouts use the full distribution (top_k=0, top_p=1, min_p=0): a truncated sampler is not the
+    RL rollouts use the full distribution (top_k=0, top_p=1): a truncated sampler is not the
     policy that the ratios and the KL describe.
     """
 
     temperature: float = 1.0  # tau: logits are divided by it
     top_k: int = 0  # keep the k most likely tokens; 0 = all
     top_p: float = 1.0  # keep the smallest set with at least this probability (arXiv:1904.09751)
-    min_p: float = 0.0  # keep tokens at least this likely relative to the likeliest
     greedy: bool = False
     max_new_tokens: int = 64
     decoding: Decoding = "auto"  # how the loop runs, never what it draws: see `chosen_decoding`
@@ -64,10 +63,9 @@ class SamplingParams:
             raise ValueError(
                 f"temperature={self.temperature} must be above 0; use greedy=True for the likeliest"
             )
-        if not (0 < self.top_p <= 1 and 0 <= self.min_p <= 1 and self.top_k >= 0):
+        if not (0 < self.top_p <= 1 and self.top_k >= 0):
             raise ValueError(
-                f"top_k={self.top_k}, top_p={self.top_p}, min_p={self.min_p}: use top_k >= 0, "
-                "top_p in (0, 1] and min_p in [0, 1]"
+                f"top_k={self.top_k}, top_p={self.top_p}: use top_k >= 0 and top_p in (0, 1]"
             )
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens={self.max_new_tokens} must be at least 1")
@@ -75,7 +73,7 @@ class SamplingParams:
     @property
     def truncates(self) -> bool:
         """True if some tokens can never be drawn, so that the sampler is not the policy."""
-        return self.greedy or self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+        return self.greedy or self.top_k > 0 or self.top_p < 1
 
 
 @dataclass(frozen=True)
@@ -139,13 +137,10 @@ class Turns:
 
 
 def truncate_logits(logits: Tensor, params: SamplingParams) -> Tensor:
-    """Set the logits of tokens that top-k, top-p or min-p exclude to -inf. (N, V) -> (N, V)."""
+    """Set the logits of tokens that top-k or top-p exclude to -inf. (N, V) -> (N, V)."""
     if params.top_k > 0:
         kth = logits.topk(min(params.top_k, logits.shape[-1])).values[:, -1:]
         logits = logits.masked_fill(logits < kth, float("-inf"))
-    if params.min_p > 0:
-        floor = logits.softmax(-1).amax(-1, keepdim=True) * params.min_p
-        logits = logits.masked_fill(logits.softmax(-1) < floor, float("-inf"))
     if params.top_p < 1:
         ordered, order = logits.sort(descending=True)
         probs = ordered.softmax(-1)

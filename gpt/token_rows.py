@@ -6,7 +6,7 @@ They are the same few each time, so that the view shows how a model's opinion of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -138,11 +138,5 @@ def open_texts(
 
 def shortened(batch: ResponseBatch, count: int) -> ResponseBatch:
     """The same rows, of each response the first `count` tokens."""
-    kept = torch.arange(batch.response_mask.shape[1], device=batch.response_mask.device) < count
-    return ResponseBatch(
-        batch.tokens,
-        batch.prompt_lengths,
-        batch.response_tokens[:, :count],
-        (batch.response_mask & kept)[:, :count],
-        batch.has_eos,
-    )
+    tokens, mask = batch.response_tokens[:, :count], batch.response_mask[:, :count]
+    return replace(batch, response_tokens=tokens, response_mask=mask)

@@ -77,7 +77,6 @@ CASES = {
     "greedy": replace(PLAIN, greedy=True),
     "top-k": replace(PLAIN, top_k=3),
     "top-p": replace(PLAIN, top_p=0.8),
-    "min-p": replace(PLAIN, min_p=0.2),
     "one token": replace(PLAIN, max_new_tokens=1),
     "up to a look": replace(PLAIN, max_new_tokens=16),
 }
