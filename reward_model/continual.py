@@ -213,12 +213,10 @@ class ContinualRewardModel:
         self, policy: GPT, config: RewardModelConfig, name: str, count: int, responses: int
     ) -> list[TokenPair]:
         """Pairs of the policy's responses, as the first ones of the reward model were made."""
-        params = SamplingParams(max_new_tokens=config.max_response_tokens)
-        wide = dataclasses.replace(params, temperature=config.wide_temperature)
         how = PairSampling(
-            params,
+            SamplingParams(max_new_tokens=config.max_response_tokens),
             responses,
-            wide_params=wide if responses > 2 and config.wide_temperature != 1 else None,
+            config.wide_temperature if responses > 2 else 1.0,
             batch_size=max(256 // responses, 1),
         )
         batches = sample_pairs(

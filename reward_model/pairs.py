@@ -113,13 +113,13 @@ MOST_FRUITLESS = 500  # prompts in a row without two different answers: a policy
 class PairSampling:
     """How pairs are made: K responses to a prompt, every two of them compared.
 
-    With `wide_params`, for example hotter, the second half of the K is drawn: RL takes the policy to
-    text that it hardly writes yet, and a reward model is only reliable on what was compared.
+    Half of the K may be hotter: RL takes the policy to text that it hardly writes yet, and a reward
+    model is only reliable on the kind of text that was compared.
     """
 
     params: SamplingParams
     responses_per_prompt: int = 2  # K
-    wide_params: SamplingParams | None = None
+    wide_temperature: float = 1.0  # of the second half of them; the others have that of `params`
     batch_size: int = 256  # prompts that are answered at once
     borrowed: int = 0  # of the K, written for other prompts
     repeated: int = 0  # of the K, own answers that say their last sentence again
@@ -184,12 +184,13 @@ def _answers(
     how: PairSampling,
     generator: torch.Generator,
 ) -> list[list[Answer]]:
-    """Each prompt's own answers; the second half drawn with `wide_params` where they are given."""
+    """Each prompt's own answers; the second half at `wide_temperature`."""
     K = how.sampled
-    wide = K // 2 if how.wide_params is not None else 0
+    wide = 0 if how.wide_temperature == 1 else K // 2
+    wider = replace(how.params, temperature=how.wide_temperature)
     groups: list[list[Answer]] = [[] for _ in prompts]
-    for count, sampling in ((K - wide, how.params), (wide, how.wide_params)):
-        if count == 0 or sampling is None:
+    for count, sampling in ((K - wide, how.params), (wide, wider)):
+        if count == 0:
             continue
         sampled = generate(
             policy,

@@ -133,12 +133,10 @@ def world_pairs(
     """
     world = WORLDS[config.data]
     log = MetricLog(count, show=("seconds",), every=max(count // 4, 1), title=f"{split} pairs")
-    params = SamplingParams(max_new_tokens=config.max_response_tokens)
-    wide = dataclasses.replace(params, temperature=wide_temperature)
     how = PairSampling(
-        params,
+        SamplingParams(max_new_tokens=config.max_response_tokens),
         responses_per_prompt,
-        wide_params=None if wide_temperature == 1 else wide,
+        wide_temperature,
         batch_size=max(SAMPLED_TOGETHER // responses_per_prompt, 1),
         borrowed=config.borrowed_responses if made else 0,
         repeated=config.repeated_responses if made else 0,
