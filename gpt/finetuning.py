@@ -234,30 +234,6 @@ def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT,
     return load_policy(base, device)
 
 
-@torch.no_grad()
-def sample_rows(
-    model: GPT, tokenizer: Tokenizer, examples: Sequence[Example], max_new_tokens: int, seed: int
-) -> list[dict[str, str]]:
-    """What the model answers to some prompts, beside the answer in the data."""
-    if not examples:
-        return []
-    sampled = generate(
-        model,
-        [prompt for prompt, _ in examples],
-        SamplingParams(max_new_tokens=max_new_tokens),
-        make_generator(seed, "samples"),
-        eos_id=tokenizer.eos_id,
-    )
-    return [
-        {
-            "prompt": tokenizer.decode(prompt),
-            "response": tokenizer.decode(tokens),
-            "data": tokenizer.decode(response),
-        }
-        for (prompt, response), tokens in zip(examples, sampled.token_lists(), strict=True)
-    ]
-
-
 def memory_of(
     config: FinetuningConfig,
     shape: GPTConfig,
@@ -282,13 +258,25 @@ def answer_some(
     held_out: Sequence[Example],
     path: Path,
 ) -> None:
-    """Let the model answer a few held-out prompts, into a file of their own."""
+    """Write down what the model answers to a few held-out prompts, beside the answers in the data."""
     shown = random.Random(config.seed).sample(held_out, min(SHOWN, len(held_out)))
-    longest = max((len(prompt) for prompt, _ in shown), default=0)
-    room = min(config.max_response_tokens, model.config.context - longest)
+    prompts, answers = [prompt for prompt, _ in shown], list[list[int]]()
+    if shown:
+        room = min(config.max_response_tokens, model.config.context - max(map(len, prompts)))
+        params, generator = (
+            SamplingParams(max_new_tokens=room),
+            make_generator(config.seed, "samples"),
+        )
+        with precision(model.device, config.precision):
+            sampled = generate(model, prompts, params, generator, eos_id=tokenizer.eos_id)
+        answers = sampled.token_lists()
+    columns = {"prompt": prompts, "response": answers, "data": [answer for _, answer in shown]}
+    rows = [
+        {name: tokenizer.decode(column[i]) for name, column in columns.items()}
+        for i in range(len(shown))
+    ]
     on_main(lambda: path.unlink(missing_ok=True))  # of a run that was ended here
-    with precision(model.device, config.precision):
-        append_jsonl(path, sample_rows(model, tokenizer, shown, room, config.seed))
+    append_jsonl(path, rows)
 
 
 def main(config: FinetuningConfig) -> Path:
