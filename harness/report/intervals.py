@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -110,6 +111,7 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return {name: adjusted[name] for name in p_values}
 
 
+@cache
 def t_quantile(freedom: float) -> float:
     """The t beyond which, on both sides together, 5% lie."""
     low, high = 0.0, 1e4
