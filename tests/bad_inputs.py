@@ -298,11 +298,18 @@ SCRIPTS: tuple[tuple[ModuleType, type], ...] = (
 
 
 def flags() -> Iterator[Case]:
-    """Every flag with a range, of every script, outside of it; every number as NaN and too large."""
+    """Every flag with a range outside of it; every number as NaN and too large.
+
+    Each is looked at in the first script that has it with this type and range.
+    """
+    seen: set[tuple[str, str, str]] = set()
     for module, config in SCRIPTS:
-        hints = get_type_hints(config)
-        fields = {field.name: str(hints[field.name]) for field in dataclasses.fields(config)}
-        for name, allowed in ranges_of(config).items():
+        hints, ranges = get_type_hints(config), ranges_of(config)
+        every = {field.name: str(hints[field.name]) for field in dataclasses.fields(config)}
+        new = {(name, kind, str(ranges.get(name))) for name, kind in every.items()} - seen
+        seen |= new
+        fields = {name: kind for name, kind, _ in sorted(new)}
+        for name, allowed in ((name, ranges[name]) for name in fields if name in ranges):
             for value in (-3, 0, 1.5, 2**70):
                 outside = isinstance(allowed, Range) and not allowed.holds(value)
                 if outside and (isinstance(value, int) or "float" in fields[name]):

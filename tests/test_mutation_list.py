@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from functools import cache
 
 import mutation_check
 import pytest
@@ -26,16 +25,26 @@ from trials import TIMED_OUT
 from harness.errors import UserError
 
 BUGS = read_bugs()
-NAMES = [bug.name for bug in BUGS]
+
+
+def statements(text: str) -> dict[str, ast.stmt]:
+    """The statements of a file by their lines, decorators and comments above them too."""
+    lines, end, found = text.split("\n"), 0, {}
+    for node in ast.parse(text).body:
+        found["\n".join(lines[end : node.end_lineno])] = node
+        end = node.end_lineno or 0
+    return found
 
 
 def test_every_bug_can_be_planted_and_its_tests_exist():
     """A bug that is a syntax error, or no change at all, would prove nothing."""
     code = Code.read()
-    before = cache(lambda path: ast.dump(ast.parse(code.texts[path])))
+    before = {path: statements(text) for path, text in code.texts.items()}
     for bug in planted(BUGS, code, read_tests()):
         for path, text in bug.texts.items():
-            assert ast.dump(ast.parse(text)) != before(path), bug.bug.name
+            old, new = before[path], statements(text)
+            gone = {ast.dump(old[lines]) for lines in old.keys() - new.keys()}
+            assert gone != {ast.dump(new[lines]) for lines in new.keys() - old.keys()}, bug.bug.name
 
 
 def test_no_bug_needs_an_optional_package_to_be_caught():
@@ -158,11 +167,14 @@ def pretend(monkeypatch, tmp_path):
     return use
 
 
-def test_the_process_fails_unless_all_are_caught(pretend, capsys):
+def test_the_process_fails_unless_all_are_caught(pretend, capsys, monkeypatch):
     tried = pretend()
-    main(MutationCheckConfig())
-    assert sorted(tried) == sorted(NAMES)
-    assert f"{len(NAMES)} of {len(NAMES)} planted bugs are caught." in capsys.readouterr().out
+    with monkeypatch.context() as patch:
+        patch.setattr(mutation_check, "read_bugs", lambda: BUGS[::20])
+        main(MutationCheckConfig())
+    count = len(BUGS[::20])
+    assert sorted(tried) == sorted(bug.name for bug in BUGS[::20])
+    assert f"{count} of {count} planted bugs are caught." in capsys.readouterr().out
     pretend(**{"k1-sign": "survived", "dpo-sign": "broken"})
     with pytest.raises(SystemExit) as ended:
         main(MutationCheckConfig(only=("k1-sign", "gae-reads-padding", "dpo-sign")))

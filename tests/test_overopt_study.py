@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from studies.runner import Job
 
 from harness.errors import UserError
 from harness.files import append_jsonl, write_json
+from harness.report import intervals
 
 SMALL = SETTINGS["rehearsal"]
 
@@ -146,6 +148,14 @@ def test_a_recording_holds_what_the_page_shows(rehearsed: Path, tmp_path: Path) 
 # --- one budget, on invented runs -----------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def few_draws() -> Iterator[None]:
+    """A tenth of the bootstrap's draws."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(intervals.resampled, "__defaults__", (intervals.DRAWS // 10,))
+        yield
+
+
 def invented_run(folder: Path, gold: float, seed: int, *, far: float = 5.0) -> None:
     """Four measurements on 8 prompts: gold rises from 0.4, KL to `far`, 100 tokens a step."""
     rng = np.random.default_rng(seed)
@@ -165,7 +175,7 @@ def invented_run(folder: Path, gold: float, seed: int, *, far: float = 5.0) -> N
 
 
 @pytest.fixture(scope="module")
-def compared(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def compared(few_draws: None, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """GRPO ends at 0.8, RLOO at 0.9, PPO at 0.8 but only 3 nats away."""
     tmp_path = tmp_path_factory.mktemp("budget")
     for start in SMALL.budget_starts:
@@ -230,7 +240,7 @@ def again(root: Path, run: str, gold: float, *, far: float = 5.0) -> None:
     ],
 )
 def test_a_new_seed_is_compared_with_what_its_rows_expect(
-    tmp_path: Path, gold: float, far: float, outside: list[str]
+    few_draws: None, tmp_path: Path, gold: float, far: float, outside: list[str]
 ) -> None:
     """The four runs of GRPO end near 0.8 and 5 nats."""
     run = "start-0/budget/reviews/grpo-0"

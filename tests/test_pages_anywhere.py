@@ -1,6 +1,7 @@
 """Pages of the course run where nothing of the project is installed, and after a reader's edits.
 
-One page is always tried; `make pages` tries all pages with all edits, which takes most of an hour.
+Two short pages are always tried; `make pages` tries all pages with all edits, which takes most of
+an hour.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from forked import command
 from run_page import EDITS, FOLDER
 from test_pages_name_what_exists import ROOT, tracked
 
 PAGES = [path.stem for path in sorted(FOLDER.glob("[0-9][0-9]_*.py"))]
-QUICK = "04_policy_gradients_and_baselines"
+LEARNING, SHORTEST = "04_policy_gradients_and_baselines", "25_hold_a_loss_against_the_truth"
 # What contributors install and readers do not.
 MISSING = ("pytest", "hypothesis", "jupytext", "nbclient", "nbformat", "transformers", "IPython")
 # A Python that sees the installed packages without the project, which `pip install -e .` links there.
@@ -34,10 +36,6 @@ print("library:", gpt.__file__)
 
 # DPO's optimum divides by beta, and the library refuses 0 in a sentence.
 UNDEFINED = {("20_dpo_and_pg_grpo", "beta_0")}
-
-all_pages = [
-    page if page == QUICK else pytest.param(page, marks=pytest.mark.pages) for page in PAGES
-]
 
 
 def run(command: list[str], folder: Path, **variables: str) -> str:
@@ -59,7 +57,10 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return copy
 
 
-@pytest.mark.parametrize("page", all_pages)
+@pytest.mark.parametrize(
+    "page",
+    [page if page == SHORTEST else pytest.param(page, marks=pytest.mark.pages) for page in PAGES],
+)
 def test_a_page_runs_where_the_project_is_not_installed(page: str, elsewhere: Path) -> None:
     site = str(distribution("torch").locate_file(""))
     script = BARE.format(site=site, missing=MISSING, page=f"{page}.py")
@@ -76,9 +77,9 @@ def test_the_first_cell_fetches_the_repository_where_it_is_missing(tmp_path: Pat
         (repository / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(ROOT / name, repository / name)
     git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
-    for command in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "All of it"]):
-        run([*git, *command], repository)
-    cells = json.loads((FOLDER / f"{QUICK}.ipynb").read_text(encoding="utf-8"))["cells"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "All of it"]):
+        run([*git, *words], repository)
+    cells = json.loads((FOLDER / f"{LEARNING}.ipynb").read_text(encoding="utf-8"))["cells"]
     source = next("".join(c["source"]) for c in cells if "git" in "".join(c["source"]))
     fetch = source.split("\nimport itertools")[0]
     (tmp_path / "colab").mkdir()
@@ -91,26 +92,30 @@ def test_the_first_cell_fetches_the_repository_where_it_is_missing(tmp_path: Pat
 
 
 def outcome(page: str, *flags: str) -> dict[str, list[str]]:
-    command = [sys.executable, "run_page.py", page, *flags]
-    printed = run(command, Path(__file__).parent, PYTHONPATH=str(ROOT))
-    return json.loads(printed.splitlines()[-1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("COURSE_STRICT", raising=False)
+        done = command(FOLDER.parent / "tests" / "run_page.py", page, *flags, cwd=ROOT, timeout=900)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout.splitlines()[-1])
 
 
-each_edit = [
-    pytest.param(page, edit, marks=() if (page, edit) == (QUICK, "rewards") else pytest.mark.pages)
-    for page in PAGES
-    for edit in EDITS
-    if (page, edit) not in UNDEFINED
-]
+def test_a_page_survives_other_rewards_each_cell_twice_and_sections_out_of_order() -> None:
+    nothing: dict[str, list[str]] = {"failed": [], "other": []}
+    assert outcome(LEARNING, "--edits", "rewards", "--twice") == nothing
+    assert outcome(SHORTEST, "--backwards") == nothing
 
 
-@pytest.mark.parametrize(("page", "edit"), each_edit)
+@pytest.mark.pages
+@pytest.mark.parametrize(
+    ("page", "edit"), [(p, e) for p in PAGES for e in EDITS if (p, e) not in UNDEFINED]
+)
 def test_a_page_survives_an_edit(page: str, edit: str) -> None:
     """No exception but the reader's own: a claim that no longer holds is a line of text."""
     assert outcome(page, "--edits", edit)["failed"] == []
 
 
-@pytest.mark.parametrize("page", all_pages)
+@pytest.mark.pages
+@pytest.mark.parametrize("page", PAGES)
 def test_cells_can_be_run_twice_and_sections_out_of_order(page: str) -> None:
     """A training cell that is run again begins where it began the first time."""
     assert outcome(page, "--twice", "--backwards") == {"failed": [], "other": []}

@@ -52,12 +52,17 @@ def test_a_file_runs(name: str, quick_start: None, capsys: pytest.CaptureFixture
     assert "step   1" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", [["nano/grpo.py"], ["-m", "nano.grpo"]])
-def test_a_file_is_found_by_path_and_by_name(command: list[str], tmp_path: Path) -> None:
+def test_a_file_is_found_by_path_and_by_name(tmp_path: Path) -> None:
     """By path from anywhere, by name from the repository; `-I` hides what is installed beside it."""
-    by_path = f"runpy.run_path({str(ROOT / command[0])!r})"
-    by_name = f"sys.path.insert(0, {str(ROOT)!r}); runpy.run_module({command[-1]!r})"
-    code = f"import runpy, sys; {by_name if command[0] == '-m' else by_path}"
+    code = f"""
+import runpy, sys
+start = list(sys.path)
+runpy.run_path({str(ROOT / "nano" / "grpo.py")!r})
+for name in [name for name in sys.modules if name.startswith("nano")]:
+    del sys.modules[name]
+sys.path[:] = [{str(ROOT)!r}, *start]
+runpy.run_module("nano.grpo")
+"""
     result = subprocess.run(
         [sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True
     )
