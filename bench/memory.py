@@ -251,6 +251,8 @@ class BenchConfig:
 
     only: tuple[str, ...] = ()
     """Names of cases; default: all of them."""
+    check: str | None = None
+    """Measure one case, tensors mapped by themselves, and print both numbers of bytes."""
     write_docs: bool = False
     """Put the table into docs/memory.md."""
     measure: str | None = None
@@ -278,6 +280,10 @@ COLUMNS = ("case", "measured, own", "forecast", "ratio", "measured, kept", "fore
 def main(config: BenchConfig) -> None:
     if config.measure:
         print(measure_here(Case(**json.loads(config.measure))))
+        return
+    if config.check:
+        case = CASES[config.check]
+        print(measured(case, kept=False), forecast_without_libraries(case, kept=False))
         return
     unknown = set(config.only) - set(CASES)
     if unknown:
