@@ -60,8 +60,12 @@ def folder(tmp_path):
 
 @pytest.fixture(scope="module")
 def server():
-    with closing(TestServer()) as server:
-        yield server
+    """Without PyTorch, which no test here needs."""
+    bare = "pytest_server.PRELOADED = ('pytest',); pytest_server.serve()"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trials, "SERVER", trials.SERVER.replace("pytest_server.serve()", bare))
+        with closing(TestServer()) as server:
+            yield server
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
