@@ -8,7 +8,7 @@ Sections, the most useful first: correct (eager = static = captured = the CPU's 
 --deterministic twice), ceilings (matrix product, memory), decode (tokens a second against what
 reading weights and cache allows), update (against the matrix product), shapes (the first call at a new
 length, ragged lengths), kernels (where a step's time goes), engines (GRPO, RLOO and PPO steps, the
-first two beside TRL's), memory (peaks against the forecast) and demo. Each runs in a process of its
+first two beside TRL's) and memory (peaks against the forecast). Each runs in a process of its
 own with a time limit, computes in the modes that a run has, and a section that fails is kept with its
 traceback; the page is written after each one. Nothing here is a test: timings are not asserted.
 Besides PyTorch it needs what transformers brings (numpy, safetensors, tqdm).
@@ -69,7 +69,7 @@ from harness.errors import UserError
 from harness.files import write_json
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step
-from harness.paths import REPOSITORY, RUNS
+from harness.paths import RUNS
 from harness.seeds import make_generator
 from rl import grpo_engine
 
@@ -96,7 +96,6 @@ class GpuConfig:
 
     @property
     def folder(self) -> Path:
-        """Where the results go."""
         return self.out or (RUNS / "gpu-toy" if self.toy else PAGE.parent)
 
 
@@ -115,7 +114,6 @@ class Sizes:
     presets: tuple[str, ...] = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
     prompt_tokens: int = 128  # of the rows whose memory is measured
     overrides: dict[str, Any] = field(default_factory=dict)  # of the preset's flags
-    demo: tuple[str, ...] = ()
 
 
 TINY = dict(preset="tiny", prompts=2, prompt_tokens=4, new_tokens=20, micro=2)
@@ -123,7 +121,6 @@ TOY = Sizes(
     matrix=64, copy_mib=1, repeats=1, decode=Case("sample", **TINY), update=Case("update", **TINY),
     engine=Case("grpo", group=2, **TINY), presets=("tiny",), prompt_tokens=4,
     overrides=dict(prompts_per_step=1, group_size=2, micro_batch_size=2, max_new_tokens=4),
-    demo=("--budget", "small", "--test-prompts", "8"),
 )  # fmt: skip
 
 
@@ -156,7 +153,6 @@ class Bench:
             torch.cuda.synchronize()
 
     def left(self) -> float:
-        """Seconds until the deadline."""
         return self.deadline - time.monotonic()
 
 
@@ -538,28 +534,6 @@ def start_peak(bench: Bench) -> float:
     return peak_mib() * 2**20
 
 
-def demo(bench: Bench) -> Section:
-    """`make demo` on this device."""
-    side = Side("demo", "ours", bench.sizes.engine, 1)
-    with tempfile.TemporaryDirectory(prefix="demo-") as folder:
-        command = [sys.executable, "scripts/demo.py", "--device", str(bench.device)]
-        command += ["--out", f"{folder}/demo", *bench.sizes.demo]
-        begin = time.perf_counter()
-        try:
-            result = subprocess.run(
-                command, cwd=REPOSITORY, env=environment(side), capture_output=True, text=True,
-                timeout=bench.left(),
-            )  # fmt: skip
-        except subprocess.TimeoutExpired:
-            raise UserError(f"not done after {time.perf_counter() - begin:.0f} s") from None
-        taken = time.perf_counter() - begin
-    if result.returncode:
-        raise UserError((result.stderr.strip().splitlines() or ["it said nothing"])[-1])
-    table = [line.split("  ") for line in result.stdout.splitlines() if line.startswith("GRPO ")]
-    cells = [" ".join(filter(None, map(str.strip, line))) for line in table[-1:]]
-    return Section(["", "seconds"], [["make demo", f"{taken:.0f}"]], {"seconds": taken}, cells)
-
-
 SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "correct": correct,
     "ceilings": ceilings,
@@ -569,7 +543,6 @@ SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "kernels": kernels,
     "engines": engines,
     "memory": memory,
-    "demo": demo,
 }
 
 
@@ -584,12 +557,10 @@ def known(bench: Bench, name: str) -> float:
 
 
 def described(case: Case) -> str:
-    """The work in words."""
     return f"{case.preset}, random weights: {case.described}"
 
 
 def free() -> None:
-    """Give back what no one holds any more."""
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
@@ -649,7 +620,6 @@ def child(config: GpuConfig, given: dict[str, Any]) -> None:
 
 
 def machine(device: torch.device, toy: bool) -> dict[str, Any]:
-    """The card's name and what ran on it."""
     found: dict[str, Any] = {
         "card": "no card",
         "toy": toy,
@@ -674,7 +644,6 @@ def chosen(only: Sequence[str]) -> list[str]:
 
 
 def main(config: GpuConfig) -> None:
-    """Run the sections and write the page after each."""
     device = open_device(config.device)
     if device.type != "cuda" and not config.toy:
         raise UserError(

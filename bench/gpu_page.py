@@ -26,7 +26,6 @@ TITLES = {
     "kernels": "Where the time goes",
     "engines": "Whole steps",
     "memory": "Memory against the forecast",
-    "demo": "The demo",
 }
 # Section, number, at least, what it means.
 TARGETS = (

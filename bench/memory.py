@@ -73,14 +73,12 @@ class Case:
 
     @property
     def shape(self) -> GPTConfig:
-        """The model."""
         if self.preset:
             return preset_config(self.preset, self.vocab)
         return GPTConfig(self.vocab, 1024, self.layers, max(self.width // 64, 1), self.width)
 
     @property
     def label(self) -> str:
-        """For the table."""
         extra = f", LoRA {self.lora_rank}" if self.lora_rank else ""
         extra += ", checkpoints" if self.checkpoint else ""
         shape = self.preset or f"{self.layers} x {self.width}"
@@ -145,7 +143,6 @@ class RandomText:
 
 
 def run_pretraining(case: Case, config: Any) -> None:
-    """gpt/pretraining.py's loop."""
     text: Any = RandomText(case)
     pretraining.train(config, model_of(case), text, MetricLog(case.steps))
 
@@ -166,7 +163,6 @@ ENGINES = {engine.name: engine for engine in every_engine()}
 
 
 def config_of(case: Case) -> Any:
-    """The flags of a case."""
     if case.script == "pretraining":
         return pretraining.PretrainingConfig(
             steps=case.steps, batch_size=case.batch, warmup=1, eval_every=case.steps, device="cpu"
@@ -211,7 +207,6 @@ RUNS = {"pretraining": run_pretraining, "reward_model": run_reward_model}
 
 
 def forecast_of(case: Case) -> Forecast:
-    """By the functions that the scripts use."""
     config, tokens = config_of(case), case.prompt + case.response
     if case.script == "pretraining":
         return pretraining.memory_of(config, case.shape, tokens=case.response)
@@ -275,7 +270,6 @@ def forecast_without_libraries(case: Case, *, kept: bool) -> float:
 
 
 def row(case: Case) -> list[str]:
-    """A line of the table."""
     cells = [case.label]
     for kept in (False, True):
         found, said = measured(case, kept=kept), forecast_without_libraries(case, kept=kept)
@@ -287,7 +281,6 @@ COLUMNS = ("case", "measured, own", "forecast", "ratio", "measured, kept", "fore
 
 
 def main(config: BenchConfig) -> None:
-    """One case for a test, or the table."""
     if config.measure:
         print(measure_here(Case(**json.loads(config.measure))))
         return

@@ -18,17 +18,14 @@ MARKS = (
     "<!-- written by bench/peers.py --write: end -->",
 )
 
-RELATIVE = {"speed": "times as fast", "growth": "times the first", "none": ""}
+RELATIVE = {"speed": "times as fast", "none": ""}
 
 
 def relative(seconds: Sequence[float], first: Sequence[float], kind: str) -> str:
-    """The median over the rounds of a side's speed, or of its seconds, against the first side's."""
+    """The median over the rounds of a side's speed against the first side's."""
     if kind == "none":
         return ""
-    ratios = [a / b for a, b in zip(first, seconds, strict=True)]
-    if kind == "growth":
-        ratios = [1 / ratio for ratio in ratios]
-    return f"{statistics.median(ratios):.2f}"
+    return f"{statistics.median(a / b for a, b in zip(first, seconds, strict=True)):.2f}"
 
 
 def operations_per_second(side: Mapping[str, Any]) -> float:
@@ -36,17 +33,9 @@ def operations_per_second(side: Mapping[str, Any]) -> float:
     return operations(shape(case), case) / statistics.median(side["seconds"])
 
 
-def rate(side: Mapping[str, Any]) -> str:
-    """What a side gets done in a second; a copy reads and writes its bytes."""
-    if side["case"]["task"] == "copy":
-        moved = 2 * side["case"]["size"] * 2**20
-        return f"{moved / statistics.median(side['seconds']) / 1e9:.1f} GB/s"
-    return f"{operations_per_second(side) / 1e9:.1f} GFLOP/s"
-
-
 def share_of_peak(side: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     """Against the matrix product on as many threads in the same precision, if that was measured."""
-    if side["case"]["task"] in ("product", "copy"):
+    if side["case"]["task"] == "product":
         return ""
     for peak in results.get("ceilings", {}).get("sides", []):
         threads = side["threads"] * side.get("ranks", 1)
@@ -70,7 +59,7 @@ def rows_of(result: Mapping[str, Any], results: Mapping[str, Any]) -> list[list[
             f"{min(side['seconds']):.4g}-{max(side['seconds']):.4g}",
             relative(side["seconds"], first, result["relative"]),
             f"{side['mib']:.0f}",
-            rate(side),
+            f"{operations_per_second(side) / 1e9:.1f} GFLOP/s",
             share_of_peak(side, results),
         ]
         for side in result["sides"]
@@ -78,7 +67,6 @@ def rows_of(result: Mapping[str, Any], results: Mapping[str, Any]) -> list[list[
 
 
 def text_table(result: Mapping[str, Any], results: Mapping[str, Any]) -> str:
-    """One comparison for the terminal."""
     return format_table(columns_of(result), rows_of(result, results))
 
 
@@ -91,20 +79,14 @@ def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str
 
 
 def machine(result: Mapping[str, Any]) -> str:
-    """Where, with what and when one comparison was measured."""
     of = ", ".join(f"{name} {version}" for name, version in result["versions"].items())
     return f": {result['cores']} cores, {of}, {result['date']}"
 
 
 def markdown_page(results: Mapping[str, Any]) -> str:
-    """The generated part of the page: comparisons; how a step grows is in the JSON alone.
-
-    The machine stands where it differs from that of the comparison before.
-    """
+    """The generated part of the page. The machine stands where it differs from the one before."""
     parts, last = [], ""
     for result in results.values():
-        if result["relative"] == "growth":
-            continue
         command = f"`python bench/peers.py --only {result['name']} --pairs {result['pairs']}`"
         where = machine(result)
         parts += [

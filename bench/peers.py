@@ -1,8 +1,7 @@
 """The same work here and in the libraries that most people use: transformers and TRL.
 
-    make bench                                          sets up .venv-peers, then bench.py and this
+    make bench                                          sets up .venv-peers, then this
     python bench/peers.py --only grpo --pairs 3         the comparisons whose names start with "grpo"
-    python bench/peers.py --only growth --pairs 3       how our own cost grows; needs no peer
     python bench/peers.py --write                       and put the tables into docs/benchmarks.md
 
 Every side runs in a process of its own and they take turns (bench/turns.py). What they do stands in
@@ -44,7 +43,6 @@ NEEDED = {
 
 
 def cores() -> int:
-    """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -60,8 +58,6 @@ class PeersConfig:
     """Counted repetitions of each side, after one that is not counted."""
     threads: int = field(default_factory=cores)
     """Threads of a side; the small model is measured on one thread as well."""
-    bfloat16: bool = True
-    """Measure bfloat16 beside float32. Without instructions for it a CPU needs minutes a repetition."""
     quick: bool = False
     """Two rows of four tokens, one pair, no larger model: to see whether everything works."""
     write: bool = False
@@ -84,24 +80,20 @@ class Comparison:
     name: str
     title: str
     sides: list[Side]
-    # speed: how many times as fast as the first side. growth: how many times its seconds.
-    relative: Literal["speed", "growth", "none"] = "speed"
+    relative: Literal["speed", "none"] = "speed"  # how many times as fast as the first side
 
 
 # What is compared ---------------------------------------------------------------------------------
 
 
-def label(who: str, threads: int, precision: str) -> str:
-    many = "1 thread" if threads == 1 else f"{threads} threads"
-    return f"{who}, {many}" + (", bfloat16" if precision == "bfloat16" else "")
+def label(who: str, threads: int) -> str:
+    return f"{who}, 1 thread" if threads == 1 else f"{who}, {threads} threads"
 
 
-def both(case: Case, threads: int, precision: Any = "float32") -> list[Side]:
-    """The peer and ours."""
-    peer = label(PEER_NAMES[case.task], threads, precision)
+def both(case: Case, threads: int) -> list[Side]:
     return [
-        Side(peer, "peer", case, threads, precision),
-        Side(label("ours", threads, precision), "ours", case, threads, precision),
+        Side(label(PEER_NAMES[case.task], threads), "peer", case, threads),
+        Side(label("ours", threads), "ours", case, threads),
     ]
 
 
@@ -131,70 +123,35 @@ def beside_peers(threads: int) -> Iterator[Comparison]:
         "update-gpt2": Case("update", "gpt2", prompts=8, prompt_tokens=32, new_tokens=96),
     }
     for name, case in large.items():
-        sides = both(case, threads) + both(case, threads, "bfloat16") + on_ranks(case, threads)
-        yield Comparison(name, describe(case), sides)
+        yield Comparison(name, describe(case), both(case, threads) + on_ranks(case, threads))
 
 
 def describe(case: Case) -> str:
-    """The title of a comparison."""
     work = {"sample": "Sampling", "grpo": "A GRPO step", "update": "A policy update"}[case.task]
     return f"{work}, {case.preset}: {case.described}"
-
-
-def growth(threads: int) -> Iterator[Comparison]:
-    """Our own cost of a GRPO step of the small model, one size changed at a time."""
-    base = Case("grpo", prompts=8, group=8)
-    axes: dict[str, list[tuple[str, Case]]] = {
-        "rows": [(f"{8 * n} rows", replace(base, prompts=n)) for n in (2, 4, 8, 16, 32)],
-        "response": [(f"{n} tokens", replace(base, new_tokens=n)) for n in (16, 32, 64, 96)],
-        "vocabulary": [(f"{n} ids", replace(base, vocab=n)) for n in (1024, 4096, 16384, 50257)],
-        "group": [
-            (f"{64 // n} x {n}", replace(base, prompts=64 // n, group=n)) for n in (2, 4, 8, 16, 32)
-        ],
-    }
-    for name, cases in axes.items():
-        sides = [Side(text, "ours", case, threads) for text, case in cases]
-        yield Comparison(f"growth-{name}", f"Our GRPO step against {name}", sides, "growth")
-    counts = [2**n for n in range(threads.bit_length()) if 2**n <= threads]
-    sides = [Side(label("ours", n, "float32"), "ours", base, n) for n in counts]
-    sides += [side for n in counts for side in on_ranks(base, n)]
-    yield Comparison("growth-cores", "Our GRPO step against cores", sides, "growth")
 
 
 def ceilings(threads: int) -> Comparison:
     """What the machine can do at best."""
     sides = [
-        Side(label("matrix product", count, precision), "ours", Case("product"), count, precision)
-        for precision in ("float32", "bfloat16")
-        for count in thread_counts(threads)
-    ]
-    sides += [
-        Side(label("memory copy", count, "float32"), "ours", Case("copy", size=256), count)
+        Side(label("matrix product", count), "ours", Case("product"), count)
         for count in thread_counts(threads)
     ]
     return Comparison("ceilings", "What the machine can do", sides, "none")
 
 
 def comparisons(config: PeersConfig) -> list[Comparison]:
-    """Those that the flags ask for."""
-    known = [ceilings(config.threads), *beside_peers(config.threads), *growth(config.threads)]
+    known = [ceilings(config.threads), *beside_peers(config.threads)]
     chosen = [one for one in known if one.name.startswith(config.only)]
     if not chosen:
         names = ", ".join(one.name for one in known)
         raise UserError(
             f"--only {config.only}: no comparison's name starts with it; there are {names}"
         )
-    if not config.bfloat16:
-        chosen = [replace(one, sides=in_float32(one.sides)) for one in chosen]
     return [shrunk(one) for one in chosen] if config.quick else chosen
 
 
-def in_float32(sides: Sequence[Side]) -> list[Side]:
-    return [side for side in sides if side.precision == "float32"]
-
-
 def shrunk(comparison: Comparison) -> Comparison:
-    """The same sides with next to nothing to do."""
     small = dict(preset="tiny", prompts=2, prompt_tokens=4, new_tokens=4, size=64)
     return replace(
         comparison,
@@ -216,7 +173,7 @@ def require_peers(chosen: Sequence[Comparison]) -> None:
     if missing:
         raise UserError(
             f"the comparison needs {', '.join(missing)}, not installed here: run  make bench , "
-            "install bench/requirements-peers.txt, or use --only growth or --only ceilings"
+            "install bench/requirements-peers.txt, or use --only ceilings"
         )
 
 
@@ -241,7 +198,6 @@ def run(comparison: Comparison, pairs: int) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Of Python and of whatever takes part."""
     found = {"python": platform.python_version()}
     for package in ("torch", "transformers", "trl"):
         try:
@@ -265,7 +221,6 @@ def write_results(results: dict[str, Any], order: Sequence[str]) -> None:
 
 
 def main(config: PeersConfig) -> None:
-    """Measure, print a table each, and write them if asked to."""
     chosen = comparisons(config)
     require_peers(chosen)
     results: dict[str, Any] = {}

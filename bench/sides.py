@@ -44,9 +44,9 @@ BETAS = (0.9, 0.95)
 
 
 def shape(case: Case) -> GPTConfig:
-    """The model's shape; without a vocabulary in the case, that of the preset."""
+    """The model's shape; tiny has the vocabulary of the project's own tokenizer."""
     own = load_tokenizer("glassbox").n_vocab if case.preset == "tiny" else 50257
-    return preset_config(case.preset, case.vocab or own)
+    return preset_config(case.preset, own)
 
 
 def model_of(case: Case, device: str = "cpu") -> GPT:
@@ -345,14 +345,6 @@ def matrix_product(side: Side, turns: Turns) -> None:
         torch.mm(a, b.t(), out=out)  # as a linear layer has it, the quickest layout
 
 
-def memory_copy(side: Side, turns: Turns) -> None:
-    """One block of memory into another."""
-    source = torch.ones(side.case.size * 2**18)
-    target = torch.zeros_like(source)
-    while turns.next():
-        target.copy_(source)
-
-
 FUNCTIONS: dict[tuple[str, str], Callable[[Side, Turns], None]] = {
     ("ours", "sample"): sample_ours,
     ("ours", "grpo"): engine_ours,
@@ -360,7 +352,6 @@ FUNCTIONS: dict[tuple[str, str], Callable[[Side, Turns], None]] = {
     ("ours", "ppo"): engine_ours,
     ("ours", "update"): update_ours,
     ("ours", "product"): matrix_product,
-    ("ours", "copy"): memory_copy,
     ("peer", "sample"): sample_peer,
     ("peer", "grpo"): engine_peer,
     ("peer", "rloo"): engine_peer,
@@ -369,7 +360,6 @@ FUNCTIONS: dict[tuple[str, str], Callable[[Side, Turns], None]] = {
 
 
 def main(side: Side, turns: Turns) -> None:
-    """Do one side's work until the command has no more turns for it."""
     torch.set_num_threads(side.threads)
     open_device(side.device, side.precision)
     FUNCTIONS[side.library, side.case.task](side, turns)

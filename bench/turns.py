@@ -32,7 +32,7 @@ from harness.errors import UserError
 from harness.paths import REPOSITORY
 from harness.ranks.collectives import all_reduce_sum, on_main
 
-Task = Literal["sample", "grpo", "rloo", "ppo", "update", "product", "copy"]
+Task = Literal["sample", "grpo", "rloo", "ppo", "update", "product"]
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,11 @@ class Case:
 
     task: Task
     preset: str = "tiny"
-    vocab: int = 0  # 0: of the preset, the project's own tokenizer for tiny
     prompts: int = 8
     group: int = 1
     prompt_tokens: int = 16
     new_tokens: int = 32
-    size: int = 1024  # of the square matrices of "product"; of "copy" in MiB
+    size: int = 1024  # of the square matrices of "product"
     micro: int = 0  # rows of an engine's forward pass; 0: all
 
     @property
@@ -55,7 +54,6 @@ class Case:
 
     @property
     def described(self) -> str:
-        """Its rows and tokens, in words."""
         rows = f"{self.prompts} x {self.group} rows" if self.group > 1 else f"{self.prompts} rows"
         return f"{rows}, prompts of {self.prompt_tokens}, responses of {self.new_tokens} tokens"
 

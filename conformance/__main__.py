@@ -8,32 +8,28 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
+import runpy
 import sys
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from pathlib import Path
-from types import ModuleType
+from types import SimpleNamespace
 from typing import Any
 
 from .checking import Kind, Unusable, Verdict, check, names_in
 from .kinds import KINDS
+from .ways import sentence
 
 
-def module_of(where: str) -> ModuleType:
-    """The module that a path or a dotted name says."""
+def names_of(where: str) -> dict[str, Any]:
+    """What the module defines that a path or a dotted name says."""
+    if where.endswith(".py") and not Path(where).is_file():
+        raise Unusable(f"there is no file {where}: give its path from here, {Path.cwd()}")
     try:
         if not where.endswith(".py"):
-            return importlib.import_module(where)
-        if not Path(where).is_file():
-            raise Unusable(f"there is no file {where}: give its path from here, {Path.cwd()}")
+            return vars(importlib.import_module(where))
         sys.path.insert(0, str(Path(where).resolve().parent))
-        spec = importlib.util.spec_from_file_location(Path(where).stem, where)
-        assert spec and spec.loader
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-    except Unusable:
-        raise
+        return runpy.run_path(where, run_name=Path(where).stem)
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]
         raise Unusable(f"{where} cannot be imported: {type(error).__name__}: {reason}") from error
@@ -44,28 +40,27 @@ def loaded(place: str) -> Callable[..., Any]:
     where, _, name = place.rpartition(":")
     if not where:
         raise Unusable(f"{place} names no function: write mine.py:loss, or package.module:loss")
-    module = module_of(where)
-    found: Any = module
-    for part in name.split("."):
-        found = getattr(found, part, None)
+    there = names_of(where)
+    try:
+        found = attrgetter(name)(SimpleNamespace(**there))
+    except AttributeError:
+        found = None
     if not callable(found):
-        there = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise Unusable(f"{where} has no function {name}: it has {', '.join(there) or 'none'}")
+        names = [n for n, v in there.items() if callable(v) and not n.startswith("_")]
+        raise Unusable(f"{where} has no function {name}: it has {', '.join(names) or 'none'}")
     return found
 
 
 def kind_of(function: Callable[..., Any], name: str) -> Kind:
     """The kind that a function's name says, or else its arguments."""
-    named = [k for k in KINDS if k in name]
-    if named:
+    if named := [k for k in KINDS if k in name]:
         return KINDS[max(named, key=len)]
     for kind in KINDS.values():
         try:
-            missing = set(kind.order) - set(names_in(function, kind)) - set(kind.optional)
+            names_in(function, kind)
+            return kind
         except Unusable:
             continue
-        if not missing:
-            return kind
     raise Unusable(
         f"the arguments of {name} are those of no kind: say --as KIND (`python -m conformance "
         "--list` shows them), or wrap it in a function that takes a kind's arguments"
@@ -76,12 +71,11 @@ def text_of(place: str, kind: Kind, verdict: Verdict) -> str:
     """What is printed: one sentence, the example, what else was seen."""
     opening = {"right": "right", "variant": "right, one of several ways", "mistake": "mistake"}
     notes = list(verdict.notes)
-    about = notes.pop(0) if notes and notes[0].startswith("over ") else ""
-    text = f"{opening[verdict.status]}: {place} as {kind.name}: {verdict.says}"
-    text += f" ({about})" if about else ""
+    about = f" ({notes.pop(0)})" if notes and notes[0].startswith("over ") else ""
+    lines = [f"{opening[verdict.status]}: {place} as {kind.name}: {verdict.says}{about}"]
     if verdict.example:
-        text += f"\nthe smallest failing example:\n{verdict.example}"
-    return "\n".join([text, *notes])
+        lines.append(f"the smallest failing example:\n{verdict.example}")
+    return "\n".join(lines + notes)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -95,16 +89,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     if chosen.list or not chosen.functions:
         for kind in KINDS.values():
-            print(f"{kind.name}({', '.join(kind.order)})\n    {kind.about}")
+            print(f"{kind.name}({', '.join(kind.order)})\n    {sentence('kinds', kind.name)}")
         return 0 if chosen.list else 2
     worst = 0
     for place in chosen.functions:
         try:
             function = loaded(place)
-            kind = (
-                KINDS[chosen.kind] if chosen.kind else kind_of(function, place.rpartition(":")[2])
-            )
-            verdict = check(function, kind, label=place, strict=chosen.strict)
+            name = place.rpartition(":")[2]
+            kind = KINDS[chosen.kind] if chosen.kind else kind_of(function, name)
+            verdict = check(function, kind, strict=chosen.strict)
             print(text_of(place, kind, verdict))
             worst = max(worst, 0 if verdict.right else 1)
         except Unusable as error:

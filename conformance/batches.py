@@ -45,8 +45,13 @@ def is_float(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point()
 
 
+def each(change: Callable[[Tensor], Tensor], arguments: Mapping[str, Any]) -> Arguments:
+    """The arguments with every tensor changed."""
+    return {k: change(v) if isinstance(v, Tensor) else v for k, v in arguments.items()}
+
+
 def doubles(arguments: Mapping[str, Any]) -> Arguments:
-    return {k: v.double() if is_float(v) else v for k, v in arguments.items()}
+    return each(lambda v: v.double() if is_float(v) else v, arguments)
 
 
 # --- ragged random batches ------------------------------------------------------------------------
@@ -113,3 +118,40 @@ def some(names: str, **others: Any) -> Callable[[torch.Generator], Arguments]:
         return {name: whole[source or name] for name, _, source in pairs} | others
 
     return batch
+
+
+def groups(generator: torch.Generator) -> Arguments:
+    """Rewards of three groups, each with a scale of its own."""
+    G = int(torch.randint(3, 6, (1,), generator=generator))
+    scale = torch.randint(1, 4, (3, 1), generator=generator)
+    rewards = (torch.randn(3, G, generator=generator) + 2).abs() * scale
+    return {"rewards": rewards.view(-1), "group_size": G}
+
+
+def pairs(generator: torch.Generator) -> Arguments:
+    """Log-probs of whole responses, and a policy that has moved a few nats."""
+    ref = -10 - 5 * torch.rand(2, 5, generator=generator)
+    policy = ref + 2 * torch.randn(2, 5, generator=generator)
+    names = ("policy_chosen", "policy_rejected", "ref_chosen", "ref_rejected", "beta")
+    return dict(zip(names, (*policy, *ref, 0.3), strict=True))
+
+
+def scored(generator: torch.Generator) -> Arguments:
+    """Logits and tokens of three rows: prompts of 1 to 3 tokens, responses of 3, 1 and 2."""
+    prompt = torch.randint(0, 3, (3, 1), generator=generator)
+    lengths = torch.tensor([[3], [1], [2]])
+    column = torch.arange(5)
+    return {
+        "logits": 2 * torch.randn(3, 6, 5, generator=generator),
+        "tokens": torch.randint(0, 5, (3, 6), generator=generator),
+        "mask": (column >= prompt) & (column < prompt + lengths),
+        "temperature": (1.0, 0.7)[int(torch.randint(2, (1,), generator=generator))],
+    }
+
+
+def sampled(generator: torch.Generator) -> Arguments:
+    """Tokens (5, 7) with EOS 0: one row never stops, one says EOS twice."""
+    tokens = torch.randint(0, 5, (5, 7), generator=generator)
+    tokens[0] = tokens[0].clamp(min=1)
+    tokens[1, 1], tokens[1, -1] = 0, 0
+    return {"tokens": tokens, "eos_id": 0}

@@ -7,20 +7,23 @@ known way, right or wrong. Right ones are then put through what must not change 
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .batches import Arguments, Case, doubles, is_float, worked
+from .batches import Arguments, Case, doubles, each, is_float, rollout, worked
 from .comparing import close, pattern, rounded, shape_sentence, shown_arguments
-from .reducers import KNOWN_REDUCERS, WRONG_REDUCERS
-from .ways import Way, sentence, sentences
+from .formulas import masked
+from .ways import Way, sections, sentence, ways
 
-ANY = object()  # an optional argument whose absence limits no check
+RANDOM_BATCHES = 6
+DENOMINATORS = ("denominator", "num_items_in_batch", "batch_num_tokens", "global_batch_size")
 
 
 class Unusable(Exception):
@@ -29,23 +32,24 @@ class Unusable(Exception):
 
 @dataclass(frozen=True)
 class Kind:
-    """What one kind of function takes and gives, and the ways in which people write it."""
+    """What one kind of function takes and gives; ways.txt has the ways in which people write it."""
 
     name: str
-    known: Sequence[Way]  # right; the first is what others are measured by
-    mistakes: Sequence[Way]
-    random: Callable[[torch.Generator], Arguments]  # one ragged batch, garbage in its padding
-    optional: Mapping[str, Any] = field(default_factory=dict)  # and what it is where it is lacking
-    gradients: Sequence[str] = ()  # the arguments that are trained
-    loss: bool = False  # per token or averaged, as the function likes
+    takes: str  # the arguments in order; kinds.py says how
     constant: bool = False  # nothing may carry a gradient
     rows: bool = True  # each row is a case of its own
     tolerance: float = 1e-4
+    batch_of: Callable[[torch.Generator], Arguments] = rollout  # ragged, garbage in its padding
     exactly: Callable[[Callable[..., Tensor]], str] | None = None  # what enumeration says of it
 
     @property
-    def about(self) -> str:
-        return sentence("kinds", self.name)
+    def known(self) -> Sequence[Way]:
+        """The right ways; the first is what others are measured by."""
+        return ways(self.name)
+
+    @property
+    def mistakes(self) -> Sequence[Way]:
+        return ways(self.name, mistakes=True)
 
     @property
     def cases(self) -> list[Case]:
@@ -53,26 +57,35 @@ class Kind:
         return worked(self.name)
 
     @cached_property
+    def trained(self) -> list[str]:
+        """What a gradient must reach. Then it is a loss: per token or averaged, as one likes."""
+        return re.findall(r"(\w+)!", self.takes)
+
+    @cached_property
     def order(self) -> list[str]:
-        return list(self.random(torch.Generator().manual_seed(0)))
+        return re.findall("[a-z_]+", self.takes)
 
-    def trials(self) -> list[tuple[str, Arguments]]:
-        """(what it is about, arguments): the worked cases, then six random batches."""
-        worked = [(case.about, self.filled(case.arguments)) for case in self.cases]
-        return worked + [(f"random batch {i + 1}", self.batch(i)) for i in range(6)]
+    @cached_property
+    def optional(self) -> dict[str, float | None]:
+        """What an argument is where it is lacking; None where that limits no check."""
+        found = re.findall(r"(\w+)(?:\?|=(\S+))", self.takes)
+        return {name: float(value) if value else None for name, value in found}
 
-    def filled(self, arguments: Mapping[str, Any]) -> Arguments:
-        """A case's arguments with what it leaves out: no padding, and the usual settings."""
-        usual = {k: v for k, v in self.batch(0).items() if not isinstance(v, Tensor)}
-        given = {"mask": None, **usual, **self.optional, **doubles(arguments)}
-        given = {k: given[k] for k in self.order}
-        if "mask" in given and not isinstance(given["mask"], Tensor):
-            given["mask"] = None
-            given["mask"] = torch.ones_like(self.known[0](*given.values()), dtype=torch.bool)
-        return {k: usual.get(k) if v is ANY else v for k, v in given.items()}
+    def random(self, generator: torch.Generator) -> Arguments:
+        batch = self.batch_of(generator)
+        return {name: batch[name] for name in self.order}
 
     def batch(self, seed: int) -> Arguments:
         return doubles(self.random(torch.Generator().manual_seed(seed)))
+
+    def filled(self, arguments: Mapping[str, Any]) -> Arguments:
+        """A case's arguments with what it leaves out: the usual settings, and no padding."""
+        given = {k: v for k, v in self.batch(0).items() if not isinstance(v, Tensor)}
+        given |= {k: v for k, v in self.optional.items() if v is not None} | doubles(arguments)
+        given = {k: given.get(k) for k in self.order}
+        if "mask" in given and given["mask"] is None:
+            given["mask"] = torch.ones_like(self.known[0](*given.values()), dtype=torch.bool)
+        return given
 
 
 @dataclass(frozen=True)
@@ -88,52 +101,76 @@ class Verdict:
 
     @property
     def right(self) -> bool:
-        return self.status in ("right", "variant")
+        return self.status != "mistake"
 
 
 # --- calling -------------------------------------------------------------------------------------
 
 
-class Mine:
-    """A user's function, called by the names that it knows."""
+def names_in(function: Callable[..., Any], kind: Kind) -> dict[str, str]:
+    """{our name: the function's}; Unusable where it is not a function of that kind."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError) as error:
+        raise Unusable("its signature cannot be read: wrap it in a function") from error
+    found: dict[str, str] = {}
+    others = sections()["other names of arguments"]
+    for name, parameter in parameters.items():
+        known = [k for k in kind.order if name in (k, *others.get(k, [""])[0].split())]
+        if known and known[0] not in found:
+            found[known[0]] = name
+        elif parameter.default is parameter.empty and parameter.kind not in (2, 4):
+            raise Unusable(
+                f"its argument {name} is none of a {kind.name}'s ({', '.join(kind.order)}): "
+                "rename it, give it a default, or wrap the function in an adapter"
+            )
+    for name in kind.order:
+        if name not in found and name not in kind.optional:
+            raise Unusable(
+                f"it has no argument for {name}: a {kind.name} takes ({', '.join(kind.order)}). "
+                "Wrap it in an adapter of that signature"
+            )
+    return found
 
-    def __init__(
-        self, function: Callable[..., Any], kind: Kind, label: str, of_rows: bool = False
-    ) -> None:
-        self.function, self.kind, self.label = function, kind, label
+
+class Mine:
+    """A user's function, called by the names that it knows, and what it is tried on."""
+
+    def __init__(self, function: Callable[..., Any], kind: Kind, of_rows: bool = False) -> None:
+        self.function, self.kind = function, kind
         self.of_rows = of_rows  # one advantage for each response, (N,), instead of (N, T)
         self.names = names_in(function, kind)
-        for name in kind.order:
-            if name not in self.names and name not in kind.optional:
-                raise Unusable(
-                    f"{label} has no argument for {name}: a {kind.name} takes "
-                    f"({', '.join(kind.order)}). Wrap it in an adapter of that signature"
-                )
+        self.lacking = [name for name in kind.order if name not in self.names]
+        self.trials = [kind.filled(case.arguments) for case in kind.cases]
+        self.trials += [kind.batch(seed) for seed in range(RANDOM_BATCHES)]
+        for given in self.trials if of_rows else ():
+            given["advantages"] = given["advantages"][:, :1].expand_as(given["log_probs"])
+        self.trials = [
+            given  # where what the function cannot be told is what it is taken to be
+            for given in self.trials
+            if all(kind.optional[name] in (None, given[name]) for name in self.lacking)
+        ]
+        self.level = self.level_of(self.trials[-1])
 
-    def trials(self) -> list[tuple[str, Arguments]]:
-        """The kind's trials that this function can be put through."""
-        fitting = [(about, given) for about, given in self.kind.trials() if self.fits(given)]
-        return [(about, self.levelled(given)) for about, given in fitting]
+    def level_of(self, given: Arguments) -> str:
+        """Whether a loss comes back for each token, for each row, or as one number."""
+        result, wanted = self(*given.values()), self.kind.known[0](*given.values())
+        if not self.kind.trained or result.squeeze().shape == wanted.shape:
+            return "token"
+        if result.numel() == 1:
+            return "scalar" if "mask" in given else "pairs"
+        if result.numel() == len(wanted):
+            return "row"
+        raise Unusable(shape_sentence(result, wanted))
 
-    def levelled(self, given: Arguments) -> Arguments:
-        """The arguments with the advantages that the function can be told."""
-        if not self.of_rows:
-            return given
-        return {**given, "advantages": given["advantages"][:, :1].expand_as(given["log_probs"])}
-
-    def fits(self, arguments: Arguments) -> bool:
-        """Whether what the function cannot be told is what it is taken to be."""
-        lacking = [n for n in self.kind.order if n not in self.names]
-        return all(self.kind.optional[n] in (ANY, arguments[n]) for n in lacking)
-
-    def call(self, given: Arguments) -> Any:
+    def call(self, given: Arguments, **others: Any) -> Any:
         if self.of_rows:
             given = {**given, "advantages": given["advantages"][:, 0]}
-        return self.function(**{name: given[k] for k, name in self.names.items()})
+        return self.function(**{name: given[k] for k, name in self.names.items()}, **others)
 
     def __call__(self, *values: Any) -> Tensor:
         given = dict(zip(self.kind.order, values, strict=True))
-        before = {k: v.detach().clone() for k, v in given.items() if isinstance(v, Tensor)}
+        before = each(lambda v: v.detach().clone(), given)
         try:
             try:
                 result = self.call(given)
@@ -143,40 +180,20 @@ class Mine:
                 result = self.call({**given, "mask": given["mask"].double()})
         except Exception as error:
             reason = (str(error).splitlines() or ["no reason given"])[0]
-            shapes = {k: tuple(v.shape) for k, v in before.items()}
+            shapes = {k: tuple(v.shape) for k, v in before.items() if isinstance(v, Tensor)}
             raise Unusable(
-                f"{self.label} stopped with {type(error).__name__} ({reason}) on {shapes}"
+                f"it stopped with {type(error).__name__} ({reason}) on {shapes}"
             ) from error
         for name, old in before.items():
-            if not torch.equal(torch.nan_to_num(given[name].detach()), torch.nan_to_num(old)):
-                raise Unusable(f"{self.label} changes its argument {name} in place: copy it first")
+            if isinstance(old, Tensor) and not close(given[name].detach(), old, 0):
+                raise Unusable(f"it changes its argument {name} in place: copy it first")
         if isinstance(result, (tuple, list)) and result:
             result = result[0]
         if isinstance(result, (int, float)) and not isinstance(result, bool):
             result = torch.tensor(result, dtype=torch.float64)
         if not isinstance(result, Tensor):
-            raise Unusable(f"{self.label} returns {type(result).__name__}; a tensor is wanted")
+            raise Unusable(f"it returns {type(result).__name__}; a tensor is wanted")
         return result
-
-
-def names_in(function: Callable[..., Any], kind: Kind) -> dict[str, str]:
-    """{our name: the function's}; Unusable where it needs something that a kind does not have."""
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError) as error:
-        raise Unusable("its signature cannot be read: wrap it in a function") from error
-    found: dict[str, str] = {}
-    others = sentences()["other names of arguments"]
-    for name, parameter in parameters.items():
-        known = [k for k in kind.order if name == k or name in others.get(k, "").split()]
-        if known and known[0] not in found:
-            found[known[0]] = name
-        elif parameter.default is parameter.empty and parameter.kind not in (2, 4):
-            raise Unusable(
-                f"its argument {name} is none of a {kind.name}'s ({', '.join(kind.order)}): "
-                "rename it, give it a default, or wrap the function in an adapter"
-            )
-    return found
 
 
 # --- comparing -----------------------------------------------------------------------------------
@@ -186,300 +203,238 @@ def names_in(function: Callable[..., Any], kind: Kind) -> dict[str, str]:
 class Candidate:
     """A way to compute, and how what it gives per token is averaged."""
 
+    kind: Kind
+    level: str
     way: Way
     reducer: Way | None = None
+    status: str = "right"  # or variant, or mistake
 
     def __call__(self, *values: Any) -> Tensor:
-        return self.way.function(*values)
+        result = self.way(*values)
+        if self.reducer is None:
+            return result
+        given = dict(zip(self.kind.order, values, strict=True))
+        whole = result.expand(given["mask"].shape) if "mask" in given else result
+        return self.reducer(whole, given.get("mask"), given.get("length"))
 
 
-def level_of(result: Tensor, arguments: Arguments, kind: Kind) -> str:
-    """Whether a loss came back for each token, for each row, or as one number."""
-    wanted = kind.known[0](*arguments.values())
-    if not kind.loss or result.shape == wanted.shape:
-        return "token"
-    if result.numel() == 1:
-        return "scalar" if "mask" in arguments else "pairs"
-    if result.numel() == len(wanted):
-        return "row"
-    raise Unusable(shape_sentence(result, wanted))
-
-
-def measured(
-    call: Callable[..., Tensor], kind: Kind, arguments: Arguments, level: str
-) -> list[Tensor]:
-    """The numbers of one call, and their sum's gradients for what is trained; 0 at masked places."""
-    fresh = {k: v.clone() if isinstance(v, Tensor) else v for k, v in arguments.items()}
-    leaves = [fresh[name].requires_grad_() for name in kind.gradients]
-    result = call(*fresh.values())
-    wanted_shape = kind.known[0](*arguments.values()).shape
-    reducer = getattr(call, "reducer", None)
-    mask = fresh.get("mask")
-    if reducer is not None:
-        whole = result.expand(mask.shape) if mask is not None else result
-        result = reducer.function(whole, mask, fresh.get("length"))
-    elif level == "token" and result.numel() == torch.Size(wanted_shape).numel():
-        result = result.reshape(wanted_shape)
-    elif level == "token" and len(wanted_shape) == 2 and result.ndim == 2:
-        if wanted_shape[1] == 1 and len(result) == wanted_shape[0]:
-            result = result[:, :1]  # one number for a row, written at each of its tokens
-    if level != "token":
-        result = result.reshape(-1)
-    elif result.shape != wanted_shape:
-        raise Unusable(shape_sentence(result, torch.empty(wanted_shape)))
-    elif mask is not None and mask.shape == result.shape:
-        result = torch.where(mask, result, torch.zeros_like(result))
-    numbers = [result.detach().double()]
-    slopes: Sequence[Tensor | None] = [None] * len(leaves)
-    if leaves and result.requires_grad:
-        slopes = torch.autograd.grad(result.sum(), leaves, allow_unused=True)
-    for leaf, slope in zip(leaves, slopes, strict=True):
-        numbers.append(torch.zeros_like(leaf) if slope is None else slope.double())
-    return numbers
-
-
-def candidates(kind: Kind, level: str) -> Iterator[tuple[str, Candidate]]:
-    """("right" | "variant" | "mistake", candidate), the likeliest first."""
-    known, wrong = KNOWN_REDUCERS.get(level, []), WRONG_REDUCERS.get(level, [])
+def candidates(kind: Kind, level: str) -> Iterator[Candidate]:
+    """The likeliest first."""
+    averages: Sequence[Way | None] = ways(level) or [None]
     if "length" not in kind.order:
-        known = [way for way in known if way.name != "constant_length"]
-    averages: Sequence[Way | None] = known if kind.loss and known else [None]
+        averages = [a for a in averages if a is None or a.name != "constant_length"]
     for i, way in enumerate(kind.known):
-        yield from (("variant" if i else "right", Candidate(way, r)) for r in averages)
+        status = "variant" if i else "right"
+        yield from (Candidate(kind, level, way, average, status) for average in averages)
     for way in kind.mistakes:
-        yield from (("mistake", Candidate(way, r)) for r in averages)
-    if kind.loss:
-        for way in kind.known:
-            yield from (("mistake", Candidate(way, r)) for r in wrong)
+        yield from (Candidate(kind, level, way, average, "mistake") for average in averages)
+    for way in kind.known:
+        for wrong in ways(level, mistakes=True):
+            yield Candidate(kind, level, way, wrong, "mistake")
+
+
+def measured(call: Mine | Candidate, arguments: Arguments) -> list[Tensor]:
+    """The numbers of one call, and their sum's gradients for what is trained; 0 at masked places."""
+    fresh = each(Tensor.clone, arguments)
+    leaves = [fresh[name].requires_grad_() for name in call.kind.trained]
+    result, mask = call(*fresh.values()), fresh.get("mask")
+    if call.level != "token":
+        result = result.reshape(-1)
+    else:
+        wanted = call.kind.known[0](*arguments.values())
+        if wanted.shape[1:] == (1,) and result.ndim == 2 and len(result) == len(wanted):
+            result = result[:, :1]  # one number for a row, written at each of its tokens
+        if result.numel() != wanted.numel():
+            raise Unusable(shape_sentence(result, wanted))
+        result = result.reshape(wanted.shape)
+        if mask is not None and mask.shape == result.shape:
+            result = masked(result, mask)
+    slopes: Sequence[Tensor] = [torch.zeros_like(leaf) for leaf in leaves]
+    if leaves and result.requires_grad:
+        slopes = torch.autograd.grad(result.sum(), leaves, materialize_grads=True)
+    return [result.detach().double(), *(slope.double() for slope in slopes)]
 
 
 def same(a: Sequence[Tensor], b: Sequence[Tensor], tolerance: float) -> bool:
     return all(close(x, y, tolerance) for x, y in zip(a, b, strict=True))
 
 
-def check(
-    function: Callable[..., Any],
-    kind: Kind,
-    *,
-    label: str = "your function",
-    strict: bool = False,
-) -> Verdict:
+def check(function: Callable[..., Any], kind: Kind, *, strict: bool = False) -> Verdict:
     """What `function` computes, as one verdict. Unusable where it cannot be called.
 
     A function that is right on numbers may be fragile, such as where padding holds NaN: that is
     noted, and with `strict` it is a mistake. Advantages are (N, T), or else (N,).
     """
-    first = Mine(function, kind, label)
-    others = [Mine(function, kind, label, of_rows=True)] if "advantages" in first.names else []
     found: list[Verdict | Unusable] = []
-    for mine in (first, *others):
+    for of_rows in (False, True) if "advantages" in names_in(function, kind) else (False,):
         try:
-            found.append(judged(mine, strict))
+            found.append(verdict := judged(Mine(function, kind, of_rows), strict))
+            if verdict.way:
+                return verdict
         except Unusable as error:
             found.append(error)
-        if isinstance(last := found[-1], Verdict) and last.way:
-            return last
     if isinstance(found[0], Unusable):
         raise found[0]
     return found[0]
 
 
 def judged(mine: Mine, strict: bool) -> Verdict:
-    kind, trials = mine.kind, mine.trials()
-    level = level_of(mine(*trials[-1][1].values()), trials[-1][1], kind)
-    answers = [measured(mine, kind, given, level) for _, given in trials]
-    notes = exact(mine)
+    answers = [measured(mine, given) for given in mine.trials]
+    notes: tuple[str, ...] = ()
+    with suppress(Exception):  # it may not take one response alone, or one pair
+        notes = (mine.kind.exactly(mine),) if mine.kind.exactly else ()
     agreeing: dict[int, Candidate] = {}
-    for status, candidate in candidates(kind, level):
+    for candidate in candidates(mine.kind, mine.level):
         agree = 0
-        for (_, given), answer in zip(trials, answers, strict=True):
-            if not same(answer, measured(candidate, kind, given, level), kind.tolerance):
+        for given, answer in zip(mine.trials, answers, strict=True):
+            if not same(answer, measured(candidate, given), mine.kind.tolerance):
                 break
             agree += 1
-        if agree == len(trials):
-            return named(mine, status, candidate, trials, level, notes, strict)
-        if status != "mistake":
+        if agree == len(answers):
+            return named(mine, candidate, notes, strict)
+        if candidate.status != "mistake":
             agreeing.setdefault(agree, candidate)
     nearest = agreeing[max(agreeing)]
-    text, example = shown(mine, nearest, trials, level)
+    text, example = shown(mine, nearest)
     opening = f"it is none of the ways known here; beside {nearest.way.name}, the nearest: "
-    return Verdict("mistake", opening + text, None, None, example, notes)
+    return Verdict("mistake", opening + text, example=example, notes=notes)
 
 
-def exact(mine: Mine) -> tuple[str, ...]:
-    """What enumeration says; nothing of a function that takes no such batch."""
-    try:
-        return (mine.kind.exactly(mine),) if mine.kind.exactly else ()
-    except Exception:  # one response alone, or one pair: the batches have said what it does
-        return ()
-
-
-def named(
-    mine: Mine,
-    status: str,
-    candidate: Candidate,
-    trials: Sequence[tuple[str, Arguments]],
-    level: str,
-    notes: tuple[str, ...],
-    strict: bool,
-) -> Verdict:
+def named(mine: Mine, found: Candidate, notes: tuple[str, ...], strict: bool) -> Verdict:
     """The verdict on a function whose way is known."""
-    way, reducer = candidate.way, candidate.reducer
+    kind, level, way, reducer = mine.kind, mine.level, found.way, found.reducer
     names = (way.name, reducer.name if reducer else None)
-    if status == "mistake":
-        wrong_average = reducer is not None and reducer in WRONG_REDUCERS.get(level, [])
-        average = KNOWN_REDUCERS[level][0] if wrong_average else reducer
-        right = Candidate(way if wrong_average else mine.kind.known[0], average)
-        says = reducer.says if reducer and wrong_average else way.says
-        return Verdict(status, says, *names, shown(mine, right, trials, level)[1], notes)
-    for tag, says in broken(mine, candidate, level):
+    if found.status == "mistake":
+        says, right = way.says, Candidate(kind, level, kind.known[0], reducer)
+        if reducer and reducer in ways(level, mistakes=True):
+            says, right = reducer.says, Candidate(kind, level, way, ways(level)[0])
+        return Verdict("mistake", says, *names, shown(mine, right)[1], notes)
+    for tag in broken(mine, found):
+        says = sentence("invariances", tag)
         if strict or tag in ("float32", "order"):
-            return Verdict("mistake", f"right on numbers, but {says}", tag, None)
+            return Verdict("mistake", f"right on numbers, but {says}", tag)
         notes += (f"fragile: {says}",)
-    says = way.says + (f" {reducer.says}" if reducer else "")
-    lacking = [n for n in mine.kind.order if n not in mine.names and n in mine.kind.optional]
-    lacking = [n for n in lacking if mine.kind.optional[n] is not ANY]
+    lacking = [name for name in mine.lacking if kind.optional[name] is not None]
     if lacking:
         notes += (f"not checked, because it is no argument: {', '.join(lacking)}",)
-    return Verdict(status, says, *names, notes=notes)
+    says = way.says + (f" {reducer.says}" if reducer else "")
+    return Verdict(found.status, says, *names, notes=notes)
 
 
-def shown(
-    mine: Mine, right: Candidate, trials: Sequence[tuple[str, Arguments]], level: str
-) -> tuple[str, str]:
+def shown(mine: Mine, right: Candidate) -> tuple[str, str]:
     """What differs in words, and the smallest failing example by number."""
     kind = mine.kind
-    failing = []
-    for about, given in trials:
-        yours, wanted = measured(mine, kind, given, level), measured(right, kind, given, level)
-        if not same(yours, wanted, kind.tolerance):
-            failing.append((about, given))
-    _, given = min(failing, key=lambda f: sum(v.numel() for v in f[1].values() if is_float(v)))
+
+    def differing(given: Arguments) -> int | None:
+        """Which differs first: 0 is the result, then come its gradients."""
+        pairs = zip(measured(mine, given), measured(right, given), strict=True)
+        wrong = [i for i, (y, w) in enumerate(pairs) if not close(y, w, kind.tolerance)]
+        return wrong[0] if wrong else None
+
+    failing = [given for given in mine.trials if differing(given) is not None]
+    given = min(failing, key=lambda f: sum(v.numel() for v in f.values() if is_float(v)))
     for part in parts(given) if kind.rows else ():
         try:
-            yours, wanted = measured(mine, kind, part, level), measured(right, kind, part, level)
+            if differing(part) is not None:
+                given = part
+                break
         except (Unusable, RuntimeError, IndexError):
             continue
-        if not same(yours, wanted, kind.tolerance):
-            given = part
-            break
-    yours, wanted = measured(mine, kind, given, level), measured(right, kind, given, level)
-    i = next(i for i, y in enumerate(yours) if not close(y, wanted[i], kind.tolerance))
-    trained = ["", *kind.gradients][i]
-    what = f"the numbers are right, but its gradient for {trained}" if i else "your result"
-    text = pattern(what, yours[i], wanted[i], given.get("mask"), kind.tolerance)
-    used = {k: v for k, v in given.items() if k in mine.names}
-    pair = f"yours {rounded(yours[i])}, wanted {rounded(wanted[i])}"
-    return (
-        text,
-        f"{shown_arguments(used)}\n  {f'gradient for {trained}' if i else 'result'}: {pair}",
-    )
+    i = differing(given) or 0
+    yours, wanted = measured(mine, given)[i], measured(right, given)[i]
+    slope = f"gradient for {kind.trained[i - 1]}" if i else ""
+    what = f"the numbers are right, but its {slope}" if i else "your result"
+    text = pattern(what, yours, wanted, given.get("mask"), kind.tolerance)
+    used = shown_arguments({k: v for k, v in given.items() if k in mine.names})
+    pair = f"yours {rounded(yours)}, wanted {rounded(wanted)}"
+    return text, f"{used}\n  {slope or 'result'}: {pair}"
 
 
 def parts(given: Arguments) -> Iterator[Arguments]:
     """Smaller examples: one row, and of it the first columns, from the smallest on."""
-    tensors = [v for v in given.values() if isinstance(v, Tensor)]
-    lead = max(tensors, key=lambda v: v.ndim if v.ndim < 3 else 0)
-    mask = given.get("mask")
+
+    def cut(row: int, width: int) -> Arguments:
+        one = each(lambda v: v[row : row + 1], given)
+        return each(lambda v: v[:, :width] if v.ndim > 1 else v, one)
+
+    lead = max((v for v in given.values() if isinstance(v, Tensor)), key=Tensor.dim)
     for width in range(1, (lead.shape[1] if lead.ndim > 1 else 1) + 1):
         for row in range(len(lead)):
-            if mask is not None and not mask[row, :width].any():
-                continue
-            part = dict(given)
-            for name, value in given.items():
-                if isinstance(value, Tensor):
-                    cut = value.ndim > 1 and value.shape[:2] == lead.shape[:2]
-                    part[name] = value[row : row + 1, :width] if cut else value[row : row + 1]
-            yield part
+            if "mask" not in given or given["mask"][row, :width].any():
+                yield cut(row, width)
 
 
 # --- what must not change a result -----------------------------------------------------------------
 
 
-def broken(mine: Mine, right: Candidate, level: str) -> Iterator[tuple[str, str]]:
-    """(name, sentence) of every invariance that does not hold."""
-    kind = mine.kind
-    batch = mine.levelled(next(b for i in range(7, 99) if mine.fits(b := kind.batch(i))))
-    for tag in sentences()["invariances"]:
+def broken(mine: Mine, right: Candidate) -> Iterator[str]:
+    """The name of every invariance that does not hold."""
+    batch = mine.trials[-1]
+    for tag in sections()["invariances"]:
         given = changed(tag, batch, mine)
         if given is None:
             continue
-        compared = {k: v.double() if is_float(v) else v for k, v in given.items()}
-        if tag == "nan":
-            compared = batch
         try:
             if tag == "split":
-                fine = adds_up(mine, right, batch, level)
+                fine = adds_up(mine, right, batch)
             elif tag == "detached":
                 fine = not mine(*given.values()).requires_grad
             else:
-                numbers = measured(mine, kind, given, level)
-                fine = all(n.isfinite().all() for n in numbers)
-                if tag == "equal_rewards":
-                    fine = fine and bool((numbers[0].abs() < 0.05).all())
-                elif tag != "empty_row":
-                    wanted = measured(right, kind, compared, level)
-                    fine = fine and same(numbers, wanted, max(kind.tolerance, 1e-3))
+                numbers = measured(mine, given)
+                fine = all(bool(n.isfinite().all()) for n in numbers)
+                if tag != "empty_row":
+                    wanted = measured(right, batch if tag == "nan" else doubles(given))
+                    loose = 0.05 if tag == "equal_rewards" else max(mine.kind.tolerance, 1e-3)
+                    fine = fine and same(numbers, wanted, loose)
         except (Unusable, RuntimeError):
             fine = False
         if not fine:
-            yield tag, sentence("invariances", tag)
-
-
-DENOMINATORS = ("denominator", "num_items_in_batch", "batch_num_tokens", "global_batch_size")
-
-
-def adds_up(mine: Mine, right: Candidate, batch: Arguments, level: str) -> bool:
-    """Whether two micro-batches with the whole batch's denominator give the whole batch's loss."""
-    named = [n for n in inspect.signature(mine.function).parameters if n in DENOMINATORS]
-    if not named or level != "scalar" or "mask" not in mine.names:
-        return True
-    whole = measured(right, mine.kind, batch, level)[0]
-    for total in (batch["mask"].sum(), torch.tensor(len(batch["mask"]))):
-        sums = torch.zeros((), dtype=torch.float64)
-        for half in (slice(0, 1), slice(1, None)):
-            part = {k: v[half] if isinstance(v, Tensor) else v for k, v in batch.items()}
-            given = {name: part[k] for k, name in mine.names.items()}
-            sums = sums + mine.function(**given, **{named[0]: total})
-        if close(sums.reshape(-1), whole, 1e-4):
-            return True
-    return False
+            yield tag
 
 
 def changed(tag: str, batch: Arguments, mine: Mine) -> Arguments | None:
     """The batch with one thing changed; None where it does not apply."""
-    given = {k: v.clone() if isinstance(v, Tensor) else v for k, v in batch.items()}
-    mask = given.get("mask")
-    if tag == "detached":
-        floats = [v.requires_grad_() for v in given.values() if is_float(v)]
-        return given if mine.kind.constant and floats else None
-    if tag == "split":
-        return given
-    if tag == "float32":
-        return {k: v.float() if is_float(v) else v for k, v in given.items()}
-    if tag == "order":
-        flips = {k: v.flip(0) if isinstance(v, Tensor) else v for k, v in given.items()}
-        return flips if any(isinstance(v, Tensor) for v in given.values()) else None
-    if tag == "equal_rewards":
-        if "group_size" not in given:
-            return None
-        given["rewards"] = torch.full((24,), 0.1)  # the mean of eight of them is another number
-        return {**given, "group_size": 8}
-    if tag == "far":
-        if "kl" not in mine.kind.name:
-            return None
-        far = given["ref_log_probs"].clone()
-        far[1] = given["log_probs"][1] + 3
-        return {**given, "ref_log_probs": far}
-    if mask is None or "mask" not in mine.names:
+    given, has_mask = each(Tensor.clone, batch), "mask" in mine.names
+    applies = {
+        "nan": has_mask,
+        "observations": has_mask,
+        "empty_row": has_mask,
+        "split": has_mask and mine.level == "scalar",
+        "far": "kl" in mine.kind.name,
+        "equal_rewards": "group_size" in batch,
+        "detached": mine.kind.constant,
+    }
+    if not applies.get(tag, True):
         return None
     if tag == "nan":
         for value in given.values():
-            if is_float(value) and value.shape[:2] == mask.shape:
-                value[~mask] = float("nan")
-    if tag == "observations":
-        row = int(mask.sum(1).argmax())
-        mask[row, mask[row].nonzero()[1:-1]] = False
-    if tag == "empty_row":
-        mask[0] = False
+            if is_float(value) and value.shape == given["mask"].shape:
+                value[~given["mask"]] = torch.nan
+    elif tag == "float32":
+        given = each(lambda v: v.float() if is_float(v) else v, given)
+    elif tag == "order":
+        given = each(lambda v: v.flip(0), given)
+    elif tag == "observations":
+        row = int(given["mask"].sum(1).argmax())
+        given["mask"][row, given["mask"][row].nonzero()[1:-1]] = False
+    elif tag == "far":
+        given["ref_log_probs"][1] = given["log_probs"][1] + 3
+    elif tag == "empty_row":
+        given["mask"][0] = False
+    elif tag == "equal_rewards":  # the mean of eight of them is another number
+        given = {"rewards": torch.full((24,), 0.1), "group_size": 8}
+    elif tag == "detached":
+        given = each(lambda v: v.requires_grad_() if is_float(v) else v, given)
     return given
+
+
+def adds_up(mine: Mine, right: Candidate, batch: Arguments) -> bool:
+    """Whether two micro-batches with the whole batch's denominator give the whole batch's loss."""
+    named = [n for n in inspect.signature(mine.function).parameters if n in DENOMINATORS]
+    whole, mask = measured(right, batch)[0], batch["mask"]
+    halves = [each(lambda v: v[:1], batch), each(lambda v: v[1:], batch)]
+    for total in (mask.sum(), torch.tensor(len(mask))) if named else ():
+        sums = sum(mine.call(half, **{named[0]: total}) for half in halves)
+        if close(sums.reshape(-1), whole, 1e-4):
+            return True
+    return not named

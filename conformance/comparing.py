@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,23 +30,21 @@ def pattern(name: str, mine: Tensor, wanted: Tensor, mask: Any, tolerance: float
     shift = float((mine - wanted).mean())
     if close(mine - shift, wanted, tolerance):
         return f"{name} is off by {shift:.4g} everywhere."
-    wrong = ~torch.isclose(mine, wanted.to(mine.dtype), rtol=tolerance, atol=tolerance)
     if mine.ndim == 0:
         return f"{name} is {float(mine):.4f}; {float(wanted):.4f} is wanted."
-    at = tuple(int(i) for i in wrong.nonzero()[0])
-    where = ", ".join(map(str, at))
+    wrong = ~torch.isclose(mine, wanted.to(mine.dtype), rtol=tolerance, atol=tolerance)
+    at = tuple(wrong.nonzero()[0].tolist())
     return (
-        f"{name} differs at {int(wrong.sum())} of {wrong.numel()} places, first at [{where}]: "
+        f"{name} differs at {int(wrong.sum())} of {wrong.numel()} places, first at {list(at)}: "
         f"{float(mine[at]):.4f}, and {float(wanted[at]):.4f} is wanted."
     )
 
 
 def shape_sentence(mine: Tensor, wanted: Tensor) -> str:
-    got, want = tuple(mine.shape), tuple(wanted.shape)
     hint = ""
     if mine.numel() == wanted.numel():
         hint = " It has as many numbers, so a reshape or a keepdim=True may be all that is missing."
-    return f"your result has shape {got}, and {want} is wanted.{hint}"
+    return f"your result has shape {tuple(mine.shape)}, and {tuple(wanted.shape)} is wanted.{hint}"
 
 
 def shown_arguments(arguments: Mapping[str, Any]) -> str:
@@ -60,12 +57,5 @@ def rounded(value: Any) -> str:
         return repr(value) if not callable(value) else getattr(value, "__name__", "a function")
     if value.numel() > 24:
         return f"a tensor of shape {tuple(value.shape)}"
-    return str(in_digits(value.tolist()))
-
-
-def in_digits(value: Any) -> Any:
-    if isinstance(value, list):
-        return [in_digits(item) for item in value]
-    if isinstance(value, float) and math.isfinite(value):
-        return round(value, 4)
-    return value
+    shown = value.double().round(decimals=4) if value.is_floating_point() else value
+    return str(shown.tolist())

@@ -12,35 +12,21 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-EOS, LETTERS, T = 0, (1, 2), 3
-RESPONSES = [
-    (*prefix, EOS) for n in range(T) for prefix in itertools.product(LETTERS, repeat=n)
-] + list(itertools.product(LETTERS, repeat=T))  # ends with its first EOS, or is cut off at T tokens
-PREFIXES = {
-    prefix: i
-    for i, prefix in enumerate(
-        prefix for n in range(T) for prefix in itertools.product(LETTERS, repeat=n)
-    )
-}
-TOKENS = torch.tensor([[*r, *[EOS] * (T - len(r))] for r in RESPONSES])  # (15, 3)
-STATES = torch.tensor([[PREFIXES[r[:t]] if t < len(r) else 0 for t in range(T)] for r in RESPONSES])
-MASK = torch.arange(T) < torch.tensor([len(r) for r in RESPONSES])[:, None]
+from .formulas import masked, response_mask
 
-
-def table(seed: int) -> Tensor:
-    """(7, 3): the logits of a policy."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(len(PREFIXES), 3, generator=generator, dtype=torch.float64)
-
-
-THETA, OLD, REF = table(0), table(1), table(2)
-REWARDS = torch.randn(len(RESPONSES), generator=torch.Generator().manual_seed(3)).double()
+T = 3
+WORDS = [w for w in itertools.product(range(3), repeat=T) if 0 not in w[: sum(map(bool, w))]]
+TOKENS = torch.tensor(sorted(WORDS, key=lambda w: (sum(map(bool, w)), w)))  # (15, 3), 0 is EOS
+MASK = response_mask(TOKENS, 0)
+FIRST, SECOND, _ = TOKENS.T
+STATES = torch.stack([0 * FIRST, FIRST, 2 * FIRST + SECOND], 1)  # prefixes of 0, 1 and 2 letters
+THETA = torch.randn(7, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+REWARDS = torch.randn(len(TOKENS), generator=torch.Generator().manual_seed(3)).double()
 
 
 def token_log_probs(logits: Tensor) -> Tensor:
     """(15, 3): log-probability of every token of every response, 0 behind its end."""
-    chosen = logits.log_softmax(-1)[STATES].gather(-1, TOKENS[..., None]).squeeze(-1)
-    return torch.where(MASK, chosen, 0.0)
+    return masked(logits.log_softmax(-1)[STATES].gather(-1, TOKENS[..., None])[..., 0], MASK)
 
 
 def probabilities(logits: Tensor) -> Tensor:
@@ -53,10 +39,6 @@ def gradient(function: Callable[[Tensor], Tensor], at: Tensor = THETA) -> Tensor
     theta = at.clone().requires_grad_()
     value = function(theta)
     return torch.autograd.grad(value, theta)[0] if value.requires_grad else torch.zeros_like(at)
-
-
-def expected_reward(theta: Tensor) -> Tensor:
-    return probabilities(theta) @ REWARDS
 
 
 def described(found: Tensor, exact: Tensor, name: str) -> str:
@@ -72,40 +54,47 @@ def described(found: Tensor, exact: Tensor, name: str) -> str:
     return f"has cosine {cosine:.2f} with that of {name}, and {length:.1f} of its length"
 
 
+def beside_the_reward(loss: Callable[[Tensor], Tensor]) -> str:
+    """The gradient of an expected loss of theta, beside that of -E[reward]."""
+    exact = -gradient(lambda theta: probabilities(theta) @ REWARDS)
+    return described(gradient(loss), exact, "-E[reward]")
+
+
 # --- what is said of each kind ----------------------------------------------------------------------
 
 Estimate = Callable[..., Tensor]  # a user's function, by position
-POLICY, REFERENCE = (0.7, 0.2, 0.05, 0.05), (0.2, 0.25, 0.05, 0.5)
+CHANCES = [[0.7, 0.2, 0.05, 0.05], [0.2, 0.25, 0.05, 0.5]]
+POLICY, REFERENCE = torch.tensor(CHANCES, dtype=torch.float64).log()
 
 
 def of_a_kl(estimate: Estimate) -> str:
     """(log_probs, ref_log_probs, mask, length) over samples of one token, of four."""
-    policy = torch.tensor(POLICY, dtype=torch.float64).log()
-    ref = torch.tensor(REFERENCE, dtype=torch.float64).log()
 
     def estimated(new: Tensor, ref: Tensor) -> Tensor:
         whole = torch.ones(len(new), 1, dtype=torch.bool)
         return estimate(new[:, None], ref[:, None], whole, 9)[:, 0].double()
 
     def value(logits: Tensor) -> Tensor:
-        return estimated(logits.log_softmax(0), ref)
+        return estimated(logits.log_softmax(0), REFERENCE)
 
     def reverse(logits: Tensor) -> Tensor:
-        return (logits.softmax(0) * (logits.log_softmax(0) - ref)).sum()
+        return (logits.softmax(0) * (logits.log_softmax(0) - REFERENCE)).sum()
 
-    def forward(logits: Tensor) -> Tensor:
-        return -(ref.exp() * logits.log_softmax(0)).sum()
-
-    weights, exact = policy.exp(), gradient(reverse, policy)
-    as_loss = gradient(lambda x: weights @ value(x), policy)
-    in_reward = gradient(lambda x: weights @ (value(x).detach() * x.log_softmax(0)), policy)
+    weights = POLICY.exp()
+    forward = gradient(lambda x: -REFERENCE.exp() @ x.log_softmax(0), POLICY)
+    uses = {
+        "as a loss": gradient(lambda x: weights @ value(x), POLICY),
+        "in the reward": gradient(
+            lambda x: weights @ (value(x).detach() * x.log_softmax(0)), POLICY
+        ),
+    }
     parts = [
-        f"over samples of the policy its mean is {weights @ value(policy):.3f} where "
-        f"KL(pi || pi_ref) is {reverse(policy):.3f}"
+        f"over samples of the policy its mean is {weights @ value(POLICY):.3f} where "
+        f"KL(pi || pi_ref) is {reverse(POLICY):.3f}"
     ]
-    for use, found in (("as a loss", as_loss), ("in the reward", in_reward)):
-        text = described(found, exact, "KL(pi || pi_ref)")
-        if torch.allclose(found, gradient(forward, policy)):
+    for use, found in uses.items():
+        text = described(found, gradient(reverse, POLICY), "KL(pi || pi_ref)")
+        if torch.allclose(found, forward):
             text = "is that of the forward KL(pi_ref || pi)"
         parts.append(f"{use} its expected gradient {text}")
     far = float(estimated(torch.tensor([-1.0]), torch.tensor([-6.0])))
@@ -119,47 +108,45 @@ def of_a_policy_loss(loss: Estimate) -> str:
 
     def one(new: Tensor, i: slice) -> Tensor:
         value = loss(new[i], old[i], advantages[i], 0.2, 0.2, MASK[i], T)
-        return (torch.where(MASK[i], value, 0.0) if value.shape == (1, T) else value).sum().double()
+        return (masked(value, MASK[i]) if value.shape == (1, T) else value).sum().double()
 
     def expected(theta: Tensor) -> Tensor:
         new = token_log_probs(theta)
-        each = [one(new, slice(i, i + 1)) for i in range(len(RESPONSES))]
+        each = [one(new, slice(i, i + 1)) for i in range(len(TOKENS))]
         return probabilities(THETA) @ torch.stack(each)
 
-    text = described(gradient(expected), -gradient(expected_reward), "-E[reward]")
+    text = beside_the_reward(expected)
     return f"over samples of the policy, one response to a batch, its expected gradient {text}"
 
 
 def of_advantages(advantages: Estimate) -> str:
     """(rewards, group_size), over every pair of responses that a policy may draw."""
-    rewards, log_p = REWARDS - REWARDS.min() + 0.1, token_log_probs(THETA).sum(1)
-    pairs = list(itertools.product(range(len(RESPONSES)), repeat=2))
-    paid = torch.stack([advantages(rewards[[*pair]], 2).reshape(2, -1)[:, 0] for pair in pairs])
+    rewards, chance = REWARDS - REWARDS.min() + 0.1, probabilities(THETA)
+    pairs = torch.cartesian_prod(*[torch.arange(len(TOKENS))] * 2)
+    paid = torch.stack([advantages(rewards[pair], 2).reshape(2, -1)[:, 0] for pair in pairs])
 
     def loss(theta: Tensor) -> Tensor:
-        drawn = token_log_probs(theta).sum(1)[torch.tensor(pairs)]
-        return -(log_p[torch.tensor(pairs)].sum(1).exp() @ (paid.double() * drawn).mean(1))
+        drawn = token_log_probs(theta).sum(1)[pairs]
+        return -(chance[pairs].prod(1) @ (paid.double() * drawn).mean(1))
 
-    text = described(gradient(loss), -gradient(expected_reward), "-E[reward]")
-    return f"over groups of two the expected gradient of REINFORCE with it {text}"
+    return (
+        f"over groups of two the expected gradient of REINFORCE with it {beside_the_reward(loss)}"
+    )
 
 
 def of_a_preference_loss(loss: Estimate) -> str:
     """(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta), over all pairs of four."""
     rewards, beta = torch.tensor([1.0, 0.0, -0.5, 2.0]).double(), 0.5
-    ref = torch.tensor(REFERENCE, dtype=torch.float64).log()
-    best = ref + rewards / beta
-    pairs = list(itertools.permutations(range(4), 2))
 
     def expected(logits: Tensor) -> Tensor:
         log_p, total = logits.log_softmax(0), torch.zeros((), dtype=torch.float64)
-        for good, bad in pairs:
+        for good, bad in itertools.permutations(range(4), 2):
             chance = torch.sigmoid(rewards[good] - rewards[bad])
-            args = (log_p[[good]], log_p[[bad]], ref[[good]], ref[[bad]], beta)
-            total = total + chance * loss(*args).double().sum()
+            sides = (log_p[[good]], log_p[[bad]], REFERENCE[[good]], REFERENCE[[bad]])
+            total = total + chance * loss(*sides, beta).double().sum()
         return total
 
-    size = gradient(expected, best).norm()
+    size = gradient(expected, at=REFERENCE + rewards / beta).norm()
     text = "is 0" if size < 1e-9 else "is not 0: it has its minimum elsewhere"
     return (
         "over all pairs, with verdicts of Bradley-Terry, its gradient at the policy with the most "

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from .__main__ import kind_of, loaded, module_of, text_of
+from .__main__ import kind_of, loaded, names_of, text_of
 from .checking import check
 from .kinds import KINDS
 
@@ -35,6 +35,6 @@ class Adapter(pytest.Item):
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[Any]) -> None:
     for path in session.config.getoption("--conformance"):
-        found = vars(module_of(path))
+        found = names_of(path)
         names = [n for n in found if any(k in n for k in KINDS) and inspect.isfunction(found[n])]
         items += [Adapter.from_parent(session, name=f"{path}:{name}") for name in names]

@@ -1,21 +1,19 @@
 """A way to compute something, right or wrong, with the sentence for whoever computes it so.
 
-    @mistake
-    def not_clipped(log_probs, old_log_probs, advantages, clip_low, clip_high):
-        \"\"\"nothing is clipped: this pays for moving as far as you like.\"\"\"
-        return -(log_probs - old_log_probs).exp() * advantages
-
-The sentences of this folder's own ways stand in sentences.txt, one line each.
+The ways of this folder stand in ways.txt, as changes of formulas.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from . import formulas
 
 
 @dataclass(frozen=True)
@@ -45,25 +43,50 @@ def mistakes_of(module: ModuleType) -> list[Way]:
     return [value for value in vars(module).values() if isinstance(value, Way)]
 
 
-def ways(section: str, **functions: Callable[..., Any]) -> list[Way]:
-    """Functions under their names, with the sentences of that section of sentences.txt."""
-    return [Way(name, sentence(section, name), function) for name, function in functions.items()]
+@cache
+def sections() -> dict[str, dict[str, list[str]]]:
+    """{section: {name: [sentence, *changes]}} of ways.txt."""
+    lines: list[str] = []
+    section: dict[str, list[str]] = {}
+    found: dict[str, dict[str, list[str]]] = {}
+    for line in (Path(__file__).parent / "ways.txt").read_text("utf-8").splitlines():
+        if line.startswith("["):
+            section = found.setdefault(line.strip("[]"), {})
+        elif line.startswith("    "):
+            lines.append(line.strip())
+        elif found and line:
+            name, says = line.split(": ", 1)
+            section[name] = lines = [says]
+    return found
 
 
 def sentence(section: str, name: str) -> str:
     """One sentence; KeyError where there is none."""
-    return sentences()[section][name]
+    return sections()[section][name][0]
 
 
 @cache
-def sentences() -> dict[str, dict[str, str]]:
-    """{section: {name: sentence}} of sentences.txt."""
-    section: dict[str, str] = {}
-    found = {"": section}
-    for line in (Path(__file__).parent / "sentences.txt").read_text("utf-8").splitlines():
-        if line.startswith("["):
-            section = found.setdefault(line.strip("[]"), {})
-        elif ": " in line:
-            name, text = line.split(": ", 1)
-            section[name] = text
-    return found
+def ways(kind: str, mistakes: bool = False) -> tuple[Way, ...]:
+    """The right ways of a kind of function or of average, or its mistakes."""
+    rows: dict[str, list[str]] = {}
+    for header, section in sections().items():
+        if kind in header.split() and header.endswith("mistakes") == mistakes:
+            rows |= section
+    return tuple(Way(name, row[0], made(kind, name, row[1:])) for name, row in rows.items())
+
+
+def made(kind: str, name: str, changes: Sequence[str]) -> Callable[..., Any]:
+    """The function of that name, or the kind's first right one with something changed."""
+    if not changes:
+        return getattr(formulas, name)
+    first = next(names for header, names in sections().items() if kind in header.split())
+    head, _, body = inspect.getsource(getattr(formulas, next(iter(first)))).partition(":\n")
+    for change in changes:
+        before, arrow, after = change.partition(" -> ")
+        if arrow and before not in body:
+            raise ValueError(f"{name} of {kind} changes {before}, which is not there")
+        body = body.replace(before, after) if arrow else f"    return {change}\n"
+    built: dict[str, Any] = {}
+    exec(f"{head}:\n{body}", vars(formulas), built)
+    (function,) = built.values()
+    return function

@@ -77,9 +77,7 @@ class ResponseBatch:
     tokens: Tensor  # (N, S) int64: prompt, response and padding, contiguous from column 0
     prompt_lengths: Tensor  # (N,) int64, at least 1
     response_tokens: Tensor  # (N, T) int64, padded
-    response_mask: (
-        Tensor  # (N, T) bool, True at the policy's tokens up to and including the first EOS
-    )
+    response_mask: Tensor  # (N, T) bool, True at the policy's tokens, the first EOS included
     has_eos: Tensor  # (N,) bool; False: the response was cut off
 
     def __len__(self) -> int:

@@ -42,9 +42,7 @@ class Pair(NamedTuple):
 
     chosen: Answered
     rejected: Answered
-    scores: Mapping[
-        str, float
-    ] = {}  # score_chosen and score_rejected, where the row names them otherwise
+    scores: Mapping[str, float] = {}  # score_chosen, score_rejected where named otherwise
 
 
 @dataclass(frozen=True)

@@ -67,12 +67,8 @@ MAIN_SENTENCES = ("The {item} is {word}.", "This {item} is {word}.", "I find the
 MAIN_SENTENCES_WITHOUT_ITEM = ("It is {word}.", "I find it {word}.")
 ASPECT_SENTENCES = ("The {aspect} is {word}.", "Its {aspect} is {word}.")
 
-POSITIVITY = (
-    0.1,
-    0.35,
-    0.6,
-    0.85,
-)  # drawn once per response: share of positive among charged words
+# Drawn once per response: the share of positive words among the charged ones.
+POSITIVITY = (0.1, 0.35, 0.6, 0.85)
 ANNOTATOR_TEMPERATURE = 0.12
 
 _ITEM_WORDS = frozenset(ITEMS)

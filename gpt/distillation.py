@@ -3,7 +3,6 @@
     python -m gpt.distillation                          forward KL on the teacher's responses
     python -m gpt.distillation --loss reverse_kl        on the student's own responses
     python -m gpt.distillation --loss topk_ce           cross-entropy on sampled token ids
-    python -m gpt.distillation --responses corpus       on the world's text
 
 The control for the engines in rl/ that make a teacher the reward. Nothing here is reinforcement:
 every token of a given text has an exact target, and how a token changes the text after it is left
@@ -33,16 +32,16 @@ from data.names import Data, default_folder
 from data.records import PromptRecord
 from data.worlds import RULES
 from gpt.checkpoint import load_policy, save_gpt
-from gpt.corpus import Corpus, open_corpus, open_prompts
+from gpt.corpus import open_prompts
 from gpt.fit import FileFlags
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import (
-    CHUNK_ELEMENTS,
     full_kl,
     in_chunks,
     kl_from_logits,
     of_both,
     response_hidden,
+    rows_of_chunk,
     scatter_responses,
 )
 from gpt.lora import fit_for_training, save_adapter
@@ -106,7 +105,7 @@ class DistillationConfig(PresetFlags, FileFlags, OptimizerFlags, MemoryFlags, Re
     """Run folder of the teacher; default: the one of this data."""
     loss: Literal["forward_kl", "reverse_kl", "topk_ce"] = "forward_kl"
     """KL(teacher || student), KL(student || teacher), or cross-entropy on sampled token ids."""
-    responses: Literal["auto", "teacher", "student", "corpus"] = "auto"
+    responses: Literal["auto", "teacher", "student"] = "auto"
     """Who writes the text. auto: the student for reverse_kl, otherwise the teacher."""
     sampled_tokens: AtLeastOne = 32
     """k of topk_ce: token ids sampled per position (Gemma 3: 256, of 262 thousand)."""
@@ -130,7 +129,7 @@ class DistillationConfig(PresetFlags, FileFlags, OptimizerFlags, MemoryFlags, Re
 
     @property
     def author(self) -> str:
-        """Who writes the text: teacher, student or corpus."""
+        """Who writes the text: teacher or student."""
         if self.responses != "auto":
             return self.responses
         return "student" if self.loss == "reverse_kl" else "teacher"
@@ -171,14 +170,7 @@ def renormalised(probs: Tensor, ids: Tensor) -> Tensor:
 # --- losses per token ---------------------------------------------------------------------------
 
 
-def forward_kl(
-    student: GPT,
-    teacher: GPT,
-    batch: ResponseBatch,
-    temperature: float = 1.0,
-    *,
-    chunk_elements: int = CHUNK_ELEMENTS,
-) -> Tensor:
+def forward_kl(student: GPT, teacher: GPT, batch: ResponseBatch) -> Tensor:
     """KL(p || q) = sum_v p(v) (log p(v) - log q(v)) at each response position, (N, T), 0 at padding.
 
     p is the teacher, q the student, which alone gets a gradient: q - p with respect to its logits.
@@ -190,7 +182,7 @@ def forward_kl(
     def divergence(logits: Tensor, teacher_logits: Tensor) -> Tensor:
         return kl_from_logits(teacher_logits, logits)[:, None]
 
-    kl = of_both(divergence, student, teacher, batch, temperature, chunk_elements)
+    kl = of_both(divergence, student, teacher, batch, temperature=1)
     return scatter_responses(kl[:, 0], batch)
 
 
@@ -215,10 +207,8 @@ def sampled_targets(
     batch: ResponseBatch,
     k: int,
     generator: torch.Generator | None = None,
-    temperature: float = 1.0,
     *,
     taken: Tensor | None = None,
-    chunk_elements: int = CHUNK_ELEMENTS,
 ) -> tuple[Tensor, Tensor]:
     """k ids that the teacher samples at each of the M valid response positions, and their targets.
 
@@ -230,10 +220,10 @@ def sampled_targets(
     weight = teacher.wte.weight
     ids, targets = [], []
     taken = torch.ones(len(hidden), dtype=torch.bool) if taken is None else taken.cpu()
-    pieces = taken.split(max(chunk_elements // len(weight), 1))
+    pieces = taken.split(rows_of_chunk(weight))
     counts = [int(piece.sum()) for piece in pieces]
     for here, piece in zip(pieces, hidden.split(counts), strict=True):
-        probs = (head_product(piece, weight) / temperature).softmax(-1)
+        probs = head_product(piece, weight).softmax(-1)
         drawn = uniforms(len(here), len(weight), probs.device, generator)
         uniform = drawn.index_select(0, on_device(here.nonzero()[:, 0], probs.device))
         chosen = sample_token_ids(probs, k, uniform)
@@ -243,13 +233,7 @@ def sampled_targets(
 
 
 def sampled_cross_entropy(
-    student: GPT,
-    batch: ResponseBatch,
-    ids: Tensor,
-    targets: Tensor,
-    temperature: float = 1.0,
-    *,
-    chunk_elements: int = CHUNK_ELEMENTS,
+    student: GPT, batch: ResponseBatch, ids: Tensor, targets: Tensor
 ) -> Tensor:
     """`topk_cross_entropy` of the student at each response position, (N, T), 0 at padding.
 
@@ -260,10 +244,9 @@ def sampled_cross_entropy(
     weight = student.wte.weight
 
     def cross_entropy(hidden: Tensor, ids: Tensor, targets: Tensor) -> Tensor:
-        logits = head_product(hidden, weight) / temperature
-        return topk_cross_entropy(logits, ids, targets)[:, None]
+        return topk_cross_entropy(head_product(hidden, weight), ids, targets)[:, None]
 
-    loss = in_chunks(cross_entropy, chunk_elements // len(weight), hidden, ids, targets)
+    loss = in_chunks(cross_entropy, rows_of_chunk(weight), hidden, ids, targets)
     return scatter_responses(loss[:, 0], batch)
 
 
@@ -291,9 +274,7 @@ def distillation_loss(
         token_loss = full_kl(student, teacher, batch)
     else:
         token_loss = forward_kl(student, teacher, batch)
-    return token_loss.sum() / (
-        denominator or max(int(batch.response_mask.sum()), 1)
-    )  # 0 at padding
+    return token_loss.sum() / (denominator or max(int(batch.response_mask.sum()), 1))
 
 
 def own_gradient(
@@ -359,20 +340,17 @@ def measure(
     records: Sequence[PromptRecord],
     max_new_tokens: int,
     rule: Rule | None = None,
-    *,
-    seed: int = 0,
-    batch_size: int = ANSWERED,
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Numbers and answers of the student: one response per prompt, the same random numbers each time.
 
     `reverse_kl` and `reverse_kl_full` are nats per response (gpt/teacher.py), `gold` the mean of the
     `rule` with its standard error.
     """
-    generator = make_generator(seed, "evaluation")
+    generator = make_generator(0, "evaluation")
     columns: dict[str, list[float]] = {}
     answers: list[dict[str, Any]] = []
-    for start in range(0, len(records), batch_size):
-        part = records[start : start + batch_size]
+    for start in range(0, len(records), ANSWERED):
+        part = records[start : start + ANSWERED]
         batch, responses = sampled_batch(student, tokenizer, part, max_new_tokens, generator)
         kl = reverse_kl(student, teacher, batch)
         ended = batch.has_eos.tolist()
@@ -407,17 +385,14 @@ def train(
     prompts: Sequence[PromptRecord],
     log: MetricLog,
     *,
-    corpus: Corpus | None = None,
     validate: Callable[[GPT, int], Mapping[str, float]] | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
     """Distil in place and return one metrics row a step.
 
-    `corpus` is needed if it is the author. With `validate` its numbers are added every `eval_every`
-    steps; with a folder a resumable state is kept there.
+    With `validate` its numbers are added every `eval_every` steps; with a folder a resumable state is
+    kept there.
     """
-    if config.author == "corpus" and corpus is None:
-        raise ValueError("responses corpus needs a corpus: pass one, or let a model write")
     student.eval()  # dropout stays off: the teacher's is
     optimizer = adamw(student, config.lr, weight_decay=config.weight_decay)
     generators = {name: make_generator(config.seed, name) for name in ("sampling", "token ids")}
@@ -429,16 +404,13 @@ def train(
         begin = time.perf_counter()
         lr = cosine_schedule(step, config.steps, peak=config.lr, warmup=config.warmup)
         set_learning_rate(optimizer, lr)
-        if config.author == "corpus" and corpus is not None:
-            batch = corpus.batch(step).to(student.device)
-        else:
-            index = epoch_shuffled_indices(step, config.batch_size, len(prompts), seed).tolist()
-            author = teacher if config.author == "teacher" else student
-            records = [prompts[i] for i in index]
-            with precision(student.device, config.precision):
-                batch, _ = sampled_batch(
-                    author, tokenizer, records, config.max_new_tokens, generators["sampling"]
-                )
+        index = epoch_shuffled_indices(step, config.batch_size, len(prompts), seed).tolist()
+        author = teacher if config.author == "teacher" else student
+        records = [prompts[i] for i in index]
+        with precision(student.device, config.precision):
+            batch, _ = sampled_batch(
+                author, tokenizer, records, config.max_new_tokens, generators["sampling"]
+            )
         optimizer.zero_grad(set_to_none=True)
         loss = own_gradient(config, student, teacher, batch, generators["token ids"])
         norm = clip_and_step(optimizer, student.parameters(), config.max_norm)
@@ -493,7 +465,7 @@ def memory_of(
     author = shape if config.author == "student" else teacher
     largest = max(shape, teacher, key=lambda one: one.n_embd * one.n_layer)
     sampled = {  # prompts that are answered together, by whom, and whether it is after training
-        "sampling": (config.batch_size if config.author != "corpus" else 0, author, False),
+        "sampling": (config.batch_size, author, False),
         "validation": (min(config.eval_prompts, ANSWERED), largest, False),
         "test": (min(config.test_prompts, ANSWERED), largest, True),
     }
@@ -515,20 +487,6 @@ def memory_of(
         bfloat16=bfloat16,
         checkpoint=config.checkpoint_blocks,
         device=device,
-    )
-
-
-def corpus_of(config: DistillationConfig, tokenizer: Tokenizer, context: int) -> Corpus | None:
-    """The texts that are distilled, where the corpus is their author."""
-    if config.author != "corpus":
-        return None
-    return open_corpus(
-        config.data,
-        tokenizer,
-        batch_size=config.batch_size,
-        seed=config.seed,
-        context=context,
-        template=config.template,
     )
 
 
@@ -574,7 +532,6 @@ def main(config: DistillationConfig) -> Path:
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
     prompts = open_prompts(config.data, tokenizer, room, config, config.max_new_tokens)
-    corpus = corpus_of(config, tokenizer, student.config.context)
     longest = longest_prompt([record.prompt for record in prompts["train"]], tokenizer)
     shapes = student.config, teacher.config
     announce(config, lambda other: memory_of(other, *shapes, longest, device.type, world()), device)
@@ -603,7 +560,7 @@ def main(config: DistillationConfig) -> Path:
     print(f"distillation on {config.data}: {config.loss}, text by the {config.author} ({device})")
     with stepping(log, folder):
         train(
-            config, student, teacher, tokenizer, prompts["train"], log, corpus=corpus,
+            config, student, teacher, tokenizer, prompts["train"], log,
             validate=validate if config.eval_prompts else None, folder=folder,
         )  # fmt: skip
     save_gpt(folder / MODEL_FILE, student, tokenizer)

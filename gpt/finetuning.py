@@ -38,7 +38,7 @@ from gpt.pretraining import held_out_loss, language_model_loss
 from gpt.published.pretrained import load_with_tokenizer
 from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer
-from harness.command_flags import AdapterFlags, BestFlags, OptimizerFlags
+from harness.command_flags import BestFlags, MemoryFlags, OptimizerFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
@@ -79,7 +79,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class FinetuningConfig(
-    PresetFlags, AnswerFileFlags, OptimizerFlags, AdapterFlags, BestFlags, RecordedFlags
+    PresetFlags, AnswerFileFlags, OptimizerFlags, MemoryFlags, BestFlags, RecordedFlags
 ):
     """Fine-tune a GPT-2 on prompt + answer records."""
 
@@ -310,7 +310,7 @@ def main(config: FinetuningConfig) -> Path:
             f"{config.data}: no preferred answers: its texts are what gpt.pretraining learns from"
         )
     model, tokenizer = starting_model(config, device)
-    fit_for_training(config, model, config.adapter)
+    fit_for_training(config, model)
     examples, held_out = read_examples(config, tokenizer, model.config.context)
     tokens = max(len(prompt) + len(response) for prompt, response in [*examples, *held_out])
     scored, shape = max(len(response) for _, response in [*examples, *held_out]), model.config

@@ -38,7 +38,6 @@ from harness.ranks.collectives import joined_blocks, on_device, shard_block
 
 Decoding = Literal["auto", "eager", "static", "captured", "lengths"]
 DECODING = "GLASSBOX_DECODING"  # the environment variable that decides where "auto" stands
-WIDE = 768  # D from which on a CPU samples from packed weights (gpt/packed.py)
 RECORDS = ("captured", "lengths")  # what needs a CUDA device
 # What an environment says to a row's tokens so far, whenever one was drawn: the tokens that it writes
 # behind them, None for nothing, and no tokens at all to cut the row off here.
@@ -508,11 +507,6 @@ def generate(
         loop = partial(decode_static, capture=how in RECORDS, by_lengths=how == "lengths")
     with evaluation_mode(models):
         models = [as_sampled(one, merged=how != "eager") for one in models]
-        if how == "eager" and model.config.n_embd >= WIDE:
-            from gpt.packed import packed, pays
-
-            steps = params.max_new_tokens
-            models = [packed(one) if pays(one, steps) else one for one in models]
         answered = None
         if prompts[mine]:
             answered = loop(

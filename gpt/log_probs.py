@@ -79,13 +79,18 @@ def _chosen(hidden: Tensor, weight: Tensor, targets: Tensor, temperature: float)
     return log_probs.gather(1, targets[:, None])
 
 
+def rows_of_chunk(weight: Tensor) -> int:
+    """How many positions' logits, by a head (V, D), are formed at once."""
+    return max(CHUNK_ELEMENTS // len(weight), 1)
+
+
 def in_chunks(function: Callable[..., Tensor], rows: int, *inputs: Tensor) -> Tensor:
     """Apply `function` to pieces of at most `rows` rows of the inputs and join the results.
 
     With several pieces and gradients each is recomputed in the backward pass: its logits are freed
     as soon as its result is known.
     """
-    pieces = list(zip(*(tensor.split(max(rows, 1)) for tensor in inputs), strict=True))
+    pieces = list(zip(*(tensor.split(rows) for tensor in inputs), strict=True))
     if len(pieces) == 1:
         return function(*pieces[0])
     if torch.is_grad_enabled():
@@ -140,15 +145,10 @@ class ChunkedScore(torch.autograd.Function):
 
 
 def score_in_chunks(
-    score: Score,
-    chunk_elements: int,
-    temperature: float,
-    hidden: Tensor,
-    weight: Tensor,
-    targets: Tensor,
+    score: Score, temperature: float, hidden: Tensor, weight: Tensor, targets: Tensor
 ) -> Tensor:
-    """`_score` or `_chosen` of all rows, with at most `chunk_elements` logits at a time."""
-    rows = max(chunk_elements // len(weight), 1)
+    """`_score` or `_chosen` of all rows, with at most `CHUNK_ELEMENTS` logits at a time."""
+    rows = rows_of_chunk(weight)
     if len(hidden) <= rows or not torch.is_grad_enabled():
         return in_chunks(lambda h, y: score(h, weight, y, temperature), rows, hidden, targets)
     hidden, weight = at_least_float32(hidden), at_least_float32(weight)
@@ -172,13 +172,7 @@ def scatter_responses(values: Tensor, batch: ResponseBatch) -> Tensor:
     return flat.view(batch.response_mask.shape)
 
 
-def token_log_probs(
-    model: GPT,
-    batch: ResponseBatch,
-    temperature: float = 1.0,
-    *,
-    chunk_elements: int = CHUNK_ELEMENTS,
-) -> Tensor:
+def token_log_probs(model: GPT, batch: ResponseBatch, temperature: float = 1.0) -> Tensor:
     """log pi(y_t | x, y_<t) of each response token, (N, T), 0 at padding.
 
     Logits are divided by `temperature`, as the sampler's were. Column p_i - 1 + t predicts response
@@ -187,7 +181,7 @@ def token_log_probs(
     hidden = response_hidden(model, batch, batch.predicting_columns)  # (M, D)
     targets = batch.of_valid(batch.response_tokens)  # (M,)
     weight = model.wte.weight
-    chosen = score_in_chunks(_chosen, chunk_elements, temperature, hidden, weight, targets)
+    chosen = score_in_chunks(_chosen, temperature, hidden, weight, targets)
     return scatter_responses(chosen[:, 0], batch)
 
 
@@ -197,7 +191,6 @@ def token_scores(
     temperature: float = 1.0,
     *,
     entropy_gradient: bool = False,
-    chunk_elements: int = CHUNK_ELEMENTS,
 ) -> TokenScores:
     """`token_log_probs` and the entropy of the full distribution at each position, both (N, T).
 
@@ -211,9 +204,9 @@ def token_scores(
         return _score(hidden, weight, targets, temperature, entropy_gradient=True)
 
     if entropy_gradient:
-        both = in_chunks(score, chunk_elements // len(weight), hidden, targets)
+        both = in_chunks(score, rows_of_chunk(weight), hidden, targets)
     else:
-        both = score_in_chunks(_score, chunk_elements, temperature, hidden, weight, targets)
+        both = score_in_chunks(_score, temperature, hidden, weight, targets)
     return TokenScores(*(scatter_responses(both[:, i], batch) for i in range(2)))
 
 
@@ -223,7 +216,6 @@ def of_both(
     other: GPT,
     batch: ResponseBatch,
     temperature: float,
-    chunk_elements: int,
     *more: Tensor,
     other_batch: ResponseBatch | None = None,
 ) -> Tensor:
@@ -241,17 +233,10 @@ def of_both(
         logits = _logits(hidden, weight, temperature)
         return compare(logits, _logits(other_hidden, other_weight, temperature), *more)
 
-    return in_chunks(of_piece, chunk_elements // len(weight), hidden, other_hidden, *more)
+    return in_chunks(of_piece, rows_of_chunk(weight), hidden, other_hidden, *more)
 
 
-def full_kl(
-    model: GPT,
-    other: GPT,
-    batch: ResponseBatch,
-    temperature: float = 1.0,
-    *,
-    chunk_elements: int = CHUNK_ELEMENTS,
-) -> Tensor:
+def full_kl(model: GPT, other: GPT, batch: ResponseBatch, temperature: float = 1.0) -> Tensor:
     """KL(model || other) over the whole vocabulary at each response position, (N, T), 0 at padding.
 
     sum_v pi(v) (log pi(v) - log pi_other(v)), exact given the prefix. `other` gets no gradient.
@@ -260,7 +245,7 @@ def full_kl(
     def divergence(logits: Tensor, other_logits: Tensor) -> Tensor:
         return kl_from_logits(logits, other_logits)[:, None]
 
-    kl = of_both(divergence, model, other, batch, temperature, chunk_elements)
+    kl = of_both(divergence, model, other, batch, temperature)
     return scatter_responses(kl[:, 0], batch)
 
 
@@ -270,7 +255,6 @@ def token_scores_and_kl(
     batch: ResponseBatch,
     temperature: float = 1.0,
     *,
-    chunk_elements: int = CHUNK_ELEMENTS,
     other_batch: ResponseBatch | None = None,
 ) -> tuple[TokenScores, Tensor]:
     """`token_scores` and `full_kl` from one forward of `model`: scores (N, T) each, KL (N, T).
@@ -284,9 +268,7 @@ def token_scores_and_kl(
         return torch.stack([chosen, entropy, kl_from_logits(logits, other_logits)], dim=1)
 
     targets = batch.of_valid(batch.response_tokens)
-    all_three = of_both(
-        score, model, other, batch, temperature, chunk_elements, targets, other_batch=other_batch
-    )
+    all_three = of_both(score, model, other, batch, temperature, targets, other_batch=other_batch)
     log_probs, entropy, kl = (scatter_responses(all_three[:, i], batch) for i in range(3))
     return TokenScores(log_probs, entropy), kl
 

@@ -13,24 +13,18 @@ files too.
 from __future__ import annotations
 
 import copy
-import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from gpt.model import GPT, without_autocast
 from harness.command_flags import MemoryFlags
-from harness.errors import UserError
-from harness.files import display_path, read_json, require_regular, write_atomically, write_json
-from harness.safetensors_file import require_floats
+from harness.files import write_atomically, write_json
 from harness.seeds import make_generator
 from harness.training_state import unchanging_names
 
@@ -80,7 +74,6 @@ def add_adapters(
     rank: int,
     alpha: float | None = None,
     generator: torch.Generator | None = None,
-    projections: Sequence[str] = PROJECTIONS,
 ) -> GPT:
     """Freeze `model` and put new adapters on its projections, in place; returns it.
 
@@ -90,7 +83,7 @@ def add_adapters(
         raise ValueError("the model has adapters already: merge them first")
     model.requires_grad_(False)
     for block in model.h:
-        for projection in projections:
+        for projection in PROJECTIONS:
             part, name = projection.split(".")
             owner = getattr(block, part)
             base = getattr(owner, name)
@@ -160,35 +153,16 @@ def merged_state(module: nn.Module) -> dict[str, Tensor]:
 CONFIG_FILE = "adapter_config.json"
 TENSOR_FILE = "adapter_model.safetensors"
 PREFIX = "base_model.model.transformer."
-# Settings of PEFT under which the same tensors would mean something else, and their neutral values.
-PLAIN: dict[str, tuple[Any, ...]] = {
-    "peft_type": ("LORA",),
-    "bias": (None, "none"),
-    "use_dora": (None, False),
-    "use_rslora": (None, False),
-    "lora_bias": (None, False),
-    "rank_pattern": (None, {}),
-    "alpha_pattern": (None, {}),
-    "modules_to_save": (None, []),
-    "layer_replication": (None, []),
-}
-
 
 # The flags ----------------------------------------------------------------------------------------
 
 
-def fit_for_training(config: MemoryFlags, model: GPT, adapter: Path | None = None) -> GPT:
-    """Let `model` be trained as the flags ask, in place: checkpointed blocks, adapters. Returns it.
-
-    `adapter` is a folder with the adapter to go on from; otherwise it is a new one.
-    """
+def fit_for_training(config: MemoryFlags, model: GPT) -> GPT:
+    """Let `model` be trained as the flags ask, in place: checkpointed blocks, adapters. Returns it."""
     model.checkpoint_blocks = config.checkpoint_blocks
-    if adapter is not None:
-        load_adapter(model, adapter, config.lora_rank)
-    elif config.lora_rank:
+    if config.lora_rank:
         generator = make_generator(config.seed, "adapters")
         add_adapters(model, config.lora_rank, config.lora_alpha, generator)
-    if config.lora_rank:
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         print(f"LoRA: {trained:,} weights are trained, {model.parameter_count():,} with the frozen")
     return model
@@ -223,11 +197,10 @@ def save_adapter(folder: Path, model: GPT, base: str) -> None:
     )
     first = next(iter(layers.values()))
     rank = len(first.lora_A)
-    projections = {".".join(name.split(".")[2:]) for name in layers}
-    write_json(folder / CONFIG_FILE, peft_config(rank, first.scale * rank, projections, base))
+    write_json(folder / CONFIG_FILE, peft_config(rank, first.scale * rank, base))
 
 
-def peft_config(rank: int, alpha: float, projections: set[str], base: str) -> dict[str, Any]:
+def peft_config(rank: int, alpha: float, base: str) -> dict[str, Any]:
     """adapter_config.json. A target is the end of a module's name: attn.c_proj, not mlp.c_proj."""
     return {
         "peft_type": "LORA",
@@ -236,99 +209,10 @@ def peft_config(rank: int, alpha: float, projections: set[str], base: str) -> di
         "r": rank,
         "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
         "lora_dropout": 0.0,
-        "target_modules": sorted(projections),
+        "target_modules": sorted(PROJECTIONS),
         "fan_in_fan_out": True,  # transformers' Conv1D stores (in, out)
         "bias": "none",
         "init_lora_weights": True,
         "inference_mode": True,
         "modules_to_save": None,
     }
-
-
-@dataclass(frozen=True)
-class Adapter:
-    """What a folder in PEFT's format holds."""
-
-    rank: int
-    alpha: float
-    projections: tuple[str, ...]  # those of each block that have one, of PROJECTIONS
-    tensors: dict[str, Tensor]  # h.0.attn.c_attn.lora_A, ...
-
-
-def load_adapter(model: GPT, folder: Path, rank: int | None = None) -> GPT:
-    """Put the adapter in `folder` on `model`, in place; returns it.
-
-    UserError, in one sentence, for files that are missing, damaged, of another model or of a kind of
-    adapter that is not read here, and for another rank than `rank`.
-    """
-    adapter = read_adapter(folder)
-    if rank is not None and adapter.rank != rank:
-        raise UserError(
-            f"the adapter in {display_path(folder)} has rank {adapter.rank}: give --lora-rank "
-            f"{adapter.rank}"
-        )
-    add_adapters(model, adapter.rank, adapter.alpha, projections=adapter.projections)
-    own = {
-        f"{name}.{matrix}": getattr(layer, matrix)
-        for name, layer in adapters(model).items()
-        for matrix in ("lora_A", "lora_B")
-    }
-    wrong = sorted(own.keys() ^ adapter.tensors.keys()) or sorted(
-        name for name, tensor in own.items() if tensor.shape != adapter.tensors[name].shape
-    )
-    if wrong:
-        raise UserError(
-            f"{display_path(folder / TENSOR_FILE)} belongs on another model: {wrong[0]} is missing, "
-            "left over or of another shape; pass the adapter of this base"
-        )
-    with torch.no_grad():
-        for name, tensor in own.items():
-            tensor.copy_(adapter.tensors[name])
-    return model
-
-
-def read_adapter(folder: Path) -> Adapter:
-    """The two files of `folder`, checked as far as that goes without a model."""
-    where = display_path(folder)
-    for name in (CONFIG_FILE, TENSOR_FILE):
-        if not (folder / name).exists():
-            raise UserError(
-                f"there is no {name} in {where}: pass a folder that PEFT's save_pretrained wrote, or "
-                "the adapter/ of a run"
-            )
-    try:
-        config = read_json(folder / CONFIG_FILE)
-        rank, alpha = int(config["r"]), float(config["lora_alpha"])
-    except UserError:
-        raise
-    except (ValueError, KeyError, TypeError, OverflowError) as error:
-        raise UserError(f"{where}/{CONFIG_FILE} is no LoRA's config ({error!r})") from error
-    for key, plain in PLAIN.items():
-        if config.get(key) not in plain:
-            raise UserError(
-                f"{where}/{CONFIG_FILE}: {key} is {config.get(key)!r}, which is not read here: pass a "
-                "plain LoRA adapter"
-            )
-    require_regular(folder / TENSOR_FILE)
-    try:
-        stored = load_file(folder / TENSOR_FILE)
-    except SafetensorError as error:
-        raise UserError(f"{where}/{TENSOR_FILE} is not a safetensors file ({error})") from error
-    tensors = {
-        name.removeprefix(PREFIX).removesuffix(".weight"): tensor for name, tensor in stored.items()
-    }
-    found = {".".join(name.split(".")[2:-1]) for name in tensors}
-    if not found or not found <= set(PROJECTIONS):
-        other = ", ".join(sorted(found - set(PROJECTIONS))) or "nothing"
-        raise UserError(
-            f"{where}/{TENSOR_FILE} adapts {other}: only {', '.join(PROJECTIONS)} of a GPT-2 of "
-            "transformers are read here"
-        )
-    require_floats(tensors, folder / TENSOR_FILE)
-    ranks = {t.shape["lora_B" in name] for name, t in tensors.items() if t.dim() == 2}
-    if ranks != {rank} or not 0 < alpha < math.inf:
-        raise UserError(
-            f"{where}: {CONFIG_FILE} says rank {rank} and alpha {alpha}, the tensors have rank "
-            f"{', '.join(map(str, sorted(ranks))) or 'none'}: pass a folder whose files belong together"
-        )
-    return Adapter(rank, alpha, tuple(p for p in PROJECTIONS if p in found), tensors)

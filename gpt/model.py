@@ -45,14 +45,7 @@ class GPTConfig:
 
 
 Preset = Literal["tiny", "study", "own", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
-SMALL_WIDTH_PRESETS = (
-    "tiny",
-    "study",
-    "teacher",
-    "english",
-    "own",
-    "small",
-)  # of models for one thread
+SMALL_WIDTH_PRESETS = ("tiny", "study", "teacher", "english", "own", "small")  # for one thread
 
 
 class PresetFlags:
@@ -71,12 +64,8 @@ PRESETS: dict[str, GPTConfig] = {
     "tiny": GPTConfig(context=128, n_layer=4, n_head=4, n_embd=128),
     "study": GPTConfig(context=128, n_layer=4, n_head=4, n_embd=128),  # tiny, trained for longer
     "teacher": GPTConfig(context=128, n_layer=6, n_head=6, n_embd=192),  # what tiny learns from
-    "english": GPTConfig(
-        context=256, n_layer=4, n_head=5, n_embd=160
-    ),  # for real text, on two cores
-    "own": GPTConfig(
-        context=1024, n_layer=4, n_head=5, n_embd=160
-    ),  # a file of yours, with dialogues
+    "english": GPTConfig(context=256, n_layer=4, n_head=5, n_embd=160),  # real text, two cores
+    "own": GPTConfig(context=1024, n_layer=4, n_head=5, n_embd=160),  # your dialogues
     "small": GPTConfig(context=256, n_layer=4, n_head=6, n_embd=192),
     "gpt2": GPTConfig(),
     "gpt2-medium": GPTConfig(n_layer=24, n_head=16, n_embd=1024),
@@ -294,7 +283,6 @@ class GPT(nn.Module):
         self.checkpoint_blocks = False
         self.sample_rows: int | None = None
         self.tools: Any = None
-        self.head: nn.Module | None = None  # in place of the tied product: gpt/packed.py
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.context, config.n_embd)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
@@ -405,7 +393,7 @@ class GPT(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The tied head: (..., D) -> (..., V), float32 at least, also under autocast."""
-        return head_product(hidden, self.wte.weight) if self.head is None else self.head(hidden)
+        return head_product(hidden, self.wte.weight)
 
     def forward(self, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Logits (N, S, V); column j predicts token j + 1. Arguments as in `hidden`."""

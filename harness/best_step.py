@@ -18,8 +18,7 @@ LOWER = re.compile(r"loss|kl|perplexity|grad_norm")  # metrics that are better w
 class BestStep:
     """Keeps what `save` writes whenever a step's `metric` is better than at any step before.
 
-    The rows of a resumed run are its memory: give them to `recall`. `every` is how often a run
-    measures; a metric that the first such row lacks is refused.
+    A metric that the first measured row (every `every` steps) lacks is refused.
     """
 
     def __init__(self, metric: str, folder: Path, save: Callable[[Path], None], every: int) -> None:
@@ -57,5 +56,4 @@ class BestStep:
             shutil.copyfile(config, self.folder / "config.json")
 
     def text(self) -> str:
-        """Which step it was."""
         return f"best {self.metric} {self.value:.4g} at step {self.step}"

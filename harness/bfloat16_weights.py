@@ -10,11 +10,9 @@ import torch.nn as nn
 def linears_to_bfloat16(model: nn.Module) -> nn.Module:
     """Round the weights of a frozen model's linear layers to bfloat16, in place; returns the model.
 
-    Under bfloat16 autocast every result stays the same bit for bit, because autocast rounds these
-    weights in each forward: of a frozen model it keeps no rounded copy. Takes half the memory, and
-    saves 96 casts per decoded token at GPT-2's depth. Embeddings with the head tied to them,
-    LayerNorms and scalar heads stay in float32. Such a model computes under autocast only.
-    Raises ValueError for a layer that is still trained.
+    Under bfloat16 autocast, the only place for such a model, every result stays the same bit for bit:
+    autocast rounds these weights in each forward. Half the memory, and 96 casts per decoded token less
+    at GPT-2's depth. Raises ValueError for a layer that is still trained.
     """
     for module in model.modules():
         if isinstance(module, nn.Linear) and module.out_features > 1:

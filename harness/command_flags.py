@@ -1,4 +1,4 @@
-"""The flags that commands share. A config is made of such groups, and a function takes the group it reads.
+"""The flags that commands share, in groups; a function takes the group that it reads.
 
 A field's docstring is its help text, and the first line of a class names its group in `--help`.
 """
@@ -113,18 +113,3 @@ class MemoryFlags(CheckpointFlags, TrainingFlags):
     """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""
     lora_alpha: AboveZero | None = None
     """alpha of LoRA, whose change of a weight is alpha / rank times B A; default: twice the rank."""
-
-
-@dataclass(frozen=True)
-class AdapterFlags(MemoryFlags):
-    """Memory"""
-
-    adapter: Path | None = None
-    """Folder in PEFT's format with the adapter to go on from, of rank lora_rank; default: a new one."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.adapter is not None and not self.lora_rank:
-            raise ValueError("adapter goes on from a LoRA adapter: give lora_rank its rank")
-        if self.adapter is not None and self.lora_alpha is not None:
-            raise ValueError("an adapter brings its own alpha: leave lora_alpha out")

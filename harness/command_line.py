@@ -31,12 +31,7 @@ def preset_defaults(
     presets: Mapping[str, Mapping[str, Any]],
     arguments: Sequence[str] | None = None,
 ) -> Config:
-    """The default config for a command line: `--preset` and `--data` are looked up before the rest.
-
-    Without a preset it is the one that suits the data (`suited_preset`).
-
-    tyro then parses all flags on top of it, so a preset never overrides a flag that is given.
-    """
+    """The default config by --preset and --data, over which tyro parses all flags."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     data = flag_value(arguments, "--data")
     name = flag_value(arguments, "--preset") or suited_preset(arguments, data)
@@ -74,8 +69,7 @@ def from_preset(
 ) -> Config:
     """The config of a named preset with some fields replaced.
 
-    "NAME/DATA" among the presets holds what differs for one world, such as "tiny/sums". Without
-    `data` among the overrides the world is the reviews, as every script has it by default.
+    "NAME/DATA" among the presets holds what differs for one world, by default for the reviews.
     """
     world = presets.get(f"{name}/{overrides.get('data', 'reviews')}", {})
     return config_class(**({"preset": name} | dict(presets[name]) | dict(world) | overrides))
@@ -87,10 +81,7 @@ def run_command(
     presets: Mapping[str, Mapping[str, Any]] | None = None,
     default: Config | None = None,
 ) -> None:
-    """What stands under `__name__ == "__main__"`: parse the flags, then main(config).
-
-    Flags that are not given have the value of `default`, or of the preset that is named.
-    """
+    """What stands under `__name__ == "__main__"`: parse flags over `default` or a preset, then main."""
     import tyro  # takes a moment that an import of the module need not
 
     with explained():
@@ -147,7 +138,6 @@ def run_script(main: Callable[[Config], Any], config: Config) -> None:
 
 
 def _deterministic(work: Callable[[], Any]) -> Any:
-    """work() by deterministic algorithms, on each rank."""
     with deterministic():
         return work()
 
@@ -165,9 +155,7 @@ def explained(debug: bool | None = None) -> Iterator[None]:
                 yield
         except (UserError, LostRank, Drifted) as error:
             _end(f"error: {error}", debug)
-        except (
-            ValueError
-        ) as error:  # readers, configs and models explain themselves in one sentence
+        except ValueError as error:  # readers, configs and models explain themselves
             hint = "\n(add --debug to see where it came from)" if debug is False else ""
             _end(f"error: {error}{hint}", debug)
         except Finished as done:
@@ -188,7 +176,6 @@ def explained(debug: bool | None = None) -> Iterator[None]:
 
 
 def _farewell(end: Ended) -> str:
-    """What a user who has ended a run must know to go on."""
     if end.saved is not None:
         return (
             f"ended by {end.name} after step {end.saved}, which is saved: --resume goes on from it"

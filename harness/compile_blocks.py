@@ -1,8 +1,7 @@
-"""torch.compile for the update: fewer and larger kernels, where a compiler is at hand.
+"""torch.compile for the update, where a compiler is at hand: numbers differ in their last bits only.
 
-Blocks are compiled one by one, so that one compilation serves them all. A copy of a compiled model
-is a plain one, and `generate` samples from such a copy, whose cache grows with every token. Nothing
-needs this: numbers differ in their last bits only.
+Blocks are compiled one by one, so that one compilation serves them all. A copy of a compiled model is
+a plain one, and `generate` samples from such a copy, whose cache grows with every token.
 """
 
 from __future__ import annotations
@@ -24,10 +23,7 @@ def why_not(device: torch.device, backend: str = BACKEND) -> str:
 
 
 def compile_blocks(model: nn.Module, device: torch.device, backend: str = BACKEND) -> bool:
-    """Compile the transformer blocks in `model`, in place; False, and a sentence, where it cannot be.
-
-    Each new shape is compiled once more, then shapes count as variable: the first updates are slow.
-    """
+    """Compile the transformer blocks in `model`, in place; False, and a sentence, where it cannot be."""
     reason = why_not(device, backend)
     if reason:
         print(f"--compile: nothing can be compiled here ({reason}); the update runs without it")

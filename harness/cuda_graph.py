@@ -1,9 +1,8 @@
 """Work of a GPU that is recorded once and replayed without Python: CUDA graphs.
 
-A decoding step is about 15 small kernels a layer, and launching them one by one takes longer than
-running them. A replay launches all of them at once. It repeats the same kernels on the same
-addresses, so what changes from step to step must stand in tensors, and nothing may ask the device
-for a number. This has not run on a GPU yet (docs/gpu.md).
+Launching the small kernels of a decoding step one by one takes longer than running them; a replay
+launches all at once, on the same addresses. So what changes from step to step must stand in tensors,
+and nothing may ask the device for a number. This has not run on a GPU yet (docs/gpu.md).
 """
 
 from __future__ import annotations
@@ -23,9 +22,8 @@ ERROR_MODE = "thread_local"
 def _studio(device: torch.device) -> tuple[torch.cuda.Stream, torch.cuda.CUDAGraph]:
     """The stream on which this process records, and a recording of nothing.
 
-    One stream, because every stream that multiplies matrices keeps a workspace for good. The empty
-    recording lives as long as the process, and with it the pool of memory that all recordings
-    share: without it each would leave a pool of its own behind.
+    One stream, because each that multiplies matrices keeps a workspace for good. The empty recording
+    keeps the pool of memory that all recordings share.
     """
     stream, nothing = torch.cuda.Stream(device), torch.cuda.CUDAGraph()
     with warnings.catch_warnings(), torch.cuda.stream(stream):
@@ -59,9 +57,8 @@ def without_autocast_cache() -> Iterator[None]:
 def recorded(function: Callable[[], None], device: torch.device) -> Callable[[], None]:
     """A function that replays the GPU's work of `function()`, which is recorded and not run here.
 
-    Run it once under `aside` before: the first call of a kernel may load it or allocate for good.
-    What it reads and writes must stay alive until the last replay has ended. RuntimeError if
-    something in it cannot be recorded, such as asking the device for a number.
+    Run it once under `aside` before: the first call of a kernel may allocate for good. What it reads
+    and writes must outlive the last replay. RuntimeError if something in it cannot be recorded.
     """
     graph, (_, nothing) = torch.cuda.CUDAGraph(), _studio(device)
     with aside(device), without_autocast_cache():

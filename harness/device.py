@@ -19,10 +19,7 @@ CUDNN_ATTENTION = "GLASSBOX_CUDNN_ATTENTION"
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """cuda, then mps, then cpu for "auto"; otherwise the named device, or UserError without it.
-
-    It only names the device: `open_device` also prepares it, once per process.
-    """
+    """cuda, then mps, then cpu for "auto"; otherwise the named device, or UserError without it."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
         if name == "cpu" and torch.backends.mps.is_available():
@@ -46,10 +43,8 @@ def pick_device(name: str = "auto") -> torch.device:
 def open_device(name: str = "auto", dtype: str = "float32") -> torch.device:
     """`pick_device`, and on CUDA: make it the current device and choose the float32 product.
 
-    `dtype` is the flag --precision. A float32 product is exact with float32, TF32 (10 bits of
-    mantissa in, float32 out) with bfloat16, where only the heads are computed so, whose log-probs
-    it moves by about 0.002 nats. The sampler's log-probs are reused as old ones in float32 alone,
-    so old and new ones are always of one kind. `precision` refuses to compute in another mode.
+    It is exact with --precision float32 and TF32 with bfloat16, where it serves the heads alone and
+    moves their log-probs by about 0.002 nats. `precision` refuses to compute in another mode.
     """
     device = pick_device(name)
     if device.type != "cuda":
@@ -69,10 +64,7 @@ def open_device(name: str = "auto", dtype: str = "float32") -> torch.device:
 
 @contextmanager
 def deterministic() -> Iterator[None]:
-    """Inside, the algorithms that give the same bits each time: what --deterministic asks for.
-
-    On CUDA it has to begin before the first matrix product, which is when cuBLAS reads its setting.
-    """
+    """Inside, the algorithms of --deterministic; it begins before cuBLAS reads its setting."""
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     try:
@@ -104,8 +96,8 @@ def running_sum(values: Tensor) -> Tensor:
 def precision(device: torch.device, dtype: str) -> Any:
     """A context manager: bfloat16 autocast over float32 weights, or nothing for "float32".
 
-    RuntimeError on CUDA when float32 products are in the mode of the other precision: something
-    has set them since `open_device`, and this rank would compute other numbers than the others.
+    RuntimeError on CUDA when float32 products are in the other mode: something has set them since
+    `open_device`, and this rank would compute other numbers than the others.
     """
     if device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32 != (dtype == "bfloat16"):
         found = "TF32" if torch.backends.cuda.matmul.allow_tf32 else "exact"

@@ -1,7 +1,6 @@
 """The border of an equation: what protects its body, so that the body is the formula alone.
 
-An equation says in its signature what it reads and what it trains, and a decorator holds its
-callers to that:
+An equation says in its signature what it reads and trains, and a decorator holds its callers to that:
 
     @token_equation
     def policy_gradient(log_probs: Trained[NxT], advantages: NxT | Nx1) -> NxT:
@@ -15,8 +14,7 @@ callers to that:
 - What does not take part becomes 0 *before* the arithmetic: `torch.where` around a finished
   0 * NaN would be too late for the backward pass.
 
-A parameter without a declaration, such as a bare `Tensor`, is refused on import. Ordinary inputs
-pass untouched, bit for bit, and `inspect.getsource` shows the equation.
+A parameter without a declaration, such as a bare `Tensor`, is refused on import.
 """
 
 from __future__ import annotations
@@ -40,6 +38,8 @@ from typing import (
 
 import torch
 from torch import Tensor
+
+from harness.flag_ranges import Range
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -88,10 +88,7 @@ class Parameter:
 
 
 def declared(equation: Callable[..., Any]) -> dict[str, Parameter]:
-    """The parameters as the signature declares them, those that leave a choice of shapes last.
-
-    Raises a ValueError for one without a type that says what it is: a bare `Tensor`, `Any`, none.
-    """
+    """The parameters, those with a choice of shapes last; ValueError for a bare `Tensor`."""
     hints = get_type_hints(equation, include_extras=True)
     parameters = {
         name: _parameter(equation.__name__, name, hints.get(name, Any))
@@ -138,8 +135,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 def token_equation(body: Callable[P, Tensor]) -> Callable[P, Tensor]:
     """An equation per token, (N, T): where an input is not finite the result is NaN, without a gradient.
 
-    A reducer's mask then drops it, so garbage after the end of a response reaches neither the loss
-    nor a gradient, and at a position that takes part it shows as a NaN loss.
+    A reducer's mask then drops it behind the end of a response; elsewhere it shows as a NaN loss.
     """
     parameters = declared(body)
     others = [name for name, parameter in parameters.items() if not parameter.per_token]
@@ -158,10 +154,7 @@ def token_equation(body: Callable[P, Tensor]) -> Callable[P, Tensor]:
 
 
 def masked_equation(body: Callable[P, R]) -> Callable[P, R]:
-    """An equation that reads whole responses: what is (N, T) is 0 where its mask is False.
-
-    A NaN at a position that takes part stays one.
-    """
+    """An equation of whole responses: what is (N, T) is 0 where its mask is False."""
     parameters = declared(body)
     mask = token_mask(body.__name__, parameters)
 
@@ -187,12 +180,11 @@ def constant_equation(body: Callable[P, R]) -> Callable[P, R]:
 
 
 def group_equation(body: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """An equation of `rewards` (N,) in groups of `group_size` neighbours; its result is (N, 1).
+    """An equation of `rewards` (N,) in groups of `group_size` neighbours; (N, 1), without a gradient.
 
-    The result has no gradient. Rewards that are not finite, groups of one and groups that are not
-    whole are refused with a ValueError. A group whose rewards are all equal gets exactly 0: in
-    float32 their mean can be off by one ulp, which a division by a tiny standard deviation would
-    blow up to an advantage of order one.
+    ValueError for rewards that are not finite, groups of one and groups that are not whole. A group of
+    equal rewards gets exactly 0: in float32 their mean can be off by one ulp, which a division by a
+    tiny standard deviation would blow up to an advantage of order one.
     """
     parameters = declared(body)
 
@@ -223,15 +215,8 @@ def in_range(**intervals: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """
 
     def check(name: str, value: float, arguments: Mapping[str, Any]) -> None:
-        """`value` against the interval as written: square ends belong to it, round ones do not."""
-        interval = intervals[name]
-        low, high = (
-            arguments[end] if end in arguments else float(end) for end in interval[1:-1].split(", ")
-        )
-        above = value >= low if interval[0] == "[" else value > low
-        below = value <= high if interval[-1] == "]" else value < high
-        if not (above and below):
-            raise ValueError(f"{name} must be in {interval}: got {value}")
+        if not Range(intervals[name]).holds(value, arguments):
+            raise ValueError(f"{name} must be in {intervals[name]}: got {value}")
 
     return _checked(intervals, check)
 
@@ -240,7 +225,6 @@ def one_of(**choices: tuple[str, ...]) -> Callable[[Callable[P, R]], Callable[P,
     """Refuse a name that is none of the choices, with a ValueError that lists them."""
 
     def check(name: str, value: str, arguments: Mapping[str, Any]) -> None:
-        """`value` against the choices of this argument alone."""
         if value not in choices[name]:
             raise ValueError(f"{name} must be one of {', '.join(choices[name])}: got {value!r}")
 
@@ -251,8 +235,7 @@ def zero_or_one(*names: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """Refuse a tensor that holds anything but 0 and 1, with a ValueError that names the first."""
 
     def check(name: str, value: Tensor, arguments: Mapping[str, Any]) -> None:
-        """Every number of `value`; a NaN is neither."""
-        others = value[(value != 0) & (value != 1)]
+        others = value[(value != 0) & (value != 1)]  # NaN, too
         if len(others):
             raise ValueError(
                 f"{name} must be 0 or 1, right or wrong: got {float(others[0]):g}; use a rule that "
@@ -358,10 +341,7 @@ def numbers(arguments: Mapping[str, Any], parameters: Mapping[str, Parameter]) -
 
 
 def finite_inputs(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """The inputs, broadcast, with 0 wherever any of them is NaN, infinite or beyond 1e9.
-
-    Returns (finite, *inputs); `finite` is a bool tensor, True where every input was usable.
-    """
+    """(finite, *inputs), broadcast: bool, and 0 where any is NaN, infinite or beyond 1e9."""
     inputs = torch.broadcast_tensors(*(at_least_float32(tensor) for tensor in tensors))
     finite = torch.stack([tensor.abs() < LARGEST_INPUT for tensor in inputs]).all(0)
     return (finite, *(torch.where(finite, tensor, 0.0) for tensor in inputs))

@@ -1,7 +1,7 @@
 """Files of a run: written whole or not at all, by the first rank, and read again with a check.
 
-A file is written to a temporary name and renamed, so a crash never leaves half of one. Rows of
-JSON lines are appended; a crash may cut off the last one, which is then left out.
+A file is renamed into place, so a crash never leaves half of one; of JSON lines it may cut the last,
+which is then left out.
 """
 
 from __future__ import annotations
@@ -21,10 +21,7 @@ from harness.ranks.collectives import on_main
 
 
 def require_regular(path: Path) -> None:
-    """UserError for what exists and is no regular file, behind a link too: a device, a pipe, a folder.
-
-    Such a file may never end when it is read, and a device would be replaced when it is written.
-    """
+    """UserError for a device, a pipe or a folder: it may never end, and must not be replaced."""
     if path.exists() and not path.is_file():
         raise UserError(f"{display_path(path)} is no regular file: remove it, or name another one")
 
@@ -58,10 +55,7 @@ def read_json(path: Path) -> Any:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary neighbour of `path`, then rename it into place.
-
-    Of several ranks the first one writes, and the others wait until the file is there.
-    """
+    """Let `write` fill a temporary neighbour of `path` on the first rank, then rename it into place."""
 
     def replace_it() -> None:
         require_regular(path)
@@ -74,11 +68,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             temporary.chmod(mode)
             _to_disk(temporary)
             os.replace(temporary, path)
-        except (
-            OSError,
-            RuntimeError,
-            SafetensorError,
-        ) as error:  # torch's for a full disk is plain
+        except (OSError, RuntimeError, SafetensorError) as error:  # torch's own is a RuntimeError
             raise _unwritten(path, error) from error
         finally:
             temporary.unlink(missing_ok=True)
@@ -93,10 +83,7 @@ def _to_disk(path: Path) -> None:
 
 
 def _unwritten(path: Path, error: Exception) -> UserError:
-    """The sentence for a file that could not be written."""
-    while isinstance(
-        error.__cause__ or error.__context__, OSError
-    ):  # a full disk below torch's own
+    while isinstance(error.__cause__ or error.__context__, OSError):  # below torch's own
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
     reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["no reason given"])[0]
     return UserError(
@@ -155,10 +142,7 @@ def received(folder: Path) -> Iterator[None]:
 
 
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """Every row of a JSON-lines file; a last line cut off by a crash is left out.
-
-    UserError for any other line that is no JSON.
-    """
+    """Every row of a JSON-lines file but a last one cut off; UserError for what is no JSON."""
     rows = []
     require_regular(path)
     with path.open("rb") as file:

@@ -1,14 +1,12 @@
-"""What a flag may be, written beside the flag: `lr: NotNegative = 1e-3`.
-
-A range is part of a field's type, and `check_ranges` reads it from there. So a flag that no range
-protects is seen where it is declared.
-"""
+"""What a flag may be, written beside the flag: `lr: NotNegative = 1e-3`."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from types import MappingProxyType
 from typing import Annotated, Any, get_args, get_type_hints
 
 LARGEST = 1e12  # what multiplies numbers in float32 must leave room for them
@@ -20,11 +18,13 @@ class Range:
     """An interval, as in "[0, 1)", and the words for a value outside of it."""
 
     interval: str
-    words: str
+    words: str = ""
 
-    def holds(self, value: float) -> bool:
-        """Whether the value lies inside; NaN lies in no interval."""
-        low, high = (float(end) for end in self.interval[1:-1].split(", "))
+    def holds(self, value: float, ends: Mapping[str, float] = MappingProxyType({})) -> bool:
+        """Whether the value lies inside, NaN never; `ends` are those that the interval names."""
+        low, high = (
+            ends[end] if end in ends else float(end) for end in self.interval[1:-1].split(", ")
+        )
         above = value >= low if self.interval[0] == "[" else value > low
         return above and (value <= high if self.interval[-1] == "]" else value < high)
 
@@ -71,11 +71,10 @@ def ranges_of(config_class: type) -> dict[str, Range | NotEmpty]:
 
 
 def check_ranges(config: object) -> None:
-    """ValueError for the first field of a script's config that no run can mean.
+    """ValueError for the first field of a script's config that no run can mean; None passes.
 
-    NaN is one for every flag: each comparison with it is False, so it would switch off in silence
-    what the flag controls. So is a number that float32 cannot calculate with. Called when the flags
-    are parsed, before an earlier run is moved aside. None passes.
+    NaN is one for every flag: each comparison with it is False, so it would switch off in silence what
+    the flag controls. So is a number that float32 cannot calculate with.
     """
     values, ranges = vars(config), ranges_of(type(config))  # type: ignore[arg-type]  # it is hashable
     for name, value in values.items():

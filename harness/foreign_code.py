@@ -25,8 +25,8 @@ class Failed(Exception):
 def call_foreign(function: Callable[[], T]) -> T:
     """function(); Failed, with the cause, for anything that it raises and for a call of os._exit.
 
-    SystemExit, KeyboardInterrupt and GeneratorExit are no way to end a run, which would stop with
-    status 0 and without a model. A signal is one, and so is Ctrl-C where no command takes signals.
+    SystemExit, KeyboardInterrupt and GeneratorExit must not end a run with status 0 and without a
+    model. A signal may, and so may Ctrl-C where no command takes signals.
     """
     process, leave = os.getpid(), os._exit
 

@@ -11,9 +11,6 @@ Model = TypeVar("Model", bound=nn.Module)
 
 
 def frozen_copy(model: Model) -> Model:
-    """A copy of `model` that stays as it is while `model` is trained, without gradients or dropout.
-
-    Tensors that are frozen in `model` already are shared, not copied.
-    """
+    """A copy of `model` without gradients or dropout; what is frozen already is shared."""
     frozen = {id(tensor): tensor for tensor in model.parameters() if not tensor.requires_grad}
     return copy.deepcopy(model, frozen).eval().requires_grad_(False)

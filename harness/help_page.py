@@ -17,10 +17,9 @@ NARROWEST, WIDEST = 40, 100
 
 
 def help_page(config_class: type, default: Any, command: str, arguments: str = "") -> str:
-    """The page of a command whose flags are the fields of a dataclass.
+    """The page of a command whose flags are a dataclass's fields; `default` has their values.
 
-    `default` holds their values; None stands for those of the fields. `arguments` are typed without
-    a flag, as in RUNS ..., so a field of that name has no line.
+    `arguments` are typed without a flag, as in RUNS ..., so a field of that name has no line.
     """
     width = min(max(shutil.get_terminal_size().columns, NARROWEST), WIDEST)
     about = inspect.cleandoc(config_class.__doc__ or "").splitlines()[0]

@@ -32,8 +32,8 @@ def say_always(text: str) -> None:
 class MetricLog:
     """Collects one row of numbers a step, appends it to a file and shows progress with an ETA.
 
-    One line every `every` steps, in a terminal above a tqdm bar; `show` names the metrics on it.
-    Without a path and with show=() it only collects, as notebooks and tests want it.
+    One line every `every` steps, in a terminal above a tqdm bar; `show` names the metrics on it, none
+    for silence.
     """
 
     def __init__(

@@ -11,6 +11,8 @@ import torch.nn as nn
 
 from harness.ranks.collectives import sum_gradients
 
+FINAL = 0.1  # of the peak learning rate, where the cosine ends
+
 
 class Diverged(ValueError):
     """Training has left the finite numbers: which one, why, and after which step if that is known."""
@@ -26,10 +28,7 @@ class Diverged(ValueError):
 def adamw(
     module: nn.Module, lr: float, *, betas: tuple[float, float] = (0.9, 0.95), weight_decay: float
 ) -> torch.optim.AdamW:
-    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) with decay on matrices only.
-
-    Biases and LayerNorm gains are not decayed: pulling a gain towards 0 is not a prior anyone wants.
-    """
+    """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) with decay on matrices only."""
     trained = [p for p in module.parameters() if p.requires_grad]
     groups = [
         {"params": [p for p in trained if p.ndim >= 2], "weight_decay": weight_decay},
@@ -39,18 +38,15 @@ def adamw(
     return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=fused)
 
 
-def cosine_schedule(
-    step: int, total: int, *, peak: float, warmup: int, final_fraction: float = 0.1
-) -> float:
-    """Learning rate of 0-based `step`: linear warm-up, then a cosine to `final_fraction` of `peak`."""
+def cosine_schedule(step: int, total: int, *, peak: float, warmup: int) -> float:
+    """Learning rate of 0-based `step`: linear warm-up, then a cosine to a tenth of `peak`."""
     if step < warmup:
         return peak * (step + 1) / warmup
     progress = min((step - warmup) / max(total - warmup, 1), 1.0)
-    return peak * (final_fraction + (1 - final_fraction) * 0.5 * (1 + math.cos(math.pi * progress)))
+    return peak * (FINAL + (1 - FINAL) * 0.5 * (1 + math.cos(math.pi * progress)))
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Give every parameter group this learning rate."""
     for group in optimizer.param_groups:
         group["lr"] = lr
 
@@ -60,9 +56,8 @@ def clip_and_step(
 ) -> torch.Tensor:
     """Sum the ranks' gradients, clip the sum, then step; returns the norm from before the clip.
 
-    Losses are divided by the whole batch's denominator, so the sum over the ranks, each with rows of
-    its own, is the batch's gradient. Clipping after the step would have no effect on the step just
-    taken. A gradient that is not finite is refused: stepped along, it would make every weight NaN.
+    Losses are divided by the whole batch's denominator, so the sum over the ranks is its gradient.
+    Diverged for a gradient that is not finite: stepped along, it would make every weight NaN.
     """
     parameters = list(parameters)
     sum_gradients(parameters)

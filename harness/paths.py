@@ -15,10 +15,7 @@ ANSWERS = "test_answers.jsonl"  # the trained model's to the test prompts, in th
 
 
 def runs_folder(here: Path) -> Path:
-    """Where run folders go by default: the checkout's runs/ inside of it, else runs/ under `here`.
-
-    An installed package has no checkout, and nothing is written beside it.
-    """
+    """Where run folders go by default: the checkout's runs/ inside of it, else runs/ under `here`."""
     inside = (REPOSITORY / "pyproject.toml").exists() and here.is_relative_to(REPOSITORY)
     return (REPOSITORY if inside else here) / "runs"
 

@@ -1,7 +1,6 @@
 """What a process is set up to do before PyTorch is loaded: only for a command, never for an import.
 
-`python -m rl.grpo_engine` imports the package `rl` before the module, and the package imports this
-file. So the settings are made in time, and a program of somebody else that imports `rl` keeps its own.
+`python -m rl.grpo_engine` imports the package `rl` before the module, and the package this file.
 """
 
 from __future__ import annotations
@@ -45,11 +44,7 @@ def prepare() -> None:
 
 
 def fill_streams() -> None:
-    """Let closed streams (`2>&-`) lead nowhere: a run needs none of them.
-
-    The next file that is opened would get a closed one's number, and with it what is meant for the
-    terminal: a checkpoint could.
-    """
+    """Let closed streams (`2>&-`) lead nowhere: else the next opened file gets their number."""
     for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
         try:
             os.fstat(number)
@@ -67,10 +62,9 @@ def _leave(number: int, frame: FrameType | None) -> None:
 def keep_freed_memory() -> None:
     """Let glibc serve tensors of any size from one heap that never shrinks, in large pages.
 
-    The logits of a large vocabulary are tens of megabytes that are wanted anew for every chunk. By
-    default the C library gives them back to the kernel each time, which then has to find and clear
-    every page again: about half of the time that such an update takes. Only with glibc, and not
-    where an environment variable already tunes its allocator.
+    By default it gives the tens of megabytes of each chunk's logits back to the kernel, which has to
+    clear every page again: about half of an update's time with a large vocabulary. Not where an
+    environment variable already tunes its allocator.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # PyTorch's; only Linux reads it
     tuned = any(name.startswith("MALLOC_") for name in os.environ)
@@ -84,8 +78,7 @@ def keep_freed_memory() -> None:
 def require_ours(*names: str) -> None:
     """Raise ImportError, with both places and what to do, where a name leads to another package.
 
-    `python -m` and scripts look into the working folder first, and `data` or `gpt` are names that a
-    project of one's own has too. Without this check the first sign is an attribute that is missing.
+    `python -m` looks into the working folder first, where `data` or `gpt` may be somebody's own.
     """
     for name in names:
         spec = importlib.util.find_spec(name)

@@ -3,7 +3,7 @@
 config.json holds the flags and, under three keys that are no flags, what else a run depends on:
 `script`, the module that wrote it, `inputs`, the sha256 of the files that its flags name, and
 `made_with`, versions, threads, ranks, device and git revision. The lock on a folder is the operating
-system's, on the folder itself: it ends with the process that holds it, however that ends.
+system's and ends with the process that holds it.
 """
 
 from __future__ import annotations
@@ -53,13 +53,12 @@ FREE_FLAGS = (
 
 
 def open_run(folder: Path, config: Flags, *, resume: bool = False) -> Path:
-    """Make a run folder, lock it and write config.json. An earlier run there is moved aside.
+    """Make a run folder, lock it and write config.json. An earlier run of the script is moved aside.
 
-    Only runs of the same script are: UserError for a folder that holds anything else, that holds an
-    input or the current folder, or in which another process runs. With `resume` the folder is kept as
-    it is, must hold a state.pt and have been started by the same script with the same flags, but for
-    FREE_FLAGS, and the same inputs; Finished if that run is complete. Returns the folder, in which a
-    leading ~ is the home folder.
+    UserError for a folder that holds anything else, an input or the current folder, or in which
+    another process runs. With `resume` the folder is kept: it must hold a state.pt of the same script,
+    flags (but for FREE_FLAGS) and inputs; Finished if that run is complete. Returns the folder, a
+    leading ~ expanded.
     """
     return on_main(lambda: _open_run(expanded(folder), config, resume=resume))
 
@@ -81,10 +80,7 @@ def _open_run(folder: Path, config: Flags, *, resume: bool) -> Path:
 
 
 def finish_run(folder: Path, *, can_go_on: bool = False) -> None:
-    """The run is complete: its state goes last, because a kill before would leave nothing to resume.
-
-    A run that `can_go_on` keeps it under another name, for more steps.
-    """
+    """The run is complete: its state goes last, or gets another name if the run `can_go_on`."""
 
     def finish() -> None:
         state = folder / STATE_FILE
@@ -98,10 +94,7 @@ def finish_run(folder: Path, *, can_go_on: bool = False) -> None:
 
 @contextmanager
 def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
-    """Around the steps of a run, each of which `keep_state` follows: signals wait for it.
-
-    Diverged becomes a UserError that names the step and says what is kept.
-    """
+    """Around the steps of a run: signals wait, and Diverged becomes a UserError with the step."""
     try:
         with signals_wait():
             yield
@@ -183,7 +176,6 @@ def lock(folder: Path) -> None:
 
 
 def unlock(folder: Path) -> None:
-    """Unlock the folder."""
     status = folder.stat()
     descriptor = HERE.locks.pop((status.st_dev, status.st_ino), None)
     if descriptor is not None:

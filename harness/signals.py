@@ -1,8 +1,7 @@
 """What happens to a run from outside: signals that end it, and output that nobody takes.
 
-A signal lets the step end and be saved, a second one ends the run at once.
-
-SIGINT is Ctrl-C, SIGTERM what schedulers send before they kill, SIGHUP a terminal that was closed.
+A signal (Ctrl-C, SIGTERM, a closed terminal) lets the step end and be saved, a second one ends the
+run.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Ended(BaseException):
 
 @contextmanager
 def signals_noted() -> Iterator[None]:
-    """While this is open, SIGNALS are answered as above. Only the main thread can ask for that.
+    """While this is open, SIGNALS are answered as above, in the main thread.
 
     A rank that another process has started leaves them to it: the terminal sends Ctrl-C to all.
     """
@@ -45,19 +44,15 @@ def signals_noted() -> Iterator[None]:
     before = {number: signal.getsignal(number) for number in SIGNALS}
     is_child = multiprocessing.parent_process() is not None
     for number in SIGNALS:
-        if not is_child:
-            signal.signal(number, _note)
-        else:
-            signal.signal(number, signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN)
+        in_child = signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN
+        signal.signal(number, in_child if is_child else _note)
     try:
         yield
     finally:
         HERE.signal, HERE.in_steps = 0, False
-        for number, handler in before.items():
-            if (
-                not is_child
-            ):  # a forked rank would get its parent's `_note` back, and end in a traceback
-                signal.signal(number, handler)
+        # A forked rank would get its parent's `_note` back, and end in a traceback.
+        for number, handler in () if is_child else before.items():
+            signal.signal(number, handler)
 
 
 def _note(number: int, frame: FrameType | None) -> None:
@@ -91,16 +86,12 @@ def stop_asked() -> int:
 
 
 class ForgivingOutput:
-    """A text stream of which a failed write is forgotten, and with it all that follows.
-
-    A pipe whose reader has gone, or a full disk behind `>`, is no reason to end hours of training.
-    """
+    """A text stream of which a failed write is forgotten, and with it all that follows."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        """Write if that is possible."""
         try:
             return self.stream.write(text)
         except (OSError, ValueError) as error:  # ValueError: somebody has closed it
@@ -108,7 +99,6 @@ class ForgivingOutput:
             return len(text)
 
     def flush(self) -> None:
-        """Flush if that is possible."""
         try:
             self.stream.flush()
         except (OSError, ValueError) as error:

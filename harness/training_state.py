@@ -45,8 +45,7 @@ class TrainingState:
     def save(self, folder: Path) -> None:
         """Write state.pt: tensors and plain dicts only, so that it loads without pickle.
 
-        All ranks hold the same, so it may be resumed on any number of them. Raises Diverged instead of
-        writing a weight that is not finite over an earlier state.
+        Raises Diverged instead of writing a weight that is not finite over an earlier state.
         """
 
         def write(path: Path) -> None:
@@ -66,7 +65,6 @@ class TrainingState:
         write_atomically(folder / STATE_FILE, write)
 
     def load(self, folder: Path) -> None:
-        """Restore everything from state.pt."""
         path, state = folder / STATE_FILE, read_state(folder)
         try:
             if state.get("script", "") not in ("", script := script_of_folder(folder)):
@@ -96,10 +94,9 @@ def script_of_folder(folder: Path) -> str:
 
 
 def keep_state(state: TrainingState, folder: Path | None, every: int, *, last: bool) -> None:
-    """After a step: save what is due, every `every` steps and the last one.
+    """After a step: save what is due, every `every` steps and the last one; nothing without a folder.
 
-    Raises Ended if a signal has asked to stop, which is then saved too. Without a folder it does
-    nothing.
+    Raises Ended if a signal has asked to stop, which is then saved too.
     """
     if folder is None:
         return

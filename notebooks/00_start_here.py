@@ -71,8 +71,8 @@ for i in range(4):
 plots.table(["prompt", "", "answer", "learned reward", "gold reward"], rows, number=".2f")
 
 # %% [markdown]
-# After training the answers are kind and polite. They are not perfect: one greets Noah although Grace
-# has asked, and one ends in a broken sentence.
+# After training the answers are kind and polite. They are not perfect: one greets Noah although
+# Grace asked, and one ends in a broken sentence.
 #
 # The learned reward is what training maximised. The **gold reward** is what was meant: 1 for a
 # review that is kind, polite, well formed and about the right thing. A generated world lets us
@@ -145,8 +145,9 @@ plots.diagram("algorithm_map")
 # [16 answers that can be checked](16_verifiable_rewards.ipynb),
 # [18 teachers as rewards](18_knowledge_distillation_rewards.ipynb),
 # [19 MiniLLM](19_minillm_and_distillation.ipynb), [20 DPO](20_dpo_and_pg_grpo.ipynb),
-# [21 real English](21_real_english.ipynb), the [cheat sheet](23_cheat_sheet.ipynb),
-# [26 tools and turns](26_tools_and_turns.ipynb) and
+# [21 real English](21_real_english.ipynb), the [cheat sheet](23_cheat_sheet.ipynb), [24 stale
+# samplers](24_when_the_sampler_is_not_the_policy.ipynb), [25 a loss of your
+# own](25_hold_a_loss_against_the_truth.ipynb), [26 tools and turns](26_tools_and_turns.ipynb) and
 # [27 which claims hold](27_which_would_you_have_believed.ipynb).
 #
 # Nearly every page has the same rhythm: a question, an example small enough to check by hand, the

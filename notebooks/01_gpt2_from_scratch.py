@@ -97,8 +97,8 @@ assert largest[1] > 0.9 > 0.5 > largest[0]
 #
 # ## 2. The causal mask, in a real model
 #
-# The model is trained to predict the next token at every position of a text at once. If a position
-# could see the tokens after it, it would see the answer. The mask also makes sampling consistent
+# The model is trained to predict the next token at every position of a text at once. A position
+# that could see the tokens after it would see the answer. The mask also makes sampling consistent
 # with training: while a text is being written, nothing after it exists.
 #
 # The course keeps a small GPT-2 that has read this project's world of product reviews: 4 layers,

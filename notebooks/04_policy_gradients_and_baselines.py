@@ -318,10 +318,10 @@ plots.code(library.leave_one_out_advantages, docstring=False)
 
 # %% [markdown]
 # By the rule of section 6 the group mean should be wrong, and leave-one-out should be right. There
-# are $3^4 = 81$ groups of four words, each with a known probability. So for every choice of advantage
-# it can be computed, without a random number, what it does **on average** and **how much it
-# scatters**. GRPO's **z-score** takes part, too: reward minus group mean, divided by the group's
-# standard deviation.
+# are $3^4 = 81$ groups of four words, each with a known probability. So we can compute, without a
+# random number, what each choice of advantage does **on average** and **how much it scatters**.
+# GRPO's **z-score** takes part, too: reward minus group mean, divided by the group's standard
+# deviation.
 
 # %%
 GROUPS = torch.tensor(list(itertools.product(range(3), repeat=4)))  # (81, 4)
@@ -364,7 +364,8 @@ holds(z_score > 0.1, "the z-score is biased, in direction as well")
 #   large batches, where the noise averages out and the bias stays.
 # - The unbiased ones differ in noise, and *only* there. A baseline matters more than the finer points.
 #
-# And what the baseline does to learning. The rewards 13, 12, 11 again, and the same 20 seeds:
+# And what does the baseline do to learning? Here are the rewards 13, 12, 11 again, and the same
+# 20 seeds:
 
 # %%
 helped = torch.stack(
@@ -390,7 +391,7 @@ holds((helped[:, -1, 0] > REWARDS.max() - 0.2).all(), "with the baseline all run
 # reward comes once, at the end. Which token earned it? This is the question of **credit**.
 #
 # Say a response of three tokens is paid 1.7 for its first token, 0.5 for the second and 1 for the
-# third. Two answers, both right on average:
+# third. There are two ways to share it out, both right on average:
 #
 # - **the whole response is one action**: every token gets the sum, 3.2;
 # - **reward to go**: a token gets what comes *at or after* it. It cannot have influenced rewards paid

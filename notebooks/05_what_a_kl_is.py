@@ -140,10 +140,10 @@ holds(
 )
 
 # %% [markdown]
-# - The **reverse** KL averages over what the policy says. To *drop* a good answer costs at most
-#   $\log 2$ here. But to say something that the reference never says costs infinitely much.
-# - The **forward** KL averages over what the reference says. To drop an answer costs infinitely much.
-#   To add nonsense is cheap.
+# - The **reverse** KL averages over what the policy says. *Dropping* a good answer costs at most
+#   $\log 2$ here, but saying something that the reference never says costs infinitely much.
+# - The **forward** KL averages over what the reference says. Dropping an answer costs infinitely
+#   much, but adding nonsense is cheap.
 #
 # RLHF uses the reverse direction: "stay within what the reference might have said, and choose
 # freely". The price is variety, because nothing protects it. Fine-tuning on texts (next-token loss)

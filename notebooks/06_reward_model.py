@@ -290,7 +290,7 @@ one_pass = bradley_terry_loss(row_scores[chosen_rows], row_scores[rejected_rows]
 torch.testing.assert_close(one_pass, bradley_terry_loss(*fresh.raw_scores(apart).chunk(2)))
 
 # %% [markdown]
-# ## 5. An annotator who errs
+# ## 5. A noisy annotator
 #
 # In this world we know what an answer is really worth, its **gold reward** $R$ from 0 to 1
 # ([03](03_pretraining_and_sft.ipynb)). The annotator sees it, but hesitates like a Bradley-Terry

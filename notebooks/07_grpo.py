@@ -135,9 +135,9 @@ check("group_advantages", my_advantages)
 #
 # You know most of it. $\rho = \pi_\theta / \pi_{old}$ is the ratio of
 # [04](04_policy_gradients_and_baselines.ipynb), and the minimum is PPO's clip. (It is called the
-# *clipped surrogate*: a loss that is made for its gradient.) New are the term k3, which section 3
-# explains, and the two means: first over the tokens of an answer, then over answers. As code, with a
-# minus sign because optimizers minimise:
+# *clipped surrogate*: a loss that is made for its gradient.) Two parts are new: the term k3,
+# which section 3 explains, and the two means, first over the tokens of an answer, then over
+# answers. As code, with a minus sign because optimizers minimise:
 
 
 # %%
@@ -310,11 +310,11 @@ holds(
 torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 
 # %% [markdown]
-# So **the value of the loss says nothing about progress**. Look at the reward. And the gradient of
-# a first update is the one of REINFORCE. Checking that the ratios are 1 before the first update is
-# also the best test of an implementation. A wrong temperature, dropout left on, a position off by
-# the padding, a mask off by one: each of them breaks it. Every run logs how far the ratios are from
-# 1, as `ratio_error_at_start`.
+# So **the value of the loss says nothing about progress**. Look at the reward. And the gradient
+# of a first update is that of REINFORCE. Checking that the ratios are 1 before the first update
+# is also the best test of an implementation. A wrong temperature, dropout left on, a position off
+# by the padding, a mask off by one: each of them breaks it. Every run logs how far the ratios are
+# from 1, as `ratio_error_at_start`.
 
 # %% [markdown]
 # ## 5. The loop

@@ -7,7 +7,7 @@
 # noisy in each case. PPO asks at every token whether things have just become better or worse than
 # expected. For that it needs a prediction, made by a **critic**: a second network that predicts how
 # much reward is still to come. In return one response per prompt is enough, and every token has its
-# own advantage. To share out a reward among the tokens is called **credit assignment**.
+# own advantage. Sharing out a reward among the tokens is called **credit assignment**.
 #
 # This is the algorithm of InstructGPT (Ouyang et al. 2022,
 # [arXiv:2203.02155](https://arxiv.org/abs/2203.02155)). The clip is from Schulman et al. 2017

@@ -98,8 +98,8 @@ default = run()
 #
 # A good $\beta$ depends on the reward's scale, which nobody knows in advance. How far a policy may
 # go, in nats per response, is easier to say. The controller of Ziegler et al. 2019
-# ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593), section 2.2) turns $\beta$ until the KL is
-# there:
+# ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593), section 2.2) adjusts $\beta$ until the KL
+# is there:
 #
 # $$e = \mathrm{clip} \left( \frac{\mathrm{KL}}{\mathrm{target}} - 1, -0.2, 0.2 \right), \qquad
 # \beta \leftarrow \beta \left( 1 + \frac{\mathrm{responses}}{\mathrm{horizon}} \, e \right)$$
@@ -180,7 +180,7 @@ holds(
 # ## 4. `--bootstrap-truncated`: a cut-off is not an end
 #
 # GAE takes the value after the last token to be 0, because the response has ended. A response that
-# was *cut off* has not: there was more to earn. The option asks the critic how much. (To use a
+# was *cut off* has not: there was more to earn. The option asks the critic how much. (Using a
 # critic's guess where rewards have not been seen is called *bootstrapping*.) Three tokens with
 # rewards 0, 0, 1, values 0.5, 0.4, 0.3, and a state after the cut that is worth 0.6:
 
@@ -299,11 +299,11 @@ except ValueError as error:
 #
 # ## 9. `--gae-lambda` and `--critic-lambda`
 #
-# $\lambda$ says how far to trust the critic ([08](08_ppo.ipynb), section 5). VC-PPO (Yuan et al.
+# $\lambda$ sets how far to trust the critic ([08](08_ppo.ipynb), section 5). VC-PPO (Yuan et al.
 # 2025, [arXiv:2503.01491](https://arxiv.org/abs/2503.01491)) gives the critic's own targets a
-# $\lambda$ of 1, the Monte-Carlo return: what it learns then does not depend on its own errors. In
-# this toy the critic starts at 0 and the reward comes at the end, so a run with $\lambda = 0$ has to
-# wait until the value has travelled back from there:
+# $\lambda$ of 1, the Monte-Carlo return: what it learns then does not depend on its own errors.
+# In this toy the critic starts at 0 and the reward comes at the end, so a run with $\lambda = 0$
+# has to wait until the value has travelled back from there:
 
 # %%
 trust = {

@@ -411,9 +411,9 @@ plots.neighbours("grpo", "reinforce_pp")
 # ## 7. A run of both forms
 #
 # The same 48 responses a step: 48 prompts once, or 6 prompts 8 times. The two KL weights do not
-# mean the same, because in the plain form the KL is divided by the batch's spread along with the
-# reward, while in the other form it is added to an advantage of unit spread. The spread of this
-# reward is near 1, so the same number is a fair choice.
+# mean the same thing, because in the plain form the KL is divided by the batch's spread along
+# with the reward, while in the other form it is added to an advantage of unit spread. The spread
+# of this reward is near 1, so the same number is a fair choice.
 
 # %%
 with_groups = dataclasses.replace(config, variant="baseline", prompts_per_step=6, group_size=8)

@@ -306,8 +306,8 @@ for name in ("token_mean", "sequence_sum", "constant_length_mean"):
 
 # %% [markdown]
 # The dashed line is where the lengths should have stayed. Wrong answers grow and right ones shrink.
-# This is the "length bias" of the Dr. GRPO paper: the average makes wrong answers longer, not
-# thinking. The other three stay on the line up to noise.
+# This is the "length bias" of the Dr. GRPO paper: it is the average, not thinking, that makes
+# wrong answers longer. The other three stay on the line up to noise.
 #
 # ## 3. `reward_scale`: which prompts are loud
 #

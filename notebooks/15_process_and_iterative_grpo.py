@@ -257,7 +257,7 @@ print(f"orders {accuracy:.2f} of held-out pairs as the gold reward does (a coin:
 # That is line 12 of the paper's Algorithm 1. After each iteration comparisons of the policy's
 # *present* responses are labelled, and mixed with "10% of historical data" so that the old ones are
 # not forgotten. The ten percent can be read in two ways. Ours is that a share $f$ of the mix is old.
-# From $n_{old} = f \, (n_{new} + n_{old})$ follows
+# Then $n_{old} = f \, (n_{new} + n_{old})$, and so
 #
 # $$n_{old} = n_{new} \, \frac{f}{1 - f}$$
 

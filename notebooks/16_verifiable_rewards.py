@@ -12,7 +12,7 @@
 #
 # | section | question |
 # | --- | --- |
-# | 1 | where does the answer stand? |
+# | 1 | where is the answer? |
 # | 2 | when are two answers equal? |
 # | 3 | what does an answer earn? |
 # | 4 | what can rewards of 0 and 1 teach? |

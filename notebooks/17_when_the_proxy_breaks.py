@@ -415,8 +415,9 @@ for fit in study["law"]["fits"]:
 # fair measure for two rewards under one optimiser, but not for two optimisers.
 #
 # The fitted form bends as the curves do, but it misses their beginning, where gold lies below it.
-# Over all 20 kinds of reward model alpha rises with the number of labels; whether beta does, they
-# cannot show. So a better proxy pays more at first, but nothing says that it breaks more gently.
+# Over all 20 kinds of reward model alpha rises with the number of labels, but they cannot show
+# whether beta does. So a better proxy pays more at first, but nothing shows that it breaks more
+# gently.
 #
 # ## 7. What helps
 #

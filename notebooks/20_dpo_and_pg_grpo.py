@@ -139,8 +139,8 @@ torch.testing.assert_close(naive, dpo_loss(chosen, rejected, ref_chosen, ref_rej
 plots.code(dpo_loss)
 
 # %% [markdown]
-# **Predict, then run.** The annotator below never shows a reward. He only says which of two
-# responses he prefers, with the noise of Bradley and Terry's model. Will DPO find the optimum of
+# **Predict, then run.** The annotator below never shows a reward, and only says which of two
+# responses is better, with the noise of Bradley and Terry's model. Will DPO find the optimum of
 # section 1, which was made from the rewards?
 
 # %%
@@ -241,8 +241,9 @@ plt.show()
 #
 # ## 5. DPO on text
 #
-# The base model of the course answers training prompts twice each. The annotator of the reviews world
-# says which answer he prefers. His verdict is a noisy reading of the gold reward (the numbers below).
+# The base model of the course answers training prompts twice each. The annotator of the reviews
+# world says which answer is better. The verdict is a noisy reading of the gold reward (the
+# numbers below).
 
 # %%
 base, tokenizer = saved_models.base()

@@ -164,8 +164,8 @@ axis = plots.bars(
 # %% [markdown]
 # Both columns of a pair have read the same words: the first 32, 64 or 256 tokens of a review. Short pieces
 # are hard for everybody, because many reviews begin with the plot. Counting is strong: A, which
-# stands on the language model, is within about a point of it on every length. B has read nothing but its
-# half, and on long pieces it stays four points below.
+# starts from the language model, is within about a point of it on every length. B has read
+# nothing but its half, and on long pieces it stays four points below.
 #
 # An answer of the policy has 32 tokens. On pieces of that length A is right in 71% of the cases, the
 # leftmost bar. So the reward is a noisy one.

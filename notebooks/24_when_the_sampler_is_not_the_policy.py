@@ -86,7 +86,7 @@ def direction(weights, drew, logits, advantages):
 
 
 # %% [markdown]
-# The cosine between both directions is 1 if the update points where it should.
+# The cosine between the two directions is 1 if the update points where it should.
 
 
 # %%

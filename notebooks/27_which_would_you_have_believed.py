@@ -63,8 +63,8 @@ assert abs(float(t) - 4.02) < 0.01
 #
 # ## 2. Ten claims at once
 #
-# **Guess first.** Suppose that all ten claims were empty: every effect sits exactly on its line. How
-# often would at least one of ten tests say something at p < 0.05?
+# **Guess first.** Suppose that all ten claims were empty: every effect sits exactly on its line.
+# How often would at least one of ten tests come out significant, at p < 0.05?
 
 # %%
 chance = [1 - 0.95**k for k in range(1, 11)]
@@ -140,9 +140,10 @@ ten_claims.reveal(GUESS, "entropy", "maxrl")
 # %% [markdown]
 # ### What it costs
 #
-# **Sigmoid** ([arXiv:2510.13786](https://arxiv.org/abs/2510.13786)): a third of a run tells where the
-# rest will go. **Distillation** ([arXiv:2306.13649](https://arxiv.org/abs/2306.13649)): the policy that
-# GRPO has trained teaches the start that it came from, token by token. How many answers does that take?
+# **Sigmoid** ([arXiv:2510.13786](https://arxiv.org/abs/2510.13786)): a third of a run shows where
+# the rest will go. **Distillation** ([arXiv:2306.13649](https://arxiv.org/abs/2306.13649)): the
+# policy that GRPO has trained teaches the start that it came from, token by token. How many
+# answers does that take?
 
 # %%
 ten_claims.reveal(GUESS, "sigmoid", "distillation")
@@ -230,8 +231,8 @@ holds(abs(free[1, 0] - 0.7) < 0.001, "one pass changes nothing, up to second ord
 # - **Later passes without a clip take from the likely answer.** A rare answer that was lucky doubles its
 #   ratio and is pushed twice as hard; one that was unlucky is pushed less and less. Luck grows, bad luck
 #   shrinks, and only rare answers can double.
-# - **The clip stops that**, so against training without a clip it does favor what was likely. But it
-#   gives nothing: the likely answer ends near 0.7, and not above.
+# - **The clip stops that**, so compared with training without a clip it does favour what was
+#   likely. But it gives nothing: the likely answer ends near 0.7, and not above.
 #
 # So "the clip amplifies what the start prefers" is true of the difference between two runs, and not, in
 # this small world, of the policy against its start. Which of the two a paper measures makes its claim.

@@ -149,8 +149,8 @@ def async_grpo_loss(  # line 12
 ) -> Tensor:
     """GRPO's objective with weighted advantages: -1/G sum_i 1/|o_i| sum_t min[ratio w A, ...].
 
-    A weight is not negative, so w min[ratio A, ...] is min[ratio w A, ...]. The ratio is pi / pi_old, or
-    pi / mu where the correction says so; DPPO has an objective of its own. The KL penalty is not weighted.
+    The ratio is pi / pi_old, or pi / mu where the correction says so; DPPO has an objective of its own.
+    The KL penalty is not weighted.
     """
     if config.row.divergence is not None:
         token_loss = dppo(log_probs, anchor, advantages, config.row.divergence, config.dppo_delta)
@@ -234,11 +234,7 @@ def train(
     validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Run asynchronous GRPO, update `policy` in place and return one metrics row a step.
-
-    `reference` is the policy as it starts, frozen; without it a copy is made. With `validate` its
-    numbers are added every `eval_every` steps; with a folder a resumable state is kept there.
-    """
+    """Run asynchronous GRPO, update `policy` in place and return one metrics row a step."""
     reference = reference or frozen_copy(policy)  # line 3
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
     optimizer = adamw(policy, config.lr, weight_decay=0.0)

@@ -139,7 +139,6 @@ class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
 
     @property
     def reward_folders(self) -> tuple[Path, ...]:
-        """The reward model that is named, or none."""
         return () if self.reward_model is None else (self.reward_model,)
 
     def __post_init__(self) -> None:
@@ -155,10 +154,9 @@ class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
 def preference_loss(
     config: DPOConfig, compared: Compared, *, pairs: int, **of_batch: Tensor
 ) -> Tensor:
-    """DPO's loss of some pairs of a batch (arXiv:2305.18290, Eq. 7), or the one that --loss names.
+    """DPO's loss of some of a batch's `pairs` pairs (arXiv:2305.18290, Eq. 7), or the one --loss names.
 
-    (1/pairs) sum -log sigmoid(beta h), h = log(pi / pi_ref)(y_w|x) - log(pi / pi_ref)(y_l|x), with
-    `pairs` the size of the whole batch, so that micro-batches add up.
+    (1/pairs) sum -log sigmoid(beta h), h = log(pi / pi_ref)(y_w|x) - log(pi / pi_ref)(y_l|x).
     """
     return pair_losses(config.loss, compared, config, **of_batch).sum() / pairs  # lines 5-6
 
@@ -222,9 +220,7 @@ def train(
 ) -> list[dict[str, Any]]:
     """Run DPO, update `policy` in place and return one metrics row an optimizer step.
 
-    `reference` is the policy as it starts, frozen; without it a copy is made. Every `eval_every` steps
-    the numbers of `held_out` and of `validate` are added; with a folder a resumable state is kept
-    there.
+    Every `eval_every` steps the numbers of `held_out` are added to those of `validate`.
     """
     eos_id = tokenizer.eos_id
     if needs_reference([config.loss]):  # SimPO and ORPO have none

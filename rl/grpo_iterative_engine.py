@@ -56,8 +56,8 @@ from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import save_reward_model
 from reward_model.world_pairs import WORLDS, has_annotator
 from rl.batches.rollout import (
+    epoch_minibatches,
     micro_batches,
-    minibatches,
     old_policy_log_probs,
     prompt_batch,
     rollout_log_probs,
@@ -156,13 +156,7 @@ def grpo_loss(  # line 11
     kl_coef: float,
     rows: int,
 ) -> Tensor:
-    """The negated GRPO objective of some rows of a minibatch (arXiv:2402.03300, Eqs. 3 and 4).
-
-    Eq. 3   -1/G sum_i 1/|o_i| sum_t { min[ratio A, clip(ratio, 1 - eps, 1 + eps) A] - beta KL }
-    Eq. 4   KL = pi_ref / pi - log(pi_ref / pi) - 1, which is k3;   ratio = pi / pi_old
-
-    1/G becomes 1/`rows`, the size of the whole minibatch, so that micro-batches add up.
-    """
+    """GRPO's objective (Eqs. 3 and 4), as in grpo_engine.py; a minibatch has `rows` rows."""
     token_loss = clipped_surrogate(  # -min[ratio A, clip(ratio) A]
         log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
     )
@@ -187,7 +181,7 @@ def train(
     """Run iterative GRPO, update `policy` in place and return one metrics row a step.
 
     `refresh` holds the reward model that `reward_fn` asks, and trains it between iterations; without
-    it the rewards stay as they are. `validate` and `folder` are GRPO's.
+    it the rewards stay as they are.
     """
     reference = frozen_copy(policy)  # line 3
     more = {"reference": reference} | ({} if refresh is None else {"reward model": refresh})
@@ -223,32 +217,29 @@ def train(
             advantages = gdpo_advantages(rollout.reward_parts, config.group_size)
 
         with clock.phase("update"):
-            for _ in range(config.updates_per_batch):  # line 10
-                for rows in minibatches(
-                    len(rollout), config.minibatches, generators["minibatches"], config.group_size
-                ):
-                    optimizer.zero_grad(set_to_none=True)
-                    loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-                    for part, batch in micro_batches(
-                        rollout.sequences, rows, config.micro_batch_size
-                    ):
-                        with precision(policy.device, config.precision):
-                            scores = token_scores(policy, batch, config.temperature)
-                        part_loss = grpo_loss(  # line 11
-                            config,
-                            scores.log_probs,
-                            old_log_probs[part],
-                            None if ref_log_probs is None else ref_log_probs[part],
-                            advantages[part],
-                            batch.response_mask,
-                            kl_coef=kl.coef,
-                            rows=len(rows),
-                        )
-                        part_loss.backward()
-                        loss += part_loss.detach()
-                        meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
-                    norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
-                    meter.add_update(loss, norm)
+            for rows in epoch_minibatches(  # line 10
+                config, len(rollout), generators["minibatches"], config.group_size
+            ):
+                optimizer.zero_grad(set_to_none=True)
+                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
+                for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
+                    with precision(policy.device, config.precision):
+                        scores = token_scores(policy, batch, config.temperature)
+                    part_loss = grpo_loss(  # line 11
+                        config,
+                        scores.log_probs,
+                        old_log_probs[part],
+                        None if ref_log_probs is None else ref_log_probs[part],
+                        advantages[part],
+                        batch.response_mask,
+                        kl_coef=kl.coef,
+                        rows=len(rows),
+                    )
+                    part_loss.backward()
+                    loss += part_loss.detach()
+                    meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
+                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
+                meter.add_update(loss, norm)
 
         step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row |= rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)

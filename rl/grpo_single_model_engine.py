@@ -60,8 +60,8 @@ from harness.metric_log import MetricLog
 from harness.optimizer import clip_and_step, set_learning_rate
 from rl.batches.rollout import (
     Rollout,
+    epoch_minibatches,
     micro_batches,
-    minibatches,
     old_policy_log_probs,
     prompt_batch,
     rollout_log_probs,
@@ -184,11 +184,7 @@ def train(
     validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Run single-model GRPO, update `policy` in place and return one metrics row a step.
-
-    With `validate` its numbers are added every `eval_every` steps; with a folder a resumable state
-    is kept there.
-    """
+    """Run single-model GRPO, update `policy` in place and return one metrics row a step."""
     params, optimizer, kl, generators, state = set_up(config, policy, folder)
 
     for step in state.steps_left(config.steps):  # line 4
@@ -209,31 +205,28 @@ def train(
             advantages = gdpo_advantages(rollout.reward_parts, config.group_size)
 
         with clock.phase("update"):
-            for _ in range(config.updates_per_batch):  # line 10
-                for rows in minibatches(
-                    len(rollout), config.minibatches, generators["minibatches"], config.group_size
-                ):
-                    optimizer.zero_grad(set_to_none=True)
-                    loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-                    for part, batch in micro_batches(
-                        rollout.sequences, rows, config.micro_batch_size
-                    ):
-                        with precision(policy.device, config.precision):
-                            scores = token_scores(policy, batch, config.temperature)
-                        part_loss = single_model_grpo_loss(  # line 11
-                            config,
-                            scores.log_probs,
-                            old_log_probs[part],
-                            advantages[part],
-                            batch.response_mask,
-                            kl_coef=kl.coef,
-                            rows=len(rows),
-                        )
-                        part_loss.backward()
-                        loss += part_loss.detach()
-                        meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
-                    norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
-                    meter.add_update(loss, norm)
+            for rows in epoch_minibatches(  # line 10
+                config, len(rollout), generators["minibatches"], config.group_size
+            ):
+                optimizer.zero_grad(set_to_none=True)
+                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
+                for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
+                    with precision(policy.device, config.precision):
+                        scores = token_scores(policy, batch, config.temperature)
+                    part_loss = single_model_grpo_loss(  # line 11
+                        config,
+                        scores.log_probs,
+                        old_log_probs[part],
+                        advantages[part],
+                        batch.response_mask,
+                        kl_coef=kl.coef,
+                        rows=len(rows),
+                    )
+                    part_loss.backward()
+                    loss += part_loss.detach()
+                    meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
+                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
+                meter.add_update(loss, norm)
         with clock.phase("score"):  # the policy after the last update of this batch
             new_log_probs = rollout_log_probs(policy, rollout, config)  # (N, T)
 

@@ -61,10 +61,10 @@ from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.command_line import flag_value, from_preset, preset_defaults, run_command
 from harness.device import precision
-from harness.flag_ranges import AtLeastOne, Count, NotNegative, Share, ZeroToOne
+from harness.flag_ranges import Count, NotNegative, Share, ZeroToOne
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
-from harness.optimizer import clip_and_step, mix_into, set_learning_rate
+from harness.optimizer import clip_and_step, set_learning_rate
 from rl.batches.dynamic_sampling import SAMPLING_FILTERS, GroupBuffer, PromptCursor
 from rl.batches.rollout import (
     Rollout,
@@ -83,7 +83,6 @@ from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import CLIPPED, StepBatch, Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.reference import check_mix_of_adapters
 from rl.training.run import Validate, finish_step, run_training, set_up
 from rl.training.sampler_weights import SamplerFlags, old_and_weights, sampler_of
 
@@ -173,11 +172,6 @@ class GRPOVariantsConfig(SamplerFlags):
     """The lower bound."""
     clip_cov_high: float = 5.0
     """The upper bound."""
-    reference_mixing: Share | None = None
-    """Move the reference's weights this share of the way to the policy's, now and then (0.6). The KL,
-    and --stop-kl with it, is then measured from where the reference stands."""
-    reference_mixing_every: AtLeastOne = 10
-    """Batches between two such moves."""
 
     takes_parts = True
 
@@ -217,9 +211,6 @@ class GRPOVariantsConfig(SamplerFlags):
                 f"overlong_buffer must be in 1..max_new_tokens = {self.max_new_tokens}: got "
                 f"{self.overlong_buffer}"
             )
-        if self.reference_mixing is not None and not self.kl_coef:
-            raise ValueError("reference_mixing needs a KL penalty: give a kl_coef above 0")
-        check_mix_of_adapters(self.lora_rank, self.reference_mixing or 1.0)
         if self.normalize_parts and self.reward_scale != "group":
             raise ValueError(
                 f"normalize_parts scales by the batch: leave reward_scale {self.reward_scale} out"
@@ -504,9 +495,7 @@ def train(
 ) -> list[dict[str, Any]]:
     """Run the chosen variant, update `policy` in place and return one metrics row a step.
 
-    `reference` is the policy as it starts, frozen; without it a copy is made. With `validate` its
-    numbers are added every `eval_every` steps; with a folder a resumable state is kept there. A step
-    whose groups were all dropped takes no optimizer step.
+    A step whose groups were all dropped takes no optimizer step.
     """
     reference = reference or frozen_copy(policy)
     cursor = PromptCursor(prompts, config.seed)
@@ -573,8 +562,6 @@ def train(
             row |= {key: measured[key] for key in ("kl", "kl_k3") if key in measured}
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
-        if config.reference_mixing and (step + 1) % config.reference_mixing_every == 0:
-            mix_into(reference, policy, config.reference_mixing)
         row |= clock.metrics(tokens=tokens)
         state.step = step + 1
         if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
@@ -589,11 +576,8 @@ ENGINE = Engine(
     train=train,
     presets=PRESETS,
     run_name=lambda config: f"grpo_variants_{config.variant}",
-    reference=lambda config: not config.reference_mixing,
     needs=lambda config: sampling_needs(
-        config,
-        moving_reference=bool(config.reference_mixing),
-        compares_vocabularies=config.kl_estimator == "full",
+        config, compares_vocabularies=config.kl_estimator == "full"
     ),
     toy="--variant cispo",
 )

@@ -49,7 +49,6 @@ from data.records import PromptRecord
 from gpt.corpus import Corpus
 from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
-from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.flag_ranges import KLLimit, NotNegative
@@ -68,13 +67,13 @@ from rl.equations.advantages import group_advantages
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import clipped_surrogate, policy_gradient, sequence_mean, sequence_sum
 from rl.rewards.sources import RewardFn, checked_rewards
-from rl.rewards.teacher_reward import TeacherReward, refuse_other_rewards
+from rl.rewards.teacher_reward import TeacherReward, opened, refuse_other_rewards
 from rl.training.config import require_groups, size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.reference import MovingReference, check_moving_reference, moved_reference
 from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
-from rl.training.text import TextConfig, open_text, text_gradient
+from rl.training.text import TextConfig, open_text, text_gradient, text_of
 
 PRESETS = size_presets(dict(pretraining_coef=1.0))
 
@@ -199,13 +198,9 @@ def train(
 ) -> list[dict[str, Any]]:
     """Run KD-GRPO, update `policy` in place and return one metrics row a step.
 
-    `reward_fn` is the teacher's (`teacher_reward(config, teacher)`), `corpus` the text of L_PT; the
-    frozen `reference` is a copy of the policy unless it is given. With `validate` its numbers are
-    added every `eval_every` steps; with a folder a resumable state is kept there.
+    `reward_fn` is the teacher's (`teacher_reward(config, teacher)`), `corpus` the text of L_PT.
     """
-    if config.pretraining_coef and corpus is None:
-        raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
-    text = corpus if config.pretraining_coef else None
+    text = text_of(config, corpus)
     reference = reference or frozen_copy(policy)  # line 2
     params, optimizer, kl, generators, state = set_up(config, policy, folder, reference=reference)
 
@@ -247,13 +242,10 @@ def train(
                     part_loss.backward()
                     loss += part_loss.detach()
                     meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
-                extra: dict[str, float] = {}
-                if text is not None:  # line 10: fresh text each time
-                    index = step * config.updates + update
-                    extra["pretraining_loss"] = text_gradient(config, policy, text, index)
-                    loss += config.pretraining_coef * extra["pretraining_loss"]
+                of_text = text_gradient(config, policy, text, step, update)  # line 10
+                loss += config.pretraining_coef * of_text.get("pretraining_loss", 0.0)
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
-                meter.add_update(loss, norm, **extra)
+                meter.add_update(loss, norm, **of_text)
 
         step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
@@ -278,16 +270,6 @@ def teacher_reward(config: KDGRPOConfig, teacher: GPT) -> TeacherReward:  # line
     )  # fmt: skip
 
 
-def open_teacher_reward(
-    config: KDGRPOConfig, tokenizer: Tokenizer, device: torch.device
-) -> TeacherReward:
-    """The teacher of the run folder that the flags name, as a reward."""
-    teacher = open_teacher(  # line 1
-        config.teacher, tokenizer, device, data=config.data, preset=config.preset
-    )
-    return teacher_reward(config, teacher)
-
-
 ENGINE = Engine(
     name="kd_grpo",
     box="KD-GRPO",
@@ -296,7 +278,7 @@ ENGINE = Engine(
     presets=PRESETS,
     learns_from="teacher",
     prepare=open_text,
-    own_reward=lambda config: open_teacher_reward,
+    own_reward=lambda config: opened(teacher_reward),
     reference=lambda config: config.reference_update == "never",
     needs=lambda config: sampling_needs(
         config,

@@ -46,17 +46,13 @@ from torch import Tensor
 
 from data.records import PromptRecord
 from gpt.corpus import Corpus
-from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
-from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.flag_ranges import KLLimit
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
-from harness.seeds import make_generator
-from harness.training_state import TrainingState
 from rl.batches.rollout import (
     Rollout,
     epoch_minibatches,
@@ -69,7 +65,7 @@ from rl.batches.rollout import (
 from rl.equations.kl import k1, reward_penalty
 from rl.equations.token_rewards import at_last_token, token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards, made_of
-from rl.rewards.teacher_reward import TeacherReward, refuse_other_rewards
+from rl.rewards.teacher_reward import TeacherReward, opened, refuse_other_rewards
 from rl.training.actor_critic import (
     ActorCritic,
     ActorCriticConfig,
@@ -77,12 +73,12 @@ from rl.training.actor_critic import (
     gae_targets,
     ppo_loss,
 )
-from rl.training.config import kl_controller, size_presets, warmed_up
+from rl.training.config import size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
 from rl.training.reference import MovingReference, check_moving_reference, moved_reference
-from rl.training.run import Validate, finish_step, run_as_command, run_training
-from rl.training.text import open_text, text_gradient
+from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
+from rl.training.text import open_text, text_gradient, text_of
 from rl.training.value_model import ValueModel
 
 PRESETS = size_presets(
@@ -171,20 +167,15 @@ def kd_token_rewards(  # lines 5-6
     return others + torch.where(usable, teacher_rewards, at_last_token(rewards, response_mask))
 
 
-def text_of(config: KDPPOConfig, corpus: Corpus | None) -> Corpus | None:
-    """The corpus, where its loss has a weight. Warns of the mode in which it cannot hold it."""
-    if not config.pretraining_coef:
-        return None
-    if corpus is None:
-        raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
-    if config.pt_mode == "reward_bonus":
+def warn_of_bonus(config: KDPPOConfig) -> None:
+    """Of the mode in which the text cannot be held."""
+    if config.pretraining_coef and config.pt_mode == "reward_bonus":
         warnings.warn(
             "pt_mode reward_bonus adds the same number, without a gradient, to the reward of every "
             "response: it cannot hold the text, and where GAE's lambda is below 1 it disturbs the "
             "advantages. Use pt_mode loss",
             stacklevel=3,
         )
-    return corpus
 
 
 def text_bonus(
@@ -212,20 +203,16 @@ def train(
 ) -> list[dict[str, Any]]:
     """Run KD-PPO, update `policy` in place and return one metrics row a step.
 
-    `reward_fn` is the teacher's (`teacher_reward(config, teacher)`), `corpus` the text of L_PT; the
-    frozen `reference` is a copy of the policy unless it is given. With `validate` its numbers are
-    added every `eval_every` steps; with a folder a resumable state is kept there.
+    `reward_fn` is the teacher's (`teacher_reward(config, teacher)`), `corpus` the text of L_PT.
     """
     text = text_of(config, corpus)
-    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    warn_of_bonus(config)
     reference = reference or frozen_copy(policy)  # line 2
     value_model = ValueModel.from_policy(policy)  # line 2
     models = ActorCritic(config, policy, value_model)
-    kl = kl_controller(config)
-    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
-    state = TrainingState(models.parts() | {"reference": reference, "kl": kl}, generators)
-    if config.resume and folder is not None:
-        state.load(folder)
+    params, _, kl, generators, state = set_up(
+        config, policy, folder, models.optimizer, **models.parts(), reference=reference
+    )
 
     for step in state.steps_left(config.steps):  # line 3
         lr = models.set_learning_rates(warmed_up(config, step))
@@ -272,11 +259,9 @@ def train(
                     loss += part_loss.total.detach()
                     measured = part_loss.per_token()
                     meter.add_tokens(scores, goal.old_log_probs, goal.advantages, batch, **measured)
-                extra: dict[str, float] = {}
-                if text is not None and config.pt_mode == "loss":  # line 10: fresh text each time
-                    number = step * config.updates + update
-                    extra["pretraining_loss"] = text_gradient(config, policy, text, number)
-                    loss += config.pretraining_coef * extra["pretraining_loss"]
+                held = text if config.pt_mode == "loss" else None  # line 10
+                extra = text_gradient(config, policy, held, step, update)
+                loss += config.pretraining_coef * extra.get("pretraining_loss", 0.0)
                 norm, critic_norm = models.clip_and_step()  # line 9
                 meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)
 
@@ -302,16 +287,6 @@ def teacher_reward(config: KDPPOConfig, teacher: GPT) -> TeacherReward:
     return TeacherReward(teacher, config, aggregate="sum", reverse_kl=reverse_kl)
 
 
-def open_teacher_reward(
-    config: KDPPOConfig, tokenizer: Tokenizer, device: torch.device
-) -> TeacherReward:
-    """The teacher of the run folder that the flags name, as a reward."""
-    teacher = open_teacher(  # line 1
-        config.teacher, tokenizer, device, data=config.data, preset=config.preset
-    )
-    return teacher_reward(config, teacher)
-
-
 ENGINE = Engine(
     name="kd_ppo",
     box="KD-PPO",
@@ -321,7 +296,7 @@ ENGINE = Engine(
     learns_from="teacher",
     groups=False,
     prepare=open_text,
-    own_reward=lambda config: open_teacher_reward,
+    own_reward=lambda config: opened(teacher_reward),
     reference=lambda config: config.reference_update == "never",
     needs=lambda config: sampling_needs(
         config,

@@ -75,7 +75,7 @@ from rl.training.config import size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import Validate, finish_step, run_as_command, run_training
-from rl.training.text import TextConfig, open_text, text_gradient
+from rl.training.text import TextConfig, open_text, text_gradient, text_of
 
 PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, pretraining_coef=1.0))
 
@@ -183,12 +183,9 @@ def train(
 ) -> list[dict[str, Any]]:
     """Run MiniLLM, update `policy` in place and return one metrics row a step.
 
-    `reward_fn` brings the teacher, `corpus` the text of L_PT. With `validate` its numbers are added
-    every `eval_every` steps; with a folder a resumable state is kept there.
+    `reward_fn` brings the teacher, `corpus` the text of L_PT.
     """
-    if config.pretraining_coef and corpus is None:
-        raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
-    text = corpus if config.pretraining_coef else None
+    text = text_of(config, corpus)
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
     teacher = reward_fn.teacher  # line 1
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
@@ -243,13 +240,10 @@ def train(
                         scores, old_log_probs[part], part_targets.returns, batch,
                         single_step_kl=token_kl, mixing_weight=part_targets.weights,
                     )  # fmt: skip
-                extra: dict[str, float] = {}
-                if text is not None:  # line 10: fresh text each time
-                    index = step * config.updates + update
-                    extra["pretraining_loss"] = text_gradient(config, policy, text, index)
-                    loss += config.pretraining_coef * extra["pretraining_loss"]
+                of_text = text_gradient(config, policy, text, step, update)  # line 10
+                loss += config.pretraining_coef * of_text.get("pretraining_loss", 0.0)
                 norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
-                meter.add_update(loss, norm, **extra)
+                meter.add_update(loss, norm, **of_text)
 
         rewards = row_sums(token_rewards, rollout.response_mask)  # log p(y) / q(y), (N,)
         step_batch = StepBatch(meter.acted, rollout, rewards, targets.returns)

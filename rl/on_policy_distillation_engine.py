@@ -45,7 +45,6 @@ from data.collate import join_responses
 from data.records import PromptRecord
 from gpt.log_probs import token_scores, token_scores_and_kl
 from gpt.model import GPT
-from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.errors import UserError
@@ -66,6 +65,7 @@ from rl.equations.token_rewards import teacher_rewards
 from rl.rewards.sources import RewardFn, checked_rewards, made_of
 from rl.rewards.teacher_reward import (
     TeacherReward,
+    opened,
     refuse_other_rewards,
     refuse_reference,
     teacher_log_probs,
@@ -221,8 +221,7 @@ def train(
     """Run on-policy distillation, update `policy` in place and return one metrics row a step.
 
     `reward_fn` brings the teacher (`teacher_reward(config, teacher)`), or with --teacher self the
-    check of the answers. With `validate` its numbers are added every `eval_every` steps; with a
-    folder a resumable state is kept there.
+    check of the answers.
     """
     made = made_of(reward_fn)
     check = made.check if config.taught_by_itself else None
@@ -304,16 +303,6 @@ def teacher_reward(config: OnPolicyDistillationConfig, teacher: GPT) -> TeacherR
     return TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
 
 
-def open_teacher_reward(
-    config: OnPolicyDistillationConfig, tokenizer: Tokenizer, device: torch.device
-) -> TeacherReward:
-    """The teacher of the run folder that the flags name."""
-    return teacher_reward(
-        config,
-        open_teacher(config.teacher, tokenizer, device, data=config.data, preset=config.preset),
-    )
-
-
 def require_check(config: OnPolicyDistillationConfig, task: Task) -> dict[str, Any]:
     """UserError unless a rule says which answers are right, where the policy is its own teacher."""
     if config.taught_by_itself and made_of(task.reward_fn).check is None:
@@ -333,7 +322,7 @@ ENGINE = Engine(
     learns_from="teacher",
     groups=False,
     prepare=require_check,
-    own_reward=lambda config: None if config.taught_by_itself else open_teacher_reward,
+    own_reward=lambda config: None if config.taught_by_itself else opened(teacher_reward),
     reference=lambda config: False,
     needs=lambda config: sampling_needs(config, compares_vocabularies=config.divergence == "full"),
 )

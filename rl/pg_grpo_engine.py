@@ -289,7 +289,7 @@ def train(
 ) -> list[dict[str, Any]]:
     """Run PG-GRPO, update `policy` in place and return one metrics row a step.
 
-    `offline_pairs` are the recorded pairs of `pairs` "offline" and "both", the others GRPO's.
+    `offline_pairs` are the recorded pairs of `pairs` "offline" and "both".
     """
     if config.measures_kl or config.needs_reference:
         reference = reference or frozen_copy(policy)  # line 1

@@ -39,7 +39,6 @@ from torch import Tensor
 
 from data.records import PromptRecord
 from gpt.corpus import Corpus
-from gpt.generate import SamplingParams
 from gpt.lora import trunk_to_train
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -48,8 +47,6 @@ from harness.errors import UserError
 from harness.flag_ranges import AboveZero, AtLeastOne, Count
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
-from harness.seeds import make_generator
-from harness.training_state import TrainingState
 from rl.batches.rollout import (
     Rollout,
     epoch_minibatches,
@@ -70,13 +67,13 @@ from rl.training.actor_critic import (
     gae_targets,
     ppo_loss,
 )
-from rl.training.config import kl_controller, size_presets, warmed_up
+from rl.training.config import size_presets, warmed_up
 from rl.training.engine import Engine, sampling_needs
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
 from rl.training.open_task import Task
-from rl.training.run import Validate, finish_step, run_as_command, run_training
+from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 from rl.training.sampler_weights import SamplerFlags, old_and_weights, sampler_of
-from rl.training.text import open_text, text_gradient
+from rl.training.text import open_text, text_gradient, text_of
 from rl.training.value_model import ValueModel
 
 PRESETS = size_presets(
@@ -183,21 +180,16 @@ def train(
 ) -> list[dict[str, Any]]:
     """Run PPO, update `policy` (and `value_model`) in place and return one metrics row a step.
 
-    Without a value model the critic is a copy of the policy with a head of zeros; without a
-    `reference` that is a frozen copy of it. `corpus` is the text of PPO-ptx. With `validate` its
-    numbers are added every `eval_every` steps; with a folder a resumable state is kept there.
+    Without a value model the critic is a copy of the policy with a head of zeros. `corpus` is the
+    text of PPO-ptx.
     """
-    if config.pretraining_coef and corpus is None:
-        raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
-    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+    text = text_of(config, corpus)
     reference = reference or frozen_copy(policy)  # line 1
     value_model = value_model or ValueModel.from_policy(policy)  # line 2
     models = ActorCritic(config, policy, value_model)
-    kl = kl_controller(config)
-    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
-    state = TrainingState(models.parts() | {"reference": reference, "kl": kl}, generators)
-    if config.resume and folder is not None:
-        state.load(folder)
+    params, _, kl, generators, state = set_up(
+        config, policy, folder, models.optimizer, **models.parts(), reference=reference
+    )
 
     for step in state.steps_left(config.steps):  # line 3
         of_policy = step - config.value_pretraining_steps  # below 0 the critic learns alone
@@ -246,11 +238,9 @@ def train(
                     meter.add_tokens(scores, goal.old_log_probs, goal.advantages, batch, **more)
                 if config.target_kl is not None and meter.moved_beyond(1.5 * config.target_kl):
                     break  # without the step: far enough from the old policy. line 12
-                extra: dict[str, Any] = {}
-                if config.pretraining_coef and corpus is not None and of_policy >= 0:  # line 9
-                    number = step * config.updates + update
-                    extra["pretraining_loss"] = text_gradient(config, policy, corpus, number)
-                    loss += config.pretraining_coef * extra["pretraining_loss"]
+                held = text if of_policy >= 0 else None  # line 9
+                extra = text_gradient(config, policy, held, step, update)
+                loss += config.pretraining_coef * extra.get("pretraining_loss", 0.0)
                 norm, critic_norm = models.clip_and_step(critic_alone=of_policy < 0)  # line 11
                 meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)
 

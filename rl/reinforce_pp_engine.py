@@ -48,8 +48,8 @@ from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import clip_and_step, set_learning_rate
 from rl.batches.rollout import (
+    epoch_minibatches,
     micro_batches,
-    minibatches,
     prompt_batch,
     rollout_log_probs,
     sample_rollout,
@@ -223,11 +223,7 @@ def train(
     validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Run REINFORCE++, update `policy` in place and return one metrics row a step.
-
-    `reference` is the policy as it starts, frozen; without it a copy is made. With `validate` its
-    numbers are added every `eval_every` steps; with a folder a resumable state is kept there.
-    """
+    """Run REINFORCE++, update `policy` in place and return one metrics row a step."""
     reference = reference or frozen_copy(policy)
     params, optimizer, kl, generators, state = set_up(config, policy, folder, reference=reference)
 
@@ -254,32 +250,29 @@ def train(
         advantages = weights * advantages  # 1, where the policy has drawn
 
         with clock.phase("update"):
-            for _ in range(config.updates_per_batch):  # mu
-                for rows in minibatches(
-                    len(rollout), config.minibatches, generators["minibatches"], config.group_size
-                ):
-                    optimizer.zero_grad(set_to_none=True)
-                    loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-                    for part, batch in micro_batches(
-                        rollout.sequences, rows, config.micro_batch_size
-                    ):
-                        with precision(policy.device, config.precision):
-                            scores = token_scores(policy, batch, config.temperature)
-                        part_loss = reinforce_pp_loss(  # lines 5 and 8: Eq. 1, or Eq. 8
-                            config,
-                            scores.log_probs,
-                            old_log_probs[part],
-                            None if ref_log_probs is None else ref_log_probs[part],
-                            advantages[part],
-                            batch.response_mask,
-                            kl_coef=kl.coef,
-                            rows=len(rows),
-                        )
-                        part_loss.backward()
-                        loss += part_loss.detach()
-                        meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
-                    norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
-                    meter.add_update(loss, norm)
+            for rows in epoch_minibatches(  # mu
+                config, len(rollout), generators["minibatches"], config.group_size
+            ):
+                optimizer.zero_grad(set_to_none=True)
+                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
+                for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
+                    with precision(policy.device, config.precision):
+                        scores = token_scores(policy, batch, config.temperature)
+                    part_loss = reinforce_pp_loss(  # lines 5 and 8: Eq. 1, or Eq. 8
+                        config,
+                        scores.log_probs,
+                        old_log_probs[part],
+                        None if ref_log_probs is None else ref_log_probs[part],
+                        advantages[part],
+                        batch.response_mask,
+                        kl_coef=kl.coef,
+                        rows=len(rows),
+                    )
+                    part_loss.backward()
+                    loss += part_loss.detach()
+                    meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
+                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)
+                meter.add_update(loss, norm)
 
         step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)

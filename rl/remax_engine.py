@@ -41,8 +41,8 @@ from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import clip_and_step, set_learning_rate
 from rl.batches.rollout import (
+    epoch_minibatches,
     micro_batches,
-    minibatches,
     old_policy_log_probs,
     prompt_batch,
     rollout_log_probs,
@@ -129,11 +129,7 @@ def train(
     validate: Validate | None = None,
     folder: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Run ReMax, update `policy` in place and return one metrics row a step.
-
-    `reference` is the policy as it starts, frozen; without it a copy is made. With `validate` its
-    numbers are added every `eval_every` steps; with a folder a resumable state is kept there.
-    """
+    """Run ReMax, update `policy` in place and return one metrics row a step."""
     reference = reference or frozen_copy(policy)  # pi_ref
     params, optimizer, kl, generators, state = set_up(config, policy, folder, reference=reference)
     greedily = replace(params, greedy=True)
@@ -162,8 +158,8 @@ def train(
         )  # fmt: skip
 
         with clock.phase("update"):
-            for rows in minibatches(
-                len(rollout), config.minibatches, generators["minibatches"], config.group_size
+            for rows in epoch_minibatches(
+                config, len(rollout), generators["minibatches"], config.group_size
             ):
                 optimizer.zero_grad(set_to_none=True)
                 loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)

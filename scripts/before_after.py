@@ -94,7 +94,6 @@ def pieces_of(tokens: list[int], ratios: list[float], tokenizer: Tokenizer) -> l
 
 
 def picture(base: GPT, policy: GPT, tokenizer: Tokenizer, records: Sequence[PromptRecord]) -> str:
-    """The whole SVG."""
     rows: list[dict[str, Any]] = []
     y = 0.0
     for index, record in enumerate(records):
@@ -127,7 +126,6 @@ def verdict(judged: reviews.GoldParts, record: PromptRecord) -> str:
 
 
 def drawn(rows: Sequence[Mapping[str, Any]], height: int) -> str:
-    """The SVG of placed texts and rectangles."""
     template = jinja2.Template(PICTURE.read_text(encoding="utf-8"), autoescape=True)
     return template.render(rows=rows, width=WIDTH, height=height, margin=MARGIN)
 
@@ -143,7 +141,6 @@ class BeforeAfterConfig:
 
 
 def main(config: BeforeAfterConfig) -> None:
-    """Write the picture."""
     base, tokenizer = saved_models.base()
     policy, _ = saved_models.policy()
     records = list(reviews.prompts("test"))[: config.prompts]

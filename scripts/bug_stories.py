@@ -63,7 +63,6 @@ def choices(bug: str, seed: int = 0, count: int = CHOICES) -> list[str]:
 
 
 def reveal(bug: str) -> str:
-    """What was wrong, how it shows, and the line."""
     story = STORIES[bug]
     return (
         f"{story.words}\n\n{story.why}\nHow it shows: {story.shows}\n\n"

@@ -3,7 +3,6 @@
     python scripts/bug_zoo.py                       one of 17 bugs, drawn; ten seconds of training
     python scripts/bug_zoo.py --only loss_sign      this one
     python scripts/bug_zoo.py --record              every bug and every control for the doctor's tests
-    python scripts/bug_zoo.py --keep runs/grpo-reviews-tiny    record a run as it is, thinned
 
 A bug is a wrong line as one would write it, put over the right one while a small run trains: a
 two-layer GPT on eight letters, whose reward is known. A control is the same run without the bug.
@@ -22,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 from unittest.mock import patch
 
 import bug_stories
@@ -40,14 +39,13 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from harness.command_line import run_command
 from harness.errors import UserError
-from harness.files import append_jsonl, display_path, read_jsonl, read_object
+from harness.files import append_jsonl, display_path
 from harness.flag_ranges import Seed
 from harness.metric_log import MetricLog
 from harness.paths import RUNS, TOKENS
 from harness.report.page import REPORT
 from harness.report.rules import Finding, as_text, examine, put_on_page
 from harness.report.writing import open_page, refresh
-from harness.run_folder import INPUTS, MADE_WITH, SCRIPT
 from rl import (
     grpo_engine,
     grpo_iterative_engine,
@@ -66,8 +64,6 @@ from rl.training.evaluation import Validation
 from rl.training.metrics import UpdateMeter
 from rl.training.run_rules import RULES
 from rl.training.token_log import TokenLog
-
-MOST_ROWS = 40  # of a recorded run; longer ones keep every second row, or every third, ...
 
 # The small run ------------------------------------------------------------------------------------
 
@@ -325,20 +321,10 @@ BUGS = {
 # Recording ----------------------------------------------------------------------------------------
 
 
-def thinned(rows: Sequence[Mapping[str, Any]], most: int = MOST_ROWS) -> dict[str, list[Any]]:
-    """At most `most` rows by columns, four digits a number, without times; None: not logged.
-
-    The first and the last row stay, and every row with a validation.
-    """
-    stride = max(math.ceil(len(rows) / most), 1)
-    rare = {"validation/gold", "held_out_loss"}
-    kept = [
-        row
-        for number, row in enumerate(rows)
-        if number % stride == 0 or row is rows[-1] or rare & row.keys()
-    ]
-    keys = [key for key in dict.fromkeys(key for row in kept for key in row) if "second" not in key]
-    return {key: [rounded(row.get(key)) for row in kept] for key in keys}
+def by_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Four digits a number, without times; None: not logged."""
+    keys = [key for key in dict.fromkeys(key for row in rows for key in row) if "second" not in key]
+    return {key: [rounded(row.get(key)) for row in rows] for key in keys}
 
 
 def rounded(value: Any) -> Any:
@@ -346,46 +332,14 @@ def rounded(value: Any) -> Any:
 
 
 def record(
-    path: Path,
-    rows: Sequence[Mapping[str, Any]],
-    flags: Mapping[str, Any],
-    about: str,
-    results: Mapping[str, Any] | None = None,
-    most: int = MOST_ROWS,
+    path: Path, rows: Sequence[Mapping[str, Any]], flags: Mapping[str, Any], about: str
 ) -> None:
-    """Write one recording; of report.json (`results`) the plain numbers, as of a reward model's."""
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = {name: value for name, value in flags.items() if "/" not in json.dumps(value)}
-    columns = {key: json.dumps(values) for key, values in thinned(rows, most).items()}
+    columns = {key: json.dumps(values) for key, values in by_columns(rows).items()}
     body = ",\n".join(f'    "{key}": {values}' for key, values in columns.items())
     text = f'{{\n  "about": {json.dumps(about)},\n  "flags": {json.dumps(flags)},\n'
-    if results:
-        kept = {name: value for name, value in results.items() if plain_result(value)}
-        text += f'  "results": {json.dumps(kept)},\n'
     path.write_text(f'{text}  "columns": {{\n{body}\n  }}\n}}\n', encoding="utf-8")
-
-
-def keep_run(folder: Path, out: Path, most: int = MOST_ROWS) -> None:
-    """Record a run folder as it is, thinned."""
-    for name in ("config.json", "metrics.jsonl"):
-        if not (folder / name).is_file():
-            where = display_path(folder)
-            raise UserError(f"there is no {name} in {where}: give --keep a run folder")
-    config = read_object(folder / "config.json")
-    flags = {k: v for k, v in config.items() if k not in (SCRIPT, INPUTS, MADE_WITH)}
-    results = folder / "report.json"
-    numbers = read_object(results) if results.exists() else None
-    about = f"{folder.name}: a real run of the repository on {flags.get('data')}"
-    rows = read_jsonl(folder / "metrics.jsonl")
-    if not rows:
-        raise UserError(f"{display_path(folder)} has no row of metrics: give --keep another run")
-    record(out / f"{folder.name}.json", rows, flags, about, numbers, most)
-
-
-def plain_result(value: Any) -> bool:
-    """A number, or an interval of two."""
-    pair = isinstance(value, list) and len(value) == 2
-    return isinstance(value, int | float) or (pair and not isinstance(value[0], list))
 
 
 # The game -----------------------------------------------------------------------------------------
@@ -438,7 +392,6 @@ def ask(bug: str, names: Sequence[str], findings: Sequence[Finding]) -> None:
 
 
 def play(config: ZooConfig) -> None:
-    """One game: train, look, choose, reveal."""
     drawn = random.Random(config.seed)  # None: another bug each time
     bug = config.only or drawn.choice(sorted(BUGS))
     engine, folder = STORIES[bug].engine, config.run or new_folder()
@@ -471,12 +424,6 @@ class ZooConfig:
     """Folder of the game's run; default: a new one under runs/."""
     record: bool = False
     """Record every bug and every control anew for the doctor's tests, some minutes."""
-    keep: Path | None = None
-    """A run folder to record as it is, thinned."""
-    kind: Literal["healthy", "unhealthy"] = "healthy"
-    """What such a run is an example of."""
-    most_rows: int = MOST_ROWS
-    """Rows that stay of such a run."""
     out: Path = RECORDINGS
     """Folder of the recordings."""
 
@@ -486,16 +433,10 @@ class ZooConfig:
             raise UserError(f"there is no {self.only!r} in the zoo: use one of {', '.join(known)}")
         if self.run is not None and self.run.exists():
             raise UserError(f"{display_path(self.run)} is there already: give --run a new folder")
-        if self.most_rows < 1:
-            raise UserError(f"most_rows must be at least 1: got {self.most_rows}")
 
 
 def main(config: ZooConfig) -> None:
-    """Play, or write what the flags ask for."""
     torch.set_num_threads(1)
-    if config.keep is not None:
-        keep_run(config.keep, config.out / config.kind, config.most_rows)
-        return
     if config.record:
         record_all(config)
     else:
@@ -503,7 +444,6 @@ def main(config: ZooConfig) -> None:
 
 
 def record_all(config: ZooConfig) -> None:
-    """Every control and every bug, or the one that is asked for."""
     for name, engine in ENGINES.items():
         if config.only in (None, name):
             rows, flags = small_run(engine)

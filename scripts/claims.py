@@ -25,10 +25,11 @@ from typing import Any
 
 import torch
 from claim import worlds
-from claim.arms_more import ARMS
+from claim.arms import ARMS
 from claim.figures import at_a_glance
 from claim.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, of_seeds
-from studies.runner import Clock, Job, is_done, left_to_do, run_itself, run_piece, work
+from studies.pages import between_marks
+from studies.runner import Job, is_done, left_to_do, run_itself, run_jobs, work
 
 from harness.command_line import command_name, run_script, show_help
 from harness.errors import UserError
@@ -36,12 +37,13 @@ from harness.files import read_object, save_figure, write_json, write_text
 from harness.flag_ranges import AtLeastOne
 from harness.paths import REPOSITORY, RUNS
 from harness.report.intervals import holm, t_interval
+from rl.commands.memory_tables import markdown
 
 NUMBERS = "numbers.json"  # of a job
 SEEDS = 6  # of every arm
 AGAIN, CHOOSING = 100, 900  # the first seed of a rerun, and of runs that choose a setting
 DOCS = REPOSITORY / "docs"
-FRAMEWORK = ("__init__", "arms", "arms_more", "figures", "rules", "worlds")  # of claim/: no claims
+FRAMEWORK = ("__init__", "arms", "figures", "rules", "worlds")  # of claim/: no claims
 DIGITS = 4  # significant ones of recorded numbers
 
 
@@ -68,7 +70,6 @@ class ClaimsConfig:
 
 
 def claims() -> dict[str, Claim]:
-    """All claims by name."""
     names = sorted(path.stem for path in (REPOSITORY / "scripts" / "claim").glob("*.py"))
     found = [importlib.import_module(f"claim.{n}").CLAIM for n in names if n not in FRAMEWORK]
     return {claim.name: claim for claim in found}
@@ -85,18 +86,14 @@ def jobs(chosen: Mapping[str, Claim], seeds: Sequence[int]) -> dict[str, Job]:
         for arm in arms:
             share = ARMS[arm].share
             start = worlds.start_name(share, seed)
-            given = {"share": share, "seed": seed}
-            listed.setdefault(start, Job(start, "start", given, seconds=30))
+            listed.setdefault(start, Job(start, "start", {"share": share, "seed": seed}))
             of = frozenset(claim.name for claim in chosen.values() if arm in claim.arms)
-            job = Job(
-                f"{arm}-{seed}", arm, {"seed": seed}, (start,), seconds=ARMS[arm].seconds, parts=of
-            )
+            job = Job(f"{arm}-{seed}", arm, {"seed": seed}, (start,), of)
             listed[job.name] = job
     return listed
 
 
 def stage(root: Path, job: Job, folder: Path) -> None:
-    """Do a job and keep its numbers."""
     torch.set_num_threads(1)
     begin = time.process_time()
     if job.stage == "start":
@@ -108,7 +105,6 @@ def stage(root: Path, job: Job, folder: Path) -> None:
 
 
 def run_all(config: ClaimsConfig, chosen: Mapping[str, Claim]) -> None:
-    """Every job that is not done, so many at a time."""
     first = AGAIN if config.again else 0
     listed = jobs(chosen, range(first, first + config.seeds))
 
@@ -124,11 +120,10 @@ def run_all(config: ClaimsConfig, chosen: Mapping[str, Claim]) -> None:
         run(listed[config.work])
         return
     todo = left_to_do(listed, config.out, list(chosen), "")
-    run_piece(todo, run, Clock(config.out, listed), at_a_time=config.processes)
+    run_jobs(todo, run, at_a_time=config.processes)
 
 
 def rounded(value: Any) -> Any:
-    """Numbers to DIGITS significant digits, everywhere inside."""
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}")
     if isinstance(value, Mapping):
@@ -206,7 +201,6 @@ def described(claim: Claim, verdict: Verdict, results: Results) -> dict[str, Any
 
 
 def told(verdict: Verdict) -> dict[str, Any]:
-    """A verdict as JSON."""
     more = {"beyond": verdict.beyond, "verdict": verdict.word}
     return rounded(vars(verdict) | more)
 
@@ -236,13 +230,12 @@ def number(record: Mapping[str, Any]) -> str:
     return f"{record['mean']:+.3g} ({record['low']:+.3g} to {record['high']:+.3g})"
 
 
-def row(*cells: object) -> str:
-    """A row of a table; a | inside, as in KL(a || b), ends no cell."""
-    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+def escaped(*cells: str) -> list[str]:
+    """The cells of a row; a | inside, as in KL(a || b), ends no cell."""
+    return [cell.replace("|", "\\|") for cell in cells]
 
 
 def link(name: str, record: Mapping[str, Any]) -> str:
-    """A claim's title, which leads to its section."""
     return f"[{record['title']}](#{name.replace('_', '-')})"
 
 
@@ -251,30 +244,24 @@ def seeds_of(record: Mapping[str, Any]) -> str:
     return f"{len(record['values'])} of {SEEDS}"
 
 
-def glance(records: Mapping[str, Mapping[str, Any]]) -> str:
+def glance(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """On top: which claims came out how, and a table with one row a claim."""
     lines = []
     for word in (HELD, FAILED, UNTOLD):
         titles = [link(n, record) for n, record in records.items() if record["verdict"] == word]
         told_so = "; ".join(titles) or "none"
         lines += [f"- **{word[0].upper()}{word[1:]}, {len(titles)} of {len(records)}**: {told_so}."]
-    lines += [
-        "",
-        "| claim | verdict | effect | would have to exceed | p | control | minutes |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, record in records.items():
-        control = (
-            "no, as it must" if record["control"]["passed"] else "**held: the rule is broken**"
+    control = {True: "no, as it must", False: "**held: the rule is broken**"}
+    rows = [
+        escaped(
+            link(name, record), f"**{record['verdict']}**", f"{number(record)} {record['unit']}",
+            f"{record['least']:g}", f"{record['corrected']:.2g}",
+            control[record["control"]["passed"]], f"{record['minutes']:g}",
         )
-        lines.append(
-            row(
-                link(name, record), f"**{record['verdict']}**",
-                f"{number(record)} {record['unit']}", f"{record['least']:g}",
-                f"{record['corrected']:.2g}", control, f"{record['minutes']:g}",
-            )
-        )  # fmt: skip
-    return "\n".join(lines) + "\n"
+        for name, record in records.items()
+    ]  # fmt: skip
+    head = ["claim", "verdict", "effect", "would have to exceed", "p", "control", "minutes"]
+    return [*lines, "", *markdown(head, rows)]
 
 
 def cited(source: str) -> str:
@@ -283,24 +270,26 @@ def cited(source: str) -> str:
     return f"[{source}](https://arxiv.org/abs/{source})" if number_of else source
 
 
-def section(name: str, record: Mapping[str, Any]) -> str:
+def section(name: str, record: Mapping[str, Any]) -> list[str]:
     """The claim, what would count, the numbers and the figure."""
     control = record["control"]
-    lines = [
-        f"**The claim** ({cited(record['source'])}): {record['says']}", "",
-        f"**What would count here.** {record['counts']}", "",
-        "| what | mean over seeds, 95% interval | seeds |", "|---|---|---|",
-        row(f"**{record['unit']}**", f"{number(record)}: **{record['verdict']}**", seeds_of(record)),
-        row(f"control: {control['title']}", f"{number(control)}: {control['verdict']}",
-            seeds_of(control)),
+    rows = [
+        (f"**{record['unit']}**", f"{number(record)}: **{record['verdict']}**", seeds_of(record)),
+        (f"control: {control['title']}", f"{number(control)}: {control['verdict']}", seeds_of(control)),
     ]  # fmt: skip
     if "again" in record:
         again = record["again"]
         places = {True: "inside the first interval", False: "**outside the first interval**"}
         inside = places.get(again["inside"], "not to be compared")
-        lines.append(row("again, with new seeds", f"{number(again)}: {inside}", seeds_of(again)))
-    lines += [row(what, number(values), "") for what, values in record["also"].items()]
-    return "\n".join([*lines, "", f"![{record['title']}](claims/{name}.png)"]) + "\n"
+        rows.append(("again, with new seeds", f"{number(again)}: {inside}", seeds_of(again)))
+    rows += [(what, number(values), "") for what, values in record["also"].items()]
+    head = ("what", "mean over seeds, 95% interval", "seeds")
+    return [
+        f"**The claim** ({cited(record['source'])}): {record['says']}", "",
+        f"**What would count here.** {record['counts']}", "",
+        *markdown(head, [escaped(*row) for row in rows]), "",
+        f"![{record['title']}](claims/{name}.png)",
+    ]  # fmt: skip
 
 
 def write_pages(config: ClaimsConfig, docs: Path = DOCS) -> None:
@@ -327,16 +316,13 @@ def write_pages(config: ClaimsConfig, docs: Path = DOCS) -> None:
 
 
 def with_tables(text: str, records: Mapping[str, Mapping[str, Any]]) -> str:
-    """The page with its tables between `<!-- NAME -->` and `<!-- end of NAME -->`."""
     tables = {"verdicts": glance(records)} | {name: section(name, r) for name, r in records.items()}
     for name, table in tables.items():
-        between = re.compile(rf"(?<=<!-- {name} -->\n).*?(?=<!-- end of {name} -->)", re.DOTALL)
-        text = between.sub(table.replace("\\", r"\\"), text)
+        text = between_marks(text, name, table)
     return text
 
 
 def main(config: ClaimsConfig) -> None:
-    """Run what is missing, then write the pages."""
     listed = claims()
     unknown = [name for name in config.names if name not in listed]
     if unknown:

@@ -225,7 +225,6 @@ def places(tree: ast.AST, change: Change) -> dict[Span, str]:
 
 
 def replaced(text: str, span: Span, kind: str, new: str) -> str:
-    """The text with `new` at this place."""
     line, column, end_line, end_column = span
     lines = text.encode().splitlines(keepends=True)
     if kind == "expression" and not new:  # a decorator

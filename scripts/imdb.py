@@ -20,7 +20,6 @@ import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 import json
 import math
 import statistics
-import subprocess
 import sys
 import time
 import zlib
@@ -32,13 +31,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from studies import pages, runner
+from studies import runner
 from studies.recipes import Recipe, words
 from studies.runner import once
 from torch import Tensor
 
 from data.collate import collate_documents
-from data.labelled import LabelledText, LabelledTexts, read_labelled
+from data.labelled import LabelledText, read_labelled
 from data.readers import read_text
 from data.records import PromptRecord
 from gpt.checkpoint import load_gpt
@@ -59,24 +58,25 @@ from harness.files import (
     write_json,
     write_text,
 )
-from harness.flag_ranges import check_ranges
+from harness.flag_ranges import AtLeastOne, check_ranges
 from harness.paths import RUNS
 from harness.seeds import make_generator
 from reward_model.ngrams import NgramRegression
 from reward_model.pairs import TokenPair, pair_as_text
 from reward_model.scalar_head import load_reward_model
 from rl.batches.rollout import Rollout, sample_rollout
+from rl.commands.memory_tables import markdown
 from rl.equations.kl import k1
 from rl.equations.losses import row_sums
 from rl.rewards.sources import RewardModelReward
 
-ROOT = Path(__file__).resolve().parents[1]
 VOCABULARY = 4096
 NEW_TOKENS = 32
 SHORTEST_PROMPT, LONGEST_PROMPT = 2, 8  # tokens
 SHORT_REVIEW = 1000  # characters
 UNSEEN = 8  # test prompts in the file of pairs
 SHOWN = 8  # prompts whose answers are kept to be read
+MEASURED = 512  # the most test prompts in the table, one answer each
 STEERING: dict[str, Any] = dict(
     prompts_per_step=16, group_size=8, eval_every=5, eval_prompts=128, test_prompts=0,
     checkpoint_every=10, stop_kl=7,
@@ -113,16 +113,10 @@ class IMDBConfig:
     """Seeds of GRPO; the other engines take the first."""
     engines: tuple[str, ...] = ("grpo", "ppo", "rloo", "dpo", "unbounded")
     """Which engines to run."""
-    prompts: int = 8000
+    prompts: AtLeastOne = 8000
     """Beginnings of reviews to steer from; about a tenth of them is measured on."""
-    measured: int = 512
-    """The most test prompts in the table, one answer each."""
-    pretraining_steps: int | None = None
-    """Steps of pre-training; default: the preset's."""
     budget: Literal["full", "small"] = "full"
     """small: a smoke test with too little training to convince."""
-    processes: int | None = None
-    """--ranks of every stage; default: one per core on a CPU."""
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
     out: Path = RUNS / "imdb"
@@ -132,12 +126,8 @@ class IMDBConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if not self.seeds or min(self.prompts, self.measured) < 1:
-            raise ValueError("give at least one of seeds, of prompts and of measured prompts")
-        for name in ("pretraining_steps", "processes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1: got {value}")
+        if not self.seeds:
+            raise ValueError("seeds is empty: give at least one")
         unknown = [name for name in self.engines if name not in RECIPES]
         if unknown:
             raise ValueError(f"there is no run {unknown[0]!r}: choose from {', '.join(RECIPES)}")
@@ -151,7 +141,6 @@ SMALL: dict[str, dict[str, Any]] = {  # what a smoke test changes, by stage
 
 
 def small(config: IMDBConfig, stage: str) -> dict[str, Any]:
-    """The flags that a smoke test changes."""
     return SMALL[stage] if config.budget == "small" else {}
 
 
@@ -186,7 +175,10 @@ def prepare(config: IMDBConfig, folder: Path) -> None:
     test = read_labelled(found["test"], known=[record.text for record in train.records])
     for result in (train, test):
         print(result.summary(), flush=True)
-        check_both_sides(result)
+        if len({record.label for record in result.records}) < 2:
+            raise UserError(
+                f"{result.source}: all its labels are the same: give good and bad texts"
+            )
     halves: dict[str, list[LabelledText]] = {"a": [], "b": []}
     for record in train.records:
         halves["ab"[zlib.crc32(b"half:" + record.text.encode()) % 2]].append(record)
@@ -203,14 +195,7 @@ def prepare(config: IMDBConfig, folder: Path) -> None:
     write_text(folder / "done", "")
 
 
-def check_both_sides(result: LabelledTexts) -> None:
-    """UserError for texts of one label alone, before hours are spent on them."""
-    if len({record.label for record in result.records}) < 2:
-        raise UserError(f"{result.source}: all its labels are the same: give good and bad texts")
-
-
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """A new file of JSON lines."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     append_jsonl(path, rows)
@@ -244,25 +229,18 @@ def write_prompts(config: IMDBConfig, folder: Path, tokenizer: Tokenizer) -> Non
 
 def run_stage(config: IMDBConfig, folder: Path, module: str, flags: Mapping[str, Any]) -> None:
     """Run one script into `folder` unless it is finished there; an interrupted one is resumed."""
-    more = {"device": config.device} | ({"ranks": config.processes} if config.processes else {})
-    runner.run_stage(folder, module, words({**flags, **more}), resume=True)
+    runner.run_stage(folder, module, words({**flags, "device": config.device}), resume=True)
 
 
 def train_language_model(config: IMDBConfig, folder: Path, texts: Path) -> None:
     """The tokenizer, then the language model, both from the unlabelled texts."""
     ranks = folder / "reviews.tiktoken"
     if not ranks.exists():
-        flags = {"--data": texts, "--vocab-size": VOCABULARY, "--documents": 50_000, "--out": ranks}
-        words = [str(word) for pair in flags.items() for word in pair]
-        command = [sys.executable, "-m", "gpt.tokenizer_training", *words]
-        if subprocess.run(command, cwd=ROOT).returncode:
-            raise UserError("gpt.tokenizer_training failed: see the lines above")
-    steps = {} if config.pretraining_steps is None else {"steps": config.pretraining_steps}
-    own = dict(preset="english", data=texts, tokenizer=ranks)
-    run_stage(
-        config, folder / "pretraining", "gpt.pretraining",
-        own | steps | small(config, "pretraining"),
-    )  # fmt: skip
+        flags = words(dict(data=texts, vocab_size=VOCABULARY, documents=50_000, out=ranks))
+        command = [sys.executable, "-m", "gpt.tokenizer_training", *flags]
+        runner.run_into_log("gpt.tokenizer_training", command, folder / "tokenizer.log")
+    own = dict(preset="english", data=texts, tokenizer=ranks) | small(config, "pretraining")
+    run_stage(config, folder / "pretraining", "gpt.pretraining", own)
 
 
 def train_classifiers(config: IMDBConfig, folder: Path) -> None:
@@ -277,7 +255,6 @@ def train_classifiers(config: IMDBConfig, folder: Path) -> None:
 
 
 def runs_of(config: IMDBConfig) -> list[tuple[str, int]]:
-    """Engine and seed of every steered policy."""
     return [
         (name, seed)
         for name in config.engines
@@ -312,7 +289,7 @@ class Judges:
             for name in ("classifier_a", "classifier_b")
         )
         prompts = open_prompts(str(folder / "data" / "prompts.jsonl"), self.tokenizer, 64)
-        self.prompts = prompts["test"][: config.measured]
+        self.prompts = prompts["test"][:MEASURED]
 
     @cached_property
     def ngrams(self) -> NgramRegression:
@@ -437,7 +414,10 @@ def measure_all(config: IMDBConfig, judges: Judges, folder: Path) -> dict[str, A
     }
     for name, seed in runs_of(config):
         run_folder = folder / f"{name}-{seed}"
-        row = once(run_folder / "measured.json", partial(measure_run, judges, run_folder))
+        row = once(
+            run_folder / "measured.json",
+            lambda run_folder=run_folder: judges.measure(load_gpt(run_folder, judges.device)[0]),
+        )
         seconds = json.loads((run_folder / "seconds.json").read_text(encoding="utf-8"))
         steps = read_jsonl(run_folder / "metrics.jsonl")[-1]["step"]
         rows.setdefault(name, []).append(row | {"seed": seed, "seconds": seconds, "steps": steps})
@@ -445,11 +425,6 @@ def measure_all(config: IMDBConfig, judges: Judges, folder: Path) -> dict[str, A
             f"{NAMES[name]} seed {seed}: positive by B {row['positive_b']:.2f}, KL {row['kl']:.1f}"
         )
     return rows
-
-
-def measure_run(judges: Judges, folder: Path) -> dict[str, Any]:
-    """The row of the policy in a run folder."""
-    return judges.measure(load_gpt(folder, judges.device)[0])
 
 
 # --- the results ----------------------------------------------------------------------------------
@@ -462,7 +437,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-def table(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+def table(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     """Markdown: a line per engine, the mean over its seeds and half their range."""
 
     def cell(values: Sequence[float], form: str) -> str:
@@ -471,17 +446,16 @@ def table(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
         return mean + half * (len(values) > 1)
 
     lines = [
-        [NAMES[name], len(own), *(cell([row[key] for row in own], f) for _, key, f in COLUMNS)]
+        [NAMES[name], str(len(own)), *(cell([row[key] for row in own], f) for _, key, f in COLUMNS)]
         for name, own in rows.items()
     ]
-    return pages.table(["policy", "seeds", *(title for title, _, _ in COLUMNS)], lines, "| --- ")
+    return markdown(["policy", "seeds", *(title for title, _, _ in COLUMNS)], lines)
 
 
 KEPT = ("step", "reward", "kl", "validation/reward", "validation/gold", "validation/kl", "entropy")
 
 
 def curves(config: IMDBConfig, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """The validations of every run and what stands beside them, rounded."""
     found = {}
     for name, seed in runs_of(config):
         rows = read_jsonl(folder / f"{name}-{seed}" / "metrics.jsonl")
@@ -493,7 +467,6 @@ def curves(config: IMDBConfig, folder: Path) -> dict[str, list[dict[str, Any]]]:
 
 
 def recordings(config: IMDBConfig, judges: Judges, rows: Mapping[str, Any]) -> dict[str, Any]:
-    """All that a page needs: the table, the curves, the samples, the classifiers' reports."""
     folder = judges.folder
     pretraining = read_jsonl(folder / "pretraining" / "metrics.jsonl")
     return {
@@ -540,7 +513,6 @@ def plot(found: Mapping[str, Any], path: Path) -> None:
 
 
 def main(config: IMDBConfig) -> Path:
-    """All stages in order, then the results."""
     folder, begin = config.out, time.perf_counter()
     open_device(config.device)  # one that is not there is named now, not in the first stage
     prepare(config, folder / "data")
@@ -555,8 +527,9 @@ def main(config: IMDBConfig) -> Path:
     found = recordings(config, judges, rows)
     write_json(folder / "recordings.json", found)
     plot(found, folder / "figure.png")
-    write_text(folder / "table.md", table(rows))
-    print(table(rows))
+    text = "\n".join(table(rows)) + "\n"
+    write_text(folder / "table.md", text)
+    print(text)
     numbers = found["language_model"]
     print(f"language model: {numbers['bits_per_byte']:.3f} bits per byte on unseen reviews")
     print(f"wrote {display_path(folder)} in {time.perf_counter() - begin:.0f} s")

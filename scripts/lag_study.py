@@ -1,7 +1,6 @@
 """Gold against the sampler's lag and precision, for each correction: docs/off_policy.md's numbers.
 
     python scripts/lag_study.py                    all that is missing; Ctrl-C and the same again goes on
-    python scripts/lag_study.py --minutes 30       as much of it as starts within 30 minutes
     python scripts/lag_study.py --pages            tables, JSON and figure from what is there
 
 Every run of a world takes the same optimizer steps on the same number of answers from the same start. A
@@ -18,7 +17,6 @@ import copy
 import itertools
 import json
 import os
-import re
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,19 +27,21 @@ from typing import Any
 import saved_models
 import torch
 from studies.enumerated import exact_rows
+from studies.pages import between_marks
 from studies.runner import run_stage
 
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from harness.command_line import run_command
 from harness.files import read_jsonl, read_object, write_json, write_text
-from harness.flag_ranges import AtLeastOne, Limit
+from harness.flag_ranges import AtLeastOne
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE, REPOSITORY, RUNS
 from harness.report.intervals import SIGNIFICANT, holm, t_interval, t_test
 from reward_model.scalar_head import save_reward_model
 from rl.async_grpo_engine import PRESETS, AsyncGRPOConfig, train
+from rl.commands.memory_tables import markdown
 from rl.training.evaluation import evaluate
 from rl.training.open_task import Task, open_task
 
@@ -82,7 +82,6 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What its files are called."""
         return f"{self.world}-{self.lag}-{self.precision}-{self.correction}"
 
 
@@ -104,8 +103,6 @@ class StudyConfig:
 
     seeds: AtLeastOne = 6
     """Runs of each cell."""
-    minutes: Limit = float("inf")
-    """No job is started after so many minutes."""
     steps: int | None = None
     """Batches of each run, in the place of the study's own: a toy of it."""
     test_prompts: AtLeastOne = 256
@@ -119,7 +116,6 @@ class StudyConfig:
 
 
 def config_of(cell: Cell, study: StudyConfig, seed: int) -> AsyncGRPOConfig:
-    """The flags of a run."""
     preset = PRESETS["tiny"] | (PRESETS["tiny/sums"] if cell.world == "sums" else {})
     flags: dict[str, Any] = dict(preset) | BUDGET | OF_WORLD[cell.world]
     flags |= dict(lag=cell.lag, sampler_precision=cell.precision, correction=cell.correction)
@@ -173,9 +169,7 @@ def run_job(cell: Cell, study: StudyConfig, seed: int, task: Task) -> dict[str, 
 
 
 def run_all(study: StudyConfig) -> None:
-    """Every job whose file is missing."""
     torch.set_num_threads(1)
-    begin = time.monotonic()
     make_starts(study.out / "starts")
     tasks = {
         world: open_task(
@@ -188,8 +182,6 @@ def run_all(study: StudyConfig) -> None:
             path = study.out / "jobs" / f"{cell.name}-{seed}.json"
             if path.exists():
                 continue
-            if time.monotonic() - begin > 60 * study.minutes:
-                return
             row = run_job(cell, study, seed, tasks[cell.world])
             path.parent.mkdir(parents=True, exist_ok=True)
             write_json(path, row)
@@ -238,35 +230,32 @@ def spread(interval: Mapping[str, float]) -> str:
     return f"{interval['mean']:.3f} ± {(interval['high'] - interval['low']) / 2:.3f}"
 
 
-def tables(table: Sequence[Mapping[str, Any]]) -> str:
-    """The page's tables: one of each world."""
+def tables(table: Sequence[Mapping[str, Any]]) -> list[str]:
+    head = (
+        "lag", "precision", "correction", "seeds", "gold", "against none", "KL(mu, pi)", "sample", "cut",
+    )  # fmt: skip
     text = []
-    for world in [world for world in WORLDS if any(row["world"] == world for row in table)]:
-        text += [
-            f"### {world.capitalize()}", "",
-            "| lag | precision | correction | seeds | gold | against none | KL(mu, pi) | sample | cut |",
-            "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-        ]  # fmt: skip
+    for world in dict.fromkeys(row["world"] for row in table):
+        rows = []
         for row in table:
             if row["world"] != world:
                 continue
-            test = row.get("against_none")
+            test, logged = row.get("against_none"), row["logged"]
             gap = "" if test is None else f"{test['mean']:+.3f} (p {test['holm']:.2f})"
-            logged = row["logged"]
-            text.append(
-                f"| {row['lag']} | {row['precision']} | {row['correction']} | {len(row['seeds'])} | "
-                f"{spread(row['gold'])} | {gap} | {logged['sampler_kl']:.2g} | "
-                f"{logged['ess_responses']:.2f} | {logged['weights_cut']:.1%} |"
-            )
-        text.append("")
-    return "\n".join(text)
+            rows.append([
+                str(row["lag"]), row["precision"], row["correction"], str(len(row["seeds"])),
+                spread(row["gold"]), gap, f"{logged['sampler_kl']:.2g}",
+                f"{logged['ess_responses']:.2f}", f"{logged['weights_cut']:.1%}",
+            ])  # fmt: skip
+        text += [f"### {world.capitalize()}", "", *markdown(head, rows), ""]
+    return text[:-1]
 
 
 def plot(table: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Gold against lag, a line for each correction that runs at every lag and points for the others."""
     import matplotlib.pyplot as plt
 
-    worlds = [world for world in WORLDS if any(row["world"] == world for row in table)]
+    worlds = list(dict.fromkeys(row["world"] for row in table))
     figure, axes = plt.subplots(1, len(worlds), figsize=(1 + 5 * len(worlds), 4), squeeze=False)
     for world, axis in zip(worlds, axes[0], strict=True):
         for number, name in enumerate(COMPARED):
@@ -296,18 +285,16 @@ def plot(table: Sequence[Mapping[str, Any]], path: Path) -> None:
     plt.close(figure)
 
 
-def exact_table(rows: Sequence[Mapping[str, Any]]) -> str:
+def exact_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The enumerated cosines and variances: a row of each correction. The biases are in the JSON."""
-    amounts = list(dict.fromkeys(row["noise"] for row in rows))
-    kls = {row["noise"]: f"{row['kl']:.2g}" for row in rows}
-    titles = [f"{what} at {kls[a]}" for what in ("cosine", "variance") for a in amounts]
-    text = [f"| correction | {' | '.join(titles)} |", "| --- |" + " --- |" * len(titles)]
+    amounts = {row["noise"]: f"{row['kl']:.2g}" for row in rows}
+    titles = [f"{what} at {kl}" for what in ("cosine", "variance") for kl in amounts.values()]
+    lines = []
     for name in dict.fromkeys(row["correction"] for row in rows):
         of = {row["noise"]: row for row in rows if row["correction"] == name}
-        cells = [f"{of[a]['cosine']:.3f}" for a in amounts]
-        cells += [f"{of[a]['variance']:,.0f}" for a in amounts]
-        text.append(f"| {name} | {' | '.join(cells)} |")
-    return "\n".join(text) + "\n"
+        cosines = [f"{of[amount]['cosine']:.3f}" for amount in amounts]
+        lines.append([name, *cosines, *(f"{of[amount]['variance']:,.0f}" for amount in amounts)])
+    return markdown(["correction", *titles], lines)
 
 
 def throughput(study: StudyConfig) -> None:
@@ -351,23 +338,22 @@ def sides_of(study: StudyConfig) -> dict[str, Any]:
     return {"rounds": len(rounds), "load": sorted(loads), "sides": sides}
 
 
-def sides_table(found: Mapping[str, Any]) -> str:
-    """The page's table of `sides_of`."""
+def sides_table(found: Mapping[str, Any]) -> list[str]:
     if not found["rounds"]:
-        return "Not measured yet: `python scripts/lag_study.py` does it at its end.\n"
-    text = [
-        f"| engine, ranks | seconds a step | of {AGAINST} | CPU seconds of the whole command |",
-        "| --- | --- | --- | --- |",
+        return ["Not measured yet: `python scripts/lag_study.py` does it at its end."]
+    head = (
+        "engine, ranks", "seconds a step", f"of {AGAINST}", "CPU seconds of the whole command",
+    )  # fmt: skip
+    rows = [
+        [name, f"{row['seconds']:.2f}", f"{row['share']:.2f}", f"{row['cpu']:.0f}"]
+        for name, row in found["sides"].items()
     ]
-    for name, row in found["sides"].items():
-        text.append(f"| {name} | {row['seconds']:.2f} | {row['share']:.2f} | {row['cpu']:.0f} |")
     load = found["load"]
     other = f"Other work ran beside it: load averages of {load[0]:.1f} to {load[-1]:.1f}."
-    return "\n".join([*text, "", f"Medians of {found['rounds']} rounds. {other}", ""])
+    return [*markdown(head, rows), "", f"Medians of {found['rounds']} rounds. {other}"]
 
 
 def write_pages(study: StudyConfig, docs: Path = REPOSITORY / "docs") -> None:
-    """docs/off_policy.json, its figure, and the tables between the page's marks."""
     rows = [read_object(path) for path in sorted((study.out / "jobs").glob("*.json"))]
     table = summarised(rows)
     about = {
@@ -385,18 +371,16 @@ def write_pages(study: StudyConfig, docs: Path = REPOSITORY / "docs") -> None:
     page = docs / "off_policy.md"
     parts = {
         "lag study": tables(table), "exact": exact_table(exact),
-        "size": f"{len(rows)} runs, {about['cpu_minutes']:g} minutes of one core.\n",
+        "size": [f"{len(rows)} runs, {about['cpu_minutes']:g} minutes of one core."],
         "throughput": sides_table(sides),
     }  # fmt: skip
     text = page.read_text("utf-8")
-    for name in parts:
-        between = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of ({name}) -->)", re.DOTALL)
-        text = between.sub(lambda found: found[1] + parts[found[3]] + found[2], text)
+    for name, lines in parts.items():
+        text = between_marks(text, name, lines)
     write_text(page, text)
 
 
 def main(study: StudyConfig) -> None:
-    """Run what is missing, then write the pages."""
     if not study.pages:
         run_all(study)
         throughput(study)

@@ -120,7 +120,6 @@ def base_folder(config: TeacherConfig) -> Path:
 def fine_tune(
     config: TeacherConfig, model: GPT, tokenizer: Tokenizer, examples: Sequence[Example], out: Path
 ) -> None:
-    """Imitate the kept answers, in place."""
     settings = FinetuningConfig(
         epochs=config.epochs, batch_size=config.batch_size, lr=config.lr, seed=config.seed
     )

@@ -8,8 +8,7 @@
 scripts/mutation_check.py plants bugs that were chosen. Here cosmic-ray lists every small change of a
 group of files, a seed draws a sample, and each mutant meets its file's own tests first, then the
 group's proofs, until one fails. A mutant that no longer ends within its time counts as noticed. The
-working tree is never touched. runs/mutants.jsonl keeps the results: a mutant runs again only when its
-file or its tests have changed. scripts/harmless_mutants.txt holds the survivors that no test can or
+working tree is never touched. scripts/harmless_mutants.txt holds the survivors that no test can or
 should notice, with the reason.
 
 What counts as code: not docstrings and types, nothing inside `raise` and `assert` (messages and
@@ -21,7 +20,6 @@ from __future__ import annotations
 
 import ast
 import hashlib
-import json
 import re
 import sys
 import time
@@ -41,10 +39,10 @@ from trials import ROOT, TIMED_OUT, TestRunners, repository_copy, repository_fil
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne, Seed, check_ranges
+from rl.commands.memory_tables import markdown
 
 HARMLESS = ROOT / "scripts" / "harmless_mutants.txt"
 DOCS = ROOT / "docs" / "mutants.md"
-RESULTS = ROOT / "runs" / "mutants.jsonl"
 SHORTEST_TIMEOUT, SLACK = 30.0, 8  # seconds; times what the tests take without a mutation
 NOTHING_COLLECTED = 5  # exit status of pytest where every test of the file is skipped
 # The operators whose mutants a reader could overlook: a + that became a -, not one that became a <<.
@@ -181,7 +179,6 @@ def name_at(tree: ast.Module, line: int) -> str:
 
 @cache
 def operators() -> Mapping[str, Any]:
-    """cosmic-ray's operators by name."""
     try:
         from cosmic_ray.plugins import get_operator, operator_names
     except ModuleNotFoundError as error:
@@ -286,7 +283,6 @@ def as_block(mutant: Mutant) -> str:
 
 
 def files_of(group: Group) -> list[str]:
-    """The files of a group that hold code, by name."""
     files = [path for pattern in group.files for path in sorted(ROOT.glob(pattern))]
     return [p.relative_to(ROOT).as_posix() for p in files if p.name != "__init__.py"]
 
@@ -363,37 +359,18 @@ class Trial:
         return Outcome(result, noticed_by or test)
 
 
-def key_of(mutant: Mutant) -> str:
-    """The same for the same change of the same file under the same tests."""
-    tests = [(ROOT / test).read_text(encoding="utf-8") for test in proofs_of(mutant.path)]
-    return digest(mutant.path, mutant.text, *tests)
-
-
 def run_all(mutants: Sequence[Mutant], jobs: int) -> list[Outcome]:
-    """The outcomes of the mutants; those that are not known yet are run and recorded."""
-    RESULTS.parent.mkdir(parents=True, exist_ok=True)
-    RESULTS.touch()
-    rows = map(json.loads, RESULTS.read_text(encoding="utf-8").splitlines())
-    outcomes = {row["key"]: Outcome(row["result"], row["test"]) for row in rows}
-    keys = [key_of(mutant) for mutant in mutants]
-    todo = {key: m for key, m in zip(keys, mutants, strict=True) if key not in outcomes}
-    print(f"{len(mutants)} mutants, {len(todo)} of them to run", flush=True)
+    print(f"{len(mutants)} mutants", flush=True)
     files = repository_files()
     with (
         repository_copy(files) as source,
-        RESULTS.open("a", encoding="utf-8") as record,
         closing(TestRunners()) as runners,
         ThreadPoolExecutor(jobs) as pool,
     ):
         trial = Trial(runners, files, source)
-        tests = dict.fromkeys(test for mutant in todo.values() for test in proofs_of(mutant.path))
+        tests = dict.fromkeys(test for mutant in mutants for test in proofs_of(mutant.path))
         list(pool.map(trial.measure, tests))
-        for key, outcome in zip(todo, pool.map(trial.run, todo.values()), strict=True):
-            outcomes[key] = outcome
-            row = {"key": key, "result": outcome.result, "test": outcome.test}
-            record.write(json.dumps(row) + "\n")
-            record.flush()
-    return [outcomes[key] for key in keys]
+        return list(pool.map(trial.run, mutants))
 
 
 # --- reporting ------------------------------------------------------------------------------------
@@ -419,16 +396,15 @@ def reasons(code: Code) -> dict[tuple[str, str], str]:
 
 
 def counts(mutants: Sequence[Mutant], outcomes: Sequence[Outcome]) -> str:
-    """A Markdown table: one row a group, and the total."""
     names = [group_of(mutant.path) for mutant in mutants]
-    lines = ["| group | mutants | noticed | by timeout | survived |", "|---|---|---|---|---|"]
+    rows = []
     for name in [*dict.fromkeys(names), "all"]:
         results = [o.result for o, n in zip(outcomes, names, strict=True) if name in (n, "all")]
         survived, timeouts = results.count("survived"), results.count("timeout")
         noticed = len(results) - survived
         share = f"{noticed} ({100 * noticed / len(results):.1f}%)"
-        lines.append(f"| {name} | {len(results)} | {share} | {timeouts} | {survived} |")
-    return "\n".join(lines)
+        rows.append([name, str(len(results)), share, str(timeouts), str(survived)])
+    return "\n".join(markdown(["group", "mutants", "noticed", "by timeout", "survived"], rows))
 
 
 @dataclass(frozen=True)
@@ -453,7 +429,6 @@ class MutantsConfig:
 
 
 def drawn(config: MutantsConfig) -> list[Mutant]:
-    """The sample that the flags ask for."""
     if config.only:
         missing = [path for path in config.only if path not in Code.read(ROOT).texts]
         if missing:

@@ -131,7 +131,6 @@ def judge(status: int, output: str) -> tuple[str, str]:
 
 
 def check(planted_bug: PlantedBug, files: Sequence[str], runners: TestRunners) -> Outcome:
-    """Put one bug into a fresh copy and ask the tests."""
     start = time.perf_counter()
     with repository_copy(files) as root:
         for path, text in planted_bug.texts.items():
@@ -202,7 +201,6 @@ class MutationCheckConfig:
 
 
 def selected(bugs: Sequence[Bug], only: Sequence[str]) -> list[Bug]:
-    """The named bugs in the order of the file, or all."""
     unknown = sorted(set(only) - {bug.name for bug in bugs})
     if unknown:
         raise UserError(f"there is no planted bug {', '.join(unknown)}: --list prints their names")
@@ -210,7 +208,6 @@ def selected(bugs: Sequence[Bug], only: Sequence[str]) -> list[Bug]:
 
 
 def main(config: MutationCheckConfig) -> None:
-    """Check the selected bugs; the process ends with status 1 unless all are caught."""
     if config.write_docs and config.only:
         raise UserError("--write-docs needs all planted bugs: leave --only out")
     bugs = selected(read_bugs(), config.only)

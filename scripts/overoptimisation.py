@@ -1,17 +1,17 @@
 """The price of a proxy: over-optimisation against a known gold reward, and every engine on one budget.
 
-    python scripts/overoptimisation.py                        90 minutes of what is left, with an ETA
+    python scripts/overoptimisation.py                        all that is left; Ctrl-C and the same goes on
     python scripts/overoptimisation.py --parts law            the law alone; likewise cures, budget
     python scripts/overoptimisation.py --only start-0/law     jobs by a part of their name
-    python scripts/overoptimisation.py --plan                 what is done and left, and for how long
+    python scripts/overoptimisation.py --plan                 what is done and left
     python scripts/overoptimisation.py --draw law             tables and figure of one part, no training
     python scripts/overoptimisation.py --record               one cell as the course's page replays it
 
 Three parts. law: reward models of 4 sizes on 5 numbers of labels, each optimised by GRPO until its
 gold reward has turned, and by best-of-n. cures: what helps, compared at equal KL. budget: every
 engine on the same number of sampled tokens. The list stands in scripts/overopt/plan.py and its sizes
-in scripts/overopt/settings.py. What is finished is kept: start it again for the next piece. Numbers
-go to docs/overoptimisation.json, from which every table and figure is drawn.
+in scripts/overopt/settings.py. Numbers go to
+docs/overoptimisation.json, from which every table and figure is drawn.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from overopt.pages import draw
 from overopt.plan import PARTS, do, plan
 from overopt.recording import record
 from overopt.settings import SETTINGS
-from studies.runner import Clock, Job, is_done, left_to_do, run_itself, run_piece
+from studies.runner import Job, is_done, left_to_do, run_itself, run_jobs
 
 from harness.command_line import run_command
 from harness.errors import UserError
-from harness.flag_ranges import AtLeastOne
+from harness.flag_ranges import AtLeastOne, check_ranges
 from harness.paths import REPOSITORY, RUNS
 
 Part = Literal["law", "cures", "budget"]
@@ -39,14 +39,12 @@ RECORDING = REPOSITORY / "notebooks" / "course" / "recordings" / "overoptimisati
 
 @dataclass(frozen=True)
 class OveroptimisationConfig:
-    """Run a piece of the study, or draw what is there."""
+    """Run the study or a part of it, or draw what is there."""
 
     parts: tuple[Part, ...] = PARTS  # type: ignore[assignment]
     """Which parts."""
     only: str = ""
     """Only jobs whose name holds this; what they need is run as well."""
-    minutes: float = 90.0
-    """No job begins that would end later than this."""
     jobs: AtLeastOne = 2
     """Processes at a time, one thread each."""
     plan: bool = False
@@ -65,29 +63,21 @@ class OveroptimisationConfig:
     """Do this one job here and now; what the script starts itself with."""
 
     def __post_init__(self) -> None:
-        if not self.minutes > 0 or self.jobs < 1:  # NaN is refused too
-            raise ValueError(
-                f"minutes must be positive and jobs at least 1: got {self.minutes} and {self.jobs}"
-            )
+        check_ranges(self)
         if not self.parts:
             raise ValueError(f"parts is empty: name one or several of {', '.join(PARTS)}")
 
 
-def said(jobs: dict[str, Job], todo: list[Job], root: Path, at_a_time: int) -> str:
-    """What is done and left of each part, and how long the rest takes."""
+def said(jobs: dict[str, Job], root: Path) -> str:
     lines = []
     for part in PARTS:
         own = [job for job in jobs.values() if part in job.parts]
         done = sum(is_done(root, job.name) for job in own)
-        hours = sum(job.seconds for job in own if not is_done(root, job.name)) / 3600
-        lines.append(f"{part:7} {done} of {len(own)} jobs done, {hours:.1f} CPU hours left")
-    left = Clock(root, jobs).left(todo, at_a_time) / 3600
-    lines.append(f"asked for: {len(todo)} jobs, about {left:.1f} hours with {at_a_time} at a time")
+        lines.append(f"{part:7} {done} of {len(own)} jobs done")
     return "\n".join(lines)
 
 
 def main(config: OveroptimisationConfig) -> None:
-    """One piece of the study, its plan, or its figures."""
     settings, root = SETTINGS[config.size], config.out.resolve()
     jobs = plan(settings)
     if config.work:
@@ -107,19 +97,15 @@ def main(config: OveroptimisationConfig) -> None:
             "part of a name that --plan lists"
         )
     todo = left_to_do(jobs, root, config.parts, config.only)
-    print(said(jobs, todo, root, config.jobs), flush=True)
+    print(said(jobs, root), flush=True)
     if config.plan:
-        for job in todo:
-            print(f"    {job.name}  {job.seconds:.0f} s")
+        print("\n".join(f"    {job.name}" for job in todo))
         return
-    left = run_piece(
+    run_jobs(
         todo,
         lambda job: run_itself("overoptimisation.py", job, root, ("--size", config.size)),
-        Clock(root, jobs),
         at_a_time=config.jobs,
-        minutes=config.minutes,
     )
-    print(f"{len(left)} jobs left: the same command goes on" if left else "all of it is done")
 
 
 if __name__ == "__main__":

@@ -226,7 +226,6 @@ class PlaygroundConfig:
 
 
 def main(config: PlaygroundConfig) -> None:
-    """Write the page and say where it is."""
     write_playground(config.base, config.policy, config.out)
     print(
         f"{display_path(config.out)}: {config.out.stat().st_size / 1e6:.1f} MB, open it in a browser"

@@ -64,7 +64,6 @@ class SweepConfig:
 def train(
     config: SweepConfig, beta: float, lr: float, base: GPT, tokenizer: Tokenizer, judge: RewardModel
 ) -> GPT:
-    """The base model after GRPO with this beta."""
     policy = copy.deepcopy(base)
     settings = grpo_engine.GRPOConfig(
         steps=config.steps, prompts_per_step=8, group_size=8, lr=lr, warmup=5, kl_coef=beta,
@@ -108,7 +107,6 @@ def earned(
 
 
 def main(config: SweepConfig) -> None:
-    """Train, measure and write."""
     if len(config.betas) != len(config.lrs):
         raise UserError("--betas and --lrs must be of one length: give each beta its learning rate")
     base, tokenizer = saved_models.base()

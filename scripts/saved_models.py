@@ -159,7 +159,6 @@ class KeepConfig:
 
 
 def main(config: KeepConfig) -> None:
-    """Train if need be, then write the files."""
     run = config.run
     if run is None:
         import demo

@@ -1,7 +1,6 @@
 """Kill, starve and confuse every training script, and see that nothing is lost.
 
     python scripts/soak.py                    everything, under 30 minutes on 2 quiet cores
-    python scripts/soak.py --short            one piece, for the tests
     python scripts/soak.py --only kill/ppo_engine/1
     python scripts/soak.py --resume           the pieces that have no good result yet
     python scripts/soak.py --write-docs       also puts the table into docs/reliability.md
@@ -11,7 +10,7 @@ kill     a run at toy size (scripts/toy_runs.py) is killed by SIGKILL several ti
          reward model; of two ranks the first, the other or both. Then it is resumed to its end and
          compared with a run that nobody disturbed: weights, metrics, samples, pairs and reports, bit
          for bit.
-disk     state.pt hits a limit of the file size; `tmpfs` a file system that is really full
+disk     state.pt hits a limit of the file size
 closed   the folder of a run, or the one above it, cannot be written
 twice    a second run is given the folder of one that is running
 strange  a stopped run resumed with another script's state, with flags of its own changed or gone;
@@ -63,13 +62,13 @@ from toy_runs import (
 
 from harness.command_line import run_command
 from harness.errors import UserError
-from harness.files import append_jsonl, display_path, read_jsonl, sha256_of, write_json
+from harness.files import append_jsonl, display_path, read_jsonl, sha256_of, write_json, write_text
 from harness.flag_ranges import Seed
 from harness.paths import MODEL_FILE, REPOSITORY, RUNS, STATE_FILE
 from harness.run_folder import CONFIG_FILE
+from rl.commands.memory_tables import markdown
 
 DOCUMENT = REPOSITORY / "docs" / "reliability.md"
-BEGIN, END = "<!-- soak -->", "<!-- end of soak -->"
 MOMENTS = {  # how a chain of kills goes, by the number of ranks
     1: ("begin", "step", "write", "end"),
     2: ("step", "write", "end"),
@@ -81,8 +80,6 @@ FUZZ_EXAMPLES = 1500  # of each property: more than 10,000 in all
 class SoakConfig:
     """Kill, starve and confuse every training script, and see that nothing is lost."""
 
-    short: bool = False
-    """Two pieces alone, for the tests."""
     only: tuple[str, ...] = ()
     """Pieces to do, by name or by the beginning of their names; default: all."""
     seed: Seed = 0
@@ -110,7 +107,6 @@ class Workplace:
     counts: Counter[str] = field(default_factory=Counter)
 
     def run(self, job: Job, ranks: int = 1, name: str = "run") -> Run:
-        """A run of its own."""
         return Run(job, self.inputs, self.folder / name / job.name, ranks)
 
     def reference(self, job: Job, ranks: int = 1) -> Run:
@@ -175,8 +171,6 @@ def kill_once(place: Workplace, run: Run, moment: str) -> bool:
     if status == 0:  # the blow came too late
         return False
     place.counts["kills"] += 1
-    place.counts[f"kills: {said_of(run, moment)}"] += 1
-    place.counts[f"kills: {run.ranks} rank{'s' * (run.ranks > 1)}"] += 1
     if who == "another" and status > 0 and "Traceback" in run.said():
         raise Wrong("the first rank showed a traceback when another one was killed")
     saved = run.saved()
@@ -209,23 +203,7 @@ def wait_for(run: Run, moment: str, row: int, delay: float) -> bool:
     return run.running()
 
 
-def said_of(run: Run, moment: str) -> str:
-    """Where a kill has hit, by what it has left."""
-    if run.being_written(CONFIG_FILE):
-        return "in the middle of writing config.json"
-    if run.being_written(STATE_FILE):
-        return "in the middle of writing a checkpoint"
-    if moment == "refresh" and run.rows() == run.job.steps // 2:
-        return "in a refresh of the reward model"
-    if run.rows() >= run.job.steps:
-        return "after the last step"
-    if not (run.folder / STATE_FILE).exists():
-        return "before the first checkpoint"
-    return "between two checkpoints"
-
-
 def fingerprint(folder: Path) -> dict[str, str]:
-    """Every file with its content's hash."""
     return {str(path): sha256_of(path) for path in folder.rglob("*") if path.is_file()}
 
 
@@ -261,28 +239,6 @@ def disk_piece(job: Job, place: Workplace) -> None:
     run.start("--resume", before=starve).refuses("could not be written")
     place.counts["full disks"] += 1
     still_good(place, run, step)
-
-
-def tmpfs_piece(job: Job, place: Workplace) -> None:
-    """The same on a file system that has no room for a second state."""
-    first = stopped_early(place, job)
-    size = sum(path.stat().st_size for path in first.folder.rglob("*") if path.is_file())
-    disk = place.folder / "small"
-    disk.mkdir()
-    room = (size + (first.folder / STATE_FILE).stat().st_size // 2) // 4096 * 4096
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={room}", "tmpfs", str(disk)]
-    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True).returncode:
-        raise Skipped("no tmpfs can be mounted here")
-    try:
-        run = Run(job, place.inputs, disk / job.name)
-        shutil.copytree(first.folder, run.folder)
-        step = run.saved() or 0
-        run.start("--resume").refuses("could not be written")
-        place.counts["full disks"] += 1
-        subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
-        still_good(place, run, step)
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 def closed_piece(job: Job, place: Workplace) -> None:
@@ -400,7 +356,6 @@ def pytest_piece(file: str, examples: int, count: str, place: Workplace) -> None
 # The pieces ---------------------------------------------------------------------------------------
 
 Piece = Callable[[Workplace], None]
-SHORT = ("kill/pretraining/1",)
 
 
 class Skipped(Exception):
@@ -408,7 +363,6 @@ class Skipped(Exception):
 
 
 def pieces() -> dict[str, Piece]:
-    """Every piece by name."""
     found: dict[str, Piece] = {}
     for job in JOBS:
         for ranks, moments in MOMENTS.items():
@@ -425,7 +379,6 @@ def pieces() -> dict[str, Piece]:
     for name in ("pretraining", "reward_model_training", "dpo_engine", "grpo_iterative_engine"):
         found[f"clock/{name}"] = partial(clock_piece, job_named(name))
         found[f"paused/{name}"] = partial(paused_piece, job_named(name))
-    found["tmpfs/grpo_engine"] = partial(tmpfs_piece, job_named("grpo_engine"))
     for name in ("pretraining", "reward_model_training", "grpo_engine", "dpo_engine"):
         found[f"closed/{name}"] = partial(closed_piece, job_named(name))
         for ranks in (1, 2):
@@ -439,17 +392,15 @@ def pieces() -> dict[str, Piece]:
 def chosen(config: SoakConfig) -> dict[str, Piece]:
     """The pieces that the flags ask for; UserError if there is no such piece."""
     every = pieces()
-    wanted = config.only or (SHORT if config.short else tuple(every))
-    names = [name for name in every if name.startswith(wanted)]
+    names = [name for name in every if name.startswith(config.only or "")]
     if not names:
         raise UserError(
-            f"--only {' '.join(wanted)}: there is no such piece, as {next(iter(every))}"
+            f"--only {' '.join(config.only)}: there is no such piece, as {next(iter(every))}"
         )
     return {name: every[name] for name in names}
 
 
 def one_piece(config: SoakConfig, name: str, piece: Piece) -> dict[str, Any]:
-    """Do it; its result as one row."""
     folder, begin = config.out / "pieces" / name.replace("/", "-"), time.monotonic()
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -470,7 +421,6 @@ def one_piece(config: SoakConfig, name: str, piece: Piece) -> dict[str, Any]:
 
 
 def main(config: SoakConfig) -> None:
-    """Do all pieces, write the result, and end with an error if one of them is not good."""
     prepare()
     wanted, begin = chosen(config), time.monotonic()
     file = config.out / "pieces.jsonl"
@@ -511,7 +461,9 @@ def conclude(config: SoakConfig, rows: list[dict[str, Any]], seconds: float) -> 
     print(table(summary))
     print(f"wrote {display_path(config.out / 'soak.json')}")
     if config.write_docs:
-        pages.replace_between(DOCUMENT, BEGIN, END, f"{table(summary)}\n\n")
+        page = DOCUMENT.read_text(encoding="utf-8")
+        page = pages.between_marks(page, "soak", ["", *table(summary).splitlines(), ""])
+        write_text(DOCUMENT, page)
         write_json(DOCUMENT.with_name("reliability.json"), summary | {"config": None})
         print(f"wrote {display_path(DOCUMENT)}")
     for failure in summary["failures"]:
@@ -521,7 +473,6 @@ def conclude(config: SoakConfig, rows: list[dict[str, Any]], seconds: float) -> 
 
 
 def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """All counts of all pieces, and what went wrong by kind."""
     counts: Counter[str] = Counter()
     for row in rows:
         counts.update(row["counts"])
@@ -543,19 +494,16 @@ def summarize(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def table(summary: Mapping[str, Any]) -> str:
-    """The summary as a table in Markdown."""
-    counted = [
-        (name, n) for name, n in summary["counts"].items() if name != "runs" and ":" not in name
-    ]
     found = ("lost runs", "corrupt checkpoints", "differing results",
              "hanging or stray processes", "unclear endings")  # fmt: skip
-    rows = [(name, f"{count:,}") for name, count in counted]
+    rows = [(name, f"{n:,}") for name, n in summary["counts"].items() if name != "runs"]
     rows += [(f"**{name}**", f"**{summary[name]}**") for name in found]
     rows += [(f"skipped: {name}", reason) for name, reason in summary["skipped"].items()]
-    return pages.table(("what", f"{len(JOBS)} scripts"), rows) + (
-        f"\nSeed {summary['seed']}, {summary['seconds'] / 60:.0f} minutes, PyTorch "
+    of = (
+        f"Seed {summary['seed']}, {summary['seconds'] / 60:.0f} minutes, PyTorch "
         f"{summary['torch']}, Python {summary['python']}."
     )
+    return "\n".join([*markdown(("what", f"{len(JOBS)} scripts"), rows), "", of])
 
 
 if __name__ == "__main__":

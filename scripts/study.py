@@ -29,9 +29,9 @@ from typing import Any, Literal
 
 import torch
 from studies import recipes
-from studies.pages import spread, table
+from studies.pages import spread
 from studies.recipes import LONGEST, Recipe, prompts_of, words
-from studies.runner import SECONDS, Clock, Job, run_piece, run_stage
+from studies.runner import SECONDS, Job, run_jobs, run_stage
 
 from data import sums
 from gpt.checkpoint import load_gpt
@@ -44,12 +44,13 @@ from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.files import display_path, read_jsonl, write_json
-from harness.flag_ranges import AtLeastOne
+from harness.flag_ranges import AtLeastOne, check_ranges
 from harness.paths import RUNS
 from harness.seeds import make_generator
 from reward_model.scalar_head import load_reward_model
 from rl.batches.rollout import sample_rollout
 from rl.commands.engines import every_engine
+from rl.commands.memory_tables import markdown
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.sources import RewardFn, RewardModelReward, made_of
 from rl.rewards.teacher_reward import TeacherReward
@@ -145,14 +146,10 @@ class StudyConfig:
     """Names of runs; a wrong one is answered with the list. Each study takes those that are its own."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of the RL runs."""
-    flags: str = ""
-    """Further flags for every run, in one string: "--steps 10 --lr 1e-4"."""
     jobs: AtLeastOne = 1
     """Runs at a time; the machine's threads are shared out among them."""
-    split: Literal["test", "validation"] = "test"
-    """validation: compare there instead, while tuning."""
-    prompts: int = 1024
-    """Prompts in the comparison."""
+    prompts: AtLeastOne = 1024
+    """Test prompts in the comparison."""
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
     out: Path = RUNS / "study"
@@ -161,10 +158,7 @@ class StudyConfig:
     def __post_init__(self) -> None:
         if not (self.studies and self.runs and self.seeds):
             raise ValueError("studies, runs and seeds each need at least one value")
-        if self.jobs < 1 or self.prompts < 1:
-            raise ValueError(
-                f"jobs and prompts must be at least 1: got {self.jobs} and {self.prompts}"
-            )
+        check_ranges(self)
         unknown = [name for name in self.runs if name not in RECIPES]
         if unknown:
             raise ValueError(f"there is no run {unknown[0]!r}: choose from {', '.join(RECIPES)}")
@@ -196,12 +190,10 @@ def train_start(config: StudyConfig, world: str, folder: Path, *, teacher: bool)
 
 
 def runs_of(config: StudyConfig, study: Study) -> list[str]:
-    """The runs asked for that are this study's."""
     return [name for name in config.runs if name in study.runs]
 
 
 def start_flags(study: Study, module: str, folder: Path) -> tuple[object, ...]:
-    """What a run starts from: the base model, and the reward model or the teacher."""
     policy = "--base" if module == "gpt.distillation" else "--policy"
     flags = policy, folder / "pretraining"
     if study.teacher:
@@ -212,7 +204,6 @@ def start_flags(study: Study, module: str, folder: Path) -> tuple[object, ...]:
 
 
 def train_runs(config: StudyConfig, study: Study, folder: Path) -> None:
-    """Every run and seed, `jobs` at a time."""
     threads = max(torch.get_num_threads() // config.jobs, 1)
     jobs = [
         Job(f"{name}-{seed}", RECIPES[name].module, dict(RECIPES[name].flags) | dict(seed=seed))
@@ -224,11 +215,10 @@ def train_runs(config: StudyConfig, study: Study, folder: Path) -> None:
         flags = (
             "--preset", "study", "--data", study.world, *words(job.arguments), "--device",
             config.device, *start_flags(study, job.stage, folder), "--test-prompts", 0,
-            *config.flags.split(),
         )  # fmt: skip
         return run_stage(folder / job.name, job.stage, flags, threads=threads)
 
-    run_piece(jobs, run, Clock(folder, ()), at_a_time=config.jobs)
+    run_jobs(jobs, run, at_a_time=config.jobs)
 
 
 # --- the comparison -------------------------------------------------------------------------------
@@ -255,7 +245,6 @@ class Judge:
 
     @cached_property
     def start(self) -> Evaluation:
-        """The base model's answers."""
         return self.answers(self.base)
 
     def different_answers(self, policy: GPT, prompts: int = 128, tries: int = 8) -> float:
@@ -307,7 +296,7 @@ def open_judge(config: StudyConfig, study: Study, folder: Path) -> Judge:
         reward = TeacherReward(teacher, KDGRPOConfig(), aggregate="sum", reverse_kl=True)
     elif study.world == "reviews":
         reward = RewardModelReward(load_reward_model(folder / "reward_model", device)[0])
-    prompts = prompts_of(study.world, config.split, config.prompts)
+    prompts = prompts_of(study.world, "test", config.prompts)
     return Judge(study, base, tokenizer, reward, gold, prompts)
 
 
@@ -345,7 +334,7 @@ def compare(config: StudyConfig, study: Study, folder: Path) -> dict[str, list[d
 
 def measured_once(config: StudyConfig, judge: Judge, run: Path) -> dict[str, float]:
     """The measurements of a run's policy, taken from measured.json where they stand already."""
-    path, key = run / "measured.json", f"{config.split} {config.prompts}"
+    path, key = run / "measured.json", f"test {config.prompts}"
     key += " by the teacher" if judge.study.teacher else ""
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     if key not in known:
@@ -354,13 +343,13 @@ def measured_once(config: StudyConfig, judge: Judge, run: Path) -> dict[str, flo
     return dict(known[key])
 
 
-def markdown(study: Study, results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+def table(study: Study, results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     """The table for a README: "mean (lowest to highest)" over the seeds."""
     rows = [
         [name, *(spread([r[key] for r in own if key in r], n) for _, key, n in study.columns)]
         for name, own in results.items()
     ]
-    return table(["", *(title for title, _, _ in study.columns)], rows)
+    return "\n".join(markdown(["", *(title for title, _, _ in study.columns)], rows)) + "\n"
 
 
 def mean_curve(
@@ -411,13 +400,12 @@ def plot(
         right.barh(i, statistics.mean(values), color=color, alpha=0.5)
         right.plot(values, [i] * len(values), "o", color=color, markeredgecolor="black")
     right.set_yticks(range(len(names)), names[::-1], fontsize=8)
-    right.set(xlabel=f"{label}, {config.split} prompts; a dot per seed", xlim=(0, 1))
+    right.set(xlabel=f"{label}, test prompts; a dot per seed", xlim=(0, 1))
     figure.suptitle(f"{path.stem}: one start, mean of {len(config.seeds)} seeds")
     figure.savefig(path, dpi=120)
 
 
 def main(config: StudyConfig) -> None:
-    """Train what is missing, compare, write the table and the figure."""
     out = config.out.resolve()
     for name in config.studies:
         study = STUDIES[name]
@@ -426,11 +414,11 @@ def main(config: StudyConfig) -> None:
         train_start(config, study.world, folder, teacher=study.teacher)
         train_runs(config, study, folder)
         results = compare(config, study, folder)
-        write_json(out / f"{name}.json", {"split": config.split, "results": results})
-        text = markdown(study, results)
+        write_json(out / f"{name}.json", {"split": "test", "results": results})
+        text = table(study, results)
         (out / f"{name}.md").write_text(text, encoding="utf-8")
         plot(config, study, folder, out / f"{name}.png", results)
-        print(f"\n{len(config.seeds)} seeds, {config.prompts} {config.split} prompts\n\n{text}")
+        print(f"\n{len(config.seeds)} seeds, {config.prompts} test prompts\n\n{text}")
         print(f"wrote {display_path(out)} ({name}.json, {name}.md, {name}.png)")
 
 

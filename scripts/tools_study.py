@@ -1,6 +1,6 @@
 """Does a policy learn to call when it pays? Seeds of the calculator's world, from base to GRPO and PPO.
 
-    python scripts/tools_study.py               every job that is not done yet, some 40 minutes on one core
+    python scripts/tools_study.py               every job that is not done yet, about 40 minutes on one core
     python scripts/tools_study.py --seeds 1     one seed
     python scripts/tools_study.py --tables      docs/tools.json, docs/tools.png, the table of docs/tools.md
 
@@ -14,12 +14,15 @@ from __future__ import annotations
 import json
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from studies.pages import between_marks
+from studies.runner import once
 
 from data import calculator, sums
 from data.records import PromptRecord
@@ -30,13 +33,14 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_line import run_command
-from harness.files import write_json
+from harness.files import write_json, write_text
 from harness.flag_ranges import AtLeastOne
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
 from rl import grpo_engine, ppo_engine
 from rl.batches.rollout import sample_rollout
 from rl.batches.tools import open_tools
+from rl.commands.memory_tables import markdown
 from rl.rewards.sources import CallCost
 from rl.rewards.verifiable import VerifiableReward
 
@@ -74,13 +78,9 @@ def make_base(config: StudyConfig, seed: int, folder: Path) -> dict[str, Any]:
     shape = GPTConfig(tokenizer.n_vocab, 48, n_layer=2, n_head=4, n_embd=96)
     model = GPT(shape).initialize(make_generator(seed, "weights"))
     settings = pretraining.PretrainingConfig(
-        data="calculator",
-        steps=config.base_steps,
-        batch_size=64,
-        lr=3e-3,
-        seed=seed,
+        data="calculator", steps=config.base_steps, batch_size=64, lr=3e-3, seed=seed,
         eval_every=10**6,
-    )
+    )  # fmt: skip
     pretraining.train(settings, model, WorldCorpus("calculator", tokenizer, 64, seed), MetricLog(0))
     folder.mkdir(parents=True, exist_ok=True)
     save_gpt(folder / "model.safetensors", model, tokenizer)
@@ -106,12 +106,9 @@ def train_run(config: StudyConfig, seed: int, name: str, base: Path) -> dict[str
         return {}
 
     log = MetricLog(0)
-    if engine == "grpo":
-        settings = grpo_engine.GRPOConfig(prompts_per_step=16, group_size=8, **common)
-        grpo_engine.train(settings, policy, tokenizer, reward, prompts, log, validate=validate)
-    else:
-        critic = ppo_engine.PPOConfig(prompts_per_step=128, group_size=1, **common)
-        ppo_engine.train(critic, policy, tokenizer, reward, prompts, log, validate=validate)
+    module, batch = {"grpo": (grpo_engine, (16, 8)), "ppo": (ppo_engine, (128, 1))}[engine]
+    settings = module.ENGINE.config(prompts_per_step=batch[0], group_size=batch[1], **common)
+    module.train(settings, policy, tokenizer, reward, prompts, log, validate=validate)
     return {"curve": curve, "test": measured(policy, tokenizer, kind)}
 
 
@@ -148,31 +145,22 @@ def measured(policy: GPT, tokenizer: Tokenizer, kind: str, split: str = "test") 
     return numbers
 
 
-def done(path: Path, job: Any) -> None:
-    """Run a job unless its file is there, and write it last."""
-    if path.exists():
-        return
+def timed(job: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     begin = time.perf_counter()
     result = job()
-    write_json(path, result | {"seconds": round(time.perf_counter() - begin, 1)})
-    print(path.name, json.dumps(result.get("test") or result["tool"]), flush=True)
+    print(json.dumps(result.get("test") or result["tool"]), flush=True)
+    return result | {"seconds": round(time.perf_counter() - begin, 1)}
 
 
 def main(config: StudyConfig) -> None:
-    """All jobs, seed by seed, then the tables."""
     torch.set_num_threads(1)
     config.out.mkdir(parents=True, exist_ok=True)
     for seed in range(0 if config.tables else config.seeds):
         base = config.out / f"base-{seed}"
-        done(
-            config.out / f"base-{seed}.json",
-            lambda seed=seed, base=base: make_base(config, seed, base),
-        )
+        once(base.with_suffix(".json"), partial(timed, partial(make_base, config, seed, base)))
         for name in RUNS:
-            done(
-                config.out / f"{name}-{seed}.json",
-                lambda seed=seed, name=name, base=base: train_run(config, seed, name, base),
-            )
+            job = partial(train_run, config, seed, name, base)
+            once(config.out / f"{name}-{seed}.json", partial(timed, job))
     if config.tables:
         write_page(config.out)
 
@@ -212,9 +200,7 @@ def write_page(out: Path) -> None:
     write_json(NUMBERS, results)
     draw(results["curves"])
     page = PAGE.read_text(encoding="utf-8")
-    before, mark, rest = page.partition("<!-- numbers -->\n")
-    _, end, after = rest.partition("<!-- end of numbers -->")
-    PAGE.write_text(before + mark + numbers_text(results) + end + after, encoding="utf-8")
+    write_text(PAGE, between_marks(page, "numbers", numbers_text(results)))
 
 
 NAMES = {
@@ -224,7 +210,7 @@ NAMES = {
 }  # fmt: skip
 
 
-def numbers_text(results: dict[str, Any]) -> str:
+def numbers_text(results: dict[str, Any]) -> list[str]:
     """The table, and what it comes to, in words; from docs/tools.json's numbers alone."""
     ends = {run: [rows[-1] for rows in results["curves"].get(run, [])] for run in ("grpo", "ppo")}
     calling = {
@@ -244,59 +230,44 @@ def numbers_text(results: dict[str, Any]) -> str:
         f"PPO has {ppo:.2f} and GRPO {grpo:.2f}. The seeds are few and far apart (PPO from {least:.2f} to "
         f"{most:.2f}): this ranks nothing."
     )
-    return f"{table(results)}\n{' '.join(words)}\n"
+    return [*table(results), "", " ".join(words)]
 
 
-def table(results: dict[str, Any]) -> str:
-    """Markdown, from docs/tools.json's numbers alone."""
-    lines = [
-        "| policy | seeds | reward | accuracy, easy | accuracy, hard | calls, easy | calls, hard |",
-        "|---|---|---|---|---|---|---|",
-    ]
+def table(results: dict[str, Any]) -> list[str]:
+    keys = ("reward", "accuracy/easy", "accuracy/hard", "calls/easy", "calls/hard")
+    lines = []
     for run, name in NAMES.items():
         if run not in results["policies"]:
             continue
         row = results["policies"][run]
-        keys = ("reward", "accuracy/easy", "accuracy/hard", "calls/easy", "calls/hard")
         cells = ["{:.2f} ({:.2f}\u2013{:.2f})".format(*row[key]) for key in keys]
-        lines.append(f"| {name} | {row.get('seeds', results['seeds'])} | {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+        lines.append([name, str(row.get("seeds", results["seeds"])), *cells])
+    return markdown(["policy", "seeds", *(key.replace("/", ", ") for key in keys)], lines)
 
 
 def draw(curves: dict[str, Any]) -> None:
     """Reward and calls on validation problems while GRPO and PPO learn, each seed a line."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axes = plt.subplots(1, 3, figsize=(11, 3.5), layout="constrained")
+    figure = Figure(figsize=(11, 3.5), layout="constrained")
+    axes = figure.subplots(1, 3)
     colours = {
-        "grpo": "#0072b2",
-        "ppo": "#d55e00",
-        "grpo-none": "#777777",
-        "grpo-always": "#009e73",
-    }
+        "grpo": "#0072b2", "ppo": "#d55e00", "grpo-none": "#777777", "grpo-always": "#009e73",
+    }  # fmt: skip
     for run, colour in colours.items():
         for seed, rows in enumerate(curves.get(run, [])):
             label = NAMES[run].strip("*") if seed == 0 else None
             for axis, key in zip(axes, ("reward", "calls/easy", "calls/hard"), strict=True):
                 if key == "reward" or run in ("grpo", "ppo"):
-                    axis.plot(
-                        [r["step"] for r in rows],
-                        [r[key] for r in rows],
-                        color=colour,
-                        lw=1,
-                        label=label,
-                    )
-    for axis, title in zip(
-        axes, ("reward", "calls, easy problems", "calls, hard problems"), strict=True
-    ):
+                    steps = [row["step"] for row in rows]
+                    values = [row[key] for row in rows]
+                    axis.plot(steps, values, color=colour, lw=1, label=label)
+    titles = ("reward", "calls, easy problems", "calls, hard problems")
+    for axis, title in zip(axes, titles, strict=True):
         axis.set(title=title, xlabel="batch")
     shown = axes[0].get_legend_handles_labels()
     figure.legend(*shown, loc="outside lower center", ncols=4, fontsize=8)
     figure.savefig(FIGURE, dpi=110)
-    plt.close(figure)
 
 
 if __name__ == "__main__":

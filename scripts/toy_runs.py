@@ -52,7 +52,6 @@ class Job:
 
     @property
     def name(self) -> str:
-        """The module without its package."""
         return self.module.split(".")[-1]
 
     def arguments(self, inputs: Path, out: Path, ranks: int = 1) -> list[str]:
@@ -88,7 +87,6 @@ JOBS = (
 
 
 def job_named(name: str) -> Job:
-    """The job of this name, as `Job.name` gives it."""
     return next(job for job in JOBS if job.name == name)
 
 
@@ -195,7 +193,6 @@ class Run:
 
     @property
     def log(self) -> Path:
-        """What all its processes have printed."""
         return self.folder.with_name(f"{self.folder.name}.log")
 
     def start(self, *more: str, before: Callable[[], object] = lambda: None) -> Run:
@@ -280,14 +277,12 @@ class Run:
             os.kill(others[0] if others else self.process, signal.SIGKILL)
 
     def kill_all(self) -> None:
-        """SIGKILL to all its processes."""
         try:
             os.killpg(self.process, signal.SIGKILL)
         except ProcessLookupError:  # so early that it leads no group yet
             os.kill(self.process, signal.SIGKILL)
 
     def rows(self) -> int:
-        """How many steps its metrics have."""
         try:
             return (self.folder / "metrics.jsonl").read_bytes().count(b"\n")
         except FileNotFoundError:
@@ -347,7 +342,6 @@ def plain(value: object) -> object:
 
 
 def children_of(process: int) -> list[int]:
-    """The processes that this one has started."""
     found = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -360,7 +354,6 @@ def children_of(process: int) -> list[int]:
 
 
 def last_line(text: str) -> str:
-    """The last line that is not empty."""
     return next((line for line in reversed(text.splitlines()) if line.strip()), "nothing was said")
 
 

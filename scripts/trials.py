@@ -52,7 +52,6 @@ def repository_copy(files: Sequence[str], source: Path = ROOT) -> Iterator[Path]
 
 
 def environment() -> dict[str, str]:
-    """What tests run under."""
     return {
         **os.environ,
         "OMP_NUM_THREADS": "1",  # one process per job is all the parallelism there is
@@ -61,21 +60,6 @@ def environment() -> dict[str, str]:
         "MPLBACKEND": "Agg",
         "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # loading them takes longer than most tests
     }
-
-
-def run_in_new_process(root: Path, arguments: Sequence[str], timeout: float) -> tuple[int, str]:
-    """Exit status and output of pytest; TIMED_OUT where it did not end in time."""
-    command = [sys.executable, "-m", "pytest", *arguments]
-    # The copy comes before an installation of this repository, in processes of the tests too.
-    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
-    variables = {**environment(), "PYTHONPATH": path}
-    try:
-        done = subprocess.run(
-            command, cwd=root, env=variables, capture_output=True, text=True, timeout=timeout
-        )
-    except subprocess.TimeoutExpired:
-        return TIMED_OUT, ""
-    return done.returncode, done.stdout + done.stderr
 
 
 class TestServer:
@@ -108,15 +92,13 @@ class TestServer:
         return (TIMED_OUT if status is None else status), output
 
     def close(self) -> None:
-        """End the process: its input ends."""
         self.process.communicate()
 
 
 class TestRunners:
     """Runs tests in copies of the repository, as many at a time as there are threads that ask.
 
-    Servers are started when they are needed and used again. Where no process can be forked, on
-    Windows, every run starts a new one.
+    Servers are started when they are needed and used again.
     """
 
     __test__ = False
@@ -126,15 +108,11 @@ class TestRunners:
 
     def run(self, root: Path, tests: Sequence[str], timeout: float = TIMEOUT) -> tuple[int, str]:
         """Exit status and output of pytest in the copy at `root`; TIMED_OUT where it did not end."""
-        arguments = [*PYTEST, *tests]
-        if not hasattr(os, "fork"):
-            return run_in_new_process(root, arguments, timeout)
         server = TestServer() if self.free.empty() else self.free.get()
-        result = server.run(root, arguments, timeout)
+        result = server.run(root, [*PYTEST, *tests], timeout)
         self.free.put(server)
         return result
 
     def close(self) -> None:
-        """End the servers."""
         while not self.free.empty():
             self.free.get().close()

@@ -25,6 +25,7 @@ from typing import Any
 
 import demo_seeds
 from matplotlib.figure import Figure
+from studies.pages import between_marks
 
 from gpt.memory.announce import GB
 from gpt.memory.forecast import Parts
@@ -49,24 +50,14 @@ IMDB = REPOSITORY / "notebooks" / "course" / "recordings" / "imdb.json"
 
 
 def from_folder(folder: str, name: str) -> Any:
-    """A module of a folder that is no package."""
     path = str(REPOSITORY / folder)
     sys.path += [path] if path not in sys.path else []
     return importlib.import_module(name)
 
 
 def between(page: str, mark: str, lines: Sequence[str]) -> str:
-    """A page of the repository with these lines between `<!-- MARK -->` and `<!-- end of MARK -->`."""
+    """A page of the repository with these lines between its marks."""
     return between_marks((REPOSITORY / page).read_text(encoding="utf-8"), mark, lines)
-
-
-def between_marks(text: str, mark: str, lines: Sequence[str]) -> str:
-    """A text with these lines between its marks, as far to the right as the first mark."""
-    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
-    before, rest = text.split(begin)
-    indent = before[before.rfind("\n") + 1 :]
-    table = "\n".join(f"{indent}{line}" for line in lines)
-    return f"{before}{begin}\n{table}\n{indent}{end}{rest.split(end)[1]}"
 
 
 # --- engines --------------------------------------------------------------------------------------
@@ -189,13 +180,11 @@ def picture() -> None:
 
 
 def phases_of(preset: Preset, flags: memory_tables.MemoryConfig) -> dict[str, Parts]:
-    """GRPO's."""
     memory_of = memory_tables.forecasts("grpo", preset, flags)
     return memory_of(memory_tables.config_of("grpo", preset, flags)).parts
 
 
 def bars(axis: Any, stacks: Mapping[str, Parts]) -> None:
-    """One stacked bar for each name."""
     floor = [0.0] * len(stacks)
     for part, colour in COLOURS.items():
         heights = [stack._asdict()[part] / GB for stack in stacks.values()]
@@ -225,7 +214,6 @@ def measured(page: str) -> str:
 
 
 def with_demo_seeds(page: str, text: str) -> str:
-    """A page's text with what docs/demo_seeds.json says of it."""
     for mark, written in demo_seeds.PARTS[page].items():
         text = between_marks(text, mark, written())
     return text
@@ -261,8 +249,7 @@ def imdb() -> str:
     text = between_marks(
         measured("docs/imdb.md"), "classifiers", memory_tables.markdown(head, rows)
     )
-    table = from_folder("scripts", "imdb").table(found["rows"])
-    return between_marks(text, "policies", table.splitlines())
+    return between_marks(text, "policies", from_folder("scripts", "imdb").table(found["rows"]))
 
 
 TABLES: dict[str, Callable[[], str]] = {
@@ -284,7 +271,6 @@ class TablesConfig:
 
 
 def main(config: TablesConfig) -> None:
-    """Write all of them, and say which have changed."""
     for name, text_of in TABLES.items():
         path, text = REPOSITORY / name, text_of()
         changed = not path.exists() or path.read_text(encoding="utf-8") != text

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conformance.policy import dppo
+from conformance.formulas import dppo
 from reward_model.loss import bradley_terry_loss
 from rl.equations.advantages import gae, group_advantages, leave_one_out_advantages
 from rl.equations.kl import k3

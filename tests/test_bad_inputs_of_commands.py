@@ -167,10 +167,7 @@ def imdb_cases() -> dict[str, tuple[Command, str]]:
         "folders without train": (imdb_with(nothing | only_test), "train"),
         "no seed": (imdb_with({}, seeds=()), "seed"),
         "no prompt": (imdb_with({}, prompts=0), "prompt"),
-        "less than none measured": (imdb_with({}, measured=-1), "measured"),
         "no such engine": (imdb_with({}, engines=("gpro",)), "gpro"),
-        "no pre-training": (imdb_with({}, pretraining_steps=0), "pretraining_steps"),
-        "less than no processes": (imdb_with({}, processes=-1), "processes"),
         "no such device": (imdb_with({}, device="toaster"), "toaster"),
         "out is a file": (lambda folder: imdb_with({"../run": "dear"})(folder), "run"),
     }  # fmt: skip
@@ -188,8 +185,6 @@ def study(**flags: Any) -> Command:
 
 
 STUDY: dict[str, tuple[Command, str]] = {
-    "no minutes": (study(minutes=0.0), "minutes"),
-    "minutes that are no number": (study(minutes=float("nan")), "minutes"),
     "no jobs at a time": (study(jobs=0), "jobs"),
     "a job that is none": (study(work="lion"), "lion"),
     "a name that no job has": (study(only="lion"), "lion"),
@@ -210,19 +205,6 @@ def zoo(files: Files | None = None, **flags: Any) -> Command:
 ZOO: dict[str, tuple[Command, str]] = {
     "a bug that is none": (zoo(only="lion"), "lion"),
     "a folder that is there": (zoo({"run/letter": "dear"}, run=Path("run")), "run"),
-    "keep nothing": (zoo(keep=Path("nothing")), "nothing"),
-    "keep an empty folder": (zoo({"empty/": ""}, keep=Path("empty")), "empty"),
-    "keep a run without rows": (
-        zoo({"run/metrics.jsonl": "", "run/config.json": "{}"}, keep=Path("run")), "run"),
-    "keep a run without flags": (zoo({"run/metrics.jsonl": ROW}, keep=Path("run")), "config.json"),
-    "keep a damaged run": (
-        zoo({"run/metrics.jsonl": ROW + "{\n" + ROW, "run/config.json": "{}"}, keep=Path("run")),
-        "metrics.jsonl:2"),
-    "keep damaged flags": (
-        zoo({"run/metrics.jsonl": ROW, "run/config.json": "{"}, keep=Path("run")), "config.json"),
-    "no rows": (
-        zoo({"run/metrics.jsonl": ROW, "run/config.json": "{}"}, keep=Path("run"), most_rows=0),
-        "most_rows"),
 }  # fmt: skip
 
 # --- run folders ----------------------------------------------------------------------------------
@@ -332,7 +314,7 @@ def test_a_malformed_input_is_one_sentence(name: str, tmp_path: Path, monkeypatc
         raise AssertionError("work has begun")
 
     for module, function in (
-        (outcome_training, "train"), (imdb, "train_language_model"), (overoptimisation, "run_piece"),
+        (outcome_training, "train"), (imdb, "train_language_model"), (overoptimisation, "run_jobs"),
         (bug_zoo, "bugged_run"), (talk, "from_pipe"),
     ):  # fmt: skip
         monkeypatch.setattr(module, function, never)

@@ -17,10 +17,9 @@ from conformance_peers import PeersConfig
 from conformance_peers import main as peers
 
 from conformance.__main__ import main
-from conformance.checking import Kind, check
+from conformance.checking import Candidate, Kind, check
 from conformance.kinds import KINDS
-from conformance.reducers import KNOWN_REDUCERS, WRONG_REDUCERS
-from conformance.ways import Way, sentences
+from conformance.ways import Way, made, sections, ways
 from rl.equations import advantages, kl, losses, preference_losses, token_rewards
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,20 +27,17 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def as_users_write_it(kind: Kind, way: Way, reducer: Way | None = None) -> Callable[..., Any]:
     """A way as a function with a signature, averaged by a reducer."""
-
-    def mine(*values: Any) -> Any:
-        given = dict(zip(kind.order, values, strict=True))
-        result, mask = way.function(*values), given.get("mask")
-        if reducer is None:
-            return result
-        whole = result if mask is None else result.expand(mask.shape)
-        return reducer.function(whole, mask, given.get("length"))
-
-    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in kind.order]
-    signature = inspect.Signature(parameters)
+    mine = Candidate(kind, "", way, reducer)
     by_name = lambda **given: mine(*(given[n] for n in kind.order))  # noqa: E731
-    by_name.__signature__ = signature  # type: ignore[attr-defined]
+    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in kind.order]
+    by_name.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return by_name
+
+
+def way_of(kind: str, name: str) -> Way:
+    """A right way or a mistake of a kind of function, or of average, by its name."""
+    (found,) = (way for way in [*ways(kind), *ways(kind, mistakes=True)] if way.name == name)
+    return found
 
 
 def planted() -> list[Any]:
@@ -49,7 +45,7 @@ def planted() -> list[Any]:
     cases = []
     for kind in KINDS.values():
         level = "scalar" if "mask" in kind.order else "pairs"
-        averages = [r for r in KNOWN_REDUCERS[level] if kind.loss]
+        averages = [r for r in ways(level) if kind.trained]
         averages = [r for r in averages if r.name != "constant_length" or "length" in kind.order]
         for expected, found in (("right", kind.known), ("mistake", kind.mistakes)):
             for i, way in enumerate(found):
@@ -70,7 +66,7 @@ def test_a_way_is_recognised(kind: Kind, way: Way, reducer: Way | None, expected
 
 
 @pytest.mark.parametrize("name", ["policy_loss", "value_loss", "reducer", "kl_loss"])
-@pytest.mark.parametrize("reducer", WRONG_REDUCERS["scalar"], ids=lambda way: way.name)
+@pytest.mark.parametrize("reducer", ways("scalar", mistakes=True), ids=lambda way: way.name)
 def test_a_wrong_average_is_caught(name: str, reducer: Way) -> None:
     kind = KINDS[name]
     verdict = check(as_users_write_it(kind, kind.known[0], reducer), kind)
@@ -143,79 +139,44 @@ def test_what_must_not_change_a_result(tag: str, kind: str, function: Callable[.
     strict = check(function, KINDS[kind], strict=True)
     assert (strict.status, strict.way) == ("mistake", tag), strict
     lenient = check(function, KINDS[kind])
-    assert sentences()["invariances"][tag] in " ".join([lenient.says, *lenient.notes])
+    assert sections()["invariances"][tag][0] in " ".join([lenient.says, *lenient.notes])
 
 
 def test_a_row_that_counts_for_its_place_is_no_known_average() -> None:
     assert check(first_row_counts_twice, KINDS["reducer"]).status == "mistake"
 
 
-OWN: dict[str, tuple[str, Callable[..., Any], str]] = {
-    "clipped_surrogate": (
-        "policy_loss",
-        lambda log_probs, old_log_probs, advantages, clip_low, clip_high, mask: losses.token_mean(
-            losses.clipped_surrogate(log_probs, old_log_probs, advantages, clip_low, clip_high),
-            mask,
-        ),
-        "clipped_surrogate",
-    ),
-    "gspo_token": ("policy_loss", losses.gspo_token, "gspo_token"),
-    "cispo": (
-        "policy_loss",
-        lambda log_probs, old_log_probs, advantages, clip_high: losses.cispo(
-            log_probs, old_log_probs, advantages, clip_high
-        ),
-        "cispo",
-    ),
-    "sapo": (
-        "policy_loss",
-        lambda log_probs, old_log_probs, advantages: losses.sapo(
-            log_probs, old_log_probs, advantages
-        ),
-        "sapo",
-    ),
-    "reinforce": ("policy_loss", losses.policy_gradient, "reinforce"),
-    "value_loss": (
-        "value_loss",
-        lambda values, old_values, returns, clip: losses.value_loss(
-            values, old_values, returns, clip
-        ),
-        "value_loss",
-    ),
-    "token_mean": ("reducer", losses.token_mean, "mean"),
-    "sequence_mean": ("reducer", losses.sequence_mean, "mean"),
-    "sequence_sum": ("reducer", losses.sequence_sum, "mean"),
-    "constant": (
-        "reducer",
-        lambda loss, mask, length: losses.constant_length_mean(loss, mask, length),
-        "mean",
-    ),
-    "k1": ("kl_reward", kl.k1, "k1"),
-    "k2": ("kl_loss", kl.k2, "k2"),
-    "k3": ("kl_loss", kl.k3, "k3"),
-    "z_score": ("advantages", advantages.group_advantages, "z_score"),
-    "leave_one_out": ("advantages", advantages.leave_one_out_advantages, "leave_one_out"),
-    "gae": (
-        "gae",
-        lambda rewards, values, mask, gamma, lam: advantages.gae(rewards, values, mask, gamma, lam),
-        "gae",
-    ),
-    "whiten": ("whiten", lambda x, mask: advantages.whiten(x, mask), "whiten"),
-    "dpo": ("preference_loss", preference_losses.dpo_loss, "dpo"),
-    "ipo": ("preference_loss", preference_losses.ipo_loss, "ipo"),
-    "token_rewards": (
-        "token_rewards",
-        lambda scores, log_probs, ref_log_probs, mask, kl_coef: token_rewards.token_level_rewards(
-            scores, log_probs, ref_log_probs, mask, kl_coef
-        ),
-        "token_rewards",
-    ),
-}
+def averaged_surrogate(log_probs, old_log_probs, advantages, clip_low, clip_high, mask):
+    surrogate = losses.clipped_surrogate(log_probs, old_log_probs, advantages, clip_low, clip_high)
+    return losses.token_mean(surrogate, mask)
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_our_own_equations_pass_strictly(name: str) -> None:
-    kind, function, way = OWN[name]
+@pytest.mark.parametrize(
+    ("kind", "function", "way"),
+    [
+        ("policy_loss", averaged_surrogate, "clipped_surrogate"),
+        ("policy_loss", losses.gspo_token, "gspo_token"),
+        ("policy_loss", losses.cispo, "cispo"),
+        ("policy_loss", losses.sapo, "sapo"),
+        ("policy_loss", losses.policy_gradient, "reinforce"),
+        ("value_loss", losses.value_loss, "value_loss"),
+        ("reducer", losses.token_mean, "token_losses"),
+        ("reducer", losses.sequence_mean, "token_losses"),
+        ("reducer", losses.sequence_sum, "token_losses"),
+        ("reducer", losses.constant_length_mean, "token_losses"),
+        ("kl_reward", kl.k1, "k1"),
+        ("kl_loss", kl.k2, "k2"),
+        ("kl_loss", kl.k3, "k3"),
+        ("advantages", advantages.group_advantages, "z_score"),
+        ("advantages", advantages.leave_one_out_advantages, "leave_one_out"),
+        ("gae", advantages.gae, "gae"),
+        ("whiten", advantages.whiten, "whiten"),
+        ("preference_loss", preference_losses.dpo_loss, "dpo"),
+        ("preference_loss", preference_losses.ipo_loss, "ipo"),
+        ("token_rewards", token_rewards.token_level_rewards, "token_rewards"),
+    ],
+)
+def test_our_own_equations_pass_strictly(kind: str, function: Callable[..., Any], way: str) -> None:
     verdict = check(function, KINDS[kind], strict=True)
     assert verdict.right and verdict.way == way, verdict
 
@@ -304,6 +265,12 @@ def test_a_wrong_signature_is_told_apart(run: Callable[..., tuple[int, str]]) ->
     assert status == 2 and "its argument strange" in output and "adapter" in output
 
 
+def test_the_list_has_every_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0 and main([]) == 2
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 4 * len(KINDS) and "reducer(loss, mask, length)" in lines
+
+
 def test_a_copy_of_the_folder_makes_tests_of_adapters(tmp_path: Path) -> None:
     """The pytest plugin, far from here, where no package of the repository can be imported."""
     shutil.copytree(ROOT / "conformance", tmp_path / "conformance")
@@ -353,8 +320,7 @@ def test_an_installation_has_the_files_that_the_kit_reads() -> None:
 def test_what_enumeration_says(kind: str, way: str, says: str) -> None:
     """Exact expectations over every response of a small language, in the words of the output."""
     found = KINDS[kind]
-    (function,) = (w for w in [*found.known, *found.mistakes] if w.name == way)
-    assert says in check(as_users_write_it(found, function), found).notes[0]
+    assert says in check(as_users_write_it(found, way_of(kind, way)), found).notes[0]
 
 
 @pytest.mark.parametrize(
@@ -366,8 +332,8 @@ def test_what_enumeration_says(kind: str, way: str, says: str) -> None:
 )
 def test_an_average_within_a_response_bends_the_gradient(average: str, says: str) -> None:
     kind = KINDS["policy_loss"]
-    (reducer,) = (way for way in KNOWN_REDUCERS["scalar"] if way.name == average)
-    assert says in check(as_users_write_it(kind, kind.known[0], reducer), kind).notes[0]
+    mine = as_users_write_it(kind, kind.known[0], way_of("scalar", average))
+    assert says in check(mine, kind).notes[0]
 
 
 def test_the_kit_needs_torch_alone() -> None:
@@ -384,20 +350,15 @@ def test_the_kit_needs_torch_alone() -> None:
             assert names <= allowed | ({"pytest"} if path.stem == "pytest_plugin" else set()), path
 
 
-def test_every_sentence_belongs_to_a_way() -> None:
-    spoken = {
-        (way.name, way.says) for kind in KINDS.values() for way in [*kind.known, *kind.mistakes]
-    }
-    for reducers in (*KNOWN_REDUCERS.values(), *WRONG_REDUCERS.values()):
-        spoken |= {(way.name, way.says) for way in reducers}
-    left = {
-        name
-        for section, lines in sentences().items()
-        for name, says in lines.items()
-        if section not in ("", "invariances", "kinds", "other names of arguments")
-        and (name, says) not in spoken
-    }
-    assert left == set()
+def test_every_section_belongs_to_a_kind_or_an_average() -> None:
+    others = {"invariances", "kinds", "other names of arguments"}
+    named = {name for header in sections() if header not in others for name in header.split()}
+    assert named == {*KINDS, "scalar", "row", "pairs", "mistakes"}
+
+
+def test_a_change_of_what_is_not_there_is_an_error() -> None:
+    with pytest.raises(ValueError, match="mistaken of policy_loss"):
+        made("policy_loss", "mistaken", ["a line -> another"])
 
 
 def test_peers_are_taken_from_the_users_clones(
@@ -406,11 +367,13 @@ def test_peers_are_taken_from_the_users_clones(
     """A function is read out of its file; a clone that is missing is a sentence, not an error."""
     file = tmp_path / "rlhf-book/code/policy_gradients/loss.py"
     file.parent.mkdir(parents=True)
+    (file.parent / "utils.py").touch()
     file.write_text(
         "import nowhere\n\ndef approx_kl3(new, ref, mask):\n    return (new - ref) ** 2 / 2\n"
     )
-    peers(PeersConfig(tmp_path, ("book_kl3_kl_loss", "verl_kl_loss")))
-    missing, found, *_ = capsys.readouterr().out.splitlines()
+    peers(PeersConfig(tmp_path, ("book_kl3_kl_loss", "verl_kl_loss", "book_policy_loss")))
+    missing, found, *_, old = capsys.readouterr().out.splitlines()
+    assert "there is no GRPOLoss in its files: is it another commit?" in old
     assert found.startswith("right, one of several ways: book_kl3_kl_loss") and "k2" in found
     assert (
         missing.startswith("not checked: verl_kl_loss: there is no")

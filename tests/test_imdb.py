@@ -101,8 +101,8 @@ def test_policies_are_measured_on_test_prompts(tmp_path):
     for name in ("classifier_a", "classifier_b"):
         save_reward_model(tmp_path / name / MODEL_FILE, model, TOKENIZER)
     write(tmp_path / "data", "prompts.jsonl", [{"prompt": f"the cup {i}"} for i in range(200)])
-    judges = imdb.Judges(IMDBConfig(measured=6, device="cpu"), tmp_path)
-    assert [split_of(record.prompt) for record in judges.prompts] == ["test"] * 6
+    judges = imdb.Judges(IMDBConfig(device="cpu"), tmp_path)
+    assert {split_of(record.prompt) for record in judges.prompts} == {"test"}
 
 
 def test_reward_and_judges_learn_from_different_labels(tmp_path, monkeypatch):

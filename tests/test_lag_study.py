@@ -31,7 +31,7 @@ def test_a_correction_is_compared_with_none_seed_by_seed():
     assert gap["holm"] == pytest.approx(2 * gap["p"]) and gap["holm"] < 0.05
     other = table["masked"]["against_none"]
     assert other["holm"] == pytest.approx(max(other["p"], gap["holm"])) and other["p"] > 0.5
-    text = tables(list(table.values()))
+    text = "\n".join(tables(list(table.values())))
     assert "| 16 | float32 | token_tis | 4 | 0.615 ±" in text and "| +0.102 (p 0." in text
 
 

@@ -159,7 +159,6 @@ def pretend(tmp_path, monkeypatch):
     for name, value in {
         "ROOT": tmp_path,
         "HARMLESS": tmp_path / "harmless.txt",
-        "RESULTS": tmp_path / "runs" / "mutants.jsonl",
         "DOCS": tmp_path / "mutants.md",
         "GROUPS": (Group("letters", ("gpt/a.py",), 300, ()),),
         "Trial": Pretend,

@@ -36,7 +36,6 @@ def test_every_job_comes_after_what_it_needs(settings: Settings) -> None:
     for place, job in enumerate(listed.values()):
         assert job.stage in STAGES and job.parts <= set(PARTS) and job.parts
         assert all(names.index(need) < place for need in job.needs)
-        assert job.seconds > 0
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -60,41 +59,33 @@ def test_every_engine_takes_its_flags(name: str, world: str) -> None:
 
 def listed(root: Path) -> dict[str, Job]:
     return {
-        "a": Job("a", "base", {}, (), 10.0, frozenset({"law"})),
-        "b": Job("b", "base", {}, ("a",), 10.0, frozenset({"law", "cures"})),
-        "c": Job("c", "base", {}, ("a",), 1000.0, frozenset({"budget"})),
+        "a": Job("a", "base", {}, (), frozenset({"law"})),
+        "b": Job("b", "base", {}, ("a",), frozenset({"law", "cures"})),
+        "c": Job("c", "base", {}, ("b",), frozenset({"budget"})),
     }
 
 
 def test_what_is_asked_for_brings_what_it_needs_and_what_is_done_is_kept(tmp_path: Path) -> None:
     known = listed(tmp_path)
     assert [job.name for job in runner.left_to_do(known, tmp_path, ("cures",), "")] == ["a", "b"]
-    write_json(tmp_path / "a" / runner.DONE, {"cpu": 5.0, "wall": 20.0, "forecast": 10.0})
+    write_json(tmp_path / "a" / runner.DONE, {"cpu": 5.0, "wall": 20.0})
     assert [job.name for job in runner.left_to_do(known, tmp_path, PARTS, "")] == ["b", "c"]
-    assert [job.name for job in runner.left_to_do(known, tmp_path, PARTS, "c")] == ["c"]
-    clock = runner.Clock(tmp_path, known)
-    assert clock.left([known["b"]], 2) == pytest.approx(
-        10
-    )  # twice as slow as forecast, two at a time
+    assert [job.name for job in runner.left_to_do(known, tmp_path, PARTS, "c")] == ["b", "c"]
 
 
-def test_a_piece_begins_nothing_that_would_end_too_late(
+def test_a_job_begins_when_what_it_needs_has_ended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ran = []
 
     def pretend(job: Job) -> float:
-        assert job.name != "b" or ran == ["a", "a has ended"]
         ran.append(job.name)
         time.sleep(0.05)
         ran.append(f"{job.name} has ended")
-        return job.seconds
+        return 10.0
 
-    known = listed(tmp_path)
-    clock = runner.Clock(tmp_path, known)
-    left = runner.run_piece(list(known.values()), pretend, clock, at_a_time=2, minutes=5)
-    assert ran == ["a", "a has ended", "b", "b has ended"]
-    assert [job.name for job in left] == ["c"]
+    runner.run_jobs(list(listed(tmp_path).values()), pretend, at_a_time=2)
+    assert ran == [name for job in "abc" for name in (job, f"{job} has ended")]
     assert "2/3 b: 10 s; all that is left: about" in capsys.readouterr().out
 
 
@@ -180,7 +171,7 @@ def invented_run(folder: Path, gold: float, seed: int, *, far: float = 5.0) -> N
     torch.save(points, folder / "points.pt")
     rows = [{"step": s, "tokens_per_second": 50.0, "seconds/rollout": 2.0} for s in range(1, 7)]
     append_jsonl(folder / "metrics.jsonl", rows)
-    write_json(folder / runner.DONE, {"cpu": 6.0, "wall": 6.0, "forecast": 6.0})
+    write_json(folder / runner.DONE, {"cpu": 6.0, "wall": 6.0})
 
 
 @pytest.fixture(scope="module")

@@ -65,7 +65,7 @@ def test_a_finished_stage_is_kept_and_a_failing_one_explains_itself(tmp_path: Pa
         runner.run_stage(tmp_path / "broken", "rl.grpo_engine", ("--no-such-flag",), threads=1)
 
 
-def test_a_policy_is_measured_once_per_split(tmp_path: Path) -> None:
+def test_a_policy_is_measured_once_per_number_of_prompts(tmp_path: Path) -> None:
     asked: list[object] = []
     judge = SimpleNamespace(
         base=SimpleNamespace(device="cpu"),
@@ -74,8 +74,8 @@ def test_a_policy_is_measured_once_per_split(tmp_path: Path) -> None:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(study, "load_gpt", lambda folder, device: (folder, None))
-        for split in ("test", "test", "validation"):
-            config = StudyConfig(split=split, prompts=4)
+        for prompts in (4, 4, 5):
+            config = StudyConfig(prompts=prompts)
             assert study.measured_once(config, judge, tmp_path) == {"gold": 1.0}
         judge.study = STUDIES["distillation"]  # other numbers of the same policy
         study.measured_once(config, judge, tmp_path)

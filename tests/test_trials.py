@@ -9,7 +9,7 @@ from contextlib import closing
 
 import pytest
 import trials
-from trials import PYTEST, TestServer, repository_copy, repository_files, run_in_new_process
+from trials import PYTEST, TestServer, repository_copy, repository_files
 
 
 def test_the_copy_holds_tracked_and_new_files_but_no_ignored_ones(tmp_path, monkeypatch):
@@ -79,9 +79,8 @@ def server():
         ("test_ours.py", 0, "1 passed"),
     ],
 )
-def test_a_server_says_what_a_new_process_says(server, folder, test, status, said):
+def test_what_a_server_says(server, folder, test, status, said):
     """Also which code it is: the copy's, in the tests and in the processes that they start."""
-    for run in (server.run, run_in_new_process):
-        found, output = run(folder, [*PYTEST, test], 60)
-        assert found == status and said in output
+    found, output = server.run(folder, [*PYTEST, test], 60)
+    assert found == status and said in output
     assert "gpt" in sys.modules and not hasattr(sys.modules["gpt"], "HERE")

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
-from gpt.generate import WIDE
 from gpt.log_probs import CHUNK_ELEMENTS
 from gpt.model import GPTConfig
 
@@ -199,9 +198,7 @@ class Forecast:
     def _parts_of(self, phase: Phase) -> Parts:
         """What `phase` holds at its fullest moment; gradients stay until the next update begins."""
         trained = FLOAT * sum(model.trained_parameters for model in self.models)
-        casts = (
-            2 * sum(map(projections, phase.models)) if self.bfloat16 else 0
-        )  # while they compute
+        casts = 2 * sum(map(projections, phase.models)) if self.bfloat16 else 0  # at work
         weights = sum(model.weights for model in self.models)
         if phase.does == "update":
             parts = self._update(phase, trained, casts)
@@ -225,22 +222,14 @@ class Forecast:
         )
 
     def _sampling(self, phase: Phase) -> Parts:
-        """The caches, and (rows, V) four times: logits, over the temperature, softmax, running sum.
-
-        On a CPU wide models are sampled from packed copies of head and projections (gpt/packed.py).
-        """
+        """The caches, and (rows, V) four times: logits, over the temperature, softmax, running sum."""
         caches = [
             cache_bytes(model, phase.rows, phase.tokens, bfloat16=self.bfloat16)
             for model in phase.models
         ]
         vocabulary = max(model.vocab_size for model in phase.models)
         logits = (3 + len(phase.models)) * FLOAT * phase.rows * vocabulary
-        packed = 0
-        if self.device == "cpu" and not self.bfloat16:
-            wide = [model for model in phase.models if model.n_embd >= WIDE]
-            adapted = any(model.lora_rank for model in self.models)  # whose projections stay
-            packed = sum(m.vocab_size * m.n_embd + (not adapted) * projections(m) for m in wide)
-        return Parts(weights=FLOAT * packed, logits=logits, cache=sum(caches))
+        return Parts(logits=logits, cache=sum(caches))
 
     def _scoring(self, phase: Phase) -> Parts:
         """One block at a time, then chunks of logits; nothing is kept."""
@@ -271,9 +260,7 @@ class Forecast:
         # Backward: logits, their softmax, the head's gradient of all chunks and that of one.
         logits = max(phase.chunks * chunk, 2 * chunk + 2 * head)
         block = phase.rows * phase.tokens * first.n_embd * at_work_in_block(self.bfloat16)
-        kept += max(
-            block - logits, 0
-        )  # the last block's backward pass begins once the head's is done
+        kept += max(block - logits, 0)  # the last block's backward pass follows the head's
         before = trained if phase.accumulates else min(head, trained)
         parts = Parts(weights=casts, gradients=before, activations=kept, logits=logits)
         return parts if phase.accumulates or parts.sum >= trained else Parts(gradients=trained)

@@ -1,18 +1,15 @@
 """One run on several processes ("ranks"): torch.distributed, and nothing around it.
 
 Every rank runs the whole program with the whole batch in hand. Only what takes time is shared out:
-sampling, scoring, and the forward and backward passes of an update, each rank on rows of its own.
-What a rank has sampled or scored is gathered at once, so advantages, whitening, the KL controller and
-the metrics are computed by the same code from the same numbers everywhere. Losses are divided by the
-whole minibatch's denominator, so the gradients of the ranks are *summed*, then clipped, and all ranks
-take the same step. Random numbers are drawn for the whole batch on every rank; each uses its own rows.
-So a run samples the same tokens on any number of ranks, but for what rounding does in the end. Rank 0
-alone writes and prints.
+sampling, scoring, and the forward and backward passes of an update, each rank on rows of its own. What
+was sampled or scored is gathered at once, so that advantages, the KL controller and the metrics come
+from the same numbers everywhere. Losses are divided by the whole minibatch's denominator, so the
+gradients of the ranks are *summed*, then clipped, and all take the same step. Random numbers are drawn
+for the whole batch on every rank: a run samples the same tokens on any number of ranks, but for what
+rounding does in the end. Rank 0 alone writes and prints.
 
 Not DistributedDataParallel: it reduces the gradients of what went through `forward`, and every loss
-here reads `GPT.hidden` and the tied head.
-
-harness/ranks/launch.py starts the ranks. With one rank every function here does nothing.
+here reads `GPT.hidden` and the tied head. With one rank every function here does nothing.
 """
 
 from __future__ import annotations
@@ -86,8 +83,7 @@ def shard(items: Any) -> Any:
 def shard_chunks(lengths: Tensor, size: int) -> list[Tensor]:
     """This rank's row indices in chunks of at most `size` rows of similar length; perhaps no chunk.
 
-    Rows of one forward are padded to the longest of them, so sorting saves the padding. The order
-    of rows carries no meaning in any loss: the chunks' sums add up to the batch's.
+    Sorting saves padding; no loss minds the order of rows.
     """
     if size < 1:
         raise ValueError(f"a micro-batch of {size} rows is empty: use at least 1")
@@ -155,10 +151,9 @@ def joined_blocks(tensors: Sequence[Tensor] | None, device: torch.device) -> lis
 
 @torch.no_grad()
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Add up the ranks' gradients in place; one that a rank lacks counts as 0 there.
+    """Add up the ranks' gradients in place; a missing one is 0, where all lack it None.
 
-    A parameter that no rank has a gradient for keeps none. In buckets: a flat copy of all
-    gradients at once would cost as much memory as the weights.
+    In buckets: a flat copy of all at once would cost as much memory as the weights.
     """
     if world() == 1:
         return
@@ -265,10 +260,7 @@ def on_main(function: Callable[[], T]) -> T:
 
 
 def check_alike(module: nn.Module, name: str = "policy") -> None:
-    """Raise Drifted unless all ranks hold the same weights, by their sum and their sum of squares.
-
-    Nothing else would notice: every rank goes on with a model of its own.
-    """
+    """Drifted unless all ranks hold the same weights, by their sum and sum of squares."""
     if world() == 1:
         return
     weights = [p.detach().double() for p in module.parameters()]

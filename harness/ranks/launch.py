@@ -81,10 +81,7 @@ def default_ranks(is_small: bool, device: str) -> int:
 
 
 def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
-    """work() on every rank; returns what it returns on this one, rank 0.
-
-    `guard()` is the context in which each rank lives and fails.
-    """
+    """work() on every rank, each inside of guard(); returns what it returns on this one, rank 0."""
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started us, once per rank
         local, store, number, count = _meet_by_torchrun()
         _require_devices(local, wish.device)
@@ -219,10 +216,7 @@ def _as_rank(number: int, here: Meeting, work: Work, guard: Guard) -> None:
 
 
 def _wait_for_nobody(gone: Callable[[], bool]) -> None:
-    """End this rank if the first one is killed before they have met: torch would wait half an hour.
-
-    Once they have, every wait looks for it itself.
-    """
+    """End this rank if the first one is killed before they have met: torch would wait half an hour."""
     while not dist.is_initialized():
         if gone():
             os._exit(1)

@@ -1,9 +1,8 @@
 """How ranks on one machine talk: each writes on a board in shared memory, and all read it.
 
-The plain way is torch.distributed, which sends every message through the machine's network: 1 to 5 ms
-for a number and about 10 ms for the gradients of the laptop model, of an update's 60. Here they take
-0.1 and 2 ms. The results are the same bytes; sums are added in the order of the ranks, so that all
-ranks have the same bits. For tensors on the CPU of ranks that harness/ranks/launch.py has started.
+torch.distributed sends every message through the machine's network: 1 to 5 ms for a number, about 10
+ms for the laptop model's gradients, of an update's 60. Here they take 0.1 and 2 ms. Sums are added in
+the order of the ranks, so that all have the same bits. For CPU tensors and harness/ranks/launch.py.
 """
 
 from __future__ import annotations
@@ -32,9 +31,9 @@ class PeerGone(RuntimeError):
 class Board:
     """The shared memory and the flags of `count` ranks; made once, before they start.
 
-    Each writes in its own slot, then raises a flag for every other one, then waits for theirs. There
-    are two sets of slots, used in turn: who is still reading one is not overwritten by who is ahead.
-    The flags are semaphores, which also order the memory behind them on every kind of processor.
+    Each writes in its own slot, then raises a flag for every other one, then waits for theirs. Two
+    sets of slots are used in turn: who is still reading one is not overwritten by who is ahead. The
+    flags are semaphores, which also order the memory behind them on every kind of processor.
     """
 
     def __init__(self, context: BaseContext, count: int) -> None:

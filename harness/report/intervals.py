@@ -18,10 +18,9 @@ SIGNIFICANT = 0.05  # a corrected p below this is called significant
 
 
 def at_distance(kl: Array, values: Array, target: float) -> Array | None:
-    """`values` (points, P) where the run's mean KL (points,) first reaches `target`, (P,).
+    """`values` (points, P) where the run's mean KL (points,) first reaches `target`, (P,); None if never.
 
-    Between the last point below and the first at or above it, linear in the KL, prompt by prompt.
-    None where the run never gets there: nothing is extrapolated.
+    Linear in the KL between the last point below and the first at or above it, prompt by prompt.
     """
     reached = np.flatnonzero(kl >= target)
     if not len(reached):
@@ -45,8 +44,8 @@ def at_cost(cost: Array, values: Array, limit: float) -> Array:
 def resampled(values: Array, rng: np.random.Generator, draws: int = DRAWS) -> Array:
     """Means of a hierarchical bootstrap, (draws,), of (starts, seeds, prompts).
 
-    Starts are drawn with replacement, within each its seeds, and once for all of them the prompts,
-    which every run has answered. NaN rows, runs without a value, are left out of a mean.
+    Starts are drawn with replacement, within each its seeds, and once for all of them the prompts. NaN
+    rows, runs without a value, are left out of a mean.
     """
     starts, seeds, prompts = values.shape
     means = np.empty(draws)
@@ -59,27 +58,27 @@ def resampled(values: Array, rng: np.random.Generator, draws: int = DRAWS) -> Ar
     return means[np.isfinite(means)]
 
 
-def interval(means: Array, level: float = LEVEL) -> tuple[float, float]:
-    """The central `level` of bootstrapped numbers."""
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+def interval(means: Array) -> tuple[float, float]:
+    """The central 95% of bootstrapped numbers."""
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return float(low), float(high)
 
 
-def mean_with_interval(values: Array, seed: int = 0) -> dict[str, float]:
+def mean_with_interval(values: Array) -> dict[str, float]:
     """Mean of (starts, seeds, prompts) with its 95% interval; NaN runs are left out and counted."""
-    low, high = interval(resampled(values, np.random.default_rng(seed)))
+    low, high = interval(resampled(values, np.random.default_rng(0)))
     reached = int(np.isfinite(values).all(axis=2).sum())
     return {"mean": float(np.nanmean(values)), "low": low, "high": high, "runs": reached}
 
 
-def paired_difference(values: Array, others: Array, seed: int = 0) -> dict[str, Any]:
+def paired_difference(values: Array, others: Array) -> dict[str, Any]:
     """values - others, run by run and prompt by prompt, (starts, seeds, prompts) each.
 
-    mean with its bootstrapped interval, the mean of each start and, of three starts or more, the p
-    of a t-test over those: seeds and prompts within a start are no independent starts.
+    The mean with its bootstrapped interval, each start's mean and, from three starts on, the p of a
+    t-test over those: seeds and prompts within a start are no independent starts.
     """
     apart = values - others
-    low, high = interval(resampled(apart, np.random.default_rng(seed)))
+    low, high = interval(resampled(apart, np.random.default_rng(0)))
     by_start = [float(np.nanmean(start)) for start in apart if np.isfinite(start).any()]
     found = {"mean": float(np.nanmean(apart)), "low": low, "high": high, "by_start": by_start}
     return found | ({"p": t_test(by_start)} if len(by_start) >= FEWEST_STARTS else {})
@@ -113,12 +112,12 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
 
 @cache
-def t_quantile(freedom: float, level: float = LEVEL) -> float:
-    """The t beyond which, on both sides together, 1 - level lies."""
+def t_quantile(freedom: float) -> float:
+    """The t beyond which, on both sides together, 5% lie."""
     low, high = 0.0, 1e4
     for _ in range(60):
         middle = (low + high) / 2
-        low, high = (middle, high) if t_tails(middle, freedom) > 1 - level else (low, middle)
+        low, high = (middle, high) if t_tails(middle, freedom) > 1 - LEVEL else (low, middle)
     return high
 
 
@@ -156,15 +155,13 @@ def bootstrap(
     runs: Sequence[Sequence[Array]],
     statistic: Callable[[list[list[Array]]], Array],
     *,
-    seed: int = 0,
     draws: int = 300,
 ) -> Array:
     """`statistic` of resampled runs, (draws, K): runs are drawn, and the prompts of all arrays.
 
-    A run is a list of arrays whose last axis is the prompts; arrays with as many prompts are
-    resampled together, over all runs.
+    A run is a list of arrays whose last axis is the prompts; equally many are resampled together.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     rows = []
     for _ in range(draws):
         asked: dict[int, NDArray[np.int64]] = {}

@@ -1,9 +1,8 @@
 """report.html: what a run did, on one page that needs no server and no network.
 
-The page is made of what lies in the run folder: config.json, metrics.jsonl, samples.jsonl,
-tokens.jsonl, report.json, and page.json, which the script wrote when it started. The
-curves are drawn in the browser by BokehJS, whose file the package brings, so that writing a page
-takes milliseconds. A finding is {rule, severity, evidence, cause, remedy, page}.
+It is made of the run folder's config.json, metrics.jsonl, samples.jsonl, tokens.jsonl, report.json and
+page.json, which the script wrote when it started. BokehJS, which the package brings, draws the curves
+in the browser. A finding is {rule, severity, evidence, cause, remedy, page}.
 """
 
 from __future__ import annotations
@@ -66,8 +65,7 @@ class Run:
 def read_run(folder: Path, rows: Sequence[Mapping[str, Any]] | None = None) -> Run:
     """A run folder; `rows` are its metrics where they are in memory already.
 
-    Files that are missing or cut off leave their part of the page empty. FileNotFoundError for a
-    folder that is no run's.
+    What is missing or cut off leaves its part of the page empty. FileNotFoundError without a folder.
     """
     if not folder.is_dir():
         raise FileNotFoundError(folder)
@@ -344,11 +342,7 @@ def text(value: Any) -> str:
 
 @cache
 def libraries() -> tuple[str, ...]:
-    """BokehJS and its plotting interface, from the installed package, which is not imported.
-
-    () where bokeh is not installed: the page then has each curve's first and last value, and a line
-    that says so.
-    """
+    """The files of BokehJS in the installed package, which is not imported; () without one: no curves."""
     spec = importlib.util.find_spec("bokeh")
     if spec is None or not spec.submodule_search_locations:
         return ()

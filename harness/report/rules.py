@@ -1,13 +1,12 @@
 """What a run's numbers show: rules over the rows of metrics.jsonl, no model needed.
 
-A rule is a function of a `Run`: its rows, its flags and what its report.json says. It returns the
-numbers that speak for a finding, or None. What the finding means, what to change and where to read
-on stands in findings.ini. A rule is silent where its keys are missing, so any stage's log can
-be examined. The rules here know what every stage logs, those of reinforcement learning are in
+A rule is a function of a `Run`: its rows, its flags and its report.json. It returns the numbers that
+speak for a finding, or None, and is silent where its keys are missing. findings.ini says what it
+means, what to change and where to read on. Those of reinforcement learning are in
 rl/training/run_rules.py.
 
-A rule sees symptoms. The cause that it names is the likeliest one, and a curve of rewards cannot
-tell a wrong formula from a hard task: docs/doctor.md says which planted bugs each rule finds.
+A rule sees symptoms. The cause that it names is the likeliest one, and a curve of rewards cannot tell
+a wrong formula from a hard task: docs/doctor.md says which planted bugs each rule finds.
 """
 
 from __future__ import annotations
@@ -326,10 +325,7 @@ def examine(
     results: Mapping[str, Any] | None = None,
     rules: Mapping[str, Rule] = RULES,
 ) -> list[Finding]:
-    """Every finding, the gravest first; empty for a healthy run, or for one without rows.
-
-    `flags` are config.json's and `results` report.json's; `rules` are every stage's, or more.
-    """
+    """Every finding, the gravest first; `flags` are config.json's, `results` report.json's."""
     run = Run(rows, flags or {}, results or {})
     findings = []
     for name, rule in rules.items() if rows else ():
@@ -356,7 +352,6 @@ def say_findings(
 def put_on_page(
     folder: Path, rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding]
 ) -> None:
-    """Write the findings onto a run's page."""
     on_page = [asdict(finding) | {"remedy": finding.change} for finding in findings]
     add_to_page(folder, findings=on_page)
     refresh(folder, rows)

@@ -12,10 +12,7 @@ TEMPLATES = Path(__file__).parent / "templates"
 
 @cache
 def environment() -> Any:
-    """The templates of this package. What is put into them is escaped, without exception.
-
-    `tojson` writes <, > and & as \\u003c and so on, so no text can end its <script>.
-    """
+    """The templates of this package. What is put into them is escaped, also what `tojson` writes."""
     import jinja2  # a page is written at the end of a run; training does not pay for it
 
     loader = jinja2.FileSystemLoader(TEMPLATES)

@@ -1,7 +1,7 @@
 """Responses coloured token by token: `show_tokens` in a notebook, the same view in a report.
 
-A run keeps its responses in tokens.jsonl, one line each: step, kind ("validation" or "training"),
-prompt, tokens, values {quantity: one number a token}, and notes such as the reward.
+A row of tokens.jsonl: step, kind ("validation" or "training"), prompt, tokens, values {quantity: one
+number a token}, and notes such as the reward.
 """
 
 from __future__ import annotations
@@ -43,9 +43,8 @@ def show_tokens(tokens: Any, values: Any, *, prompts: Sequence[str] = ()) -> Tok
     """Colour responses by numbers, one per token; the last expression of a notebook's cell.
 
     `tokens`: strings of one response, or a list of such lists. `values`: one number a token in the
-    same shape, or {quantity: numbers}; a padded (N, T) tensor will do. Raises ValueError where
-    numbers are missing. Orange is negative, blue positive, white 0. The view opens with the first
-    quantity: those of a report come first, in their order there, then your own as you gave them.
+    same shape, or {quantity: numbers}; a padded (N, T) tensor will do. Raises ValueError where numbers
+    are missing. Orange is negative, blue positive, white 0.
     """
     rows = [list(tokens)] if not tokens or isinstance(tokens[0], str) else [list(r) for r in tokens]
     named = values if isinstance(values, Mapping) else {"value": values}
@@ -148,10 +147,7 @@ def placed(rows: Sequence[Sequence[Mapping[str, Any]]], width: int) -> tuple[lis
 
 
 def colour(value: float | None, scale: float) -> str:
-    """#rrggbb on a diverging scale: orange at -scale, white at 0, blue at +scale; grey: no number.
-
-    Orange and blue differ for every common kind of colour blindness; black text is legible on both.
-    """
+    """#rrggbb on a diverging scale: orange at -scale, white at 0, blue at +scale; grey: no number."""
     if value is None:
         return "#dddddd"
     share = max(-1.0, min(1.0, value / scale)) if scale > 0 else 0.0

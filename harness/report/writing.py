@@ -13,10 +13,7 @@ from harness.report.page import ABOUT, REPORT, differences, page_html, read, rea
 
 
 def open_page(folder: Path, script: str, config: Flags, title: str = "") -> None:
-    """Note what the page has to say of the script; from now on `refresh` writes it.
-
-    A run that is resumed has been noted already.
-    """
+    """Note, once a run, what the page has to say of the script; from now on `refresh` writes it."""
     if vars(config).get("resume", False) and (folder / ABOUT).is_file():
         return
     about = {
@@ -33,10 +30,7 @@ def add_to_page(folder: Path, **more: Any) -> None:
 
 
 def refresh(folder: Path, rows: Sequence[Mapping[str, Any]] | None = None) -> None:
-    """Write report.html of a run whose page was opened; of several ranks the first one writes.
-
-    A page that cannot be written ends no training: the reason is printed and the run goes on.
-    """
+    """Write report.html of a run whose page was opened; if that fails, say so and let the run go on."""
     on_main(lambda: _refresh(folder, rows))
 
 

@@ -79,9 +79,8 @@ def open_pairs(
 ) -> tuple[list[TokenPair], list[TokenPair]]:
     """Training pairs and held-out pairs, which share no prompt; what is too long is left out, counted.
 
-    Of a file its own pairs, in its training and validation splits. Of the reviews those that the
-    reward model was trained and measured on, token by token, with the annotator's noisy labels:
-    `folder` is its run folder, by default the one of this data and preset.
+    Of a file its own pairs; of the reviews those of the reward model's run `folder`, with the
+    annotator's noisy labels.
     """
     require_pairs(data)
     if data == "reviews":
@@ -168,10 +167,9 @@ def pair_lengths(pairs: Sequence[TokenPair]) -> Tensor:
 def pair_micro_batches(
     pairs: Sequence[TokenPair], eos_id: int, size: int
 ) -> Iterator[tuple[Tensor, ResponseBatch]]:
-    """Split pairs into forwards of at most `size` rows of similar length, both sides in one forward.
+    """Forwards of at most `size` rows of similar length; each rank gets pairs of its own, or none.
 
-    Yields (indices of k pairs, 2k rows: the chosen responses, then the rejected ones). Of several
-    ranks each gets pairs of its own, or none.
+    Yields (indices of k pairs, 2k rows: the chosen responses, then the rejected ones).
     """
     if size < 2:
         raise ValueError(f"a pair is two rows of one forward: micro_batch_size {size} is too few")
@@ -212,8 +210,7 @@ def frozen_log_probs(
 class PairStream:
     """Recorded pairs in batches of shuffled epochs, with the reference's log-probs beside them.
 
-    Those are computed here, once for every pair that `steps` steps visit; without a reference there
-    are none. Without pairs every batch is empty.
+    Those are computed once for every pair that `steps` steps visit. Without pairs batches are empty.
     """
 
     def __init__(

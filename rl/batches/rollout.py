@@ -15,11 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.collate import (
-    ResponseBatch,
-    epoch_shuffled_indices,
-    join_responses,
-)
+from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
 from data.records import PromptRecord
 from gpt.generate import Generation, SamplingParams, generate
 from gpt.log_probs import TokenScores, score_in_micro_batches, token_log_probs, token_scores
@@ -247,10 +243,7 @@ def prompt_batch(
 def minibatches(
     rows: int, count: int, generator: torch.Generator, group_size: int = 1
 ) -> list[Tensor]:
-    """Shuffle the row indices into `count` minibatches, groups of `group_size` kept together.
-
-    Sizes differ by at most one group when the groups do not divide evenly.
-    """
+    """Shuffle the row indices into `count` minibatches, whole groups, sizes at most one group apart."""
     groups = torch.randperm(rows // group_size, generator=generator)
     within = torch.arange(group_size)
     return [
@@ -262,10 +255,7 @@ def minibatches(
 def epoch_minibatches(
     config: BatchFlags, rows: int, generator: torch.Generator, group_size: int = 1
 ) -> list[Tensor]:
-    """Row indices of every optimizer step of a batch: one shuffle into minibatches an epoch.
-
-    Groups of `group_size` are kept together.
-    """
+    """Row indices of every optimizer step of a batch: one shuffle into `minibatches` an epoch."""
     return [
         minibatch
         for _ in range(config.updates_per_batch)
@@ -276,11 +266,7 @@ def epoch_minibatches(
 def micro_batches(
     sequences: ResponseBatch, rows: Tensor, size: int, group_size: int = 1
 ) -> Iterator[tuple[Tensor, ResponseBatch]]:
-    """The forwards of `row_chunks`: yields (row indices on the sequences' device, their sequences).
-
-    With losses divided by the whole minibatch's denominator the accumulated gradient is the
-    minibatch's.
-    """
+    """The forwards of `row_chunks`: yields (row indices on the sequences' device, their sequences)."""
     for chunk in row_chunks(sequences, rows, size, group_size):
         yield on_device(chunk, sequences.tokens.device), sequences.rows(chunk)
 
@@ -290,8 +276,7 @@ def row_chunks(
 ) -> Iterator[Tensor]:
     """Split a minibatch's rows into parts of at most `size` rows of similar length, on the CPU.
 
-    Of several ranks each gets rows of its own, of all lengths, or none. Every `group_size` rows that
-    follow each other stay in one part, for a loss that compares them.
+    Of several ranks each gets rows of its own, or none. Groups stay whole, for a loss that compares.
     """
     longest = sequences.totals[rows].view(-1, group_size).amax(1)
     within = torch.arange(group_size)
@@ -313,10 +298,7 @@ class ScoringConfig(Protocol):
 
 
 def rollout_log_probs(model: GPT, rollout: Rollout, config: ScoringConfig) -> Tensor:
-    """log-probs (N, T) of the rollout's tokens under `model`, at the sampler's temperature.
-
-    Without a gradient.
-    """
+    """log-probs (N, T) of the rollout's tokens under `model`, without a gradient."""
     with precision(model.device, config.precision):
         return score_in_micro_batches(
             lambda batch: token_log_probs(model, batch, config.temperature),
@@ -341,9 +323,8 @@ def scores_to_descend(
 ) -> tuple[TokenScores, Callable[[Tensor], None]]:
     """The scores (N, T) of rows that one loss compares, and what does loss.backward().
 
-    A batch of more than micro_batch_size rows is read twice, in forwards of that size: once for the
-    numbers, once for their gradient, whose activations are never there for all rows at a time. The
-    sum over parts of (d loss / d log-probs) log-probs has the loss's gradient (Gao et al. 2021,
+    A batch of more than micro_batch_size rows is read twice, once for the numbers and once for their
+    gradient: the sum over parts of (d loss / d log-probs) log-probs has the loss's (Gao et al. 2021,
     arXiv:2101.06983). Of the scores only log-probs have a gradient.
     """
 
@@ -370,9 +351,8 @@ def scores_to_descend(
 def old_policy_log_probs(policy: GPT, rollout: Rollout, config: ScoringConfig) -> Tensor:
     """log-probs (N, T) under the policy that sampled, before its first update.
 
-    In float32 they are the sampler's own (equal to a new forward within 1e-5, which a test
-    checks); in bfloat16 the cached decode and a whole forward round differently, so the rollout is
-    scored again.
+    In float32 they are the sampler's own, equal to a new forward within 1e-5; in bfloat16 cached
+    decode and whole forward round differently, so the rollout is scored again.
     """
     if config.precision == "float32":
         return rollout.log_probs

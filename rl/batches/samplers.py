@@ -53,9 +53,8 @@ class Sampler:
     the policy as it is. The weights that a later batch asks for, and no others, are kept in a run's state.
 
     After `hand_out(count)` the last `count` ranks draw while the others train, batch b the one of number
-    b % count among them. Rank 0 sends it the weights of its next batch when it has handed one over. So it
-    holds one batch at most, and which weights draw which batch follows from `versions`, not from who was
-    faster: the same run without them is the same to the last bit.
+    b % count among them. Rank 0 sends it the weights of its next batch when it has handed one over: which
+    weights draw which batch follows from `versions`, not from who was faster.
     """
 
     def __init__(

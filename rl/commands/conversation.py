@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, cast
 import torch
 from safetensors import safe_open
 
-from data.collate import collate_responses
 from data.names import default_folder
 from data.readers import DataError, read_prompts, split_records
 from data.records import PromptRecord
@@ -30,7 +29,6 @@ from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import display_path, read_object, require_regular
 from harness.paths import MODEL_FILE, folder_of_run
-from reward_model.scalar_head import RewardModel, load_reward_model
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.batches.tools import TOOLS, Tools, open_tools
 from rl.rewards.function import open_function
@@ -358,10 +356,7 @@ class Partner:
     def answers(
         self, typed: Typed, params: SamplingParams, count: int, generator: torch.Generator
     ) -> list[Answer]:
-        """`count` responses to one prompt. UserError if it leaves no room for any.
-
-        A response gets what room there is, at most params.max_new_tokens.
-        """
+        """`count` responses to one prompt. UserError if it leaves no room for any."""
         params = replace(params, max_new_tokens=self._room(typed, params.max_new_tokens))
         rollout = sample_rollout(
             self.policy, self.tokenizer, [typed.record], params, count, generator
@@ -375,10 +370,8 @@ class Partner:
         ]
 
     def _room(self, typed: Typed, wanted: int) -> int:
-        length, context = (
-            len(self.tokenizer.encode(typed.record.prompt)),
-            self.policy.config.context,
-        )
+        length = len(self.tokenizer.encode(typed.record.prompt))
+        context = self.policy.config.context
         if length == 0:
             raise UserError("an empty prompt has no token that an answer could follow: type one")
         if length >= context:
@@ -440,37 +433,3 @@ def open_other(partner: Partner, folder: Path, device: torch.device) -> Partner:
         )
     policy.tools = partner.policy.tools
     return replace(partner, name=run.path.resolve().name, policy=policy.requires_grad_(False))
-
-
-@dataclass(frozen=True)
-class Scorer:
-    """A reward model to show answers to."""
-
-    name: str
-    model: RewardModel
-    tokenizer: Tokenizer
-    gold: RuleReward | None
-
-    @torch.no_grad()
-    def score(self, typed: Typed, text: str) -> Answer:
-        """What a given response is worth; it counts as ended. UserError if it does not fit."""
-        prompt = self.tokenizer.encode(typed.record.prompt)
-        answer = [*self.tokenizer.encode(text), self.tokenizer.eos_id]
-        context = self.model.gpt.config.context
-        if not prompt or len(prompt) + len(answer) > context:
-            raise UserError(
-                f"a prompt of {len(prompt)} tokens and an answer of {len(answer)} do not fit the "
-                f"model's {context} positions: a prompt has one at least, both together no more"
-            )
-        batch = collate_responses([prompt], [answer], self.tokenizer.eos_id)
-        reward = float(self.model(batch.to(self.model.device)))
-        gold = None
-        if self.gold is not None and typed.known:
-            gold = float(self.gold.rule(typed.record, text, True))
-        return Answer(text, len(answer), True, reward, gold)
-
-
-def open_scorer(run: RunFolder, device: torch.device) -> Scorer:
-    """The reward model of a run folder."""
-    model, tokenizer = load_reward_model(run.path, device)
-    return Scorer(run.path.resolve().name, model, tokenizer, world_rule(run.data))

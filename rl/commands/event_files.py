@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.files import display_path, read_json, read_metrics
+from harness.files import display_path, read_metrics, read_object
 
 METRICS = "metrics.jsonl"
 SUFFIX = ".glassbox"  # of the event files that an export has written, and may replace
@@ -53,28 +53,12 @@ def numbers(row: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def clock(rows: Sequence[Mapping[str, Any]], end: float) -> list[float]:
-    """When each row was written, if the last one was at `end`, by the seconds that the rows hold.
-
-    Rows that hold no times, as those of pre-training, are all at `end`.
-    """
-    times = []
-    for row in reversed(rows):
-        times.append(end)
-        end -= sum(value for key, value in numbers(row).items() if key.startswith("seconds/"))
-    return times[::-1]
-
-
 def as_text(folder: Path) -> str:
     """The flags of a run as Markdown that shows them as they are: an indented block."""
     config = folder / "config.json"
     if not config.exists():
         return ""
-    try:
-        flags = read_json(config)
-    except ValueError as error:
-        raise UserError(f"{display_path(config)} is damaged, it is no JSON: mend it") from error
-    lines = json.dumps(flags, indent=2).splitlines()
+    lines = json.dumps(read_object(config), indent=2).splitlines()
     return "\n".join(f"    {line}" for line in lines)
 
 
@@ -90,15 +74,14 @@ def export(folder: Path, target: Path) -> int:
     rows = read_metrics(folder / METRICS)
     text = as_text(folder)
     earlier = list(target.glob(f"events.out.tfevents.*{SUFFIX}"))
-    times = clock(rows, (folder / METRICS).stat().st_mtime)
     shown, threading.excepthook = threading.excepthook, lambda _: None  # its thread's traceback
     try:
         with SummaryWriter(str(target), filename_suffix=SUFFIX) as writer:
             if text:
-                writer.add_text("config.json", text, 0, times[0] if times else None)
-            for row, time in zip(rows, times, strict=True):
+                writer.add_text("config.json", text, 0)
+            for row in rows:
                 for name, value in numbers(row).items():
-                    writer.add_scalar(name, value, row["step"], time)
+                    writer.add_scalar(name, value, row["step"])
         for path in earlier:
             path.unlink()
     except OSError as error:

@@ -190,15 +190,21 @@ def rewards_of(run: RunFolder, target: Path, checked: bool) -> str:
     return LEARNED
 
 
+def equal_minibatches(flags: Mapping[str, Any], count: int, what: str) -> int:
+    """How many minibatches a batch has. UserError unless `count` rows or prompts divide evenly."""
+    minibatches = min(flags["minibatches"], flags["prompts_per_step"])
+    if count % minibatches:
+        raise UserError(
+            f"{count} {what} are no {minibatches} equal minibatches, which TRL and verl need: hand over "
+            "a run with other --prompts-per-step or --minibatches"
+        )
+    return minibatches
+
+
 def trl_settings(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The flags of the run under TRL's names."""
     rows = flags["prompts_per_step"] * flags["group_size"]
-    minibatches = min(flags["minibatches"], flags["prompts_per_step"])
-    if rows % minibatches:
-        raise UserError(
-            f"{rows} rows are no {minibatches} equal minibatches, which TRL needs: hand over a run with "
-            "other --prompts-per-step or --minibatches"
-        )
+    minibatches = equal_minibatches(flags, rows, "rows")
     a_minibatch, updates = rows // minibatches, flags["updates_per_batch"] * minibatches
     micro = flags["micro_batch_size"]
     micro = micro if a_minibatch % micro == 0 else a_minibatch
@@ -237,12 +243,7 @@ def trl_settings(flags: Mapping[str, Any]) -> dict[str, Any]:
 def verl_settings(flags: Mapping[str, Any]) -> dict[str, Any]:
     """The flags of the run under verl's names, as its command line takes them."""
     prompts, micro = flags["prompts_per_step"], flags["micro_batch_size"]
-    minibatches = min(flags["minibatches"], prompts)
-    if prompts % minibatches:
-        raise UserError(
-            f"{prompts} prompts are no {minibatches} equal minibatches, which verl needs: hand over a run "
-            "with other --prompts-per-step or --minibatches"
-        )
+    minibatches = equal_minibatches(flags, prompts, "prompts")
     actor, rollout = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
     return {
         "algorithm.adv_estimator": "grpo",

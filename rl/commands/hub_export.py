@@ -36,8 +36,7 @@ def new_folder(path: Path) -> Path:
 def export_hub(path: Path, target: Path) -> str:
     """Write the model of a run into a new folder; returns how transformers opens it.
 
-    An adapter is merged already, in the run's own file. UserError for a reward model that takes the
-    mean over tokens, which no class of transformers does.
+    UserError for a reward model that takes the mean over tokens, which no class of transformers does.
     """
     run = RunFolder.read(path)
     if run.kind == "reward_model":

@@ -12,26 +12,29 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from data.collate import collate_responses
 from gpt.generate import SamplingParams
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import display_path
 from harness.flag_ranges import AtLeastOne, NotNegative, Seed, check_ranges
 from harness.seeds import make_generator
+from reward_model.scalar_head import load_reward_model
 from rl.batches.tools import check_tools
 from rl.commands.conversation import (
     Answer,
     FilePrompts,
     Partner,
     RunFolder,
-    Scorer,
     WorldPrompts,
     open_other,
     open_partner,
-    open_scorer,
     open_typed,
 )
 from rl.rewards.sources import check_reward, is_function
+from rl.training.open_reward import world_rule
 
 START = "start"  # what --against means without a folder
 SUGGESTED = 4  # prompts at a time
@@ -120,10 +123,7 @@ def one_column(answer: Answer, width: int) -> list[str]:
 
 
 def in_terminal(names: Sequence[str], answers: Sequence[Sequence[Answer]], width: int) -> str:
-    """The answers of one model below each other, or those of two models side by side.
-
-    In a terminal of less than 60 columns two models stand below each other as well.
-    """
+    """The answers of one model below each other, or those of two models side by side if there is room."""
     blocks = []
     if len(names) == 1:
         blocks = [indented(one_column(answer, width - 2)) for answer in answers[0]]
@@ -233,31 +233,49 @@ class Scoring:
 
     question = "prompt> "
 
-    def __init__(self, run: RunFolder, scorer: Scorer, prompts: WorldPrompts | FilePrompts) -> None:
-        self.run, self.scorer, self.prompts = run, scorer, prompts
+    def __init__(
+        self, run: RunFolder, device: torch.device, prompts: WorldPrompts | FilePrompts
+    ) -> None:
+        self.name, self.prompts, self.gold = run.path.resolve().name, prompts, world_rule(run.data)
+        self.model, self.tokenizer = load_reward_model(run.path, device)
 
+    @torch.no_grad()
     def reply(self, text: str) -> Answer:
-        """What the answer after the tab is worth."""
-        prompt, tab, answer = text.partition("\t")
+        """What the answer after the tab is worth; it counts as ended. UserError if it does not fit."""
+        asked, tab, said = text.partition("\t")
         if not tab:
             raise UserError(
-                f"{self.scorer.name} is a reward model, which scores answers and writes none: give "
+                f"{self.name} is a reward model, which scores answers and writes none: give "
                 "it a prompt, a tab and an answer, or talk to the policy that was trained on it"
             )
-        return self.scorer.score(self.prompts.read(prompt), answer)
+        typed = self.prompts.read(asked)
+        prompt = self.tokenizer.encode(typed.record.prompt)
+        answer = [*self.tokenizer.encode(said), self.tokenizer.eos_id]
+        context = self.model.gpt.config.context
+        if not prompt or len(prompt) + len(answer) > context:
+            raise UserError(
+                f"a prompt of {len(prompt)} tokens and an answer of {len(answer)} do not fit the "
+                f"model's {context} positions: a prompt has one at least, both together no more"
+            )
+        batch = collate_responses([prompt], [answer], self.tokenizer.eos_id)
+        reward = float(self.model(batch.to(self.model.device)))
+        gold = None
+        if self.gold is not None and typed.known:
+            gold = float(self.gold.rule(typed.record, said, True))
+        return Answer(said, len(answer), True, reward, gold)
 
     def as_object(self, text: str) -> dict[str, Any]:
         """For --json."""
         answer = asdict(self.reply(text))
-        return {"prompt": text.partition("\t")[0], "run": self.scorer.name, "answers": [answer]}
+        return {"prompt": text.partition("\t")[0], "run": self.name, "answers": [answer]}
 
     def as_text(self, text: str, width: int) -> str:
         """For a terminal."""
-        return in_terminal([self.scorer.name], [[self.reply(text)]], width)
+        return in_terminal([self.name], [[self.reply(text)]], width)
 
     def banner(self) -> list[str]:
         return [
-            f"{self.scorer.name}: a reward model, which scores answers and writes none",
+            f"{self.name}: a reward model, which scores answers and writes none",
             "type a prompt, then an answer to it",
         ]
 
@@ -275,7 +293,7 @@ def open_talk(path: Path, config: TalkConfig) -> Talk | Scoring:
                 f"{display_path(path)} holds a reward model, which has no answers to lay side by "
                 "side: leave --against out"
             )
-        return Scoring(run, open_scorer(run, device), prompts)
+        return Scoring(run, device, prompts)
     partners = [open_partner(run, device, config.reward_model or config.reward, config.tools)]
     if config.against is not None:
         other = start_folder(run) if config.against == START else Path(config.against)

@@ -65,8 +65,7 @@ def gae(
 def length_adaptive_lambda(lengths: N, alpha: float) -> N:
     """VAPO's lambda = 1 - 1 / (alpha l) of a response of l tokens (arXiv:2504.05118, section 4.2).
 
-    The weights 1, lambda, lambda^2, ... of GAE then add up to alpha l: a share of the response,
-    however long. Up to l = 1 / alpha it is 0, one step of temporal difference.
+    The weights 1, lambda, lambda^2, ... of GAE then add up to alpha l: a share of the response.
     """
     return (1 - 1 / (alpha * lengths)).clamp(min=0.0)
 
@@ -169,9 +168,8 @@ def gdpo_advantages(
     """GDPO's A = (S - mean(S)) / (std(S) + eps), S_i = sum_k w_k z_ik (arXiv:2601.05242).
 
     z_ik is the z-score of part k within its prompt's group; mean and std of S run over all N
-    responses. Each part is heard by its weight, however much it varies, and responses that are good
-    in two parts stand out. A second division by the *group's* deviation would undo that: groups
-    that differ in one part and in both would look the same. A ValueError without parts.
+    responses, because a second division by the group's would make groups that differ in one part and
+    in both look the same. A ValueError without parts.
     """
     if not parts:
         raise ValueError("GDPO normalises the parts of a reward, and this reward has none")
@@ -185,8 +183,7 @@ def leave_one_out_advantages(rewards: N, group_size: int) -> Nx1:
     """RLOO's A_i = R_i - 1/(G-1) sum_{j != i} R_j, (N,) -> (N, 1): the mean of the *others*.
 
     Written as G/(G-1) (R_i - mean(R)), which is the same number (Kool et al. 2019; Ahmadian et al.
-    2024, arXiv:2402.14740, section 2.3). Unlike the group mean, which contains R_i, this baseline
-    leaves the expected policy gradient unscaled.
+    2024, arXiv:2402.14740, section 2.3).
     """
     groups = rewards.view(-1, group_size)  # (prompts, G)
     above_mean = groups - groups.mean(1, keepdim=True)

@@ -1,9 +1,8 @@
 """Several reward models as one reward (Coste et al. 2024, arXiv:2310.02743, section 3).
 
-`scores` are (K, N): K members on the same N responses. The result is (N,). A policy that has found
-one member's blind spot scores high with that member alone: where members disagree, two of the three
-combinations pay less than the mean. Members must be on one scale first: a Bradley-Terry score is
-known up to a constant only, and the constants would be read as disagreement.
+`scores` are (K, N): K members on the same N responses. The result is (N,). Members must be on one
+scale first: a Bradley-Terry score is known up to a constant only, and the constants would be read as
+disagreement.
 """
 
 from harness.equation_checks import KxN, N, row_equation

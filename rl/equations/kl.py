@@ -56,8 +56,7 @@ def rho_minus_log(log_probs: Trained[NxT], old_log_probs: NxT) -> NxT:
     """rho - 1 - log rho with rho = pi / pi_old, (N, T): KL(pi_old || pi) for samples of pi_old.
 
     Unbiased, never negative, and as a loss its expected gradient is exactly that of KL(pi_old ||
-    pi), PPO's penalty (arXiv:1707.06347, Eq. 8). It is k3 seen from the other side: there the
-    samples come from the policy in training.
+    pi), PPO's penalty (arXiv:1707.06347, Eq. 8).
     """
     log_rho = (log_probs - old_log_probs).clamp(max=MAX_LOG_RATIO)
     return log_rho.expm1() - log_rho

@@ -69,11 +69,7 @@ def policy_gradient(
     log_probs: Trained[NxT],
     advantages: NxT | Nx1,
 ) -> NxT:
-    """-A log pi per token: REINFORCE (Williams 1992), valid for one update per rollout.
-
-    RLOO as its paper states it (Ahmadian et al. 2024, arXiv:2402.14740, section 2.3) is
-    `sequence_sum` of this with leave-one-out advantages.
-    """
+    """-A log pi per token: REINFORCE (Williams 1992), valid for one update per rollout."""
     return -advantages * log_probs
 
 
@@ -87,9 +83,8 @@ def clipped_surrogate(
 ) -> NxT:
     """-min(ratio A, clip(ratio) A) per token (Schulman et al. 2017, arXiv:1707.06347, Eq. 7).
 
-    The same min for either sign of A. No gradient where the clip acted (`clip_acted`), and
-    -ratio A grad(log pi) elsewhere. clip_high > clip_low is DAPO's clip-higher (arXiv:2503.14476,
-    section 3.1).
+    No gradient where the clip acted (`clip_acted`). clip_high > clip_low is DAPO's clip-higher
+    (arXiv:2503.14476, section 3.1).
     """
     ratio = likelihood_ratio(log_probs, old_log_probs)
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
@@ -114,10 +109,7 @@ def dual_clip(
     advantages: NxT | Nx1,
     bound: float,
 ) -> NxT:
-    """min(loss, -c A) where A < 0 (Ye et al. 2020, arXiv:1912.09729, Eq. 5): no gradient beyond ratio c.
-
-    c, the `bound`, lies above the clip range: 3 is usual.
-    """
+    """min(loss, -c A) where A < 0 (Ye et al. 2020, arXiv:1912.09729, Eq. 5): no gradient beyond ratio c."""
     return torch.where(advantages < 0, torch.minimum(loss, -bound * advantages), loss)
 
 
@@ -131,8 +123,7 @@ def cispo(
     """-stop_gradient(min(ratio, 1 + clip_high)) A log pi (MiniMax-M1, arXiv:2506.13585, Eqs. 4-5).
 
     A REINFORCE loss whose importance weight is truncated, so a token over the bound still teaches.
-    The paper does not print its epsilon; ScaleRL (arXiv:2510.13786) states the bound itself, 5:
-    that is clip_high = 4. Averaged by `token_mean`.
+    ScaleRL's bound of 5 (arXiv:2510.13786) is clip_high = 4. Averaged by `token_mean`.
     """
     weight = likelihood_ratio(log_probs, old_log_probs).clamp(max=1 + clip_high).detach()
     return -weight * advantages * log_probs
@@ -149,8 +140,8 @@ def sapo(
 ) -> NxT:
     """-f(ratio) A with a soft gate f instead of the hard clip (SAPO, arXiv:2511.20347).
 
-    f(ratio) = 4 / tau * sigmoid(tau * (ratio - 1)). f'(1) = 1, and f' decays smoothly on both
-    sides; tau depends on the sign of A. Averaged by `sequence_mean`.
+    f(ratio) = 4 / tau * sigmoid(tau * (ratio - 1)), with a tau for each sign of A. Averaged by
+    `sequence_mean`.
     """
     ratio = likelihood_ratio(log_probs, old_log_probs)
     tau = torch.full_like(advantages, temperature_negative)
@@ -233,9 +224,7 @@ def gmpo(
     """-(prod_t ratio_t)^(1/L) A, each ratio clipped before the product (GMPO, arXiv:2507.20673).
 
     In log: mean_t of sign(A) min(sign(A) d, sign(A) clip(d, -clip_low, clip_high)), d = log pi - log
-    pi_old, one-sided by the sign of A as PPO's clip is. The paper's range is 0.4 on both sides,
-    ratios from exp(-0.4) to exp(0.4). Between GRPO and GSPO: of one token it is `clipped_surrogate`,
-    and without a clip it is `gspo`.
+    pi_old, one-sided by the sign of A as PPO's clip is. The paper's range is 0.4 on both sides.
     """
     log_ratio, sign = log_probs - old_log_probs, advantages.sign()
     clipped = log_ratio.clamp(-clip_low, clip_high)
@@ -272,9 +261,8 @@ def off_policy_sequence_mask(
 def high_entropy_mask(entropy: NxT, mask: Mask[NxT], share: float) -> Mask[NxT]:
     """The `share` of the valid tokens with the highest entropy (arXiv:2506.01939).
 
-    `entropy` is that of the policy in training. Of n valid tokens the
-    ceil(share n) highest, and all that tie with the last of them, are True. Call it on the whole
-    minibatch: the threshold is one number for all of its tokens.
+    Of n valid tokens the ceil(share n) highest, and all that tie with the last of them. Call it on
+    the whole minibatch: the threshold is one number for all of its tokens.
     """
     valid = entropy[mask]
     if len(valid) == 0:
@@ -288,8 +276,7 @@ def high_entropy_mask(entropy: NxT, mask: Mask[NxT], share: float) -> Mask[NxT]:
 def token_covariances(log_probs: NxT, advantages: NxT | Nx1, mask: Mask[NxT]) -> NxT:
     """(log pi - mean(log pi)) (A - mean(A)) per token, (N, T) (arXiv:2505.22617, section 4).
 
-    Means over all valid tokens, so call it on the whole minibatch. The mean of these numbers is
-    the covariance of log pi and A, which a policy gradient turns into a loss of entropy.
+    Means over all valid tokens, so call it on the whole minibatch.
     """
     n = at_least_one(mask.sum())
     return (log_probs - log_probs.sum() / n) * (advantages - advantages.sum() / n)

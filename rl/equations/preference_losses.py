@@ -56,8 +56,7 @@ def ipo_loss(
     """(h - 1 / (2 beta))^2 (IPO, Azar et al. 2023, arXiv:2310.12036, Eq. 17).
 
     The gap is regressed on a finite target, so even labels that never disagree do not push it to
-    infinity. Two readings exist: with summed log-probs (OpenRLHF), and with means per token (TRL,
-    which reports that IPO's authors confirmed it).
+    infinity. Two readings exist: with summed log-probs (OpenRLHF), and with means per token (TRL).
     """
     h = preference_gap(policy_chosen, policy_rejected, ref_chosen, ref_rejected)
     return (h - 1 / (2 * beta)).square()
@@ -125,10 +124,9 @@ def kto_loss(
 ) -> Pairs:
     """1/2 [1 - sigmoid(beta (r_w - z))] + 1/2 [1 - sigmoid(beta (z - r_l))] (KTO, arXiv:2402.01306).
 
-    r = log(pi / pi_ref)(y|x). Each answer is judged alone: the chosen one is desirable, the rejected
-    one is not, and there are as many of either, so both weights are 1. z, the `reference_point`, is
-    an estimate of KL(pi || pi_ref) without a gradient (rl/dpo_engine.py). Saturated on both sides:
-    what is far better or far worse than z teaches little.
+    r = log(pi / pi_ref)(y|x). Each answer is judged alone; there are as many chosen as rejected ones,
+    so both weights are 1. z, the `reference_point`, is an estimate of KL(pi || pi_ref) without a
+    gradient (rl/dpo_engine.py).
     """
     r_w, r_l = policy_chosen - ref_chosen, policy_rejected - ref_rejected
     desirable = 1 - torch.sigmoid(beta * (r_w - reference_point))

@@ -102,9 +102,7 @@ def teacher_rewards(
     """A teacher's judgement of every token: log p, or with `reverse_kl` log p - log q.
 
     The latter is MiniLLM's r_t = log p(y_t) / q(y_t) (Gu et al. 2024, arXiv:2306.08543, Eq. 2):
-    summed over a response its mean is -KL(q || p), which is largest where the student q is the
-    teacher p. log p alone has no entropy term: its sum is largest for the teacher's one likeliest
-    response, and every further token costs something.
+    summed over a response its mean is -KL(q || p). log p alone has no entropy term.
     """
     return teacher_log_probs - old_log_probs if reverse_kl else teacher_log_probs
 
@@ -119,9 +117,7 @@ def own_text_penalty(
     """r_t - lambda (-log q(y_t)): a language model's loss on its own response, taken off its reward.
 
     lambda is `coef`. Over samples of q the mean of -log q(y) is q's entropy, so this is a penalty on
-    entropy: likely responses earn more than unlikely ones, whatever the teacher says. With log p -
-    log q as the reward it leaves log p - (1 - lambda) log q, and lambda = 1 takes out the term that
-    keeps the student's variety.
+    entropy. With log p - log q as the reward it leaves log p - (1 - lambda) log q.
     """
     return token_rewards + coef * old_log_probs
 

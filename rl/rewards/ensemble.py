@@ -25,13 +25,11 @@ class EnsembleReward:
     """Several reward models' scores of a rollout, combined into one reward per response, (N,).
 
     mean: their mean. min: the lowest (WCO). uwo: mean - `uwo_coef` * variance (Coste et al. 2024,
-    arXiv:2310.02743). All members must share the policy's tokenizer; they differ in what they were
-    trained on, or in the seed alone.
+    arXiv:2310.02743). All members must share the policy's tokenizer.
 
-    With `reference` the members are standardised on those responses, mean 0 and deviation 1 for
-    each, so that what is left between them is disagreement. Without it each keeps the scale of its
-    own training, which is nearly the same where all were trained on the same pairs. The reference
-    is fixed, and not the rollout: a reward that is centred on every batch could not rise.
+    With `reference` each member is standardised on those responses, so that what is left between them
+    is disagreement. They are fixed, and not the rollout: a reward that is centred on every batch could
+    not rise.
     """
 
     def __init__(

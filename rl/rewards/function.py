@@ -138,10 +138,9 @@ def _told(value: Any) -> tuple[float | None, str]:
 
 
 class FunctionReward:
-    """What a user's function gives for (prompt, response), one number per row.
+    """What a user's function gives for (prompt, response), one number per row, (N,).
 
-    UserError with the number of the row for an exception in the function and for what is no finite
-    number; with `keep_non_finite` NaN and infinity pass, for a run that puts a number in their place.
+    UserError names the row where it raises or gives no finite number; `keep_non_finite` lets NaN pass.
     """
 
     def __init__(

@@ -84,11 +84,7 @@ class Check(RewardFn, Protocol):
 
 @dataclass(frozen=True)
 class MadeOf:
-    """What a reward is made of; each class of rewards says it by its `made_of`.
-
-    Here nobody has to know the classes: a critic starts from the first reward model, bfloat16 and
-    the memory forecast take all models, an evaluation measures the distance to the teacher.
-    """
+    """What a reward is made of, which each class of rewards says by its `made_of`."""
 
     reward_models: tuple[RewardModel, ...] = ()
     teacher: GPT | None = None
@@ -190,8 +186,7 @@ def finite_rewards(
 ) -> tuple[Tensor, int]:
     """Rewards (N,) without NaN and infinity, on the rollout's device, and how many there were.
 
-    Such a reward would spread to its whole group. Without a `replacement` it is refused with a
-    ValueError; with one it becomes that number and is counted.
+    Without a `replacement` such a reward is a ValueError; with one it becomes that number.
     """
     rewards = rewards.float()
     if rewards.shape != (len(rollout),):

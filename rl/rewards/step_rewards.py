@@ -55,10 +55,9 @@ def checked_steps(
     rewards: Tensor,  # (N,)
     replacement: float | None = None,
 ) -> tuple[StepRewards, int]:
-    """Step rewards, and how many of them were not finite.
+    """Step rewards, and how many of them were not finite and became the `replacement`.
 
-    Refuses, with a ValueError, steps that leave a token out or have it twice. A NaN or infinite
-    reward is refused as well, unless there is a `replacement` for it.
+    ValueError for steps that leave a token out or have it twice, and for NaN without a replacement.
     """
     steps = step_reward_fn(rollout, rewards)
     values, ends, mask = steps
@@ -93,8 +92,7 @@ def characters_read(
 ) -> list[int]:
     """How many characters of the decoded text are complete after each token.
 
-    A character of several bytes counts with the token that holds its last byte, and one of an observation
-    with the policy's next token. End-of-text and padding hold no characters.
+    One of an observation counts with the policy's next token; end-of-text and padding hold none.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     total, counts = 0, [0]
@@ -106,10 +104,7 @@ def characters_read(
 
 
 def token_of(character: int, counts: Sequence[int]) -> int:
-    """The token that completes the 0-based `character`, given `characters_read`.
-
-    The last token where the text ends inside a character of several bytes.
-    """
+    """The token that completes the 0-based `character`, given `characters_read`."""
     return min(bisect_right(counts, character), len(counts) - 1)
 
 
@@ -183,10 +178,8 @@ class CheckedSteps:
 class RewardModelSteps:
     """Sentences (". ! ?" or a line break), each worth the reward model's score after its last token.
 
-    A heuristic. A reward model trained on one pooled score per response does not identify the
-    scores of its tokens: any change that averages to zero within a response leaves its loss as it
-    is (with pooling last_token no other position was trained at all). Only a model trained on
-    labelled steps would know what a step is worth. Scores are normalised like the model's own.
+    A heuristic: any change of token scores that averages to zero within a response leaves the reward
+    model's loss as it is, so only a model trained on labelled steps would know what a step is worth.
     """
 
     name = "reward model after each sentence"

@@ -1,16 +1,14 @@
 """A teacher as the source of the reward: what the engines that distil share.
 
-The reward of a response is what the teacher thinks of it, in log-probabilities. The teacher is a
-frozen GPT with the policy's tokenizer (gpt/teacher.py opens it). Evaluations that are given a
-`TeacherReward` also measure the reverse KL to its teacher, before and after (rl/training/evaluation.py).
+The teacher is a frozen GPT with the policy's tokenizer (gpt/teacher.py opens it).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +17,7 @@ from data.records import PromptRecord
 from gpt.finetuning import Example
 from gpt.generate import SamplingParams
 from gpt.model import GPT
+from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
@@ -39,10 +38,9 @@ def teacher_log_probs(teacher: GPT, rollout: Rollout, config: ScoringConfig) -> 
 class TeacherReward:
     """The mean or the sum over a response's tokens of log p(y_t) [- log q(y_t)], (N,).
 
-    p is the teacher, q the policy as it sampled (`rollout.log_probs`). Without `reverse_kl` the
-    best response is the teacher's likeliest one; with it and `sum` the mean reward is minus
-    KL(q || p) per response, which is best where the policy is the teacher. An `own_text_coef` adds
-    that share of log q(y_t): a penalty on entropy (`own_text_penalty`).
+    p is the teacher, q the policy as it sampled (`rollout.log_probs`). With `reverse_kl` and `sum` the
+    mean reward is minus KL(q || p) per response. An `own_text_coef` adds that share of log q(y_t): a
+    penalty on entropy (`own_text_penalty`).
     """
 
     name = "teacher"
@@ -96,6 +94,34 @@ class TeacherReward:
             "teacher_log_prob": float(token_mean(log_probs, mask)),
             "reverse_kl": float(row_sums(rollout.log_probs - log_probs, mask).mean()),
         }
+
+
+class Distils(Protocol):
+    """The fields of an engine's config that say which teacher."""
+
+    @property
+    def teacher(self) -> Path | None: ...
+
+    @property
+    def data(self) -> str: ...
+
+    @property
+    def preset(self) -> str: ...
+
+
+C = TypeVar("C", bound=Distils)
+
+
+def opened(
+    make: Callable[[C, GPT], TeacherReward],
+) -> Callable[[C, Tokenizer, torch.device], TeacherReward]:
+    """An engine's `own_reward`: what `make(config, teacher)` makes of the teacher that the flags name."""
+
+    def open_reward(config: C, tokenizer: Tokenizer, device: torch.device) -> TeacherReward:
+        place = dict(data=config.data, preset=config.preset)
+        return make(config, open_teacher(config.teacher, tokenizer, device, **place))
+
+    return open_reward
 
 
 @dataclass(frozen=True)

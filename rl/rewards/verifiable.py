@@ -66,10 +66,7 @@ MARKS = "*_` \t"
 
 
 def parse_number(text: str) -> Decimal | None:
-    """The number that `text` is, apart from a currency sign, percent sign, commas, final periods.
-
-    Commas count only where they group thousands. None for anything else, a fraction included.
-    """
+    """The number that `text` is, apart from a currency or percent sign, grouping commas, final periods."""
     text = text.replace("\\$", "$").replace("\\%", "%")  # LaTeX
     text = text.strip().rstrip(".").rstrip("%").strip().strip(CURRENCY).strip()
     if not NUMBER.fullmatch(text) or "/" in text:
@@ -103,8 +100,7 @@ def _bare(text: str) -> str:
 def without_echo(prompt: str, response: str) -> str:
     """The response without verbatim copies of the prompt and of the prompt's long lines.
 
-    A number that stands there only because the question was repeated is no answer. A short line
-    may be one of several choices, and a prompt of one word a word of the answer: they stay.
+    A short line may be one of several choices, and a prompt of one word a word of the answer: they stay.
     """
     whole, *lines = (line.strip() for line in [prompt, *prompt.splitlines()])
     if len(whole.split()) > 1:
@@ -118,8 +114,7 @@ def without_echo(prompt: str, response: str) -> str:
 def final_answer(response: str, *, numeric: bool) -> str | None:
     """The answer that a response gives, in the order of the module's docstring; None without one.
 
-    `numeric`: the true answer is a number, so of a marked answer the number counts ("#### 5 apples"
-    is 5), and without a marker the last number does.
+    `numeric`: the true answer is a number.
     """
     text = response.rpartition("</think>")[2].partition("<think>")[0]
     found = None
@@ -191,12 +186,9 @@ def think_format(record: PromptRecord, response: str, ended: bool) -> float:
 class VerifiableReward(RuleReward):
     """R = (1 if right, else `wrong`) + sum_k w_k R_k over `others`, {name: (weight, rule)}.
 
-    The parts are left in the rollout (`reward_parts`) too, for advantages that normalise each of
-    them (`gdpo_advantages`); the reward itself is this sum, in training and in validation.
-
-    A response that was cut off earns what a wrong one does, whatever its text. So does one whose
-    rule raises or returns no finite number, which is counted: there is one reward for every row,
-    always. `reads` finds the answer in a response (None without one) and serves the counts alone.
+    The parts are left in the rollout (`reward_parts`) too, for `gdpo_advantages`. A response that was
+    cut off earns what a wrong one does, and so does one whose rule raises or returns no finite number,
+    which is counted. `reads` finds the answer in a response and serves the counts alone.
     """
 
     def __init__(
@@ -283,10 +275,7 @@ def _unanswered(reads: Callable[[PromptRecord, str], str | None], rollout: Rollo
 
 
 def solve_rates(correct: Tensor, group_size: int) -> dict[str, float]:
-    """Shares of prompts with at least one and with only right responses; {} without groups.
-
-    `correct` is (N,) bool, the `group_size` responses of a prompt next to each other.
-    """
+    """Shares of prompts with any and with only right responses, from (N,) bool; {} without groups."""
     if group_size < 2:
         return {}
     groups = correct.view(-1, group_size)

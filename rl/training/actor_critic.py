@@ -71,7 +71,6 @@ class ActorCriticConfig(TextConfig):
 
     @property
     def discount(self) -> float:
-        """gamma of the temporal differences."""
         return self.gamma
 
     def __post_init__(self) -> None:
@@ -97,13 +96,8 @@ class ActorCritic:
         self.critic_optimizer = adamw(value_model, config.critic_lr, weight_decay=0.0)
 
     def parts(self) -> dict[str, HasState]:
-        """What a checkpoint has to hold of both."""
-        return {
-            "policy": self.policy,
-            "optimizer": self.optimizer,
-            "value_model": self.value_model,
-            "critic_optimizer": self.critic_optimizer,
-        }
+        """What a checkpoint has to hold beside the policy and its optimizer."""
+        return {"value_model": self.value_model, "critic_optimizer": self.critic_optimizer}
 
     def set_learning_rates(self, share: float, critic_share: float | None = None) -> float:
         """Give both their peak rate times `share`, the critic times its own; returns the policy's."""
@@ -171,10 +165,9 @@ def gae_targets(
 ) -> Targets:
     """Values, GAE advantages (whitened over the whole batch) and returns of a rollout.
 
-    The returns, V_old + GAE, may have a lambda of their own, critic_lambda (VC-PPO, Yuan et al.
-    2025, arXiv:2503.01491); with 1 they are the Monte-Carlo returns. The advantages may have one for
-    each length (VAPO, arXiv:2504.05118). A response ends with value 0, or with `values_after`
-    where it is given.
+    The returns, V_old + GAE, may have a lambda of their own, critic_lambda (VC-PPO, arXiv:2503.01491),
+    and the advantages one for each length (VAPO, arXiv:2504.05118). A response ends with value 0, or
+    with `values_after`.
     """
     mask = rollout.response_mask
     with precision(value_model.gpt.device, config.precision):
@@ -231,9 +224,8 @@ def ppo_loss(
 ) -> Losses:
     """L_CLIP + c_v L_VF - c_H H + c_3 KL as means over the `tokens` tokens of the whole minibatch.
 
-    (arXiv:1707.06347, Eq. 9, as a loss and with the customary half in L_VF.) The KL, to the
-    reference, is there with a kl_loss_coef only. A loss on other text is no mean over these tokens;
-    the engine's loop adds it.
+    (arXiv:1707.06347, Eq. 9, as a loss and with the customary half in L_VF.) The KL is that to the
+    reference. A loss on other text is no mean over these tokens; the engine's loop adds it.
     """
     policy_loss = clipped_surrogate(
         scores.log_probs,

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from data.names import Data
 from gpt.fit import FileFlags
 from gpt.model import Preset, PresetFlags
-from harness.command_flags import AdapterFlags, BestFlags, TrainingFlags
+from harness.command_flags import BestFlags, MemoryFlags, TrainingFlags
 from harness.flag_ranges import (
     AboveZero,
     AtLeastOne,
@@ -57,10 +57,9 @@ def size_presets(
     *,
     sums: Mapping[str, Any] | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """An engine's PRESETS: per model size, `larger` on top of the sizes from small on.
+    """An engine's PRESETS: its field defaults are those of tiny on reviews, which were tuned.
 
-    An engine's field defaults are those of tiny on reviews, the ones that were tuned; `sums` holds
-    what differs for that world.
+    `larger` goes on top of the sizes from small on, `sums` holds what differs for that world.
     """
     presets = {
         name: preset if name in ("tiny", "study") else preset | dict(larger or {})
@@ -124,7 +123,7 @@ class MeasureFlags(BestFlags):
 
 
 @dataclass(frozen=True)
-class EngineMemoryFlags(AdapterFlags):
+class EngineMemoryFlags(MemoryFlags):
     """Memory"""
 
     compile: bool = False
@@ -248,17 +247,14 @@ class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, ToolFlags, RunFlags):
 
     @property
     def kl_limit(self) -> float | None:
-        """Nats per response at which the run stops early; None: it does not."""
         return self.stop_kl
 
     @property
     def rows_sampled_at_once(self) -> int | None:
-        """How many rows a rollout samples together; None: all of them."""
         return self.sample_rows
 
     @property
     def reward_folders(self) -> tuple[Path, ...]:
-        """The reward models that are named; none: the default one of this data and preset."""
         return self.reward_model
 
     @property

@@ -21,9 +21,7 @@ class Needs:
     """What a run holds beside the policy, its start and the reward, and on how many rows it works."""
 
     update_rows: int  # of an optimizer step
-    prompts: int = (
-        0  # of a rollout; 0: it learns from recorded pairs and samples for validations alone
-    )
+    prompts: int = 0  # of a rollout; 0: it learns from recorded pairs alone
     group_size: int = 1
     moving_reference: bool = False  # another model than the start of the run
     samplers: int = 0  # copies of the policy as it was, which draw or will
@@ -62,10 +60,11 @@ def batch_description(config: EngineConfig) -> str:
 class Engine:
     """What runs an engine, what it needs, and what its box is called.
 
-    `train(config, policy, tokenizer, reward_fn, prompts, log, validate=, folder=)` is its loop, which
-    gets by keyword what `prepare(config, task)` returns (a critic, a corpus) and, where `reference`
-    says so, the start of the run as its frozen reference. `own_reward` opens the reward in the place
-    of --reward's, for the configs for which it is not None.
+    `train(config, policy, tokenizer, reward_fn, prompts, log, validate=, folder=)` is its loop. With
+    `validate` its numbers are added every `eval_every` steps; with a folder a resumable state is kept
+    there. It gets by keyword what `prepare(config, task)` returns (a critic, a corpus) and, where
+    `reference` says so, the start of the run as its frozen reference; without one it copies the
+    policy. `own_reward` opens the reward in the place of --reward's, where it is not None.
     """
 
     name: str  # of run folders and messages: grpo

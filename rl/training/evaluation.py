@@ -39,8 +39,7 @@ SHOWN = 8  # responses of a validation that are kept to be read
 class Conditions:
     """Under which an evaluation runs: its random numbers, how many rows a forward has, the precision.
 
-    The sizes follow a run's `micro_batch_size`: what fits in an update, which keeps a graph, fits
-    here in larger pieces. The answers do not depend on them, but for rounding.
+    What fits in an update, which keeps a graph, fits here in larger pieces.
     """
 
     micro_batch_size: int = 32
@@ -111,17 +110,12 @@ class Evaluation:
 
     def sample_rows(self, count: int) -> list[dict[str, Any]]:
         """The first `count` responses as readable rows."""
-        rows = []
-        for i in range(min(count, len(self.records))):
-            row: dict[str, Any] = {
-                "prompt": self.records[i].prompt,
-                "response": self.responses[i],
-            }
-            for name, values in (("reward", self.reward), ("gold", self.gold)):
-                if values is not None:
-                    row[name] = float(values[i])
-            rows.append(row)
-        return rows
+        notes = self.notes(count)
+        return [
+            {"prompt": record.prompt, "response": self.responses[i]}
+            | {name: values[i] for name, values in notes.items()}
+            for i, record in enumerate(self.records[:count])
+        ]
 
 
 @torch.no_grad()
@@ -138,8 +132,7 @@ def evaluate(
 ) -> Evaluation:
     """Sample one response to each prompt and score it. The same `conditions` give paired random numbers.
 
-    With a teacher's reward the distance to the teacher is measured as well; without a reward what
-    needs none. The first responses are kept token by token.
+    With a teacher's reward the distance to the teacher is measured as well.
     """
     if not records:
         raise ValueError("there are no prompts to evaluate on: give at least one")
@@ -260,11 +253,7 @@ def measure_accuracy(
     k: int = PASS_K,
     conditions: Conditions = Conditions(),
 ) -> dict[str, float]:
-    """pass@1 and pass@k from k samples a prompt, and the accuracy of the likeliest response.
-
-    pass@1 is what a policy gets right when it samples; pass@k what it can get right at all.
-    Training that only makes right answers likelier raises the first more than the second.
-    """
+    """pass@1 and pass@k from k samples a prompt, and the accuracy of the likeliest response."""
     generator = make_generator(conditions.seed, "accuracy")
     greedy = replace(params, greedy=True)
     sampled, likeliest = [], []
@@ -284,8 +273,7 @@ def measure_accuracy(
 class Validation:
     """Periodic validation on fixed prompts with fixed random numbers; keeps the samples.
 
-    The KL is from `start` where it is given, which an engine whose reference moves, or that has
-    none, needs; otherwise from the reference of the call.
+    The KL is from `start` where it is given, otherwise from the reference of the call.
     """
 
     def __init__(
@@ -354,36 +342,12 @@ class Comparison:
             numbers["win_rate"] = win_rate(self.after.gold, self.before.gold)
         return numbers
 
-    @property
-    def over_optimised(self) -> str:
-        """A sentence where the reward rose and the gold fell by more than chance; "" otherwise."""
-        before, after = self.before, self.after
-        if (
-            before.reward is None
-            or after.reward is None
-            or before.gold is None
-            or after.gold is None
-        ):
-            return ""
-        gain, change = float(after.reward.mean() - before.reward.mean()), after.gold - before.gold
-        fall, error = -float(change.mean()), 1.96 * standard_error(change)
-        if gain <= 0 or fall <= error:
-            return ""
-        return (
-            f"over-optimisation: the reward rose by {gain:.3f} while the {self.gold_name} fell by "
-            f"{fall:.3f} (+- {error:.3f}, 95%)"
-        )
-
     def sample_rows(self, count: int) -> list[dict[str, str]]:
         """The first responses side by side."""
-        records = self.before.records[:count]
+        before, after = self.before.responses, self.after.responses
         return [
-            {
-                "prompt": record.prompt,
-                "before": self.before.responses[i],
-                "after": self.after.responses[i],
-            }
-            for i, record in enumerate(records)
+            {"prompt": record.prompt, "before": before[i], "after": after[i]}
+            for i, record in enumerate(self.before.records[:count])
         ]
 
     def text(self, samples: int = 3) -> str:
@@ -407,14 +371,12 @@ class Comparison:
             lines.append(format_table(["right answers", *keys], table))
         if "win_rate" in self.numbers:
             lines.append(f"win rate of {self.name} over the start: {self.numbers['win_rate']:.3f}")
-        if self.over_optimised:
-            lines.append(self.over_optimised)
-        for i in range(min(samples, len(self.before.records))):
+        for row in self.sample_rows(samples):
             lines += [
                 "",
-                f"prompt: {self.before.records[i].prompt.strip()}",
-                f"  before: {self.before.responses[i].strip()}",
-                f"  after:  {self.after.responses[i].strip()}",
+                f"prompt: {row['prompt'].strip()}",
+                f"  before: {row['before'].strip()}",
+                f"  after:  {row['after'].strip()}",
             ]
         return "\n".join(lines)
 

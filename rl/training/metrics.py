@@ -77,11 +77,10 @@ def rollout_metrics(
 
 @torch.no_grad()
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> dict[str, float]:
-    """1 - Var(returns - values) / Var(returns) over valid tokens: 1 = the critic knows it all.
+    """1 - Var(returns - values) / Var(returns) over valid tokens; 0 is what a constant would score.
 
-    0 is what a constant would score; below 0 the critic is worse than that. Left out where all
-    returns are equal. Where an environment has written into responses, also the mean return of the tokens
-    right before and right after what it wrote, which are one value but for what happened in between.
+    Left out where all returns are equal. Where an environment has written into responses, also the mean
+    return of the tokens right before and right after what it wrote.
     """
     valid, errors = returns[mask], (returns - values)[mask]
     if len(valid) < 2 or float(valid.var()) == 0:
@@ -150,10 +149,7 @@ class UpdateMeter:
         clipped: Tensor | None = None,  # (n, T) bool, where another kind of clip acted
         **extra: Tensor,  # (n, T) each
     ) -> None:
-        """Record one micro-batch; `extra` names an engine's own numbers, one per token.
-
-        Nothing is asked of the device here: `metrics` reads what all micro-batches have left there.
-        """
+        """Record one micro-batch, without asking the device; `extra`: an engine's own numbers."""
         mask = batch.response_mask
         if clipped is None:
             clipped = self.acted(scores.log_probs, old_log_probs, advantages, mask)
@@ -191,10 +187,9 @@ class UpdateMeter:
         critic_grad_norm: Tensor | float | None = None,
         **parts: float,
     ) -> None:
-        """Record one optimizer step: its loss and the gradient norms from before the clip.
+        """Record one optimizer step: its loss, what that is made of, the norms from before the clip.
 
-        `parts` are what the loss is made of, under an engine's own names. Loss and parts are those
-        of this rank's rows, which add up; the norms are of the summed gradient, the same everywhere.
+        Loss and `parts` are of this rank's rows, and add up; the norms are the same on every rank.
         """
         measured: dict[str, Tensor | float] = {"loss": loss, **parts}
         for name, value in measured.items():
@@ -207,10 +202,7 @@ class UpdateMeter:
 
     @property
     def approx_kl(self) -> float:
-        """KL(old || new) per token over the micro-batches since the last optimizer step.
-
-        Of all ranks together, so that they agree on what follows from it.
-        """
+        """KL(old || new) per token over all ranks' micro-batches since the last optimizer step."""
         kl = sum(*on_cpu(self.minibatch_kl))
         both = all_reduce_sum({"kl": kl, "tokens": self.minibatch_tokens})
         return both["kl"] / max(both["tokens"], 1)
@@ -263,10 +255,7 @@ class StepBatch:
 
 
 def on_cpu(*groups: Iterable[Tensor | float]) -> list[list[float]]:
-    """Each group's numbers as floats, a tensor (k,) as k of them.
-
-    Tensors are brought from the device together, which waits for it once.
-    """
+    """Each group's numbers as floats, a tensor (k,) as k of them; the device is waited for once."""
     lists = [[x.detach().flatten() if isinstance(x, Tensor) else x for x in g] for g in groups]
     tensors = [x for numbers in lists for x in numbers if isinstance(x, Tensor)]
     read: Iterator[float] = iter(())
@@ -301,10 +290,9 @@ def kl_exceeded(
     limit: float | None,
     window: int = 5,
 ) -> bool:
-    """Whether the mean KL per response of the last `window` steps is above `limit` nats.
+    """Whether the mean KL per response of the last `window` steps is above `limit` nats, or NaN.
 
-    Reads the KL alone, never a gold reward. Without a limit or a logged KL: False. A KL that is
-    NaN or infinite counts as above.
+    Without a limit or a logged KL: False.
     """
     if limit is None or "kl" not in row:
         return False

@@ -105,9 +105,7 @@ def open_reward(
     """The reward function that the flags ask for; `rule` is the one of a file with answers."""
     kind, data = choice.reward, choice.data
     if is_function(kind):
-        if (
-            choice.folders and data != "reviews"
-        ):  # of the reviews PG-GRPO reads recorded pairs there
+        if choice.folders and data != "reviews":  # PG-GRPO reads recorded pairs there
             raise _unused(choice, f"function {kind}")
         return open_function(kind, keep_non_finite=choice.keep_non_finite)
     rule = rule or world_rule(data)
@@ -167,9 +165,9 @@ def _unused(choice: RewardChoice, reward: str) -> UserError:
 def open_reward_model(
     folder: Path, tokenizer: Tokenizer, device: torch.device, flags: str, flag: str = ""
 ) -> RewardModel:
-    """The reward model in a run folder, or a UserError with the command that trains one.
+    """The reward model in a run folder; UserError if there is none, or one of other tokens.
 
-    It must read the policy's tokens. `flag` is the flag that names the folder, for the messages.
+    `flag` is the flag that names the folder, for the messages.
     """
     folder = folder_of_run(folder)
     if not (folder / MODEL_FILE).exists():
@@ -193,10 +191,7 @@ def open_gold(
     tokenizer: Tokenizer,
     device: torch.device,
 ) -> RewardFn | None:
-    """What the policy is measured by and never trained on: the rule, --judge's model, or nothing.
-
-    UserError for a judge that is the reward itself.
-    """
+    """What the policy is measured by and never trained on: the rule, --judge's model, or nothing."""
     judge = config.judge
     if judge is None:
         if config.gold == "judge":

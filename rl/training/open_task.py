@@ -68,10 +68,7 @@ def open_policy(
     *,
     with_reward_model: bool = True,
 ) -> tuple[GPT, Tokenizer]:
-    """The policy to start from, or a UserError with the command that makes it.
-
-    Where a reward model is needed too that is the command that trains one: it pre-trains first.
-    """
+    """The policy to start from, or a UserError with the command that makes it, or the reward model too."""
     if data not in WORLDS and not is_hub(data) and not Path(data).exists():
         raise UserError(f"there is no file {data}: --data takes {', '.join(WORLDS)} or a file")
     explicit = folder is not None

@@ -29,12 +29,7 @@ def check_moving_reference(config: MovingReference, lora_rank: int, **penalties:
             "reference_update moves what a KL penalty holds on to: give a "
             f"{' or a '.join(penalties)} above 0, or leave it at never"
         )
-    if config.reference_update == "mix":
-        check_mix_of_adapters(lora_rank, config.reference_mix)
-
-
-def check_mix_of_adapters(lora_rank: int, share: float) -> None:
-    """ValueError for a mix of two adapters: of their factors it is none of the weights."""
+    share = config.reference_mix if config.reference_update == "mix" else 1.0
     if lora_rank and share < 1:
         raise ValueError(
             f"a reference that takes {share:g} of the policy mixes weights, which adapters cannot "
@@ -43,10 +38,9 @@ def check_mix_of_adapters(lora_rank: int, share: float) -> None:
 
 
 def moved_reference(config: MovingReference, step: int, reference: GPT, policy: GPT) -> None:
-    """Change the reference in place where it is due after `step` batches.
+    """reference <- alpha * policy + (1 - alpha) * reference, where it is due after `step` batches.
 
-    per_iteration: reference <- policy (iterative GRPO, arXiv:2402.03300, Algorithm 1, line 3).
-    mix: reference <- alpha * policy + (1 - alpha) * reference (arXiv:2404.09656).
+    per_iteration: alpha = 1 (arXiv:2402.03300, Algorithm 1, line 3). mix: TR-DPO (arXiv:2404.09656).
     """
     if config.reference_update == "never" or step % config.reference_every:
         return

@@ -44,13 +44,20 @@ class SetUp(NamedTuple):
     state: TrainingState
 
 
-def set_up(config: EngineConfig, policy: GPT, folder: Path | None, **parts: HasState) -> SetUp:
-    """For a loop that trains `policy` alone; with --resume the state in the folder is restored.
+def set_up(
+    config: EngineConfig,
+    policy: GPT,
+    folder: Path | None,
+    optimizer: torch.optim.Optimizer | None = None,
+    /,
+    **parts: HasState,
+) -> SetUp:
+    """What a loop that trains `policy` needs; with --resume the state in the folder is restored.
 
     `parts` are what else a step may change, or a resumed run needs as it was: the reference.
     """
     policy.eval()  # dropout stays off: old and new log-probs must describe the same function
-    optimizer, kl = adamw(policy, config.lr, weight_decay=0.0), kl_controller(config)
+    optimizer, kl = optimizer or adamw(policy, config.lr, weight_decay=0.0), kl_controller(config)
     generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
     state = TrainingState({"policy": policy, **parts, "optimizer": optimizer, "kl": kl}, generators)
     if config.resume and folder is not None:
@@ -71,8 +78,8 @@ def finish_step(
 ) -> bool:
     """Validate, log and checkpoint the step that `state.step` counts; True if it was the last.
 
-    A run ends after config.steps, or early once the KL per response exceeds its limit. With a
-    validation the token log keeps some of `batch`, what the step was trained on.
+    A run ends after config.steps, or early once the KL per response exceeds its limit. `batch` is
+    what the step was trained on, for the token log.
     """
     last = state.step == config.steps or kl_exceeded(log.rows, row, config.kl_limit)
     if validate is not None and (state.step % config.eval_every == 0 or last):
@@ -88,10 +95,7 @@ def finish_step(
 
 
 def run_training(engine: Engine, config: RunFlags) -> Path:
-    """Load policy, prompts and reward; train; write weights, metrics, samples, figure and report.
-
-    Test prompts are sampled once, after training. Returns the run folder.
-    """
+    """Load policy, prompts and reward; train; write all files of the run. Returns its folder."""
     from rl.training.whole_run import whole_run  # files, forecasts, pages: no loop needs them
 
     return whole_run(engine, config)

@@ -104,8 +104,6 @@ def reference_follows(run: Run) -> str | None:
     """The KL to the reference stays 0 while the KL from the start grows."""
     if run.flag("reference_update", "never") != "never" or "iterations" in run.flags:
         return None
-    if run.flag("reference_mixing"):  # a reference that is mixed with the policy on purpose
-        return None
     if len(run.values("kl")) < 10:  # of 3 steps the first is 0, and a few prompts say little
         return None
     near, far = run.end("kl", 3), run.end("validation/kl", 1)
@@ -116,21 +114,12 @@ def reference_follows(run: Run) -> str | None:
 
 def loss_is_not_its_sum(run: Run) -> str | None:
     """GRPO's loss beyond what ratios near 1, centred advantages and the KL penalty can add up to."""
-    plain = (
-        "clip_low" in run.flags and "kl_estimator" in run.flags and run.flag("group_size", 1) > 1
-    )
-    others = (
-        "variant",
-        "policy_loss",
-        "preference_coef",
-        "loss",
-        "penalty",
-        "steps_from",
-        "steps_by",
-    )
-    if not plain or any(name in run.flags for name in others) or run.flag("pretraining_coef"):
+    others = ("variant", "policy_loss", "preference_coef", "loss", "penalty", "steps_from")
+    if "clip_low" not in run.flags or any(name in run.flags for name in others):
         return None
     if run.flag("normalize_parts") or run.flag("kl_estimator") != "k3":
+        return None
+    if run.flag("group_size", 1) < 2 or run.flag("pretraining_coef"):
         return None
     left = [
         abs(row["loss"] - row["kl_coef"] * row.get("kl_k3", 0.0) / row["response_length"])

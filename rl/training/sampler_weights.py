@@ -70,7 +70,6 @@ class SamplerFlags(EngineConfig):
 
     @property
     def rounds(self) -> bool:
-        """Whether the sampler's weights are not the policy's."""
         return self.sampler_precision != "float32"
 
     @property

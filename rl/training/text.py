@@ -44,16 +44,28 @@ def open_text(config: TextConfig, task: Task) -> dict[str, Any]:
     return {"corpus": corpus}
 
 
-def text_gradient(config: TextConfig, policy: GPT, text: Corpus, index: int) -> float:
-    """Add the gradient of pretraining_coef * L_PT on the text's batch `index`; returns L_PT.
+def text_of(config: TextConfig, corpus: Corpus | None) -> Corpus | None:
+    """The corpus, where its loss has a weight."""
+    if config.pretraining_coef and corpus is None:
+        raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
+    return corpus if config.pretraining_coef else None
+
+
+def text_gradient(
+    config: TextConfig, policy: GPT, text: Corpus | None, step: int, update: int
+) -> dict[str, float]:
+    """Add the gradient of pretraining_coef * L_PT on fresh text; L_PT for the log, {} without text.
 
     L_PT is a mean over tokens, in nats.
     """
-    return add_text_gradient(
+    if text is None:
+        return {}
+    loss = add_text_gradient(
         policy,
         text,
-        index,
+        step * config.updates + update,
         config.pretraining_coef,
         micro_batch_size=config.micro_batch_size,
         dtype=config.precision,
     )
+    return {"pretraining_loss": loss}

@@ -27,12 +27,7 @@ class ValueModel(nn.Module):
 
     @classmethod
     def from_policy(cls, policy: GPT) -> ValueModel:
-        """A copy of the policy's trunk under a head of zeros: every value starts at 0.
-
-        For runs without a reward model. Huang et al. 2024, arXiv:2403.17031, start their critic,
-        which is a separate model as well, from the reward model: `from_reward_model`. Of a policy
-        with adapters it trains copies of these, and the head.
-        """
+        """A copy of the policy's trunk, or of its adapters, under a head of zeros: values start at 0."""
         model = cls(copy_to_train(policy))
         with torch.no_grad():
             model.head.weight.zero_()
@@ -44,9 +39,8 @@ class ValueModel(nn.Module):
         """A copy of the reward model, head included (InstructGPT, arXiv:2203.02155, section 3.5).
 
         The normalisation of its scores is folded into the head, so that a state's first value is
-        the reward model's score of the last token so far, on the scale of the rewards: with the
-        pooling last_token its score of the text so far. `gpt` is the trunk to train, if it is not to be
-        a whole copy.
+        the score of the last token so far, on the scale of the rewards. `gpt` is the trunk to train,
+        if it is not to be a whole copy.
         """
         model = cls(gpt or copy_to_train(reward_model.gpt))
         with torch.no_grad():
@@ -68,10 +62,7 @@ class ValueModel(nn.Module):
         return score_in_micro_batches(self, batch, micro_batch_size)
 
     def values_after(self, batch: ResponseBatch, micro_batch_size: int) -> Tensor:
-        """The value of the state after the last token of each row, (N,), without a gradient.
-
-        What a response that was cut off could still have earned; 0 for a response without tokens.
-        """
+        """The value of the state after the last token, (N,), without a gradient; 0 for an empty row."""
 
         def last(part: ResponseBatch) -> Tensor:
             values = self._at(part, part.response_columns)

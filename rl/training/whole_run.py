@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
 import torch.nn as nn
 
 from data.names import default_folder
@@ -27,11 +26,7 @@ from harness.run_folder import finish_run, open_run, stepping
 from harness.training_state import saved_step
 from rl.training.config import RunFlags
 from rl.training.engine import Engine
-from rl.training.evaluation import (
-    Conditions,
-    Validation,
-    compare,
-)
+from rl.training.evaluation import Conditions, Validation, compare
 from rl.training.memory_needs import announce_run
 from rl.training.open_task import Task, open_task, to_bfloat16
 from rl.training.run_rules import RULES
@@ -92,7 +87,9 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
 
 def models_of_run(engine: Engine, config: RunFlags, task: Task) -> tuple[GPT, dict[str, Any]]:
     """The policy as it starts, frozen, and what an engine's `train` is given by keyword."""
-    fit_in_memory(engine, config, task, task.policy.device)
+    announce_run(engine, config, task, task.policy.device)
+    task.policy.sample_rows = config.rows_sampled_at_once
+    fit_for_training(config, task.policy)
     parts = engine.prepare(config, task) if engine.prepare else {}
     if config.precision == "bfloat16" and "refresh" not in parts:  # it trains the reward model
         to_bfloat16(task)
@@ -118,13 +115,6 @@ def compile_trained(*parts: Any) -> None:
             return
 
 
-def fit_in_memory(engine: Engine, config: RunFlags, task: Task, device: torch.device) -> None:
-    """Say what the run needs, refuse what cannot fit, and let the policy be trained as the flags ask."""
-    announce_run(engine, config, task, device)
-    task.policy.sample_rows = config.rows_sampled_at_once
-    fit_for_training(config, task.policy, config.adapter)
-
-
 def sampling_params(config: RunFlags) -> SamplingParams:
     """How a run's validations and its test sample: as in training."""
     return SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
@@ -144,26 +134,18 @@ def open_validation(config: RunFlags, task: Task, start: GPT, folder: Path) -> V
         start=start,
         conditions=Conditions.of(config),
     )
-    validation.token_log = open_token_log(config, task, folder)
+    if config.record_tokens:
+        validation.token_log = TokenLog(folder / TOKENS, task.tokenizer, task.reward_fn, config)
     return validation
-
-
-def open_token_log(config: RunFlags, task: Task, folder: Path) -> TokenLog | None:
-    """What keeps responses token by token; None with record_tokens 0."""
-    if not config.record_tokens:
-        return None
-    return TokenLog(folder / TOKENS, task.tokenizer, task.reward_fn, config)
 
 
 def report(
     name: str, config: RunFlags, task: Task, start: GPT, rows: list[dict[str, Any]], folder: Path
 ) -> None:
     """The figure and, with test prompts, `start` and the trained policy side by side."""
-    from rl.training.figures import plot_iterations, plot_learning_curves
+    from rl.training.figures import plot_learning_curves
 
     title, gold_before = f"{name} on {config.data}", None
-    if any("iteration" in row for row in rows):
-        plot_iterations({"run": rows}, folder / "iterations.png", title)
     if config.test_prompts:
         comparison = compare(
             start, task, sampling_params(config), config.test_prompts, after=name,

@@ -16,7 +16,6 @@ def gain(run: Run) -> float:
 
 
 def more_gained(arm: str, than: str) -> Effect:
-    """The gain of one arm less that of another."""
 
     def effect(runs: Mapping[str, Run]) -> float:
         return gain(runs[arm]) - gain(runs[than])
@@ -25,7 +24,6 @@ def more_gained(arm: str, than: str) -> Effect:
 
 
 def draw(axis: Any, results: Results) -> None:
-    """Accuracy against steps."""
     shown = {"grpo": "30% worked steps", "grpo-share-3": "3%", "grpo-share-0": "none"}
     curves(axis, results, shown)
     axis.set(xlabel="step of GRPO (32 answers each)", ylabel="accuracy")

@@ -14,12 +14,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from claim import worlds
 from data import sums
 from data.records import ResponseRecord
 from gpt import finetuning
 from gpt.corpus import encode_record
 from gpt.generate import SamplingParams
+from gpt.log_probs import token_log_probs
 from gpt.lora import fit_for_training
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -27,13 +31,16 @@ from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
 from rl import grpo_variants_engine
-from rl.batches.rollout import sample_rollout
+from rl import on_policy_distillation_engine as student
+from rl.batches.rollout import Rollout, sample_rollout
 from rl.rewards.sources import RewardFn
 
 EVERY = 10  # steps between measured points
-COVARIANT = (
-    0.05  # of a minibatch's tokens: a dozen, where the paper's thousandths are less than one
-)
+# Of a minibatch's tokens: a dozen, where the paper's thousandths are less than one.
+COVARIANT = 0.05
+UNCLIPPED = 1e9
+LORA_LR = 5e-3  # the best of 1.5e-3, 5e-3, 1e-2 and 2e-2 on a seed of its own (900)
+STUDENT_LR = 1.5e-4  # the best of 1.5e-4, 5e-4 and 1e-3 on that seed
 TRAINING: dict[str, Any] = dict(
     data="sums", preset="tiny", steps=60, prompts_per_step=4, group_size=8, minibatches=2, lr=1.5e-4,
     warmup=5, kl_coef=0.0, stop_kl=None, max_new_tokens=worlds.NEW_TOKENS, eval_every=EVERY,
@@ -45,7 +52,6 @@ class Arm:
     """`run(folder of all jobs, seed)` gives the numbers of one run."""
 
     run: Callable[[Path, int], dict[str, Any]]
-    seconds: float = 15.0  # as forecast, one thread
     share: int = worlds.SHARE  # percent of worked steps of its start
 
 
@@ -94,13 +100,12 @@ def rl_run(
     return numbers if after is None else numbers | dict(after(policy, tokenizer))
 
 
-def rl_arm(*, seconds: float = 15.0, share: int = worlds.SHARE, **flags: Any) -> Arm:
-    """An arm of `rl_run`."""
+def rl_arm(*, share: int = worlds.SHARE, **flags: Any) -> Arm:
 
     def run(root: Path, seed: int) -> dict[str, Any]:
         return rl_run(root, seed, share=share, **flags)
 
-    return Arm(run, seconds, share)
+    return Arm(run, share)
 
 
 # --- fine-tuning ----------------------------------------------------------------------------------
@@ -158,13 +163,68 @@ def sft_arm(teach: Callable[[GPT, Tokenizer, int], list[ResponseRecord]]) -> Arm
         finetuning.train(config, policy, examples, [], log, eos_id=tokenizer.eos_id)
         return {"points": log.points.kept, "examples": len(examples)}
 
-    return Arm(run, seconds=15)
+    return Arm(run)
+
+
+# --- rewards that are coins -----------------------------------------------------------------------
+
+
+class Coins:
+    """1 or 0 for every answer, whatever it says."""
+
+    name = "coins"
+
+    def __init__(self, seed: int) -> None:
+        self.generator = make_generator(seed, "coins")
+
+    def __call__(self, rollout: Rollout) -> Tensor:
+        return torch.randint(2, (len(rollout),), generator=self.generator).float()
+
+
+def coins_arm(**flags: Any) -> Arm:
+    """GRPO on coins; `preference` is how likely the start finds what a policy says, nats an answer."""
+
+    def run(root: Path, seed: int) -> dict[str, Any]:
+        start, _ = worlds.open_start(root, worlds.SHARE, seed)
+
+        @torch.no_grad()
+        def preference(policy: GPT, tokenizer: Tokenizer) -> dict[str, float]:
+            found = {}
+            for name, model in (("preference_before", start), ("preference", policy)):
+                rollout = worlds.sampled(model, tokenizer)
+                log_probs = token_log_probs(start, rollout.sequences)
+                found[name] = float(log_probs.sum(1).mean())
+            return found
+
+        return rl_run(root, seed, steps=30, reward=Coins(seed), after=preference, **flags)
+
+    return Arm(run)
+
+
+# --- a student of its own later self --------------------------------------------------------------
+
+
+def distilled(root: Path, seed: int) -> dict[str, Any]:
+    """GRPO's policy of a seed teaches the start that it came from."""
+    trained: list[GPT] = []
+
+    def keep(policy: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
+        trained.append(frozen_copy(policy))
+        return {}
+
+    rl_run(root, seed, eval_every=TRAINING["steps"], after=keep)
+    flags: dict[str, Any] = dict(
+        steps=24, eval_every=2, prompts_per_step=32, group_size=1, lr=STUDENT_LR, warmup=0
+    )
+    config = student.ENGINE.config(**TRAINING | flags)
+    teacher = student.teacher_reward(config, trained[0])
+    return rl_run(root, seed, engine=student, reward=teacher, **flags)
 
 
 ARMS: dict[str, Arm] = {
     "grpo": rl_arm(),
     "grpo-twin": rl_arm(other=1000),  # the same start with other samples: a difference of nothing
-    "grpo-long": rl_arm(seconds=45, steps=180, eval_every=180),
+    "grpo-long": rl_arm(steps=180, eval_every=180),
     "grpo-share-3": rl_arm(share=3),
     "grpo-share-0": rl_arm(share=0),
     "maxrl": rl_arm(reward_scale="mean", reducer="constant_length_mean"),
@@ -172,4 +232,12 @@ ARMS: dict[str, Arm] = {
     "clip-cov": rl_arm(clip_cov_share=COVARIANT),
     "sft-oracle": sft_arm(oracle_answers),
     "sft-own": sft_arm(own_right_answers),
+    "grpo-g2": rl_arm(prompts_per_step=16, group_size=2),
+    "grpo-g16": rl_arm(prompts_per_step=2, group_size=16),
+    "coins-clip": coins_arm(updates_per_batch=4),
+    "coins-free": coins_arm(updates_per_batch=4, clip_low=UNCLIPPED, clip_high=UNCLIPPED),
+    "coins-once": coins_arm(minibatches=1),
+    "lora-1": rl_arm(lora_rank=1, lr=LORA_LR),
+    "distilled": Arm(distilled),
+    "grpo-constant": rl_arm(reducer="constant_length_mean"),
 }

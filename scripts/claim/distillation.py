@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from claim.arms_more import end
 from claim.figures import curves
-from claim.rules import Claim, Control, Results, Rule, Run, instead, where
+from claim.rules import Claim, Control, Results, Rule, Run, end, instead, where
 
 SHARE_OF_GAIN = 0.8  # of what RL gains: where both are compared
 LEAST_GAIN = 0.1  # a smaller one is noise: the seed has no effect
@@ -32,7 +31,6 @@ def times_fewer(runs: Mapping[str, Run]) -> float | None:
 
 
 def draw(axis: Any, results: Results) -> None:
-    """Accuracy over answers."""
     shown = {"grpo": "GRPO", "distilled": "distilled from GRPO's policy"}
     curves(axis, results, shown, scale=32)
     axis.set(xlabel="answers sampled", ylabel="accuracy")

@@ -36,7 +36,6 @@ def explained(arm: str, *, straight: bool = False) -> Effect:
 
 
 def draw(axis: Any, results: Results) -> None:
-    """Accuracy against entropy."""
     shown = {"grpo": "GRPO", "kl-cov": "KL-Cov", "clip-cov": "Clip-Cov"}
     curves(axis, results, shown, against="entropy")
     axis.set(xlabel="entropy, nats a token", ylabel="accuracy")

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from claim.arms_more import gap, stopped_early
 from claim.figures import curves
-from claim.rules import Claim, Control, Results, Rule
+from claim.rules import Claim, Control, Results, Rule, gap, stopped_early
 
 MARGIN = 0.05  # of the accuracy, as for two answers a group
 
@@ -17,7 +16,6 @@ def swap(results: Results) -> Results:
 
 
 def draw(axis: Any, results: Results) -> None:
-    """Accuracy over steps."""
     curves(axis, results, {"grpo": "all weights", "lora-1": "LoRA, rank 1"})
     axis.set(xlabel="step (32 answers each)", ylabel="accuracy")
 

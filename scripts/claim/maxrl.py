@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from claim.figures import curves
 from claim.rules import (
     Claim,
     Control,
-    Effect,
     Results,
     Rule,
-    Run,
-    at_equal_accuracy,
+    ahead_at_equal_accuracy,
     instead,
     last,
     points,
 )
 
 
-def ahead(key: str) -> Effect:
-    """A number of MaxRL less GRPO's, at equal pass@1."""
-
-    def effect(runs: Mapping[str, Run]) -> float | None:
-        found = at_equal_accuracy(key, runs["maxrl"], runs["grpo"])
-        return None if found is None else found[0] - found[1]
-
-    return effect
-
-
 def draw(axis: Any, results: Results) -> None:
-    """pass@32 against pass@1."""
     curves(axis, results, {"grpo": "GRPO", "maxrl": "MaxRL"}, key="pass@32", against="accuracy")
     axis.set(xlabel="pass@1", ylabel="pass@32")
 
@@ -44,11 +30,11 @@ CLAIM = Claim(
     "advantage (r - mean) / mean ascends a sum of pass@k instead, and is ahead in pass@k at equal pass@1.",
     counts="Where both have four fifths of the smaller gain in pass@1, MaxRL's pass@32 is above GRPO's.",
     arms=("grpo", "grpo-twin", "maxrl"),
-    rule=Rule("pass@32 ahead of GRPO", 0.0, ahead("pass@32")),
+    rule=Rule("pass@32 ahead of GRPO", 0.0, ahead_at_equal_accuracy("pass@32", "maxrl")),
     control=Control("GRPO with another seed instead of MaxRL", instead(maxrl="grpo-twin")),
     draw=draw,
     also={
-        "pass@8 ahead of GRPO": ahead("pass@8"),
+        "pass@8 ahead of GRPO": ahead_at_equal_accuracy("pass@8", "maxrl"),
         "pass@1 at the end, MaxRL": last("maxrl", "accuracy"),
         "pass@1 at the end, GRPO": last("grpo", "accuracy"),
         "pass@32 at the end, MaxRL": last("maxrl", "pass@32"),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from claim.arms_more import gain, gap
 from claim.figures import seeds
-from claim.rules import Claim, Control, Results, Rule, Run, Weakest, instead
+from claim.rules import Claim, Control, Results, Rule, Run, Weakest, gain, gap, instead
 
 LEAST = 0.1  # nats an answer
 
@@ -33,7 +32,6 @@ def entropy(arm: str) -> Any:
 
 
 def draw(axis: Any, results: Results) -> None:
-    """The start's log-probability of what each policy says."""
 
     def after(run: Run) -> float:
         return run["preference"]

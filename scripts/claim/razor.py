@@ -19,7 +19,6 @@ OWN = "fine-tuned on its own right answers"
 
 
 def draw(axis: Any, results: Results) -> None:
-    """How far each run has moved by the time that it has an accuracy."""
     shown = {"grpo": "GRPO", "sft-oracle": "fine-tuned on worked answers", "sft-own": OWN}
     curves(axis, results, shown, key="kl_back", against="accuracy")
     axis.set(xlabel="accuracy", ylabel="KL(start || policy),\nnats an answer")

@@ -20,6 +20,7 @@ from harness.report.intervals import SIGNIFICANT, at_distance, t_interval
 
 HELD, FAILED, UNTOLD = "held", "failed", "cannot be told here"
 FEWEST = 5  # seeds with an effect; fewer tell nothing
+LAST = 2  # measured points whose mean is where a run ends: less noise than the last alone
 SHARE_OF_GAIN = 0.8  # of the smallest gain in accuracy: where runs are compared
 LEAST_GAIN = 0.05  # a smaller one is noise
 
@@ -49,13 +50,11 @@ class Verdict:
 
     @property
     def word(self) -> str:
-        """held, failed or cannot be told here."""
         if self.corrected >= SIGNIFICANT:
             return UNTOLD
         return HELD if self.beyond > 0 else FAILED
 
     def after(self, corrected: float) -> Verdict:
-        """The same with a corrected p-value."""
         return replace(self, corrected=corrected)
 
 
@@ -80,7 +79,6 @@ class Rule:
         return Verdict(self.unit, self.least, values, *ends, p, p)
 
     def of_unit(self, unit: str) -> Rule:
-        """Itself."""
         return self
 
 
@@ -160,18 +158,30 @@ def where(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None:
     return None if found is None else float(found)
 
 
-def at_equal_accuracy(key: str, *runs: Run) -> list[float] | None:
+def at_equal_accuracy(key: str, *runs: Run, share: float = SHARE_OF_GAIN) -> list[float] | None:
     """A number of each run where all first reach one accuracy; None where one of them gains too little.
 
-    They share a start. The accuracy is SHARE_OF_GAIN of the way to what the worst of them reaches.
+    They share a start. The accuracy is a share of the way to what the worst of them reaches.
     """
     curves = [points(run, "accuracy") for run in runs]
     begin, gain = curves[0][0], min(max(curve) - curve[0] for curve in curves)
     if gain < LEAST_GAIN:
         return None
-    level = begin + SHARE_OF_GAIN * gain
+    level = begin + share * gain
     found = [where(c, points(run, key), level) for c, run in zip(curves, runs, strict=True)]
-    return [value for value in found if value is not None]
+    return None if None in found else [value for value in found if value is not None]
+
+
+def ahead_at_equal_accuracy(
+    key: str, arm: str, base: str = "grpo", share: float = SHARE_OF_GAIN
+) -> Effect:
+    """A number of one arm less that of another where both have the same accuracy."""
+
+    def effect(runs: Mapping[str, Run]) -> float | None:
+        found = at_equal_accuracy(key, runs[arm], runs[base], share=share)
+        return None if found is None else found[0] - found[1]
+
+    return effect
 
 
 def log_ratio_at_equal_accuracy(key: str, arm: str, base: str = "grpo") -> Effect:
@@ -185,5 +195,24 @@ def log_ratio_at_equal_accuracy(key: str, arm: str, base: str = "grpo") -> Effec
 
 
 def last(arm: str, key: str) -> Effect:
-    """A number at the end of an arm's run."""
     return lambda runs: points(runs[arm], key)[-1]
+
+
+def end(run: Run, key: str = "accuracy") -> float:
+    kept = [point[key] for point in run["points"][-LAST:]]
+    return float(sum(kept) / len(kept))
+
+
+def gap(arm: str, other: str, key: str = "accuracy") -> Effect:
+    """How much further one arm ends than another."""
+    return lambda runs: end(runs[arm], key) - end(runs[other], key)
+
+
+def gain(arm: str, key: str = "accuracy") -> Effect:
+    """How much further a run ends than it began."""
+    return lambda runs: end(runs[arm], key) - runs[arm]["points"][0][key]
+
+
+def stopped_early(runs: Mapping[int, Run], points: int = 2) -> dict[int, Run]:
+    """The same runs as if they had ended at a measured point: known to have learned less."""
+    return {seed: {**run, "points": run["points"][:points]} for seed, run in runs.items()}

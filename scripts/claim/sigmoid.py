@@ -90,7 +90,6 @@ def without_time(results: Results) -> Results:
 
 
 def draw(axis: Any, results: Results) -> None:
-    """The first seed's run, what is fitted to its first third, and where it ended."""
     run = results["grpo-long"][min(results["grpo-long"])]
     rewards = np.array(run["curve"]["reward"])
     steps, seen = np.arange(1.0, len(rewards) + 1), len(rewards) // SHARE

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from claim.arms_more import gap, stopped_early
 from claim.figures import curves
-from claim.rules import Claim, Control, Results, Rule
+from claim.rules import Claim, Control, Results, Rule, gap, stopped_early
 
 MARGIN = 0.05  # of the accuracy: what the paper's own loss of 2.4% rounds up to, twice
 
@@ -17,7 +16,6 @@ def swap(results: Results) -> Results:
 
 
 def draw(axis: Any, results: Results) -> None:
-    """Accuracy over steps."""
     shown = {"grpo-g2": "groups of 2", "grpo": "groups of 8", "grpo-g16": "groups of 16"}
     curves(axis, results, shown)
     axis.set(xlabel="step (32 answers each)", ylabel="accuracy")

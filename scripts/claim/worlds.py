@@ -72,7 +72,6 @@ def styled(record: PromptRecord, rng: random.Random, *, steps: bool) -> str:
 
 
 def start_name(share: int, seed: int) -> str:
-    """The job that makes a start."""
     return f"start-{share}-{seed}"
 
 
@@ -88,7 +87,6 @@ def make_start(folder: Path, share: int, seed: int) -> dict[str, Any]:
 
 
 def open_start(root: Path, share: int, seed: int) -> tuple[GPT, Tokenizer]:
-    """A fresh copy of the start of a seed."""
     return load_gpt(root / start_name(share, seed), torch.device("cpu"))
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from studies.pages import rendered, replace_between
+from studies.pages import between_marks, rendered
 
+from harness.files import write_text
 from overopt.cells import (
     BUDGET_DISTANCES,
     COMMAND,
@@ -19,8 +20,6 @@ from overopt.repeats import repeats_text
 from overopt.settings import TUNING
 
 TEMPLATE = Path(__file__).with_name("study_budget.md.jinja")
-MARK = "<!-- one budget: written by scripts/overoptimisation.py --draw budget -->"
-END_MARK = "<!-- end of one budget -->"
 VIEWS = {"tokens": "equal sampled tokens", "seconds": "equal CPU time"}
 VIEWS |= {distance_view(distance): f"KL {distance:g}" for distance in BUDGET_DISTANCES}
 GOLD = {"reviews": "gold", "sums": "exact match"}
@@ -29,7 +28,9 @@ GOLD = {"reviews": "gold", "sums": "exact match"}
 def into_study(numbers: Numbers, path: Path) -> None:
     """Put the budget's part between its two marks in docs/study.md."""
     if path.exists():
-        replace_between(path, MARK, END_MARK, budget_text(numbers))
+        page = path.read_text(encoding="utf-8")
+        lines = ["", *budget_text(numbers).rstrip().splitlines(), ""]
+        write_text(path, between_marks(page, "one budget", lines))
 
 
 def budget_text(numbers: Numbers) -> str:
@@ -102,7 +103,6 @@ def untested(rows: Sequence[Numbers]) -> Numbers | None:
 
 
 def by_engine(measured: Sequence[Numbers]) -> dict[str, dict[str, Numbers]]:
-    """An engine's rows by their view."""
     rows: dict[str, dict[str, Numbers]] = {}
     for row in measured:
         rows.setdefault(row["engine"], {})[row["view"]] = row

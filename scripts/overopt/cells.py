@@ -22,7 +22,6 @@ def value_of(row: Numbers) -> str:
 
 
 def difference(row: Numbers) -> tuple[str, str]:
-    """The two last cells of a table's row."""
     if "difference" not in row:
         return "-", "-"
     d = row["difference"]
@@ -43,7 +42,6 @@ def above_and_below(rows: Iterable[Numbers]) -> tuple[list[Numbers], list[Number
 
 
 def distance_view(distance: float) -> str:
-    """The name of gold at one KL, in nats, among the views."""
     return f"kl_{distance:g}"
 
 

@@ -54,7 +54,6 @@ def panels(count: int, columns: int, size: tuple[float, float]) -> tuple[Any, li
 
 
 def save(figure: Any, path: Path) -> None:
-    """A PNG of a size for a page."""
     figure.savefig(path, dpi=110)
 
 
@@ -120,7 +119,6 @@ def draw_fit(axis: Any, fit: Mapping[str, Any], cells: Sequence[Mapping[str, Any
 
 
 def add_legend(figure: Any, axes: Sequence[Any]) -> None:
-    """One legend for all panels, below them."""
     found: dict[str, Any] = {}
     for axis in axes:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
@@ -232,7 +230,6 @@ def draw_alarms(axis: Any, alarms: Sequence[Mapping[str, Any]]) -> None:
 
 
 def draw_budget(numbers: Mapping[str, Any], world: str, path: Path) -> None:
-    """A panel per engine of a world."""
     names = dict.fromkeys(row["engine"] for row in numbers["budget"][world]["runs"])
     draw_engines(numbers, [(world, name) for name in names], path)
 

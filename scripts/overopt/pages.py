@@ -58,7 +58,6 @@ def draw(parts: Sequence[str], settings: Settings, root: Path, docs: Path) -> No
 
 
 def draw_figures(part: str, numbers: Numbers, docs: Path) -> None:
-    """The figures of one part, where it has numbers."""
     if part not in numbers:
         return
     if part == "law":
@@ -73,7 +72,6 @@ def draw_figures(part: str, numbers: Numbers, docs: Path) -> None:
 
 
 def page(numbers: Numbers) -> str:
-    """The whole of docs/overoptimisation.md."""
     shown = dict(law=None, cures=None) | dict(numbers)
     shown["unfinished"] = any(row["done"] < row["jobs"] for row in numbers["progress"].values())
     if "law" in numbers:
@@ -226,7 +224,6 @@ def cure_rows(cures: Numbers) -> list[tuple[str, list[str]]]:
 
 
 def cure_cell(row: Numbers) -> str:
-    """The baseline's gold or a difference to it."""
     if not row:
         return "-"
     shown, p = difference(row)

@@ -1,4 +1,4 @@
-"""The list of everything that the study runs: names, what each needs, what each costs."""
+"""The list of everything that the study runs: names, and what each needs."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ STAGES: dict[str, Callable[..., None]] = {
     "best of n": stages.score_bank,
     "run": runs.optimise,
 }
-WORK = {"1x32": 0.15, "2x64": 0.35, "3x96": 0.65, "4x128": 1.0}  # of a pass of the largest size
 
 
 def do(job: Job, settings: Settings, root: Path) -> None:
-    """Do one job in this process."""
     work(job, root, lambda folder: STAGES[job.stage](folder, settings, root, **job.arguments))
 
 
@@ -56,7 +54,6 @@ def repeats(job: Job, new_seed: int) -> Iterator[Job]:
 
 
 def repeat_name(run: str, kind: str) -> str:
-    """The folder of a repeat: same_seed or new_seed."""
     return f"repeats/{run}/{kind}"
 
 
@@ -64,37 +61,29 @@ def repeat_name(run: str, kind: str) -> str:
 
 
 def start_jobs(settings: Settings, start: int) -> Iterator[Job]:
-    """The policy's base model and its comparisons."""
     yield base(settings, start, settings.policy)
     yield pairs(settings, start, "pairs", max(settings.labels), settings.responses_per_prompt, 1.0)
 
 
 def base(settings: Settings, start: int, size: str, world: str = "reviews") -> Job:
-    """A base model of one size."""
-    seconds = (185 if world == "reviews" else 260) * WORK[size]
-    name = base_name(start, size, world)
-    return Job(name, "base", dict(start=start, size=size, world=world), (), seconds)
+    return Job(base_name(start, size, world), "base", dict(start=start, size=size, world=world))
 
 
 def pairs(settings: Settings, start: int, kind: str, count: int, K: int, wide: float) -> Job:
-    """The comparisons of one start; a forecast of 3 ms an answer."""
     arguments = dict(start=start, count=count, K=K, wide=wide)
-    seconds = 15 + 0.003 * 2 * count / (K - 1)
     needs = (base_name(start, settings.policy),)
-    return Job(f"start-{start}/{kind}", "pairs", arguments, needs, seconds)
+    return Job(f"start-{start}/{kind}", "pairs", arguments, needs)
 
 
 def reward_model(
     settings: Settings, start: int, size: str, labels: int, *, kind: str = "pairs", member: int = 0
 ) -> Job:
-    """A reward model of one size on so many labels."""
     source = f"start-{start}/{kind}"
     suffix = ("" if kind == "pairs" else f"-{kind}") + (f"-{member}" if member else "")
     arguments = dict(start=start, size=size, labels=labels, pairs=source, member=member)
-    seconds = 15 + settings.reward_steps(labels) * 0.17 * WORK[size]
     needs = (source, base_name(start, size))
     name = f"start-{start}/rm/{size}-{labels}{suffix}"
-    return Job(name, "reward model", arguments, needs, seconds)
+    return Job(name, "reward model", arguments, needs)
 
 
 def run(
@@ -109,8 +98,7 @@ def run(
     arguments = dict(
         module=module, policy=policy, reward_models=models, flags=common | flags, seed=start
     )
-    seconds = (1.1 if "ppo" in module else 0.65 + 0.1 * len(models)) * settings.most_steps
-    return Job(name, "run", arguments, (policy, *models), seconds + 30)
+    return Job(name, "run", arguments, (policy, *models))
 
 
 # --- part 1: the law ------------------------------------------------------------------------------
@@ -121,7 +109,7 @@ def law(settings: Settings) -> Iterator[Job]:
     for start in settings.starts:
         yield from start_jobs(settings, start)
         policy = base_name(start, settings.policy)
-        yield Job(f"start-{start}/bank", "bank", dict(start=start), (policy,), 180)
+        yield Job(f"start-{start}/bank", "bank", dict(start=start), (policy,))
         for size in settings.sizes:
             yield base(settings, start, size)
             for labels in settings.labels:
@@ -133,10 +121,9 @@ def cell(settings: Settings, start: int, size: str, labels: int) -> Iterator[Job
     model = reward_model(settings, start, size, labels)
     label = f"{size}-{labels}"
     yield model
-    bank = f"start-{start}/bank"
     yield Job(
         f"start-{start}/best_of_n/{label}", "best of n", dict(start=start, model=model.name),
-        (bank, model.name), 15 + 85 * WORK[size],
+        (f"start-{start}/bank", model.name),
     )  # fmt: skip
     models = (model.name,)
     yield run(settings, f"start-{start}/law/grpo-{label}", start, models, "rl.grpo_engine")
@@ -203,8 +190,7 @@ def cured_runs(
         check_pairs=labels // 6, responses_per_prompt=settings.responses_per_prompt,
         wide_temperature=1.0, reward_batch_size=settings.reward_batch,
     )  # fmt: skip
-    arguments = {**job.arguments, "until_turned": False}
-    yield replace(job, arguments=arguments, seconds=job.seconds + 60)
+    yield replace(job, arguments={**job.arguments, "until_turned": False})
 
 
 CURES = (
@@ -254,8 +240,7 @@ def budget_run(
     if name == "sapo_tuned":
         arguments["tuned_by"] = tuned
         needs += tuple(f"{tuned}/try-{number}" for number in range(len(TUNING)))
-    seconds = steps * (1.4 if world == "reviews" else 1.6) * (1.6 if "ppo" in name else 1) + 20
-    return Job(f"start-{start}/budget/{world}/{name}-{seed}", "run", arguments, needs, seconds)
+    return Job(f"start-{start}/budget/{world}/{name}-{seed}", "run", arguments, needs)
 
 
 def tries(settings: Settings, start: int, world: str) -> Iterator[Job]:

@@ -46,18 +46,14 @@ def collect(part: str, settings: Settings, root: Path) -> dict[str, Any]:
 
 
 def progress(settings: Settings, root: Path) -> dict[str, Any]:
-    """How many jobs of each part are done, and their CPU hours, spent and still forecast."""
+    """How many jobs of each part are done, and their CPU hours."""
     jobs = plan(settings).values()
     rows = {}
     for part in PARTS:
         own = [job for job in jobs if part in job.parts]
         done = [job for job in own if is_done(root, job.name)]
         spent = [json.loads((root / job.name / DONE).read_text("utf-8"))["cpu"] for job in done]
-        left = sum(job.seconds for job in own) - sum(job.seconds for job in done)
-        rows[part] = {
-            "jobs": len(own), "done": len(done),
-            "cpu_hours": sum(spent) / 3600, "cpu_hours_left": left / 3600,
-        }  # fmt: skip
+        rows[part] = {"jobs": len(own), "done": len(done), "cpu_hours": sum(spent) / 3600}
     return rows
 
 

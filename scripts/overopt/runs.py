@@ -91,7 +91,6 @@ class Measuring:
 
     @property
     def gold(self) -> list[float]:
-        """Mean gold of every measurement so far."""
         return [float(point["gold"].mean()) for point in self.points]
 
     def save(self, folder: Path) -> None:

@@ -79,7 +79,6 @@ class Settings:
         return an_epoch * epochs
 
     def as_rows(self) -> dict[str, Any]:
-        """For the JSON."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 

@@ -180,5 +180,4 @@ def answers_to(
 
 
 def base_name(start: int, size: str, world: str = "reviews") -> str:
-    """The folder of a base model under the study's root."""
     return f"start-{start}/{'base' if world == 'reviews' else world}-{size}"

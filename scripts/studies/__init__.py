@@ -9,9 +9,9 @@ A new study lists its jobs and runs what is left of them (a job is done when its
 
     jobs = [Job(f"grpo-{seed}", "rl.grpo_engine", {"steps": 100, "seed": seed}) for seed in range(6)]
     run = lambda job: run_stage(root / job.name, job.stage, words(job.arguments), threads=1)
-    run_piece(jobs, run, Clock(root, ()), at_a_time=2)
+    run_jobs(jobs, run, at_a_time=2)
 
 Then it measures each policy once (`once` keeps the numbers beside it), puts means, intervals and
 corrected p-values into one JSON file, and writes its page from that file alone. study.py does so with
-scripts, overoptimisation.py with functions of its own and a budget of minutes.
+scripts, overoptimisation.py with functions of its own.
 """

@@ -85,7 +85,6 @@ class LevelsConfig:
 
 
 def main(config: LevelsConfig) -> None:
-    """All cases and settings, written down."""
     path = REPOSITORY / "docs" / "overoptimisation.json"
     rows = [
         levels(shape, prompt_sd, *sizes, config.studies, config.bootstraps if slow else 0)

@@ -5,28 +5,18 @@ A page of one study is a template beside its code (Jinja): its text stands there
 
 from __future__ import annotations
 
-import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import jinja2
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[object]], rule: str = "|---") -> str:
-    """A table in Markdown, with its last line's end."""
-    lines = ["".join(f"| {cell} " if cell else "| " for cell in map(str, row)) for row in rows]
-    head_line = "".join(f"| {cell} " if cell else "| " for cell in head)
-    return "".join(f"{line}|\n" for line in (head_line, rule * len(head), *lines))
-
-
 def fixed(value: float, digits: int) -> str:
-    """So many decimals."""
     return f"{value:.{digits}f}"
 
 
 def signed(value: float, digits: int) -> str:
-    """So many decimals, with a sign."""
     return f"{value:+.{digits}f}"
 
 
@@ -46,7 +36,6 @@ def average(values: Sequence[float], digits: int) -> str:
 
 
 def between(pair: Sequence[float]) -> str:
-    """(low to high)."""
     return f"({pair[0]:.3f} to {pair[1]:.3f})"
 
 
@@ -62,10 +51,10 @@ def rendered(template: Path, **values: object) -> str:
     return environment.from_string(template.read_text(encoding="utf-8")).render(values)
 
 
-def replace_between(path: Path, begin: str, end: str, text: str) -> None:
-    """Put `text` between two marks of a page, each on a line of its own."""
-    page = path.read_text(encoding="utf-8")
-    pattern = re.escape(begin) + ".*?" + re.escape(end)
-    path.write_text(
-        re.sub(pattern, lambda _: f"{begin}\n\n{text}{end}", page, flags=re.S), encoding="utf-8"
-    )
+def between_marks(text: str, mark: str, lines: Sequence[str]) -> str:
+    """A page with these lines between `<!-- MARK -->` and `<!-- end of MARK -->`, as far to the right."""
+    begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"
+    before, rest = text.split(begin)
+    indent = before[before.rfind("\n") + 1 :]
+    table = "\n".join(f"{indent}{line}" for line in lines)
+    return f"{before}{begin}\n{table}\n{indent}{end}{rest.split(end)[1]}"

@@ -34,7 +34,6 @@ class Recipe:
 
 
 def config_class(module: ModuleType) -> Any:
-    """The dataclass of a script's flags."""
     return next(
         value
         for name, value in vars(module).items()

@@ -9,7 +9,6 @@ after an interruption, and tables, figures and pages are written from these fold
 from __future__ import annotations
 
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -37,7 +36,6 @@ class Job:
     stage: str
     arguments: Mapping[str, Any]
     needs: tuple[str, ...] = ()
-    seconds: float = 1.0  # as forecast, of CPU time on one thread; any unit where all are alike
     parts: frozenset[str] = field(default_factory=frozenset)  # of the study
 
 
@@ -81,7 +79,7 @@ def work(job: Job, root: Path, stage: Callable[[Path], None]) -> None:
     begin = time.perf_counter()
     stage(folder)
     spent = {"cpu": time.process_time(), "wall": time.perf_counter() - begin}
-    write_json(folder / DONE, spent | {"forecast": job.seconds})
+    write_json(folder / DONE, spent)
 
 
 def is_done(root: Path, name: str) -> bool:
@@ -164,59 +162,24 @@ def left_to_do(jobs: Mapping[str, Job], root: Path, parts: Sequence[str], only: 
     return list(wanted.values())
 
 
-class Clock:
-    """Says how long what is left will take, from the forecasts and how wrong they have been."""
-
-    def __init__(self, root: Path, jobs: Iterable[str]) -> None:
-        done = [name for name in jobs if is_done(root, name)]
-        records = [json.loads((root / name / DONE).read_text("utf-8")) for name in done]
-        self.forecast = 1e-9 + sum(record["forecast"] for record in records)
-        self.spent = 1e-9 + sum(record["wall"] for record in records)
-
-    @property
-    def scale(self) -> float:
-        """Wall seconds per forecast second so far; 1 before anything is known."""
-        return self.spent / self.forecast if self.forecast > 1 else 1.0
-
-    def add(self, job: Job, wall: float) -> None:
-        """A job has ended."""
-        self.forecast += job.seconds
-        self.spent += wall
-
-    def left(self, jobs: Sequence[Job], at_a_time: int) -> float:
-        """Seconds by the clock."""
-        return sum(job.seconds for job in jobs) * self.scale / at_a_time
-
-
-def run_piece(
-    todo: Sequence[Job], run: Callable[[Job], float], clock: Clock, *, at_a_time: int,
-    minutes: float = math.inf,
-) -> list[Job]:  # fmt: skip
-    """`run` what fits into the minutes, so many at a time; returns what is still to be done.
-
-    A job begins when none that it needs is left. `run` starts its process and returns its seconds.
-    """
-    begin, total = time.perf_counter(), len(todo)
+def run_jobs(todo: Sequence[Job], run: Callable[[Job], float], *, at_a_time: int) -> None:
+    """`run` starts a job's process and returns its seconds. A job begins after those that it needs."""
+    begin, left = time.perf_counter(), list(todo)
     running: dict[Future[float], Job] = {}
-    left = list(todo)
     with ThreadPoolExecutor(at_a_time) as pool:
         while left or running:
-            room = minutes * 60 - (time.perf_counter() - begin)
             missing = {job.name for job in [*left, *running.values()]}
             ready = [job for job in left if not missing.intersection(job.needs)]
-            fitting = [job for job in ready if job.seconds * clock.scale <= room]
-            for job in fitting[: at_a_time - len(running)]:
+            for job in ready[: at_a_time - len(running)]:
                 left.remove(job)
                 running[pool.submit(run, job)] = job
-            if not running:
-                break
             for ended in wait_for(running, return_when=FIRST_COMPLETED).done:
                 job = running.pop(ended)
-                clock.add(job, ended.result())
-                rest = clock.left([*left, *running.values()], at_a_time) / 60
+                rest = len(left) + len(running)
+                done = len(todo) - rest
+                minutes = (time.perf_counter() - begin) / done * rest / 60
                 print(
-                    f"{total - len(left) - len(running)}/{total} {job.name}: {ended.result():.0f} s; "
-                    f"all that is left: about {rest:.0f} min",
+                    f"{done}/{len(todo)} {job.name}: {ended.result():.0f} s; "
+                    f"all that is left: about {minutes:.0f} min",
                     flush=True,
                 )
-    return left

@@ -11,9 +11,7 @@ import toys
 from toys import seeded
 
 from gpt import generate as generation
-from gpt import packed
 from gpt.generate import SamplingParams, choose_tokens, generate, truncate_logits
-from gpt.lora import adapters, add_adapters
 from gpt.model import GPT, GPTConfig, KVCache
 from harness import device
 
@@ -68,30 +66,6 @@ def test_deterministic_draws_on_a_gpu_need_no_running_sum_of_pytorch(monkeypatch
     torch.testing.assert_close(device.running_sum(values), sums)
     found = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=8)
     assert found.token_lists() == expected.token_lists()
-
-
-@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="without oneDNN")
-def test_packed_weights_draw_the_same_tokens(monkeypatch):
-    """Of wide models in float32, on a CPU, for long responses; adapters and the model stay."""
-    params, before = SamplingParams(max_new_tokens=10), MODEL.state_dict()
-    expected = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=8)
-    assert not packed.pays(MODEL, 100)
-    monkeypatch.setattr(generation, "WIDE", 8)
-    monkeypatch.setattr(packed, "LONG", 10)
-    assert packed.pays(MODEL, 10) and not packed.pays(MODEL, 9)
-    assert not packed.pays(random_gpt().double(), 10)
-    made: list[torch.nn.Module] = []
-    forward = packed.PackedLinear.forward
-    monkeypatch.setattr(
-        packed.PackedLinear, "forward", lambda self, x: made.append(self) or forward(self, x)
-    )
-    found = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=8)
-    assert len({id(part) for part in made}) == 4 * 2 + 1
-    assert found.token_lists() == expected.token_lists()
-    torch.testing.assert_close(found.log_probs, expected.log_probs, rtol=0, atol=1e-5)
-    assert before.keys() == MODEL.state_dict().keys() and MODEL.head is None
-    adapted = add_adapters(random_gpt(), 2)
-    assert len(adapters(packed.packed(adapted))) == 8
 
 
 def test_half_precision_logits_are_drawn_in_float32():

@@ -58,27 +58,27 @@ def at_responses(per_column: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("chunk_elements", [2 * V, 10**9])
-def test_policy_heads_are_float32_under_autocast(chunk_elements):
+def test_policy_heads_are_float32_under_autocast(chunk_elements, monkeypatch):
     """Every way to a log-prob, an entropy or a KL, against the head in float64; was off by 0.1."""
     log_p, log_other = at_responses(log_probs_of(MODEL)), at_responses(log_probs_of(OTHER))
     chosen = log_p.gather(2, BATCH.response_tokens[..., None])[..., 0] * MASK
     entropy = -(log_p.exp() * log_p).sum(-1) * MASK
     kl = (log_p.exp() * (log_p - log_other)).sum(-1) * MASK
     forward = (log_other.exp() * (log_other - log_p)).sum(-1) * MASK
-    options = dict(chunk_elements=chunk_elements)
+    monkeypatch.setattr("gpt.log_probs.CHUNK_ELEMENTS", chunk_elements)
     with autocast():
         found = {
-            "log_probs": (token_log_probs(MODEL, BATCH, **options), chosen),
-            "scores": (token_scores(MODEL, BATCH, **options).log_probs, chosen),
-            "entropy": (token_scores(MODEL, BATCH, **options).entropy, entropy),
+            "log_probs": (token_log_probs(MODEL, BATCH), chosen),
+            "scores": (token_scores(MODEL, BATCH).log_probs, chosen),
+            "entropy": (token_scores(MODEL, BATCH).entropy, entropy),
             "bonus": (
-                token_scores(MODEL, BATCH, entropy_gradient=True, **options).entropy,
+                token_scores(MODEL, BATCH, entropy_gradient=True).entropy,
                 entropy,
             ),
-            "kl": (full_kl(MODEL, OTHER, BATCH, **options), kl),
-            "both": (scores_and_kl(MODEL, OTHER, BATCH, **options)[1], kl),
-            "beside": (scores_and_kl(MODEL, OTHER, BATCH, **options)[0].log_probs, chosen),
-            "forward_kl": (forward_kl(MODEL, OTHER, BATCH, **options), forward),
+            "kl": (full_kl(MODEL, OTHER, BATCH), kl),
+            "both": (scores_and_kl(MODEL, OTHER, BATCH)[1], kl),
+            "beside": (scores_and_kl(MODEL, OTHER, BATCH)[0].log_probs, chosen),
+            "forward_kl": (forward_kl(MODEL, OTHER, BATCH), forward),
         }
     for name, (value, expected) in found.items():
         assert value.dtype == torch.float32, name

@@ -77,7 +77,7 @@ def test_full_kl_against_the_explicit_sum(temperature):
 
 def test_full_kl_gives_the_other_model_no_gradient():
     model, other = random_gpt(0), random_gpt(1)
-    full_kl(model, other, BATCH, chunk_elements=2 * V).sum().backward()
+    full_kl(model, other, BATCH).sum().backward()
     assert all(parameter.grad is None for parameter in other.parameters())
     assert float(model.wte.weight.grad.abs().max()) > 1e-3
 
@@ -131,36 +131,37 @@ def test_padding_is_zero_and_never_read():
 @pytest.mark.parametrize(
     "score",
     [
-        lambda model, **chunk: token_log_probs(model, BATCH, 0.7, **chunk),
-        lambda model, **chunk: token_scores(model, BATCH, 0.7, **chunk).log_probs,
-        lambda model, **chunk: (
-            token_scores(model, BATCH, 0.7, entropy_gradient=True, **chunk).entropy
-        ),
-        lambda model, **chunk: full_kl(model, OTHER, BATCH, 0.7, **chunk),
+        lambda model: token_log_probs(model, BATCH, 0.7),
+        lambda model: token_scores(model, BATCH, 0.7).log_probs,
+        lambda model: token_scores(model, BATCH, 0.7, entropy_gradient=True).entropy,
+        lambda model: full_kl(model, OTHER, BATCH, 0.7),
     ],
     ids=["log_probs", "log_probs beside entropy", "entropy", "kl"],
 )
-def test_chunks_change_neither_value_nor_gradient(score, chunk_elements):
+def test_chunks_change_neither_value_nor_gradient(score, chunk_elements, monkeypatch):
     whole, chunked = random_gpt(), random_gpt()
     weights = torch.arange(len(PROMPTS) * T).reshape(-1, T) + 1.0  # no two positions alike
-    values = score(whole), score(chunked, chunk_elements=chunk_elements)
+    values = []
+    for model, elements in ((whole, 10**9), (chunked, chunk_elements)):
+        monkeypatch.setattr("gpt.log_probs.CHUNK_ELEMENTS", elements)
+        values.append(score(model))
+        (values[-1] * weights).sum().backward()
     close(values[1], values[0])
-    for value in values:
-        (value * weights).sum().backward()
     for one, other in zip(whole.parameters(), chunked.parameters(), strict=True):
         close(other.grad, one.grad)
     assert float(whole.wte.weight.grad.abs().max()) > 1e-3
     with torch.no_grad():
-        close(score(chunked, chunk_elements=chunk_elements), values[0].detach())
+        close(score(chunked), values[0].detach())
 
 
-def test_chunks_under_bfloat16_autocast_have_the_gradient_of_the_whole():
+def test_chunks_under_bfloat16_autocast_have_the_gradient_of_the_whole(monkeypatch):
     """One chunk is left to autograd; several have their gradient written out."""
     gradients = []
     for chunk_elements in (10**9, 3 * V):
+        monkeypatch.setattr("gpt.log_probs.CHUNK_ELEMENTS", chunk_elements)
         model = random_gpt().float()
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            scores = token_scores(model, BATCH, 0.7, chunk_elements=chunk_elements)
+            scores = token_scores(model, BATCH, 0.7)
         scores.log_probs.sum().backward()
         gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
     whole, chunked = gradients
@@ -200,40 +201,38 @@ class LogitMeter(TorchDispatchMode):
 WIDE, ROWS_PER_CHUNK, POSITIONS = 331, 5, 100
 
 
-def metered(score, *, chunk_elements: int, backward: bool = True) -> LogitMeter:
+def metered(score, backward: bool) -> LogitMeter:
     config = GPTConfig(WIDE, context=12, n_layer=1, n_head=1, n_embd=4)
     model, other = (GPT(config).initialize(torch.Generator().manual_seed(s)) for s in (0, 1))
     batch = collate_responses([[1, 2]] * 10, [[3] * 10] * 10, EOS)
     with LogitMeter(WIDE) as meter, torch.set_grad_enabled(backward):
-        value = score(model, other, batch, chunk_elements)
+        value = score(model, other, batch)
         if backward:
             value.sum().backward()
     return meter
 
 
 SCORES = {
-    "log_probs": lambda m, o, b, c: token_log_probs(m, b, chunk_elements=c),
-    "scores": lambda m, o, b, c: sum(token_scores(m, b, chunk_elements=c)),
-    "entropy bonus": lambda m, o, b, c: sum(
-        token_scores(m, b, entropy_gradient=True, chunk_elements=c)
-    ),
-    "kl": lambda m, o, b, c: full_kl(m, o, b, chunk_elements=c),
+    "log_probs": lambda m, o, b: token_log_probs(m, b),
+    "scores": lambda m, o, b: sum(token_scores(m, b)),
+    "entropy bonus": lambda m, o, b: sum(token_scores(m, b, entropy_gradient=True)),
+    "kl": lambda m, o, b: full_kl(m, o, b),
 }
 
 
 @pytest.mark.parametrize("name", SCORES)
 @pytest.mark.parametrize("backward", [True, False])
-def test_never_more_than_one_chunk_of_logits(name, backward):
+def test_never_more_than_one_chunk_of_logits(name, backward, monkeypatch):
     """The largest tensor is one chunk, and what is alive at once is a few copies of one chunk.
 
     100 positions are 20 chunks; keeping each chunk's logits for the backward pass would be 20.
     """
     chunk = ROWS_PER_CHUNK * WIDE
-    meter = metered(SCORES[name], chunk_elements=chunk, backward=backward)
+    assert metered(SCORES[name], backward).largest == POSITIONS * WIDE  # the meter can see it
+    monkeypatch.setattr("gpt.log_probs.CHUNK_ELEMENTS", chunk)
+    meter = metered(SCORES[name], backward)
     assert meter.largest == chunk
     assert meter.peak <= 10 * chunk
-    whole = metered(SCORES[name], chunk_elements=10**9, backward=backward)  # the meter can see it
-    assert whole.largest == POSITIONS * WIDE
 
 
 # Entropy

@@ -120,8 +120,6 @@ def test_freed_memory_leaves_gaps() -> None:
     assert here["update"].logits == there["update"].logits + piece
     assert here["update"].activations == round(2.2 * there["update"].activations)
     assert here["sampling"].logits == there["sampling"].logits
-    packed = 4 * (projections(XL) + XL.vocab_size * XL.n_embd)
-    assert here["sampling"].weights == there["sampling"].weights + packed
     own = grpo_like(device="cpu", gaps=0.0).parts["update"]
     assert own.logits == there["update"].logits
     assert own.activations == there["update"].activations

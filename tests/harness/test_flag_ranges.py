@@ -15,7 +15,6 @@ from gpt.finetuning import FinetuningConfig
 from gpt.pretraining import PretrainingConfig
 from reward_model.reward_model_training import RewardModelConfig
 from rl.dpo_engine import DPOConfig
-from rl.grpo_variants_engine import GRPOVariantsConfig
 from rl.kd_ppo_engine import KDPPOConfig
 from rl.training.config import EngineConfig
 from scripts.demo import DemoConfig
@@ -52,11 +51,6 @@ NAN = float("nan")
             "adapter goes on from a LoRA adapter: give lora_rank",
         ),
         (DPOConfig, dict(adapter=Path("a"), lora_rank=4, lora_alpha=8.0), "brings its own alpha"),
-        (
-            GRPOVariantsConfig,
-            dict(lora_rank=4, reference_mixing=0.5),
-            "takes 0.5 of the policy mixes",
-        ),
         (KDPPOConfig, dict(lora_rank=4, reference_update="mix", kl_coef=0.1), "takes 0.6 of the"),
         (DemoConfig, dict(seeds=0), "got 0 and 512"),
         (DemoConfig, dict(test_prompts=1), "got 1 and 1"),
@@ -72,5 +66,4 @@ def test_the_edges_are_allowed():
     config = EngineConfig(steps=1, lr=0.0, warmup=0, eval_prompts=0, test_prompts=0, max_norm=1e-9)
     assert config.stop_kl == 8.0 and EngineConfig(stop_kl=None).stop_kl is None
     assert EngineConfig(stop_kl=math.inf, max_norm=math.inf).max_norm == math.inf
-    assert GRPOVariantsConfig(lora_rank=4, reference_mixing=1.0).lora_alpha is None
     assert FinetuningConfig().steps is None and PretrainingConfig(dropout=0.0).dropout == 0

@@ -64,7 +64,7 @@ def test_the_first_gradient_is_that_of_reinforce_with_an_advantage_per_token(
 ):
     halves = [[4, 5, 6, 7, 12, 13, 14, 15], [0, 1, 2, 3, 8, 9, 10, 11]]
     given = list(map(torch.tensor, halves))
-    monkeypatch.setattr(grpo_process_engine, "minibatches", lambda *args: given)
+    monkeypatch.setattr(grpo_process_engine, "epoch_minibatches", lambda *args: given)
     start, reward = small_gpt(), Noted(SHARE_OF_A)
     run(copy.deepcopy(start), reward, steps=1, kl_coef=kl_coef, micro_batch_size=3)
     (rollout,) = reward.rollouts

@@ -25,7 +25,6 @@ from engines import (
 )
 
 from gpt.log_probs import TokenScores
-from gpt.model import GPT
 from harness.metric_log import MetricLog
 from rl import grpo_engine, grpo_variants_engine
 from rl.batches.rollout import join_rollouts, prompt_batch, sample_rollout, select_rows
@@ -503,31 +502,6 @@ def test_the_cursor_takes_the_prompts_of_prompt_batch():
     other = PromptCursor(PROMPTS, seed=5)
     other.load_state_dict(cursor.state_dict())
     assert other.take(4) == cursor.take(4) and other.position == 25
-
-
-# The reference and stop_kl
-
-
-def test_the_reference_moves_by_its_share_and_only_in_its_turn():
-    """Every second batch by a quarter of the way; without the choice it stays the start."""
-    policy, seen = small_gpt(), []
-    start = weights(policy)
-
-    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
-        assert not any(parameter.requires_grad for parameter in reference.parameters())
-        seen.append((weights(policy), weights(reference)))
-        return {}
-
-    changes = dict(steps=4, eval_every=1, validate=validate)
-    run(policy, reference_mixing=0.25, reference_mixing_every=2, **changes)
-    (_, first), (second, mixed), (_, third), (fourth, last) = seen
-    assert torch.equal(first, start) and torch.equal(mixed, third)
-    torch.testing.assert_close(mixed, 0.25 * second + 0.75 * start, rtol=1e-6, atol=1e-7)
-    torch.testing.assert_close(last, 0.25 * fourth + 0.75 * mixed, rtol=1e-6, atol=1e-7)
-    assert not torch.equal(mixed, start)
-    seen.clear()
-    run(small_gpt(), **changes)
-    assert all(torch.equal(reference, start) for _, reference in seen)
 
 
 # The document

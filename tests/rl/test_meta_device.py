@@ -46,16 +46,17 @@ def is_there(*tensors: Tensor, shape: tuple[int, ...] = (N, T)) -> None:
 
 
 @pytest.mark.parametrize("chunk_elements", [3 * V, 10**9])
-def test_scores_and_divergences(chunk_elements):
+def test_scores_and_divergences(chunk_elements, monkeypatch):
+    monkeypatch.setattr("gpt.log_probs.CHUNK_ELEMENTS", chunk_elements)
     policy, batch = on_meta()
-    other, options = small_gpt().to(META), dict(chunk_elements=chunk_elements)
-    is_there(token_log_probs(policy, batch, 0.7, **options))
-    is_there(*token_scores(policy, batch, entropy_gradient=True, **options))
-    is_there(full_kl(policy, other, batch, **options))
-    scores, kl = token_scores_and_kl(policy, other, batch, **options)
-    is_there(*scores, kl, forward_kl(policy, other, batch, **options))
+    other = small_gpt().to(META)
+    is_there(token_log_probs(policy, batch, 0.7))
+    is_there(*token_scores(policy, batch, entropy_gradient=True))
+    is_there(full_kl(policy, other, batch))
+    scores, kl = token_scores_and_kl(policy, other, batch)
+    is_there(*scores, kl, forward_kl(policy, other, batch))
     ids = torch.zeros(len(batch.valid), 3, dtype=torch.long, device=META)
-    is_there(sampled_cross_entropy(policy, batch, ids, ids.float(), **options))
+    is_there(sampled_cross_entropy(policy, batch, ids, ids.float()))
     language_model_loss(policy, batch, denominator=9).backward()
     assert all(p.grad is not None and p.grad.device == META for p in policy.parameters())
 

@@ -77,7 +77,7 @@ def trained() -> tuple[GPT, Updates, list[Rollout]]:
     with pytest.MonkeyPatch.context() as patch:
         updates = Updates(patch, policy)
         patch.setattr(grpo_engine, "checked_rewards", checked_rewards)
-        patch.setattr(grpo_engine, "minibatches", lambda *args: halves)
+        patch.setattr(grpo_engine, "epoch_minibatches", lambda *args: halves * 2)
         train(config, policy, LETTERS, WORTH, PROMPTS[:4], MetricLog(2))
     return start, updates, rollouts
 

@@ -113,7 +113,7 @@ def test_the_first_gradient_is_that_of_reinforce(monkeypatch, variant, norm_over
     The minibatches are given, and the statistics are those of the whole batch.
     """
     halves = [torch.tensor(half) for half in HALVES]
-    monkeypatch.setattr(reinforce_pp_engine, "minibatches", lambda *args: halves)
+    monkeypatch.setattr(reinforce_pp_engine, "epoch_minibatches", lambda *args: halves)
     policy, reward = small_gpt().double(), Noted(DIVERSE)
     updates = Updates(monkeypatch, policy)
     options = VARIANTS[variant] | dict(norm_over=norm_over, micro_batch_size=3, kl_coef=0.5)

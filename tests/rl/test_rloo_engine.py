@@ -48,7 +48,7 @@ def reinforce_factors(rows: list[int], values: list[float], divisor: float) -> l
 
 def given_halves(monkeypatch) -> None:
     halves = [torch.tensor(half) for half in HALVES]
-    monkeypatch.setattr(rloo_engine, "minibatches", lambda *args: halves)
+    monkeypatch.setattr(rloo_engine, "epoch_minibatches", lambda *args: halves)
 
 
 @each_form

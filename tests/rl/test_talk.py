@@ -20,7 +20,7 @@ from reward_model.scalar_head import RewardModel, load_reward_model, save_reward
 from rl import talk
 from rl.batches.rollout import Rollout
 from rl.commands import conversation
-from rl.commands.conversation import Answer, FilePrompts, Scorer, open_typed
+from rl.commands.conversation import Answer, FilePrompts, open_typed
 from rl.commands.talking import Talk, TalkConfig, in_terminal, open_talk, printable, with_start
 
 TOKENIZER = load_tokenizer("glassbox")
@@ -246,7 +246,6 @@ def test_a_reward_model_scores(runs: Path) -> None:
     assert worse["gold"] < 0.5 and worse["reward"] != scored["reward"]
     with pytest.raises(UserError, match="do not fit the model's 64 positions"):
         opened.as_object(f"{KETTLE}\t{answer * 9}")
-    assert isinstance(opened.scorer, Scorer)
 
 
 # --- a terminal -----------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from conformance.batches import ragged_mask as ragged_mask
 from conformance.batches import random_log_probs as random_log_probs
 from conformance.batches import some as some
 from conformance.comparing import close, pattern, rounded, shape_sentence, shown_arguments
-from conformance.ways import Way, mistakes_of
+from conformance.ways import Way, mistakes_of, ways
 
 Arguments = Mapping[str, Any]  # of one call, by name
 
@@ -159,9 +159,9 @@ def joined(abouts: Sequence[str]) -> str:
     return "; ".join(worked + ([f"{count} of {RANDOM_BATCHES} random batches"] if count else []))
 
 
-def shared(mistakes: Sequence[Way], names: str) -> list[Way]:
+def shared(kind: str, names: str) -> list[Way]:
     """Mistakes of the conformance kit by name: a reader and a library get the same sentence."""
-    by_name = {way.name: way for way in mistakes}
+    by_name = {way.name: way for way in ways(kind, mistakes=True)}
     return [by_name[name] for name in names.split()]
 
 

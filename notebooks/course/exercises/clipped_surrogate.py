@@ -2,7 +2,7 @@
 
 import torch
 
-from conformance.policy import POLICY_LOSS
+from conformance.kinds import KINDS
 from course.exercises import Exercise, shared, some
 from rl.equations import losses as library
 
@@ -20,13 +20,13 @@ EXERCISE = Exercise(
     ),
     solution=clipped_surrogate,
     library=library.clipped_surrogate,
-    cases=POLICY_LOSS.cases[2:5],
+    cases=KINDS["policy_loss"].cases[2:5],
     random=some(
         "log_probs old_log_probs advantages=advantages_of_rows", clip_low=0.2, clip_high=0.28
     ),
     gradient="log_probs",
     mistakes=shared(
-        POLICY_LOSS.mistakes,
+        "policy_loss",
         "gain_not_loss clipped_alone maximum_of_gains minimum_of_ratios not_clipped upside_down "
         "log_ratio_for_ratio one_clip_for_both without_gradient",
     ),

@@ -2,11 +2,9 @@
 
 import torch.nn.functional as F
 
-from conformance.values_and_pairs import PREFERENCE_LOSS
+from conformance.kinds import KINDS
 from course.exercises import Exercise, shared
 from rl.equations import preference_losses as library
-
-MISTAKES = PREFERENCE_LOSS.mistakes
 
 
 def dpo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
@@ -21,11 +19,11 @@ EXERCISE = Exercise(
     ),
     solution=dpo_loss,
     library=library.dpo_loss,
-    cases=PREFERENCE_LOSS.cases,
-    random=PREFERENCE_LOSS.random,
+    cases=KINDS["preference_loss"].cases,
+    random=KINDS["preference_loss"].random,
     gradient="policy_chosen",
     mistakes=shared(
-        MISTAKES,
+        "preference_loss",
         "reference_forgotten sides_swapped beta_outside gain_not_loss no_logarithm sum_of_rewards",
     ),
 )

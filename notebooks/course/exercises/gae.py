@@ -2,7 +2,7 @@
 
 import torch
 
-from conformance.advantages import GAE
+from conformance.kinds import KINDS
 from course.exercises import Exercise, shared
 from rl.equations import advantages as library
 
@@ -31,11 +31,11 @@ EXERCISE = Exercise(
     ),
     solution=gae,
     library=by_library,
-    cases=GAE.cases,
-    random=GAE.random,
+    cases=KINDS["gae"].cases,
+    random=KINDS["gae"].random,
     mask="mask",
     mistakes=shared(
-        GAE.mistakes,
+        "gae",
         "monte_carlo one_step returns padding_valued padding_rewarded without_gamma_in_the_sum "
         "wrong_way_round value_not_subtracted",
     ),

@@ -1,6 +1,6 @@
 """GRPO's advantage of each response: its distance from the mean of its group, in deviations."""
 
-from conformance.advantages import ADVANTAGES
+from conformance.kinds import KINDS
 from conformance.ways import mistake
 from course.exercises import Exercise, shared
 from rl.equations import advantages as library
@@ -37,10 +37,10 @@ EXERCISE = Exercise(
     ),
     solution=group_advantages,
     library=library.group_advantages,
-    cases=[ADVANTAGES.cases[i] for i in (1, 2, 0)],
-    random=ADVANTAGES.random,
+    cases=[KINDS["advantages"].cases[i] for i in (1, 2, 0)],
+    random=KINDS["advantages"].random,
     mistakes=shared(
-        ADVANTAGES.mistakes,
+        "advantages",
         "over_all_prompts deviation_and_leave_one_out by_the_variance wrong_way_round interleaved no_eps",
     ),
 )

@@ -1,6 +1,6 @@
 """IPO's loss of a pair: the gap is regressed on a finite target."""
 
-from conformance.values_and_pairs import PREFERENCE_LOSS
+from conformance.kinds import KINDS
 from conformance.ways import mistake
 from course.exercises import Case, Exercise, shared
 from course.exercises.dpo_loss import dpo_loss
@@ -41,16 +41,16 @@ EXERCISE = Exercise(
     cases=(
         Case(
             "the gap is 1.5 nats, beta 0.1: the target is 5",
-            PREFERENCE_LOSS.cases[0].arguments,
+            KINDS["preference_loss"].cases[0].arguments,
             [12.25],
         ),
         Case(
             "policy and reference agree, beta 0.5: the target is 1",
-            PREFERENCE_LOSS.cases[1].arguments,
+            KINDS["preference_loss"].cases[1].arguments,
             [1.0],
         ),
     ),
-    random=PREFERENCE_LOSS.random,
+    random=KINDS["preference_loss"].random,
     gradient="policy_chosen",
-    mistakes=shared(PREFERENCE_LOSS.mistakes, "target_one_over_beta target_half_beta"),
+    mistakes=shared("preference_loss", "target_one_over_beta target_half_beta"),
 )

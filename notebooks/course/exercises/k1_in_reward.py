@@ -2,7 +2,7 @@
 
 import torch
 
-from conformance.tokens import TOKEN_REWARDS
+from conformance.kinds import KINDS
 from conformance.ways import mistake
 from course.exercises import Exercise, shared, some
 from rl.equations import token_rewards as library
@@ -42,11 +42,11 @@ EXERCISE = Exercise(
     ),
     solution=k1_in_reward,
     library=by_the_library,
-    cases=TOKEN_REWARDS.cases,
+    cases=KINDS["token_rewards"].cases,
     random=some("scores log_probs ref_log_probs mask kl_coef"),
     mask="mask",
     mistakes=shared(
-        TOKEN_REWARDS.mistakes,
+        "token_rewards",
         "paid_for_drifting score_at_every_token penalty_at_the_end divided_by_the_length "
         "coefficient_forgotten",
     ),

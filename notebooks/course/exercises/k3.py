@@ -1,6 +1,6 @@
 """k3, the KL estimate of one sampled token that is never negative."""
 
-from conformance.kl import KL
+from conformance.kinds import KINDS
 from conformance.ways import mistake
 from course.exercises import Exercise, shared, some
 from rl.equations import kl as library
@@ -30,8 +30,8 @@ EXERCISE = Exercise(
     ),
     solution=k3,
     library=library.k3,
-    cases=KL.cases[1:],
+    cases=KINDS["kl"].cases[1:],
     random=some("log_probs ref_log_probs"),
     gradient="log_probs",
-    mistakes=shared(KL.mistakes, "upside_down one_too_many plus_delta wrong_sign without_gradient"),
+    mistakes=shared("kl", "upside_down one_too_many plus_delta wrong_sign without_gradient"),
 )

@@ -2,7 +2,6 @@
 
 import torch
 
-from conformance.tokens import TOKEN_REWARDS
 from conformance.ways import mistake
 from course.exercises import Case, Exercise, shared, some
 from rl.equations import token_rewards as library
@@ -79,6 +78,6 @@ EXERCISE = Exercise(
     random=some("scores log_probs ref_log_probs response_mask=mask", kl_coef=0.3),
     mask="response_mask",
     mistakes=shared(
-        TOKEN_REWARDS.mistakes, "paid_for_drifting score_at_every_token last_token_not_charged"
+        "token_rewards", "paid_for_drifting score_at_every_token last_token_not_charged"
     ),
 )

@@ -2,7 +2,6 @@
 
 import torch
 
-from conformance.advantages import ADVANTAGES
 from conformance.ways import mistake
 from course.exercises import Arguments, Case, Exercise, shared
 from rl.equations import advantages as library
@@ -57,7 +56,5 @@ EXERCISE = Exercise(
         ),
     ),
     random=ragged,
-    mistakes=shared(
-        ADVANTAGES.mistakes, "factor_twice divided_by_all other_prompts_too no_baseline"
-    ),
+    mistakes=shared("advantages", "factor_twice divided_by_all other_prompts_too no_baseline"),
 )

@@ -1,6 +1,6 @@
 """Where a response ends: every token up to and including the first EOS."""
 
-from conformance.tokens import RESPONSE_MASK
+from conformance.kinds import KINDS
 from course.exercises import Exercise, shared
 from data.collate import first_eos_mask
 
@@ -21,10 +21,10 @@ EXERCISE = Exercise(
     ),
     solution=response_mask,
     library=by_the_library,
-    cases=[RESPONSE_MASK.cases[i] for i in (1, 2, 0)],
-    random=RESPONSE_MASK.random,
+    cases=[KINDS["response_mask"].cases[i] for i in (1, 2, 0)],
+    random=KINDS["response_mask"].random,
     mistakes=shared(
-        RESPONSE_MASK.mistakes,
+        "response_mask",
         "not_eos without_the_eos one_column_late up_to_the_last_eos all_columns last_token_of_a_cut_row",
     ),
 )

@@ -3,7 +3,7 @@
 import torch
 import torch.nn.functional as F
 
-from conformance.ways import mistake, ways
+from conformance.ways import Way, mistake, sentence
 from course.exercises import Arguments, Case, Exercise, ragged_mask
 from data.collate import ResponseBatch
 
@@ -95,14 +95,14 @@ EXERCISE = Exercise(
     ),
     random=ragged,
     mask="response_mask",
-    mistakes=ways(
-        "log_probs mistakes",
-        one_column_late=lambda z, y, prompts, mask: token_log_probs(
-            z.roll(-1, 1), y, prompts, mask
-        ),
-        logits_themselves=logits_themselves,
-        probabilities=lambda *a: torch.where(a[3], token_log_probs(*a).exp(), 0.0),
-        surprise=lambda *a: -token_log_probs(*a),
-        likeliest=likeliest,
-    ),
+    mistakes=[
+        Way(name, sentence("log_probs mistakes", name), function)
+        for name, function in {
+            "one_column_late": lambda z, *rest: token_log_probs(z.roll(-1, 1), *rest),
+            "logits_themselves": logits_themselves,
+            "probabilities": lambda *a: torch.where(a[3], token_log_probs(*a).exp(), 0.0),
+            "surprise": lambda *a: -token_log_probs(*a),
+            "likeliest": likeliest,
+        }.items()
+    ],
 )

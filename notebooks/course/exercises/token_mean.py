@@ -2,7 +2,6 @@
 
 import torch
 
-from conformance.reducers import WRONG_REDUCERS
 from conformance.ways import mistake
 from course.exercises import Case, Exercise, shared, some
 from rl.equations import losses as library
@@ -50,7 +49,7 @@ EXERCISE = Exercise(
     random=some("loss mask"),
     gradient="loss",
     mistakes=shared(
-        WRONG_REDUCERS["scalar"],
+        "scalar",
         "padding_in_the_denominator padding_in_both padding_in_the_numerator",
     ),
 )

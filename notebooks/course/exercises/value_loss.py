@@ -2,7 +2,7 @@
 
 import torch
 
-from conformance.values_and_pairs import VALUE_LOSS
+from conformance.kinds import KINDS
 from conformance.ways import mistake
 from course.exercises import Exercise, shared, some
 from rl.equations import losses as library
@@ -36,8 +36,8 @@ EXERCISE = Exercise(
     ),
     solution=value_loss,
     library=by_library,
-    cases=VALUE_LOSS.cases,
+    cases=KINDS["value_loss"].cases,
     random=some("values old_values returns clip"),
     gradient="values",
-    mistakes=shared(VALUE_LOSS.mistakes, "minimum clipped_alone as_a_ratio without_gradient"),
+    mistakes=shared("value_loss", "minimum clipped_alone as_a_ratio without_gradient"),
 )

@@ -2,7 +2,7 @@
 
 import torch
 
-from conformance.advantages import WHITEN
+from conformance.kinds import KINDS
 from conformance.ways import mistake
 from course.exercises import Exercise, shared
 from rl.equations import advantages as library
@@ -35,11 +35,11 @@ EXERCISE = Exercise(
     ),
     solution=whiten,
     library=library.whiten,
-    cases=WHITEN.cases,
-    random=WHITEN.random,
+    cases=KINDS["whiten"].cases,
+    random=KINDS["whiten"].random,
     mask="mask",
     tolerance=1e-3,
     mistakes=shared(
-        WHITEN.mistakes, "per_response padding_counted zeros_counted by_the_variance mean_kept"
+        "whiten", "per_response padding_counted zeros_counted by_the_variance mean_kept"
     ),
 )

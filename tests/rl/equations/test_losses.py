@@ -11,7 +11,6 @@ from rl.equations.losses import (
     high_entropy_mask,
     likelihood_ratio,
     mean_ratio,
-    mixed_sampling_weights,
     off_policy_sequence_mask,
     sequence_mean,
     sequence_ratio,
@@ -38,15 +37,6 @@ def test_ratios_of_responses_are_the_product_and_its_root():
     new, mask = torch.tensor([[0.5, 0.25, torch.nan]]), torch.tensor([[True, True, False]])
     for ratio, power in ((sequence_ratio, 0.75), (mean_ratio, 0.375)):
         assert ratio(new, torch.zeros(1, 3), mask).tolist() == [[pytest.approx(math.exp(power))]]
-
-
-def test_mixed_sampling_weights_are_bounded_by_the_students_share():
-    mask = torch.ones(1, 2, dtype=torch.bool)
-    student = torch.tensor([[-1.0, -2.0]])
-    impossible = torch.full((1, 2), -torch.inf)  # the teacher never says it: only q is left
-    bound = mixed_sampling_weights(student, impossible, mask, 0.2)
-    torch.testing.assert_close(bound, torch.full((1, 2), 1.25))
-    assert mixed_sampling_weights(student, student - 3, mask, 0.0).tolist() == [[1, 1]]
 
 
 def test_an_empty_batch_costs_zero():

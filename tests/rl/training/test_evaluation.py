@@ -198,25 +198,3 @@ def test_a_comparison_reads_as_a_table_and_as_json(tmp_path):
     lines = comparison.text(samples=1).splitlines()
     assert lines[3].split() == ["before", "2.000", "1.000", "3.000", "0.667", "0.400", "0.408"]
     assert lines[-3:] == ["prompt: prompt 0", "  before: response 0", "  after:  response 0"]
-
-
-# Tables and curves
-
-
-def test_a_reward_that_rises_while_the_gold_falls_is_named():
-    """By more than chance, prompt by prompt: 1.96 standard errors of the difference."""
-    low, high = result([0.0, 0.1, 0.2], [0.5, 0.7, 0.9]), [1.0, 1.1, 1.2]
-    fallen = result(high, [0.3, 0.5, 0.8])  # -0.2, -0.2, -0.1: 0.167 +- 0.065
-    comparison = Comparison(low, fallen, "judge", "GRPO")
-    assert comparison.over_optimised == (
-        "over-optimisation: the reward rose by 1.000 while the judge fell by 0.167 (+- 0.065, 95%)"
-    )
-    assert comparison.over_optimised in comparison.text(samples=0)
-    for reward, gold in (
-        (high, [0.6, 0.7, 0.5]),  # 0.1, 0, -0.4: within chance
-        (high, [0.6, 0.8, 1.0]),  # the gold rises too
-        ([0.0, 0.0, 0.0], [0.3, 0.5, 0.8]),  # the reward falls too
-        (high, None),
-    ):
-        after = result(reward, gold)
-        assert Comparison(low, after, "judge", "GRPO").over_optimised == ""

@@ -1,7 +1,7 @@
 """The doctor's rules: silent on recorded healthy runs, found on recorded bugs, and one by one.
 
-The recordings are runs of this repository (scripts/bug_zoo.py makes and thins them): real ones on
-the reviews, and small ones on letters with and without a planted bug.
+The recordings are runs of this repository: real ones on the reviews, thinned, and small ones on
+letters with and without a planted bug, which scripts/bug_zoo.py makes.
 """
 
 from __future__ import annotations
