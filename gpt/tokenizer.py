@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,7 +114,7 @@ def load_tokenizer(name: str) -> Tokenizer:
             raise ValueError(f"there is no tokenizer at {name}: check the path, or train it first")
         return build_tokenizer(Path(name).name, read_ranks(Path(name)))
     if name == "glassbox":
-        return build_tokenizer(name, read_ranks(RANKS_FILE))
+        return _load_glassbox()
     if name == "gpt2":
         return _load_gpt2()
     choices = ", ".join(TOKENIZER_NAMES)
@@ -143,6 +143,11 @@ def build_tokenizer(
         explicit_n_vocab=len(ranks) + len(specials),
     )
     return Tokenizer(name, encoding, eos_id=specials[end], pad_id=specials[pad])
+
+
+@cache
+def _load_glassbox() -> Tokenizer:
+    return build_tokenizer("glassbox", read_ranks(RANKS_FILE))
 
 
 def _load_gpt2() -> Tokenizer:
