@@ -230,6 +230,11 @@ def spread(interval: Mapping[str, float]) -> str:
     return f"{interval['mean']:.3f} ± {(interval['high'] - interval['low']) / 2:.3f}"
 
 
+def p_value(p: float) -> str:
+    """With two digits; never 0, which no test can show."""
+    return f"p {p:.2f}" if p >= 0.005 else "p < 0.005"
+
+
 def tables(table: Sequence[Mapping[str, Any]]) -> list[str]:
     head = (
         "lag", "precision", "correction", "seeds", "gold", "against none", "KL(mu, pi)", "sample", "cut",
@@ -241,7 +246,7 @@ def tables(table: Sequence[Mapping[str, Any]]) -> list[str]:
             if row["world"] != world:
                 continue
             test, logged = row.get("against_none"), row["logged"]
-            gap = "" if test is None else f"{test['mean']:+.3f} (p {test['holm']:.2f})"
+            gap = "" if test is None else f"{test['mean']:+.3f} ({p_value(test['holm'])})"
             rows.append([
                 str(row["lag"]), row["precision"], row["correction"], str(len(row["seeds"])),
                 spread(row["gold"]), gap, f"{logged['sampler_kl']:.2g}",

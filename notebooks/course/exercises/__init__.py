@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from conformance.batches import Case as Case
+from conformance.batches import each
 from conformance.batches import ragged_mask as ragged_mask
 from conformance.batches import random_log_probs as random_log_probs
 from conformance.batches import some as some
@@ -193,12 +194,12 @@ def library_answer(exercise: Exercise, arguments: Arguments) -> list[Tensor]:
 def answer_of(exercise: Exercise, function: Callable[..., Any], trial: Trial) -> Any:
     """[result] or [result, gradient] of the reader's function; None if unfilled; str: a problem."""
     fresh = fresh_arguments(exercise, trial.arguments)
-    before = {name: value.detach().clone() for name, value in tensors(fresh).items()}
+    before = each(lambda value: value.detach().clone(), fresh)
     result = function(*fresh.values())
     if result is None or result is ...:
         return None
-    for name, value in tensors(fresh).items():
-        if not torch.equal(value.detach(), before[name]):
+    for name, value in before.items():
+        if isinstance(value, Tensor) and not torch.equal(fresh[name].detach(), value):
             return f"your function changes its argument {name} in place: work on a copy."
     if not isinstance(result, Tensor):
         try:
@@ -212,7 +213,7 @@ def answer_of(exercise: Exercise, function: Callable[..., Any], trial: Trial) ->
 
 def fresh_arguments(exercise: Exercise, arguments: Arguments) -> dict[str, Any]:
     """Copies, so that no function can change what the next one sees."""
-    fresh = {k: v.clone() if isinstance(v, Tensor) else v for k, v in arguments.items()}
+    fresh = each(Tensor.clone, arguments)
     if exercise.gradient:
         fresh[exercise.gradient] = fresh[exercise.gradient].detach().requires_grad_()
     return fresh
@@ -225,12 +226,7 @@ def gradient_of(exercise: Exercise, result: Tensor, fresh: Arguments) -> list[Te
     leaf = fresh[exercise.gradient]
     if not result.requires_grad:
         return [torch.zeros_like(leaf)]
-    (gradient,) = torch.autograd.grad(result.sum(), leaf, allow_unused=True)
-    return [torch.zeros_like(leaf) if gradient is None else gradient]
-
-
-def tensors(arguments: Arguments) -> dict[str, Tensor]:
-    return {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
+    return list(torch.autograd.grad(result.sum(), leaf, materialize_grads=True))
 
 
 # --- what differs -------------------------------------------------------------------------------
