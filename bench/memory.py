@@ -91,13 +91,10 @@ class Case:
 CASES = {
     "quick": Case("grpo", layers=2, vocab=16384, batch=2, micro=4, response=24, steps=2),
     "pretraining": Case("pretraining", batch=8, vocab=4096, prompt=0, response=128),
-    "pretraining-vocab": Case("pretraining", batch=8, layers=6, prompt=0, response=128),
     "reward_model": Case("reward_model", batch=8, vocab=4096, response=112),
-    "reward_model-vocab": Case("reward_model", batch=8, layers=6, response=112),
     "grpo": Case("grpo", vocab=4096, response=112),
     "grpo-vocab": Case("grpo"),
     "grpo-saving": Case("grpo", lora_rank=8, checkpoint=True, response=112),
-    "ppo": Case("ppo", vocab=4096, response=112),
     "ppo-vocab": Case("ppo", layers=6),
     "gpt2-saving": Case(
         "grpo", preset="gpt2", batch=2, micro=4, lora_rank=16, checkpoint=True, steps=2

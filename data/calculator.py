@@ -92,10 +92,7 @@ def _record(first: int, sign: str, second: int) -> PromptRecord:
 
 
 def prompts(split: str, count: int | None = None, seed: int = 0) -> list[PromptRecord]:
-    """The easy problems of a split and as many of its hard ones, mixed; `count` of them or all.
-
-    `split` is "train", "validation" or "test", by crc32 of the prompt's text.
-    """
+    """The easy problems of a split and as many of its hard ones, mixed; `count` of them or all."""
     mine = [record for record in problems() if split_of(record.prompt) == split]
     easy = [record for record in mine if is_easy(record)]
     hard = shuffled([record for record in mine if not is_easy(record)], random.Random(seed))

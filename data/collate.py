@@ -6,12 +6,11 @@ rule, never from comparing ids with the padding. All masks are bool; True means 
 
 Two layouts. Prompts to sample from are left-padded, so that all rows write their next token into one
 column. Whole sequences to score are contiguous and right-padded: [prompt, response, padding] from
-column 0. Nothing attends to padding behind it, so scoring needs no attention mask and keeps the
-kernel's causal path; the columns that score a row's response start at its own prompt length.
+column 0. Nothing attends to padding behind it, so scoring needs no attention mask.
 
-A response may hold segments that the policy did not write, such as a tool's answers. They stand in the
-row, so that all later tokens attend to them, and the response mask is False there. A response begins and
-ends with a token of the policy: how far a row goes follows from its mask (`response_spans`).
+A response may hold segments that the policy did not write, such as a tool's answers: later tokens
+attend to them, and the response mask is False there. It begins and ends with a token of the policy, so
+how far a row goes follows from its mask (`response_spans`).
 """
 
 from __future__ import annotations
@@ -97,10 +96,7 @@ class ResponseBatch:
 
     @property
     def predicting_columns(self) -> Tensor:
-        """(N, T) int64: the column whose logits predict response token t, one before it.
-
-        The first response token is predicted by the last prompt token.
-        """
+        """(N, T) int64: the column whose logits predict response token t, one before it."""
         steps = torch.arange(self.response_tokens.shape[1], device=self.tokens.device)
         columns = self.prompt_lengths[:, None] - 1 + steps[None, :]
         return columns.clamp(max=self.tokens.shape[1] - 1)
@@ -109,8 +105,7 @@ class ResponseBatch:
     def sizes(self) -> Tensor:
         """(N, 3) int64 on the CPU: of each row the prompt, the policy's tokens, and the whole response.
 
-        A GPU is asked once: rows and copies of a batch know theirs from it. Whatever needs to know
-        how many there are reads it here, because every other question would wait for the device.
+        A GPU is asked once: rows and copies of a batch know theirs from it.
         """
         spans = response_spans(self.response_mask)
         return torch.stack([self.prompt_lengths, self.lengths, spans], dim=1).cpu()
@@ -128,10 +123,7 @@ class ResponseBatch:
 
     @cached_property
     def valid(self) -> Tensor:
-        """(M,) int64: where the M response tokens stand in the flattened (N, T), row by row.
-
-        The numbers of `response_mask`'s True positions, without asking the device how many there are.
-        """
+        """(M,) int64: where the M response tokens stand in the flattened (N, T)."""
         lengths = self.sizes[:, 1]
         if not torch.equal(lengths, self.sizes[:, 2]):  # segments that are not the policy's
             return self.response_mask.flatten().nonzero()[:, 0]
@@ -145,10 +137,7 @@ class ResponseBatch:
         return values.flatten().index_select(0, self.valid)
 
     def rows(self, index: Tensor) -> ResponseBatch:
-        """These rows only. T is kept; storage columns that are padding in all of them are dropped.
-
-        An index on the CPU is best: one on a GPU has to be brought back.
-        """
+        """These rows only (an index, best on the CPU), without columns of padding alone; T is kept."""
         sizes, index = self.sizes[index.cpu()], on_device(index, self.tokens.device)
         batch = replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self)})
         longest = max((sizes[:, 0] + sizes[:, 2]).tolist(), default=1)
@@ -174,8 +163,7 @@ def join_responses(
 ) -> ResponseBatch:
     """Put each row's prompt and response next to each other (right-padded with 0).
 
-    response_tokens, response_mask: (N, T); has_eos: (N,). What stands at padding is never read. The
-    tokens between those of the mask belong to the row.
+    response_tokens, response_mask: (N, T); has_eos: (N,). What stands at padding is never read.
     """
     if len(prompts) != len(response_tokens):
         raise ValueError(
@@ -200,10 +188,7 @@ def join_responses(
 def collate_responses(
     prompts: Sequence[Sequence[int]], responses: Sequence[Sequence[int]], eos_id: int
 ) -> ResponseBatch:
-    """Token lists of prompts and given responses -> ResponseBatch on the CPU.
-
-    A response counts up to and including its first EOS; append one where the text is complete.
-    """
+    """Token lists of prompts and given responses, up to their first EOS -> ResponseBatch on the CPU."""
     response_tokens, present = right_pad(responses, 0)
     up_to_eos, _ = first_eos_mask(response_tokens, eos_id)
     mask = present & up_to_eos  # an EOS that is only padding stands behind all that is present
@@ -212,10 +197,7 @@ def collate_responses(
 
 
 def collate_documents(rows: Sequence[Sequence[int]]) -> ResponseBatch:
-    """Token lists to be modelled whole: the first token is given, all others are predicted.
-
-    A window cut from a longer text may hold several EOS or none; all of it takes part.
-    """
+    """Token lists to be modelled whole: the first token is given, all others are predicted."""
     tokens, mask = right_pad([row[1:] for row in rows], 0)
     return join_responses(
         [row[:1] for row in rows], tokens, mask, torch.zeros(len(rows), dtype=torch.bool)
@@ -225,8 +207,8 @@ def collate_documents(rows: Sequence[Sequence[int]]) -> ResponseBatch:
 def epoch_shuffled_indices(step: int, batch_size: int, count: int, seed: int) -> Tensor:
     """The `batch_size` indices below `count` that 0-based `step` visits, (batch_size,) int64.
 
-    Every epoch visits each index once in an order of its own. A function of its arguments alone, so
-    a resumed run needs no iterator state.
+    Every epoch visits each index once in an order of its own, so a resumed run needs no iterator
+    state.
     """
     if count < 1:
         raise ValueError("there is nothing to draw batches from: the data set is empty")
@@ -242,10 +224,7 @@ def epoch_shuffled_indices(step: int, batch_size: int, count: int, seed: int) ->
 
 
 def shard_batch(batch: ResponseBatch, size: int | None = None) -> list[ResponseBatch]:
-    """This rank's rows of a batch, in a list of one; of none where there are fewer rows than ranks.
-
-    With a `size` in pieces of at most so many rows of similar length.
-    """
+    """This rank's rows of a batch: in one piece, or in pieces of at most `size` rows of similar length."""
     if size is not None:
         return [batch.rows(rows) for rows in shard_chunks(batch.totals, size)]
     if world() == 1:

@@ -1,8 +1,7 @@
 """The kinds of rows that public preference and instruction data come in, and how each becomes text.
 
-A `Format` is recognised by the keys of a file's first row. What it gives is final text: where it
-uses the project's template (see templates.py) the white space around an answer is removed, because
-the prompt ends with a line break; where prompts and answers are plain strings they stay verbatim.
+A `Format` is recognised by the keys of a file's first row. Where it uses the project's template (see
+templates.py) the white space around an answer is removed; plain strings stay verbatim.
 """
 
 from __future__ import annotations
@@ -47,10 +46,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Format:
-    """One kind of row: its keys, and a function for each thing that it holds.
-
-    `question` (prompt and ground truth) is for formats whose prompts are worth reading alone.
-    """
+    """One kind of row: its keys, and a function for each thing that it holds."""
 
     name: str
     keys: str
@@ -60,7 +56,6 @@ class Format:
     question: Callable[[Row], tuple[str, str | None]] | None = None
 
     def read_pair(self, row: Row) -> Pair:
-        """Both sides of a comparison."""
         if self.pair is None:
             known = "; ".join(kind.keys for kind in FORMATS if kind.pair)
             raise WrongFormat(f"{self.name} rows hold no preference pairs; these would: {known}")
@@ -76,7 +71,6 @@ class Format:
         return self.answered(row)
 
     def read_question(self, row: Row) -> tuple[str, str | None]:
-        """A prompt and its ground truth, None where the row has none."""
         if self.question is not None:
             return self.question(row)
         return self.read_answered(row).prompt, None
@@ -191,11 +185,7 @@ HH_TURN = re.compile(r"\n\n(Human|Assistant):")
 
 
 def hh_side(transcript: str) -> Answered:
-    """Split a transcript at its last assistant turn.
-
-    Two transcripts of a row may share the start of their answers, so that the common prefix of the
-    two would take answer text into the prompt; the marker does not.
-    """
+    """Split a transcript at its last assistant turn: answers may begin alike."""
     before, marker, answer = transcript.rpartition("\n\nAssistant:")
     if not marker or "\n\nHuman:" in answer:
         raise DropRow("no answer at the end")
@@ -282,12 +272,10 @@ def plain_pair(row: Row) -> Pair:
 
 
 def shared_prompt(chosen: str, rejected: str) -> str:
-    """The prompt that two strings share when a row does not say where it ends.
+    """The prompt that two strings share when a row does not say where it ends: no rule is safe here.
 
-    It is their common beginning, cut back to its last line break (the break stays with the prompt)
-    or, without one, to its last space (which opens the answers). Cutting back matters: answers that
-    begin with the same words would otherwise lose them to the prompt. No rule is safe here; a file
-    with an explicit `prompt` is.
+    Their common beginning, cut back to its last line break (which stays with the prompt) or, without
+    one, to its last space (which opens the answers), because answers may begin with the same words.
     """
     common = os.path.commonprefix([chosen, rejected])
     line_break = common.rfind("\n")
@@ -331,8 +319,7 @@ def is_token_list(value: object) -> bool:
 def chat_side(row: Row, key: str) -> Answered:
     """The conversation under `key`, preceded by `prompt` unless it holds the prompt already.
 
-    UltraFeedback has the prompt as a string and again as a user turn inside the lists, so a list
-    that does not start with an answer is taken whole.
+    UltraFeedback has it as a string and again as a user turn inside the lists.
     """
     turns, opening = turns_of(row, key), opening_of(row)
     if is_list(row, "prompt"):

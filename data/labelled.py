@@ -1,9 +1,8 @@
 """Labelled texts: each whole text is good or bad, with no pair and no prompt.
 
-Two layouts are read. A folder with pos/ and neg/ holds one .txt file per text, `ID_STARS.txt`, as the
-Large Movie Review Dataset does (Maas et al. 2011, "Learning Word Vectors for Sentiment Analysis"). A
-file holds one `{"text": ..., "label": true, "stars": 9}` a line, or an array of them, gzipped or not.
-What cannot be used is dropped whole and counted by reason.
+A folder with pos/ and neg/ holds one .txt file per text, `ID_STARS.txt`, as the Large Movie Review
+Dataset does (Maas et al. 2011, "Learning Word Vectors for Sentiment Analysis"); a file holds one
+`{"text": ..., "label": true, "stars": 9}` a line, or an array of them, gzipped or not.
 """
 
 from __future__ import annotations
@@ -50,15 +49,11 @@ class LabelledTexts:
 def read_labelled(
     path: str | Path, *, known: Iterable[str] = (), limit: int | None = None
 ) -> LabelledTexts:
-    """Read labelled texts, at most `limit` of them.
+    """Read labelled texts, at most `limit`, without blank and repeated ones and those that are `known`.
 
-    Dropped: blank texts, texts that stand there twice (the first one stays) and those that are among
-    the `known` ones, which a measurement must leave out. Raises DataError for a source that is
-    unreadable, breaks its format or holds nothing to use.
+    Raises DataError for a source that is unreadable, breaks its format or holds nothing to use.
     """
     path = Path(path)
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit is {limit}; give at least 1, or None for the whole source")
     seen, known = set[str](), set(known)
     records: list[LabelledText] = []
     dropped: Counter[str] = Counter()

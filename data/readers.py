@@ -5,10 +5,9 @@
     read_prompts       what a policy is asked  PromptRecord
     read_text          pre-training            list of documents
 
-JSON lines, a JSON array, Parquet and gzipped files are told apart by content, CSV and TSV by name,
-the kind of rows by the first row's keys (formats.py). Whatever cannot be used is dropped whole and
-counted by reason; whatever breaks its format stops the reading with a DataError that names file and
-line. No text is ever cut.
+JSON lines, a JSON array, Parquet and gzipped files are told apart by content, CSV and TSV by name, the
+kind of rows by the first row's keys (formats.py). What cannot be used is dropped whole and counted by
+reason; what breaks its format is a DataError with file and line. No text is ever cut.
 """
 
 from __future__ import annotations
@@ -88,9 +87,9 @@ def read_preferences(
     """Read (prompt, chosen, rejected) records, at most `limit` of them.
 
     Dropped: rows whose two sides answer different prompts, empty prompts or answers, identical
-    answers, equal scores. How strongly a row prefers (`margin`, scores) goes to `meta`, and so do the
-    tokens of pairs that a reward model's run has recorded; those are compared by them. Raises
-    DataError for a file that is unreadable or holds no pairs.
+    answers, equal scores. `meta` has how strongly a row prefers (`margin`, scores) and recorded
+    tokens, by which pairs are then compared. Raises DataError for a file that is unreadable or holds
+    no pairs.
     """
     return _read(path, _preference, limit, template)
 
@@ -100,8 +99,8 @@ def read_responses(
 ) -> ReadResult[ResponseRecord]:
     """Read (prompt, response) records to learn from; preference data gives its chosen answers.
 
-    Alpaca files with `chosen` use that and not `output`, which equals `rejected` in about half of
-    the rows of the best-known such file. Dropped: empty prompts or answers, answers labelled bad.
+    Alpaca files with `chosen` use that and not `output`, which often equals `rejected`. Dropped: empty
+    prompts or answers, answers labelled bad.
     """
     return _read(path, _response, limit, template)
 
@@ -109,10 +108,9 @@ def read_responses(
 def read_prompts(
     path: str | Path, *, limit: int | None = None, template: bool = False
 ) -> ReadResult[PromptRecord]:
-    """Read prompts, with the ground truth as `answer` where the file has one.
+    """Read the prompts of any file that are not empty, with the ground truth as `answer`.
 
-    GSM8K's answer is its final number, without thousands commas. Files of answers or preferences
-    give their prompts alone. Dropped: empty prompts.
+    GSM8K's answer is its final number, without thousands commas.
     """
     return _read(path, _prompt, limit, template)
 
@@ -120,8 +118,7 @@ def read_prompts(
 def read_text(path: str | Path) -> list[str]:
     """Read documents: the `text` of every row of a .json or .jsonl file, or one whole text file.
 
-    A folder gives one document per .txt file in it, by name, with HTML's `<br />` as line breaks: so
-    the Large Movie Review Dataset comes. Blank documents are left out, with a warning that counts them.
+    A folder gives one document per .txt file in it, by name, with HTML's `<br />` as line breaks.
     """
     if Path(path).is_dir():
         documents = [text for _, text in folder_texts(Path(path))]
@@ -152,10 +149,7 @@ def folder_texts(folder: Path) -> Iterator[tuple[Path, str]]:
 def split_records(
     records: Iterable[Record], *, key: Callable[[Record], str] = lambda record: record.prompt
 ) -> dict[Split, list[Record]]:
-    """Divide records into train, validation and test (80, 10 and 10 %) by a hash of their prompt.
-
-    All records of one prompt fall in one split, in every file and whatever the order.
-    """
+    """Records by a hash of their prompt: train, validation and test (80, 10 and 10 %)."""
     splits: dict[Split, list[Record]] = {"train": [], "validation": [], "test": []}
     for record in records:
         splits[split_of(key(record))].append(record)
@@ -239,8 +233,6 @@ def _read(
     template: bool,
 ) -> ReadResult[Record]:
     """Convert the rows of a file; the module's docstring says what stops and what is counted."""
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit is {limit}; give at least 1, or None for the whole file")
     records: list[Record] = []
     dropped: Counter[str] = Counter()
     kind = None
@@ -371,10 +363,7 @@ def _whole_text(path: str | Path) -> str:
 
 @contextmanager
 def _opened(path: str | Path) -> Iterator[io.BufferedIOBase | None]:
-    """Open a plain or gzipped file, told apart by its first bytes; explain what goes wrong.
-
-    None for what another package opens: Parquet and the Hub.
-    """
+    """Open a plain or gzipped file, told apart by its first bytes; None for Parquet and the Hub."""
     if is_hub(path):
         yield None
         return

@@ -85,10 +85,9 @@ _RUDE = re.compile(
 
 
 def prompts(split: str) -> list[PromptRecord]:
-    """Return every prompt of "train", "validation", "test" or "held_out", in a fixed mixed order.
+    """Every prompt of "train", "validation", "test" or "held_out", in a fixed mixed order.
 
-    "held_out" holds the held-out items with test-bucket combinations: neither the item (after
-    pre-training) nor the combination (at any stage) was trained on. `meta` is name, adjective and
+    "held_out" holds the held-out items with test-bucket combinations. `meta` is name, adjective and
     item.
     """
     if split == "held_out":
@@ -135,10 +134,7 @@ def _pattern(template: str) -> str:
 
 
 def corpus(count: int, seed: int) -> list[ResponseRecord]:
-    """Return `count` pre-training documents: train-bucket prompts, responses of the slot grammar.
-
-    It draws from all 24 items; nothing else trains on the held-out ones.
-    """
+    """`count` documents: train-bucket prompts of all 24 items, responses of the slot grammar."""
     rng = random.Random(seed)
     pool = [*_all_prompts("train", held_out=False), *_all_prompts("train", held_out=True)]
     documents = []
@@ -150,10 +146,7 @@ def corpus(count: int, seed: int) -> list[ResponseRecord]:
 
 
 def sample_response(record: PromptRecord, rng: random.Random) -> str:
-    """Return one response from the slot grammar, its slots drawn independently.
-
-    12 % of responses repeat a sentence and 12 % are cut after a word, as careless writers do.
-    """
+    """One response from the slot grammar; 12 % repeat a sentence, and 12 % are cut after a word."""
     positivity = pick(rng, POSITIVITY)
     body = [_main_sentence(record, positivity, rng)]
     for aspect in shuffled(ASPECTS, rng)[: int(rng.random() * 4)]:
@@ -246,10 +239,10 @@ def gold_parts(
 ) -> GoldParts:
     """Score `response` against a prompt of this world; `has_eos`: the writer stopped by itself.
 
-    Words are maximal runs of word characters, upper case counts as lower case, and sentences end
-    at . ? or ! . A text without a single opinion word is no review and has neither sentiment nor
-    topic: an empty response earns nothing, a copy of the prompt its form alone. Raises ValueError
-    if `record` is not of this world.
+    Words are maximal runs of word characters, upper case counts as lower case, and sentences end at .
+    ? or ! . A text without a single opinion word has neither sentiment nor topic: an empty response
+    earns nothing, a copy of the prompt its form alone. Raises ValueError if `record` is not of this
+    world.
     """
     text = " ".join(response.lower().split())
     words = re.findall(r"\w+", text)
@@ -316,10 +309,7 @@ def annotate(gold_a: float, gold_b: float, rng: random.Random) -> bool:
 
 
 def label_agreement(gold_a: float, gold_b: float) -> float:
-    """Return the probability that the annotator agrees with the gold order (0.5 for a tie).
-
-    Its mean over pairs is the highest label accuracy that any reward model can expect.
-    """
+    """The probability that the annotator agrees with the gold order, 0.5 for a tie."""
     return _sigmoid(abs(gold_a - gold_b) / ANNOTATOR_TEMPERATURE)
 
 

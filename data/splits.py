@@ -1,11 +1,10 @@
 """Deterministic splits and draws shared by the generated worlds.
 
-A split is decided by a real hash of the text. A hash that is linear in the numbers leaks structure:
-for the sum of a and b, (a * 1000003 + b) % 10 equals (3a + b) % 10, so one pair of unit digits
-always lands in one split, and the test split asks for unit-digit pairs that training never showed.
+A split is decided by a real hash of the text. One that is linear in the numbers leaks structure: for
+the sum of a and b, (a * 1000003 + b) % 10 equals (3a + b) % 10, so one pair of unit digits always
+lands in one split.
 
-Draws use `random.Random.random` alone, the only method whose sequence Python promises to keep from
-one version to the next.
+Draws use `random.Random.random` alone, whose sequence Python promises to keep.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ def split_of(key: str) -> Split:
 
 
 def pick(rng: random.Random, choices: Sequence[Item]) -> Item:
-    """Return one element of `choices`, uniformly."""
     return choices[int(rng.random() * len(choices))]
 
 

@@ -40,10 +40,10 @@ class StepCheck(NamedTuple):
 
 
 def prompts(split: str, count: int | None = None, seed: int = 0) -> list[PromptRecord]:
-    """Return `count` different random prompts of a split, or all of them in order of the terms.
+    """`count` different random prompts of a split (by crc32 of the text), or all in order of the terms.
 
-    `split` is "train", "validation" or "test", by crc32 of the prompt's text. A larger `count` with
-    the same seed only appends. `answer` is the exact sum, `meta` the terms a and b.
+    A larger `count` with the same seed only appends. `answer` is the exact sum, `meta` the terms a and
+    b.
     """
     if split not in SPLITS:
         raise ValueError(f"unknown split {split!r}: choose one of {', '.join(SPLITS)}")
@@ -136,10 +136,7 @@ def _off_by_one(value: int, lowest: int, highest: int, rng: random.Random) -> in
 
 
 def exact_match(record: PromptRecord, response: str, has_eos: bool) -> float:
-    """Return 1.0 if the text after the last ":" is exactly the answer and EOS followed, else 0.0.
-
-    A response without ":" is all answer. No character is forgiven, not even a space.
-    """
+    """1.0 if the text after the last ":", or all of it, is exactly the answer, with EOS."""
     return float(has_eos and response.rsplit(":", 1)[-1] == record.answer)
 
 
@@ -149,11 +146,11 @@ def uses_steps(response: str) -> bool:
 
 
 def step_checks(record: PromptRecord, response: str) -> list[StepCheck]:
-    """Return each written step as (start, end, correct); a direct answer has none.
+    """Each written step as (start, end, correct); a direct answer has none.
 
-    Steps are the pieces between commas, up to the last ":" or, if it is missing, to the end. Step
-    i is correct when it equals the i-th step of the exact solution: a right sum of wrong terms is
-    not, and neither is a fourth step.
+    Steps are the pieces between commas, up to the last ":" or the end. Step i is correct when it
+    equals the i-th step of the exact solution: a right sum of wrong terms is not, nor is a fourth
+    step.
     """
     if not uses_steps(response):
         return []

@@ -1,7 +1,4 @@
-"""Rows of files that are not JSON: CSV and TSV, Parquet, and data sets of the Hugging Face Hub.
-
-Parquet needs pyarrow and the Hub datasets, which nothing else here needs.
-"""
+"""Rows of CSV and TSV files, of Parquet (needs pyarrow) and of the Hugging Face Hub (needs datasets)."""
 
 from __future__ import annotations
 
@@ -34,9 +31,9 @@ def is_table(path: str | Path) -> bool:
 
 
 def table_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[str, Any]]:
-    """The rows of a CSV or TSV file, whose first row names the columns; a place is the last line.
+    """The rows of a CSV or TSV file by their last line; the first row names the columns.
 
-    Where that row has more semicolons than commas, they separate, as in a spreadsheet's export.
+    Where that has more semicolons than commas, they separate, as in a spreadsheet's export.
     """
     csv.field_size_limit(LONGEST_CELL)
     with io.TextIOWrapper(cast(IO[bytes], stream), "utf-8-sig", newline="") as text:

@@ -34,17 +34,14 @@ HEADINGS: dict[Role, str] = {
 
 
 class Turn(NamedTuple):
-    """One message of a conversation."""
-
     role: Role
     text: str
 
 
 def conversation_prompt(turns: Sequence[Turn]) -> str:
-    """Render a conversation whose last turn is the user's, up to where the answer starts.
+    """Render a conversation whose last turn is the user's, up to where the answer starts; else ValueError.
 
     White space around each turn is removed, so that one conversation has one rendering.
-    Raises ValueError when the last turn is not the user's: nobody would be asked for an answer.
     """
     if not turns or turns[-1].role != "user":
         raise ValueError("a prompt ends with a user turn; drop the turns after the last one")
@@ -65,8 +62,5 @@ def instruction_prompt(instruction: str, context: str = "") -> str:
 
 
 def tldr_prompt(subreddit: str, title: str, post: str) -> str:
-    """Render a Reddit post in the form of Stiennon et al. 2020 (arXiv:2009.01325).
-
-    It ends with `TL;DR:` and no space: the summary brings its own.
-    """
+    """A Reddit post as in Stiennon et al. 2020 (arXiv:2009.01325); the summary brings its own space."""
     return f"SUBREDDIT: r/{subreddit}\n\nTITLE: {title.strip()}\n\nPOST: {post.strip()}\n\nTL;DR:"

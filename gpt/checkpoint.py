@@ -22,10 +22,7 @@ from harness.safetensors_file import load_weights, require_floats, save_weights
 
 
 def about_gpt(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What a checkpoint's header must say to rebuild the model and refuse a wrong tokenizer.
-
-    The ranks of a tokenizer from a file travel with the model, which then needs no second file.
-    """
+    """What a checkpoint's header must say to rebuild the model, a tokenizer's own ranks with it."""
     about = {
         "gpt": dataclasses.asdict(model.config),
         "tokenizer": tokenizer.name,
@@ -44,7 +41,6 @@ def save_gpt(path: Path, model: GPT, tokenizer: Tokenizer) -> None:
 def best_step(
     metric: str | None, folder: Path, model: GPT, tokenizer: Tokenizer, every: int
 ) -> BestStep | None:
-    """What keeps a run's best model in its best/; None without a metric."""
     save = partial(save_gpt, model=model, tokenizer=tokenizer)
     return BestStep(metric, folder / BEST, save, every) if metric else None
 
@@ -62,10 +58,7 @@ def load_gpt(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, Token
 def gpt_config_of(
     about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path, prefix: str = ""
 ) -> GPTConfig:
-    """The shape that a header gives; UserError unless it is that of the tensors beside it.
-
-    Checked before a model is built: a wrong number could ask for more than any memory holds.
-    """
+    """The shape in a header; UserError unless it is that of the tensors, before it takes memory."""
     names = {field.name for field in dataclasses.fields(GPTConfig)}
     sizes = about.get("gpt")
     if not isinstance(sizes, dict) or sizes.keys() != names:
@@ -129,10 +122,7 @@ def load_strictly(
     path: Path,
     remedy: str = "it was saved by another version, train it again",
 ) -> None:
-    """Put every tensor into its place; UserError for any left over, missing, misshapen or no float.
-
-    They become the model's own, not copies: a model built on the meta device takes no memory before.
-    """
+    """Let the tensors become the model's; UserError for any left over, missing, misshapen or no float."""
     own = model.state_dict()
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or extra:

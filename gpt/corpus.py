@@ -37,9 +37,9 @@ HELD_OUT_ROWS = 256
 class Corpus(Protocol):
     """A source of training batches.
 
-    `tokens_per_batch` is the mean number of predicted tokens of a batch. A loss is divided by it and
-    not by the batch's own count: where rows of similar length share a batch, the mean over each
-    batch's tokens would weigh a token of short rows more than one of long rows.
+    `tokens_per_batch` is the mean number of predicted tokens of a batch. A loss is divided by it:
+    where rows of similar length share a batch, the mean over each batch's own tokens would weigh a
+    token of short rows more than one of long rows.
     """
 
     description: str
@@ -55,13 +55,11 @@ class Corpus(Protocol):
 class WorldCorpus:
     """Endless fresh documents of a generated world, one a row.
 
-    Batches of reviews hold rows of similar length, which saves padding. Batches of sums are mixed:
-    the length of a sum's answer is its style, and training on one style at a time swings between
-    them instead of learning either.
+    Batches of reviews hold rows of similar length, which saves padding. Those of sums are mixed: there
+    the length is the style, and training on one style at a time swings between them.
 
-    Only the response is predicted. A world's prompt is a uniform draw of words or digits, which
-    there is nothing to learn from: leaving it out of the loss brings the copying of its words into
-    the answer about twice as early.
+    Only the response is predicted. There is nothing to learn from a world's prompt, a uniform draw,
+    and without it in the loss its words are copied into the answer about twice as early.
     """
 
     def __init__(self, name: str, tokenizer: Tokenizer, batch_size: int, seed: int) -> None:
@@ -219,10 +217,7 @@ def is_answered(data: str) -> bool:
 
 
 def read_documents(path: Path, *, template: bool = False, say: bool = True) -> list[str]:
-    """The texts of a text file or a folder of them, or prompt + answer of the training split of a file.
-
-    Of preference pairs the chosen answers are read. Validation and test prompts stay unseen.
-    """
+    """The texts of a text file or a folder of them, or prompt + answer of the training split of a file."""
     try:
         return read_text(path)
     except DataError:

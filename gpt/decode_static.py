@@ -2,7 +2,7 @@
 
 `decode_static` gives the tokens of `decode` (gpt/generate.py). A step, drawing included, can be a CUDA
 graph (harness/cuda_graph.py). Prompts are padded on the right: a row's columns are its first ones, and
-their number says all that a mask would. Only every 16 tokens it asks whether a row is still running.
+their number says all that a mask would.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ def aligned(columns: int) -> int:
 class StaticLoop:
     """All readers draw and read one token of every row, with the same kernels on the same addresses.
 
-    A step reads the first `end` columns of the caches, filled or not. At the border of a window the next
-    ones are opened, and rows that have ended may go: its first step runs as it stands, the second is
-    recorded, all others replay.
+    At the border of a window more columns are opened, and rows that have ended may go: its first step
+    runs as it stands, the second is recorded, all others replay.
     """
 
     def __init__(
@@ -122,9 +121,9 @@ def decode_static(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The twin of `decode` whose steps are all alike: same arguments, same tokens.
 
-    Rows that have ended go on until the next border of a window, and all until the last has ended,
-    which is noticed up to 16 tokens later. With `capture` a step is a CUDA graph; `by_lengths` its
-    attention reads the filled columns alone (gpt/model.py: attention_by_lengths).
+    Rows that have ended go on until the next border of a window. With `capture` a step is a CUDA
+    graph; with `by_lengths` its attention reads the filled columns alone (gpt/model.py:
+    attention_by_lengths).
     """
     (N, steps), device = uniforms.shape, models[0].device
     tokens, mask = right_pad(prompts, 0)

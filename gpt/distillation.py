@@ -4,15 +4,15 @@
     python -m gpt.distillation --loss reverse_kl        on the student's own responses
     python -m gpt.distillation --loss topk_ce           cross-entropy on sampled token ids
 
-The control for the engines in rl/ that make a teacher the reward. Nothing here is reinforcement:
-every token of a given text has an exact target, and how a token changes the text after it is left
-out. Who wrote the text (`--responses`) and which divergence is descended (`--loss`) are two choices
-(Agarwal et al. 2024, arXiv:2306.13649); `auto` takes the author under whom the loss is a divergence
-of whole responses: the teacher for the forward forms, the student for the reverse KL.
+The control for the engines in rl/ that make a teacher the reward: every token of a given text has an
+exact target, and how a token changes the text after it is left out. Who wrote the text (`--responses`)
+and which divergence is descended (`--loss`) are two choices (Agarwal et al. 2024, arXiv:2306.13649);
+`auto` takes the author under whom the loss is a divergence of whole responses: the teacher for the
+forward forms, the student for the reverse KL.
 
-`topk_ce` is the distillation of Gemma 3 (arXiv:2503.19786, section 2.2), which is no reward and no
-reinforcement: at every position k token ids are sampled by the teacher's probability, the others
-count as 0, and the student is trained by cross-entropy. Needs a teacher: scripts/make_teacher.py.
+`topk_ce` is the distillation of Gemma 3 (arXiv:2503.19786, section 2.2): at every position k token ids
+are sampled by the teacher's probability, the others count as 0, and the student is trained by
+cross-entropy. Needs a teacher: scripts/make_teacher.py.
 """
 
 from __future__ import annotations
@@ -46,7 +46,14 @@ from gpt.log_probs import (
 )
 from gpt.lora import fit_for_training, save_adapter
 from gpt.memory.announce import announce, longest_prompt
-from gpt.memory.forecast import FULL_KL_CHUNKS, Forecast, Model, Phase, rows_of_pass
+from gpt.memory.forecast import (
+    FULL_KL_CHUNKS,
+    Forecast,
+    Model,
+    Phase,
+    rows_of_pass,
+    stage_forecast,
+)
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags, head_product
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.token_rows import RecordedFlags, TextLog, open_texts
@@ -160,8 +167,7 @@ def renormalised(probs: Tensor, ids: Tensor) -> Tensor:
     """p~(v) = p(v) / sum of p over the sampled ids, (M, V) and (M, k) int64 -> (M, k).
 
     0 for every other id (Gemma 3, arXiv:2503.19786, section 2.2). With k = V this is the teacher's
-    whole distribution, with k = 1 one sampled token. In between p~ favours likely tokens a little:
-    its mean is not p.
+    whole distribution; below, it favours likely tokens a little: its mean is not p.
     """
     kept = probs.gather(1, ids)
     return kept / kept.sum(1, keepdim=True)
@@ -189,10 +195,10 @@ def forward_kl(student: GPT, teacher: GPT, batch: ResponseBatch) -> Tensor:
 def uniforms(
     rows: int, columns: int, device: torch.device, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Random numbers (rows, columns) in [0, 1), drawn on `device`.
+    """Random numbers (rows, columns) in [0, 1), drawn on `device`; `generator` is one on the CPU.
 
-    `generator` is one on the CPU. Elsewhere it draws the seed of another generator: millions of
-    numbers for each chunk of positions would take longer to draw and to copy than the forward pass.
+    Elsewhere it draws a seed alone: millions of numbers would take longer to copy than the forward
+    pass.
     """
     if device.type == "cpu":
         return torch.rand(rows, columns, generator=generator)
@@ -210,11 +216,10 @@ def sampled_targets(
     *,
     taken: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """k ids that the teacher samples at each of the M valid response positions, and their targets.
+    """k ids that the teacher samples at each of the M valid response positions, and their targets, (M, k).
 
-    (M, k) each: `sample_token_ids` and `renormalised`. Where the batch is a rank's part of a larger
-    one, `taken` (positions of the whole,) bool says which of its positions are here: random numbers
-    are drawn for all of them, so that a position's are the same on any number of ranks.
+    Where the batch is a rank's part of a larger one, `taken` (positions of the whole,) bool says which
+    of its positions are here: random numbers are drawn for all of them.
     """
     hidden = response_hidden(teacher, batch, batch.predicting_columns)  # (M, D)
     weight = teacher.wte.weight
@@ -262,8 +267,8 @@ def distillation_loss(
 ) -> Tensor:
     """The mean over response tokens of the loss that the flags name, nats per token.
 
-    `denominator` overrides the count of tokens where the batch is a part of one, `taken` says which
-    part (`sampled_targets`).
+    Where the batch is a part of one, `denominator` is the whole's count of tokens, and `taken` says
+    which part (`sampled_targets`).
     """
     if config.loss == "topk_ce":
         ids, targets = sampled_targets(
@@ -284,10 +289,7 @@ def own_gradient(
     batch: ResponseBatch,
     generator: torch.Generator,
 ) -> float:
-    """Add the gradient of this rank's rows of the batch; returns their part of the batch's loss.
-
-    Every micro-batch takes its random numbers from one draw for the whole batch (`sampled_targets`).
-    """
+    """Add the gradient of this rank's rows of the batch, which share one draw; their part of the loss."""
     rows, drawn = shard(torch.arange(len(batch))), generator.get_state()
     parts = []
     for part in rows.split(config.micro_batch_size or max(len(rows), 1)):
@@ -343,8 +345,8 @@ def measure(
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Numbers and answers of the student: one response per prompt, the same random numbers each time.
 
-    `reverse_kl` and `reverse_kl_full` are nats per response (gpt/teacher.py), `gold` the mean of the
-    `rule` with its standard error.
+    `reverse_kl` and `reverse_kl_full` are nats per response (gpt/teacher.py), `gold` is the `rule`'s
+    mean.
     """
     generator = make_generator(0, "evaluation")
     columns: dict[str, list[float]] = {}
@@ -390,8 +392,8 @@ def train(
 ) -> list[dict[str, Any]]:
     """Distil in place and return one metrics row a step.
 
-    With `validate` its numbers are added every `eval_every` steps; with a folder a resumable state is
-    kept there.
+    `validate` adds its numbers every `eval_every` steps; with a folder a resumable state is kept
+    there.
     """
     student.eval()  # dropout stays off: the teacher's is
     optimizer = adamw(student, config.lr, weight_decay=config.weight_decay)
@@ -459,7 +461,7 @@ def memory_of(
     ranks: int = 1,
 ) -> Forecast:
     """A student, its start and a teacher, who writes the text or reads the student's."""
-    rank, bfloat16 = config.lora_rank, config.precision == "bfloat16"
+    rank = config.lora_rank
     tokens = min(prompt_tokens + config.max_new_tokens, shape.context)
     rows, several = rows_of_pass(config.batch_size, config.micro_batch_size, ranks)
     author = shape if config.author == "student" else teacher
@@ -477,17 +479,12 @@ def memory_of(
         for name, (prompts, model, finished) in sampled.items()
         if prompts
     ]
-    return Forecast(
-        (
-            Model("student", shape, trained=True, lora_rank=rank),
-            Model("start", shape, lora_rank=rank, shares=rank > 0),
-            Model("teacher", teacher, narrow=bfloat16),
-        ),
-        (update, *answers),
-        bfloat16=bfloat16,
-        checkpoint=config.checkpoint_blocks,
-        device=device,
+    models = (
+        Model("student", shape, trained=True, lora_rank=rank),
+        Model("start", shape, lora_rank=rank, shares=rank > 0),
+        Model("teacher", teacher, narrow=config.precision == "bfloat16"),
     )
+    return stage_forecast(config, models, (update, *answers), device)
 
 
 def teacher_texts(
@@ -509,7 +506,6 @@ def teacher_texts(
 
 
 def open_log(config: DistillationConfig, folder: Path, done: int) -> MetricLog:
-    """The run's metrics.jsonl, which also prints."""
     return MetricLog(
         config.steps,
         path=folder / "metrics.jsonl",

@@ -3,8 +3,7 @@
     python -m gpt.finetuning                                  the reviews world's preferred answers
     python -m gpt.finetuning --data pairs.json --preset small
 
-Reads prompt + answer records; of preference pairs the chosen answers. Training starts from the
-pre-trained model of the same data and preset (--base for another). It is the simplest use of
+Reads prompt + answer records; of preference pairs the chosen answers. It is the simplest use of
 preference data, and the baseline that reinforcement learning has to beat.
 """
 
@@ -32,7 +31,7 @@ from gpt.fit import AnswerFileFlags, check_fit
 from gpt.generate import SamplingParams, generate
 from gpt.lora import fit_for_training, save_adapter
 from gpt.memory.announce import announce
-from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
+from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass, stage_forecast
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags
 from gpt.pretraining import held_out_loss, language_model_loss
 from gpt.published.pretrained import load_with_tokenizer
@@ -129,10 +128,7 @@ def train(
     folder: Path | None = None,
     texts: TextLog | None = None,
 ) -> list[dict[str, Any]]:
-    """Fine-tune `model` in place for `log.total` steps and return one metrics row a step.
-
-    `texts` are written down with each held-out loss.
-    """
+    """Fine-tune `model` in place for `log.total` steps and return one metrics row a step."""
     optimizer = adamw(model, config.lr, weight_decay=config.weight_decay)
     state = TrainingState({"model": model, "optimizer": optimizer}, {})
     if config.resume and folder is not None:
@@ -238,30 +234,6 @@ def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT,
     return load_policy(base, device)
 
 
-@torch.no_grad()
-def sample_rows(
-    model: GPT, tokenizer: Tokenizer, examples: Sequence[Example], max_new_tokens: int, seed: int
-) -> list[dict[str, str]]:
-    """What the model answers to some prompts, beside the answer in the data."""
-    if not examples:
-        return []
-    sampled = generate(
-        model,
-        [prompt for prompt, _ in examples],
-        SamplingParams(max_new_tokens=max_new_tokens),
-        make_generator(seed, "samples"),
-        eos_id=tokenizer.eos_id,
-    )
-    return [
-        {
-            "prompt": tokenizer.decode(prompt),
-            "response": tokenizer.decode(tokens),
-            "data": tokenizer.decode(response),
-        }
-        for (prompt, response), tokens in zip(examples, sampled.token_lists(), strict=True)
-    ]
-
-
 def memory_of(
     config: FinetuningConfig,
     shape: GPTConfig,
@@ -273,17 +245,10 @@ def memory_of(
     """As pre-training, on prompts with answers of up to `scored` tokens; some are answered at the end."""
     rows, several = rows_of_pass(config.batch_size, config.micro_batch_size, ranks)
     update = Phase("update", "update", (shape,), rows, tokens, scored, 2, accumulates=several)
-    return Forecast(
-        (Model("model", shape, trained=True, lora_rank=config.lora_rank),),
-        (
-            update,
-            replace(update, name="evaluation", does="scoring"),
-            Phase("samples", "sampling", (shape,), SHOWN, tokens, finished=True),
-        ),
-        bfloat16=config.precision == "bfloat16",
-        checkpoint=config.checkpoint_blocks,
-        device=device,
-    )
+    evaluation = replace(update, name="evaluation", does="scoring")
+    samples = Phase("samples", "sampling", (shape,), SHOWN, tokens, finished=True)
+    model = Model("model", shape, trained=True, lora_rank=config.lora_rank)
+    return stage_forecast(config, [model], (update, evaluation, samples), device)
 
 
 def answer_some(
@@ -293,13 +258,25 @@ def answer_some(
     held_out: Sequence[Example],
     path: Path,
 ) -> None:
-    """Let the model answer a few held-out prompts, into a file of their own."""
+    """Write down what the model answers to a few held-out prompts, beside the answers in the data."""
     shown = random.Random(config.seed).sample(held_out, min(SHOWN, len(held_out)))
-    longest = max((len(prompt) for prompt, _ in shown), default=0)
-    room = min(config.max_response_tokens, model.config.context - longest)
+    prompts, answers = [prompt for prompt, _ in shown], list[list[int]]()
+    if shown:
+        room = min(config.max_response_tokens, model.config.context - max(map(len, prompts)))
+        params, generator = (
+            SamplingParams(max_new_tokens=room),
+            make_generator(config.seed, "samples"),
+        )
+        with precision(model.device, config.precision):
+            sampled = generate(model, prompts, params, generator, eos_id=tokenizer.eos_id)
+        answers = sampled.token_lists()
+    columns = {"prompt": prompts, "response": answers, "data": [answer for _, answer in shown]}
+    rows = [
+        {name: tokenizer.decode(column[i]) for name, column in columns.items()}
+        for i in range(len(shown))
+    ]
     on_main(lambda: path.unlink(missing_ok=True))  # of a run that was ended here
-    with precision(model.device, config.precision):
-        append_jsonl(path, sample_rows(model, tokenizer, shown, room, config.seed))
+    append_jsonl(path, rows)
 
 
 def main(config: FinetuningConfig) -> Path:

@@ -1,8 +1,8 @@
 """Whether the rows of a file fit a model, told before anything is trained.
 
-Rows that do not fit are left out and counted. Above a tenth that is a warning, above
-`--max-left-out` an error; both name the flags or the preset that would take them. `--cut-answers`
-cuts long answers instead: what is left has no EOS, like a sampled answer that was cut off.
+Rows that do not fit are left out and counted. Above a tenth that is a warning, above `--max-left-out`
+an error; both name the flags or the preset that would take them. `--cut-answers` cuts long answers
+instead, which then have no EOS.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ class Limits:
         return list(answer[: self.room(len(prompt))])
 
     def share(self, lengths: Lengths) -> float:
-        """Of the rows that fit."""
         return sum(self.reason(*row) is None for row in lengths) / max(len(lengths), 1)
 
 

@@ -1,16 +1,14 @@
 """Sampling from a GPT: a preallocated KV cache, per-row stop at EOS, and the sampler's log-probs.
 
-Prompts are left-padded so that all rows write their next token into the same column. Each step's
-random numbers are drawn up front, one per row and step, and a token is found by inverting the
-cumulative distribution: a row's sample depends on its own numbers alone, so dropping finished rows
-from the batch changes nothing for the others.
+Prompts are left-padded so that all rows write their next token into the same column. Random numbers
+are drawn up front, one per row and step, and a token is found by inverting the cumulative
+distribution: a row's sample depends on its own numbers alone, whichever rows are dropped.
 
 What an environment writes into a response (`Turns`), such as a tool's answer, takes the place of what
-would have been drawn, token by token in the same loop: rows with an answer and rows without stay in one
-batch with one cache, and no text is ever encoded a second time.
+would have been drawn: rows with an answer and rows without stay in one batch with one cache, and no
+text is ever encoded a second time.
 
-There are two loops. `decode` drops finished rows and asks after every token whether any is left,
-which costs a CPU nothing; it is the plain one. Its twin for GPUs has a file of its own, which is
+`decode` is the plain loop, which asks after every token whether a row is left. Its twin for GPUs is
 loaded where it is used (gpt/decode_static.py).
 """
 
@@ -48,14 +46,13 @@ Reply = Callable[[Sequence[int]], Sequence[int] | None]
 class SamplingParams:
     """How tokens are drawn, shared by the sampler and the scorer (the same temperature in both).
 
-    RL rollouts use the full distribution (top_k=0, top_p=1, min_p=0): with truncated sampling the
-    behaviour policy is not the policy that the ratios and the KL describe.
+    RL rollouts use the full distribution (top_k=0, top_p=1): a truncated sampler is not the
+    policy that the ratios and the KL describe.
     """
 
     temperature: float = 1.0  # tau: logits are divided by it
     top_k: int = 0  # keep the k most likely tokens; 0 = all
     top_p: float = 1.0  # keep the smallest set with at least this probability (arXiv:1904.09751)
-    min_p: float = 0.0  # keep tokens at least this likely relative to the likeliest
     greedy: bool = False
     max_new_tokens: int = 64
     decoding: Decoding = "auto"  # how the loop runs, never what it draws: see `chosen_decoding`
@@ -66,30 +63,24 @@ class SamplingParams:
             raise ValueError(
                 f"temperature={self.temperature} must be above 0; use greedy=True for the likeliest"
             )
-        if not (0 < self.top_p <= 1 and 0 <= self.min_p <= 1 and self.top_k >= 0):
+        if not (0 < self.top_p <= 1 and self.top_k >= 0):
             raise ValueError(
-                f"top_k={self.top_k}, top_p={self.top_p}, min_p={self.min_p}: use top_k >= 0, "
-                "top_p in (0, 1] and min_p in [0, 1]"
+                f"top_k={self.top_k}, top_p={self.top_p}: use top_k >= 0 and top_p in (0, 1]"
             )
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens={self.max_new_tokens} must be at least 1")
-        if self.decoding not in get_args(Decoding):
-            raise ValueError(
-                f"decoding={self.decoding!r} must be one of {', '.join(get_args(Decoding))}"
-            )
 
     @property
     def truncates(self) -> bool:
         """True if some tokens can never be drawn, so that the sampler is not the policy."""
-        return self.greedy or self.top_k > 0 or self.top_p < 1 or self.min_p > 0
+        return self.greedy or self.top_k > 0 or self.top_p < 1
 
 
 @dataclass(frozen=True)
 class Generation:
     """Sampled responses. N rows, T = the longest response in the batch.
 
-    Tokens, mask and has_eos are on the CPU, where texts and batches are made of them: a GPU is asked
-    once. Log-probs are on the model's device.
+    Tokens, mask and has_eos are on the CPU, log-probs on the model's device.
     """
 
     response_tokens: Tensor  # (N, T) int64; what stands at padding means nothing
@@ -146,13 +137,10 @@ class Turns:
 
 
 def truncate_logits(logits: Tensor, params: SamplingParams) -> Tensor:
-    """Set the logits of tokens that top-k, top-p or min-p exclude to -inf. (N, V) -> (N, V)."""
+    """Set the logits of tokens that top-k or top-p exclude to -inf. (N, V) -> (N, V)."""
     if params.top_k > 0:
         kth = logits.topk(min(params.top_k, logits.shape[-1])).values[:, -1:]
         logits = logits.masked_fill(logits < kth, float("-inf"))
-    if params.min_p > 0:
-        floor = logits.softmax(-1).amax(-1, keepdim=True) * params.min_p
-        logits = logits.masked_fill(logits.softmax(-1) < floor, float("-inf"))
     if params.top_p < 1:
         ordered, order = logits.sort(descending=True)
         probs = ordered.softmax(-1)
@@ -174,8 +162,8 @@ def where_passed(probs: Tensor, uniforms: Tensor) -> Tensor:
 def where_passed_in_blocks(probs: Tensor, uniforms: Tensor, block: int = 128) -> Tensor:
     """The twin of `where_passed` for GPUs: sums of whole blocks first, then one block token by token.
 
-    It reads the probabilities once, and forms no running sum over the vocabulary. Rounded otherwise:
-    a uniform at the edge between two tokens, one in millions, may fall to the other one.
+    It reads the probabilities once. Rounded otherwise: a uniform at the edge between two tokens, one
+    in millions, may fall to the other one.
     """
     N, V = probs.shape
     whole = V - V % block
@@ -409,9 +397,7 @@ def cut_at_eos(
 
 
 def chosen_decoding(params: SamplingParams, device: torch.device) -> Decoding:
-    """What "auto" means: GLASSBOX_DECODING if it is set, else eager.
-
-    Captured is for a card that has passed bench/gpu.py's comparison with eager; none has yet.
+    """What "auto" means: GLASSBOX_DECODING if it is set, else eager, until a card has passed bench/gpu.py.
 
     ValueError for a word that is none, and for a recording where there is no CUDA device.
     """
@@ -436,9 +422,8 @@ def is_compiled(model: nn.Module) -> bool:
 def as_sampled(model: GPT, merged: bool = False) -> GPT:
     """The model as the loops call it: not compiled, and its weights cast once instead of at every step.
 
-    Under autocast the linear layers are copied in autocast's dtype unless they have it already.
-    `merged`: adapters (gpt/lora.py) are added to copies of the weights that they lie beside, once
-    instead of at every step. Everything else is shared with `model`.
+    Under autocast the linear layers are copied in its dtype. `merged`: so are adapters (gpt/lora.py),
+    added to the weights that they lie beside. Everything else is shared with `model`.
     """
     if merged:
         from gpt.lora import adapters
@@ -482,14 +467,12 @@ def generate(
 ) -> Generation:
     """Sample `samples_per_prompt` responses for each prompt (token lists), rows of a prompt adjacent.
 
-    The prompts are read once and their cache rows repeated. A row stops at its first EOS. On a CPU,
-    once a third of the rows has stopped, they are dropped from the batch, so finished rows stop
-    costing time; on CUDA steps may be recorded and replayed (`chosen_decoding`). `generator` lives on
-    the CPU, so that a seed gives the same numbers on every device.
-    With a teacher each token is drawn from `mixed_logits` of both models; a share of 0 is the model
-    alone. Raises ValueError for an empty prompt or one that leaves no room for max_new_tokens.
-    With `params.replies` what the environment writes counts towards max_new_tokens, and the loop is the
-    eager one.
+    The prompts are read once and their cache rows repeated. A row stops at its first EOS, and is
+    dropped once a third of the rows has stopped; on CUDA steps may be recorded and replayed
+    (`chosen_decoding`). `generator` lives on the CPU, so that a seed gives the same numbers on every
+    device. With a teacher each token is drawn from `mixed_logits` of both models. What
+    `params.replies` write counts towards max_new_tokens, and the loop is the eager one. Raises
+    ValueError for an empty prompt or one that leaves no room for max_new_tokens.
     """
     models = _sampling_models(model, teacher, teacher_share, prompts, params.max_new_tokens)
     uniforms = torch.rand(

@@ -1,9 +1,8 @@
 """Scoring: log-probs, entropy and full-vocabulary KL of response tokens, and nothing else.
 
 Logits are the largest tensor of a language model: (N, T, V). They are formed only at response
-positions, in chunks, and when there is more than one chunk each is recomputed in the backward pass,
-so that at no time more than one chunk's logits exist. The logits and everything after them are
-float32 at least, also under autocast (gpt/model.py).
+positions, in chunks, and recomputed in the backward pass if there is more than one: at no time is more
+than one chunk's there. Everything after them is float32 at least, also under autocast (gpt/model.py).
 """
 
 from __future__ import annotations
@@ -63,10 +62,7 @@ def _score(
     temperature: float,
     entropy_gradient: bool = False,
 ) -> Tensor:
-    """(M, D) hidden, (V, D) head, (M,) targets -> (M, 2): log-prob and entropy, stacked.
-
-    Unless `entropy_gradient`, no graph is kept for the entropy.
-    """
+    """(M, D) hidden, (V, D) head, (M,) targets -> (M, 2): log-prob and entropy, with a graph if asked."""
     log_probs = _logits(hidden, weight, temperature).log_softmax(-1)  # (M, V)
     chosen = log_probs.gather(1, targets[:, None])[:, 0]
     entropy = entropy_of(log_probs if entropy_gradient else log_probs.detach())
@@ -87,8 +83,7 @@ def rows_of_chunk(weight: Tensor) -> int:
 def in_chunks(function: Callable[..., Tensor], rows: int, *inputs: Tensor) -> Tensor:
     """Apply `function` to pieces of at most `rows` rows of the inputs and join the results.
 
-    With several pieces and gradients each is recomputed in the backward pass: its logits are freed
-    as soon as its result is known.
+    With several pieces and gradients each is recomputed in the backward pass, which frees its logits.
     """
     pieces = list(zip(*(tensor.split(rows) for tensor in inputs), strict=True))
     if len(pieces) == 1:
@@ -164,10 +159,7 @@ def response_hidden(model: GPT, batch: ResponseBatch, columns: Tensor) -> Tensor
 
 
 def scatter_responses(values: Tensor, batch: ResponseBatch) -> Tensor:
-    """(M,) values of the valid positions -> (N, T), 0 elsewhere.
-
-    Not masked_scatter: its backward asks a GPU how many positions there are, once a micro-batch.
-    """
+    """(M,) values of the valid positions -> (N, T), 0 elsewhere; masked_scatter would wait for a GPU."""
     flat = values.new_zeros(batch.response_mask.numel()).index_copy(0, batch.valid, values)
     return flat.view(batch.response_mask.shape)
 
@@ -192,10 +184,7 @@ def token_scores(
     *,
     entropy_gradient: bool = False,
 ) -> TokenScores:
-    """`token_log_probs` and the entropy of the full distribution at each position, both (N, T).
-
-    The entropy is only for the log, unless an entropy bonus asks for its gradient.
-    """
+    """`token_log_probs` and the entropy of the full distribution, (N, T), with a graph if asked."""
     hidden = response_hidden(model, batch, batch.predicting_columns)
     targets = batch.of_valid(batch.response_tokens)
     weight = model.wte.weight
@@ -259,7 +248,7 @@ def token_scores_and_kl(
 ) -> tuple[TokenScores, Tensor]:
     """`token_scores` and `full_kl` from one forward of `model`: scores (N, T) each, KL (N, T).
 
-    With an `other_batch` of the same responses `other` reads those, behind prompts of their own.
+    `other` may read the same responses behind other prompts, `other_batch`.
     """
 
     def score(logits: Tensor, other_logits: Tensor, targets: Tensor) -> Tensor:
@@ -277,10 +266,7 @@ def token_scores_and_kl(
 def score_in_micro_batches(
     score: Callable[[ResponseBatch], Tensor], batch: ResponseBatch, micro_batch_size: int
 ) -> Tensor:
-    """Apply a no-gradient scorer, (n, ...) per call, to rows of similar length and restore the order.
-
-    Of several ranks each scores rows of its own, and all get the whole (N, ...).
-    """
+    """A no-gradient scorer, (n, ...) per call, on the ranks' rows of similar length: (N, ...)."""
     order = shard_chunks(batch.totals, micro_batch_size)
     pieces = [(index, score(batch.rows(index))) for index in order]
     return scatter_rows(pieces, len(batch), batch.tokens.device)

@@ -4,10 +4,8 @@
     A random, B = 0                        at the start the model is the base, to the last bit
     W = W0 + (alpha / r) B A               merged: an ordinary GPT, no slower than the base
 
-Adapters sit on the four projections of each block. Embeddings, LayerNorms and biases stay as they
-are. So gradients, Adam and checkpoints hold A and B alone, and every frozen copy shares the base
-(harness/frozen_copy.py). A and W0 are as nn.Linear holds them, the orientation of PEFT's
-files too.
+Adapters sit on the four projections of each block. So gradients, Adam and checkpoints hold A and B
+alone, and every frozen copy shares the base (harness/frozen_copy.py).
 """
 
 from __future__ import annotations
@@ -128,10 +126,7 @@ def copy_with_adapters(
 
 
 def merged_state(module: nn.Module) -> dict[str, Tensor]:
-    """The state dict of the same module without adapters: each is merged into its projection.
-
-    Merged weights are on the CPU, so that the device never holds all of them a second time.
-    """
+    """The state dict without adapters: each is merged into its projection, on the CPU."""
     state: dict[str, Tensor] = dict(module.state_dict())
     for name, layer in adapters(module).items():
         del state[f"{name}.lora_A"], state[f"{name}.lora_B"]
@@ -180,10 +175,7 @@ def trunk_to_train(config: MemoryFlags, model: GPT) -> GPT:
 
 
 def save_adapter(folder: Path, model: GPT, base: str) -> None:
-    """Write the model's adapter as PEFT does; `base` says what it belongs on. Nothing without one.
-
-    peft.PeftModel.from_pretrained(GPT2LMHeadModel, folder) opens it.
-    """
+    """Write the model's adapter, if it has one, as PEFT does; `base` says what it belongs on."""
     layers = adapters(model)
     if not layers:
         return

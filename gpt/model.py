@@ -84,9 +84,9 @@ def preset_config(name: str, vocab_size: int, dropout: float = 0.0) -> GPTConfig
 class KVCache:
     """Keys and values of every layer for `rows` rows and up to `columns` columns, allocated once.
 
-    `length` columns are filled. A forward that is given the cache appends its own columns.
-    After `stand_still` a step looks the same whichever columns it fills: a GPU can replay it.
-    `by_lengths` is for `attention_by_lengths`: the numbers of a column lie together in memory.
+    `length` columns are filled, and a forward appends its own. After `stand_still` a step looks the
+    same whichever columns it fills. `by_lengths`, for `attention_by_lengths`, keeps a column's numbers
+    together.
     """
 
     def __init__(
@@ -140,9 +140,9 @@ class KVCache:
     def stand_still(self, lengths: Tensor) -> None:
         """From now on a tensor, (N,) int64, says how many columns of each row are filled.
 
-        So every step has the same shapes and addresses. The first `end` columns are read, filled or
-        not, and those to come must be masked. They become 0 here, because a weight of 0 times what
-        stood there by chance can be NaN. (Padding behind a prompt was computed: it is finite.)
+        So every step has the same shapes and addresses. The first `end` columns are read; those to
+        come must be masked, and become 0 here, because a weight of 0 times what stood there by chance
+        can be NaN.
         """
         for store in (self.keys, self.values):
             store[..., self.length :, :] = 0
@@ -161,10 +161,7 @@ def plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> 
 
 
 def one_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """`plain_attention` of a single query column, (N, H, 1, d): two products of a vector and a matrix.
-
-    On a CPU in float32 they are faster than the fused kernel, which is made for many queries.
-    """
+    """`plain_attention` of a single query column, (N, H, 1, d), on a CPU faster than the fused kernel."""
     scores = query / math.sqrt(query.shape[-1]) @ key.transpose(-2, -1)  # (N, H, 1, K)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
@@ -174,8 +171,8 @@ def one_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor 
 def attention_by_lengths(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor) -> Tensor:
     """`plain_attention` of a query (N, H, 1, d) over each row's first `lengths` (N,) columns of K.
 
-    FlashAttention in half precision on CUDA, which reads those columns alone: a mask would have it
-    read all K. key and value (N, H, K, d) as a cache `by_lengths` keeps them, so nothing is copied.
+    FlashAttention in half precision on CUDA; with a mask it would read all K. key and value (N, H, K,
+    d) as a cache `by_lengths` keeps them, so nothing is copied.
     """
     from torch.nn.attention.varlen import varlen_attn  # of newer PyTorch
 
@@ -221,7 +218,6 @@ class Attention(nn.Module):
         return F.dropout(self.c_proj(merged), self.dropout, self.training)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        """The kernel for this case; (N, H, S, d)."""
         one, exact = query.shape[2] == 1, query.dtype in (torch.float32, torch.float64)
         added = mask is not None and mask.dtype != torch.bool  # to the scores: see `GPT.decode`
         if one and exact and query.device.type == "cpu" and not self.training and not added:
@@ -270,11 +266,10 @@ class Block(nn.Module):
 class GPT(nn.Module):
     """GPT-2. `hidden` is what every head reads; `forward` adds the tied language-model head.
 
-    With `checkpoint_blocks` a block's activations are not kept for the backward pass, which computes
-    them again from the block's input (Chen et al. 2016, arXiv:1604.06174): less memory, a third more
-    work, the same gradients. `sample_rows` bounds how many rows a rollout samples from it at once, and
-    so the size of its cache; None: all of them. `tools` answer it while it is sampled
-    (rl/batches/tools.py); None: nothing does.
+    With `checkpoint_blocks` a block's activations are computed again in the backward pass (Chen et al.
+    2016, arXiv:1604.06174): less memory, a third more work, the same gradients. `sample_rows` bounds
+    how many rows a rollout samples at once; `tools` answer it while it is sampled
+    (rl/batches/tools.py).
     """
 
     def __init__(self, config: GPTConfig) -> None:
@@ -308,10 +303,7 @@ class GPT(nn.Module):
         return self.wte.weight.device
 
     def unchanging_names(self) -> set[str]:
-        """The tensors that lie frozen under adapters (gpt/lora.py); none where there are none.
-
-        They stay what they were in the base, so a checkpoint of a run leaves them out.
-        """
+        """The tensors frozen under adapters (gpt/lora.py), which a run's checkpoint leaves out."""
         names = set(self.state_dict())
         trained = {name for name in names if name.endswith(("lora_A", "lora_B"))}
         return names - trained if trained else set()
@@ -359,10 +351,9 @@ class GPT(nn.Module):
         return self.h[layer](x, mask, cache, layer)
 
     def decode(self, tokens: Tensor, cache: KVCache) -> Tensor:
-        """Hidden states (N, D) after one more token (N,) of each row, behind its filled columns.
+        """Hidden states (N, D) after one more token (N,) of each row, of a cache that stands still.
 
-        The twin of `hidden` for a cache that stands still: nothing in it depends on how many columns
-        are filled, and nothing asks the device for a number.
+        Nothing in it depends on how many columns are filled, and nothing asks the device for a number.
         """
         assert cache.lengths is not None
         x = (self.wte(tokens) + self.wpe(cache.lengths))[:, None]  # (N, 1, D)
@@ -400,10 +391,7 @@ class GPT(nn.Module):
         return self.logits(self.hidden(tokens, attention_mask))
 
     def new_cache(self, rows: int, columns: int, by_lengths: bool = False) -> KVCache:
-        """An empty cache on the model's device, in the dtype that its projections produce.
-
-        `by_lengths` is a wish: the kernel exists for half precision alone.
-        """
+        """An empty cache in the projections' dtype; `by_lengths` only in half precision."""
         device = self.device
         dtype = self.wte.weight.dtype
         if torch.is_autocast_enabled(device.type):
@@ -422,11 +410,10 @@ class GPT(nn.Module):
 def head_product(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """hidden (..., D) times weight (V, D), plus bias (V,): (..., V), float32 at least.
 
-    The one product behind every head: logits, values and reward scores. Whatever autocast says, half
-    precision is widened before the product, and float64 stays. The logits of published GPT-2 weights
-    lie between -120 and -70, where neighbouring bfloat16 numbers are 0.5 apart: rounded so,
-    log-probabilities are off by 0.1 nats per token, and one ratio in a hundred leaves PPO's clip
-    range although nothing was learned.
+    The one product behind every head, in float32 whatever autocast says. The logits of published GPT-2
+    weights lie between -120 and -70, where neighbouring bfloat16 numbers are 0.5 apart: rounded so,
+    log-probs are off by 0.1 nats per token, and one ratio in a hundred leaves PPO's clip range at
+    once.
     """
     with without_autocast(hidden.device):
         bias = None if bias is None else at_least_float32(bias)

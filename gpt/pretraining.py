@@ -28,9 +28,10 @@ from data.names import Data, default_folder
 from gpt.checkpoint import best_step, load_gpt, save_gpt
 from gpt.corpus import Corpus, TextCorpus, open_corpus
 from gpt.fit import FileFlags
+from gpt.generate import evaluation_mode
 from gpt.log_probs import token_log_probs
 from gpt.memory.announce import announce
-from gpt.memory.forecast import Forecast, Model, Phase
+from gpt.memory.forecast import Forecast, Model, Phase, stage_forecast
 from gpt.model import GPT, GPTConfig, Preset, PresetFlags, preset_config
 from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
@@ -123,7 +124,6 @@ class PretrainingConfig(PresetFlags, FileFlags, OptimizerFlags, CheckpointFlags,
 
     @property
     def stop_after(self) -> int:
-        """`patience`, or its default."""
         if self.patience is not None:
             return self.patience
         return 0 if self.data in WORLDS else 5
@@ -134,8 +134,7 @@ def language_model_loss(
 ) -> Tensor:
     """Mean over predicted tokens of -log p, in nats; `denominator` overrides the token count.
 
-    With accumulation the denominator is the whole optimizer batch's, so that the gradients add up
-    to the full batch's exactly.
+    With accumulation it is the whole optimizer batch's, so that the gradients add up to that exactly.
     """
     total = -token_log_probs(model, batch).sum()
     return total / (denominator or max(int(batch.response_mask.sum()), 1))
@@ -144,11 +143,10 @@ def language_model_loss(
 def add_text_gradient(
     model: GPT, corpus: Corpus, number: int, weight: float, *, micro_batch_size: int, dtype: str
 ) -> float:
-    """Add the gradient of weight * L_PT on text batch `number`; returns L_PT, nats per token.
+    """Add the gradient of weight * L_PT on text batch `number`; this rank's part of L_PT, nats a token.
 
-    L_PT is the loss above, as the second loss of an RL engine. Its gradient is divided by the
-    corpus's mean token count, as in pre-training (gpt/corpus.py says why). Of several ranks each
-    reads rows of its own, and what it returns is its part of L_PT, which add up.
+    L_PT is the loss above, as the second loss of an RL engine. Its gradient is divided by the corpus's
+    mean token count, as in pre-training (gpt/corpus.py says why).
     """
     text = corpus.batch(number)
     parts: list[Tensor] = []
@@ -165,23 +163,18 @@ def add_text_gradient(
 @torch.no_grad()
 def held_out_loss(model: GPT, batches: Sequence[ResponseBatch]) -> float:
     """Nats per token over all batches together, dropout off."""
-    was_training = model.training
-    model.eval()
     nats = tokens = 0.0
-    for batch in shard(batches):
-        batch = batch.to(model.device)
-        nats -= float(token_log_probs(model, batch).sum())
-        tokens += float(batch.response_mask.sum())
-    model.train(was_training)
+    with evaluation_mode([model]):
+        for batch in shard(batches):
+            batch = batch.to(model.device)
+            nats -= float(token_log_probs(model, batch).sum())
+            tokens += float(batch.response_mask.sum())
     both = all_reduce_sum({"nats": nats, "tokens": tokens})
     return both["nats"] / max(both["tokens"], 1)
 
 
 def bytes_per_token(batches: Sequence[ResponseBatch], tokenizer: Tokenizer) -> float:
-    """UTF-8 bytes that a predicted token stands for on average, an EOS for none.
-
-    Nats per token / log 2 / this are bits per byte, which compare models of different vocabularies.
-    """
+    """UTF-8 bytes that a predicted token stands for on average, an EOS for none."""
     special = (tokenizer.eos_id, tokenizer.pad_id)
     ids = [i for batch in batches for i in batch.response_tokens[batch.response_mask].tolist()]
     spelled = tokenizer.encoding.decode_bytes([i for i in ids if i not in special])
@@ -199,8 +192,7 @@ def train(
     """Train `model` in place and return one metrics row a step.
 
     `corpus.batch(index)` gives the rows of forward pass number `index`. With a folder, a resumable
-    state is kept there; log.start says how many steps are done already. `texts` are written down
-    with each held-out loss.
+    state is kept there. `texts` are written down with each held-out loss.
     """
     optimizer = adamw(model, config.lr, weight_decay=config.weight_decay)
     state = TrainingState({"model": model, "optimizer": optimizer}, {})
@@ -282,13 +274,9 @@ def memory_of(
     rows, tokens = math.ceil(config.batch_size / ranks), tokens or shape.context
     several = config.accumulation > 1
     update = Phase("update", "update", (shape,), rows, tokens, tokens, 2, accumulates=several)
-    return Forecast(
-        (Model("model", shape, trained=True),),
-        (update, replace(update, name="evaluation", does="scoring")),
-        bfloat16=config.precision == "bfloat16",
-        checkpoint=config.checkpoint_blocks,
-        device=device,
-    )
+    evaluation = replace(update, name="evaluation", does="scoring")
+    model = Model("model", shape, trained=True)
+    return stage_forecast(config, [model], (update, evaluation), device)
 
 
 def main(config: PretrainingConfig) -> Path:

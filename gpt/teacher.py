@@ -1,7 +1,4 @@
-"""The teacher of distillation: opening it, and how far a student is from it.
-
-A teacher is a GPT with the student's tokenizer, usually larger. Nothing here trains it.
-"""
+"""The teacher of distillation: a GPT with the student's tokenizer, and how far a student is."""
 
 from __future__ import annotations
 
@@ -35,10 +32,9 @@ def open_teacher(
     data: str = "reviews",
     preset: str = "tiny",
 ) -> GPT:
-    """The teacher in `folder` (default: the one of this data), frozen.
+    """The teacher in `folder` (default: the one of this data), frozen; `tokenizer` is the student's.
 
-    `tokenizer` and `preset` are the student's. UserError says what to do if the teacher is missing
-    or reads other tokens.
+    UserError says what to do if it is missing or reads other tokens.
     """
     made = folder is None and data in ("reviews", "sums") and preset in ("tiny", "study")
     folder = folder or teacher_folder(data)
@@ -74,8 +70,7 @@ def reverse_kl(
 ) -> ReverseKL:
     """How far the student q is from the teacher p on each response, without a gradient.
 
-    On responses drawn from the student the mean of either is KL(q || p) of the response: by the
-    chain rule it is the expectation of the token KLs, summed over the states that q visits.
+    On the student's responses the mean of either is KL(q || p) of the response, by the chain rule.
     """
 
     def both(rows: ResponseBatch) -> Tensor:

@@ -1,13 +1,12 @@
 """Texts token by token for the view in the report: rows of tokens.jsonl, and what writes a few of them.
 
-Kept are the same few texts each time, so that the view shows how a model's opinion of them changes.
-Scoring them draws no random number and touches no weight.
+They are the same few each time, so that the view shows how a model's opinion of them changes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, response_spans
+from gpt.generate import evaluation_mode
 from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -75,10 +75,7 @@ def token_rows(
 
 
 class TextLog:
-    """Writes how a model reads a few held-out texts into tokens.jsonl; rows after `start` are dropped.
-
-    `batch` are the texts, on any device. With a `teacher` its log-probs stand beside the student's.
-    """
+    """Writes how a model, beside a `teacher`, reads a few texts; drops rows after `start`."""
 
     def __init__(
         self,
@@ -90,12 +87,8 @@ class TextLog:
         dtype: str = "float32",
         teacher: GPT | None = None,
     ) -> None:
-        self.path, self.tokenizer, self.dtype, self.teacher = (
-            folder / TOKENS,
-            tokenizer,
-            dtype,
-            teacher,
-        )
+        self.path, self.tokenizer = folder / TOKENS, tokenizer
+        self.dtype, self.teacher = dtype, teacher
         self.batch = shortened(batch, WINDOW)
         rows = zip(self.batch.tokens.tolist(), self.batch.prompt_lengths.tolist(), strict=True)
         self.prompts = [tokenizer.decode(tokens[:length]) for tokens, length in rows]
@@ -104,17 +97,14 @@ class TextLog:
     @torch.no_grad()
     def write(self, model: GPT, step: int) -> None:
         """Append what `model` thinks of each token of the texts; dropout off."""
-        was_training = model.training
-        model.eval()
         batch = self.batch.to(model.device)
-        with precision(model.device, self.dtype):
+        with evaluation_mode([model]), precision(model.device, self.dtype):
             scores = token_scores(model, batch)
             values = {"surprise": -scores.log_probs, "entropy": scores.entropy}
             if self.teacher is not None:
                 log_p = token_scores(self.teacher, batch).log_probs
                 gap = log_p - scores.log_probs
                 values = {"gap": gap, "log_p": log_p, "log_q": scores.log_probs} | values
-        model.train(was_training)
         mean = (values["surprise"].sum(1) / batch.lengths.clamp(min=1)).tolist()
         notes = {"nats per token": mean}
         rows = token_rows(
@@ -148,11 +138,5 @@ def open_texts(
 
 def shortened(batch: ResponseBatch, count: int) -> ResponseBatch:
     """The same rows, of each response the first `count` tokens."""
-    kept = torch.arange(batch.response_mask.shape[1], device=batch.response_mask.device) < count
-    return ResponseBatch(
-        batch.tokens,
-        batch.prompt_lengths,
-        batch.response_tokens[:, :count],
-        (batch.response_mask & kept)[:, :count],
-        batch.has_eos,
-    )
+    tokens, mask = batch.response_tokens[:, :count], batch.response_mask[:, :count]
+    return replace(batch, response_tokens=tokens, response_mask=mask)

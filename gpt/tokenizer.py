@@ -16,7 +16,7 @@ import json
 import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,10 +40,7 @@ SPACES = re.compile(rf"\s{{{MOST_SPACES}}}")
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """A tiktoken encoding with its end-of-text and padding ids.
-
-    "gpt2" has one special token, so there `pad_id == eos_id`: never derive a mask from ids alone.
-    """
+    """A tiktoken encoding; "gpt2" has `pad_id == eos_id`: never derive a mask from ids alone."""
 
     name: str
     encoding: tiktoken.Encoding
@@ -81,7 +78,7 @@ class Tokenizer:
         return {"pattern": encoding._pat_str, "specials": specials, "end": end, "pad": pad}
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of ordinary text: "<|endoftext|>" in it is spelled out, not special.
+        """The ids of ordinary text: "<|endoftext|>" in it is spelled out, not special.
 
         Raises ValueError for more spaces in a row than the encoder's patterns have a stack for.
         """
@@ -93,7 +90,7 @@ class Tokenizer:
         return self.encoding.encode_ordinary(text)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of `ids` without end-of-text and padding; broken UTF-8 becomes U+FFFD.
+        """The text of `ids` without end-of-text and padding; broken UTF-8 becomes U+FFFD.
 
         Raises ValueError for an id outside 0..n_vocab - 1.
         """
@@ -108,7 +105,7 @@ class Tokenizer:
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """Return "glassbox" (from this folder), "gpt2" (from tiktoken's cache, else downloaded) or a file's.
+    """ "glassbox" (from this folder), "gpt2" (from tiktoken's cache, else downloaded) or a file's.
 
     Raises ValueError for another name, UserError when gpt2's files cannot be had.
     """
@@ -117,7 +114,7 @@ def load_tokenizer(name: str) -> Tokenizer:
             raise ValueError(f"there is no tokenizer at {name}: check the path, or train it first")
         return build_tokenizer(Path(name).name, read_ranks(Path(name)))
     if name == "glassbox":
-        return build_tokenizer(name, read_ranks(RANKS_FILE))
+        return _load_glassbox()
     if name == "gpt2":
         return _load_gpt2()
     choices = ", ".join(TOKENIZER_NAMES)
@@ -148,6 +145,11 @@ def build_tokenizer(
     return Tokenizer(name, encoding, eos_id=specials[end], pad_id=specials[pad])
 
 
+@cache
+def _load_glassbox() -> Tokenizer:
+    return build_tokenizer("glassbox", read_ranks(RANKS_FILE))
+
+
 def _load_gpt2() -> Tokenizer:
     import tiktoken
 
@@ -171,18 +173,12 @@ def rank_lines(ranks: dict[bytes, int]) -> str:
 
 
 def read_ranks(path: Path) -> dict[bytes, int]:
-    """Read tiktoken's rank file format. Raises ValueError (file:line) when a line is malformed.
-
-    tiktoken's own reader copies what it reads into its cache and would serve an old copy later.
-    """
+    """Read tiktoken's rank file format, whose own reader may serve an old copy; ValueError."""
     return parse_ranks(path.read_bytes().decode("utf-8-sig", errors="replace"), path)
 
 
 def parse_ranks(text: str, path: Path, taken: Container[int] = ()) -> dict[bytes, int]:
-    """The ranks that `rank_lines` has written as `text`, which stands in the file at `path`.
-
-    They count up from 0 and leave out `taken`, the ids of special tokens.
-    """
+    """The ranks that `rank_lines` wrote as `text`: up from 0, without the ids of `taken`."""
     ranks: dict[bytes, int] = {}
     ids = (rank for rank in itertools.count() if rank not in taken)
     for number, line in enumerate(text.splitlines(), start=1):

@@ -3,16 +3,15 @@
     python -m gpt.tokenizer_training            # "glassbox", on text of both worlds: a few seconds
     python -m gpt.tokenizer_training --data texts.jsonl --vocab-size 4096 --out texts.tiktoken
 
-`--tokenizer texts.tiktoken` then pre-trains a model with it; the model keeps the ranks in its own file.
+`--tokenizer texts.tiktoken` then pre-trains a model with it; the model keeps the ranks in its own
+file.
 
-Byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909, Algorithm 1) on bytes, as in GPT-2:
-start from the 256 single bytes and merge the most frequent neighbouring pair again and again. A
-merge never crosses the pieces that the pattern cuts the text into, so it is enough to count in
-unique pieces.
+Byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909, Algorithm 1) on bytes, as in GPT-2: start
+from the 256 single bytes and merge the most frequent neighbouring pair again and again. A merge never
+crosses the pieces that the pattern cuts the text into, so unique pieces are counted.
 
-`train_ranks` counts all pairs once. A merge changes the counts only of pairs in pieces that hold it, so
-only those pieces are counted again. `train_ranks_plainly` recounts everything at every merge, as the
-paper's algorithm is written: the tests hold one to the other.
+`train_ranks` counts again only the pieces that a merge changes. `train_ranks_plainly` recounts
+everything, as the paper's algorithm is written: the tests hold one to the other.
 """
 
 from __future__ import annotations
@@ -171,7 +170,6 @@ def count_pieces(texts: Iterable[str]) -> Counter[Piece]:
 
 
 def count_pairs(pieces: Counter[Piece]) -> Counter[Pair]:
-    """Count neighbouring tokens over all pieces."""
     pairs: Counter[Pair] = Counter()
     for piece, count in pieces.items():
         for pair in zip(piece, piece[1:], strict=False):
@@ -194,7 +192,6 @@ def merge(piece: Piece, pair: Pair) -> Piece:
 
 
 def main(config: TokenizerTrainingConfig) -> None:
-    """Train and write the rank file."""
     if config.out.suffix != SUFFIX:
         raise UserError(f"--out {config.out}: give a file that ends in {SUFFIX}")
     if config.data != "worlds" and config.out.resolve() == RANKS_FILE:

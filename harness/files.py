@@ -99,7 +99,6 @@ def write_text(path: Path, content: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write plain data as indented JSON, atomically."""
     write_text(path, json.dumps(value, indent=2, default=str) + "\n")
 
 

@@ -90,7 +90,6 @@ def usage(name: str, hint: Any) -> str:
 
 
 def value_name(hint: Any) -> str:
-    """What a value of this type is called."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return "|".join(value_name(part) for part in arguments if part is not type(None))

@@ -49,6 +49,9 @@ FREE_FLAGS = (
     "checkpoint_every", "ranks", "debug", "record_tokens", "quiet",
 )  # fmt: skip
 
+# What runs of earlier revisions may have used; without it they would go on as other runs.
+DROPPED_FLAGS = frozenset({"reference_mixing", "adapter"})
+
 # Open and finish ----------------------------------------------------------------------------------
 
 
@@ -225,6 +228,12 @@ def _check_same_run(
             f"rounds depend, so that {after} steps are another run: leave --resume out, or keep --steps "
             f"{before}"
         )
+    for name in DROPPED_FLAGS - set(now):
+        if started.get(name) is not None:
+            raise UserError(
+                f"the run in {folder} was started with {name} {started[name]}, a flag that is no more: "
+                "leave --resume out, or resume it with the revision in its config.json"
+            )
     for field in dataclasses.fields(config):
         name = field.name
         if name in FREE_FLAGS:

@@ -340,10 +340,10 @@ torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 plots.neighbours("reinforce", "grpo")
 
 # %%
-plots.code(grpo_engine.train, lines=("for _ in range(config.updates", "meter.add_update"))
+plots.code(grpo_engine.train, lines=("for rows in epoch_minibatches", "meter.add_update"))
 
 # %% [markdown]
-# Two things are not in the paper's box. `minibatches` may cut the rollout for several optimizer
+# Two things are not in the paper's box. `epoch_minibatches` may cut the rollout for several optimizer
 # steps. `micro_batches` saves memory: the gradients of the parts add up to that of the whole.
 #
 # ## 6. A run against the learned reward, with the truth beside

@@ -183,7 +183,7 @@ print("log pi(y | x)", of_response.tolist(), f"loss {naive:.2f}")  # -(-1.5 - 0.
 
 torch.testing.assert_close(naive, sequence_sum(policy_gradient(log_probs, A), mask))
 plots.code(policy_gradient)
-plots.code(rloo_engine.sequence_loss, docstring=False)
+plots.code(rloo_engine.rloo_loss)
 
 # %% [markdown]
 # How much does one token weigh? With RLOO's sum it weighs the same in every response. With GRPO's

@@ -33,7 +33,6 @@ class Report:
     lengths: Tensor  # (2K,) response tokens
 
     def text(self) -> str:
-        """The report in a few lines."""
         n = self.numbers
         lines = [
             f"held-out accuracy {_with_interval(n['accuracy'], n['accuracy_interval'])} on "
@@ -59,11 +58,7 @@ def _with_interval(value: float, interval: Sequence[float]) -> str:
 
 
 def wilson_interval(successes: float, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """95% interval of a proportion (Wilson 1927); sensible also near 0 and 1.
-
-    At 0 and 1 rounding would leave the proportion itself outside, and a figure has no bar of a
-    negative length.
-    """
+    """95% interval of a proportion (Wilson 1927), sensible also near 0 and 1."""
     if trials == 0:
         return 0.0, 1.0
     p = successes / trials
@@ -80,10 +75,9 @@ def correlation(a: Tensor, b: Tensor) -> float:
 
 
 def calibration(margins: Tensor, bins: int = 10) -> list[tuple[float, float, int]]:
-    """(mean claimed probability, share of wins, pairs) per bin of sigmoid(margin).
+    """(mean claimed probability, share of wins, pairs) per bin of sigmoid(|margin|), from 0.5 to 1.
 
-    Each pair is read in the order in which the model is the more confident, from 0.5 to 1: it
-    claims to be right with that probability, and is right if the margin is positive.
+    A model claims to be right with that probability, and is right if the margin is positive.
     """
     claimed = torch.sigmoid(margins.abs())
     right = (margins > 0).double()
@@ -167,10 +161,7 @@ def normalise_and_test(
     eos_id: int,
     at_once: int,
 ) -> Report:
-    """Centre the scores on up to 2000 of the pairs, and compare those of the held-out ones.
-
-    `at_once` responses are scored together.
-    """
+    """Centre the scores on up to 2000 of the pairs, and compare those of the held-out ones."""
     reference = collate_pairs(pairs[:: max(len(pairs) // 2000, 1)], eos_id)
     model.normalize_on(reference.to(model.device), at_once)
     chosen, rejected, batch = score_pairs(model, held_out, eos_id, at_once)

@@ -50,10 +50,9 @@ Visit = list[Mapping[str, Any]]  # the comparisons of one prompt's responses, ro
 
 
 def history_count(new: int, history: int, fraction: float, replay: Replay) -> int:
-    """How many of `history` old pairs join `new` ones, at most all of them.
+    """How many of `history` old pairs join `new` ones: "10% of historical data" can be read in two ways.
 
-    share_of_mix: `fraction` of the mix is old, n f / (1 - f); share_of_history: `fraction` of what
-    is old is replayed. "10% of historical data" can be read in either way.
+    share_of_mix: `fraction` of the mix is old, n f / (1 - f); share_of_history: that of what is old.
     """
     if not 0 <= fraction < 1:
         raise ValueError(f"the replay fraction must be at least 0 and below 1: got {fraction}")
@@ -79,11 +78,7 @@ class History:
 
 
 def draw_history(visits: Sequence[Visit], count: int, rng: random.Random) -> Visit:
-    """`count` rows without replacement, visit by visit in random order.
-
-    The comparisons of one visit stay together, because they belong into one batch; the last visit
-    is cut where the count is reached.
-    """
+    """`count` rows without replacement, visit by visit in random order; the last visit may be cut."""
     drawn: Visit = []
     for index in rng.sample(range(len(visits)), len(visits)):
         if len(drawn) >= count:
@@ -119,7 +114,7 @@ def as_row(pair: TokenPair, tokenizer: Tokenizer, step: int) -> dict[str, Any]:
 def order_accuracy(
     model: RewardModel, pairs: Sequence[TokenPair], eos_id: int, micro_batch_size: int = 64
 ) -> float:
-    """The share of pairs that the model orders as gold does, where it is known, or as the labels do.
+    """The share of pairs that the model orders as gold does, or where that is unknown the labels.
 
     Pairs of equal gold are left out; a tie of the model is wrong.
     """
@@ -135,9 +130,9 @@ def order_accuracy(
 class ContinualRewardModel:
     """A frozen reward model that thaws for `update`, with its optimizer and all pairs so far.
 
-    `config` says how pairs are sampled and fitted, `history` what was learned before and is
-    replayed; `probe` are held-out pairs that the model is measured on before and after. Its scores
-    are centred on the same reference responses each time: every n-th pair of the history.
+    `config` says how pairs are sampled and fitted, `history` what is replayed; `probe` are held-out
+    pairs for measuring. Its scores are centred on the same references each time: every n-th pair of
+    the history.
     """
 
     def __init__(
@@ -170,7 +165,6 @@ class ContinualRewardModel:
         return {"model": changing_state(self.model), "optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
         load_changing_state(self.model, state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
 
@@ -180,9 +174,9 @@ class ContinualRewardModel:
         self.recent = visits_of(keep_until(self.path, step))
 
     def update(self, policy: GPT, step: int) -> dict[str, float]:
-        """Sample and label pairs of `policy`, train on them and on old ones, centre, measure.
+        """Sample and label pairs of `policy`, train on them and on old ones, centre, measure; what to log.
 
-        `step`, the number of the step that follows, seeds all randomness. Returns what to log.
+        `step`, the number of the step that follows, seeds all randomness.
         """
         config = dataclasses.replace(
             self.config, seed=derive_seed(self.config.seed, f"refresh {step}")
@@ -219,12 +213,10 @@ class ContinualRewardModel:
         self, policy: GPT, config: RewardModelConfig, name: str, count: int, responses: int
     ) -> list[TokenPair]:
         """Pairs of the policy's responses, as the first ones of the reward model were made."""
-        params = SamplingParams(max_new_tokens=config.max_response_tokens)
-        wide = dataclasses.replace(params, temperature=config.wide_temperature)
         how = PairSampling(
-            params,
+            SamplingParams(max_new_tokens=config.max_response_tokens),
             responses,
-            wide_params=wide if responses > 2 and config.wide_temperature != 1 else None,
+            config.wide_temperature if responses > 2 else 1.0,
             batch_size=max(256 // responses, 1),
         )
         batches = sample_pairs(

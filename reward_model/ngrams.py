@@ -1,9 +1,8 @@
 """Logistic regression on n-gram counts: the baseline that any classifier of text has to face.
 
 Each text becomes the set of its words and pairs of neighbouring words, hashed to a fixed number of
-columns; one weight a column and a bias say how likely the text is good (Wang and Manning 2012,
-"Baselines and Bigrams", found such models hard to beat on film reviews). It shares nothing with a
-language model, so it also serves as an independent judge.
+columns with a weight each (Wang and Manning 2012, "Baselines and Bigrams", found such models hard to
+beat on film reviews). It shares nothing with a language model, so it is an independent judge, too.
 """
 
 from __future__ import annotations
@@ -31,8 +30,7 @@ def features(text: str) -> list[int]:
 class NgramRegression:
     """weights (COLUMNS,) and a bias; a text's score is the sum of its columns' weights over sqrt(n).
 
-    The root keeps the scale of scores alike for texts of different lengths, where a plain sum would
-    make every long text certain.
+    The root keeps the scale of scores alike for texts of different lengths.
     """
 
     def __init__(self) -> None:

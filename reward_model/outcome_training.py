@@ -4,9 +4,8 @@
     python -m reward_model.outcome_training --data aclImdb/train --tokenizer texts.tiktoken --layers 1
 
 The same scalar head as the Bradley-Terry model's learns from labels instead of pairs: the score of a
-text is the log-odds that it is good. Without --base the trunk starts from random weights. It reads
-pieces of the texts, of --shortest tokens up to the context. RL takes the run folder as --reward-model
-or --judge, as it takes any other.
+text is the log-odds that it is good. It reads pieces of the texts, of --shortest tokens up to the
+context. RL takes the run folder as --reward-model or --judge, as it takes any other.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from data.names import data_name
 from data.splits import split_of
 from gpt.checkpoint import load_policy
 from gpt.memory.announce import announce
-from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
+from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass, stage_forecast
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_flags import OptimizerFlags, TrainingFlags
@@ -120,8 +119,7 @@ def train(
 ) -> list[dict[str, Any]]:
     """Minimise the cross-entropy in place and return one metrics row a step.
 
-    `log.total` steps of `config.batch_size` texts, one piece each, in epochs shuffled by the seed.
-    With a folder a resumable state is kept there.
+    `log.total` steps of `config.batch_size` texts, one piece each; with a folder they can be resumed.
     """
     optimizer = adamw(model, config.lr, weight_decay=config.weight_decay)
     state = TrainingState({"model": model, "optimizer": optimizer}, {})
@@ -157,10 +155,7 @@ def add_texts(
     longest: int,
     rng: random.Random,
 ) -> dict[str, Any]:
-    """Add the gradient of the loss of a piece of each text; returns the loss and the accuracy.
-
-    Of several ranks each reads pieces of its own.
-    """
+    """Add the gradient of the loss of a piece of each of this rank's texts; the loss and the accuracy."""
     batch, labels = piece_batch(texts, config.shortest, longest, rng)
     sums = {"loss": 0.0, "accuracy": 0.0}
     for rows in shard_chunks(batch.totals, config.micro_batch_size):
@@ -212,22 +207,18 @@ def open_trunk(config: OutcomeConfig, device: torch.device) -> tuple[GPT, Tokeni
 
 
 def report_lengths(context: int) -> list[int]:
-    """The whole context, a quarter and an eighth of it."""
     return [context // 8, context // 4, context]
 
 
 def memory_of(config: OutcomeConfig, shape: GPTConfig, device: str, ranks: int) -> Forecast:
     """The trunk stays beside the model in training; there are no logits, a score has one number."""
     rows, several = rows_of_pass(config.batch_size, config.micro_batch_size, ranks)
-    return Forecast(
-        (Model("base", shape), Model("reward model", shape, trained=True)),
-        (
-            Phase("update", "update", (shape,), rows, shape.context, accumulates=several),
-            Phase("report", "scoring", (shape,), 64, shape.context),
-        ),
-        bfloat16=config.precision == "bfloat16",
-        device=device,
+    models = Model("base", shape), Model("reward model", shape, trained=True)
+    phases = (
+        Phase("update", "update", (shape,), rows, shape.context, accumulates=several),
+        Phase("report", "scoring", (shape,), 64, shape.context),
     )
+    return stage_forecast(config, models, phases, device)
 
 
 def main(config: OutcomeConfig) -> Path:

@@ -45,8 +45,7 @@ def encode_labelled(records: Sequence[LabelledText], tokenizer: Tokenizer) -> li
 def cut_piece(tokens: Sequence[int], shortest: int, longest: int, rng: random.Random) -> list[int]:
     """A piece of a text, its length log-uniform in shortest..longest, half of them from its start.
 
-    A policy is paid for answers that are shorter than most texts, and a classifier is reliable only
-    on lengths that it has met. A shorter text is a piece as it is.
+    A classifier is reliable only on lengths that it has met, and most answers are shorter than texts.
     """
     length = round(math.exp(rng.uniform(math.log(shortest), math.log(longest))))
     last = max(len(tokens) - length, 0)
@@ -63,7 +62,6 @@ def piece_batch(
 
 
 def beginnings(texts: Sequence[LabelledTokens], length: int) -> ResponseBatch:
-    """The first `length` tokens of each text."""
     return collate_documents([text.tokens[:length] for text in texts])
 
 
@@ -82,11 +80,7 @@ def score_beginnings(
 
 
 def log_odds_report(scores: Tensor, labels: Tensor, lengths: Tensor) -> dict[str, Any]:
-    """How good log-odds (N,) are for labels (N,) bool: accuracy, majority, calibration, length.
-
-    A text is read in the direction of which the model is the surer: it claims to be right with
-    probability sigmoid(|score|), and is right if the sign agrees with the label.
-    """
+    """How good log-odds (N,) are for labels (N,) bool: accuracy, majority, calibration, length."""
     count = len(labels)
     margins = torch.where(labels, scores, -scores)
     right, good = int((margins > 0).sum()), int(labels.sum())
@@ -111,11 +105,7 @@ def outcome_report(
     lengths: Sequence[int],
     micro_batch_size: int = 64,
 ) -> dict[str, Any]:
-    """`log_odds_report` from the first n tokens, for every n of `lengths`, beside n-gram regression.
-
-    The regression learns from the same tokens of the training texts and reads the same of the held-out
-    ones: the accuracies compare two readers of equal pieces.
-    """
+    """`log_odds_report` from the first n tokens for each n of `lengths`, beside n-gram regression."""
     labels = torch.tensor([text.label for text in held_out])
     report: dict[str, Any] = {}
     for length in lengths:
@@ -145,7 +135,6 @@ def ngram_accuracy(
 
 
 def report_text(report: dict[str, Any]) -> str:
-    """The report in a line for each length."""
     lines = []
     for length, n in report.items():
         low, high = n["accuracy_interval"]

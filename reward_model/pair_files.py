@@ -62,10 +62,7 @@ def file_pairs(
 
 
 def check_file(config: PairFileFlags, tokenizer: Tokenizer, context: int) -> None:
-    """Refuse a file that does not fit, or lacks what the flags need, before a base is pre-trained.
-
-    It looks at every nth pair of a large file.
-    """
+    """Refuse a file that does not fit, or lacks what the flags need, by every nth pair of a large one."""
     records = read_preferences(Path(config.data), template=config.template).records
     require_strengths(records[:1], config)
     some = encode_pairs(records[:: len(records) // MOST_CHECKED + 1], tokenizer)
@@ -114,10 +111,8 @@ class SamePairs:
         self.digest = hashlib.sha256(repr(tokens).encode()).hexdigest()
 
     def state_dict(self) -> dict[str, str]:
-        """Their hash."""
         return {"sha256": self.digest}
 
     def load_state_dict(self, state: Mapping[str, str]) -> None:
-        """ValueError for those of other pairs."""
         if state != self.state_dict():
             raise ValueError(f"{PAIR_FILES[0]} holds other pairs than it was trained on")

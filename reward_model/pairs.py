@@ -44,15 +44,14 @@ Annotator = Callable[[PromptRecord, str, bool, str, bool, random.Random], Labell
 
 
 def encode_pairs(records: Sequence[PreferenceRecord], tokenizer: Tokenizer) -> list[TokenPair]:
-    """Records -> token pairs. Recorded tokens stay as they are; other answers end with EOS."""
     return [encode_pair(record, tokenizer) for record in records]
 
 
 def encode_pair(record: PreferenceRecord, tokenizer: Tokenizer) -> TokenPair:
     """One record as token ids.
 
-    A recorded answer keeps the tokens that were sampled, so one that was cut off gets no EOS. Under
-    another tokenizer than that of the recording, its text is encoded instead.
+    A recorded answer keeps the tokens that were sampled, so one that was cut off gets no EOS; under
+    another tokenizer than that of the recording its text is encoded.
     """
     return TokenPair(
         tokenizer.encode(record.prompt),
@@ -78,10 +77,7 @@ def as_pair(row: Mapping[str, Any], tokenizer: Tokenizer) -> TokenPair:
 
 
 def preference_strength(meta: Mapping[str, Any]) -> float | None:
-    """How much better the chosen answer is: `margin`, or else the difference of the two scores.
-
-    None where a pair has neither, or where it is no number from 0 on.
-    """
+    """How much better the chosen answer is: `margin`, or the difference of the scores; None if unknown."""
     if "margin" in meta:
         meta = {"score_chosen": meta["margin"], "score_rejected": 0}
     scores: list[Any] = [meta.get("score_chosen"), meta.get("score_rejected")]
@@ -117,23 +113,16 @@ MOST_FRUITLESS = 500  # prompts in a row without two different answers: a policy
 class PairSampling:
     """How pairs are made: K responses to a prompt, every two of them compared.
 
-    With `wide_params` the second half of the K responses is drawn with them, for example hotter:
-    RL will take the policy to text that it hardly writes yet, and a reward model is only reliable
-    on the kind of text that was compared.
+    Half of the K may be hotter: RL takes the policy to text that it hardly writes yet, and a reward
+    model is only reliable on the kind of text that was compared.
     """
 
     params: SamplingParams
     responses_per_prompt: int = 2  # K
-    wide_params: SamplingParams | None = None
+    wide_temperature: float = 1.0  # of the second half of them; the others have that of `params`
     batch_size: int = 256  # prompts that are answered at once
     borrowed: int = 0  # of the K, written for other prompts
     repeated: int = 0  # of the K, own answers that say their last sentence again
-
-    def __post_init__(self) -> None:
-        if self.responses_per_prompt < 2:
-            raise ValueError(
-                f"responses_per_prompt={self.responses_per_prompt}: a comparison needs at least 2"
-            )
 
     @property
     def sampled(self) -> int:
@@ -154,11 +143,11 @@ def sample_pairs(
 ) -> Iterator[list[TokenPair]]:
     """Sample K responses to a prompt, have every two of them compared, and yield lists of pairs.
 
-    K responses give K (K - 1) / 2 comparisons for K forward passes of the reward model (Ouyang et
-    al. 2022, arXiv:2203.02155, section 3.5: K from 4 to 9). Prompts are visited in shuffled epochs
-    until `count` pairs exist; the pairs of one visit stay next to each other. Two identical
-    responses cannot be compared and are left out; a policy that writes nothing else is refused with a
-    ValueError. `rng` shuffles and drives the annotator's noise.
+    K responses give K (K - 1) / 2 comparisons for K forward passes of the reward model (Ouyang et al.
+    2022, arXiv:2203.02155, section 3.5: K from 4 to 9). Prompts are visited in shuffled epochs until
+    `count` pairs exist; the pairs of one visit stay next to each other. Identical responses are left
+    out; ValueError for a policy that writes nothing else. `rng` shuffles and drives the annotator's
+    noise.
     """
     encoded = [tokenizer.encode(record.prompt) for record in prompts]
     seed = rng.getrandbits(32)
@@ -195,12 +184,13 @@ def _answers(
     how: PairSampling,
     generator: torch.Generator,
 ) -> list[list[Answer]]:
-    """Each prompt's own answers; the second half drawn with `wide_params` where they are given."""
+    """Each prompt's own answers; the second half at `wide_temperature`."""
     K = how.sampled
-    wide = K // 2 if how.wide_params is not None else 0
+    wide = 0 if how.wide_temperature == 1 else K // 2
+    wider = replace(how.params, temperature=how.wide_temperature)
     groups: list[list[Answer]] = [[] for _ in prompts]
-    for count, sampling in ((K - wide, how.params), (wide, how.wide_params)):
-        if count == 0 or sampling is None:
+    for count, sampling in ((K - wide, how.params), (wide, wider)):
+        if count == 0:
             continue
         sampled = generate(
             policy,
@@ -221,8 +211,8 @@ def _with_made(
 ) -> list[list[Answer]]:
     """Each prompt's answers, the borrowed ones, and the repeated ones.
 
-    Borrowed: the first answer of each of the next prompts of the batch. Repeated: the prompt's own
-    first answer with its last sentence once more, its second with it twice more, and so on.
+    Borrowed: the first answer of each of the next prompts of the batch. Repeated: the own first answer
+    with its last sentence once more, the second with it twice more, and so on.
     """
     return [
         group
@@ -264,8 +254,8 @@ def collate_pairs(pairs: Sequence[TokenPair], eos_id: int) -> ResponseBatch:
 def by_prompt(pairs: Sequence[TokenPair]) -> list[list[TokenPair]]:
     """Neighbouring pairs of one prompt together: one batch element each.
 
-    All comparisons of a prompt's responses belong into one batch; as separate elements they would
-    let the model see each response K - 1 times an epoch and overfit (Ouyang et al. 2022, section 3.5).
+    As separate elements they would let the model see each response K - 1 times an epoch and overfit
+    (Ouyang et al. 2022, section 3.5).
     """
     return [list(group) for _, group in itertools.groupby(pairs, key=lambda pair: pair.prompt)]
 
@@ -273,9 +263,9 @@ def by_prompt(pairs: Sequence[TokenPair]) -> list[list[TokenPair]]:
 def prompts_per_forward(
     groups: Sequence[Sequence[TokenPair]], responses: int | None
 ) -> list[list[Sequence[TokenPair]]]:
-    """The prompts, each with its pairs, cut into forwards of at most so many different responses.
+    """The prompts, each with its pairs, in forwards of at most so many different responses; None: in one.
 
-    A prompt whose own responses are more than that has a forward for itself. None: one for all.
+    A prompt whose own responses are more than that has a forward for itself.
     """
     parts: list[list[Sequence[TokenPair]]] = []
     room = 0.0
@@ -305,10 +295,7 @@ def collate_comparisons(
 
 
 def pair_as_text(pair: TokenPair, tokenizer: Tokenizer) -> dict[str, Any]:
-    """A row for pairs.jsonl, which the preference reader opens again: text to read, then tokens.
-
-    The tokens say more than the text: whether an answer ended, and which pieces were sampled.
-    """
+    """A row for pairs.jsonl: text to read, then tokens, which say whether an answer ended."""
     sides = ("chosen", "rejected")
     texts = {name: tokenizer.decode(getattr(pair, name)) for name in ("prompt", *sides)}
     ended = {f"{name}_ended": getattr(pair, name)[-1:] == [tokenizer.eos_id] for name in sides}

@@ -11,15 +11,13 @@
 Where it differs from the paper: the mean is over comparisons, not over prompts first
 (`--pair-weighting prompt` is the paper's); scores get mean 0 and deviation 1 on answers of the
 training pairs, where the paper gives the labellers' demonstrations mean 0.
-What is new next to language modelling: the last token's hidden state becomes one score instead of
-logits, and only the difference of two scores has a meaning.
 
     python -m reward_model.reward_model_training                       the reviews world, laptop size
     python -m reward_model.reward_model_training --data pairs.json --preset small
 
-A world's pairs are sampled from the pre-trained base model and labelled by the world's noisy
-annotator (world_pairs.py); a file brings its own (pair_files.py). The base model is pre-trained
-first when it is not there. Held-out prompts are those of the validation split.
+A world's pairs are sampled from the pre-trained base model and labelled by the world's noisy annotator
+(world_pairs.py); a file brings its own (pair_files.py). The base model is pre-trained first when it is
+not there. Held-out prompts are those of the validation split.
 """
 
 from __future__ import annotations
@@ -40,8 +38,8 @@ from gpt import pretraining
 from gpt.checkpoint import load_policy
 from gpt.lora import fit_for_training
 from gpt.memory.announce import announce
-from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass
-from gpt.model import GPT, GPTConfig, Preset, PresetFlags, preset_config
+from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass, stage_forecast
+from gpt.model import GPTConfig, Preset, PresetFlags, preset_config
 from gpt.pretraining import PretrainingConfig
 from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import run_command
@@ -194,9 +192,8 @@ def train(
 ) -> list[dict[str, Any]]:
     """Minimise the Bradley-Terry loss, update `model` in place and return one metrics row a step.
 
-    `log.total` steps of `config.batch_size` prompts with all their pairs, in epochs shuffled by the
-    seed. Pass an `optimizer` to keep its state between calls; with a folder a resumable state is kept
-    there.
+    `log.total` steps of `config.batch_size` prompts with all their pairs. Pass an `optimizer` to keep
+    its state between calls; with a folder a resumable state is kept there.
     """
     groups = by_prompt(pairs)  # all comparisons of a prompt are one batch element
     optimizer = optimizer or adamw(
@@ -296,10 +293,7 @@ def memory_of(
     device: str = "cpu",
     ranks: int = 1,
 ) -> Forecast:
-    """The base stays beside the model in training; there are no logits, a score has one number.
-
-    Rows: the prompts of a step, each with its `responses`.
-    """
+    """The base stays beside the model in training; a score is one number. Rows: prompts x `responses`."""
     rank, micro = config.lora_rank, config.micro_batch_size
     rows, several = rows_of_pass(config.batch_size * responses, micro, ranks)
     phases = [
@@ -309,26 +303,11 @@ def memory_of(
     if has_annotator(config.data):
         sampled = math.ceil(SAMPLED_TOGETHER / ranks)
         phases.append(Phase("pairs", "sampling", (shape,), sampled, tokens, finished=True))
-    return Forecast(
-        (
-            Model("base", shape, lora_rank=rank),
-            Model("reward model", shape, trained=True, lora_rank=rank, shares=rank > 0),
-        ),
-        tuple(phases),
-        bfloat16=config.precision == "bfloat16",
-        checkpoint=config.checkpoint_blocks,
-        device=device,
+    models = (
+        Model("base", shape, lora_rank=rank),
+        Model("reward model", shape, trained=True, lora_rank=rank, shares=rank > 0),
     )
-
-
-def announce_memory(config: RewardModelConfig, base: GPT, tokens: int, responses: int) -> None:
-    """Print what training needs; UserError if the base's device has less."""
-    shape, device = base.config, base.device
-    announce(
-        config,
-        lambda other: memory_of(other, shape, tokens, responses, device.type, world()),
-        device,
-    )
+    return stage_forecast(config, models, phases, device)
 
 
 def main(config: RewardModelConfig) -> Path:
@@ -344,13 +323,15 @@ def main(config: RewardModelConfig) -> Path:
     folder = config.out or default_folder("reward_model", config.data, config.preset)
     if made:
         longest = min(config.max_prompt_tokens + config.max_response_tokens, policy.config.context)
-        announce_memory(config, policy, longest, config.responses_per_prompt)
+        answers = config.responses_per_prompt
     else:  # too few pairs are refused before an earlier run is moved aside
         pairs, held_out = file_pairs(config, tokenizer, policy.config.context)
         longest = max(len(p.prompt) + max(len(p.chosen), len(p.rejected)) for p in pairs)
         groups = by_prompt(pairs)
         different = [{tuple(s) for p in group for s in (p.chosen, p.rejected)} for group in groups]
-        announce_memory(config, policy, longest, max(map(len, different)))
+        answers = max(map(len, different))
+    how = policy.config, longest, answers, device.type, world()
+    announce(config, lambda other: memory_of(other, *how), device)
     folder = open_run(folder, config, resume=config.resume)
     open_page(folder, "reward_model", config)
     if config.resume:

@@ -29,16 +29,13 @@ Pooling = Literal["mean_score", "last_token"]
 class RewardModel(nn.Module):
     """`gpt` reads the row, `head` turns each hidden state into a score, `pooling` into one number.
 
-    mean_score averages the scores of the response tokens, the EOS included; last_token takes the
-    score of the last valid one. Pooling hidden states before this affine head would be the same
-    number as mean_score. `mean` and `std` normalise the result: the Bradley-Terry loss leaves the
+    mean_score averages the scores of the response tokens, the EOS included; last_token takes the score
+    of the last valid one. `mean` and `std` normalise the result: the Bradley-Terry loss leaves the
     origin of the scale open, so after training it is set on reference responses.
     """
 
     def __init__(self, gpt: GPT, pooling: Pooling = "last_token") -> None:
         super().__init__()
-        if pooling not in ("mean_score", "last_token"):
-            raise UserError(f"pooling {pooling!r} is not known: use mean_score or last_token")
         self.gpt = gpt
         self.pooling = pooling
         self.head = nn.Linear(gpt.config.n_embd, 1)

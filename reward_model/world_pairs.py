@@ -1,7 +1,4 @@
-"""Preference pairs of a generated world: a policy answers its prompts, its annotator compares.
-
-Training knows no world by its name: it asks here whether a --data has an annotator, and for pairs.
-"""
+"""Preference pairs of a generated world: a policy answers its prompts, its annotator compares."""
 
 from __future__ import annotations
 
@@ -29,10 +26,7 @@ SAMPLED_TOGETHER = 512  # responses
 
 
 class ReviewsAnnotator:
-    """The reviews world's annotator: compares gold rewards, with Bradley-Terry noise.
-
-    A response that is compared several times is judged once and remembered; the noise is fresh.
-    """
+    """Compares gold rewards, with fresh Bradley-Terry noise; a response is judged once and remembered."""
 
     def __init__(self) -> None:
         self.judged: dict[tuple[str, str, bool], float] = {}
@@ -44,7 +38,6 @@ class ReviewsAnnotator:
         return Labelled(reviews.annotate(*gold, rng), gold)
 
     def judge(self, prompt: PromptRecord, text: str, ended: bool) -> float:
-        """The gold reward of one response."""
         key = (prompt.prompt, text, ended)
         if key not in self.judged:
             self.judged[key] = reviews.gold_reward(prompt, text, ended)
@@ -136,16 +129,14 @@ def world_pairs(
 ) -> list[TokenPair]:
     """`count` pairs sampled from `policy` on one split's prompts, labelled by the world's annotator.
 
-    `made`: among them the borrowed and the repeated answers that the config asks for.
+    `made`: with the borrowed and the repeated answers that the config asks for.
     """
     world = WORLDS[config.data]
     log = MetricLog(count, show=("seconds",), every=max(count // 4, 1), title=f"{split} pairs")
-    params = SamplingParams(max_new_tokens=config.max_response_tokens)
-    wide = dataclasses.replace(params, temperature=wide_temperature)
     how = PairSampling(
-        params,
+        SamplingParams(max_new_tokens=config.max_response_tokens),
         responses_per_prompt,
-        wide_params=None if wide_temperature == 1 else wide,
+        wide_temperature,
         batch_size=max(SAMPLED_TOGETHER // responses_per_prompt, 1),
         borrowed=config.borrowed_responses if made else 0,
         repeated=config.repeated_responses if made else 0,

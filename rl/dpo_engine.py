@@ -171,9 +171,8 @@ def of_whole_batch(
     """What a loss reads of all pairs of a batch: KTO's reference_point z, of the others nothing.
 
     z = max(0, mean log(pi / pi_ref)(y'|x)), without a gradient: x is each prompt of the batch and y'
-    both answers to the next pair's prompt, cut where the model's positions end. (The paper and TRL
-    shift answers by one too, TRL within each forward.) y' is no sample of pi(.|x), so z is no
-    unbiased estimate of the KL: it is small where y' does not fit x.
+    both answers to the next pair's prompt, cut where the model's positions end. y' is no sample of
+    pi(.|x), so z is no unbiased estimate of the KL.
     """
     if config.loss != "kto" or reference is None:
         return {}

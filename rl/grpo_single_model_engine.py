@@ -146,7 +146,7 @@ def single_model_grpo_loss(  # line 11
     Eq. 3   -1/G sum_i 1/|o_i| sum_t { min[rho A, clip(rho, 1 - eps, 1 + eps) A] - beta KL }
     Eq. 4   KL = 1/rho + log rho - 1, which is k3, or rho - 1 - log rho;   rho = pi / pi_old
 
-    1/G becomes 1/`rows`, the size of the whole minibatch, so that micro-batches add up.
+    1/G becomes 1/`rows`, the size of the whole minibatch.
     """
     token_loss = clipped_surrogate(  # -min[rho A, clip(rho) A]
         log_probs, old_log_probs, advantages, config.clip_low, config.clip_high

@@ -245,10 +245,7 @@ def variant_presets(variant: str) -> dict[str, dict[str, Any]]:
 
 
 def from_variant(variant: str, preset: str = "tiny", **overrides: Any) -> GRPOVariantsConfig:
-    """The config of a named variant with some fields replaced.
-
-    (`GRPOVariantsConfig(variant="dapo")` would only carry the name.)
-    """
+    """The config of a named variant; `GRPOVariantsConfig(variant="dapo")` would only carry the name."""
     return from_preset(GRPOVariantsConfig, variant_presets(variant), preset, **overrides)
 
 
@@ -394,8 +391,7 @@ def policy_loss_tokens(
 ) -> Choice:
     """A minibatch's tokens of highest entropy, without Clip-Cov's, and KL-Cov's; else all and none.
 
-    The thresholds belong to the whole minibatch and to the policy as it is now, so its rows are
-    scored once more before they are cut into micro-batches.
+    The thresholds are those of the whole minibatch now, so its rows are scored once more.
     """
     by_covariance = config.kl_cov_share or config.clip_cov_share
     if config.entropy_top_share is None and not by_covariance:
@@ -470,10 +466,7 @@ def update_policy(
 def with_overlong_penalty(
     rollout: Rollout, rewards: Tensor, max_length: int, buffer: int
 ) -> Tensor:
-    """The rewards (N,) with DAPO's penalty of long responses, which goes to the log and the parts.
-
-    (arXiv:2503.14476, Eq. 13; `overlong_penalty`.)
-    """
+    """The rewards (N,) with DAPO's penalty of long responses (Eq. 13), for the log and the parts too."""
     penalty = overlong_penalty(rollout.lengths, max_length, buffer)
     rollout.reward_metrics["overlong_penalty"] = float(penalty.mean())
     if rollout.reward_parts:
@@ -537,7 +530,7 @@ def train(
             with clock.phase("score"):
                 old_log_probs, weights, measured = old_and_weights(
                     config, policy, rollout
-                )  # (N, T)  line 3
+                )  # line 3
                 ref_log_probs = None
                 if kl.coef or config.stop_kl is not None:  # in the loss, or to know when to stop
                     ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)

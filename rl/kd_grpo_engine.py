@@ -138,10 +138,7 @@ def scores_and_penalty(  # line 9
     batch: ResponseBatch,
     ref_log_probs: Tensor | None,  # (n, T)
 ) -> tuple[TokenScores, Tensor | None]:
-    """The policy's scores and its KL to the reference as a loss, (n, T), where one is asked for.
-
-    The KL is k3 or k2 of the sampled tokens, or a sum over the whole vocabulary at each position.
-    """
+    """The policy's scores and its KL to the reference as a loss, (n, T), where one is asked for."""
     if ref_log_probs is not None and config.kl_estimator == "full":
         return token_scores_and_kl(policy, reference, batch, config.temperature)
     scores = token_scores(policy, batch, config.temperature)
@@ -166,8 +163,7 @@ def kd_grpo_loss(  # lines 8 and 11
     clipped:   (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ]
     reinforce: (1/rows) sum_i [ -A_i sum_t log pi(y_it) + kl_coef * (1/L_i) sum_t KL ]
 
-    The first is GRPO's (arXiv:2402.03300, Eq. 3). At log_probs = old_log_probs the gradients of a
-    row's two policy terms are one and the same but for the factor L_i.
+    The first is GRPO's (arXiv:2402.03300, Eq. 3).
     """
     if config.policy_loss == "reinforce":
         policy_loss = policy_gradient(log_probs, advantages)

@@ -150,9 +150,7 @@ def kd_token_rewards(  # lines 5-6
     """r_t = (log p_teacher [- log p_student])_t - kl_coef * (log p_student - log p_ref)_t.
 
     terminal: the teacher's part stands as `rewards` at the last token instead, and so does in any
-    case the `bonus`, one number for all responses. A response whose reward was replaced (it was not
-    finite) has that number at its last token. Another `penalty` than k1 is not the KL's
-    (`reward_penalty` of rl/equations/kl.py).
+    case the `bonus`, one number for all responses, and a reward that was replaced (it was not finite).
     """
 
     def at_the_end(scores: Tensor) -> Tensor:  # (N,) -> (N, T), with the penalty of every token

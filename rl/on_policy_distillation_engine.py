@@ -132,8 +132,7 @@ class OnPolicyDistillationConfig(EngineConfig):
 def right_answers(right: Tensor, lengths: Tensor, group_size: int) -> list[int | None]:  # line 4
     """For each row the shortest right answer among the others of its group; None without one.
 
-    right (N,) bool, lengths (N,). Of equally short ones the first. Its own answer shown to it, a right
-    response would teach itself.
+    right (N,) bool, lengths (N,). Of equally short ones the first.
     """
     chosen: list[int | None] = []
     for row in range(len(right)):
@@ -144,10 +143,7 @@ def right_answers(right: Tensor, lengths: Tensor, group_size: int) -> list[int |
 
 
 class Lessons(NamedTuple):
-    """The K responses that have a teacher: their rows (K,), as they were written, and as p reads them.
-
-    Both have the same response tokens and mask, so that what is scored of them is (K, T) alike.
-    """
+    """The K responses that have a teacher: their rows (K,), as they were written, and as p reads them."""
 
     rows: Tensor
     written: Rollout
@@ -198,8 +194,8 @@ def distillation_loss(  # lines 7 and 8
 ) -> Tensor:
     """-1/tokens sum_{i,t} (q / q_old) A_t, or the mean of the token KLs, of some rows of a minibatch.
 
-    Both have the gradient of KL(q(.|s_t) || p(.|s_t)) at fixed prefixes s_t, the first on average
-    over the tokens drawn there and as long as q is q_old. `tokens` are those of the whole minibatch.
+    Both have the gradient of KL(q(.|s_t) || p(.|s_t)) at fixed prefixes s_t, the first on average and
+    as long as q is q_old. `tokens` are those of the whole minibatch.
     """
     token_loss = token_kl
     if token_loss is None:

@@ -176,11 +176,6 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
         """How many neighbouring rows one loss must not separate."""
         return self.group_size if self.compares_groups else 1
 
-    @property
-    def rows_of_loss(self) -> int:
-        """Rows that one loss sees: a forward's, or of smaller ones those of a group."""
-        return max(self.micro_batch_size, self.rows_together)
-
 
 def update_meter(config: PGGRPOConfig) -> UpdateMeter:
     """Measures where the clip of this mode's ratio acts."""
@@ -324,9 +319,9 @@ def train(
                 optimizer.zero_grad(set_to_none=True)
                 loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
                 pair_count = len(pairs_within(pairs, rows)) + recorded.batch_size
-                for chunk in row_chunks(
-                    rollout.sequences, rows, config.rows_of_loss, config.rows_together
-                ):
+                together = config.rows_together
+                size = max(config.micro_batch_size, together)  # rows that one loss sees
+                for chunk in row_chunks(rollout.sequences, rows, size, together):
                     part, batch = on_device(chunk, policy.device), rollout.sequences.rows(chunk)
                     scores, descend = scores_to_descend(policy, batch, config)
                     ref = None if ref_log_probs is None else ref_log_probs[part]

@@ -93,8 +93,7 @@ def remax_advantages(  # line 4
 ) -> Tensor:  # (N, T)
     """A_t = R(y) - kl_coef * sum_{u >= t} (log pi_old - log pi_ref)_u - R(greedy answer).
 
-    A constant of the prompt is subtracted, and a token's advantage leaves out what was paid before
-    it: neither moves the expected gradient, which is that of R - kl_coef KL.
+    The expected gradient is that of R - kl_coef KL.
     """
     token_rewards = token_level_rewards(
         rewards, old_log_probs, ref_log_probs, response_mask, kl_coef
@@ -110,10 +109,7 @@ def remax_loss(  # line 6
     *,
     rows: int,
 ) -> Tensor:
-    """-(1/rows) sum_i sum_t A_it log pi(y_it): the negated objective of some rows of a minibatch.
-
-    `rows` is the size of the whole minibatch, so that micro-batches add up.
-    """
+    """-(1/rows) sum_i sum_t A_it log pi(y_it) of some rows of a minibatch of `rows`."""
     return sequence_sum(policy_gradient(log_probs, advantages), response_mask, denominator=rows)
 
 

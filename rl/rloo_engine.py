@@ -112,54 +112,6 @@ def update_meter(config: RLOOConfig) -> UpdateMeter:
     return UpdateMeter((config.clip_low, config.clip_high), ratio)
 
 
-def sequence_loss(  # line 5
-    config: RLOOConfig,
-    log_probs: Tensor,  # (n, T)
-    old_log_probs: Tensor,  # (n, T)
-    advantages: Tensor,  # (n, 1), or (n, T) with a sampler's token weights
-    response_mask: Tensor,  # (n, T)
-    rows: int,
-    tokens: int,
-) -> Tensor:
-    """-(1/rows) sum_i A_i sum_t log pi(y_it): the paper's loss, nothing is clipped."""
-    return sequence_sum(policy_gradient(log_probs, advantages), response_mask, denominator=rows)
-
-
-def clipped_loss(
-    config: RLOOConfig,
-    log_probs: Tensor,  # (n, T)
-    old_log_probs: Tensor,  # (n, T)
-    advantages: Tensor,  # (n, 1)
-    response_mask: Tensor,  # (n, T)
-    rows: int,
-    tokens: int,
-) -> Tensor:
-    """-(1/rows) sum_i min(s_i A_i, clip(s_i) A_i), s_i = exp(sum_t (log pi - log pi_old))."""
-    loss = sequence_clipped_surrogate(
-        log_probs, old_log_probs, advantages, response_mask, config.clip_low, config.clip_high
-    )
-    return sequence_mean(loss, response_mask, denominator=rows)
-
-
-def token_loss(
-    config: RLOOConfig,
-    log_probs: Tensor,  # (n, T)
-    old_log_probs: Tensor,  # (n, T)
-    advantages: Tensor,  # (n, 1), or (n, T) with a sampler's token weights
-    response_mask: Tensor,  # (n, T)
-    rows: int,
-    tokens: int,
-) -> Tensor:
-    """-(1/tokens) sum_it min(ratio_it A_i, clip(ratio_it) A_i)."""
-    loss = clipped_surrogate(
-        log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
-    )
-    return token_mean(loss, response_mask, denominator=tokens)
-
-
-LOSSES = {"sequence": sequence_loss, "clipped": clipped_loss, "token": token_loss}
-
-
 def rloo_advantages(
     config: RLOOConfig,
     rewards: Tensor,  # (N,)
@@ -170,8 +122,7 @@ def rloo_advantages(
 ) -> Tensor:  # (N, 1)
     """R'_i - 1/(G-1) sum_{j != i} R'_j, R' = R - kl_coef * sum_t (log pi_old - log pi_ref).
 
-    `kl_penalty` puts |k1| or k1^2 / 2 in place of that difference, k1. Equal rewards in a group leave
-    the KL's part: the response nearer to the reference gains.
+    `kl_penalty` puts |k1| or k1^2 / 2 in place of that difference, k1.
     """
     penalty = reward_penalty(config.kl_penalty)
     penalised = token_level_rewards(  # line 2
@@ -193,14 +144,26 @@ def rloo_loss(
     rows: int,
     tokens: int,
 ) -> Tensor:
-    """The negated objective of some rows of a minibatch, in the form that config.loss names.
+    """The negated objective of some rows of a minibatch of `rows` rows and `tokens` tokens.
 
-    `rows` and `tokens` are counted over the whole minibatch, so that micro-batches add up. At
-    log_probs = old_log_probs the gradients of "sequence" and "clipped" are equal, that of "token"
-    is rows / tokens of it.
+    sequence  -(1/rows) sum_i A_i sum_t log pi(y_it): the paper's, nothing is clipped
+    clipped   -(1/rows) sum_i min(s_i A_i, clip(s_i) A_i), s_i = exp(sum_t (log pi - log pi_old))
+    token     -(1/tokens) sum_it min(ratio_it A_i, clip(ratio_it) A_i)
+
+    At log_probs = old_log_probs the gradients of the first two are equal, the third is rows / tokens
+    of them.
     """
-    form = LOSSES[config.loss]
-    return form(config, log_probs, old_log_probs, advantages, response_mask, rows, tokens)
+    clip = config.clip_low, config.clip_high
+    if config.loss == "sequence":  # line 5
+        loss = policy_gradient(log_probs, advantages)
+        return sequence_sum(loss, response_mask, denominator=rows)
+    if config.loss == "clipped":
+        loss = sequence_clipped_surrogate(
+            log_probs, old_log_probs, advantages, response_mask, *clip
+        )
+        return sequence_mean(loss, response_mask, denominator=rows)
+    loss = clipped_surrogate(log_probs, old_log_probs, advantages, *clip)
+    return token_mean(loss, response_mask, denominator=tokens)
 
 
 def train(

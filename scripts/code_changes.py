@@ -23,7 +23,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,12 @@ def read_block(lines: Sequence[str], section: str, file: str) -> Block:
 # --- finding --------------------------------------------------------------------------------------
 
 
+@cache
+def parsed(text: str) -> ast.Module:
+    """The tree of a file, which is asked for once a change."""
+    return ast.parse(text)
+
+
 def definitions(tree: ast.AST, prefix: str = "") -> Iterator[tuple[str, Definition]]:
     """Functions, classes and assigned names with their qualified names; not what functions hold."""
     for node in ast.iter_child_nodes(tree):
@@ -126,7 +132,7 @@ class Code:
         places: dict[str, list[tuple[str, str]]] = defaultdict(list)
         for path, text in self.texts.items():
             module = path.removesuffix(".py").removesuffix("/__init__").split("/")
-            for name in dict.fromkeys(name for name, _ in definitions(ast.parse(text))):
+            for name in dict.fromkeys(name for name, _ in definitions(parsed(text))):
                 for start in range(len(module) + 1):
                     places[".".join([*module[start:], name])].append((path, name))
         return places
@@ -148,7 +154,7 @@ class Code:
         for change in changes:
             path, name = self.find(change.name)
             text = texts.get(path, self.texts[path])
-            named = [node for title, node in definitions(ast.parse(text)) if title == name]
+            named = [node for title, node in definitions(parsed(text)) if title == name]
             spans = {span: kind for node in named for span, kind in places(node, change).items()}
             if len(spans) != 1:
                 raise UserError(

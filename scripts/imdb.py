@@ -313,6 +313,9 @@ class Judges:
             "ngrams": self.ngrams(texts),
         }
 
+    def measure_run(self, folder: Path) -> dict[str, Any]:
+        return self.measure(load_gpt(folder, self.device)[0])
+
     @torch.no_grad()
     def measure(self, policy: GPT) -> dict[str, Any]:
         """A row of the table, and the first answers."""
@@ -414,10 +417,7 @@ def measure_all(config: IMDBConfig, judges: Judges, folder: Path) -> dict[str, A
     }
     for name, seed in runs_of(config):
         run_folder = folder / f"{name}-{seed}"
-        row = once(
-            run_folder / "measured.json",
-            lambda run_folder=run_folder: judges.measure(load_gpt(run_folder, judges.device)[0]),
-        )
+        row = once(run_folder / "measured.json", partial(judges.measure_run, run_folder))
         seconds = json.loads((run_folder / "seconds.json").read_text(encoding="utf-8"))
         steps = read_jsonl(run_folder / "metrics.jsonl")[-1]["step"]
         rows.setdefault(name, []).append(row | {"seed": seed, "seconds": seconds, "steps": steps})

@@ -25,8 +25,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -34,7 +33,7 @@ from typing import Any
 
 from code_changes import Code, definitions, read_blocks
 from mutation_check import pytest_name, read_tests
-from trials import ROOT, TIMED_OUT, TestRunners, repository_copy, repository_files
+from trials import ROOT, TIMED_OUT, pytest_processes, repository_copy, repository_files, run_tests
 
 from harness.command_line import run_command
 from harness.errors import UserError
@@ -330,15 +329,15 @@ def judge(status: int, output: str) -> tuple[str, str]:
 class Trial:
     """Runs mutants in copies of `source`, a copy of the repository as it was at the start."""
 
-    def __init__(self, runners: TestRunners, files: Sequence[str], source: Path) -> None:
-        self.runners, self.files, self.source = runners, files, source
+    def __init__(self, processes: ProcessPoolExecutor, files: Sequence[str], source: Path) -> None:
+        self.processes, self.files, self.source = processes, files, source
         self.seconds: dict[str, float] = {}  # of each test file without a mutation
 
     def measure(self, test: str) -> None:
         """Run a test file without a mutation: it must pass, or noticing one would mean nothing."""
         start = time.perf_counter()
         with repository_copy(self.files, self.source) as root:
-            status, output = self.runners.run(root, [test])
+            status, output = run_tests(self.processes, root, [test])
         if status not in (0, NOTHING_COLLECTED):
             raise UserError(f"{test} fails without any mutation:\n{output[-2000:]}")
         self.seconds[test] = time.perf_counter() - start
@@ -350,7 +349,8 @@ class Trial:
             (root / mutant.path).write_text(mutant.text, encoding="utf-8")
             for test in proofs_of(mutant.path):
                 timeout = max(SHORTEST_TIMEOUT, SLACK * self.seconds[test])
-                status, output = self.runners.run(root, selection(test, mutant.path), timeout)
+                tests = selection(test, mutant.path)
+                status, output = run_tests(self.processes, root, tests, timeout)
                 result, noticed_by = judge(status, output)
                 if result != "survived":
                     break
@@ -364,10 +364,10 @@ def run_all(mutants: Sequence[Mutant], jobs: int) -> list[Outcome]:
     files = repository_files()
     with (
         repository_copy(files) as source,
-        closing(TestRunners()) as runners,
+        pytest_processes(jobs) as processes,
         ThreadPoolExecutor(jobs) as pool,
     ):
-        trial = Trial(runners, files, source)
+        trial = Trial(processes, files, source)
         tests = dict.fromkeys(test for mutant in mutants for test in proofs_of(mutant.path))
         list(pool.map(trial.measure, tests))
         return list(pool.map(trial.run, mutants))

@@ -19,14 +19,21 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import closing
+from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 from code_changes import Change, Code, read_blocks
-from trials import ROOT, TIMED_OUT, TIMEOUT, TestRunners, repository_copy, repository_files
+from trials import (
+    ROOT,
+    TIMED_OUT,
+    TIMEOUT,
+    pytest_processes,
+    repository_copy,
+    repository_files,
+    run_tests,
+)
 
 from harness.command_line import run_command
 from harness.errors import UserError
@@ -130,25 +137,25 @@ def judge(status: int, output: str) -> tuple[str, str]:
     return "broken", last
 
 
-def check(planted_bug: PlantedBug, files: Sequence[str], runners: TestRunners) -> Outcome:
+def check(planted_bug: PlantedBug, files: Sequence[str], processes: ProcessPoolExecutor) -> Outcome:
     start = time.perf_counter()
     with repository_copy(files) as root:
         for path, text in planted_bug.texts.items():
             (root / path).write_text(text, encoding="utf-8")
-        result, test = judge(*runners.run(root, planted_bug.tests))
+        result, test = judge(*run_tests(processes, root, planted_bug.tests))
     outcome = Outcome(planted_bug.bug, result, test, time.perf_counter() - start)
     print(f"{result:9}{outcome.bug.name:32}{outcome.seconds:5.1f} s  {test}", flush=True)
     return outcome
 
 
 def check_baseline(
-    bugs: Sequence[PlantedBug], files: Sequence[str], runners: TestRunners, pool: Executor
+    bugs: Sequence[PlantedBug], files: Sequence[str], processes: ProcessPoolExecutor, pool: Executor
 ) -> None:
     """The tests must pass without any bug, or catching one would mean nothing."""
     tests = sorted({test for bug in bugs for test in bug.tests})
     of_a_file = [list(group) for _, group in groupby(tests, lambda test: test.split("::")[0])]
     with repository_copy(files) as root:
-        for status, output in pool.map(lambda group: runners.run(root, group), of_a_file):
+        for status, output in pool.map(lambda group: run_tests(processes, root, group), of_a_file):
             if status:
                 raise UserError(f"the tests fail without any planted bug:\n{output[-2000:]}")
     print(f"without a planted bug the {len(of_a_file)} test files pass", flush=True)
@@ -217,9 +224,9 @@ def main(config: MutationCheckConfig) -> None:
         return
     files, start = repository_files(), time.perf_counter()
     ready = planted(bugs, Code.read(), read_tests())
-    with closing(TestRunners()) as runners, ThreadPoolExecutor(config.jobs) as pool:
-        check_baseline(ready, files, runners, pool)
-        outcomes = list(pool.map(lambda bug: check(bug, files, runners), ready))
+    with pytest_processes(config.jobs) as processes, ThreadPoolExecutor(config.jobs) as pool:
+        check_baseline(ready, files, processes, pool)
+        outcomes = list(pool.map(lambda bug: check(bug, files, processes), ready))
     for outcome in outcomes:
         if outcome.result != "caught":
             print(f"{outcome.result}: {outcome.bug.name}: {outcome.bug.what} ({outcome.test})")

@@ -39,6 +39,7 @@ Opened = tuple[GPT, Tokenizer]
 PARTS = ROOT / "docs" / "playground"
 SCRIPTS = ("tokenizer.js", "gpt2.js", "world.js", "page.js")
 MAX_NEW_TOKENS = 48
+EXAMPLE_PROMPTS = 40
 MOST_BYTES = 8_000_000
 # Settings at which the course's page opens: (name, what to look at, prompt, place on the slider, seed).
 EXAMPLES = (
@@ -91,22 +92,15 @@ def of_the_course() -> tuple[list[Choice], Judge]:
         )
 
     def name_of(row: Mapping[str, float]) -> str:
-        usual = row["lr"] == about["policies"][0]["lr"]
-        faster = (
-            ""
-            if usual
-            else f", learning rate {row['lr']:g} instead of {about['policies'][0]['lr']:g}"
-        )
-        return f"Policy with beta = {row['beta']:g}{faster}"
+        usual, name = about["policies"][0]["lr"], f"Policy with beta = {row['beta']:g}"
+        if row["lr"] == usual:
+            return name
+        return f"{name}, learning rate {row['lr']:g} instead of {usual:g}"
 
     choices = []
     for number, row in enumerate(about["policies"]):
-        own = {
-            n.removeprefix(f"{number}."): t
-            for n, t in tensors.items()
-            if n.startswith(f"{number}.")
-        }
-        choices.append(Choice(name_of(row), words(row), save(own)))
+        change = saved_models.change_of_policy(tensors, number)
+        choices.append(Choice(name_of(row), words(row), save(change)))
     path = saved_models.FILES["reward_model"]
     judge = Judge(path.read_bytes(), load_weights(path, "reward_model_difference")[1]["pooling"])
     return choices, judge
@@ -126,11 +120,6 @@ def world_lists() -> dict[str, list[str]]:
         "closings": [text.lower().rstrip(".") for text in reviews.POLITE_CLOSINGS],
         "rude": [text.lower().rstrip(".?") for text in rude],
     }
-
-
-def example_prompts(count: int = 40) -> list[str]:
-    """Prompts of the test split, which no stage was trained on."""
-    return [record.prompt.strip() for record in reviews.prompts("test")][:count]
 
 
 def playground(
@@ -153,7 +142,7 @@ def playground(
     about = {
         "config": asdict(base.config),
         "max_new_tokens": MAX_NEW_TOKENS,
-        "prompts": example_prompts(),
+        "prompts": [record.prompt.strip() for record in reviews.prompts("test")[:EXAMPLE_PROMPTS]],
         "world": world_lists(),
         "policies": [{"name": choice.name, "about": choice.about} for choice in choices],
         "pooling": judge.pooling if judge else None,

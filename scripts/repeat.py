@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 from safetensors.torch import load_file
+from studies.recipes import config_class
 
 from harness.command_line import run_command, run_script
 from harness.errors import UserError
@@ -65,25 +66,21 @@ def restored(record: Mapping[str, Any], **changes: Any) -> Any:
     flags = {
         name: value for name, value in record.items() if name not in (SCRIPT, INPUTS, MADE_WITH)
     }
-    if (
-        record[SCRIPT] not in COMMANDS
-    ):  # looked at before anything is imported: it could be any code
+    if record[SCRIPT] not in COMMANDS:  # before anything is imported: it could be any code
         raise UserError(
             f"the run is of {record[SCRIPT]!r:.60}, which is none of the commands here: use its checkout"
         )
     sys.path.append(str(REPOSITORY))  # the scripts are no package of an installation
     module = importlib.import_module(record[SCRIPT])
-    for value in vars(module).values():
-        is_config = dataclasses.is_dataclass(value) and isinstance(value, type)
-        if is_config and {field.name for field in dataclasses.fields(value)} == flags.keys():
-            kinds = {field.name: str(field.type) for field in dataclasses.fields(value)}
-            values = {name: as_kind(flag, kinds[name]) for name, flag in flags.items()}
-            known = {name: change for name, change in changes.items() if name in kinds}
-            return value(**(values | known))
-    raise UserError(
-        f"{record[SCRIPT]} has other flags today than the run: use the checkout of the run, its "
-        f"revision is {record.get(MADE_WITH, {}).get('git')}"
-    )
+    config = config_class(module)
+    kinds = {field.name: str(field.type) for field in dataclasses.fields(config)}
+    if kinds.keys() != flags.keys():
+        raise UserError(
+            f"{record[SCRIPT]} has other flags today than the run: use the checkout of the run, its "
+            f"revision is {record.get(MADE_WITH, {}).get('git')}"
+        )
+    values = {name: as_kind(flag, kinds[name]) for name, flag in flags.items()}
+    return config(**(values | {name: changes[name] for name in changes.keys() & kinds.keys()}))
 
 
 def as_kind(value: Any, kind: str) -> Any:

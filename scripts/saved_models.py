@@ -76,9 +76,13 @@ def sweep() -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 def sweep_policy(place: int) -> GPT:
     """A policy of the sweep: the base with its changes added."""
-    tensors, own = sweep()[0], f"{place}."
-    change = {n.removeprefix(own): tensor for n, tensor in tensors.items() if n.startswith(own)}
-    return changed(base()[0], change)
+    return changed(base()[0], change_of_policy(sweep()[0], place))
+
+
+def change_of_policy(tensors: Mapping[str, Tensor], place: int) -> dict[str, Tensor]:
+    """The tensors of one policy of the sweep, under their own names."""
+    own = f"{place}."
+    return {n.removeprefix(own): tensor for n, tensor in tensors.items() if n.startswith(own)}
 
 
 @torch.no_grad()

@@ -532,7 +532,7 @@ def run_folders(killed: Path) -> Iterator[Case]:
         if how == "state: missing":
             (out / MODEL_FILE).unlink(missing_ok=True)
         spoil_run(out, how)
-        return quick(start, GRPOConfig, out=out, resume=True, steps=4)
+        return of_killed(start, out=out, resume=True, steps=4)
 
     for how in RUN_DAMAGES:
         place = "--steps" if how == "state: step 1000000000" else "run"
@@ -587,11 +587,18 @@ def cases(killed: Path) -> list[Case]:
     ]
 
 
+def of_killed(start: Path, **flags: Any) -> dict[str, Any]:
+    """The flags of a run on few prompts."""
+    return quick(start, GRPOConfig, data=str(start / "prompts.jsonl"), reward="model", **flags)
+
+
 def make_killed(start: Path, monkeypatch: Any) -> Path:
     """A run of GRPO as a kill before the end leaves it."""
     out = start / "killed"
+    rows = [numbered(GOOD["prompts"], n) for n in range(ROWS)]
+    (start / "prompts.jsonl").write_text("\n".join(map(json.dumps, rows)))
     with monkeypatch.context() as patch:
         patch.setattr("rl.training.whole_run.finish_run", lambda folder, **_: None)
-        grpo_engine.main(GRPOConfig(**quick(start, GRPOConfig, out=out)))
+        grpo_engine.main(GRPOConfig(**of_killed(start, out=out)))
     (out / MODEL_FILE).unlink()
     return out

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch._dynamo  # noqa: F401 an optimizer loads it: here it is loaded once for all forks
 from toy_runs import execute, fork
 
 from harness.here import HERE

@@ -87,8 +87,6 @@ LOOKING = {"rl.doctor", "rl.export", "rl.memory", "rl.report", "rl.talk", "gpt.t
 EXEMPT = {  # (module, command): why that command never says that module's messages
     ("gpt.pretraining", "*"): "others take its loss and start no run of it",
     ("harness.best_step", "*"): "said only where --keep-best was given",
-    ("gpt.lora", "gpt.pretraining"): "merges adapters and opens none",
-    ("gpt.lora", "reward_model.outcome_training"): "merges adapters and opens none",
     ("reward_model.pair_files", "rl.grpo_iterative_engine"): "asks for no margins",
     ("reward_model.reward_model_training", "rl.grpo_iterative_engine"): "asks for no margins",
     ("reward_model.world_pairs", "rl.grpo_iterative_engine"): "asks for no margins",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 
 import mutation_check
 import pytest
@@ -39,10 +40,10 @@ def statements(text: str) -> dict[str, ast.stmt]:
 def test_every_bug_can_be_planted_and_its_tests_exist():
     """A bug that is a syntax error, or no change at all, would prove nothing."""
     code = Code.read()
-    before = {path: statements(text) for path, text in code.texts.items()}
+    before = cache(lambda path: statements(code.texts[path]))
     for bug in planted(BUGS, code, read_tests()):
         for path, text in bug.texts.items():
-            old, new = before[path], statements(text)
+            old, new = before(path), statements(text)
             gone = {ast.dump(old[lines]) for lines in old.keys() - new.keys()}
             assert gone != {ast.dump(new[lines]) for lines in new.keys() - old.keys()}, bug.bug.name
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
-from contextlib import closing
+from unittest.mock import patch
 
 import pytest
 import trials
-from trials import PYTEST, TestServer, repository_copy, repository_files
+from trials import pytest_processes, repository_copy, repository_files, run_tests
 
 
 def test_the_copy_holds_tracked_and_new_files_but_no_ignored_ones(tmp_path, monkeypatch):
@@ -59,9 +58,9 @@ def folder(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def server():
-    with closing(TestServer()) as server:
-        yield server
+def processes():
+    with patch.dict(os.environ), pytest_processes(1) as pool:
+        yield pool
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -75,8 +74,7 @@ def server():
         ("test_ours.py", 0, "1 passed"),
     ],
 )
-def test_what_a_server_says(server, folder, test, status, said):
+def test_what_a_run_says(processes, folder, test, status, said):
     """Also which code it is: the copy's, in the tests and in the processes that they start."""
-    found, output = server.run(folder, [*PYTEST, test], 60)
+    found, output = run_tests(processes, folder, [test], 60)
     assert found == status and said in output
-    assert "gpt" in sys.modules and not hasattr(sys.modules["gpt"], "HERE")

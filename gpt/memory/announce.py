@@ -148,8 +148,7 @@ def _more_sparing(config: Config, name: str) -> Iterator[tuple[str, Config]]:
 def _together(config: Config, names: Sequence[str], least: bool) -> Iterator[tuple[str, Config]]:
     """Every way to change all of the named flags; the `least` of them sets each size to its smallest.
 
-    Of micro-batches even then all are tried: one pass a step, in which gradients and activations never
-    meet, can need less than several smaller ones.
+    Of micro-batches even then all are tried: one pass a step can need less than several smaller ones.
     """
     if not names:
         yield "", config

@@ -3,20 +3,21 @@
     peak = the largest sum over the phases of a run (sampling, scoring, update, validation, test) of
            weights + gradients + optimizer + activations + logits + cache + libraries
 
-Nothing here runs a model or measures one: every number is a product of the model's shape and the
-batch's. docs/memory.md explains the parts and compares their sum with measured peaks. Bytes
-throughout; GB are 10^9 of them. Letters: V vocabulary, C context, D width, L layers, P = all weights.
+docs/memory.md explains the parts and compares their sum with measured peaks. Bytes throughout; GB are
+10^9 of them. Letters: V vocabulary, C context, D width, L layers, P = all weights.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, NamedTuple
 
 from gpt.log_probs import CHUNK_ELEMENTS
 from gpt.model import GPTConfig
+from harness.command_flags import TrainingFlags
 
 FLOAT = 4  # bytes of a float32
 FULL_KL_CHUNKS = 8  # of a divergence over the vocabulary: two models' logits, and what it keeps
@@ -108,8 +109,8 @@ def kept_activations(
 ) -> int:
     """What a forward pass keeps for its backward pass: rows x tokens x D x (64 L + 4) in float32.
 
-    The last 4 are the input of the final LayerNorm. With a checkpoint per block only the inputs of
-    the blocks are kept, 4 bytes each, and one block at a time is computed again.
+    The last 4 are the input of the final LayerNorm. With a checkpoint per block only the blocks'
+    inputs are kept, 4 bytes each, and one block at a time is computed again.
     """
     block = kept_by_block(bfloat16)
     blocks = FLOAT * config.n_layer + block if checkpoint else block * config.n_layer
@@ -144,7 +145,6 @@ class Parts(NamedTuple):
 
     @property
     def sum(self) -> int:
-        """All of them."""
         return sum(self)
 
 
@@ -182,7 +182,6 @@ class Forecast:
 
     @cached_property
     def parts(self) -> dict[str, Parts]:
-        """The parts of every phase."""
         return {phase.name: self._parts_of(phase) for phase in self.phases}
 
     @property
@@ -192,7 +191,6 @@ class Forecast:
 
     @property
     def peak(self) -> int:
-        """Bytes."""
         return self.parts[self.at].sum
 
     def _parts_of(self, phase: Phase) -> Parts:
@@ -244,8 +242,8 @@ class Forecast:
         """Forward and backward passes.
 
         The fullest moment is the turn from forward to backward: everything is kept, and gradients of
-        earlier passes are there. With one pass a step there are none but the head's, and the other
-        candidate is the end of the backward pass: all gradients, no activations.
+        earlier passes are there. With one pass a step the other candidate is the end: all gradients,
+        no activations.
         """
         kept = sum(
             kept_activations(
@@ -264,3 +262,16 @@ class Forecast:
         before = trained if phase.accumulates else min(head, trained)
         parts = Parts(weights=casts, gradients=before, activations=kept, logits=logits)
         return parts if phase.accumulates or parts.sum >= trained else Parts(gradients=trained)
+
+
+def stage_forecast(
+    config: TrainingFlags, models: Sequence[Model], phases: Sequence[Phase], device: str
+) -> Forecast:
+    """The forecast of a run that holds these models and does this, by its flags."""
+    return Forecast(
+        tuple(models),
+        tuple(phases),
+        bfloat16=config.precision == "bfloat16",
+        checkpoint=bool(vars(config).get("checkpoint_blocks")),
+        device=device,
+    )

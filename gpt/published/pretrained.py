@@ -15,7 +15,7 @@ The c_proj of attention is square, so a forgotten transpose passes every check o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -74,20 +74,19 @@ ARCHITECTURE: dict[str, tuple[Any, ...]] = {
 def load_gpt2(name_or_folder: str | Path, *, device: torch.device | str = "cpu") -> GPT:
     """A GPT-2 from a folder in Hugging Face layout, or one of the hub by its name.
 
-    Names: gpt2, gpt2-medium, gpt2-large, gpt2-xl and hf://OWNER/NAME (`hub_folder` finds or fetches
-    them). Anything else, and every Path, is a folder. Weights become float32; the model comes back
-    in eval mode with dropout 0, whatever the config's dropout was. Raises UserError, in one
-    sentence, for files that are missing, damaged or not exactly this architecture.
+    Names: gpt2, gpt2-medium, gpt2-large, gpt2-xl and hf://OWNER/NAME; anything else, and every Path,
+    is a folder. Weights become float32; the model comes back in eval mode with dropout 0. Raises
+    UserError for files that are missing, damaged or not exactly this architecture.
     """
     repo = hub_repo(name_or_folder) if isinstance(name_or_folder, str) else None
     folder = hub_folder(repo) if repo else expanded(Path(name_or_folder))
     weights = find_weights(folder)
     config = read_config(folder / CONFIG_FILE)
-    check_sizes(config, weights)
+    tensors = read_weights(weights, config)
     with torch.device("meta"):  # shapes only: the tensors of the files take their places
         model = GPT(config)
     remedy = "pass a folder whose two files belong together"
-    load_strictly(model, read_weights(weights), weights, remedy)
+    load_strictly(model, tensors, weights, remedy)
     return model.to(device).eval()
 
 
@@ -117,8 +116,7 @@ def save_gpt2(
 ) -> None:
     """Write config.json and model.safetensors as transformers 5 does, in float32 and atomically.
 
-    `transformers.AutoModelForCausalLM.from_pretrained(folder)` and `load_gpt2(folder)` open them; with
-    a score transformers' AutoModelForSequenceClassification does. The tokenizer's files go with them.
+    transformers' AutoModelForCausalLM opens them, with a score AutoModelForSequenceClassification.
     """
     folder = expanded(Path(folder))
     tensors = {} if score is None else {"score.weight": score}
@@ -243,15 +241,16 @@ def hub_config(config: GPTConfig) -> dict[str, Any]:
     }
 
 
-def read_weights(path: Path) -> dict[str, Tensor]:
-    """The tensors in our names and layout, whatever they are; masks are left out, and the tied head.
+def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
+    """The tensors behind `find_weights` in our names and layout, without masks and the tied head.
 
-    path: what `find_weights` returns. UserError for a head of its own.
+    UserError for other sizes and for a head of its own.
     """
     tensors = {}
     with ExitStack() as stack:
         files = open_files(path, stack)
-        prefix = prefix_of(files)
+        prefix = PREFIX if any(name.startswith(PREFIX) for name in files) else ""
+        check_sizes(config, files, prefix, path)
         for name, file in files.items():
             if name != HEAD and not MASK.fullmatch(name):
                 own = (
@@ -267,18 +266,10 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def prefix_of(files: Iterable[str]) -> str:
-    """What stands before the names of the tensors in a file."""
-    return PREFIX if any(name.startswith(PREFIX) for name in files) else ""
-
-
-def check_sizes(config: GPTConfig, path: Path) -> None:
+def check_sizes(config: GPTConfig, files: Mapping[str, Any], prefix: str, path: Path) -> None:
     """UserError unless the files hold a GPT-2 of these sizes: wrong ones could ask for any memory."""
-    with ExitStack() as stack:
-        files = open_files(path, stack)
-        prefix = prefix_of(files)
-        tables = [n for n in files if n in (f"{prefix}wte.weight", f"{prefix}wpe.weight")]
-        shapes = dict.fromkeys(files, ()) | {n: files[n].get_slice(n).get_shape() for n in tables}
+    tables = [name for name in files if name in (f"{prefix}wte.weight", f"{prefix}wpe.weight")]
+    shapes = dict.fromkeys(files, ()) | {n: files[n].get_slice(n).get_shape() for n in tables}
     for ours, size in stored_sizes(shapes, prefix).items():
         if vars(config)[ours] != size:
             raise UserError(
@@ -357,10 +348,9 @@ def hub_repo(name: str) -> str | None:
 def hub_folder(repo: str) -> Path:
     """The folder with config.json and the weights of OWNER/NAME in the hub's cache.
 
-    What the cache holds is used without a look at the network. Else huggingface_hub downloads it;
-    its settings hold: HF_HOME, HF_HUB_CACHE, HF_HUB_OFFLINE, HF_ENDPOINT (a mirror), HF_TOKEN. A
-    file whose sha256 is pinned above must have it, wherever it came from. Raises UserError, one
-    sentence with a way out, if there is no such file.
+    What the cache holds is used without a look at the network; else huggingface_hub downloads it, by
+    its settings (HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN, ...). A file whose sha256 is pinned
+    must have it. Raises UserError, one sentence with a way out, if there is no such file.
     """
     try:
         folder = cached_folder(repo) or model_folder(partial(download, repo))
@@ -403,8 +393,7 @@ def cached_file(repo: str, revision: str, name: str) -> str | None:
 def download(repo: str, name: str) -> str | None:
     """Fetch a file into the hub's cache; its path there, or None if the model has no such file.
 
-    The hub has HUB_TIMEOUT to answer at all: hf_hub_download alone repeats its question for 23
-    seconds on a machine without network.
+    hf_hub_download alone repeats its question for 23 seconds on a machine without network.
     """
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.errors import EntryNotFoundError
@@ -455,7 +444,6 @@ def what_failed(repo: str, error: Exception) -> str:
 
 
 def by_hand(repo: str) -> str:
-    """What to do when the files cannot be had from here."""
     return (
         f"fetch {CONFIG_FILE} and {MODEL_FILE} of {page(repo)} elsewhere into one folder and pass "
         "it with --weights FOLDER"

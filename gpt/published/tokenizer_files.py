@@ -112,9 +112,8 @@ def write_tokenizer(
 def read_tokenizer(folder: Path, vocab_size: int, eos_id: int | None = None) -> Tokenizer | None:
     """The tokenizer beside a model of `vocab_size` tokens; None if the folder holds none.
 
-    eos_id: what config.json says. Ids that the tokenizer leaves open up to `vocab_size`, as in a
-    vocabulary that was rounded up, become special tokens. Raises UserError, in one sentence, for
-    files that mean anything but byte-level pairs.
+    eos_id: what config.json says. Ids left open up to `vocab_size` become special tokens. Raises
+    UserError for files that mean anything but byte-level pairs.
     """
     if (folder / TOKENIZER_FILE).is_file():
         path = folder / TOKENIZER_FILE
@@ -183,10 +182,7 @@ def parts_of(form: Mapping[str, Any], path: Path) -> tuple[dict[str, int], list[
 
 
 def ranks_of(vocabulary: Mapping[str, int], merges: list[str], path: Path) -> dict[bytes, int]:
-    """The id of every byte and of every merged token, whose order is that of the merges.
-
-    UserError where it is not: tiktoken, which runs here, takes the order from the ids.
-    """
+    """The id of every byte and merged token; UserError unless merges are in the order of ids."""
     ranks = {
         bytes([value]): vocabulary.get(character, -1) for value, character in CHARACTERS.items()
     }

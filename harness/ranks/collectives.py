@@ -85,8 +85,6 @@ def shard_chunks(lengths: Tensor, size: int) -> list[Tensor]:
 
     Sorting saves padding; no loss minds the order of rows.
     """
-    if size < 1:
-        raise ValueError(f"a micro-batch of {size} rows is empty: use at least 1")
     mine = shard(torch.argsort(lengths, stable=True))
     return list(mine.split(size)) if len(mine) else []
 

@@ -145,7 +145,6 @@ def _meet_by_torchrun() -> tuple[int, Any, int, int]:
 
 
 def _of_torchrun(name: str, allowed: range) -> int:
-    """A number that torchrun leaves in the environment."""
     text = os.environ.get(name, "")
     if not (text.isascii() and text.isdecimal()) or int(text) not in allowed:
         raise UserError(
@@ -205,7 +204,6 @@ def _require_devices(count: int, device: str) -> None:
 
 
 def _as_rank(number: int, here: Meeting, work: Work, guard: Guard) -> None:
-    """The life of a rank that `run_on_ranks` has started."""
 
     def gone(first: int = 0) -> bool:
         return os.getppid() != here.parent
@@ -231,7 +229,6 @@ def _take_part(
     device: str,
     board: Board | None = None,
 ) -> Any:
-    """Join the others, run, leave."""
     HERE.store = store
     cuda = torch.cuda.is_available() and device != "cpu"
     if cuda:

@@ -333,7 +333,6 @@ def flags_of(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def text(value: Any) -> str:
-    """A flag's value in one line."""
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
@@ -382,7 +381,6 @@ def page_html(runs: Sequence[Run]) -> str:
 
 
 def findings_of(runs: Sequence[Run]) -> list[dict[str, str]]:
-    """The findings as text, each with all its fields."""
     fields = ("rule", "severity", "evidence", "cause", "remedy", "page")
     return [
         {name: str(finding.get(name, "")) for name in fields}

@@ -148,7 +148,6 @@ class Run:
 
 
 def mean(values: Iterable[float]) -> float | None:
-    """The mean; None of nothing."""
     values = list(values)
     return sum(values) / len(values) if values else None
 

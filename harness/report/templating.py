@@ -26,7 +26,6 @@ def environment() -> Any:
 
 
 def render(template: str, **values: Any) -> str:
-    """A template of this package, filled."""
     return str(environment().get_template(template).render(**values))
 
 

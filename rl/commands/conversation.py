@@ -6,7 +6,7 @@ a note and is done without: only the model itself is needed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -209,7 +209,6 @@ class Measures:
     reward: RewardFn | None = None
     gold: RewardFn | None = None
     start: GPT | None = None
-    start_name: str = ""
     notes: list[str] = field(default_factory=list)  # what is missing, and why
 
 
@@ -221,44 +220,39 @@ def open_measures(
     UserError only if the scorer, which somebody has asked for, cannot be used.
     """
     measures = Measures()
+
+    def noted(missing: str, opened: Callable[..., Any], *given: Any) -> Any:
+        """What can be opened; else None, and a note."""
+        try:
+            return opened(run, *given)
+        except ValueError as error:  # UserError too
+            measures.notes.append(f"{missing}: {error}")
+            return None
+
     prompts = open_typed(run.data, template=bool(run.flags.get("template")))
-    records = prompts.records if isinstance(prompts, FilePrompts) else []
-    rule = _rule(run, records, measures.notes)
-    measures.gold = rule or _judge(run, tokenizer, device, measures.notes)
+    rule = noted("no gold", _rule, prompts.records if isinstance(prompts, FilePrompts) else [])
+    measures.gold = rule or noted("no gold", _judge, tokenizer, device)
     if isinstance(scorer, Path):
         model = open_reward_model(scorer, tokenizer, device, "", "--reward-model: ")
         measures.reward = RewardModelReward(model)
     elif scorer is not None:
         measures.reward = open_function(scorer)
     else:
-        try:
-            measures.reward = _reward(run, rule, tokenizer, device)
-        except ValueError as error:  # UserError too
-            measures.notes.append(f"no reward: {error}")
-    _open_start(run, tokenizer, device, measures)
+        measures.reward = noted("no reward", _reward, rule, tokenizer, device)
+    measures.start = noted("no KL", _start, tokenizer, device)
     return measures
 
 
-def _rule(run: RunFolder, records: Sequence[PromptRecord], notes: list[str]) -> RuleReward | None:
-    try:
-        answers = answer_rule(run.data, {"all": records}) if records else None
-    except UserError as error:
-        notes.append(f"no gold: {error}")
-        return None
+def _rule(run: RunFolder, records: Sequence[PromptRecord]) -> RuleReward | None:
+    answers = answer_rule(run.data, {"all": records}) if records else None
     return world_rule(run.data) or answers
 
 
-def _judge(
-    run: RunFolder, tokenizer: Tokenizer, device: torch.device, notes: list[str]
-) -> RewardFn | None:
+def _judge(run: RunFolder, tokenizer: Tokenizer, device: torch.device) -> RewardFn | None:
     if not run.flags.get("judge"):
         return None
-    try:
-        folder = _present(run, Path(run.flags["judge"]), "judge")
-        return RewardModelReward(open_reward_model(folder, tokenizer, device, ""), name="judge")
-    except UserError as error:
-        notes.append(f"no gold: {error}")
-        return None
+    folder = _present(run, Path(run.flags["judge"]), "judge")
+    return RewardModelReward(open_reward_model(folder, tokenizer, device, ""), name="judge")
 
 
 def _reward(
@@ -307,26 +301,14 @@ def _teacher_reward(run: RunFolder, tokenizer: Tokenizer, device: torch.device) 
     return TeacherReward(teacher, scoring, aggregate="sum", reverse_kl=True)
 
 
-def _open_start(
-    run: RunFolder, tokenizer: Tokenizer, device: torch.device, measures: Measures
-) -> None:
+def _start(run: RunFolder, tokenizer: Tokenizer, device: torch.device) -> GPT | None:
     if run.start is None:
-        return
-    folder = run.find(run.start)
-    if folder is None:
-        measures.notes.append(
-            f"no KL: the model that training started from is not in {display_path(run.start)}"
-        )
-        return
-    try:
-        start, start_tokenizer = load_gpt(folder, device)
-    except UserError as error:
-        measures.notes.append(f"no KL: {error}")
-        return
+        return None
+    folder = _present(run, run.start, "model that training started from")
+    start, start_tokenizer = load_gpt(folder, device)
     if start_tokenizer.fingerprint != tokenizer.fingerprint:
-        measures.notes.append(f"no KL: {display_path(folder)} reads other tokens")
-        return
-    measures.start, measures.start_name = start.requires_grad_(False), display_path(folder)
+        raise UserError(f"{display_path(folder)} reads other tokens")
+    return start.requires_grad_(False)
 
 
 # Asking and scoring ------------------------------------------------------------------------------

@@ -217,7 +217,7 @@ class Talk:
         if measures.gold is not None:
             lines.append(f"gold: {measures.gold.name}, for prompts that it knows")
         if measures.start is not None:
-            lines.append(f"KL: to {measures.start_name}, nats per answer")
+            lines.append("KL: to the model that training started from, nats per answer")
         return [*lines, *measures.notes]
 
     def suggestions(self) -> list[str]:

@@ -145,6 +145,13 @@ class RuleReward:
         return torch.tensor(values, dtype=torch.float32)  # `finite_rewards` moves it
 
 
+def measured(reward_fn: RewardFn, rollout: Rollout) -> tuple[Tensor, dict[str, float]]:
+    """Rewards (N,), and what the reward has measured besides, if it does."""
+    if isinstance(reward_fn, MeasuringReward):
+        return reward_fn.with_metrics(rollout)
+    return reward_fn(rollout), {}
+
+
 class CallCost:
     """Another reward less `cost` for each call that was answered."""
 
@@ -157,11 +164,7 @@ class CallCost:
 
     def with_metrics(self, rollout: Rollout) -> tuple[Tensor, dict[str, float]]:
         """Rewards (N,), and what the other reward measures."""
-        metrics: dict[str, float] = {}
-        if isinstance(self.reward, MeasuringReward):
-            rewards, metrics = self.reward.with_metrics(rollout)
-        else:
-            rewards = self.reward(rollout)
+        rewards, metrics = measured(self.reward, rollout)
         calls = rollout.calls.to(rewards)
         if rollout.reward_parts:
             rollout.reward_parts["calls"] = (-self.cost, calls)
@@ -173,11 +176,8 @@ def checked_rewards(
     reward_fn: RewardFn, rollout: Rollout, replacement: float | None = None
 ) -> tuple[Tensor, int]:
     """Rewards (N,) and how many were not finite. What the reward measures goes to the rollout."""
-    if isinstance(reward_fn, MeasuringReward):
-        rewards, metrics = reward_fn.with_metrics(rollout)
-        rollout.reward_metrics.update(metrics)
-    else:
-        rewards = reward_fn(rollout)
+    rewards, metrics = measured(reward_fn, rollout)
+    rollout.reward_metrics.update(metrics)
     return finite_rewards(rewards, reward_fn.name, rollout, replacement)
 
 

@@ -54,10 +54,8 @@ class Task:
 
 def brings_answers(data: str) -> bool:
     """Whether the first prompt of a file comes with an answer."""
-    path = Path(data)
-    return (path.is_file() or is_hub(data)) and read_prompts(path, limit=1).records[
-        0
-    ].answer is not None
+    known = Path(data).is_file() or is_hub(data)
+    return known and read_prompts(Path(data), limit=1).records[0].answer is not None
 
 
 def open_policy(

@@ -31,16 +31,12 @@ UNGROUPED = 4  # responses of a batch without groups
 
 
 class TokenLog:
-    """Writes tokens.jsonl. `prompts`: how many validation prompts are kept."""
+    """Writes tokens.jsonl."""
 
     def __init__(
         self, path: Path, tokenizer: Tokenizer, reward_fn: RewardFn | None, config: RunFlags
     ) -> None:
-        self.path, self.tokenizer, self.reward_fn = path, tokenizer, reward_fn
-        self.prompts: int = config.record_tokens
-        self.temperature: float = config.temperature
-        self.gamma: float = config.discount
-        self.precision: str = config.precision
+        self.path, self.tokenizer, self.reward_fn, self.config = path, tokenizer, reward_fn, config
 
     def write_answers(
         self,
@@ -51,7 +47,7 @@ class TokenLog:
         notes: Mapping[str, Any],
     ) -> None:
         """Append the first answers to the fixed prompts, and `notes` of them."""
-        shown = select_rows(shown, torch.arange(min(self.prompts, len(shown))))
+        shown = select_rows(shown, torch.arange(min(self.config.record_tokens, len(shown))))
         scored = self.scored(policy, reference, shown)
         append_jsonl(self.path, self.rows("validation", step, shown, scored, notes))
 
@@ -76,7 +72,9 @@ class TokenLog:
         if batch.old_values is None or batch.token_rewards is None:
             return {}
         values, token_rewards = batch.old_values[: len(mask)], batch.token_rewards[: len(mask)]
-        errors, _ = gae(token_rewards, values, mask, self.gamma, 0.0)  # lambda 0: delta_t alone
+        errors, _ = gae(
+            token_rewards, values, mask, self.config.discount, 0.0
+        )  # lambda 0: delta_t alone
         return {"value": values, "td_error": errors}
 
     @torch.no_grad()
@@ -86,11 +84,13 @@ class TokenLog:
 
         def score(part: ResponseBatch) -> Tensor:
             if reference is None:
-                return torch.stack(list(token_scores(policy, part, self.temperature)), dim=2)
-            scores, kl = token_scores_and_kl(policy, reference, part, self.temperature)
+                return torch.stack(list(token_scores(policy, part, self.config.temperature)), dim=2)
+            scores, kl = token_scores_and_kl(policy, reference, part, self.config.temperature)
             return torch.stack([*scores, kl], dim=2)
 
-        with precision(policy.device, self.precision):  # frozen models may be in half precision
+        with precision(
+            policy.device, self.config.precision
+        ):  # frozen models may be in half precision
             columns = score_in_micro_batches(score, batch, size).unbind(2)
             found = dict(zip(("log_prob", "entropy", "kl"), columns, strict=False))
             judged = made_of(self.reward_fn).token_columns

@@ -27,7 +27,11 @@ class ValueModel(nn.Module):
 
     @classmethod
     def from_policy(cls, policy: GPT) -> ValueModel:
-        """A copy of the policy's trunk, or of its adapters, under a head of zeros: values start at 0."""
+        """A copy of the policy's trunk, or of its adapters, under a head of zeros: values start at 0.
+
+        Where there is a reward model, from which Huang et al. 2024, arXiv:2403.17031, start theirs, take
+        `from_reward_model`.
+        """
         model = cls(copy_to_train(policy))
         with torch.no_grad():
             model.head.weight.zero_()

@@ -1,10 +1,5 @@
 """What every study shares. A study is jobs with seeds, a JSON of numbers, and what is drawn from it.
 
-    recipes.py    what is run: a script and its flags, by name; the worlds' prompts
-    runner.py     jobs in processes of their own, so many at a time; what is finished is kept
-    intervals.py  means with intervals, paired differences over starts, Holm's correction
-    pages.py      Markdown from the recorded numbers
-
 A new study lists its jobs and runs what is left of them (a job is done when its seconds are written):
 
     jobs = [Job(f"grpo-{seed}", "rl.grpo_engine", {"steps": 100, "seed": seed}) for seed in range(6)]
@@ -12,6 +7,5 @@ A new study lists its jobs and runs what is left of them (a job is done when its
     run_jobs(jobs, run, at_a_time=2)
 
 Then it measures each policy once (`once` keeps the numbers beside it), puts means, intervals and
-corrected p-values into one JSON file, and writes its page from that file alone. study.py does so with
-scripts, overoptimisation.py with functions of its own.
+corrected p-values (harness/report/intervals.py) into one JSON file, and writes its page from that alone.
 """

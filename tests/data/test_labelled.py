@@ -68,5 +68,3 @@ def test_limit_counts_kept_texts(tmp_path):
     rows = [{"text": text, "label": True} for text in ("a", "a", "b", "c")]
     path = lines_of(tmp_path / "rows.jsonl", rows)
     assert [record.text for record in read_labelled(path, limit=2).records] == ["a", "b"]
-    with pytest.raises(ValueError, match="limit is 0"):
-        read_labelled(path, limit=0)

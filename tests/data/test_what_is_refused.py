@@ -8,7 +8,7 @@ from data import guessing, reviews, templates
 from data.collate import epoch_shuffled_indices
 from data.formats import ultrafeedback_pair
 from data.labelled import read_labelled
-from data.readers import BadRow, DataError, read_preferences
+from data.readers import BadRow, DataError
 from data.records import PromptRecord
 from data.tables import cell_value
 
@@ -20,7 +20,6 @@ from data.tables import cell_value
         (lambda: reviews.gold_reward(PromptRecord("?"), "x", True), "meta"),
         (lambda: templates.conversation_prompt([]), "user turn"),
         (lambda: epoch_shuffled_indices(0, 2, 0, seed=0), "empty"),
-        (lambda: read_preferences("pairs.jsonl", limit=0), "limit"),
     ],
 )
 def test_a_senseless_request(request_, named):

@@ -77,7 +77,6 @@ CASES = {
     "greedy": replace(PLAIN, greedy=True),
     "top-k": replace(PLAIN, top_k=3),
     "top-p": replace(PLAIN, top_p=0.8),
-    "min-p": replace(PLAIN, min_p=0.2),
     "one token": replace(PLAIN, max_new_tokens=1),
     "up to a look": replace(PLAIN, max_new_tokens=16),
 }
@@ -347,8 +346,6 @@ def test_the_environment_decides_where_the_parameters_do_not(monkeypatch):
 
 
 def test_wishes_that_cannot_be_are_refused():
-    with pytest.raises(ValueError, match="decoding='quick' must be one of"):
-        SamplingParams(decoding="quick")
     with pytest.raises(ValueError, match="model is on cpu: use static"):
         generate(MODEL, EVEN, replace(PLAIN, decoding="captured"), eos_id=EOS)
 

@@ -17,10 +17,10 @@ from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt
 from gpt.finetuning import (
     FinetuningConfig,
+    answer_some,
     collate_examples,
     preferred_answers,
     read_examples,
-    sample_rows,
     starting_model,
     train,
 )
@@ -29,6 +29,7 @@ from gpt.published import pretrained
 from gpt.published.pretrained import save_gpt2
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
+from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
 
@@ -217,18 +218,21 @@ def test_sums_have_no_answers_to_imitate():
         finetuning.main(FinetuningConfig(data="sums", device="cpu"))
 
 
-def test_sample_rows_show_prompt_answer_and_data():
-    model = small_gpt(GLASSBOX.n_vocab).eval()
+def test_samples_show_prompt_answer_and_data(tmp_path):
+    model, path = small_gpt(GLASSBOX.n_vocab).eval(), tmp_path / "samples.jsonl"
     examples = [
         (GLASSBOX.encode("Hi?"), [*GLASSBOX.encode("Yes."), GLASSBOX.eos_id]),
         (GLASSBOX.encode("Why?\n"), [*GLASSBOX.encode("No."), GLASSBOX.eos_id]),
     ]
-    rows = sample_rows(model, GLASSBOX, examples, 5, seed=0)
-    assert [(row["prompt"], row["data"]) for row in rows] == [("Hi?", "Yes."), ("Why?\n", "No.")]
-    assert all(row["response"] for row in rows)
-    assert rows == sample_rows(model, GLASSBOX, examples, 5, seed=0)
-    assert rows != sample_rows(model, GLASSBOX, examples, 5, seed=1)
-    assert sample_rows(model, GLASSBOX, [], 5, seed=0) == []
+    config = FinetuningConfig(max_response_tokens=5)
+    answer_some(config, model, GLASSBOX, examples, path)
+    rows = read_jsonl(path)
+    found = {(row["prompt"], row["data"]) for row in rows}
+    assert found == {("Hi?", "Yes."), ("Why?\n", "No.")} and all(row["response"] for row in rows)
+    answer_some(config, model, GLASSBOX, examples, path)
+    assert read_jsonl(path) == rows
+    answer_some(config, model, GLASSBOX, [], path)
+    assert read_jsonl(path) == []
 
 
 def test_main_writes_a_model_that_is_better_than_its_base(tmp_path):

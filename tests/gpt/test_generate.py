@@ -111,21 +111,6 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p, expected):
     assert support(SamplingParams(top_p=top_p)) == expected
 
 
-@pytest.mark.parametrize(
-    ("min_p", "expected"),
-    [
-        (0.19, {0, 1, 2, 3}),
-        (0.21, {1, 2, 3}),
-        (0.29, {1, 2, 3}),
-        (0.31, {1, 3}),
-        (0.51, {1}),
-        (1.0, {1}),
-    ],
-)
-def test_min_p_is_relative_to_the_likeliest(min_p, expected):
-    assert support(SamplingParams(min_p=min_p)) == expected
-
-
 def test_temperature_comes_before_truncation():
     """At 0.5 the likeliest has 0.25 / 0.345 = 0.72 and alone reaches top_p = 0.7; at 1 it has 0.5."""
     uniforms = torch.tensor([0.0, 0.99])
@@ -259,8 +244,6 @@ def test_nothing_is_computed_that_nobody_uses(probs, draws, reads, monkeypatch):
         ({"top_k": -1}, "top_k=-1"),
         ({"top_p": 0.0}, "top_p=0.0"),
         ({"top_p": 1.5}, "top_p=1.5"),
-        ({"min_p": -0.1}, "min_p=-0.1"),
-        ({"min_p": 1.1}, "min_p=1.1"),
         ({"max_new_tokens": 0}, "max_new_tokens=0 must be at least 1"),
     ],
 )

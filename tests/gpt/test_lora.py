@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from toys import seeded
 
 from data.collate import collate_documents
@@ -16,12 +18,16 @@ from gpt.lora import (
     add_adapters,
     copy_to_train,
     copy_with_adapters,
+    fit_for_training,
     has_adapters,
     merged_state,
+    save_adapter,
+    trunk_to_train,
 )
 from gpt.model import GPT, GPTConfig
 from gpt.published.pretrained import load_gpt2, save_gpt2
 from gpt.tokenizer import build_tokenizer, load_tokenizer
+from harness.command_flags import MemoryFlags
 from harness.errors import UserError
 from harness.frozen_copy import frozen_copy
 from harness.optimizer import adamw, mix_into
@@ -214,3 +220,63 @@ def test_the_checkpoint_of_another_kind_of_training_is_refused(tmp_path, other):
         TrainingState({"policy": saved}, {}).save(tmp_path)
         with pytest.raises(UserError, match="does not fit this run"):
             TrainingState({"policy": loaded}, {}).load(tmp_path)
+
+
+# Files in PEFT's format
+
+
+def test_the_files_are_those_of_peft(tmp_path):
+    """Names, orientation and scale as its documentation has them; a model without one writes none."""
+    save_adapter(tmp_path / "none", base_gpt(), "gpt2")
+    assert not (tmp_path / "none").exists()
+    model = adapted(rank=3, alpha=5.0)
+    save_adapter(tmp_path, model, "gpt2")
+    stored = load_file(tmp_path / "adapter_model.safetensors")
+    assert len(stored) == 2 * len(NAMES)
+    for name, layer in adapters(model).items():
+        for matrix in ("lora_A", "lora_B"):
+            key = f"base_model.model.transformer.{name}.{matrix}.weight"
+            assert torch.equal(stored[key], getattr(layer, matrix))
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert (config["r"], config["lora_alpha"], config["fan_in_fan_out"]) == (3, 5, True)
+    assert config["target_modules"] == ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"]
+
+
+def test_peft_opens_our_adapter_and_computes_the_same(tmp_path):
+    peft = pytest.importorskip("peft", reason="peft, which the product does not need, is not here")
+    transformers = pytest.importorskip("transformers")
+    save_gpt2(base_gpt(), tmp_path / "base")
+    published = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "base").eval()
+    model = adapted()
+    save_adapter(tmp_path / "adapter", model, "gpt2")
+    theirs = peft.PeftModel.from_pretrained(published, tmp_path / "adapter")
+    with torch.no_grad():
+        logits = model(BATCH.tokens)
+        torch.testing.assert_close(theirs(BATCH.tokens).logits, logits, rtol=0, atol=1e-4)
+        merged = theirs.merge_and_unload()
+        torch.testing.assert_close(merged(BATCH.tokens).logits, logits, rtol=0, atol=1e-4)
+
+
+# The flags
+
+
+def test_a_model_is_fitted_as_the_flags_ask(capsys):
+    plain = fit_for_training(MemoryFlags(), base_gpt())
+    assert not adapters(plain) and not plain.checkpoint_blocks and plain.wte.weight.requires_grad
+    assert capsys.readouterr().out == ""
+    flags = MemoryFlags(checkpoint_blocks=True, lora_rank=2, lora_alpha=5.0)
+    model = fit_for_training(flags, base_gpt())
+    assert model.checkpoint_blocks and {layer.scale for layer in adapters(model).values()} == {2.5}
+    # 2 layers x rank 2 x (8 + 24, 8 + 8, 8 + 32, 32 + 8)
+    assert capsys.readouterr().out == "LoRA: 512 weights are trained, 2,448 with the frozen\n"
+    again = fit_for_training(flags, base_gpt())
+    assert torch.equal(again.h[1].mlp.c_fc.lora_A, model.h[1].mlp.c_fc.lora_A)
+
+
+def test_a_critic_over_a_frozen_model_trains_a_whole_copy_or_adapters_alone():
+    scorer = base_gpt().requires_grad_(False)
+    whole = trunk_to_train(MemoryFlags(), scorer)
+    light = trunk_to_train(MemoryFlags(lora_rank=2), scorer)
+    assert whole.wte.weight is not scorer.wte.weight and whole.wte.weight.requires_grad
+    assert light.wte.weight is scorer.wte.weight and len(adapters(light)) == 8
+    assert not adapters(scorer) and torch.equal(light(BATCH.tokens), scorer(BATCH.tokens))

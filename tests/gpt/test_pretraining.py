@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toys import randomized
+from toys import Crash, randomized
 
 from data.collate import ResponseBatch, collate_responses
 from data.names import default_folder
@@ -143,10 +143,6 @@ def test_the_held_out_loss_falls():
 
 
 # Resuming
-
-
-class Crash(Exception):
-    """Stands for a power cut."""
 
 
 class CrashingCorpus(TextCorpus):

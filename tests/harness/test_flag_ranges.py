@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import math
 import re
-from pathlib import Path
 
 import pytest
 
 from gpt.finetuning import FinetuningConfig
 from gpt.pretraining import PretrainingConfig
 from reward_model.reward_model_training import RewardModelConfig
-from rl.dpo_engine import DPOConfig
 from rl.kd_ppo_engine import KDPPOConfig
 from rl.training.config import EngineConfig
 from scripts.demo import DemoConfig
@@ -31,26 +29,9 @@ NAN = float("nan")
         (EngineConfig, dict(stop_kl=-math.inf), "stop_kl must be finite"),
         (EngineConfig, dict(stop_kl=0.0), "stop_kl must be above 0"),
         (EngineConfig, dict(kl_coef=math.inf), "kl_coef must be finite, and at most 1e+12 in size"),
-        (RewardModelConfig, dict(centering=math.inf), "centering must be finite"),
-        (FinetuningConfig, dict(weight_decay=math.inf), "weight_decay must be finite"),
         (TeacherConfig, dict(least_reward=NAN), "least_reward must be a number: got nan"),
-        (RewardModelConfig, dict(responses_per_prompt=1), "must be at least 2"),
-        (RewardModelConfig, dict(pairs=0), "pairs must be at least 1"),
         (RewardModelConfig, dict(borrowed_responses=5, repeated_responses=3), "lower them"),
-        (RewardModelConfig, dict(held_out_pairs=0), "held_out_pairs must be at least 1"),
         (TeacherConfig, dict(batch_size=0), "batch_size must be at least 1"),
-        (EngineConfig, dict(lora_rank=-1), "lora_rank must not be negative: got -1"),
-        (
-            FinetuningConfig,
-            dict(lora_rank=4, lora_alpha=0.0),
-            "lora_alpha must be above 0: got 0.0",
-        ),
-        (
-            EngineConfig,
-            dict(adapter=Path("a")),
-            "adapter goes on from a LoRA adapter: give lora_rank",
-        ),
-        (DPOConfig, dict(adapter=Path("a"), lora_rank=4, lora_alpha=8.0), "brings its own alpha"),
         (KDPPOConfig, dict(lora_rank=4, reference_update="mix", kl_coef=0.1), "takes 0.6 of the"),
         (DemoConfig, dict(seeds=0), "got 0 and 512"),
         (DemoConfig, dict(test_prompts=1), "got 1 and 1"),

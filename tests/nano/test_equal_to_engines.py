@@ -234,9 +234,11 @@ def spied_norms(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     return norms
 
 
-def run_nano(twin: Twin, policy: Any, teacher: Any, monkeypatch: Any) -> tuple[list, list]:
-    """nano's rows of numbers and the token lists of every answer that was sampled."""
-    module, answers = importlib.import_module(f"nano.{twin.nano}"), []
+def run_nano(
+    twin: Twin, policy: Any, teacher: Any, answers: list[list[int]], monkeypatch: Any
+) -> list[dict]:
+    """nano's rows of numbers; the tokens of every answer that was sampled go to `answers`."""
+    module = importlib.import_module(f"nano.{twin.nano}")
     real = nano_gpt.sample
 
     def sample(drawn_from: Any, *args: Any) -> Any:
@@ -254,16 +256,17 @@ def run_nano(twin: Twin, policy: Any, teacher: Any, monkeypatch: Any) -> tuple[l
     size = dict(prompts_per_step=16) if twin.group_size is None else dict(
         prompts_per_step=4, group_size=twin.group_size
     )  # fmt: skip
-    rows = module.train(
+    return module.train(
         policy, *(given or (twin.reward,)), PROMPTS,
         steps=STEPS, lr=3e-3, max_norm=1.0, max_new_tokens=8, seed=3, **size, **twin.options,
     )  # fmt: skip
-    return rows, answers
 
 
-def run_engine(twin: Twin, policy: GPT, teacher: GPT, monkeypatch: Any) -> tuple[list, list]:
+def run_engine(
+    twin: Twin, policy: GPT, teacher: GPT, answers: list[list[int]], monkeypatch: Any
+) -> list[dict]:
     """The same of the engine."""
-    module, answers = importlib.import_module(twin.engine), []
+    module = importlib.import_module(twin.engine)
     real = module.sample_rollout
 
     def sample_rollout(*args: Any, **options: Any) -> Any:
@@ -288,24 +291,29 @@ def run_engine(twin: Twin, policy: GPT, teacher: GPT, monkeypatch: Any) -> tuple
         more = dict(corpus=Text()) if "corpus" in inspect.signature(module.train).parameters else {}
         reward = TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
     records = [PromptRecord(prompt) for prompt in PROMPTS]
-    rows = module.train(config, policy, tokenizer(), reward, records, MetricLog(STEPS), **more)
-    return rows, answers
+    return module.train(config, policy, tokenizer(), reward, records, MetricLog(STEPS), **more)
 
 
-def assert_equal_numbers(short: list[dict], long: list[dict]) -> None:
-    """Every number that nano logs, in every step."""
-    assert len(short) == len(long) == STEPS
-    for ours, theirs in zip(short, long, strict=True):
+def assert_equal_runs(
+    short: torch.nn.Module, run_short: Callable[[], list[dict]],
+    long: torch.nn.Module, run_long: Callable[[], list[dict]],
+) -> tuple[list[dict], list[float]]:  # fmt: skip
+    """Every number that nano logs, every norm, every weight; the engine's rows and norms."""
+    with pytest.MonkeyPatch.context() as patch:
+        norms = spied_norms(patch)
+        short_rows, long_rows = run_short(), run_long()
+    assert len(short_rows) == len(long_rows) == STEPS
+    for ours, theirs in zip(short_rows, long_rows, strict=True):
         assert ours == pytest.approx({k: theirs[k] for k in ours}, rel=TOLERANCE, abs=TOLERANCE)
-
-
-def assert_equal_weights(short: torch.nn.Module, long: torch.nn.Module) -> None:
-    theirs = dict(long.named_parameters())
+    half = len(norms) // 2
+    assert norms[:half] == pytest.approx(norms[half:], rel=TOLERANCE, abs=TOLERANCE)
+    weights = dict(long.named_parameters())
     for name, weight in short.named_parameters():
-        assert weight.dtype == theirs[name].dtype == torch.float64
+        assert weight.dtype == weights[name].dtype == torch.float64
         torch.testing.assert_close(
-            weight, theirs[name], rtol=0, atol=TOLERANCE, msg=lambda m, name=name: f"{name}: {m}"
+            weight, weights[name], rtol=0, atol=TOLERANCE, msg=lambda m, name=name: f"{name}: {m}"
         )
+    return long_rows, norms[half:]
 
 
 @pytest.mark.parametrize("twin", as_cases(TWINS))
@@ -313,16 +321,13 @@ def test_nano_is_the_engine(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None
     short, long = two_models()
     start = copy.deepcopy(short)
     short_teacher, long_teacher = (model.requires_grad_(False) for model in two_models(seed=1))
-    norms = spied_norms(monkeypatch)
-    short_rows, short_answers = run_nano(twin, short, short_teacher, monkeypatch)
-    short_norms = norms.copy()
-    norms.clear()
-    long_rows, long_answers = run_engine(twin, long, long_teacher, monkeypatch)
-
+    short_answers: list[list[int]] = []
+    long_answers: list[list[int]] = []
+    long_rows, norms = assert_equal_runs(
+        short, lambda: run_nano(twin, short, short_teacher, short_answers, monkeypatch),
+        long, lambda: run_engine(twin, long, long_teacher, long_answers, monkeypatch),
+    )  # fmt: skip
     assert short_answers == long_answers
-    assert_equal_numbers(short_rows, long_rows)
-    assert short_norms == pytest.approx(norms, rel=TOLERANCE, abs=TOLERANCE)
-    assert_equal_weights(short, long)
     # The run was one in which a mistake would show.
     lengths = {len(answer) for answer in long_answers}
     ended = {answer[-1] == len(LETTERS) - 1 for answer in long_answers}
@@ -337,26 +342,23 @@ def test_nano_is_the_engine(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None
         assert sum(row.get("clip_low_fraction", 0) for row in long_rows) > 0 or twin.nano == "cispo"
 
 
-def test_dpo_is_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dpo_is_the_engine() -> None:
     from nano import dpo
     from rl import dpo_engine
 
     short, long = two_models()
     options = dict(steps=STEPS, batch_size=4, beta=0.3, lr=3e-3, max_norm=1.0, seed=3)
-    norms = spied_norms(monkeypatch)
-    short_rows = dpo.train(short, PAIRS, **options)
-    short_norms = norms.copy()
-    norms.clear()
     config = dpo_engine.DPOConfig(
         **options, warmup=0, eval_every=1000, checkpoint_every=1000, max_new_tokens=8
     )
-    long_rows = dpo_engine.train(config, long, tokenizer(), token_pairs(), MetricLog(STEPS))
-    assert_equal_numbers(short_rows, long_rows)
-    assert short_norms == pytest.approx(norms, rel=TOLERANCE, abs=TOLERANCE)
-    assert_equal_weights(short, long)
+    pairs, log = token_pairs(), MetricLog(STEPS)
+    assert_equal_runs(
+        short, lambda: dpo.train(short, PAIRS, **options),
+        long, lambda: dpo_engine.train(config, long, tokenizer(), pairs, log),
+    )  # fmt: skip
 
 
-def test_tools_are_the_engine_with_a_tool(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tools_are_the_engine_with_a_tool() -> None:
     from nano import tools
     from rl import grpo_engine
     from rl.batches.tools import Tool, Tools
@@ -366,37 +368,29 @@ def test_tools_are_the_engine_with_a_tool(monkeypatch: pytest.MonkeyPatch) -> No
     tool = Tool("letters", lambda call, record: said[record.prompt], opens="", closes=":")
     long.tools = Tools(tool, max_calls=9)
     options = dict(
-        steps=STEPS,
-        prompts_per_step=4,
-        group_size=4,
-        lr=3e-3,
-        max_norm=1.0,
-        max_new_tokens=10,
+        steps=STEPS, prompts_per_step=4, group_size=4, lr=3e-3, max_norm=1.0, max_new_tokens=10,
         seed=3,
-    )
-    norms = spied_norms(monkeypatch)
-    short_rows = tools.train(short, varied, PROMPTS, said.get, **options)
-    short_norms = norms.copy()
-    norms.clear()
+    )  # fmt: skip
     config = grpo_engine.GRPOConfig(
         **options, **TWO_EPOCHS, kl_coef=0.0, stop_kl=None, warmup=1, eval_every=1000,
         checkpoint_every=1000, micro_batch_size=64,
     )  # fmt: skip
     reward = RuleReward(lambda record, answer, ended: varied(record.prompt, answer), "")
     records = [PromptRecord(prompt) for prompt in PROMPTS]
-    long_rows = grpo_engine.train(config, long, tokenizer(), reward, records, MetricLog(STEPS))
-    assert_equal_numbers(short_rows, long_rows)
-    assert short_norms == pytest.approx(norms, rel=TOLERANCE, abs=TOLERANCE)
-    assert_equal_weights(short, long)
-    assert sum(row["calls"] > 0.1 for row in long_rows) > 5
-    assert any(row["stopped_calls"] for row in long_rows)
+    log = MetricLog(STEPS)
+    rows, _ = assert_equal_runs(
+        short, lambda: tools.train(short, varied, PROMPTS, said.get, **options),
+        long, lambda: grpo_engine.train(config, long, tokenizer(), reward, records, log),
+    )  # fmt: skip
+    assert sum(row["calls"] > 0.1 for row in rows) > 5
+    assert any(row["stopped_calls"] for row in rows)
 
 
 def token_pairs() -> list[TokenPair]:
     return [TokenPair(*(tokens_of(part) for part in pair)) for pair in PAIRS]
 
 
-def test_the_reward_model_is_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reward_model_is_the_engine() -> None:
     from nano import reward_model
 
     policy, gpt = two_models()
@@ -405,16 +399,11 @@ def test_the_reward_model_is_the_engine(monkeypatch: pytest.MonkeyPatch) -> None
     long = RewardModel(gpt, "last_token").double()
     long.load_state_dict(short.state_dict(), strict=False)  # it also holds a mean and a deviation
     options = dict(batch_size=4, lr=3e-3, max_norm=1.0, seed=3)
-    norms = spied_norms(monkeypatch)
-    short_rows = reward_model.train(short, PAIRS, steps=STEPS, **options)
-    short_norms = norms.copy()
-    norms.clear()
     config = reward_model_training.RewardModelConfig(
         **options, warmup=0, weight_decay=0.0, pooling="last_token"
     )
-    log = MetricLog(STEPS)
-    eos = len(LETTERS) - 1
-    long_rows = reward_model_training.train(long, token_pairs(), config, log, eos_id=eos)
-    assert_equal_numbers(short_rows, long_rows)
-    assert short_norms == pytest.approx(norms, rel=TOLERANCE, abs=TOLERANCE)
-    assert_equal_weights(short, long)
+    pairs, log, eos = token_pairs(), MetricLog(STEPS), len(LETTERS) - 1
+    assert_equal_runs(
+        short, lambda: reward_model.train(short, PAIRS, steps=STEPS, **options),
+        long, lambda: reward_model_training.train(long, pairs, config, log, eos_id=eos),
+    )  # fmt: skip

@@ -11,7 +11,6 @@ from toys import randomized
 from data.collate import ResponseBatch, collate_responses
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
-from harness.errors import UserError
 from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
 
 V, D, EOS = 9, 8, 0
@@ -100,11 +99,6 @@ def test_neither_padding_nor_neighbours_nor_order_matter(pooling):
         response_tokens=together.response_tokens.masked_fill(~together.response_mask, 5),
     )
     torch.testing.assert_close(model(garbage), alone, rtol=0, atol=1e-10)
-
-
-def test_an_unknown_pooling_is_refused():
-    with pytest.raises(UserError, match="'max'.*mean_score or last_token"):
-        RewardModel(random_gpt(), "max")
 
 
 # Normalisation

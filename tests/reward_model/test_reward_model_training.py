@@ -15,6 +15,7 @@ import pytest
 import torch
 from forked import forked
 from safetensors.torch import load_file
+from toys import seeded
 
 from data import names
 from data.collate import collate_responses
@@ -35,10 +36,6 @@ from reward_model.scalar_head import RewardModel
 V, EOS = 20, 0
 GLASSBOX = load_tokenizer("glassbox")
 CONFIG = RewardModelConfig(batch_size=16, lr=5e-3, warmup=2)
-
-
-def seeded(seed: int) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
 
 
 def fresh_model(pooling="mean_score", vocab_size: int = V, dropout: float = 0.0) -> RewardModel:

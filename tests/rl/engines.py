@@ -148,6 +148,15 @@ def assert_gradient(found: torch.Tensor, expected: torch.Tensor, tolerance: floa
     torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * largest)
 
 
+HALVES = [[4, 5, 6, 7, 12, 13, 14, 15], [0, 1, 2, 3, 8, 9, 10, 11]]  # of four whole groups
+
+
+def given_halves(monkeypatch: pytest.MonkeyPatch, engine: ModuleType, passes: int = 1) -> None:
+    """The minibatches of an engine are HALVES, that many times."""
+    halves = [torch.tensor(half) for half in HALVES] * passes
+    monkeypatch.setattr(engine, "epoch_minibatches", lambda *args: halves)
+
+
 def differ(one: torch.Tensor, other: torch.Tensor) -> bool:
     """By more than a hundredth of the largest component."""
     return float((one - other).abs().max()) > 0.01 * float(one.abs().max())
@@ -384,7 +393,6 @@ class Engine:
     # The choices whose losses differ: contracts about the loss are held for each.
     forms: Mapping[str, Changes] = field(default_factory=lambda: {"": {}})
     learners: Mapping[str, Changes] | None = None  # those that the toy reward is learned with
-    clipped: Mapping[str, Changes] | None = None  # those that take several updates and clip
     penalties: Mapping[str, Changes] = field(default_factory=lambda: {"": {}})  # ways of the KL
     everything: Changes = field(default_factory=dict)  # adds the losses that are off in `config`
     alone: Changes = field(default_factory=dict)  # leaves the policy's loss and the KL alone
@@ -539,7 +547,6 @@ ENGINES = [
         grpo_variants_engine.GRPOVariantsConfig(**TOY),
         forms=FORMS_OF_VARIANTS,
         learners={name: FORMS_OF_VARIANTS[name] for name in FORMS_OF_VARIANTS if name != "grpo"},
-        clipped={name: VARIANTS[name] for name in ("grpo", "dapo", "dr_grpo", "gspo", "gmpo")},
         alone=dict(overlong_buffer=None),
         everything=dict(
             mask_truncated=True, off_policy_mask=0.02, entropy_coef=0.05, kl_estimator="full",
@@ -556,7 +563,6 @@ ENGINES = [
         rloo_engine,
         rloo_engine.RLOOConfig(**TOY),
         forms={"sequence": dict(updates_per_batch=1), **RATIOS_OF_RLOO},
-        clipped=RATIOS_OF_RLOO,
         resumed=(ADAPTIVE | dict(updates_per_batch=1), ADAPTIVE | dict(loss="clipped")),
         strong_kl=0.5,
         skips=dict(
@@ -610,7 +616,6 @@ ENGINES = [
             "full": dict(kl_estimator="full"),
             "reinforce": dict(policy_loss="reinforce", updates_per_batch=1),
         },
-        clipped={"clipped": {}},
         everything=dict(pretraining_coef=0.5, kl_estimator="full"),
         resumed=(
             ADAPTIVE

@@ -54,7 +54,10 @@ from rl.training.evaluation import best_of_n, evaluate
 from rl.training.value_model import ValueModel
 
 # 3 prompts on 4 ranks leave one without rows; 2 rows of one forward.
-SHAPE = dict(steps=2, prompts_per_step=3, minibatches=2, micro_batch_size=4, eval_every=100)
+SHAPE = dict(
+    steps=2, prompts_per_step=3, minibatches=2, updates_per_batch=1, micro_batch_size=4,
+    eval_every=100,
+)  # fmt: skip
 ON_FOUR = ("grpo", "ppo", "kd_grpo", "dpo")  # every other engine is compared on two ranks alone
 FEW = SamplingParams(max_new_tokens=6)
 

@@ -47,7 +47,6 @@ CONTRACT = {
         "dppo_tv": {"correction": "dppo_tv"},
         "sampler_clip": {"correction": "sampler_clip"},
     },
-    "clipped": {"token_tis": {}},
     "resumed": ({"lag": 3, "sampler_precision": "bfloat16"}, {"lag": 4}),
     "headings": ("Asynchronous GRPO",),
     "skips": {},

@@ -11,6 +11,7 @@ import pytest
 import torch
 from engines import (
     DIVERSE,
+    HALVES,
     MASK,
     NEW,
     OLD,
@@ -21,6 +22,7 @@ from engines import (
     Noted,
     assert_gradient,
     engine_named,
+    given_halves,
     k3_by_hand,
     mean_of_means,
     pessimistic,
@@ -62,16 +64,14 @@ def token_advantages(rollout: Rollout, row: int) -> list[float]:
 def test_the_first_gradient_is_that_of_reinforce_with_an_advantage_per_token(
     monkeypatch, gradients, kl_coef
 ):
-    halves = [[4, 5, 6, 7, 12, 13, 14, 15], [0, 1, 2, 3, 8, 9, 10, 11]]
-    given = list(map(torch.tensor, halves))
-    monkeypatch.setattr(grpo_process_engine, "epoch_minibatches", lambda *args: given)
+    given_halves(monkeypatch, grpo_process_engine)
     start, reward = small_gpt(), Noted(SHARE_OF_A)
     run(copy.deepcopy(start), reward, steps=1, kl_coef=kl_coef, micro_batch_size=3)
     (rollout,) = reward.rollouts
-    counts = {len(LetterSteps().steps_of(rollout, i)) for i in halves[0]}
+    counts = {len(LetterSteps().steps_of(rollout, i)) for i in HALVES[0]}
     assert len(counts) > 1, "all responses have as many steps"
     every = [token_advantages(rollout, i) for i in range(16)]
-    factors = [[(i in halves[0]) * a / len(row) / 8 for a in row] for i, row in enumerate(every)]
+    factors = [[(i in HALVES[0]) * a / len(row) / 8 for a in row] for i, row in enumerate(every)]
     assert_gradient(gradients[0], response_gradient(start, rollout, factors))
 
 

@@ -28,7 +28,6 @@ from gpt.log_probs import TokenScores
 from harness.metric_log import MetricLog
 from rl import grpo_engine, grpo_variants_engine
 from rl.batches.rollout import join_rollouts, prompt_batch, sample_rollout, select_rows
-from rl.equations.losses import high_entropy_mask
 from rl.grpo_engine import GRPOConfig
 from rl.grpo_variants_engine import (
     KL_FORMS,
@@ -226,18 +225,6 @@ def test_the_off_policy_mask_drops_the_policy_loss_and_keeps_the_kl():
     torch.testing.assert_close(gradient[1], 0.5 * (1 - d[1].exp()) / 4)
     loose = loss_of(replace(config, off_policy_mask=0.4), new, *given, kl_coef=0.5)
     assert loose.policy_tokens.all()
-
-
-def test_the_high_entropy_mask_counts_valid_tokens_of_the_whole_batch():
-    """Thirty tokens: 0.1 of them are three, though 0.1 * 30 is above 3; never fewer than one."""
-    entropy = torch.arange(30.0).view(5, 6)
-    mask = torch.ones(5, 6).bool()
-    assert entropy[high_entropy_mask(entropy, mask, 0.1)].tolist() == [27, 28, 29]
-    assert entropy[high_entropy_mask(entropy, mask, 0.001)].tolist() == [29]
-    assert high_entropy_mask(entropy, mask, 1.0).all()
-    assert not high_entropy_mask(entropy, ~mask, 0.2).any()
-    with pytest.raises(ValueError, match="share"):
-        high_entropy_mask(entropy, mask, 0.0)
 
 
 def test_tokens_of_low_entropy_leave_the_policy_loss_but_not_the_denominator():

@@ -11,7 +11,17 @@ import statistics
 
 import pytest
 import torch
-from engines import LETTERS, PROMPTS, Updates, chosen, flat_gradient, small_gpt, tokens_of
+from engines import (
+    HALVES,
+    LETTERS,
+    PROMPTS,
+    Updates,
+    chosen,
+    flat_gradient,
+    given_halves,
+    small_gpt,
+    tokens_of,
+)
 
 from gpt.model import GPT
 from harness.metric_log import MetricLog
@@ -21,7 +31,6 @@ from rl.grpo_engine import GRPOConfig, train
 from rl.rewards.sources import RuleReward
 
 G, TEMPERATURE, KL_COEF = 4, 0.7, 0.5
-HALVES = [[4, 5, 6, 7, 12, 13, 14, 15], [0, 1, 2, 3, 8, 9, 10, 11]]  # groups stay together
 WORTH = RuleReward(lambda _, text, ended: sum(ord(c) * i for i, c in enumerate(text, 1)) / 99, "")
 
 
@@ -73,11 +82,10 @@ def trained() -> tuple[GPT, Updates, list[Rollout]]:
         lr=1e-2, warmup=0, kl_coef=KL_COEF, max_norm=1e9, temperature=TEMPERATURE,
         max_new_tokens=8,
     )  # fmt: skip
-    halves = [torch.tensor(half) for half in HALVES]
     with pytest.MonkeyPatch.context() as patch:
         updates = Updates(patch, policy)
         patch.setattr(grpo_engine, "checked_rewards", checked_rewards)
-        patch.setattr(grpo_engine, "epoch_minibatches", lambda *args: halves * 2)
+        given_halves(patch, grpo_engine, passes=2)
         train(config, policy, LETTERS, WORTH, PROMPTS[:4], MetricLog(2))
     return start, updates, rollouts
 

@@ -6,7 +6,6 @@ start per number of ranks serves all tests here. A new entry of engines.py is he
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from engines import ENGINES
-from forked import Done, command
+from forked import Done, command, forked
 from ranks_worker import ON_FOUR
 
 from harness.ranks import collectives, launch
@@ -304,8 +303,5 @@ def test_a_container_has_the_cores_of_its_quota(tmp_path, text, cores):
 
 
 def test_a_rank_does_not_wait_for_a_first_one_that_was_killed_before_they_met():
-    alone = (
-        "from harness.ranks import launch; launch._wait_for_nobody(lambda: True); print('waited')"
-    )
-    result = subprocess.run([sys.executable, "-c", alone], capture_output=True, timeout=60)
-    assert result.returncode == 1 and not result.stdout
+    done = forked(lambda: print("waited", launch._wait_for_nobody(lambda: True)), timeout=60)
+    assert done.returncode == 1 and not done.stdout and not done.stderr

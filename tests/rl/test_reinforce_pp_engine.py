@@ -10,6 +10,7 @@ import pytest
 import torch
 from engines import (
     DIVERSE,
+    HALVES,
     MASK,
     NEW,
     OLD,
@@ -21,6 +22,7 @@ from engines import (
     assert_gradient,
     differ,
     engine_named,
+    given_halves,
     mean_of_means,
     pessimistic,
     response_log_probs,
@@ -38,7 +40,6 @@ CONFIG, run = REINFORCE_PP.config, REINFORCE_PP.run
 
 BASELINE = dict(variant="baseline", group_size=4, prompts_per_step=4)
 VARIANTS = {"plain": {}, "baseline": BASELINE}
-HALVES = [[4, 5, 6, 7, 12, 13, 14, 15], [0, 1, 2, 3, 8, 9, 10, 11]]
 
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
@@ -112,8 +113,7 @@ def test_the_first_gradient_is_that_of_reinforce(monkeypatch, variant, norm_over
 
     The minibatches are given, and the statistics are those of the whole batch.
     """
-    halves = [torch.tensor(half) for half in HALVES]
-    monkeypatch.setattr(reinforce_pp_engine, "epoch_minibatches", lambda *args: halves)
+    given_halves(monkeypatch, reinforce_pp_engine)
     policy, reward = small_gpt().double(), Noted(DIVERSE)
     updates = Updates(monkeypatch, policy)
     options = VARIANTS[variant] | dict(norm_over=norm_over, micro_batch_size=3, kl_coef=0.5)

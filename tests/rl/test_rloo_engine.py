@@ -10,12 +10,14 @@ import pytest
 import torch
 from engines import (
     DIVERSE,
+    HALVES,
     SHARE_OF_A,
     Noted,
     Updates,
     assert_gradient,
     differ,
     engine_named,
+    given_halves,
     pessimistic,
     response_gradient,
     response_log_probs,
@@ -29,7 +31,6 @@ from rl.rloo_engine import rloo_advantages, rloo_loss
 RLOO = engine_named("rloo")
 CONFIG, run = RLOO.config, RLOO.run
 FORMS = ("sequence", "clipped", "token")
-HALVES = [[4, 5, 6, 7, 12, 13, 14, 15], [0, 1, 2, 3, 8, 9, 10, 11]]
 
 each_form = pytest.mark.parametrize("form", FORMS)
 
@@ -46,11 +47,6 @@ def reinforce_factors(rows: list[int], values: list[float], divisor: float) -> l
     return factors
 
 
-def given_halves(monkeypatch) -> None:
-    halves = [torch.tensor(half) for half in HALVES]
-    monkeypatch.setattr(rloo_engine, "epoch_minibatches", lambda *args: halves)
-
-
 @each_form
 @pytest.mark.parametrize("kl_coef", [0.0, 0.5])
 def test_the_first_gradient_is_that_of_reinforce(monkeypatch, form, kl_coef):
@@ -58,7 +54,7 @@ def test_the_first_gradient_is_that_of_reinforce(monkeypatch, form, kl_coef):
 
     The token loss divides by the tokens of its minibatch, the others by the rows.
     """
-    given_halves(monkeypatch)
+    given_halves(monkeypatch, rloo_engine)
     policy, reward = small_gpt().double(), Noted(DIVERSE)
     updates = Updates(monkeypatch, policy)
     run(policy, reward, steps=1, kl_coef=kl_coef, loss=form, micro_batch_size=3)
@@ -73,7 +69,7 @@ def test_the_first_gradient_is_that_of_reinforce(monkeypatch, form, kl_coef):
 
 def test_the_second_gradient_has_no_ratio(monkeypatch):
     """The paper takes two optimizer steps a batch: plain REINFORCE of the moved policy again."""
-    given_halves(monkeypatch)
+    given_halves(monkeypatch, rloo_engine)
     policy, reward = small_gpt().double(), Noted(DIVERSE)
     updates = Updates(monkeypatch, policy)
     run(policy, reward, steps=1)

@@ -65,3 +65,6 @@ def test_the_high_entropy_mask_takes_the_share_of_valid_tokens_and_all_ties():
     assert kept.tolist() == [[True, False, False], [False, True, False]]
     assert high_entropy_mask(entropy, mask, 1.0).equal(mask)
     assert not high_entropy_mask(entropy, torch.zeros_like(mask), 0.5).any()
+    thirty = torch.arange(30.0).view(5, 6)  # 0.1 of them are three, though 0.1 * 30 is above 3
+    for share, least in ((0.1, 27), (0.001, 29)):
+        assert high_entropy_mask(thirty, thirty >= 0, share).equal(thirty >= least)
