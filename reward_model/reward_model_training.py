@@ -310,6 +310,12 @@ def memory_of(
     return stage_forecast(config, models, phases, device)
 
 
+def most_answers(pairs: Sequence[TokenPair]) -> int:
+    """The most different answers that a prompt of these pairs has."""
+    groups = by_prompt(pairs)
+    return max(len({tuple(s) for p in group for s in (p.chosen, p.rejected)}) for group in groups)
+
+
 def main(config: RewardModelConfig) -> Path:
     """Make or read the pairs, train, report, and return the run folder."""
     made = has_annotator(config.data)  # a world's pairs are sampled, a file brings its own
@@ -327,9 +333,7 @@ def main(config: RewardModelConfig) -> Path:
     else:  # too few pairs are refused before an earlier run is moved aside
         pairs, held_out = file_pairs(config, tokenizer, policy.config.context)
         longest = max(len(p.prompt) + max(len(p.chosen), len(p.rejected)) for p in pairs)
-        groups = by_prompt(pairs)
-        different = [{tuple(s) for p in group for s in (p.chosen, p.rejected)} for group in groups]
-        answers = max(map(len, different))
+        answers = most_answers(pairs)
     how = policy.config, longest, answers, device.type, world()
     announce(config, lambda other: memory_of(other, *how), device)
     folder = open_run(folder, config, resume=config.resume)

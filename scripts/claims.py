@@ -224,10 +224,12 @@ def minutes(claim: Claim, results: Results) -> float:
 
 
 def number(record: Mapping[str, Any]) -> str:
-    """+0.12 (+0.03 to +0.21): a mean with its 95% interval."""
+    """+0.12 (+0.03 to +0.21): a mean with its 95% interval; how many seeds have one, where not all do."""
     if record["mean"] is None:
         return "too few seeds"
-    return f"{record['mean']:+.3g} ({record['low']:+.3g} to {record['high']:+.3g})"
+    seeds = len(record.get("values", range(SEEDS)))
+    fewer = f", {seeds} seeds" if seeds != SEEDS else ""
+    return f"{record['mean']:+.3g} ({record['low']:+.3g} to {record['high']:+.3g}{fewer})"
 
 
 def escaped(*cells: str) -> list[str]:
@@ -239,29 +241,21 @@ def link(name: str, record: Mapping[str, Any]) -> str:
     return f"[{record['title']}](#{name.replace('_', '-')})"
 
 
-def seeds_of(record: Mapping[str, Any]) -> str:
-    """How many seeds have an effect, of those that were planned."""
-    return f"{len(record['values'])} of {SEEDS}"
-
-
 def glance(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """On top: which claims came out how, and a table with one row a claim."""
-    lines = []
-    for word in (HELD, FAILED, UNTOLD):
-        titles = [link(n, record) for n, record in records.items() if record["verdict"] == word]
-        told_so = "; ".join(titles) or "none"
-        lines += [f"- **{word[0].upper()}{word[1:]}, {len(titles)} of {len(records)}**: {told_so}."]
-    control = {True: "no, as it must", False: "**held: the rule is broken**"}
+    """On top: a table with one row a claim, those that held first."""
+    broken = {True: "", False: ", **but its control held: the rule is broken**"}
     rows = [
         escaped(
-            link(name, record), f"**{record['verdict']}**", f"{number(record)} {record['unit']}",
-            f"{record['least']:g}", f"{record['corrected']:.2g}",
-            control[record["control"]["passed"]], f"{record['minutes']:g}",
+            link(name, record), f"**{record['verdict']}**{broken[record['control']['passed']]}",
+            f"{number(record)} {record['unit']}", f"{record['least']:g}",
+            f"{record['corrected']:.2g}", f"{record['minutes']:g}",
         )
+        for word in (HELD, FAILED, UNTOLD)
         for name, record in records.items()
+        if record["verdict"] == word
     ]  # fmt: skip
-    head = ["claim", "verdict", "effect", "would have to exceed", "p", "control", "minutes"]
-    return [*lines, "", *markdown(head, rows)]
+    head = ["claim", "verdict", "effect", "would have to exceed", "p", "minutes"]
+    return markdown(head, rows)
 
 
 def cited(source: str) -> str:
@@ -274,16 +268,17 @@ def section(name: str, record: Mapping[str, Any]) -> list[str]:
     """The claim, what would count, the numbers and the figure."""
     control = record["control"]
     rows = [
-        (f"**{record['unit']}**", f"{number(record)}: **{record['verdict']}**", seeds_of(record)),
-        (f"control: {control['title']}", f"{number(control)}: {control['verdict']}", seeds_of(control)),
+        (f"**{record['unit']}**", f"{number(record)}: **{record['verdict']}**"),
+        (f"control: {control['title']}", f"{number(control)}: {control['verdict']}"),
     ]  # fmt: skip
     if "again" in record:
         again = record["again"]
         places = {True: "inside the first interval", False: "**outside the first interval**"}
         inside = places.get(again["inside"], "not to be compared")
-        rows.append(("again, with new seeds", f"{number(again)}: {inside}", seeds_of(again)))
-    rows += [(what, number(values), "") for what, values in record["also"].items()]
-    head = ("what", "mean over seeds, 95% interval", "seeds")
+        rows.append(("again, with new seeds", f"{number(again)}: {inside}"))
+    others = {what: of for what, of in record["also"].items() if what != record["unit"]}
+    rows += [(what, number(values)) for what, values in others.items()]
+    head = ("what", "mean over seeds, 95% interval")
     return [
         f"**The claim** ({cited(record['source'])}): {record['says']}", "",
         f"**What would count here.** {record['counts']}", "",

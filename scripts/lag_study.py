@@ -236,9 +236,7 @@ def p_value(p: float) -> str:
 
 
 def tables(table: Sequence[Mapping[str, Any]]) -> list[str]:
-    head = (
-        "lag", "precision", "correction", "seeds", "gold", "against none", "KL(mu, pi)", "sample", "cut",
-    )  # fmt: skip
+    head = ("lag", "correction", "gold", "against none", "KL(mu, pi)", "sample", "cut")
     text = []
     for world in dict.fromkeys(row["world"] for row in table):
         rows = []
@@ -247,13 +245,22 @@ def tables(table: Sequence[Mapping[str, Any]]) -> list[str]:
                 continue
             test, logged = row.get("against_none"), row["logged"]
             gap = "" if test is None else f"{test['mean']:+.3f} ({p_value(test['holm'])})"
+            rounded = "" if row["precision"] == "float32" else f", {row['precision']}"
             rows.append([
-                str(row["lag"]), row["precision"], row["correction"], str(len(row["seeds"])),
-                spread(row["gold"]), gap, f"{logged['sampler_kl']:.2g}",
-                f"{logged['ess_responses']:.2f}", f"{logged['weights_cut']:.1%}",
+                f"{row['lag']}{rounded}", row["correction"], spread(row["gold"]), gap,
+                f"{logged['sampler_kl']:.2g}", f"{logged['ess_responses']:.2f}",
+                f"{logged['weights_cut']:.1%}",
             ])  # fmt: skip
         text += [f"### {world.capitalize()}", "", *markdown(head, rows), ""]
     return text[:-1]
+
+
+def size(table: Sequence[Mapping[str, Any]], minutes: float) -> str:
+    """The runs behind the tables, whose rows may differ in seeds while a study goes on."""
+    seeds = sorted({len(row["seeds"]) for row in table})
+    a_row = " or ".join(map(str, seeds))
+    runs = sum(len(row["seeds"]) for row in table)
+    return f"{runs} runs, {a_row} seeds a row, {minutes:g} minutes of one core."
 
 
 def plot(table: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -376,7 +383,7 @@ def write_pages(study: StudyConfig, docs: Path = REPOSITORY / "docs") -> None:
     page = docs / "off_policy.md"
     parts = {
         "lag study": tables(table), "exact": exact_table(exact),
-        "size": [f"{len(rows)} runs, {about['cpu_minutes']:g} minutes of one core."],
+        "size": [size(table, about["cpu_minutes"])],
         "throughput": sides_table(sides),
     }  # fmt: skip
     text = page.read_text("utf-8")

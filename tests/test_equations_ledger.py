@@ -136,7 +136,7 @@ def test_tests_named_in_passing_exist():
 
 
 def test_arguments_and_fields_of_the_tables_exist():
-    """Every code-styled name in the two closing tables: function, argument or config field."""
+    """Every code-styled name in the closing table: function, argument or config field."""
     known: set[str] = set()
     files = [
         *map(source, LIBRARY),
@@ -154,7 +154,7 @@ def test_arguments_and_fields_of_the_tables_exist():
                 known.add(node.arg)
             elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 known.add(node.target.id)
-    tables = LEDGER.read_text(encoding="utf-8").split("## Which pieces make which algorithm")[1]
+    tables = LEDGER.read_text(encoding="utf-8").split("## Symbols, fields, defaults")[1]
     names = {re.sub(r"=.*", "", name) for name in re.findall(r"`([^`]+)`", tables)} - {"--help"}
     assert names - known == set()
 
@@ -162,8 +162,8 @@ def test_arguments_and_fields_of_the_tables_exist():
 # --- peers ------------------------------------------------------------------------------------
 
 
-def named_peers() -> dict[str, set[tuple[str, str, str]]]:
-    """Function -> (peer, commit, callable) that the ledger says agree with it."""
+def named_peers() -> dict[str, set[tuple[str, str]]]:
+    """Function -> (peer, callable) that the ledger says agree with it."""
     texts = {
         field(body, "Function")[0]: bullet.group(1)
         for body in ENTRIES.values()
@@ -171,18 +171,18 @@ def named_peers() -> dict[str, set[tuple[str, str, str]]]:
     }
     names = "|".join(PEER_NUMBERS["peers"])
     return {
-        function: set(re.findall(rf"({names}) ([0-9a-f]{{7}}) `([\w.]+)`", text))
+        function: set(re.findall(rf"({names}) `([\w.]+)`", text))
         for function, text in texts.items()
     }
 
 
-def proven_peers() -> dict[str, set[tuple[str, str, str]]]:
-    """The same for the stored numbers, with the callable's whole path."""
-    proven: dict[str, set[tuple[str, str, str]]] = {}
+def proven_peers() -> dict[str, set[tuple[str, str]]]:
+    """The same for the stored numbers, with the callable's whole path; made at the table's commit."""
+    proven: dict[str, set[tuple[str, str]]] = {}
     for entry in PEER_NUMBERS["entries"]:
+        assert entry["commit"] == PEER_NUMBERS["peers"][entry["peer"]]["commit"]
         for function in entry["proves"]:
-            peer = (entry["peer"], entry["commit"][:7], entry["callable"])
-            proven.setdefault(function, set()).add(peer)
+            proven.setdefault(function, set()).add((entry["peer"], entry["callable"]))
     return proven
 
 
@@ -190,10 +190,10 @@ def proven_peers() -> dict[str, set[tuple[str, str, str]]]:
 def test_named_peers_have_stored_numbers(function):
     proven = proven_peers().get(function, set())
     named = named_peers()[function]
-    assert named, f"{function}: no peer, commit and callable could be read from its line"
-    for peer, commit, name in named:
-        found = [p for p in proven if p[:2] == (peer, commit) and f".{p[2]}".endswith(f".{name}")]
-        assert found, f"{function}: peer_golden.json has no entry of {peer} {commit} {name}"
+    assert named, f"{function}: no peer and callable could be read from its line"
+    for peer, name in named:
+        found = [p for p in proven if p[0] == peer and f".{p[1]}".endswith(f".{name}")]
+        assert found, f"{function}: peer_golden.json has no entry of {peer} {name}"
 
 
 def test_every_proven_function_names_all_its_peers():

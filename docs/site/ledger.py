@@ -25,6 +25,12 @@ class Equation:
         return re.sub(r"[^\w\- ]", "", self.title.lower()).replace(" ", "-")
 
 
+def count_peers(line: str, ledger: str) -> int:
+    """How many callables of the peers in the ledger's table a line names."""
+    names = re.findall(r"^\| ([^|]+) \| \S+/\S+ \| [0-9a-f]{7} \|", ledger, flags=re.MULTILINE)
+    return len(re.findall(rf"\b(?:{'|'.join(names)}) `", line))
+
+
 @cache
 def equations() -> dict[str, Equation]:
     """Name of a function, without its module -> its entry."""
@@ -39,7 +45,7 @@ def equations() -> dict[str, Equation]:
         tests = re.search(r"^- \*\*Tests:\*\* (.+)$", body, flags=re.MULTILINE)
         peers = re.search(r"^- \*\*Peers:\*\* (.+)$", body, flags=re.MULTILINE)
         names = re.findall(r"`([^`]+)`", tests[1]) if tests else []
-        count = len(re.findall(r"\b[0-9a-f]{7} `", peers[1])) if peers else 0
+        count = count_peers(peers[1], text) if peers else 0
         entry = Equation(title, formula[1], function[1], tuple(names), count)
         found[function[1].rsplit(".", 1)[-1]] = entry
     return found

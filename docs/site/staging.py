@@ -14,6 +14,7 @@ import files
 import notebook_pages
 from course.explorables import html_of
 from files import ROOT
+from ledger import count_peers
 from PIL import Image
 
 # Sidebar: title -> pages in order. What is not named here is found and goes where it belongs.
@@ -83,7 +84,7 @@ def with_folded_proofs(ledger: str) -> str:
     """The ledger with the names of an entry's tests and peers under one line that opens at a tap."""
 
     def folded(entry: re.Match[str]) -> str:
-        tests, peers = entry[1].count("::"), len(re.findall(r"\b[0-9a-f]{7} `", entry[2] or ""))
+        tests, peers = entry[1].count("::"), count_peers(entry[2] or "", ledger)
         others = f", {box_pages.in_words(peers)}" if peers else ""
         proofs = entry[1] + (entry[2] or "")
         return (
