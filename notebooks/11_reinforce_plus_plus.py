@@ -132,7 +132,7 @@ show_tokens(words, views)
 # %%
 kl = row_sums(rollout.log_probs - ref_log_probs, mask)  # (N,)
 torch.testing.assert_close(returns[:, 0], rewards - 0.1 * kl, rtol=1e-4, atol=1e-4)
-terminal = token_level_rewards(rewards, rollout.log_probs, None, mask, kl_coef=0.0)  # R at the end
+terminal = token_level_rewards(rewards, rollout.log_probs, None, mask, 0.0)  # R at the end
 plain = discounted_returns(terminal, mask, 1.0)  # (N, T), beta = 0
 assert (plain == torch.where(mask, rewards[:, None], 0.0)).all()
 

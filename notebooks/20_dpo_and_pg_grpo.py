@@ -204,24 +204,24 @@ assert math.isclose(slope.item(), by_hand, rel_tol=1e-5)
 # (Both take sums of log-probabilities over the tokens of a response; TRL's IPO takes means.)
 
 # %%
-beta, s = 0.1, 0.2
+beta_pair, s = 0.1, 0.2
 h = torch.linspace(-30, 50, 801, requires_grad=True)
 zero = torch.zeros_like(h)
 losses = {
-    "DPO": dpo_loss(h, zero, zero, zero, beta),
-    "conservative DPO, s = 0.2": dpo_loss(h, zero, zero, zero, beta, label_smoothing=s),
-    "IPO (divided by 25)": ipo_loss(h, zero, zero, zero, beta) / 25,
+    "DPO": dpo_loss(h, zero, zero, zero, beta_pair),
+    "conservative DPO, s = 0.2": dpo_loss(h, zero, zero, zero, beta_pair, label_smoothing=s),
+    "IPO (divided by 25)": ipo_loss(h, zero, zero, zero, beta_pair) / 25,
 }
 pulls = {name: -torch.autograd.grad(loss.sum(), h)[0] for name, loss in losses.items()}
 stops = {name: h.detach()[pull <= 0] for name, pull in pulls.items()}
 for name, beyond in stops.items():
     print(f"{name:26} stops at h = {beyond[0]:.1f}" if len(beyond) else f"{name:26} never stops")
 holds(
-    math.isclose(stops["conservative DPO, s = 0.2"][0], math.log(4) / beta, abs_tol=0.11),
+    math.isclose(stops["conservative DPO, s = 0.2"][0], math.log(4) / beta_pair, abs_tol=0.11),
     "conservative DPO stops at log 4 / beta",
 )
 holds(
-    math.isclose(stops["IPO (divided by 25)"][0], 1 / (2 * beta), abs_tol=0.11),
+    math.isclose(stops["IPO (divided by 25)"][0], 1 / (2 * beta_pair), abs_tol=0.11),
     "IPO stops at 1 / (2 beta)",
 )
 

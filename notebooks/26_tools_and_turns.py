@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 from course import plots
+from course.claims import holds
 from course.exercises import check
 
 from gpt.generate import Turns
@@ -124,7 +125,8 @@ right, wrong = gradient(mask), gradient(everything)
 cosine = torch.cosine_similarity(right, wrong, dim=0)
 called = sum(":" in a for a in answers)
 print(f"{called} of {len(asked)} answers call; cosine of the two gradients {cosine:.2f}")
-assert everything.sum() > mask.sum() and cosine < 0.99
+holds(everything.sum() > mask.sum(), "some answers call")
+holds(cosine < 0.99, "the wrong gradient points only roughly the right way")
 
 # %% [markdown]
 # There is no error, and the wrong gradient points roughly the right way. But it also makes the secret
@@ -153,7 +155,8 @@ plots.table(
         ["V = 0 in the answer", *(f"{x:.3f}" for x in (unmasked[0, 1], unmasked[0, 4]))],
     ],
 )
-assert torch.isclose(advantages[0, 1], torch.tensor(0.41)) and first[0, 1] < 0
+holds(torch.isclose(advantages[0, 1], torch.tensor(0.41)), "A_1 = 0.41")
+holds(first[0, 1] < 0, "with the reset its tokens have negative advantages")
 
 # %% [markdown]
 # (The first column is the call's second token.) With the reset a call is a cost and nothing else: here its

@@ -94,7 +94,8 @@ def first_rows(names: dict[str, Any]) -> dict[str, Any]:
 
     def rows(value: Any) -> Iterator[Any]:
         if isinstance(value, list) and value and isinstance(value[0], dict) and "step" in value[0]:
-            yield {k: v for k, v in value[0].items() if "second" not in k}
+            numbers = {k: v for k, v in value[0].items() if isinstance(v, int | float)}
+            yield {k: v for k, v in numbers.items() if "second" not in k}
         elif isinstance(value, dict):
             for part in value.values():
                 yield from rows(part)
