@@ -8,7 +8,7 @@ Where a seed's folder also holds a policy of the same base trained otherwise (`O
 measured like the demo's own, on the same prompts with the same random numbers:
 
     python -m rl.grpo_engine --policy runs/demo/seed5/pretraining --reward gold --seed 5 --ranks 1 \\
-        --test-prompts 0 --out runs/demo/seed5/grpo_gold
+        --stop-kl 6 --test-prompts 0 --out runs/demo/seed5/grpo_gold
 
 Every number on the pages comes from that file; a test writes them again and compares.
 """
@@ -43,10 +43,7 @@ from rl.training.evaluation import Conditions, evaluate
 KEPT = REPOSITORY / "docs" / "demo_seeds.json"
 PICTURE = Path(__file__).with_name("demo_seeds.svg.jinja")
 TEST, UNSEEN = "test", "held_out_items"
-OTHERWISE = {
-    "grpo_gold": "the gold reward itself",
-    "grpo_twice": "a reward model of twice the pairs",
-}
+OTHERWISE = {"grpo_gold": "the gold reward itself"}
 
 
 def rounded(value: Any) -> Any:
@@ -193,7 +190,7 @@ def caption() -> list[str]:
         f"at {spread(column(rows, 'GRPO', 'kl'), 1)} nats of KL. Best of 8 by the same reward model "
         f"reaches {best:.2f}, fine-tuning on the preferred answers {tuned:.2f}.",
         f"On items that only pre-training has seen GRPO reaches {spread(unseen, 2)}. All seeds, "
-        "why two fail, all engines: [docs/results.md](docs/results.md#the-demo).*",
+        "what limits them, all engines: [docs/results.md](docs/results.md#the-demo).*",
     ]
 
 
