@@ -41,8 +41,11 @@ def page_faults(**variables: str) -> int:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
 def test_a_tensor_is_given_the_pages_of_the_last_one():
-    """The heap may grow first, as a freed block can be short of the next one's alignment."""
-    assert page_faults() < 0.25 * TENSORS * PAGES_OF_A_TENSOR
+    """The heap may grow first, as a freed block can be short of the next one's alignment.
+
+    Once in many runs the kernel lays out a process so that its heap cannot grow: another one is asked.
+    """
+    assert any(page_faults() < 0.25 * TENSORS * PAGES_OF_A_TENSOR for _ in range(3))
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="a setting of glibc")
