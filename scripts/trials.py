@@ -103,11 +103,9 @@ def become_pytest(folder: str, arguments: list[str], output: Any) -> None:
     """In the fork: run pytest in `folder` and end the process."""
     status = 3  # what pytest calls an internal error
     try:
-        # A run of the tests is nobody's rank: it answers signals itself.
+        # A run of the tests is nobody's rank and no job in the background: it answers signals itself.
         setattr(multiprocessing.process, "_parent_process", None)  # noqa: B010
-        signal.signal(
-            signal.SIGINT, signal.default_int_handler
-        )  # which a job in the background lacks
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         os.setsid()  # one group with the processes that tests start, to end all of them together
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(output.fileno(), 1)

@@ -6,12 +6,21 @@ the 7 prefixes. A sum over all responses, weighted by their probabilities, repla
 """
 
 import itertools
-from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
+from conformance.enumeration import (
+    MASK,
+    REWARDS,
+    STATES,
+    THETA,
+    T,
+    gradient,
+    probabilities,
+    token_log_probs,
+)
 from gpt.log_probs import kl_from_logits
 from rl.equations.advantages import (
     discounted_returns,
@@ -40,7 +49,7 @@ from rl.equations.losses import (
 )
 from rl.equations.token_rewards import at_last_token, token_level_rewards
 
-EOS, LETTERS, T = 0, (1, 2), 3
+EOS, LETTERS = 0, (1, 2)
 RESPONSES = [
     (*prefix, EOS) for n in range(T) for prefix in itertools.product(LETTERS, repeat=n)
 ] + list(itertools.product(LETTERS, repeat=T))  # ends with its first EOS, or is cut off at T tokens
@@ -50,9 +59,6 @@ PREFIXES = {
         prefix for n in range(T) for prefix in itertools.product(LETTERS, repeat=n)
     )
 }
-TOKENS = torch.tensor([[*r, *[EOS] * (T - len(r))] for r in RESPONSES])  # (15, 3)
-STATES = torch.tensor([[PREFIXES[r[:t]] if t < len(r) else 0 for t in range(T)] for r in RESPONSES])
-MASK = torch.arange(T) < torch.tensor([len(r) for r in RESPONSES])[:, None]
 
 
 def table(seed: int) -> Tensor:
@@ -61,26 +67,7 @@ def table(seed: int) -> Tensor:
     return torch.randn(len(PREFIXES), 3, generator=generator, dtype=torch.float64)
 
 
-THETA, OLD, REF = table(0), table(1), table(2)
-REWARDS = torch.randn(len(RESPONSES), generator=torch.Generator().manual_seed(3)).double()
-
-
-def token_log_probs(logits: Tensor) -> Tensor:
-    """(15, 3): log-probability of every token of every response, 0 behind its end."""
-    chosen = logits.log_softmax(-1)[STATES].gather(-1, TOKENS[..., None]).squeeze(-1)
-    return torch.where(MASK, chosen, 0.0)
-
-
-def probabilities(logits: Tensor) -> Tensor:
-    """(15,): they add up to 1."""
-    return token_log_probs(logits).sum(1).exp()
-
-
-def gradient(function: Callable[[Tensor], Tensor], at: Tensor = THETA) -> Tensor:
-    """Gradient of function(theta), of theta's shape; 0 where none flows."""
-    theta = at.clone().requires_grad_()
-    value = function(theta)
-    return torch.autograd.grad(value, theta)[0] if value.requires_grad else torch.zeros_like(at)
+OLD, REF = table(1), table(2)
 
 
 def expected_reward(theta: Tensor) -> Tensor:
