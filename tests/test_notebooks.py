@@ -142,6 +142,8 @@ def test_shown_source_is_the_source_of_today(source: Path) -> None:
         )
         for text in shown_sources("".join(cell["source"]), names):
             assert text in shown, f"this source has changed, build again:\n{text}"
+        for link in re.findall(r"\]\(((?:[\w.]+/)*\w+\.(?:md|py|ipynb))", shown):
+            assert (FOLDER / link).is_file(), f"{link} leads nowhere from this page"
 
 
 def shown_sources(code: str, names: dict[str, Any]) -> list[str]:

@@ -567,7 +567,7 @@ def document(name: str) -> None:
 def document_text(name: str) -> str:
     """What `document` shows."""
     text = (REPOSITORY / "docs" / f"{name}.md").read_text(encoding="utf-8")
-    return re.sub(r"\]\((\w+\.md)", r"](../docs/\1", text.split("\n", 2)[2])
+    return re.sub(r"\]\(((?:\w+/)*\w+\.md)", r"](../docs/\1", text.split("\n", 2)[2])
 
 
 def show(rich: str, text: str) -> None:
