@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -76,7 +76,7 @@ class EnsembleReward:
                     score_in_micro_batches(model, rollout.sequences, self.micro_batch_size)
                 )
         scores = torch.stack(members)  # (K, N)
-        combined = {
+        combined: dict[str, Callable[[Tensor], Tensor]] = {
             "mean": ensemble_mean,
             "min": worst_case,
             "uwo": partial(uncertainty_weighted, coef=self.uwo_coef),

@@ -392,21 +392,21 @@ def compare(
 ) -> Comparison:
     """Let the starting policy and the task's trained one answer the same test prompts."""
     given = task.tokenizer, task.prompts["test"][:test_prompts], params
-    results = [
+    before_result, after_result = (
         evaluate(
             model, *given, task.reward_fn, reference=before, gold=task.gold, conditions=conditions
         )
         for model in (before, task.policy)
-    ]
+    )
     check = made_of(task.gold).check
-    accuracies: list[dict[str, float]] = []
+    accuracies: list[dict[str, float]] = [{}, {}]
     if check is not None:
         accuracies = [
             measure_accuracy(model, *given, check, conditions=conditions)
             for model in (before, task.policy)
         ]
     gold_name = task.gold.name if task.gold else ""
-    return Comparison(*results, gold_name, after, *accuracies)
+    return Comparison(before_result, after_result, gold_name, after, *accuracies)
 
 
 def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -131,7 +131,7 @@ class UpdateMeter:
         # What each micro-batch adds up over its tokens, each update's losses and norms, by name.
         self.sums: dict[str, list[Tensor]] = {}
         self.parts: dict[str, list[Tensor | float]] = {"loss": []}
-        self.norms: dict[str, list[Tensor]] = {"grad_norm": []}
+        self.norms: dict[str, list[Tensor | float]] = {"grad_norm": []}
         self.deviations: list[Tensor] = []  # max |ratio - 1| of each micro-batch before any update
         self.minibatch_kl: list[Tensor] = []
         self.minibatch_tokens = 0
@@ -182,7 +182,7 @@ class UpdateMeter:
         self,
         loss: Tensor,
         norm: Tensor,
-        critic_grad_norm: Tensor | None = None,
+        critic_grad_norm: Tensor | float | None = None,
         **parts: float,
     ) -> None:
         """Record one optimizer step: its loss, what that is made of, the norms from before the clip.
