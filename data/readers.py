@@ -162,16 +162,16 @@ def split_records(records: Iterable[Record]) -> dict[Split, list[Record]]:
     return splits
 
 
-def _answers(record: PreferenceRecord | ResponseRecord | PromptRecord) -> tuple[str, ...]:
-    if isinstance(record, PreferenceRecord):
-        return record.chosen, record.rejected
-    return (record.response,) if isinstance(record, ResponseRecord) else ()
+def _answers(record: PreferenceRecord | ResponseRecord | PromptRecord) -> dict[str, str]:
+    """The record's answers, by their names."""
+    names = [name for name in ("chosen", "rejected", "response") if hasattr(record, name)]
+    return {name: getattr(record, name) for name in names}
 
 
 def _touches(record: PreferenceRecord | ResponseRecord | PromptRecord) -> bool:
     """Whether a word of the prompt runs into a word of an answer: nothing is put between them."""
     ends_open = not record.prompt[-1:].isspace()
-    return ends_open and any(not answer[:1].isspace() for answer in _answers(record))
+    return ends_open and any(not answer[:1].isspace() for answer in _answers(record).values())
 
 
 # From one row to one record.
@@ -218,8 +218,7 @@ def templated(record: Record) -> Record:
     """The record with its prompt as an instruction (templates.py), if it is none yet."""
     if record.prompt.endswith(HEADINGS["assistant"]):
         return record
-    names = [name for name in ("chosen", "rejected", "response") if hasattr(record, name)]
-    answers = {name: getattr(record, name).strip() for name in names}
+    answers = {name: answer.strip() for name, answer in _answers(record).items()}
     if len(answers) == 2 and answers["chosen"] == answers["rejected"]:
         raise DropRow("chosen equals rejected")
     return replace(record, prompt=instruction_prompt(record.prompt), **answers)

@@ -100,11 +100,8 @@ class WorldCorpus:
             rows.sort(key=lambda row: len(row[0]) + len(row[1]))
         chunks = [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
         random.Random(seed).shuffle(chunks)
-        return [self._collate(chunk) for chunk in chunks]
-
-    def _collate(self, rows: Sequence[tuple[list[int], list[int]]]) -> ResponseBatch:
-        prompts, responses = zip(*rows, strict=True)
-        return collate_responses(prompts, responses, self.tokenizer.eos_id)
+        sides = ([[row[side] for row in chunk] for side in (0, 1)] for chunk in chunks)
+        return [collate_responses(*both, self.tokenizer.eos_id) for both in sides]
 
 
 class TextCorpus:
@@ -147,10 +144,8 @@ class TextCorpus:
 
 def encode_record(record: ResponseRecord, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """Tokens of the prompt, and of the response with its EOS."""
-    return (
-        tokenizer.encode(record.prompt),
-        [*tokenizer.encode(record.response), tokenizer.eos_id],
-    )
+    response = [*tokenizer.encode(record.response), tokenizer.eos_id]
+    return tokenizer.encode(record.prompt), response
 
 
 def open_corpus(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -105,12 +105,10 @@ def cpu_memory() -> int | None:
 # --- what to change -----------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Change(Generic[Config]):
-    """Flags, the config that they make, and the bytes that it needs."""
+class Change(NamedTuple):
+    """Flags, and the bytes that a run with them needs."""
 
     flags: str
-    config: Config
     peak: int
 
 
@@ -164,7 +162,7 @@ def _together(config: Config, names: Sequence[str], least: bool) -> Iterator[tup
 
 def fitting_change(
     config: Config, memory_of: Callable[[Config], Forecast], limit: int
-) -> Change[Config] | None:
+) -> Change | None:
     """The fewest flags with which the run needs at most `limit` bytes."""
 
     def may_fit(names: Sequence[str]) -> bool:
@@ -181,5 +179,5 @@ def fitting_change(
             for flags, changed in _together(config, names, False):
                 peak = memory_of(changed).peak
                 if peak <= limit:
-                    return Change(flags, changed, peak)
+                    return Change(flags, peak)
     return None
