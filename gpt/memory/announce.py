@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -105,10 +105,12 @@ def cpu_memory() -> int | None:
 # --- what to change -----------------------------------------------------------------------------
 
 
-class Change(NamedTuple):
-    """Flags, and the bytes that a run with them needs."""
+@dataclass(frozen=True)
+class Change(Generic[Config]):
+    """Flags, the config that they make, and the bytes that it needs."""
 
     flags: str
+    config: Config
     peak: int
 
 
@@ -162,7 +164,7 @@ def _together(config: Config, names: Sequence[str], least: bool) -> Iterator[tup
 
 def fitting_change(
     config: Config, memory_of: Callable[[Config], Forecast], limit: int
-) -> Change | None:
+) -> Change[Config] | None:
     """The fewest flags with which the run needs at most `limit` bytes."""
 
     def may_fit(names: Sequence[str]) -> bool:
@@ -179,5 +181,5 @@ def fitting_change(
             for flags, changed in _together(config, names, False):
                 peak = memory_of(changed).peak
                 if peak <= limit:
-                    return Change(flags, peak)
+                    return Change(flags, changed, peak)
     return None

@@ -162,6 +162,7 @@ def test_the_fewest_flags_that_fit() -> None:
     limit = memory_of(Flags(checkpoint_blocks=True, lora_rank=16)).peak  # of 8 rows
     change = fitting_change(Flags(), memory_of, limit) or pytest.fail("nothing fits")
     assert change.flags == "--checkpoint-blocks --lora-rank 16" and change.peak == limit
+    assert change.config == Flags(checkpoint_blocks=True, lora_rank=16)
     assert fitting_change(Flags(), memory_of, GB) is None
 
 
