@@ -162,7 +162,7 @@ def split_records(records: Iterable[Record]) -> dict[Split, list[Record]]:
     return splits
 
 
-def _answers(record: PreferenceRecord | ResponseRecord | PromptRecord) -> dict[str, str]:
+def _answers(record: PreferenceRecord | ResponseRecord | PromptRecord) -> dict[str, Any]:
     """The record's answers, by their names."""
     names = [name for name in ("chosen", "rejected", "response") if hasattr(record, name)]
     return {name: getattr(record, name) for name in names}

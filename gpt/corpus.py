@@ -100,8 +100,11 @@ class WorldCorpus:
             rows.sort(key=lambda row: len(row[0]) + len(row[1]))
         chunks = [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
         random.Random(seed).shuffle(chunks)
-        sides = ([[row[side] for row in chunk] for side in (0, 1)] for chunk in chunks)
-        return [collate_responses(*both, self.tokenizer.eos_id) for both in sides]
+        return [self._collate(chunk) for chunk in chunks]
+
+    def _collate(self, rows: Sequence[tuple[list[int], list[int]]]) -> ResponseBatch:
+        prompts, responses = zip(*rows, strict=True)
+        return collate_responses(prompts, responses, self.tokenizer.eos_id)
 
 
 class TextCorpus:
