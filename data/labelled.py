@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import zip_longest
 from pathlib import Path
 
 from data.formats import BadRow, Row, kind_of, text_of
 from data.readers import DataError, folder_texts, kept_text, row_errors, rows_of
 
-SIDES = ("neg", "pos")  # bad texts, good ones
+SIDES = (("pos", True), ("neg", False))
 
 
 @dataclass(frozen=True)
@@ -73,17 +72,22 @@ def read_labelled(
 
 def _folder(folder: Path) -> Iterator[LabelledText]:
     """The texts of pos/ and neg/, one of each in turn, so that any beginning holds both."""
-    for side in SIDES:
+    for side, _ in SIDES:
         if not (folder / side).is_dir():
             raise DataError(
                 f"{folder}: there is no folder {side}/ in it; give one with pos/ and neg/"
             )
-    for both in zip_longest(*(folder_texts(folder / side) for side in SIDES)):
-        for label, found in zip((False, True), both, strict=True):
-            if found is not None:
-                path, text = found
-                stars = path.stem.rpartition("_")[2]
-                yield LabelledText(text, label, int(stars) if stars.isdecimal() else None)
+    sides = [folder_texts(folder / side) for side, _ in SIDES]
+    labels = [label for _, label in SIDES]
+    while sides:
+        for index in reversed(range(len(sides))):
+            found = next(sides[index], None)
+            if found is None:
+                del sides[index], labels[index]
+                continue
+            path, text = found
+            stars = path.stem.rpartition("_")[2]
+            yield LabelledText(text, labels[index], int(stars) if stars.isdecimal() else None)
 
 
 def _lines(path: Path) -> Iterator[LabelledText]:
