@@ -109,8 +109,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if chosen.list else 2
     worst = 0
     for place in chosen.functions:
-        load, kind = partial(loaded, place), KINDS.get(chosen.kind)
-        status, text = told(place, load, kind, strict=chosen.strict)
+        given = KINDS.get(chosen.kind)
+        status, text = told(place, partial(loaded, place), given, strict=chosen.strict)
         print(text)
         worst = max(worst, status)
     return worst

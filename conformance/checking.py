@@ -345,7 +345,8 @@ def shown(mine: Mine, right: Candidate) -> tuple[str, str]:
     what = f"the numbers are right, but its {slope}" if i else "your result"
     if yours.numel() == 1:  # one number says nothing of a factor; those of all batches do
         what, alike = f"over all batches {what}", [f for _, f in failing if f[0] == i]
-        yours, wanted = (torch.cat([f[j].reshape(-1) for f in alike]) for j in (1, 2))
+        yours = torch.cat([y.reshape(-1) for _, y, _ in alike])
+        wanted = torch.cat([w.reshape(-1) for _, _, w in alike])
     text = pattern(what, yours, wanted, whole.get("mask"), kind.tolerance)
     small = [part for given, _ in failing for part in (parts(given) if kind.rows else ())]
     for part in sorted([*small, *(given for given, _ in failing)], key=size):
