@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
+from data.records import PromptRecord
 from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import build_tokenizer
 from harness.metric_log import MetricLog
 
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
+PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 
 
@@ -35,6 +39,10 @@ def seeded(seed: int = 0) -> torch.Generator:
 def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     """Equal but for float64's rounding."""
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)
+
+
+def weights(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def randomized(model: torch.nn.Module, seed: int = 0, scale: float = 0.5) -> torch.nn.Module:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 import toys
-from toys import Crash, CrashingLog, close, fixed_gpt, seeded
+from toys import LETTERS, Crash, CrashingLog, close, documented, fixed_gpt, seeded, weights
+from toys import PROMPTS as RECORDS
 
 from data.collate import ResponseBatch, collate_responses
-from data.records import PromptRecord
 from gpt import distillation
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.distillation import (
@@ -32,7 +31,7 @@ from gpt.distillation import (
 )
 from gpt.log_probs import full_kl, token_log_probs
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import build_tokenizer, load_tokenizer
+from gpt.tokenizer import load_tokenizer
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
@@ -41,8 +40,6 @@ V, EOS, T = 7, 0, 4
 PROMPTS = [[3, 1], [5], [2, 2, 6, 1], [4, 0, 1]]
 RESPONSES = [[1, 5, 0], [6, 6, 2, 4], [], [0]]
 BATCH = collate_responses(PROMPTS, RESPONSES, EOS)
-LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
-RECORDS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
 CONFIG = DistillationConfig(
     steps=20, batch_size=16, lr=1e-2, warmup=1, max_new_tokens=6, eval_every=100, max_norm=1e9,
     sampled_tokens=4, checkpoint_every=1000,
@@ -58,10 +55,6 @@ TEACHER = random_gpt(1).requires_grad_(False)
 
 def gradients(model: GPT) -> torch.Tensor:
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-
-
-def weights(model: GPT) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def distribution(model: GPT, prefix: list[int]) -> list[float]:
@@ -374,9 +367,7 @@ def test_logged_keys_are_those_documented(teacher):
         return {f"validation/{name}": value for name, value in numbers.items()}
 
     (row,) = run(letters_gpt(0), teacher, steps=1, eval_every=1, validate=validate)
-    text = (Path(__file__).resolve().parents[2] / "docs" / "metrics.md").read_text("utf-8")
-    (section,) = re.findall(r"^## Distillation\n(.*?)(?=^## |\Z)", text, re.M | re.S)
-    assert set(row) == set(re.findall(r"^\| `([^`]+)` \|", section, re.M))
+    assert set(row) == documented("Distillation")
 
 
 def test_random_numbers_elsewhere_come_from_one_seed(monkeypatch):

@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 from safetensors.torch import load_file
-from toys import seeded
+from toys import LETTERS, seeded
 
 from data.collate import collate_documents
 from gpt.checkpoint import load_gpt, save_gpt
@@ -26,7 +26,7 @@ from gpt.lora import (
 )
 from gpt.model import GPT, GPTConfig
 from gpt.published.pretrained import load_gpt2, save_gpt2
-from gpt.tokenizer import build_tokenizer, load_tokenizer
+from gpt.tokenizer import load_tokenizer
 from harness.command_flags import MemoryFlags
 from harness.errors import UserError
 from harness.frozen_copy import frozen_copy
@@ -35,7 +35,6 @@ from harness.training_state import TrainingState, changing_state, unchanging_nam
 from reward_model.scalar_head import RewardModel
 from rl.training.value_model import ValueModel
 
-LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})
 SHAPE = GPTConfig(LETTERS.n_vocab, context=12, n_layer=2, n_head=2, n_embd=8)
 BATCH = collate_documents([[3, 1, 4, 1, 5], [2, 6, 5], [7, 0, 1, 2, 3, 4, 5]])
 NAMES = [

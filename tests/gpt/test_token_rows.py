@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
+from toys import LETTERS
 
 from data.collate import collate_responses
 from gpt.finetuning import Example, FinetuningConfig, train
 from gpt.log_probs import token_scores
 from gpt.model import GPT, GPTConfig
 from gpt.token_rows import WINDOW, TextLog, open_texts, shortened
-from gpt.tokenizer import build_tokenizer
 from harness.metric_log import MetricLog
 from harness.paths import TOKENS
 from harness.report.page import REPORT
@@ -22,7 +22,6 @@ from reward_model.accuracy_report import record_prefixes
 from reward_model.pairs import TokenPair
 from reward_model.scalar_head import RewardModel
 
-LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8
 BATCH = collate_responses([[0, 1], [2]], [[3, 4, 5, 8], [6, 8]], 8)
 EXAMPLES: list[Example] = [([i % 8], [(i + 1) % 8, (i + 2) % 8, 8]) for i in range(24)]
 

@@ -1,6 +1,6 @@
 """Each file of nano/ computes what its engine computes: tokens, losses, gradient norms, weights.
 
-In float64, for 10 steps from the same weights, on prompts and answers of different lengths. A
+In float64, for 6 steps from the same weights, on prompts and answers of different lengths. A
 difference of one part in 10^10 fails, so each file is evidence for the other: the long one for the
 short one's numbers, the short one for what the long one means.
 """
@@ -12,7 +12,6 @@ import importlib
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,7 +32,7 @@ from rl.rewards.sources import RuleReward
 from rl.rewards.teacher_reward import TeacherReward
 
 FOLDER = Path(nano_gpt.__file__).parent
-STEPS = 10
+STEPS = 6
 TOLERANCE = 1e-10
 PROMPTS = ["ab:", "c:", "hgfed:", "aaa:", "fa:", "g:", "ce:"]
 LETTERS = nano_gpt.LETTERS
@@ -168,30 +167,12 @@ TWINS = [
         clips=False,
     ),
 ]  # fmt: skip
-OFFLINE = (
-    "dpo",
-    "reward_model",
-    "tools",
-)  # tests of their own below; the first two learn from PAIRS
-
-
-def as_cases(twins: list[Twin]) -> list[Any]:
-    """An engine that is not in this checkout is shown as skipped, by name."""
-    return [
-        pytest.param(
-            twin,
-            id=twin.id,
-            marks=pytest.mark.skipif(
-                find_spec(twin.engine) is None, reason=f"{twin.engine} is not there yet"
-            ),
-        )
-        for twin in twins
-    ]
+OWN_TESTS = ("dpo", "reward_model", "tools")  # below; the first two learn from PAIRS
 
 
 def test_every_file_has_its_case() -> None:
     files = {path.stem for path in FOLDER.glob("*.py")} - {"__init__", "gpt", "rlhf"}
-    assert files == {twin.nano for twin in TWINS} | set(OFFLINE)
+    assert files == {twin.nano for twin in TWINS} | set(OWN_TESTS)
 
 
 # --- both runs ------------------------------------------------------------------------------------
@@ -302,7 +283,7 @@ def assert_equal_runs(
     with pytest.MonkeyPatch.context() as patch:
         norms = spied_norms(patch)
         short_rows, long_rows = run_short(), run_long()
-    assert len(short_rows) == len(long_rows) == STEPS
+    assert len(short_rows) == len(long_rows) >= STEPS
     for ours, theirs in zip(short_rows, long_rows, strict=True):
         assert ours == pytest.approx({k: theirs[k] for k in ours}, rel=TOLERANCE, abs=TOLERANCE)
     half = len(norms) // 2
@@ -316,7 +297,7 @@ def assert_equal_runs(
     return long_rows, norms[half:]
 
 
-@pytest.mark.parametrize("twin", as_cases(TWINS))
+@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.id)
 def test_nano_is_the_engine(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
     short, long = two_models()
     start = copy.deepcopy(short)
@@ -368,7 +349,7 @@ def test_tools_are_the_engine_with_a_tool() -> None:
     tool = Tool("letters", lambda call, record: said[record.prompt], opens="", closes=":")
     long.tools = Tools(tool, max_calls=9)
     options = dict(
-        steps=STEPS, prompts_per_step=4, group_size=4, lr=3e-3, max_norm=1.0, max_new_tokens=10,
+        steps=10, prompts_per_step=4, group_size=4, lr=3e-3, max_norm=1.0, max_new_tokens=10,
         seed=3,
     )  # fmt: skip
     config = grpo_engine.GRPOConfig(
@@ -377,7 +358,7 @@ def test_tools_are_the_engine_with_a_tool() -> None:
     )  # fmt: skip
     reward = RuleReward(lambda record, answer, ended: varied(record.prompt, answer), "")
     records = [PromptRecord(prompt) for prompt in PROMPTS]
-    log = MetricLog(STEPS)
+    log = MetricLog(10)
     rows, _ = assert_equal_runs(
         short, lambda: tools.train(short, varied, PROMPTS, said.get, **options),
         long, lambda: grpo_engine.train(config, long, tokenizer(), reward, records, log),

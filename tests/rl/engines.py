@@ -21,13 +21,12 @@ from typing import Any
 
 import pytest
 import torch
+from toys import LETTERS, PROMPTS, randomized
 from toys import documented as documented
-from toys import randomized
+from toys import weights as weights
 
 from data.collate import ResponseBatch, collate_documents, collate_responses
-from data.records import PromptRecord
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import build_tokenizer
 from harness.metric_log import MetricLog
 from reward_model.pairs import TokenPair
 from reward_model.scalar_head import RewardModel
@@ -53,8 +52,6 @@ from rl.rewards.teacher_reward import TeacherReward
 from rl.training.engine import Engine as Entry
 from rl.training.value_model import ValueModel
 
-LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
-PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
 SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")
 HAS_A = RuleReward(lambda record, text, ended: float("a" in text), "has an a")
 # A reward that separates any two responses.
@@ -82,10 +79,6 @@ def small_gpt(
         for parameter in model.parameters():
             parameter += torch.randn(parameter.shape, generator=generator) * noise
     return model
-
-
-def weights(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def flat_gradient(model: torch.nn.Module) -> torch.Tensor:

@@ -8,13 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 import toys
-from toys import seeded
+from toys import LETTERS, seeded
 
 from data.records import PromptRecord
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_log_probs, token_scores
 from gpt.model import GPT
-from gpt.tokenizer import build_tokenizer
 from rl.batches import rollout as rollout_module
 from rl.batches.rollout import (
     Rollout,
@@ -26,7 +25,6 @@ from rl.batches.rollout import (
 )
 from rl.grpo_engine import GRPOConfig
 
-LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 RECORDS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa")]  # of different lengths
 G = 3
 

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 import torch
 from forked import command
+from toys import LETTERS
 
 from data.records import PromptRecord
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import build_tokenizer, load_tokenizer
+from gpt.tokenizer import load_tokenizer
 from harness.command_line import explained
 from harness.errors import UserError
 from harness.foreign_code import SETTINGS
@@ -31,7 +32,6 @@ from rl.training.config import EngineConfig
 from rl.training.open_reward import RewardChoice, open_reward
 
 CPU = torch.device("cpu")
-LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8
 GLASSBOX = load_tokenizer("glassbox")
 RECORDS = [PromptRecord("ab", answer="x"), PromptRecord("hgfed", answer="yy")]
 

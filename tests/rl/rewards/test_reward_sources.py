@@ -7,13 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from toys import randomized
+from toys import LETTERS, randomized
 
 from data.collate import collate_responses
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import build_tokenizer
 from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.rewards.ensemble import EnsembleReward
@@ -21,7 +20,6 @@ from rl.rewards.sources import MadeOf, RewardModelReward, RuleReward, checked_re
 from rl.rewards.teacher_reward import TeacherReward
 from rl.rewards.verifiable import VerifiableReward
 
-LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8
 RECORDS = [PromptRecord("ab", answer="x"), PromptRecord("hgfed", answer="y")]
 
 

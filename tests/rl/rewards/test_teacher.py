@@ -10,10 +10,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 import toys
+from toys import LETTERS
+from toys import PROMPTS as RECORDS
 
 from data import names
 from data.collate import collate_responses
-from data.records import PromptRecord
 from gpt import teacher as teacher_module
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams
@@ -21,7 +22,7 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig
 from gpt.model import PRESETS as SHAPES
 from gpt.teacher import open_teacher, reverse_kl
-from gpt.tokenizer import build_tokenizer, load_tokenizer
+from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.files import read_jsonl
 from reward_model.scalar_head import RewardModel, save_reward_model
@@ -40,9 +41,7 @@ from rl.training.evaluation import Conditions, Validation, compare, evaluate
 from scripts import make_teacher
 from scripts.make_teacher import TeacherConfig
 
-LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 GLASSBOX = load_tokenizer("glassbox")
-RECORDS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
 CONFIG = EngineConfig(temperature=0.8, micro_batch_size=3)
 PARAMS = SamplingParams(0.8, max_new_tokens=6)
 CPU = torch.device("cpu")

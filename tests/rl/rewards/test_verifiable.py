@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from conftest import given, st
-from toys import documented, fixed_gpt
+from toys import LETTERS, documented, fixed_gpt
 
 from data import names
 from data.collate import join_responses
@@ -22,7 +22,7 @@ from data.records import PromptRecord
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import build_tokenizer, load_tokenizer
+from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.metric_log import MetricLog
 from reward_model.scalar_head import RewardModel, save_reward_model
@@ -46,7 +46,6 @@ from rl.training.open_reward import world_rule
 from rl.training.open_task import open_task
 
 CPU = torch.device("cpu")
-LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 QUESTION = "A robe takes 2 bolts of blue fiber and half that much white fiber. How many bolts?"
 
 

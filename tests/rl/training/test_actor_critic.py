@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
+from toys import weights
 
 from data.collate import join_responses
 from gpt.model import GPT, GPTConfig
@@ -26,10 +27,6 @@ def small_gpt() -> GPT:
 def models() -> ActorCritic:
     policy = small_gpt().train()
     return ActorCritic(CONFIG, policy, ValueModel.from_policy(policy).train())
-
-
-def weights(model: torch.nn.Module) -> Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
 def gradient(model: torch.nn.Module) -> Tensor:

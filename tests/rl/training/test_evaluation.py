@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 import toys
+from toys import LETTERS
 
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT
-from gpt.tokenizer import build_tokenizer
 from harness.files import write_json
 from rl.rewards.sources import RuleReward
 from rl.training.evaluation import (
@@ -26,7 +26,6 @@ from rl.training.evaluation import (
     evaluate,
 )
 
-LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 RECORDS = [PromptRecord("abcdefgh"[i % 8] + "abcdefgh"[i // 8]) for i in range(40)]
 ONE_TOKEN = SamplingParams(max_new_tokens=1)
 # The mean index of a response's letters; the true objective is its negative.
