@@ -326,6 +326,7 @@ def main(config: ClaimsConfig) -> None:
         run_all(config, {name: listed[name] for name in config.names or listed})
     if not config.work:
         write_pages(config)
+        print("written: docs/claims.json, docs/claims.md and its figures (git diff docs)")
 
 
 if __name__ == "__main__":
