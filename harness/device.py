@@ -26,10 +26,10 @@ def pick_device(name: str = "auto") -> torch.device:
             name = "mps"
     try:
         device = torch.device(name)
-    except RuntimeError:  # torch lists two dozen kinds of hardware
+        if device.type not in ("cpu", "cuda", "mps"):
+            raise RuntimeError(device.type)
+    except RuntimeError:  # torch's own lists two dozen kinds of hardware
         raise UserError(f"--device {name}: use auto, cpu, cuda, cuda:N or mps") from None
-    if device.type not in ("cpu", "cuda", "mps"):
-        raise UserError(f"--device {name}: use auto, cpu, cuda, cuda:N or mps")
     missing = (device.type == "cuda" and not torch.cuda.is_available()) or (
         device.type == "mps" and not torch.backends.mps.is_available()
     )

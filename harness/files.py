@@ -140,6 +140,10 @@ def received(folder: Path) -> Iterator[None]:
         ) from error
 
 
+def _damaged(path: Path, number: int, why: str) -> UserError:
+    return UserError(f"{display_path(path)}:{number} is damaged, {why}: mend or delete the line")
+
+
 def read_jsonl(path: Path) -> list[dict[str, Any]]:
     """Every row of a JSON-lines file but a last one cut off; UserError for what is no JSON."""
     rows = []
@@ -151,13 +155,9 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
             except ValueError:  # no JSON, or no UTF-8
                 if not line.endswith(b"\n"):  # the last one, cut off while it was written
                     break
-                raise UserError(
-                    f"{display_path(path)}:{number} is damaged, it is no JSON: mend or delete the line"
-                ) from None
+                raise _damaged(path, number, "it is no JSON") from None
             if not isinstance(rows[-1], dict):
-                raise UserError(
-                    f"{display_path(path)}:{number} is damaged, it is no object: mend or delete the line"
-                )
+                raise _damaged(path, number, "it is no object")
     return rows
 
 
@@ -165,17 +165,12 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a run, each with the number of its step. UserError for a row that no run writes."""
     rows = read_jsonl(path)
     for number, row in enumerate(rows, start=1):
-        wrong = ""
         if type(row.get("step")) is not int or not 0 <= row["step"] < 2**63:
-            wrong = "it names no step"
-        elif any(isinstance(value, int) and abs(value) > 2**1000 for value in row.values()):
-            wrong = "a number is too large"
-        elif any(not key.isprintable() for key in row):
-            wrong = "a name is no text"
-        if wrong:
-            raise UserError(
-                f"{display_path(path)}:{number} is damaged, {wrong}: mend or delete the line"
-            )
+            raise _damaged(path, number, "it names no step")
+        if any(isinstance(value, int) and abs(value) > 2**1000 for value in row.values()):
+            raise _damaged(path, number, "a number is too large")
+        if any(not key.isprintable() for key in row):
+            raise _damaged(path, number, "a name is no text")
     return rows
 
 

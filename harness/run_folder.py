@@ -190,19 +190,18 @@ def unlock(folder: Path) -> None:
 
 def _take_up(folder: Path, config: Flags) -> Path:
     """Check that the run in the folder is this one, and bring its FREE_FLAGS up to date."""
+    nothing = UserError(
+        f"{folder} holds no {STATE_FILE} to resume from: leave --resume out to start anew"
+    )
     if not (folder / CONFIG_FILE).exists():
-        raise UserError(
-            f"{folder} holds no {STATE_FILE} to resume from: leave --resume out to start anew"
-        )
+        raise nothing
     lock(folder)
     started, now = read_record(folder), record(config)
     with received(folder):
         _check_same_run(folder, config, started, now)
     if not (folder / STATE_FILE).exists():
         if not (folder / MODEL_FILE).exists():
-            raise UserError(
-                f"{folder} holds no {STATE_FILE} to resume from: leave --resume out to start anew"
-            )
+            raise nothing
         _take_on(folder, config, started, now)
     for left_over in folder.glob(".*.tmp"):  # by a process that was killed while it wrote
         left_over.unlink(missing_ok=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import safe_open
@@ -16,6 +16,7 @@ from harness.errors import UserError
 from harness.files import parse_json, write_atomically
 from harness.paths import MODEL_FILE
 
+T = TypeVar("T")
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -30,6 +31,17 @@ def save_weights(path: Path, tensors: Mapping[str, Tensor], kind: str, about: Ma
     write_atomically(path, write)
 
 
+def read_safetensors(path: Path, read: Callable[[Any], T]) -> T:
+    """read(file) of an open safetensors file; UserError for a damaged one."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return read(file)
+    except Exception as error:  # safetensors raises its own class for a damaged file
+        raise UserError(
+            f"{path} is not a readable safetensors file ({error}): train it again, or copy it again"
+        ) from error
+
+
 def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and `about` of a checkpoint of this kind. UserError if it is missing or another kind."""
     path = Path(path)
@@ -39,14 +51,9 @@ def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
         raise UserError(f"there is no checkpoint at {path}: check the path, or train it first")
     if not path.is_file():
         raise UserError(f"{path} is no regular file, so no checkpoint: check the path")
-    try:
-        with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
-    except Exception as error:  # safetensors raises its own class for a damaged file
-        raise UserError(
-            f"{path} is not a readable safetensors file ({error}): train it again, or copy it again"
-        ) from error
+    metadata, tensors = read_safetensors(
+        path, lambda file: (file.metadata() or {}, {k: file.get_tensor(k) for k in file.keys()})
+    )
     if metadata.get("kind") != kind:
         remedy = "pass the run folder of the right script"
         if "kind" not in metadata and (path.parent / "config.json").is_file():

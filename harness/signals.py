@@ -36,13 +36,14 @@ class Ended(BaseException):
 def signals_noted() -> Iterator[None]:
     """While this is open, SIGNALS are answered as above, in the main thread.
 
-    A rank that another process has started leaves them to it: the terminal sends Ctrl-C to all.
+    A rank or sampler that rank 0 has started leaves them to it: the terminal sends Ctrl-C to all. Such
+    a process is daemonic, it ends with the run; one that somebody else has started need not be.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     before = {number: signal.getsignal(number) for number in SIGNALS}
-    is_child = multiprocessing.parent_process() is not None
+    is_child = multiprocessing.current_process().daemon
     for number in SIGNALS:
         in_child = signal.SIG_DFL if number == signal.SIGTERM else signal.SIG_IGN
         signal.signal(number, in_child if is_child else _note)

@@ -71,7 +71,7 @@ from rl.equations.sampler_correction import (
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import kl_controller, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine, Needs, sampling_needs
-from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, on_cpu, rollout_metrics
+from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, as_floats, rollout_metrics
 from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.sampler_weights import SamplerFlags, weighed
 
@@ -176,7 +176,7 @@ def corrected(  # line 10
     share = stale_share(config, kl.view(-1, config.group_size).mean(1))
     numbers["stale_groups"] = (share < 1).float().mean()
     weights = weights * share.repeat_interleave(config.group_size)[:, None]
-    return weights * advantages, dict(zip(numbers, *on_cpu(numbers.values()), strict=True))
+    return weights * advantages, as_floats(numbers)
 
 
 def stale_share(config: AsyncGRPOConfig, kl: Tensor) -> Tensor:

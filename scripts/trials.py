@@ -8,7 +8,6 @@ copy that it is told to test, and what one run leaves behind ends with its fork.
 from __future__ import annotations
 
 import importlib
-import multiprocessing.process
 import os
 import shutil
 import signal
@@ -103,8 +102,7 @@ def become_pytest(folder: str, arguments: list[str], output: Any) -> None:
     """In the fork: run pytest in `folder` and end the process."""
     status = 3  # what pytest calls an internal error
     try:
-        # A run of the tests is nobody's rank and no job in the background: it answers signals itself.
-        setattr(multiprocessing.process, "_parent_process", None)  # noqa: B010
+        # A run of the tests is no job in the background.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         os.setsid()  # one group with the processes that tests start, to end all of them together
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

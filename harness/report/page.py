@@ -19,6 +19,7 @@ from typing import Any
 from harness.command_flags import Flags
 from harness.errors import UserError
 from harness.files import parse_json, read_json
+from harness.help_page import default_value
 from harness.paths import TOKENS
 from harness.report.guide import HEALTHY, explain
 from harness.report.templating import finite, render
@@ -117,12 +118,9 @@ def defaults_of(config: Flags) -> dict[str, Any]:
     preset, data = flags.get("preset", ""), flags.get("data")
     given = dict(presets.get(preset, {})) | dict(presets.get(f"{preset}/{data}", {}))
     fields = {
-        field.name: field.default
-        if field.default is not dataclasses.MISSING
-        else field.default_factory()
-        if field.default_factory is not dataclasses.MISSING
-        else None
+        field.name: value
         for field in dataclasses.fields(config)
+        if (value := default_value(field)) is not dataclasses.MISSING
     }
     return fields | given | {"preset": preset, "data": fields.get("data")}
 

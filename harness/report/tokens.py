@@ -46,10 +46,11 @@ def show_tokens(tokens: Any, values: Any, *, prompts: Sequence[str] = ()) -> Tok
     same shape, or {quantity: numbers}; a padded (N, T) tensor will do. Raises ValueError where numbers
     are missing. Orange is negative, blue positive, white 0.
     """
-    rows = [list(tokens)] if not tokens or isinstance(tokens[0], str) else [list(r) for r in tokens]
-    named = values if isinstance(values, Mapping) else {"value": values}
     single = not tokens or isinstance(tokens[0], str)
-    made: list[dict[str, Any]] = [{"tokens": row, "values": {}} for row in rows]
+    named = values if isinstance(values, Mapping) else {"value": values}
+    made: list[dict[str, Any]] = [
+        {"tokens": list(row), "values": {}} for row in ([tokens] if single else tokens)
+    ]
     for name, numbers in named.items():
         plain = numbers.tolist() if hasattr(numbers, "tolist") else list(numbers)
         nested = [plain] if single and not (plain and isinstance(plain[0], list)) else plain
@@ -100,13 +101,7 @@ class TokenView:
     def _repr_html_(self) -> str:
         """The fragment; without scripts (on a page of GitHub) the first quantity stays coloured."""
         data = self.data()
-        static = []
-        if data["frames"] and data["quantities"]:
-            first = data["quantities"][0]
-            static = [
-                coloured(row, first["name"], first["scale"]) for row in data["frames"][-1]["rows"]
-            ]
-        return render("tokens.html", name=self.name, data=data, static=static)
+        return render("tokens.html", name=self.name, data=data, static=last_coloured(data))
 
     def _repr_svg_(self) -> str:
         """A still picture of the last frame, for hosts that strip the fragment of its styles."""
@@ -116,10 +111,17 @@ class TokenView:
                 "tokens.svg", pieces=[], label="nothing recorded", scale=0.0, width=900, height=30
             )
         first = data["quantities"][0]
-        rows = [coloured(row, first["name"], first["scale"]) for row in data["frames"][-1]["rows"]]
-        pieces, y = placed(rows, 900)
+        pieces, y = placed(last_coloured(data), 900)
         words = {"label": first["label"], "scale": first["scale"]}
         return render("tokens.svg", pieces=pieces, width=900, height=y + 12, **words)
+
+
+def last_coloured(data: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
+    """The rows of the last frame by the first quantity; none without either."""
+    if not (data["frames"] and data["quantities"]):
+        return []
+    first = data["quantities"][0]
+    return [coloured(row, first["name"], first["scale"]) for row in data["frames"][-1]["rows"]]
 
 
 def coloured(row: Mapping[str, Any], name: str, scale: float) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
 from data.records import PromptRecord
-from gpt.generate import Generation, SamplingParams, generate
+from gpt.generate import SamplingParams, generate
 from gpt.log_probs import TokenScores, score_in_micro_batches, token_log_probs, token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -117,30 +117,31 @@ def sample_rollout(
     log-probs are the policy's own all the same. Where the policy has `tools`, they write into the
     responses (rl/batches/tools.py): outside the mask, log-prob 0.
     """
+    size = max((policy.sample_rows or len(records) * group_size) // group_size, 1)  # prompts
+    if len(records) > size:
+        return join_rollouts(
+            [
+                sample_rollout(
+                    policy, tokenizer, records[start : start + size], params, group_size, generator,
+                    teacher=teacher, teacher_share=teacher_share,
+                )
+                for start in range(0, len(records), size)
+            ]
+        )  # fmt: skip
     tools: Tools | None = policy.tools
+    if tools is not None:
+        params = replace(params, replies=tools.replies(tokenizer, records, group_size))
     encoded = [tokenizer.encode(record.prompt) for record in records]
-    size = max((policy.sample_rows or len(records) * group_size) // group_size, 1)
-
-    def answered(start: int) -> SamplingParams:
-        if tools is None:
-            return params
-        asked = records[start : start + size]
-        return replace(params, replies=tools.replies(tokenizer, asked, group_size))
-
-    pieces = [
-        generate(
-            policy,
-            encoded[start : start + size],
-            answered(start),
-            generator,
-            eos_id=tokenizer.eos_id,
-            samples_per_prompt=group_size,
-            teacher=teacher,
-            teacher_share=teacher_share,
-        )
-        for start in range(0, max(len(encoded), 1), size)
-    ]
-    sampled = pieces[0] if len(pieces) == 1 else _joined(pieces)
+    sampled = generate(
+        policy,
+        encoded,
+        params,
+        generator,
+        eos_id=tokenizer.eos_id,
+        samples_per_prompt=group_size,
+        teacher=teacher,
+        teacher_share=teacher_share,
+    )
     rows = [index for index in range(len(records)) for _ in range(group_size)]
     sequences = join_responses(
         [encoded[index] for index in rows],
@@ -157,20 +158,6 @@ def sample_rollout(
         reward_metrics={}
         if sampled.turns is None or tools is None
         else tools.metrics(sampled.turns),
-    )
-
-
-def _joined(pieces: Sequence[Generation]) -> Generation:
-    """The responses of several calls as those of one, padded to the longest."""
-    return Generation(
-        response_tokens=_stacked([piece.response_tokens for piece in pieces]),
-        response_mask=_stacked([piece.response_mask for piece in pieces]),
-        has_eos=torch.cat([piece.has_eos for piece in pieces]),
-        log_probs=_stacked([piece.log_probs for piece in pieces]),
-        model_log_probs=_stacked([piece.model_log_probs for piece in pieces]),
-        turns=None
-        if pieces[0].turns is None
-        else torch.cat([piece.turns for piece in pieces if piece.turns is not None]),
     )
 
 
@@ -264,10 +251,10 @@ def epoch_minibatches(
 
 
 def micro_batches(
-    sequences: ResponseBatch, rows: Tensor, size: int, group_size: int = 1
+    sequences: ResponseBatch, rows: Tensor, size: int
 ) -> Iterator[tuple[Tensor, ResponseBatch]]:
     """The forwards of `row_chunks`: yields (row indices on the sequences' device, their sequences)."""
-    for chunk in row_chunks(sequences, rows, size, group_size):
+    for chunk in row_chunks(sequences, rows, size):
         yield on_device(chunk, sequences.tokens.device), sequences.rows(chunk)
 
 

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
 import torch
-from safetensors import safe_open
 
 from data.names import default_folder
 from data.readers import DataError, read_prompts, split_records
@@ -29,6 +28,7 @@ from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import display_path, read_object, require_regular
 from harness.paths import MODEL_FILE, folder_of_run
+from harness.safetensors_file import read_safetensors
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.batches.tools import TOOLS, Tools, open_tools
 from rl.rewards.function import open_function
@@ -90,15 +90,9 @@ class RunFolder:
     @property
     def kind(self) -> str:
         """What the weights are, by their header: "gpt", "reward_model" or "" for another program's."""
-        require_regular(self.path / MODEL_FILE)
-        try:
-            with safe_open(self.path / MODEL_FILE, framework="pt") as file:
-                return (file.metadata() or {}).get("kind", "")
-        except Exception as error:  # safetensors raises its own class for a damaged file
-            raise UserError(
-                f"{self.path / MODEL_FILE} is not a readable safetensors file ({error}): "
-                "train it again, or copy it again"
-            ) from error
+        path = self.path / MODEL_FILE
+        require_regular(path)
+        return read_safetensors(path, lambda file: file.metadata() or {}).get("kind", "")
 
     def find(self, path: Path) -> Path | None:
         """A folder that the flags name: where they say, or beside this one, if both were moved."""
@@ -166,14 +160,10 @@ class FilePrompts:
 
     def read(self, text: str) -> Typed:
         """In the file's template if it has one; a prompt of the file brings its answer."""
-        record = self.by_text.get(text) or PromptRecord(self._formed(text))
-        record = self.by_text.get(record.prompt, record)
+        line = text + ("\n" if self.line_break else "")
+        formed = instruction_prompt(text) if self.templated else line
+        record = self.by_text.get(text) or self.by_text.get(formed) or PromptRecord(formed)
         return Typed(record, record.answer is not None)
-
-    def _formed(self, text: str) -> str:
-        if self.templated:
-            return instruction_prompt(text)
-        return text + ("\n" if self.line_break else "")
 
     def examples(self) -> list[str]:
         """Held-out prompts that fit on one line, as one would type them."""

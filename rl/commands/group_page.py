@@ -126,18 +126,18 @@ def table_of(groups: Sequence[Group]) -> list[dict[str, Any]]:
 # At equal KL, head to head ------------------------------------------------------------------------
 
 
-def path_of(run: Run) -> tuple[str, Array, Array]:
-    """What is measured against the KL on validation prompts: its name, KLs and values."""
+def path_of(run: Run) -> tuple[str, Array, Array, Array]:
+    """What is measured against the KL on validation prompts: its name, steps, KLs and values."""
     name = "gold" if any("validation/gold" in row for row in run.rows) else "reward"
-    keys = ("validation/kl", f"validation/{name}")
+    keys = ("step", "validation/kl", f"validation/{name}")
     points = [[row[key] for key in keys] for row in run.rows if all(key in row for key in keys)]
-    found = np.array(points, dtype=np.float64).reshape(-1, 2)
-    return name, found[:, 0], found[:, 1]
+    found = np.array(points, dtype=np.float64).reshape(-1, 3)
+    return name, found[:, 0], found[:, 1], found[:, 2]
 
 
 def at_equal_kl(groups: Sequence[Group]) -> tuple[float, dict[str, list[float]]] | None:
     """The largest KL that every run reaches, and each run's measure where it first does."""
-    paths = {group.name: [path_of(run)[1:] for run in group.runs] for group in groups}
+    paths = {group.name: [path_of(run)[2:] for run in group.runs] for group in groups}
     flat_paths = [path for each in paths.values() for path in each]
     if not all(len(kl) for kl, _ in flat_paths):
         return None
@@ -229,10 +229,7 @@ def figure(groups: Sequence[Group]) -> str:
         colour = COLOURS[index % len(COLOURS)]
         for place, run in enumerate(group.runs):
             label = group.name if place == 0 else None
-            name, kl, values = path_of(run)
-            steps = [
-                r["step"] for r in run.rows if {"validation/kl", f"validation/{name}"} <= r.keys()
-            ]
+            name, steps, kl, values = path_of(run)
             left.plot(steps, values, color=colour, label=label, marker=".", linewidth=1)
             right.plot(kl, values, color=colour, label=label, marker=".", linewidth=1)
     left.set(xlabel="step", ylabel=f"{name}, validation prompts")

@@ -133,8 +133,9 @@ def hand_over(path: Path, target: Path, program: Literal["trl", "verl"] = "trl")
     if start is None:
         raise UserError(f"the model that {display_path(path)} started from is not in {run.start}")
     settings = trl_settings(flags) if program == "trl" else verl_settings(flags)
-    room = load_gpt(start)[0].config.context - flags["max_new_tokens"]
-    prompts = open_prompts(run.data, load_gpt(start)[1], room)["train"]
+    model, tokenizer = load_gpt(start)
+    room = model.config.context - flags["max_new_tokens"]
+    prompts = open_prompts(run.data, tokenizer, room)["train"]
     target = new_folder(target)
     export_hub(start, target / "policy")
     checked = any(record.answer is not None for record in prompts)

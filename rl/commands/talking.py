@@ -125,22 +125,17 @@ def one_column(answer: Answer, width: int) -> list[str]:
 def in_terminal(names: Sequence[str], answers: Sequence[Sequence[Answer]], width: int) -> str:
     """The answers of one model below each other, or those of two models side by side if there is room."""
     blocks = []
-    if len(names) == 1:
-        blocks = [indented(one_column(answer, width - 2)) for answer in answers[0]]
-    elif width < NARROWEST_PAIR:
+    if len(names) == 1 or width < NARROWEST_PAIR:
         for row in zip(*answers, strict=True):
             for name, answer in zip(names, row, strict=True):
-                blocks.append([*wrapped(name, width), *indented(one_column(answer, width - 2))])
+                lines = [f"  {line}".rstrip() for line in one_column(answer, width - 2)]
+                blocks.append([*(wrapped(name, width) if len(names) > 1 else ()), *lines])
     else:
         half = (width - 3) // 2
         blocks.append(side_by_side([wrapped(name, half) for name in names], half))
         for row in zip(*answers, strict=True):
             blocks.append(side_by_side([one_column(answer, half) for answer in row], half))
     return "\n\n".join("\n".join(block) for block in blocks)
-
-
-def indented(lines: Sequence[str]) -> list[str]:
-    return [f"  {line}".rstrip() for line in lines]
 
 
 def side_by_side(columns: Sequence[Sequence[str]], width: int) -> list[str]:
@@ -154,8 +149,6 @@ def side_by_side(columns: Sequence[Sequence[str]], width: int) -> list[str]:
 
 class Talk:
     """A policy, perhaps a second one, and how they are asked."""
-
-    question = "prompt> "
 
     def __init__(
         self,
@@ -230,8 +223,6 @@ class Talk:
 
 class Scoring:
     """A reward model, which is shown an answer together with its prompt."""
-
-    question = "prompt> "
 
     def __init__(
         self, run: RunFolder, device: torch.device, prompts: WorldPrompts | FilePrompts
@@ -344,7 +335,7 @@ def typed_lines(talk: Talk | Scoring, ask: Callable[[str], str]) -> Iterator[str
     """What somebody types, but for empty lines and `?`."""
     while True:
         try:
-            text = ask(talk.question)
+            text = ask("prompt> ")
             if text.strip() == "?":
                 show_suggestions(talk)
                 continue

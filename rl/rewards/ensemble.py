@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Literal
 
@@ -66,28 +66,22 @@ class EnsembleReward:
     def __call__(self, rollout: Rollout) -> Tensor:
         return self.with_metrics(rollout)[0]
 
+    @torch.no_grad()
     def with_metrics(self, rollout: Rollout) -> tuple[Tensor, dict[str, float]]:
         """Rewards (N,), and how far the members are apart (docs/metrics.md, "Ensembles")."""
-        scores = self.member_scores(rollout)
-        return self._combined(scores), {
+        members = []
+        for model in self.models:
+            with precision(model.device, self.dtype):
+                members.append(
+                    score_in_micro_batches(model, rollout.sequences, self.micro_batch_size)
+                )
+        scores = torch.stack(members)  # (K, N)
+        combined: dict[str, Callable[[Tensor], Tensor]] = {
+            "mean": ensemble_mean,
+            "min": worst_case,
+            "uwo": partial(uncertainty_weighted, coef=self.uwo_coef),
+        }
+        return combined[self.combine](scores), {
             "ensemble_mean": float(scores.mean()),
             "ensemble_spread": float(scores.std(0).mean()),
         }
-
-    @torch.no_grad()
-    def member_scores(self, rollout: Rollout) -> Tensor:
-        """The score that each member gives to each response, (K, N)."""
-        scores = []
-        for model in self.models:
-            with precision(model.device, self.dtype):
-                scores.append(
-                    score_in_micro_batches(model, rollout.sequences, self.micro_batch_size)
-                )
-        return torch.stack(scores)
-
-    def _combined(self, scores: Tensor) -> Tensor:
-        if self.combine == "mean":
-            return ensemble_mean(scores)
-        if self.combine == "min":
-            return worst_case(scores)
-        return uncertainty_weighted(scores, self.uwo_coef)

@@ -391,31 +391,18 @@ def compare(
     conditions: Conditions = Conditions(),
 ) -> Comparison:
     """Let the starting policy and the task's trained one answer the same test prompts."""
+    given = task.tokenizer, task.prompts["test"][:test_prompts], params
     before_result, after_result = (
         evaluate(
-            model,
-            task.tokenizer,
-            task.prompts["test"][:test_prompts],
-            params,
-            task.reward_fn,
-            reference=before,
-            gold=task.gold,
-            conditions=conditions,
+            model, *given, task.reward_fn, reference=before, gold=task.gold, conditions=conditions
         )
         for model in (before, task.policy)
     )
-    accuracies: list[dict[str, float]] = [{}, {}]
     check = made_of(task.gold).check
+    accuracies: list[dict[str, float]] = [{}, {}]
     if check is not None:
         accuracies = [
-            measure_accuracy(
-                model,
-                task.tokenizer,
-                task.prompts["test"][:test_prompts],
-                params,
-                check,
-                conditions=conditions,
-            )  # fmt: skip
+            measure_accuracy(model, *given, check, conditions=conditions)
             for model in (before, task.policy)
         ]
     gold_name = task.gold.name if task.gold else ""

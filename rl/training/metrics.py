@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any
 
 import torch
@@ -71,8 +70,7 @@ def rollout_metrics(
         mask = rollout.response_mask
         metrics["kl"] = row_sums(k1(old_log_probs, ref_log_probs), mask).mean()
         metrics["kl_k3"] = row_sums(k3(old_log_probs, ref_log_probs), mask).mean()
-    (numbers,) = on_cpu(metrics.values())
-    return dict(zip(metrics, numbers, strict=True)) | rollout.reward_metrics
+    return as_floats(metrics) | rollout.reward_metrics
 
 
 @torch.no_grad()
@@ -130,10 +128,10 @@ class UpdateMeter:
     def __init__(self, clip: tuple[float, float] | None = None, ratio: Ratio = token_ratio) -> None:
         self.clip, self.ratio = clip, ratio
         self.tokens = self.updates = 0
-        self.sums: list[tuple[list[str], Tensor]] = []  # of each micro-batch, on the device
+        # What each micro-batch adds up over its tokens, each update's losses and norms, by name.
+        self.sums: dict[str, list[Tensor]] = {}
         self.parts: dict[str, list[Tensor | float]] = {"loss": []}
-        self.norms: list[Tensor | float] = []
-        self.critic_norms: list[Tensor | float] = []
+        self.norms: dict[str, list[Tensor | float]] = {"grad_norm": []}
         self.deviations: list[Tensor] = []  # max |ratio - 1| of each micro-batch before any update
         self.minibatch_kl: list[Tensor] = []
         self.minibatch_tokens = 0
@@ -164,8 +162,8 @@ class UpdateMeter:
             "approx_kl": kl,
             **{name: batch.of_valid(values.detach()) for name, values in extra.items()},
         }
-        sums = torch.stack([values.sum().to(kl.dtype) for values in measured.values()])
-        self.sums.append(([*measured], sums))
+        for name, values in measured.items():
+            self.sums.setdefault(name, []).append(values.sum().to(kl.dtype))
         self.minibatch_kl.append(kl.sum())
         self.minibatch_tokens += len(ratio)
         self.tokens += len(ratio)
@@ -191,12 +189,12 @@ class UpdateMeter:
 
         Loss and `parts` are of this rank's rows, and add up; the norms are the same on every rank.
         """
-        measured: dict[str, Tensor | float] = {"loss": loss, **parts}
-        for name, value in measured.items():
+        self.parts["loss"].append(loss)
+        for name, value in parts.items():
             self.parts.setdefault(name, []).append(value)
-        self.norms.append(norm)
+        self.norms["grad_norm"].append(norm)
         if critic_grad_norm is not None:
-            self.critic_norms.append(critic_grad_norm)
+            self.norms.setdefault("critic_grad_norm", []).append(critic_grad_norm)
         self.updates += 1
         self.minibatch_kl, self.minibatch_tokens = [], 0
 
@@ -213,24 +211,15 @@ class UpdateMeter:
 
     def metrics(self) -> dict[str, float]:
         """The step's means; ratio_error_at_start is max |ratio - 1| before the first update."""
-        updates = max(self.updates, 1)
-        values, norms, critic_norms, deviations, *losses = on_cpu(
-            [row for _, row in self.sums], self.norms, self.critic_norms, self.deviations,
-            *self.parts.values(),
-        )  # fmt: skip
-        sums: dict[str, float] = {}
-        names = [name for row, _ in self.sums for name in row]
-        for name, value in zip(names, values, strict=True):
-            sums[name] = sums.get(name, 0.0) + value
-        sums = all_reduce_sum(sums)
-        tokens = all_reduce_sum({"tokens": self.tokens})["tokens"]
-        parts = all_reduce_sum(dict(zip(self.parts, map(sum, losses), strict=True)))
-        means = {name: value / max(tokens, 1) for name, value in sums.items()}
-        means |= {name: value / updates for name, value in parts.items()}
-        if self.critic_norms:
-            means["critic_grad_norm"] = sum(critic_norms) / updates
+        measured = self.sums | self.parts | self.norms
+        deviations, *numbers = on_cpu(self.deviations, *measured.values())
+        sums = dict(zip(measured, map(sum, numbers), strict=True))
+        norms = {name: sums.pop(name) for name in self.norms}  # the same on every rank
+        sums = all_reduce_sum(sums | {"tokens": self.tokens})
+        tokens, updates = max(sums.pop("tokens"), 1), max(self.updates, 1)
+        means = {name: sums[name] / (updates if name in self.parts else tokens) for name in sums}
         return means | {
-            "grad_norm": sum(norms) / updates,
+            **{name: norm / updates for name, norm in norms.items()},
             "ratio_error_at_start": largest(gather(largest([0.0, *deviations]))),
         }
 
@@ -254,24 +243,21 @@ class StepBatch:
     token_rewards: Tensor | None = None
 
 
-def on_cpu(*groups: Iterable[Tensor | float]) -> list[list[float]]:
-    """Each group's numbers as floats, a tensor (k,) as k of them; the device is waited for once."""
-    lists = [[x.detach().flatten() if isinstance(x, Tensor) else x for x in g] for g in groups]
-    tensors = [x for numbers in lists for x in numbers if isinstance(x, Tensor)]
+def on_cpu(*groups: Sequence[Tensor | float]) -> list[list[float]]:
+    """Each group's numbers, tensors () among them, as floats; the device is waited for once."""
+    tensors = [x.detach() for group in groups for x in group if isinstance(x, Tensor)]
     read: Iterator[float] = iter(())
     if tensors:
         widest = max((tensor.dtype for tensor in tensors), key=lambda dtype: dtype.itemsize)
         # Towards the GPU if there is one: a copy from it that is not waited for may be read too early.
         home = max((tensor.device for tensor in tensors), key=lambda device: device.type != "cpu")
-        read = iter(torch.cat([on_device(x, home).to(widest) for x in tensors]).tolist())
-    return [
-        [
-            y
-            for x in numbers
-            for y in (islice(read, len(x)) if isinstance(x, Tensor) else [float(x)])
-        ]
-        for numbers in lists
-    ]
+        read = iter(torch.stack([on_device(x, home).to(widest) for x in tensors]).tolist())
+    return [[next(read) if isinstance(x, Tensor) else float(x) for x in group] for group in groups]
+
+
+def as_floats(measured: Mapping[str, Tensor | float]) -> dict[str, float]:
+    """Named numbers, tensors () among them, as floats; the device is waited for once."""
+    return dict(zip(measured, *on_cpu([*measured.values()]), strict=True))
 
 
 def largest(deviations: Sequence[float]) -> float:

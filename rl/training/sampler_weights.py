@@ -27,7 +27,7 @@ from rl.equations.sampler_correction import (
     sampler_weights,
 )
 from rl.training.config import EngineConfig
-from rl.training.metrics import on_cpu
+from rl.training.metrics import as_floats
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ def old_and_weights(
     weights, _, numbers = weighed(config, old_log_probs, rollout.log_probs, rollout.response_mask)
     if config.row.of != "token":
         weights = weights.amax(1, keepdim=True)  # one for the whole response
-    measured = dict(zip(numbers, *on_cpu(numbers.values()), strict=True))
+    measured = as_floats(numbers)
     return old_log_probs, weights, measured | {"lag": 0}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from harness.files import append_jsonl, read_jsonl, write_json
 from harness.metric_log import MetricLog
 from harness.paths import STATE_FILE
 from harness.run_folder import finish_run, open_run, stepping
+from harness.signals import signals_noted
 from harness.training_state import TrainingState, keep_state, saved_step
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -145,6 +147,23 @@ def test_ranks_stop_after_the_same_step(tmp_path):
     assert process.returncode == 130, said
     assert f"ended by SIGINT after step {done}, which is saved" in said
     assert "Traceback" not in said and saved_step(out) == done
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forks here")
+@pytest.mark.parametrize("of_a_run", [True, False])
+def test_only_what_a_run_has_started_leaves_ctrl_c_to_it(of_a_run):
+    """A worker of somebody's process pool answers for itself, as the mutation check's do."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+
+    def live() -> None:
+        with signals_noted():
+            theirs.send(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)
+
+    process = context.Process(target=live, daemon=of_a_run)
+    process.start()
+    assert ours.recv() is of_a_run
+    process.join()
 
 
 # A full disk
