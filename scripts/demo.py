@@ -370,8 +370,9 @@ def pipeline(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any]:
     print(f"figure {display_path(folder / 'demo.png')}")
     print(f"numbers {display_path(folder / 'results.json')}")
     print(f"report  {display_path(folder / 'grpo' / REPORT)} (open it in a browser)")
-    inside = Path(sys.executable).is_relative_to(Path.cwd())  # `make demo`: .venv is not activated
-    python = display_path(Path(sys.executable)) if inside else "python"
+    # After `make demo` .venv is not activated. display_path would follow its link to the system's.
+    used, here = Path(sys.executable), Path.cwd()
+    python = used.relative_to(here) if used.is_relative_to(here) else "python"
     print(f"talk to it: {python} -m rl.talk {display_path(folder / 'grpo')} --against")
     return results | {"seconds": seconds | {"total": total}}
 
