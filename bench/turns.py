@@ -110,11 +110,8 @@ class Turns:
         return goes_on
 
     def _say_and_wait(self, report: dict[str, Any]) -> bool:
-        self._say(report)
-        return bool(self.orders.readline())
-
-    def _say(self, report: dict[str, Any]) -> None:
         print(json.dumps(report), file=self.reports, flush=True)
+        return bool(self.orders.readline())
 
 
 def own_turns() -> Turns:

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import inspect
 import runpy
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from .checking import Kind, Unusable, Verdict, check, names_in
+from .checking import Kind, Unusable, check, names_in
 from .kinds import KINDS
 from .ways import sentence
 
@@ -30,7 +33,7 @@ def names_of(where: str) -> dict[str, Any]:
             return vars(importlib.import_module(where))
         sys.path.insert(0, str(Path(where).resolve().parent))
         return runpy.run_path(where, run_name=Path(where).stem)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         reason = (str(error).splitlines() or [""])[0]
         raise Unusable(f"{where} cannot be imported: {type(error).__name__}: {reason}") from error
 
@@ -52,30 +55,43 @@ def loaded(place: str) -> Callable[..., Any]:
 
 
 def kind_of(function: Callable[..., Any], name: str) -> Kind:
-    """The kind that a function's name says, or else its arguments."""
-    if named := [k for k in KINDS if k in name]:
-        return KINDS[max(named, key=len)]
-    for kind in KINDS.values():
-        try:
+    """The kind that a function's name says, if its arguments are of that kind, or else they say it."""
+    named = [KINDS[k] for k in sorted(KINDS, key=len, reverse=True) if k in name]
+    for kind in (*named, *KINDS.values()):
+        with suppress(Unusable):
             names_in(function, kind)
             return kind
-        except Unusable:
-            continue
-    raise Unusable(
-        f"the arguments of {name} are those of no kind: say --as KIND (`python -m conformance "
-        "--list` shows them), or wrap it in a function that takes a kind's arguments"
-    )
+    advice = "say --as KIND (`python -m conformance --list` shows them, and what adapters take)"
+    with suppress(TypeError, ValueError):
+        arguments = inspect.signature(function).parameters
+        known = {kind: sum(map(bool, map(kind.called, arguments))) for kind in KINDS.values()}
+        nearest = max(known, key=lambda kind: known[kind])
+        try:
+            names_in(function, nearest)
+        except Unusable as error:
+            advice = (
+                f"{nearest.name} is nearest, but {error}. Or {advice}" if known[nearest] else advice
+            )
+    raise Unusable(f"the arguments of {name} are those of no kind: {advice}")
 
 
-def text_of(place: str, kind: Kind, verdict: Verdict) -> str:
-    """What is printed: one sentence, the example, what else was seen."""
+def told(
+    place: str, load: Callable[[], Any], kind: Kind | None = None, *, strict: bool = False
+) -> tuple[int, str]:
+    """The exit status and what is printed: one sentence, the example, what else was seen."""
     opening = {"right": "right", "variant": "right, one of several ways", "mistake": "mistake"}
+    try:
+        function = load()
+        kind = kind or kind_of(function, place.rpartition(":")[2])
+        verdict = check(function, kind, strict=strict)
+    except Unusable as error:
+        return 2, f"not checked: {place}: {error}."
     notes = list(verdict.notes)
     about = f" ({notes.pop(0)})" if notes and notes[0].startswith("over ") else ""
     lines = [f"{opening[verdict.status]}: {place} as {kind.name}: {verdict.says}{about}"]
     if verdict.example:
         lines.append(f"the smallest failing example:\n{verdict.example}")
-    return "\n".join(lines + notes)
+    return 0 if verdict.right else 1, "\n".join(lines + notes)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,16 +109,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0 if chosen.list else 2
     worst = 0
     for place in chosen.functions:
-        try:
-            function = loaded(place)
-            name = place.rpartition(":")[2]
-            kind = KINDS[chosen.kind] if chosen.kind else kind_of(function, name)
-            verdict = check(function, kind, strict=chosen.strict)
-            print(text_of(place, kind, verdict))
-            worst = max(worst, 0 if verdict.right else 1)
-        except Unusable as error:
-            print(f"not checked: {place}: {error}.")
-            worst = 2
+        given = KINDS.get(chosen.kind)
+        status, text = told(place, partial(loaded, place), given, strict=chosen.strict)
+        print(text)
+        worst = max(worst, status)
     return worst
 
 

@@ -106,20 +106,6 @@ def rollout(generator: torch.Generator) -> Arguments:
     }
 
 
-def some(names: str, **others: Any) -> Callable[[torch.Generator], Arguments]:
-    """Random batches of these arguments of a rollout, in this order, then the others as they are.
-
-    "token_rewards=rewards" gives an argument another name.
-    """
-
-    def batch(generator: torch.Generator) -> Arguments:
-        whole = rollout(generator)
-        pairs = [name.partition("=") for name in names.split()]
-        return {name: whole[source or name] for name, _, source in pairs} | others
-
-    return batch
-
-
 def groups(generator: torch.Generator) -> Arguments:
     """Rewards of three groups, each with a scale of its own."""
     G = int(torch.randint(3, 6, (1,), generator=generator))

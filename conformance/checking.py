@@ -7,9 +7,10 @@ known way, right or wrong. Right ones are then put through what must not change 
 from __future__ import annotations
 
 import inspect
+import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -71,6 +72,11 @@ class Kind:
         found = re.findall(r"(\w+)(?:\?|=(\S+))", self.takes)
         return {name: float(value) if value else None for name, value in found}
 
+    def called(self, name: str) -> list[str]:
+        """Which of its arguments somebody else may call so."""
+        others = sections()["other names of arguments"]
+        return [k for k in self.order if name in (k, *others.get(k, [""])[0].split())]
+
     def random(self, generator: torch.Generator) -> Arguments:
         batch = self.batch_of(generator)
         return {name: batch[name] for name in self.order}
@@ -114,9 +120,8 @@ def names_in(function: Callable[..., Any], kind: Kind) -> dict[str, str]:
     except (TypeError, ValueError) as error:
         raise Unusable("its signature cannot be read: wrap it in a function") from error
     found: dict[str, str] = {}
-    others = sections()["other names of arguments"]
     for name, parameter in parameters.items():
-        known = [k for k in kind.order if name in (k, *others.get(k, [""])[0].split())]
+        known = kind.called(name)
         if known and known[0] not in found:
             found[known[0]] = name
         elif parameter.default is parameter.empty and parameter.kind not in (2, 4):
@@ -166,7 +171,8 @@ class Mine:
     def call(self, given: Arguments, **others: Any) -> Any:
         if self.of_rows:
             given = {**given, "advantages": given["advantages"][:, 0]}
-        return self.function(**{name: given[k] for k, name in self.names.items()}, **others)
+        with redirect_stdout(io.StringIO()):  # it is called hundreds of times
+            return self.function(**{name: given[k] for k, name in self.names.items()}, **others)
 
     def __call__(self, *values: Any) -> Tensor:
         given = dict(zip(self.kind.order, values, strict=True))
@@ -178,7 +184,7 @@ class Mine:
                 if "bool" not in str(error) or "mask" not in given:
                     raise
                 result = self.call({**given, "mask": given["mask"].double()})
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             reason = (str(error).splitlines() or ["no reason given"])[0]
             shapes = {k: tuple(v.shape) for k, v in before.items() if isinstance(v, Tensor)}
             raise Unusable(
@@ -192,7 +198,7 @@ class Mine:
         if isinstance(result, (int, float)) and not isinstance(result, bool):
             result = torch.tensor(result, dtype=torch.float64)
         if not isinstance(result, Tensor):
-            raise Unusable(f"it returns {type(result).__name__}; a tensor is wanted")
+            raise Unusable(f"it returns {type(result).__name__}; a tensor is wanted: wrap it")
         return result
 
 
@@ -265,32 +271,35 @@ def check(function: Callable[..., Any], kind: Kind, *, strict: bool = False) -> 
     A function that is right on numbers may be fragile, such as where padding holds NaN: that is
     noted, and with `strict` it is a mistake. Advantages are (N, T), or else (N,).
     """
-    found: list[Verdict | Unusable] = []
+    first: Verdict | Unusable | None = None
     for of_rows in (False, True) if "advantages" in names_in(function, kind) else (False,):
         try:
-            found.append(verdict := judged(Mine(function, kind, of_rows), strict))
-            if verdict.way:
-                return verdict
+            verdict: Verdict | Unusable = judged(Mine(function, kind, of_rows), strict)
         except Unusable as error:
-            found.append(error)
-    if isinstance(found[0], Unusable):
-        raise found[0]
-    return found[0]
+            verdict = error
+        if isinstance(verdict, Verdict) and verdict.way:
+            return verdict
+        first = first or verdict
+    if not isinstance(first, Verdict):
+        raise first or Unusable("there was nothing to try it on")
+    return first
 
 
 def judged(mine: Mine, strict: bool) -> Verdict:
-    answers = [measured(mine, given) for given in mine.trials]
+    kind, pairs = mine.kind, [(given, measured(mine, given)) for given in mine.trials]
+    if not same(pairs[-1][1], measured(mine, mine.trials[-1]), 0):
+        raise Unusable(
+            "a second call with the same arguments gives another result: switch off what is drawn "
+            "in it, such as dropout, or seed it"
+        )
     notes: tuple[str, ...] = ()
     with suppress(Exception):  # it may not take one response alone, or one pair
-        notes = (mine.kind.exactly(mine),) if mine.kind.exactly else ()
+        notes = (kind.exactly(mine),) if kind.exactly else ()
     agreeing: dict[int, Candidate] = {}
-    for candidate in candidates(mine.kind, mine.level):
-        agree = 0
-        for given, answer in zip(mine.trials, answers, strict=True):
-            if not same(answer, measured(candidate, given), mine.kind.tolerance):
-                break
-            agree += 1
-        if agree == len(answers):
+    for candidate in candidates(kind, mine.level):
+        misses = (not same(y, measured(candidate, given), kind.tolerance) for given, y in pairs)
+        agree = next((i for i, miss in enumerate(misses) if miss), len(pairs))
+        if agree == len(pairs):
             return named(mine, candidate, notes, strict)
         if candidate.status != "mistake":
             agreeing.setdefault(agree, candidate)
@@ -325,29 +334,33 @@ def shown(mine: Mine, right: Candidate) -> tuple[str, str]:
     """What differs in words, and the smallest failing example by number."""
     kind = mine.kind
 
-    def differing(given: Arguments) -> int | None:
-        """Which differs first: 0 is the result, then come its gradients."""
-        pairs = zip(measured(mine, given), measured(right, given), strict=True)
-        wrong = [i for i, (y, w) in enumerate(pairs) if not close(y, w, kind.tolerance)]
-        return wrong[0] if wrong else None
+    def differing(given: Arguments) -> tuple[int, Tensor, Tensor] | None:
+        """What differs first: 0 is the result, then come its gradients; yours, and what is wanted."""
+        pairs = enumerate(zip(measured(mine, given), measured(right, given), strict=True))
+        return next(((i, *p) for i, p in pairs if not close(*p, kind.tolerance)), None)
 
-    failing = [given for given in mine.trials if differing(given) is not None]
-    given = min(failing, key=lambda f: sum(v.numel() for v in f.values() if is_float(v)))
-    for part in parts(given) if kind.rows else ():
-        try:
-            if differing(part) is not None:
-                given = part
-                break
-        except (Unusable, RuntimeError, IndexError):
-            continue
-    i = differing(given) or 0
-    yours, wanted = measured(mine, given)[i], measured(right, given)[i]
+    failing = [(given, found) for given in mine.trials if (found := differing(given))]
+    whole, (i, yours, wanted) = max(failing, key=lambda pair: size(pair[0]))
     slope = f"gradient for {kind.trained[i - 1]}" if i else ""
     what = f"the numbers are right, but its {slope}" if i else "your result"
-    text = pattern(what, yours, wanted, given.get("mask"), kind.tolerance)
-    used = shown_arguments({k: v for k, v in given.items() if k in mine.names})
-    pair = f"yours {rounded(yours)}, wanted {rounded(wanted)}"
-    return text, f"{used}\n  {slope or 'result'}: {pair}"
+    if yours.numel() == 1:  # one number says nothing of a factor; those of all batches do
+        what, alike = f"over all batches {what}", [f for _, f in failing if f[0] == i]
+        yours = torch.cat([y.reshape(-1) for _, y, _ in alike])
+        wanted = torch.cat([w.reshape(-1) for _, _, w in alike])
+    text = pattern(what, yours, wanted, whole.get("mask"), kind.tolerance)
+    small = [part for given, _ in failing for part in (parts(given) if kind.rows else ())]
+    for part in sorted([*small, *(given for given, _ in failing)], key=size):
+        with suppress(Unusable, RuntimeError, IndexError):
+            if found := differing(part):
+                break
+    i, yours, wanted = found or failing[0][1]
+    used = shown_arguments({k: v for k, v in part.items() if k in mine.names})
+    slope = f"gradient for {kind.trained[i - 1]}" if i else "result"
+    return text, f"{used}\n  {slope}: yours {rounded(yours)}, wanted {rounded(wanted)}"
+
+
+def size(given: Arguments) -> int:
+    return sum(v.numel() for v in given.values() if is_float(v))
 
 
 def parts(given: Arguments) -> Iterator[Arguments]:
@@ -369,43 +382,30 @@ def parts(given: Arguments) -> Iterator[Arguments]:
 
 def broken(mine: Mine, right: Candidate) -> Iterator[str]:
     """The name of every invariance that does not hold."""
-    batch = mine.trials[-1]
+    has_mask = "mask" in mine.names
+    applies = dict.fromkeys(("nan", "observations", "empty_row"), has_mask) | {
+        "split": has_mask and mine.level == "scalar",
+        "far": "kl" in mine.kind.name,
+        "equal_rewards": "group_size" in mine.names,
+        "detached": mine.kind.constant,
+    }
     for tag in sections()["invariances"]:
-        given = changed(tag, batch, mine)
-        if given is None:
-            continue
         try:
-            if tag == "split":
-                fine = adds_up(mine, right, batch)
-            elif tag == "detached":
-                fine = not mine(*given.values()).requires_grad
-            else:
-                numbers = measured(mine, given)
-                fine = all(bool(n.isfinite().all()) for n in numbers)
-                if tag != "empty_row":
-                    wanted = measured(right, batch if tag == "nan" else doubles(given))
-                    loose = 0.05 if tag == "equal_rewards" else max(mine.kind.tolerance, 1e-3)
-                    fine = fine and same(numbers, wanted, loose)
+            if applies.get(tag, True) and not holds(tag, mine, right):
+                yield tag
         except (Unusable, RuntimeError):
-            fine = False
-        if not fine:
             yield tag
 
 
-def changed(tag: str, batch: Arguments, mine: Mine) -> Arguments | None:
-    """The batch with one thing changed; None where it does not apply."""
-    given, has_mask = each(Tensor.clone, batch), "mask" in mine.names
-    applies = {
-        "nan": has_mask,
-        "observations": has_mask,
-        "empty_row": has_mask,
-        "split": has_mask and mine.level == "scalar",
-        "far": "kl" in mine.kind.name,
-        "equal_rewards": "group_size" in batch,
-        "detached": mine.kind.constant,
-    }
-    if not applies.get(tag, True):
-        return None
+def holds(tag: str, mine: Mine, right: Candidate) -> bool:
+    """Whether the result is right where one thing is changed in a batch."""
+    batch = mine.trials[-1]
+    given = each(Tensor.clone, batch)
+    if tag == "split":
+        return adds_up(mine, right, batch)
+    if tag == "detached":
+        given = each(lambda v: v.requires_grad_() if is_float(v) else v, given)
+        return not mine(*given.values()).requires_grad
     if tag == "nan":
         for value in given.values():
             if is_float(value) and value.shape == given["mask"].shape:
@@ -423,9 +423,12 @@ def changed(tag: str, batch: Arguments, mine: Mine) -> Arguments | None:
         given["mask"][0] = False
     elif tag == "equal_rewards":  # the mean of eight of them is another number
         given = {"rewards": torch.full((24,), 0.1), "group_size": 8}
-    elif tag == "detached":
-        given = each(lambda v: v.requires_grad_() if is_float(v) else v, given)
-    return given
+    numbers, wanted = measured(mine, given), None
+    if tag != "empty_row":
+        wanted = measured(right, batch if tag == "nan" else doubles(given))
+    loose = 0.05 if tag == "equal_rewards" else max(mine.kind.tolerance, 1e-3)
+    finite = all(bool(n.isfinite().all()) for n in numbers)
+    return finite and (wanted is None or same(numbers, wanted, loose))
 
 
 def adds_up(mine: Mine, right: Candidate, batch: Arguments) -> bool:

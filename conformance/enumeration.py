@@ -43,6 +43,8 @@ def gradient(function: Callable[[Tensor], Tensor], at: Tensor = THETA) -> Tensor
 
 def described(found: Tensor, exact: Tensor, name: str) -> str:
     """What an expected gradient has to do with the exact one of that name."""
+    if not found.isfinite().all():
+        return "is not finite"
     if found.abs().max() < 1e-9:
         return "is 0"
     if torch.allclose(found, exact):

@@ -48,11 +48,6 @@ def clipped_surrogate(new, old, A, low, high, mask=None, *_):
     return -torch.minimum(ratio * A, clipped * A)
 
 
-def sapo(new, old, A, *_):
-    tau = torch.where(A > 0, 1.0, 1.05)
-    return -4 / tau * torch.sigmoid(tau * ((new - old).exp() - 1)) * A
-
-
 def dppo(new, old, A, low, high, *_):
     moved = new.exp() - old.exp()
     left_out = torch.where(A > 0, moved > high, moved < -low)

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from .__main__ import kind_of, loaded, names_of, text_of
-from .checking import check
+from .__main__ import loaded, names_of, told
 from .kinds import KINDS
 
 
@@ -25,11 +24,10 @@ class Adapter(pytest.Item):
         return self.name.rpartition(":")[0], 0, self.name
 
     def runtest(self) -> None:
-        function = loaded(self.name)
-        kind = kind_of(function, self.name.rpartition(":")[2])
-        verdict = check(function, kind, strict=self.config.getoption("--conformance-strict"))
-        if not verdict.right:
-            pytest.fail(text_of(self.name, kind, verdict), pytrace=False)
+        strict = self.config.getoption("--conformance-strict")
+        status, text = told(self.name, lambda: loaded(self.name), strict=strict)
+        if status:
+            pytest.fail(text, pytrace=False)
 
 
 @pytest.hookimpl(tryfirst=True)

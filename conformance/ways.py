@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from . import formulas
@@ -26,21 +25,6 @@ class Way:
 
     def __call__(self, *arguments: Any) -> Any:
         return self.function(*arguments)
-
-
-def mistake(function: Callable[..., Any]) -> Way:
-    """The mistake that `function` makes: its name, and its docstring as the sentence.
-
-    Raises ValueError without a docstring.
-    """
-    if not function.__doc__:
-        raise ValueError(f"the mistake {function.__name__} has no sentence: write its docstring")
-    return Way(function.__name__, " ".join(function.__doc__.split()), function)
-
-
-def mistakes_of(module: ModuleType) -> list[Way]:
-    """The mistakes of a module, in the order in which they stand there."""
-    return [value for value in vars(module).values() if isinstance(value, Way)]
 
 
 @cache

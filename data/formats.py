@@ -155,6 +155,11 @@ def asked_once(text: str) -> str:
     return asked([Turn("user", text)])
 
 
+def both(side: Callable[[Row, str], Answered]) -> Callable[[Row], Pair]:
+    """The pair of a row whose two sides are read alike, by their keys."""
+    return lambda row: Pair(side(row, "chosen"), side(row, "rejected"))
+
+
 def answered_last(turns: list[Turn]) -> Answered:
     """A conversation split before its last turn, which must be the assistant's."""
     if not turns or turns[-1].role != "assistant":
@@ -184,9 +189,9 @@ def alpaca_answered(row: Row) -> Answered:
 HH_TURN = re.compile(r"\n\n(Human|Assistant):")
 
 
-def hh_side(transcript: str) -> Answered:
+def hh_side(row: Row, key: str) -> Answered:
     """Split a transcript at its last assistant turn: answers may begin alike."""
-    before, marker, answer = transcript.rpartition("\n\nAssistant:")
+    before, marker, answer = text_of(row, key).rpartition("\n\nAssistant:")
     if not marker or "\n\nHuman:" in answer:
         raise DropRow("no answer at the end")
     opening, *pieces = HH_TURN.split("\n\n" + before.strip())
@@ -197,10 +202,6 @@ def hh_side(transcript: str) -> Answered:
         for speaker, text in zip(pieces[::2], pieces[1::2], strict=True)
     ]
     return Answered(asked(turns), answer.strip())
-
-
-def hh_pair(row: Row) -> Pair:
-    return Pair(hh_side(text_of(row, "chosen")), hh_side(text_of(row, "rejected")))
 
 
 # Two answers by number (PKU-SafeRLHF), many with scores (UltraFeedback before it was made binary).
@@ -248,10 +249,6 @@ def sharegpt_opening(row: Row) -> list[Turn]:
     return [Turn("system", system)] * bool(system) + sharegpt_turns(field(row, "conversations"))
 
 
-def sharegpt_answered(row: Row) -> Answered:
-    return answered_last(sharegpt_opening(row))
-
-
 def sharegpt_pair(row: Row) -> Pair:
     opening = sharegpt_opening(row)
     chosen, rejected = (
@@ -267,8 +264,7 @@ def plain_answered(row: Row, key: str) -> Answered:
     return Answered(text_of(row, "prompt"), text_of(row, key))
 
 
-def plain_pair(row: Row) -> Pair:
-    return Pair(plain_answered(row, "chosen"), plain_answered(row, "rejected"))
+plain_pair = both(plain_answered)
 
 
 def shared_prompt(chosen: str, rejected: str) -> str:
@@ -304,13 +300,10 @@ def recorded_sides(row: Row) -> dict[str, Any]:
     for key, value in found.items():
         if key.endswith("ended") and not isinstance(value, bool):
             raise BadRow(f"{key!r} is {kind_of(value)}, expected true or false")
-        if key.endswith("tokens") and not is_token_list(value):
+        ids = value if isinstance(value, list) else []
+        if key.endswith("tokens") and not (ids and all(type(i) is int and i >= 0 for i in ids)):
             raise BadRow(f"{key!r} is not a list of token ids, whole numbers from 0, at least one")
     return found
-
-
-def is_token_list(value: object) -> bool:
-    return isinstance(value, list) and value != [] and all(type(i) is int and i >= 0 for i in value)
 
 
 # Lists of messages (TRL's "conversational" types, UltraFeedback binarized).
@@ -338,10 +331,6 @@ def opening_of(row: Row) -> list[Turn]:
     return [Turn("user", text_of(row, "prompt"))]
 
 
-def chat_pair(row: Row) -> Pair:
-    return Pair(chat_side(row, "chosen"), chat_side(row, "rejected"))
-
-
 def completion_answered(row: Row) -> Answered:
     """TRL's prompt and completion; answers labelled as bad ones are not for learning from."""
     if row.get("label") is False:
@@ -349,10 +338,6 @@ def completion_answered(row: Row) -> Answered:
     if is_list(row, "completion"):
         return chat_side(row, "completion")
     return plain_answered(row, "completion")
-
-
-def messages_answered(row: Row) -> Answered:
-    return answered_last(turns_of(row, "messages"))
 
 
 # TL;DR (Stiennon et al. 2020, arXiv:2009.01325).
@@ -430,18 +415,10 @@ def own_answered(row: Row) -> Answered:
     return Answered(own_question(row)[0], own_answer(row))
 
 
-def response_answered(row: Row) -> Answered:
-    return plain_answered(row, "response")
-
-
 def keyed(name: str, keys: str, **reads: Callable[[Row], Any]) -> Format:
     """The format of the rows that have all of `keys`, which a plus sign separates."""
     needed = set(keys.split(" + "))
     return Format(name, keys, lambda row: needed <= row.keys(), **reads)
-
-
-def is_chat_pair(row: Row) -> bool:
-    return is_list(row, "chosen") and is_list(row, "rejected")
 
 
 def is_hh(row: Row) -> bool:
@@ -452,7 +429,7 @@ def is_hh(row: Row) -> bool:
 # The first match counts, so the more particular formats come first.
 FORMATS = (
     keyed("ShareGPT preferences", "conversations + chosen + rejected", pair=sharegpt_pair),
-    keyed("ShareGPT", "conversations", answered=sharegpt_answered),
+    keyed("ShareGPT", "conversations", answered=lambda row: answered_last(sharegpt_opening(row))),
     keyed("UltraFeedback", "instruction + completions", pair=ultrafeedback_pair),
     keyed(
         "numbered preferences",
@@ -467,15 +444,19 @@ FORMATS = (
     Format(
         "conversational preferences",
         "chosen + rejected as message lists",
-        is_chat_pair,
-        pair=chat_pair,
+        lambda row: is_list(row, "chosen") and is_list(row, "rejected"),
+        pair=both(chat_side),
     ),
     keyed("preferences", "prompt + chosen + rejected", pair=plain_pair),
-    Format("HH-RLHF", "chosen + rejected as transcripts", is_hh, pair=hh_pair),
+    Format("HH-RLHF", "chosen + rejected as transcripts", is_hh, pair=both(hh_side)),
     keyed("preferences with an implicit prompt", "chosen + rejected", pair=implicit_pair),
     keyed("prompt and completion", "prompt + completion", answered=completion_answered),
-    keyed("prompt and response", "prompt + response", answered=response_answered),
-    keyed("messages", "messages", answered=messages_answered),
+    keyed(
+        "prompt and response",
+        "prompt + response",
+        answered=lambda row: plain_answered(row, "response"),
+    ),
+    keyed("messages", "messages", answered=lambda row: answered_last(turns_of(row, "messages"))),
     keyed("prompt and answer", "prompt + answer", answered=own_answered, question=own_question),
     keyed("prompts", "prompt", question=own_question),
 )

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.formats import BadRow, Row, kind_of, text_of
-from data.readers import DataError, folder_texts, rows_of
+from data.readers import DataError, folder_texts, kept_text, row_errors, rows_of
 
 SIDES = (("pos", True), ("neg", False))
 
@@ -37,13 +37,9 @@ class LabelledTexts:
 
     def summary(self) -> str:
         """One sentence: kept, dropped, and the share of good ones."""
-        kept = len(self.records)
-        good = sum(record.label for record in self.records)
-        parts = [f"{self.source}: {kept:,} of {kept + sum(self.dropped.values()):,} texts kept"]
-        if self.dropped:
-            reasons = (f"{reason} {count:,}" for reason, count in self.dropped.items())
-            parts.append("dropped: " + ", ".join(reasons))
-        return "; ".join([*parts, f"{good / kept:.1%} are labelled good"])
+        good = sum(record.label for record in self.records) / len(self.records)
+        parts = kept_text(self.source, len(self.records), "texts", self.dropped)
+        return "; ".join([*parts, f"{good:.1%} are labelled good"])
 
 
 def read_labelled(
@@ -96,10 +92,9 @@ def _folder(folder: Path) -> Iterator[LabelledText]:
 
 def _lines(path: Path) -> Iterator[LabelledText]:
     for place, row in rows_of(path):
-        try:
-            yield _record(row)
-        except BadRow as error:
-            raise DataError(f"{path}:{place}: {error}; correct the row or remove it") from None
+        with row_errors(path, place):
+            record = _record(row)
+        yield record
 
 
 def _record(row: Row) -> LabelledText:

@@ -21,7 +21,7 @@ import stat
 import warnings
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,11 +67,7 @@ class ReadResult(Generic[Record]):
 
     def summary(self) -> str:
         """One sentence about the file: kept, dropped, and answers that touch their prompt."""
-        total = len(self.records) + sum(self.dropped.values())
-        parts = [f"{self.source} ({self.format}): {len(self.records):,} of {total:,} rows kept"]
-        if self.dropped:
-            reasons = (f"{reason} {count:,}" for reason, count in self.dropped.items())
-            parts.append("dropped: " + ", ".join(reasons))
+        parts = kept_text(f"{self.source} ({self.format})", len(self.records), "rows", self.dropped)
         touching = sum(_touches(record) for record in self.records)
         if touching:
             parts.append(
@@ -79,6 +75,15 @@ class ReadResult(Generic[Record]):
                 "project's headings there"
             )
         return "; ".join(parts)
+
+
+def kept_text(source: str, kept: int, what: str, dropped: Mapping[str, int]) -> list[str]:
+    """The first parts of a summary: how many rows were kept, and why others were not."""
+    parts = [f"{source}: {kept:,} of {kept + sum(dropped.values()):,} {what} kept"]
+    if dropped:
+        reasons = (f"{reason} {count:,}" for reason, count in dropped.items())
+        parts.append("dropped: " + ", ".join(reasons))
+    return parts
 
 
 def read_preferences(
@@ -123,7 +128,10 @@ def read_text(path: str | Path) -> list[str]:
     if Path(path).is_dir():
         documents = [text for _, text in folder_texts(Path(path))]
     elif holds_rows(path):
-        documents = [_document(path, place, row) for place, row in rows_of(path)]
+        documents = []
+        for place, row in rows_of(path):
+            with row_errors(path, place):
+                documents.append(text_of(row, "text"))
     else:
         documents = [_whole_text(path)]
     kept = [document for document in documents if document.strip()]
@@ -146,26 +154,24 @@ def folder_texts(folder: Path) -> Iterator[tuple[Path, str]]:
         yield path, HTML_BREAKS.sub("\n", _whole_text(path))
 
 
-def split_records(
-    records: Iterable[Record], *, key: Callable[[Record], str] = lambda record: record.prompt
-) -> dict[Split, list[Record]]:
+def split_records(records: Iterable[Record]) -> dict[Split, list[Record]]:
     """Records by a hash of their prompt: train, validation and test (80, 10 and 10 %)."""
     splits: dict[Split, list[Record]] = {"train": [], "validation": [], "test": []}
     for record in records:
-        splits[split_of(key(record))].append(record)
+        splits[split_of(record.prompt)].append(record)
     return splits
 
 
-def _answers(record: PreferenceRecord | ResponseRecord | PromptRecord) -> tuple[str, ...]:
-    if isinstance(record, PreferenceRecord):
-        return record.chosen, record.rejected
-    return (record.response,) if isinstance(record, ResponseRecord) else ()
+def _answers(record: PreferenceRecord | ResponseRecord | PromptRecord) -> dict[str, Any]:
+    """The record's answers, by their names."""
+    names = [name for name in ("chosen", "rejected", "response") if hasattr(record, name)]
+    return {name: getattr(record, name) for name in names}
 
 
 def _touches(record: PreferenceRecord | ResponseRecord | PromptRecord) -> bool:
     """Whether a word of the prompt runs into a word of an answer: nothing is put between them."""
     ends_open = not record.prompt[-1:].isspace()
-    return ends_open and any(not answer[:1].isspace() for answer in _answers(record))
+    return ends_open and any(not answer[:1].isspace() for answer in _answers(record).values())
 
 
 # From one row to one record.
@@ -212,18 +218,21 @@ def templated(record: Record) -> Record:
     """The record with its prompt as an instruction (templates.py), if it is none yet."""
     if record.prompt.endswith(HEADINGS["assistant"]):
         return record
-    names = [name for name in ("chosen", "rejected", "response") if hasattr(record, name)]
-    answers = {name: getattr(record, name).strip() for name in names}
+    answers = {name: answer.strip() for name, answer in _answers(record).items()}
     if len(answers) == 2 and answers["chosen"] == answers["rejected"]:
         raise DropRow("chosen equals rejected")
     return replace(record, prompt=instruction_prompt(record.prompt), **answers)
 
 
-def _document(path: str | Path, place: str, row: Row) -> str:
+@contextmanager
+def row_errors(path: str | Path, place: str) -> Iterator[None]:
+    """Inside, what is wrong with a row or a file's format becomes a DataError with its place."""
     try:
-        return text_of(row, "text")
+        yield
     except BadRow as error:
         raise DataError(f"{path}:{place}: {error}; correct the row or remove it") from None
+    except WrongFormat as error:
+        raise DataError(f"{path}:{place}: {error}") from None
 
 
 def _read(
@@ -239,14 +248,11 @@ def _read(
     for place, row in rows_of(path):
         kind = kind or _recognise(path, place, row)
         try:
-            record = convert(kind, row)
-            records.append(templated(record) if template else record)
+            with row_errors(path, place):
+                record = convert(kind, row)
+                records.append(templated(record) if template else record)
         except DropRow as reason:
             dropped[str(reason)] += 1
-        except BadRow as error:
-            raise DataError(f"{path}:{place}: {error}; correct the row or remove it") from None
-        except WrongFormat as error:
-            raise DataError(f"{path}:{place}: {error}") from None
         if len(records) == limit:
             break
     if kind is None:

@@ -147,10 +147,8 @@ class TextCorpus:
 
 def encode_record(record: ResponseRecord, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """Tokens of the prompt, and of the response with its EOS."""
-    return (
-        tokenizer.encode(record.prompt),
-        [*tokenizer.encode(record.response), tokenizer.eos_id],
-    )
+    response = [*tokenizer.encode(record.response), tokenizer.eos_id]
+    return tokenizer.encode(record.prompt), response
 
 
 def open_corpus(

@@ -329,11 +329,6 @@ def sampled_batch(
     return batch.to(author.device), [tokenizer.decode(tokens) for tokens in sampled.token_lists()]
 
 
-def world_rule(data: str) -> Rule | None:
-    """The true objective of a generated world; None for files. Nothing here is trained on it."""
-    return RULES.get(data)
-
-
 @torch.no_grad()
 def measure(
     student: GPT,
@@ -505,17 +500,6 @@ def teacher_texts(
     return open_texts(config, folder, tokenizer, batch, start, teacher)
 
 
-def open_log(config: DistillationConfig, folder: Path, done: int) -> MetricLog:
-    return MetricLog(
-        config.steps,
-        path=folder / "metrics.jsonl",
-        show=("loss", "validation/reverse_kl_full", "validation/gold"),
-        every=config.eval_every,
-        title=config.loss,
-        start=done,
-    )
-
-
 def main(config: DistillationConfig) -> Path:
     """Distil with all I/O and return the run folder. Test prompts are answered after training."""
     device = open_device(config.device, config.precision)
@@ -536,7 +520,7 @@ def main(config: DistillationConfig) -> Path:
     open_page(folder, "distillation", config)
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
-    rule = world_rule(config.data)
+    rule = RULES.get(config.data)  # true objective of a world: only measured
     texts = teacher_texts(config, teacher, tokenizer, prompts["validation"], folder, done)
 
     def measured(
@@ -552,7 +536,14 @@ def main(config: DistillationConfig) -> Path:
             texts.write(model, step)
         return {f"validation/{name}": value for name, value in numbers.items()}
 
-    log = open_log(config, folder, done)
+    log = MetricLog(
+        config.steps,
+        path=folder / "metrics.jsonl",
+        show=("loss", "validation/reverse_kl_full", "validation/gold"),
+        every=config.eval_every,
+        title=config.loss,
+        start=done,
+    )
     print(f"distillation on {config.data}: {config.loss}, text by the {config.author} ({device})")
     with stepping(log, folder):
         train(

@@ -263,10 +263,8 @@ def answer_some(
     prompts, answers = [prompt for prompt, _ in shown], list[list[int]]()
     if shown:
         room = min(config.max_response_tokens, model.config.context - max(map(len, prompts)))
-        params, generator = (
-            SamplingParams(max_new_tokens=room),
-            make_generator(config.seed, "samples"),
-        )
+        params = SamplingParams(max_new_tokens=room)
+        generator = make_generator(config.seed, "samples")
         with precision(model.device, config.precision):
             sampled = generate(model, prompts, params, generator, eos_id=tokenizer.eos_id)
         answers = sampled.token_lists()

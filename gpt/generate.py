@@ -6,10 +6,7 @@ distribution: a row's sample depends on its own numbers alone, whichever rows ar
 
 What an environment writes into a response (`Turns`), such as a tool's answer, takes the place of what
 would have been drawn: rows with an answer and rows without stay in one batch with one cache, and no
-text is ever encoded a second time.
-
-`decode` is the plain loop, which asks after every token whether a row is left. Its twin for GPUs is
-loaded where it is used (gpt/decode_static.py).
+text is ever encoded a second time. The loop for GPUs is in gpt/decode_static.py.
 """
 
 from __future__ import annotations

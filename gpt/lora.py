@@ -122,9 +122,6 @@ def copy_with_adapters(
     return add_adapters(shared, rank, alpha, generator)
 
 
-# What is written ----------------------------------------------------------------------------------
-
-
 def merged_state(module: nn.Module) -> dict[str, Tensor]:
     """The state dict without adapters: each is merged into its projection, on the CPU."""
     state: dict[str, Tensor] = dict(module.state_dict())
@@ -132,24 +129,6 @@ def merged_state(module: nn.Module) -> dict[str, Tensor]:
         del state[f"{name}.lora_A"], state[f"{name}.lora_B"]
         state[f"{name}.weight"] = layer.merged_weight().cpu()
     return state
-
-
-# --- files in the format of PEFT ----------------------------------------------------------------
-# A folder holds adapter_config.json and adapter_model.safetensors, as PEFT's save_pretrained writes
-# them for a GPT-2 of transformers:
-#
-#     base_model.model.transformer.h.0.attn.c_attn.lora_A.weight    (r, in)
-#     base_model.model.transformer.h.0.attn.c_attn.lora_B.weight    (out, r)
-#
-# transformers stores the projections of GPT-2 transposed, as (in, out): fan_in_fan_out. A and B are
-# not transposed by that; PEFT transposes their product. The format:
-# https://huggingface.co/docs/peft/developer_guides/checkpoint
-
-CONFIG_FILE = "adapter_config.json"
-TENSOR_FILE = "adapter_model.safetensors"
-PREFIX = "base_model.model.transformer."
-
-# The flags ----------------------------------------------------------------------------------------
 
 
 def fit_for_training(config: MemoryFlags, model: GPT) -> GPT:
@@ -171,7 +150,19 @@ def trunk_to_train(config: MemoryFlags, model: GPT) -> GPT:
     return copy_with_adapters(model, config.lora_rank, config.lora_alpha, generator)
 
 
-# PEFT's format ------------------------------------------------------------------------------------
+# A folder in PEFT's format holds adapter_config.json and adapter_model.safetensors, as its
+# save_pretrained writes them for a GPT-2 of transformers:
+#
+#     base_model.model.transformer.h.0.attn.c_attn.lora_A.weight    (r, in)
+#     base_model.model.transformer.h.0.attn.c_attn.lora_B.weight    (out, r)
+#
+# transformers stores the projections of GPT-2 transposed, as (in, out): fan_in_fan_out. A and B are
+# not transposed by that; PEFT transposes their product. The format:
+# https://huggingface.co/docs/peft/developer_guides/checkpoint
+
+CONFIG_FILE = "adapter_config.json"
+TENSOR_FILE = "adapter_model.safetensors"
+PREFIX = "base_model.model.transformer."
 
 
 def save_adapter(folder: Path, model: GPT, base: str) -> None:

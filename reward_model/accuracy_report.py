@@ -92,6 +92,17 @@ def calibration(margins: Tensor, bins: int = 10) -> list[tuple[float, float, int
     return table
 
 
+def accuracy_numbers(margins: Tensor, scale: float = 1.0) -> dict[str, Any]:
+    """Share of right verdicts with its interval, and how well `scale` times the margins claim it."""
+    right, count, table = int((margins > 0).sum()), len(margins), calibration(margins * scale)
+    return {
+        "accuracy": right / count,
+        "accuracy_interval": wilson_interval(right, count),
+        "calibration": table,
+        "calibration_error": sum(abs(c - r) * n for c, r, n in table) / count,
+    }
+
+
 def preference_report(
     chosen: Tensor,
     rejected: Tensor,
@@ -108,15 +119,10 @@ def preference_report(
     longer = lengths[: len(chosen)].double() - lengths[len(chosen) :].double()
     scores = torch.cat([chosen, rejected])
     count = len(pairs)
-    right = int((margins > 0).sum())
-    table = calibration(margins * scale)
     numbers: dict[str, Any] = {
         "pairs": count,
-        "accuracy": right / count,
-        "accuracy_interval": wilson_interval(right, count),
+        **accuracy_numbers(margins, scale),
         "length_accuracy": _share(longer),
-        "calibration": table,
-        "calibration_error": sum(abs(c - r) * n for c, r, n in table) / count,
         "length_correlation": correlation(scores, lengths),
         "mean_margin": float(margins.mean()),
     }

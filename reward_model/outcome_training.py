@@ -206,10 +206,6 @@ def open_trunk(config: OutcomeConfig, device: torch.device) -> tuple[GPT, Tokeni
     return GPT(shape).initialize(make_generator(config.seed, "weights")).to(device), tokenizer
 
 
-def report_lengths(context: int) -> list[int]:
-    return [context // 8, context // 4, context]
-
-
 def memory_of(config: OutcomeConfig, shape: GPTConfig, device: str, ranks: int) -> Forecast:
     """The trunk stays beside the model in training; there are no logits, a score has one number."""
     rows, several = rows_of_pass(config.batch_size, config.micro_batch_size, ranks)
@@ -245,7 +241,8 @@ def main(config: OutcomeConfig) -> Path:
     with stepping(log, folder):
         train(model, texts, config, log, folder=folder)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
-    lengths, at_once = report_lengths(shape.context), 2 * config.micro_batch_size
+    lengths = [shape.context // 8, shape.context // 4, shape.context]
+    at_once = 2 * config.micro_batch_size
     report = outcome_report(model, texts, held_out, tokenizer, lengths, at_once)
     write_json(folder / "report.json", report)
     plot_outcomes(report, folder / "report.png")

@@ -19,7 +19,7 @@ from gpt.log_probs import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.files import save_figure
 from harness.ranks.collectives import on_main
-from reward_model.accuracy_report import calibration, correlation, wilson_interval
+from reward_model.accuracy_report import accuracy_numbers, correlation
 from reward_model.ngrams import NgramRegression
 from reward_model.scalar_head import RewardModel
 
@@ -61,37 +61,26 @@ def piece_batch(
     return collate_documents(rows), torch.tensor([float(text.label) for text in texts])
 
 
-def beginnings(texts: Sequence[LabelledTokens], length: int) -> ResponseBatch:
-    return collate_documents([text.tokens[:length] for text in texts])
-
-
 @torch.no_grad()
 def score_beginnings(
     model: RewardModel, texts: Sequence[LabelledTokens], length: int, micro_batch_size: int = 64
 ) -> Tensor:
     """The log-odds that each text is good from its first `length` tokens, (N,) on the CPU."""
-    parts = [texts[i : i + 1024] for i in range(0, len(texts), 1024)]
-    return torch.cat([
-        score_in_micro_batches(
-            model, beginnings(part, length).to(model.device), micro_batch_size
-        ).cpu()
-        for part in parts
-    ])  # fmt: skip
+    scores = []
+    for start in range(0, len(texts), 1024):
+        part = [text.tokens[:length] for text in texts[start : start + 1024]]
+        batch = collate_documents(part).to(model.device)
+        scores.append(score_in_micro_batches(model, batch, micro_batch_size).cpu())
+    return torch.cat(scores)
 
 
 def log_odds_report(scores: Tensor, labels: Tensor, lengths: Tensor) -> dict[str, Any]:
     """How good log-odds (N,) are for labels (N,) bool: accuracy, majority, calibration, length."""
-    count = len(labels)
-    margins = torch.where(labels, scores, -scores)
-    right, good = int((margins > 0).sum()), int(labels.sum())
-    table = calibration(margins)
+    count, good = len(labels), int(labels.sum())
     return {
         "texts": count,
-        "accuracy": right / count,
-        "accuracy_interval": wilson_interval(right, count),
+        **accuracy_numbers(torch.where(labels, scores, -scores)),
         "majority_accuracy": max(good, count - good) / count,
-        "calibration": table,
-        "calibration_error": sum(abs(c - r) * n for c, r, n in table) / count,
         "length_correlation": correlation(scores, lengths),
         "mean_score": float(scores.mean()),
     }

@@ -27,7 +27,6 @@ from unittest.mock import patch
 import bug_stories
 import torch
 from bug_stories import RECORDINGS, STORIES
-from studies.recipes import config_class
 from torch import Tensor
 
 from data.collate import first_eos_mask, join_responses
@@ -97,7 +96,7 @@ class Engine:
 
 
 def engine(module: ModuleType, shared: Mapping[str, Any], **own: Any) -> Engine:
-    return Engine(module, config_class(module)(**{**shared, **own}))
+    return Engine(module, module.ENGINE.config(**{**shared, **own}))
 
 
 VARIANTS = grpo_variants_engine.VARIANTS

@@ -29,7 +29,7 @@ from claim.arms import ARMS
 from claim.figures import at_a_glance
 from claim.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, of_seeds
 from studies.pages import between_marks
-from studies.runner import Job, is_done, left_to_do, run_itself, run_jobs, work
+from studies.runner import Job, is_done, left_to_do, run_jobs, work
 
 from harness.command_line import command_name, run_script, show_help
 from harness.errors import UserError
@@ -57,12 +57,8 @@ class ClaimsConfig:
     """Runs of each arm."""
     again: bool = False
     """New seeds, beside the first ones."""
-    processes: AtLeastOne = 1
-    """Runs at a time, each on one thread."""
     pages: bool = False
     """Start nothing: write the pages from docs/claims.json and the jobs that are there."""
-    work: str = ""
-    """Do this job alone: what --processes starts."""
     out: Path = RUNS / "claims"
     """Where jobs are kept."""
     debug: bool = False
@@ -107,20 +103,8 @@ def stage(root: Path, job: Job, folder: Path) -> None:
 def run_all(config: ClaimsConfig, chosen: Mapping[str, Claim]) -> None:
     first = AGAIN if config.again else 0
     listed = jobs(chosen, range(first, first + config.seeds))
-
-    def run(job: Job) -> float:
-        begin = time.perf_counter()
-        if config.processes > 1:
-            flags = ["--again"] * config.again + ["--seeds", str(config.seeds)]
-            return run_itself("claims.py", job, config.out, flags)
-        work(job, config.out, partial(stage, config.out, job))
-        return time.perf_counter() - begin
-
-    if config.work:
-        run(listed[config.work])
-        return
     todo = left_to_do(listed, config.out, list(chosen), "")
-    run_jobs(todo, run, at_a_time=config.processes)
+    run_jobs(todo, lambda job: work(job, config.out, partial(stage, config.out, job)), at_a_time=1)
 
 
 def rounded(value: Any) -> Any:
@@ -324,9 +308,8 @@ def main(config: ClaimsConfig) -> None:
         raise UserError(f"there is no claim {unknown[0]!r}: choose among {', '.join(listed)}")
     if not config.pages:
         run_all(config, {name: listed[name] for name in config.names or listed})
-    if not config.work:
-        write_pages(config)
-        print("written: docs/claims.json, docs/claims.md and its figures (git diff docs)")
+    write_pages(config)
+    print("written: docs/claims.json, docs/claims.md and its figures (git diff docs)")
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ from harness.paths import REPOSITORY
 
 sys.path.append(str(REPOSITORY))  # the kit is no package of an installation
 
-from conformance.__main__ import kind_of, text_of
-from conformance.checking import Unusable, check
+from conformance.__main__ import told
+from conformance.checking import Unusable
 
 
 class Library:
@@ -91,17 +91,8 @@ def main(config: PeersConfig) -> None:
         for adapter in [name for name, value in vars(library).items() if isfunction(value)]:
             name = f"{library.__name__.lower()}_{adapter}"
             if not config.only or {name, library.folder} & {*config.only}:
-                print(told(name, library, adapter, config.clones).replace("\n", "\n    "))
-
-
-def told(name: str, library: type[Library], adapter: str, clones: Path) -> str:
-    """The verdict on one adapter."""
-    try:
-        function = getattr(library(clones), adapter)
-        kind = kind_of(function, name)
-        return text_of(name, kind, check(function, kind))
-    except Unusable as error:
-        return f"not checked: {name}: {error}."
+                load = lambda: getattr(library(config.clones), adapter)  # noqa: B023,E731
+                print(told(name, load)[1].replace("\n", "\n    "))
 
 
 # --- adapters ---------------------------------------------------------------------------------------

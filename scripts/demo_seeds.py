@@ -26,7 +26,7 @@ from typing import Any
 
 import jinja2
 from demo import DemoConfig
-from studies.pages import spread
+from studies.pages import rounded, spread
 
 from data import reviews
 from gpt.checkpoint import load_gpt
@@ -44,13 +44,6 @@ KEPT = REPOSITORY / "docs" / "demo_seeds.json"
 PICTURE = Path(__file__).with_name("demo_seeds.svg.jinja")
 TEST, UNSEEN = "test", "held_out_items"
 OTHERWISE = {"grpo_gold": "the gold reward itself"}
-
-
-def rounded(value: Any) -> Any:
-    """The same with four digits after the point."""
-    if isinstance(value, dict):
-        return {name: rounded(part) for name, part in value.items()}
-    return round(value, 4) if isinstance(value, float) else value
 
 
 def of_runs(folder: Path) -> list[dict[str, Any]]:
@@ -81,14 +74,9 @@ def measure(folder: Path, name: str, seed: int) -> dict[str, dict[str, float]]:
         prompts = reviews.prompts(split)[: DemoConfig().test_prompts]
         params = SamplingParams(max_new_tokens=GRPOConfig().max_new_tokens)
         result = evaluate(
-            policy,
-            tokenizer,
-            prompts,
-            params,
-            gold,
-            reference=base,
-            conditions=Conditions(seed=seed),
-        )
+            policy, tokenizer, prompts, params, gold,
+            reference=base, conditions=Conditions(seed=seed),
+        )  # fmt: skip
         summary = result.summary()
         found[where] = {"gold": summary["reward"], "kl": summary["kl"]}
     measured: dict[str, dict[str, float]] = rounded(found)

@@ -21,13 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 from data.collate import epoch_shuffled_indices
 from data.names import default_folder
-from data.records import PromptRecord
 from gpt import finetuning, pretraining
-from gpt.checkpoint import load_gpt, load_policy, save_gpt
+from gpt.checkpoint import load_gpt, save_gpt
 from gpt.finetuning import Example, FinetuningConfig
 from gpt.generate import SamplingParams
 from gpt.model import GPT
@@ -37,16 +34,14 @@ from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_line import from_preset, run_command
 from harness.device import open_device
 from harness.errors import UserError
-from harness.files import append_jsonl, display_path, write_json
-from harness.flag_ranges import AtLeastOne, Count, NotNegative, Seed, check_ranges
+from harness.files import append_jsonl, display_path
+from harness.flag_ranges import AtLeastOne, NotNegative, Seed, check_ranges
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 from harness.run_folder import finish_run, open_run
 from harness.seeds import derive_seed
-from rl.rewards.sources import RewardFn
 from rl.rewards.teacher_reward import BestOf, best_answers
-from rl.training.evaluation import Conditions, evaluate, format_table
-from rl.training.open_reward import RewardChoice, open_reward, world_rule
+from rl.training.open_reward import RewardChoice, open_reward
 from rl.training.open_task import open_prompts
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -62,7 +57,7 @@ class TeacherConfig:
     """Pre-train a larger GPT, collect its best answers, and fine-tune it on them."""
 
     preset: Literal["tiny", "study"] = "tiny"
-    """The students: their reward model judges, and their start is what the teacher is compared with."""
+    """The students, whose reward model judges."""
     data: Literal["reviews", "sums"] = "reviews"
     """The world."""
     base: Path | None = None
@@ -71,8 +66,6 @@ class TeacherConfig:
     """The judge. auto: the rule for sums, otherwise the reward model. gold: the true objective."""
     reward_model: Path | None = None
     """Run folder of the reward model; default: the one of this data and preset."""
-    student: Path | None = None
-    """Run folder of the model to compare with; default: gpt.pretraining's of this data and preset."""
     prompts: int = 2000
     """Training prompts that are answered."""
     responses: int = 16
@@ -87,8 +80,6 @@ class TeacherConfig:
     """Answers per optimizer step."""
     lr: NotNegative = 3e-4
     """Peak learning rate of the fine-tuning."""
-    eval_prompts: Count = 256
-    """Validation prompts of the comparison."""
     seed: Seed = 0
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
@@ -130,32 +121,6 @@ def fine_tune(
     finetuning.train(settings, model, examples, [], log, eos_id=tokenizer.eos_id)
 
 
-def comparison(
-    config: TeacherConfig,
-    models: dict[str, GPT],
-    tokenizer: Tokenizer,
-    records: Sequence[PromptRecord],
-    reward_fn: RewardFn,
-) -> dict[str, dict[str, float]]:
-    """What each model's answers to validation prompts are worth, with the same random numbers."""
-    params = SamplingParams(max_new_tokens=config.max_new_tokens)
-    gold, conditions = world_rule(config.data), Conditions(seed=config.seed)
-    return {
-        name: evaluate(
-            model, tokenizer, records, params, reward_fn, gold=gold, conditions=conditions
-        ).summary()
-        for name, model in models.items()
-    }
-
-
-def open_student(config: TeacherConfig, device: torch.device) -> dict[str, GPT]:
-    """The student under its name in the comparison, or nothing where there is none yet."""
-    folder = config.student or default_folder("pretraining", config.data, config.preset)
-    if config.student is None and not (folder / MODEL_FILE).exists():
-        return {}
-    return {"student before": load_policy(folder, device)[0]}
-
-
 def main(config: TeacherConfig) -> Path:
     """Make the teacher with all I/O and return the run folder."""
     device = open_device(config.device)
@@ -169,7 +134,6 @@ def main(config: TeacherConfig) -> Path:
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
     prompts = open_prompts(config.data, tokenizer, room)
-    students = open_student(config, device)
     folder = config.out or teacher_folder(config.data)
     folder = open_run(folder, config)
     seed = derive_seed(config.seed, "teacher's prompts")
@@ -201,17 +165,8 @@ def main(config: TeacherConfig) -> Path:
     teacher, _ = load_gpt(base_folder(config), device)
     fine_tune(config, teacher, tokenizer, examples, folder)
     save_gpt(folder / MODEL_FILE, teacher, tokenizer)
-
-    models = students | {"larger model": base, "teacher": teacher}
-    numbers = comparison(
-        config, models, tokenizer, prompts["validation"][: config.eval_prompts], reward_fn
-    )
-    write_json(folder / "report.json", numbers)
-    keys = ("reward", "gold", "gold_error", "response_length", "eos_rate")
-    columns = (f"{config.eval_prompts} validation prompts", reward_fn.name, *keys[1:])
-    print(format_table(columns, [[name, *(n.get(k) for k in keys)] for name, n in numbers.items()]))
     finish_run(folder)
-    print(f"wrote {display_path(folder)} (kept answers: answers.jsonl, numbers: report.json)")
+    print(f"wrote {display_path(folder)} (kept answers: answers.jsonl)")
     return folder
 
 

@@ -35,7 +35,6 @@ from harness.safetensors_file import load_weights
 
 ROOT = Path(__file__).resolve().parents[1]
 
-Opened = tuple[GPT, Tokenizer]
 PARTS = ROOT / "docs" / "playground"
 SCRIPTS = ("tokenizer.js", "gpt2.js", "world.js", "page.js")
 MAX_NEW_TOKENS = 48

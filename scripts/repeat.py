@@ -18,11 +18,11 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from safetensors.torch import load_file
-from studies.recipes import config_class
 
 from harness.command_line import run_command, run_script
 from harness.errors import UserError
@@ -81,6 +81,14 @@ def restored(record: Mapping[str, Any], **changes: Any) -> Any:
         )
     values = {name: as_kind(flag, kinds[name]) for name, flag in flags.items()}
     return config(**(values | {name: changes[name] for name in changes.keys() & kinds.keys()}))
+
+
+def config_class(module: ModuleType) -> Any:
+    return next(
+        value
+        for name, value in vars(module).items()
+        if name.endswith("Config") and getattr(value, "__module__", "") == module.__name__
+    )
 
 
 def as_kind(value: Any, kind: str) -> Any:

@@ -74,11 +74,6 @@ def sweep() -> tuple[dict[str, Tensor], dict[str, Any]]:
     return load_weights(SWEEP, "sweep_of_policies")
 
 
-def sweep_policy(place: int) -> GPT:
-    """A policy of the sweep: the base with its changes added."""
-    return changed(base()[0], change_of_policy(sweep()[0], place))
-
-
 def change_of_policy(tensors: Mapping[str, Tensor], place: int) -> dict[str, Tensor]:
     """The tensors of one policy of the sweep, under their own names."""
     own = f"{place}."

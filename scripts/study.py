@@ -185,7 +185,7 @@ def train_start(config: StudyConfig, world: str, folder: Path, *, teacher: bool)
         stage(larger, "gpt.pretraining", "--preset", "teacher", "--data", world, *device)
         stage(
             "teacher", "scripts.make_teacher", *study, *device, "--data", world,
-            "--base", folder / larger, "--reward-model", judge, "--student", base,
+            "--base", folder / larger, "--reward-model", judge,
         )  # fmt: skip
 
 

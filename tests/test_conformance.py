@@ -189,15 +189,21 @@ def kl_loss(logprobs, ref_logprobs):
     delta = logprobs - ref_logprobs
     return torch.expm1(delta) - delta
 def good(log_probs, old_logps, advantages, response_mask, clip_eps=0.2):
+    print('not shown')
     ratio = torch.where(response_mask, log_probs - old_logps, 0).exp()
     loss = -torch.minimum(ratio * advantages, ratio.clamp(1 - clip_eps, 1 + clip_eps) * advantages)
     return torch.where(response_mask, loss, 0).sum() / response_mask.sum().clamp(min=1)
 def for_each_response(log_probs, old_logps, advantages, mask):
     loss = -(log_probs - old_logps).exp() * advantages.unsqueeze(1)
     return (loss * mask).sum() / mask.sum()
+def bent(log_probs, old_logps, advantages, mask):
+    return (advantages * log_probs**2 * mask).sum()
 def nothing(loss, mask): pass
 def stops(loss, mask): return loss[99]
 def odd(strange): return strange
+def leaves(loss, mask): raise SystemExit(3)
+def draws(loss, mask): return loss.sum() * torch.rand(())
+def two_terms(log_probs, old_log_probs, advantages, mask, ref_log_probs, beta): pass
 def in_place(loss, mask): return loss.detach().mul_(0).sum()
 def shapes(loss, mask): return torch.zeros(7, 3, 2)
 not_a_function = 3
@@ -229,6 +235,13 @@ def test_a_right_loss_is_named(run: Callable[..., tuple[int, str]]) -> None:
     assert status == 0 and output.startswith("right: ")
     assert "PPO's clipped surrogate" in output and "token mean" in output
     assert "not checked, because it is no argument: clip_high" in output
+    assert "not shown" not in output
+
+
+def test_a_single_example_is_no_pattern(run: Callable[..., tuple[int, str]]) -> None:
+    """Whatever is wrong, one number is some factor of another."""
+    status, output = run("mine.py:bent", "--as", "policy_loss")
+    assert status == 1 and "over all batches" in output and "a factor is wrong" not in output
 
 
 def test_a_loss_may_take_one_advantage_for_each_response(
@@ -248,6 +261,9 @@ def test_a_loss_may_take_one_advantage_for_each_response(
         ("mine.py:nothing", ("returns NoneType", "tensor")),
         ("mine.py:stops", ("stopped with IndexError", "(4, 6)")),
         ("mine.py:odd", ("those of no kind", "--as", "--list")),
+        ("mine.py:leaves", ("stopped with SystemExit",)),
+        ("mine.py:draws", ("second call", "dropout")),
+        ("mine.py:two_terms", ("policy_loss is nearest", "ref_log_probs", "adapter")),
         ("mine.py:in_place", ("in place", "copy")),
         ("mine.py:shapes", ("shape (7, 3, 2)",)),
     ],

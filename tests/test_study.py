@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 import tyro
+from repeat import config_class
 from studies import runner
-from studies.recipes import Recipe, config_class, words
+from studies.recipes import Recipe, words
 
 from data import reviews
 from gpt.model import GPT, GPTConfig

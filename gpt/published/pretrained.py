@@ -71,7 +71,7 @@ ARCHITECTURE: dict[str, tuple[Any, ...]] = {
 # Open and write -----------------------------------------------------------------------------------
 
 
-def load_gpt2(name_or_folder: str | Path, *, device: torch.device | str = "cpu") -> GPT:
+def load_gpt2(name_or_folder: str | Path) -> GPT:
     """A GPT-2 from a folder in Hugging Face layout, or one of the hub by its name.
 
     Names: gpt2, gpt2-medium, gpt2-large, gpt2-xl and hf://OWNER/NAME; anything else, and every Path,
@@ -85,9 +85,8 @@ def load_gpt2(name_or_folder: str | Path, *, device: torch.device | str = "cpu")
     tensors = read_weights(weights, config)
     with torch.device("meta"):  # shapes only: the tensors of the files take their places
         model = GPT(config)
-    remedy = "pass a folder whose two files belong together"
-    load_strictly(model, tensors, weights, remedy)
-    return model.to(device).eval()
+    load_strictly(model, tensors, weights, "pass a folder whose two files belong together")
+    return model.eval()
 
 
 def load_with_tokenizer(name_or_folder: str) -> tuple[GPT, Tokenizer]:
@@ -253,16 +252,18 @@ def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
         check_sizes(config, files, prefix, path)
         for name, file in files.items():
             if name != HEAD and not MASK.fullmatch(name):
-                own = (
-                    name.removeprefix(prefix)
-                    if name.startswith(prefix)
-                    else f"{name} (no {prefix})"
-                )
+                known = name.startswith(prefix)
+                own = name.removeprefix(prefix) if known else f"{name} (no {prefix})"
                 tensor = file.get_tensor(name).clone()  # not the mapped file
                 turned = own.endswith(TRANSPOSED) and tensor.ndim == 2
                 tensors[own] = tensor.t().contiguous() if turned else tensor
-        if HEAD in files and "wte.weight" in tensors:
-            check_tied(files[HEAD].get_tensor(HEAD), tensors["wte.weight"], path)
+        head = files[HEAD].get_tensor(HEAD).float() if HEAD in files else None
+        embedding = tensors.get("wte.weight")
+        if head is not None and embedding is not None and not torch.equal(head, embedding.float()):
+            raise UserError(
+                f"{path}: {HEAD} differs from wte.weight, but GPT-2's output head is the token "
+                "embedding: use a checkpoint with a tied head"
+            )
     return tensors
 
 
@@ -305,15 +306,6 @@ def listing(names: list[str]) -> str:
     """The first few names and how many more there are."""
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return ", ".join(names[:3]) + more or "none"
-
-
-def check_tied(head: Tensor, embedding: Tensor, path: Path) -> None:
-    """UserError unless the file's output head is the token embedding."""
-    if not torch.equal(head.float(), embedding.float()):
-        raise UserError(
-            f"{path}: {HEAD} differs from wte.weight, but GPT-2's output head is the token "
-            "embedding: use a checkpoint with a tied head"
-        )
 
 
 # Find in the hub's cache, or fetch ----------------------------------------------------------------
@@ -376,7 +368,8 @@ def hub_folder(repo: str) -> Path:
 
 def cached_folder(repo: str) -> Path | None:
     """Where the cache holds all files of a model; None if it lacks one. Only reads the disk."""
-    places = [(repo, revision_of(repo)), (repo, "main")]
+    places = [(repo, PINNED[repo].revision)] if repo in PINNED else []
+    places.append((repo, "main"))
     if repo.startswith("openai-community/"):  # transformers' "gpt2" is cached without the owner
         places.append((repo.split("/")[1], "main"))
     folders = (model_folder(partial(cached_file, *place)) for place in places)
@@ -398,13 +391,14 @@ def download(repo: str, name: str) -> str | None:
     from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
     from huggingface_hub.errors import EntryNotFoundError
 
-    url = hf_hub_url(repo, name, revision=revision_of(repo))
+    revision = PINNED[repo].revision if repo in PINNED else "main"
+    url = hf_hub_url(repo, name, revision=revision)
     try:
         get_hf_file_metadata(url, timeout=HUB_TIMEOUT)
     except EntryNotFoundError:
         return None
     print(f"downloading {url}", flush=True)
-    return hf_hub_download(repo, name, revision=revision_of(repo))
+    return hf_hub_download(repo, name, revision=revision)
 
 
 def model_folder(get: Callable[[str], str | None]) -> Path | None:
@@ -417,10 +411,6 @@ def model_folder(get: Callable[[str], str | None]) -> Path | None:
         if index is None or any(get(name) is None for name in shard_names(Path(index))):
             return None
     return Path(config).parent
-
-
-def revision_of(repo: str) -> str:
-    return PINNED[repo].revision if repo in PINNED else "main"
 
 
 def what_failed(repo: str, error: Exception) -> str:

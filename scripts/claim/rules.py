@@ -135,12 +135,6 @@ def of_seeds(results: Results, effect: Effect) -> dict[int, float]:
     return {seed: value for seed, value in found.items() if value is not None}
 
 
-def shifted(runs: Mapping[int, Run]) -> dict[int, Run]:
-    """Every seed with the run of the next one: a null comparison of an arm with itself."""
-    seeds = sorted(runs)
-    return {seed: runs[seeds[(i + 1) % len(seeds)]] for i, seed in enumerate(seeds)}
-
-
 def instead(**arms: str) -> Callable[[Results], Results]:
     """A swap: the runs of one arm in the place of another's ("_" stands for "-")."""
     places = {arm.replace("_", "-"): by for arm, by in arms.items()}

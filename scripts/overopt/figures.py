@@ -53,10 +53,6 @@ def panels(count: int, columns: int, size: tuple[float, float]) -> tuple[Any, li
     return figure, axes[:count]
 
 
-def save(figure: Any, path: Path) -> None:
-    figure.savefig(path, dpi=110)
-
-
 # --- part 1 ---------------------------------------------------------------------------------------
 
 
@@ -81,7 +77,7 @@ def draw_law(numbers: Mapping[str, Any], path: Path) -> None:
     for axis in axes[-len(settings["labels"]) :]:
         axis.set_xlabel("d = sqrt(KL in nats)", fontsize=8)
     add_legend(figure, axes)
-    save(figure, path)
+    figure.savefig(path, dpi=110)
 
 
 def draw_cell(axis: Any, cell: Mapping[str, Any], *, first: bool) -> None:
@@ -162,7 +158,7 @@ def draw_price(numbers: Mapping[str, Any], path: Path) -> None:
         axis.spines[["top", "right"]].set_visible(False)
         if axis.get_legend_handles_labels()[0]:
             axis.legend(fontsize=8, frameon=False, title=titles[axis is right], title_fontsize=8)
-    save(figure, path)
+    figure.savefig(path, dpi=110)
 
 
 def median_curve(cells: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
@@ -214,7 +210,7 @@ def draw_cures(numbers: Mapping[str, Any], path: Path) -> None:
         axis.set_title(name.replace("_", " "), fontsize=9)
         axis.set_xlabel("d = sqrt(KL in nats)", fontsize=8)
         axis.set_ylabel("gold reward", fontsize=8)
-    save(figure, path)
+    figure.savefig(path, dpi=110)
 
 
 def draw_alarms(axis: Any, alarms: Sequence[Mapping[str, Any]]) -> None:
@@ -249,7 +245,7 @@ def draw_engines(numbers: Mapping[str, Any], wanted: Sequence[tuple[str, str]], 
         axis.set_ylabel("exact match" if list(worlds) == ["sums"] else "gold reward", fontsize=8)
     for axis in axes[-columns:]:
         axis.set_xlabel("d = sqrt(KL in nats)", fontsize=8)
-    save(figure, path)
+    figure.savefig(path, dpi=110)
 
 
 def draw_differences(numbers: Mapping[str, Any], path: Path) -> None:
@@ -270,7 +266,7 @@ def draw_differences(numbers: Mapping[str, Any], path: Path) -> None:
         axis.legend(
             fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2
         )
-    save(figure, path)
+    figure.savefig(path, dpi=110)
 
 
 def draw_world(axis: Any, table: Sequence[Mapping[str, Any]], views: Sequence[Any]) -> None:

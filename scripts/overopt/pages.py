@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from studies.pages import rendered
+from studies.pages import rendered, rounded
 
 from harness.files import display_path
 from harness.report.intervals import SIGNIFICANT
@@ -45,8 +45,8 @@ def draw(parts: Sequence[str], settings: Settings, root: Path, docs: Path) -> No
         if found := results.collect(part, settings, root):
             numbers[part] = found
     if root.exists() or "progress" not in numbers:
-        numbers["settings"] = results.rounded(settings.as_rows())
-        numbers["progress"] = results.rounded(results.progress(settings, root), 2)
+        numbers["settings"] = rounded(vars(settings))
+        numbers["progress"] = rounded(results.progress(settings, root), 2)
     docs.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(numbers, separators=(",", ":")) + "\n", encoding="utf-8")
     for part in parts:

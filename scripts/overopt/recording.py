@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from studies.pages import rounded
 from studies.runner import is_done
 
 from harness.errors import UserError
 from harness.files import display_path
 from overopt.plan import CURES
-from overopt.results import about_run, alarm, best_of_n_rows, cure_folder, fit_of_cell, rounded
+from overopt.results import about_run, alarm, best_of_n_rows, cure_folder, fit_of_cell
 from overopt.settings import Settings
 
 PROMPTS = 4  # whose answers are kept at every measurement

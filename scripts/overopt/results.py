@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from studies.pages import rounded
 from studies.runner import DONE, is_done
 
 from harness.files import read_jsonl
@@ -420,12 +421,3 @@ def grid(by_run: Mapping[tuple[int, int], Points], at: Any, settings: Settings) 
             place = settings.budget_starts.index(start), settings.budget_seeds.index(seed)
             values[place] = found
     return values
-
-
-def rounded(value: Any, digits: int = 4) -> Any:
-    """Numbers as they are written down: four decimals."""
-    if isinstance(value, dict):
-        return {str(key): rounded(each, digits) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(each, digits) for each in value]
-    return round(value, digits) if isinstance(value, float) else value

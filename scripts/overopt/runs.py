@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from studies.recipes import LONGEST, VARIANTS, config_class, prompts_of
+from studies.recipes import LONGEST, VARIANTS, prompts_of
 
 from data import reviews
 from data.records import PromptRecord
@@ -175,7 +175,7 @@ def config_of(engine: Any, world: str, flags: dict[str, Any]) -> Any:
     """An engine's config of the `study` preset with some fields set."""
     bundle = engine.VARIANTS[flags["variant"]] if engine.__name__ == VARIANTS else {}
     flags = bundle | dict(data=world) | flags
-    return from_preset(config_class(engine), engine.PRESETS, "study", **flags)
+    return from_preset(engine.ENGINE.config, engine.PRESETS, "study", **flags)
 
 
 def best_of_tuning(root: Path) -> dict[str, Any]:

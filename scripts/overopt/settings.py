@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from studies import recipes
@@ -77,9 +77,6 @@ class Settings:
         an_epoch = max(labels // per_prompt // self.reward_batch, 1)
         epochs = min(max(-(-self.fewest_reward_steps // an_epoch), 1), self.most_epochs)
         return an_epoch * epochs
-
-    def as_rows(self) -> dict[str, Any]:
-        return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import jinja2
 
@@ -33,6 +34,15 @@ def spread(values: Sequence[float], digits: int) -> str:
 def average(values: Sequence[float], digits: int) -> str:
     """The mean, or a dash where there is none."""
     return fixed(statistics.fmean(values), digits) if values else "-"
+
+
+def rounded(value: Any, digits: int = 4) -> Any:
+    """Numbers as they are written down: four decimals."""
+    if isinstance(value, dict):
+        return {str(key): rounded(each, digits) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(each, digits) for each in value]
+    return round(value, digits) if isinstance(value, float) else value
 
 
 def between(pair: Sequence[float]) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from types import ModuleType
 from typing import Any
 
 from data import reviews, sums
@@ -31,14 +30,6 @@ class Recipe:
     module: str
     flags: Mapping[str, Any] = field(default_factory=dict)
     worlds: tuple[str, ...] = BOTH
-
-
-def config_class(module: ModuleType) -> Any:
-    return next(
-        value
-        for name, value in vars(module).items()
-        if name.endswith("Config") and getattr(value, "__module__", "") == module.__name__
-    )
 
 
 def words(flags: Mapping[str, Any]) -> list[str]:

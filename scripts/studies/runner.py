@@ -70,16 +70,17 @@ def run_stage(
     return wall
 
 
-def work(job: Job, root: Path, stage: Callable[[Path], None]) -> None:
-    """Do one job in this process. What an interrupted one has left is thrown away."""
+def work(job: Job, root: Path, stage: Callable[[Path], None]) -> float:
+    """Do one job anew in this process; its seconds by the clock."""
     folder = root / job.name
     if folder.exists():
         shutil.rmtree(folder)
     folder.mkdir(parents=True)
     begin = time.perf_counter()
     stage(folder)
-    spent = {"cpu": time.process_time(), "wall": time.perf_counter() - begin}
-    write_json(folder / DONE, spent)
+    wall = time.perf_counter() - begin
+    write_json(folder / DONE, {"cpu": time.process_time(), "wall": wall})
+    return wall
 
 
 def is_done(root: Path, name: str) -> bool:

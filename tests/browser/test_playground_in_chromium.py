@@ -64,7 +64,8 @@ def test_numbers_and_tokens_are_pythons(
     found = chrome.run(f"Array.from(models.base.score({asked}, {answered}))")
     assert found == pytest.approx(log_probs(saved_models.base()[0], asked, answered), abs=1e-3)
     for place in range(chrome.run("about.policies.length")):
-        policy = saved_models.sweep_policy(place)
+        change = saved_models.change_of_policy(saved_models.sweep()[0], place)
+        policy = saved_models.changed(saved_models.base()[0], change)
         script = f"(choose({place}), Array.from(models.policy.score({asked}, {answered})))"
         assert chrome.run(script) == pytest.approx(log_probs(policy, asked, answered), abs=1e-3)
     judge, _ = saved_models.reward_model()

@@ -10,18 +10,18 @@ import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from conformance.batches import Case as Case
-from conformance.batches import each
+from conformance.batches import each, rollout
 from conformance.batches import ragged_mask as ragged_mask
 from conformance.batches import random_log_probs as random_log_probs
-from conformance.batches import some as some
 from conformance.comparing import close, pattern, rounded, shape_sentence, shown_arguments
-from conformance.ways import Way, mistakes_of, ways
+from conformance.ways import Way, ways
 
 Arguments = Mapping[str, Any]  # of one call, by name
 
@@ -164,6 +164,35 @@ def shared(kind: str, names: str) -> list[Way]:
     """Mistakes of the conformance kit by name: a reader and a library get the same sentence."""
     by_name = {way.name: way for way in ways(kind, mistakes=True)}
     return [by_name[name] for name in names.split()]
+
+
+def mistake(function: Callable[..., Any]) -> Way:
+    """The mistake that `function` makes: its name, and its docstring as the sentence.
+
+    Raises ValueError without a docstring.
+    """
+    if not function.__doc__:
+        raise ValueError(f"the mistake {function.__name__} has no sentence: write its docstring")
+    return Way(function.__name__, " ".join(function.__doc__.split()), function)
+
+
+def mistakes_of(module: ModuleType) -> list[Way]:
+    """The mistakes of a module, in the order in which they stand there."""
+    return [value for value in vars(module).values() if isinstance(value, Way)]
+
+
+def some(names: str, **others: Any) -> Callable[[torch.Generator], Arguments]:
+    """Random batches of these arguments of a rollout, in this order, then the others as they are.
+
+    "token_rewards=rewards" gives an argument another name.
+    """
+
+    def batch(generator: torch.Generator) -> Arguments:
+        whole = rollout(generator)
+        pairs = [name.partition("=") for name in names.split()]
+        return {name: whole[source or name] for name, _, source in pairs} | others
+
+    return batch
 
 
 # --- trials -------------------------------------------------------------------------------------

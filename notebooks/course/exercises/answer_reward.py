@@ -4,8 +4,7 @@ import re
 
 import torch
 
-from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise
+from course.exercises import Arguments, Case, Exercise, mistake
 from data.records import PromptRecord
 from rl.rewards.verifiable import answer_match
 

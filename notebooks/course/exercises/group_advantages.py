@@ -1,8 +1,7 @@
 """GRPO's advantage of each response: its distance from the mean of its group, in deviations."""
 
 from conformance.kinds import KINDS
-from conformance.ways import mistake
-from course.exercises import Exercise, shared
+from course.exercises import Exercise, mistake, shared
 from rl.equations import advantages as library
 
 

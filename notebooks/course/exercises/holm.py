@@ -2,8 +2,7 @@
 
 import torch
 
-from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise
+from course.exercises import Arguments, Case, Exercise, mistake
 from harness.report import intervals
 
 

@@ -1,8 +1,7 @@
 """IPO's loss of a pair: the gap is regressed on a finite target."""
 
 from conformance.kinds import KINDS
-from conformance.ways import mistake
-from course.exercises import Case, Exercise, shared
+from course.exercises import Case, Exercise, mistake, shared
 from course.exercises.dpo_loss import dpo_loss
 from rl.equations import preference_losses as library
 

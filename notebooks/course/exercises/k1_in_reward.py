@@ -3,8 +3,7 @@
 import torch
 
 from conformance.kinds import KINDS
-from conformance.ways import mistake
-from course.exercises import Exercise, shared, some
+from course.exercises import Exercise, mistake, shared, some
 from rl.equations import token_rewards as library
 
 

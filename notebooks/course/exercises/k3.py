@@ -1,8 +1,7 @@
 """k3, the KL estimate of one sampled token that is never negative."""
 
 from conformance.kinds import KINDS
-from conformance.ways import mistake
-from course.exercises import Exercise, shared, some
+from course.exercises import Exercise, mistake, shared, some
 from rl.equations import kl as library
 
 

@@ -2,8 +2,7 @@
 
 import torch
 
-from conformance.ways import mistake
-from course.exercises import Case, Exercise, some
+from course.exercises import Case, Exercise, mistake, some
 from rl.equations.kl import k1
 from rl.equations.losses import row_means, row_sums, token_mean
 

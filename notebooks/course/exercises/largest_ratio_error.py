@@ -2,8 +2,7 @@
 
 import torch
 
-from conformance.ways import mistake
-from course.exercises import Arguments, Case, Exercise, ragged_mask, random_log_probs
+from course.exercises import Arguments, Case, Exercise, mistake, ragged_mask, random_log_probs
 from rl.equations.losses import likelihood_ratio
 
 

@@ -3,8 +3,8 @@
 import torch
 import torch.nn.functional as F
 
-from conformance.ways import Way, mistake, sentence
-from course.exercises import Arguments, Case, Exercise, ragged_mask
+from conformance.ways import Way, sentence
+from course.exercises import Arguments, Case, Exercise, mistake, ragged_mask
 from data.collate import ResponseBatch
 
 

@@ -3,8 +3,7 @@
 import torch
 
 from conformance.kinds import KINDS
-from conformance.ways import mistake
-from course.exercises import Exercise, shared
+from course.exercises import Exercise, mistake, shared
 from rl.equations import advantages as library
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -228,14 +226,12 @@ def small_world(tmp_path, monkeypatch) -> dict[str, Path]:
     )
     monkeypatch.setattr(names, "RUNS", tmp_path)
     monkeypatch.setattr(teacher_module, "RUNS", tmp_path)
-    return {"student": tmp_path / "student", "reward_model": tmp_path / "judge"}
+    return {"reward_model": tmp_path / "judge"}
 
 
-def test_the_script_makes_a_teacher_that_the_engines_find(
-    small_world, tmp_path, monkeypatch, capsys
-):
+def test_the_script_makes_a_teacher_that_the_engines_find(small_world, tmp_path, monkeypatch):
     config = TeacherConfig(
-        prompts=24, responses=4, epochs=1, batch_size=4, eval_prompts=6, device="cpu", **small_world
+        prompts=24, responses=4, epochs=1, batch_size=4, device="cpu", **small_world
     )
     # Random weights hardly ever end by themselves: let every answer count.
     real = teacher_rewards_module.sample_rollout
@@ -246,16 +242,11 @@ def test_the_script_makes_a_teacher_that_the_engines_find(
         return replace(sampled, sequences=batch)
 
     monkeypatch.setattr(teacher_rewards_module, "sample_rollout", ended)
-    monkeypatch.setattr(make_teacher, "world_rule", lambda data: RuleReward(lambda *_: 0.5, "gold"))
     assert make_teacher.main(config) == tmp_path / "teacher-reviews"
     teacher = open_teacher(None, GLASSBOX, CPU)
     base, _ = load_gpt(tmp_path / "pretraining-reviews-teacher")
     assert teacher.config.n_embd == 32 and not torch.equal(teacher.wte.weight, base.wte.weight)
     assert len(read_jsonl(tmp_path / "teacher-reviews" / "answers.jsonl")) == 24
-    report = json.loads((tmp_path / "teacher-reviews" / "report.json").read_text())
-    assert list(report) == ["student before", "larger model", "teacher"]
-    assert all(math.isfinite(row["reward"]) and row["gold"] == 0.5 for row in report.values())
-    assert "student before" in capsys.readouterr().out
 
 
 def test_a_missing_judge_is_reported_before_the_pre_training(small_world, tmp_path, monkeypatch):
@@ -267,10 +258,8 @@ def test_a_missing_judge_is_reported_before_the_pre_training(small_world, tmp_pa
 
 def test_what_would_fail_later_fails_before_an_earlier_run_is_moved(small_world, tmp_path):
     config = TeacherConfig(
-        device="cpu", base=small_world["student"], out=tmp_path / "out", **small_world
+        device="cpu", base=tmp_path / "student", out=tmp_path / "out", **small_world
     )
     with pytest.raises(UserError, match="--max-new-tokens 500 leaves no room"):
         make_teacher.main(replace(config, max_new_tokens=500))
-    with pytest.raises(UserError, match="no model in .*nowhere"):
-        make_teacher.main(replace(config, student=tmp_path / "nowhere"))
     assert not (tmp_path / "out").exists()
