@@ -269,7 +269,8 @@ def _recognise(path: str | Path, place: str, row: Row) -> Format:
             return kind
     known = "; ".join(kind.keys for kind in FORMATS)
     raise DataError(
-        f"{path}:{place}: keys {listed(row)} fit no format: give a row the keys of one, {known}"
+        f"{path}:{place}: keys {listed(row)} fit no format: rename them, a CSV's in its first "
+        f"line (for pairs prompt, chosen and rejected), to the keys of one of these: {known}"
     )
 
 
@@ -344,6 +345,11 @@ def _parsed(path: str | Path, text: str, line: int) -> Any:
         return json.loads(text)
     except json.JSONDecodeError as error:
         place = f"{path}:{line + error.lineno - 1}: not valid JSON: {error.msg}"
+        if str(path).endswith(".txt"):
+            raise DataError(
+                f"{path}: a .txt file is one text for gpt.pretraining; give prompts and answers as "
+                'JSON, one object a line, such as {"prompt": "..."}'
+            ) from None
         raise DataError(
             f"{place} at column {error.colno}; correct it, a file holds one object a line or one array"
         ) from None

@@ -228,7 +228,7 @@ def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT,
         world = config.data == "reviews"
         stage = "reward_model.reward_model_training" if world else "gpt.pretraining"
         raise UserError(
-            f"there is no model to start from in {display_path(base)}: make it with\n"
+            f"there is no model to start from in {display_path(base)}: name one with --base, or make it:\n"
             f"    python -m {stage}{flags_for(config.data, config.preset)}"
         )
     return load_policy(base, device)

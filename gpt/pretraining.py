@@ -300,7 +300,8 @@ def main(config: PretrainingConfig) -> Path:
     open_page(folder, "pretraining", config)
     model = GPT(shape).initialize(make_generator(config.seed, "weights")).to(device)
     model.checkpoint_blocks = config.checkpoint_blocks
-    print(f"pre-training {model.parameter_count():,} weights on {corpus.description} ({device})")
+    size = f"{model.parameter_count():,} weights"
+    print(f"pre-training {size} on {corpus.description} for {config.steps:,} steps ({device})")
     start = saved_step(folder) if config.resume else 0
     kept = "held_out_loss" if config.stop_after else None
     log = MetricLog(

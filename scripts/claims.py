@@ -309,6 +309,7 @@ def main(config: ClaimsConfig) -> None:
     if not config.pages:
         run_all(config, {name: listed[name] for name in config.names or listed})
     write_pages(config)
+    print("written: docs/claims.json, docs/claims.md and its figures (git diff docs)")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from __future__ import annotations
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import re
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -319,24 +320,29 @@ def compare_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any
     device = open_device(config.device)
     prompts = reviews.prompts("test")[: config.test_prompts]
     unseen_items = reviews.prompts("held_out")[: config.test_prompts]
+    print(
+        f"{len(prompts)} test prompts, in no training stage (gold reward from 0 to 1)", flush=True
+    )
     rows = contestants(folder, prompts, seed, device)
     table = numbers(rows)
+    print_table(table)
+    unseen = f"items that reward model and GRPO never saw ({len(unseen_items)} prompts)"
+    print(f"\n{unseen}", flush=True)
     unseen_rows = contestants(folder, unseen_items, seed, device)
     held_out = numbers(unseen_rows)
-    plot(folder, table, folder / "demo.png")
-
-    print(f"{len(prompts)} test prompts, in no training stage (gold reward from 0 to 1)")
-    print_table(table)
-    print(f"\nitems that reward model and GRPO never saw ({len(unseen_items)} prompts)")
     print_table(held_out)
+    plot(folder, table, folder / "demo.png")
     reward_model, tokenizer = load_reward_model(folder / "reward_model", device)
     checks = {}
     for name, each in (("test", rows), ("held_out_items", unseen_rows)):
         answers = each[-1].evaluation
         assert answers is not None
         checks[name] = item_accuracy(reward_model, tokenizer, answers)
-    print("\nGRPO's answers against copies about another item: does the reward model notice?")
-    print(format_table(("", "pairs", "noticed"), [[n, *c.values()] for n, c in checks.items()]))
+    print(
+        "\nGRPO's right items replaced by others: how often does the reward model score that lower?"
+    )
+    counts = [["test", *checks["test"].values()], ["new items", *checks["held_out_items"].values()]]
+    print(format_table(("", "answers", "noticed"), counts))
     before, after = rows[0].evaluation, rows[-1].evaluation
     assert before is not None and after is not None
     shown = samples(before, after)
@@ -364,7 +370,10 @@ def pipeline(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any]:
     print(f"figure {display_path(folder / 'demo.png')}")
     print(f"numbers {display_path(folder / 'results.json')}")
     print(f"report  {display_path(folder / 'grpo' / REPORT)} (open it in a browser)")
-    print(f"talk to it: python -m rl.talk {display_path(folder / 'grpo')} --against")
+    # After `make demo` .venv is not activated. display_path would follow its link to the system's.
+    used, here = Path(sys.executable), Path.cwd()
+    python = used.relative_to(here) if used.is_relative_to(here) else "python"
+    print(f"talk to it: {python} -m rl.talk {display_path(folder / 'grpo')} --against")
     return results | {"seconds": seconds | {"total": total}}
 
 

@@ -181,7 +181,8 @@ def no_gradient(run: Run) -> str | None:
     first, last = statistics.median(norms[:5]), statistics.median(norms[-5:])
     if last < 1e-7:
         return f"grad_norm is {last:.1g} over the last steps"
-    if last < first / 100 and not run.solved:
+    fitted = run.solved or (run.end("accuracy") or 0.0) > 0.99  # every pair is ordered right
+    if last < first / 100 and not fitted:
         return f"grad_norm fell from {first:.2g} to {last:.2g}"
     return None
 

@@ -76,7 +76,8 @@ def open_policy(
         learned = with_reward_model and not checked
         stage = "reward_model.reward_model_training" if learned else "gpt.pretraining"
         raise UserError(
-            f"there is no model to start from in {display_path(folder)}: make it with\n"
+            f"there is no model to start from in {display_path(folder)}: "
+            "name one with --policy, or make it:\n"
             f"    python -m {stage}{flags_for(data, preset)}"
         )
     return load_gpt(folder, device)
