@@ -77,7 +77,7 @@ def read_box(engine: str) -> Box:
         raise BoxError(f"docs/boxes/{engine}.md is missing: write the box of rl/{engine}_engine.py")
     head, *parts = re.split(r"^## (.+)\n", path.read_text("utf-8"), flags=re.MULTILINE)
     title, *rest = head.strip().splitlines()
-    fields = dict(line.split(": ", 1) for line in rest if line.strip())
+    fields = dict(line.removeprefix("- ").split(": ", 1) for line in rest if line.strip())
     sections = {n: t.strip() for n, t in zip(parts[::2], parts[1::2], strict=True)}
     if "Box" not in sections:
         raise BoxError(f"docs/boxes/{engine}.md has no section Box")
