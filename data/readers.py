@@ -269,8 +269,7 @@ def _recognise(path: str | Path, place: str, row: Row) -> Format:
             return kind
     known = "; ".join(kind.keys for kind in FORMATS)
     raise DataError(
-        f"{path}:{place}: keys {listed(row)} fit no format: rename them, a CSV's in its first "
-        f"line (for pairs prompt, chosen and rejected), to the keys of one of these: {known}"
+        f"{path}:{place}: keys {listed(row)} fit no format: rename them (CSV: line 1) to {known}"
     )
 
 

@@ -329,6 +329,9 @@ def sampled_batch(
     return batch.to(author.device), [tokenizer.decode(tokens) for tokens in sampled.token_lists()]
 
 
+Measured = tuple[dict[str, float], list[dict[str, Any]]]
+
+
 @torch.no_grad()
 def measure(
     student: GPT,
@@ -337,7 +340,7 @@ def measure(
     records: Sequence[PromptRecord],
     max_new_tokens: int,
     rule: Rule | None = None,
-) -> tuple[dict[str, float], list[dict[str, Any]]]:
+) -> Measured:
     """Numbers and answers of the student: one response per prompt, the same random numbers each time.
 
     `reverse_kl` and `reverse_kl_full` are nats per response (gpt/teacher.py), `gold` is the `rule`'s
@@ -515,19 +518,17 @@ def main(config: DistillationConfig) -> Path:
     longest = longest_prompt([record.prompt for record in prompts["train"]], tokenizer)
     shapes = student.config, teacher.config
     announce(config, lambda other: memory_of(other, *shapes, longest, device.type, world()), device)
-    folder = config.out or default_folder("distillation", config.data, config.preset)
-    folder = open_run(folder, config, resume=config.resume)
+    out = config.out or default_folder("distillation", config.data, config.preset)
+    folder = open_run(out, config, resume=config.resume)
     open_page(folder, "distillation", config)
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
-    rule = RULES.get(config.data)  # true objective of a world: only measured
+    gold = RULES.get(config.data)  # the true objective of a world: only measured
     texts = teacher_texts(config, teacher, tokenizer, prompts["validation"], folder, done)
 
-    def measured(
-        model: GPT, records: Sequence[PromptRecord]
-    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    def measured(model: GPT, records: Sequence[PromptRecord]) -> Measured:
         with precision(device, config.precision):
-            return measure(model, teacher, tokenizer, records, config.max_new_tokens, rule)
+            return measure(model, teacher, tokenizer, records, config.max_new_tokens, gold)
 
     def validate(model: GPT, step: int) -> dict[str, float]:
         numbers, answers = measured(model, prompts["validation"][: config.eval_prompts])

@@ -85,6 +85,7 @@ def messages(module: str) -> list[str]:
 
 LOOKING = {"rl.doctor", "rl.export", "rl.memory", "rl.report", "rl.talk", "gpt.tokenizer_training"}
 EXEMPT = {  # (module, command): why that command never says that module's messages
+    ("gpt.finetuning", "*"): "others take its examples and start no run of it",
     ("gpt.pretraining", "*"): "others take its loss and start no run of it",
     ("harness.best_step", "*"): "said only where --keep-best was given",
     ("reward_model.pair_files", "rl.grpo_iterative_engine"): "asks for no margins",
