@@ -269,7 +269,7 @@ def _recognise(path: str | Path, place: str, row: Row) -> Format:
             return kind
     known = "; ".join(kind.keys for kind in FORMATS)
     raise DataError(
-        f"{path}:{place}: keys {listed(row)} fit no format: rename them (CSV: line 1) to {known}"
+        f"{path}:{place}: keys {listed(row)} fit no format: give (CSV: in line 1) the keys of one, {known}"
     )
 
 

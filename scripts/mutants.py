@@ -82,13 +82,19 @@ GROUPS = (
         "sampling",
         ("gpt/generate.py", "gpt/decode_static.py"),
         35,
-        ("test_rollout.py", DEFAULTS),
+        ("test_rollout.py", "test_tools.py", DEFAULTS),
     ),
     Group(
         "scoring",
         ("gpt/log_probs.py", "rl/batches/*.py"),
         45,
-        ("test_value_model.py", "test_mutation_gaps.py", "test_minillm_engine.py", DEFAULTS),
+        (
+            "test_value_model.py",
+            "test_mutation_gaps.py",
+            "test_minillm_engine.py",
+            "test_tools.py",
+            DEFAULTS,
+        ),
     ),
     Group(
         "critic and metrics",

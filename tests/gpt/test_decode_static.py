@@ -230,6 +230,9 @@ def test_drawing_in_blocks_finds_the_same_tokens():
     uniforms = torch.rand(400, generator=seeded(1))
     uniforms[:2] = torch.tensor([0.0, 1 - 2**-24])
     expected = where_passed(probs, uniforms)
+    assert where_passed(torch.eye(3)[2:], torch.ones(1)).tolist() == [
+        [2]
+    ]  # rounded up to the total
     for block in (1, 7, 128, 1000, 4096):
         found = where_passed_in_blocks(probs, uniforms, block)
         assert (found == expected).float().mean() > 0.995 and probs.gather(1, found).all()

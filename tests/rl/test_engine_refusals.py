@@ -27,6 +27,10 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "grpo_iterative": [
         (dict(steps=7, iterations=3), "7 steps cannot be divided into 3"),
         (dict(iterations=0), "iterations must be at least 1"),
+        (
+            dict(reward_model=(Path("a"), Path("b")), iterations=2),
+            "2 reward models cannot be",
+        ),
         (dict(responses_per_prompt=1), "responses_per_prompt must be at least 2"),
         (dict(new_pairs=0), "new_pairs must be at least 1"),
         (dict(replay_fraction=-0.1), "at least 0 and below 1"),

@@ -165,11 +165,12 @@ def test_the_bonus_reaches_no_gradient(gradients):
     torch.testing.assert_close(gradients[2], gradients[0], rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore:pt_mode reward_bonus")
 def test_the_bonus_is_minus_lambda_times_the_text_loss(seen_rewards):
-    """One number, at the last token of every response."""
-    for coef in (0.0, 3.0):
-        (row,) = run(small_gpt(), steps=1, pt_mode="reward_bonus", pretraining_coef=coef)
+    """One number, at the last token of every response; a run that has it is warned."""
+    with pytest.warns(UserWarning, match="pt_mode reward_bonus") as warned:
+        for coef in (0.0, 3.0):
+            (row,) = run(small_gpt(), steps=1, pt_mode="reward_bonus", pretraining_coef=coef)
+    assert len(warned) == 1
     plain, bonus = seen_rewards
     difference = bonus - plain
     expected = pretraining.held_out_loss(small_gpt(), [Texts().batch(0)])

@@ -116,7 +116,8 @@ def test_dppo():
         dppo(log_probs, mu.log(), advantages, "tv", 1.0).sum(), log_probs
     )
     assert bounded[0, 2].item() == pytest.approx(-20)
-    for delta, kept in ((0.25, True), (0.2, False)):  # binary KL 0.223 of the first token
+    border = binary_kl(log_probs, mu.log())[0, 0].item()  # 0.223, which is kept itself
+    for delta, kept in ((0.25, True), (border, True), (0.2, False)):
         found = dppo_left_out(log_probs, mu.log(), advantages, "kl", delta)
         assert bool(found[0, 0]) is not kept
 

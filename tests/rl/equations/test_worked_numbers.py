@@ -177,6 +177,8 @@ def test_maxrl():
             maxrl_advantages(f([1, bad]), 2)
     with pytest.raises(ValueError, match="groups of 2"):
         maxrl_advantages(f([1, 0, 1]), 2)
+    with pytest.raises(ValueError, match="at least 1"):
+        maxrl_advantages(f([1]), 0)
 
 
 def test_covariances_of_tokens_and_who_is_chosen_by_them():

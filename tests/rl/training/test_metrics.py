@@ -151,6 +151,21 @@ def test_cispo_clips_what_lies_above_whatever_the_advantage():
     assert CLIPPED["cispo"](config, *given).tolist() == [[False, False, True, True]]
 
 
+def test_gmpo_clips_the_log_of_the_ratio_around_0():
+    """An advantage above 0 is clipped above 0.5 alone, one below 0 under -0.2 alone."""
+    config = SimpleNamespace(clip_low=0.2, clip_high=0.5)
+    ratios = torch.tensor([[-0.3, -0.1, 0.4, 0.6]]).expand(2, 4)
+    given = ratios, torch.zeros(2, 4), torch.tensor([[1.0], [-1.0]]), torch.ones(2, 4).bool()
+    assert CLIPPED["gmpo"](config, *given).nonzero().tolist() == [[0, 3], [1, 0]]
+
+
+def test_returns_around_an_environments_answer():
+    """The mean return of the tokens right before and right after what it wrote, by hand."""
+    returns, mask = torch.tensor([[1.0, 2, 9, 4, 5]]), torch.tensor([[1, 1, 0, 1, 1]]).bool()
+    found = explained_variance(torch.zeros(1, 5), returns, mask)
+    assert (found["return_before_answers"], found["return_after_answers"]) == (2, 4)
+
+
 # The stopwatch
 
 
