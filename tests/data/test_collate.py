@@ -183,4 +183,5 @@ def test_the_columns_of_padding_stay_inside_the_row():
         has_eos=torch.tensor([True, True]),
     )
     assert batch.predicting_columns.tolist() == [[4, 5, 5, 5, 5], [0, 1, 2, 3, 4]]
+    assert batch.totals.tolist() == [6, 6]
     assert batch.response_columns.tolist() == [[5, 5, 5, 5, 5], [1, 2, 3, 4, 5]]
