@@ -181,7 +181,7 @@ def test_missing_pairs_of_the_reviews_world_name_the_command(tmp_path, monkeypat
 def test_the_base_is_the_pre_trained_model_of_the_same_data(tmp_path, monkeypatch):
     monkeypatch.setattr(names, "RUNS", tmp_path)
     command = "python -m gpt.pretraining --data x/pairs.json --preset small"
-    with pytest.raises(UserError, match=rf"pretraining-pairs-small.*--base.*\s+{command}$"):
+    with pytest.raises(UserError, match=rf"--base.*\s+{command}$"):
         starting_model(FinetuningConfig(data="x/pairs.json", preset="small"), torch.device("cpu"))
     with pytest.raises(UserError, match=r"-m reward_model\.\w+_training$"):
         starting_model(FinetuningConfig(), torch.device("cpu"))
