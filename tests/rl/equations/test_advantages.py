@@ -174,23 +174,3 @@ def test_ordered_pairs_by_literals():
     rewards = torch.tensor([1.0, 3, 0, 5, 5, 5.5])
     assert ordered_pairs(rewards, 3).tolist() == [[0, 2], [1, 0], [1, 2], [5, 3], [5, 4]]
     assert ordered_pairs(rewards, 3, margin=1.0).tolist() == [[1, 0], [1, 2]]
-
-
-@pytest.mark.parametrize("margin", [0.0, 1.0])
-@pytest.mark.parametrize("group_size", [2, 3, 5])
-def test_pairs_against_plain_loops(group_size, margin):
-    generator = torch.Generator().manual_seed(group_size)
-    rewards = torch.randint(0, 4, (6 * group_size,), generator=generator).float()  # with ties
-    best_worst, ordered = [], []
-    for start in range(0, len(rewards), group_size):
-        group = rewards[start : start + group_size].tolist()
-        best, worst = group.index(max(group)), group.index(min(group))
-        if group[best] - group[worst] > margin:
-            best_worst.append([start + best, start + worst])
-        for i in range(group_size):
-            for j in range(group_size):
-                if group[i] - group[j] > margin:
-                    ordered.append([start + i, start + j])
-    assert best_worst and len(ordered) >= len(best_worst)
-    assert best_worst_pairs(rewards, group_size, margin).tolist() == best_worst
-    assert ordered_pairs(rewards, group_size, margin).tolist() == ordered

@@ -31,27 +31,3 @@ def test_each_response_by_itself():
     assert worst_case(SCORES).tolist() == [min(c) for c in columns]
     expected = [statistics.mean(c) - 0.3 * statistics.variance(c) for c in columns]
     assert uncertainty_weighted(SCORES, 0.3).tolist() == pytest.approx(expected)
-
-
-def test_members_that_agree_are_one_member():
-    same = SCORES[:1].expand(3, -1)
-    for combined in (ensemble_mean(same), worst_case(same), uncertainty_weighted(same, 2.0)):
-        torch.testing.assert_close(combined, SCORES[0])
-
-
-def test_disagreement_costs_and_a_common_shift_does_not():
-    mean, least, weighted = (
-        ensemble_mean(SCORES), worst_case(SCORES), uncertainty_weighted(SCORES, 0.3)
-    )  # fmt: skip
-    assert (least < mean).all() and (weighted < mean).all()
-    torch.testing.assert_close(uncertainty_weighted(SCORES + 5, 0.3), weighted + 5)
-    torch.testing.assert_close(worst_case(SCORES + 5), least + 5)
-    torch.testing.assert_close(uncertainty_weighted(SCORES.flip(0), 0.3), weighted)
-
-
-def test_one_members_shift_is_read_as_disagreement():
-    """Why members are standardised first: a constant in one of them changes UWO's order."""
-    scores = f([[0.0, 1.0], [0.0, 0.0]])
-    shifted = scores + f([[-1.0], [0.0]])
-    assert uncertainty_weighted(scores, 0.9).diff() > 0.04
-    assert uncertainty_weighted(shifted, 0.9).diff() > 0.9

@@ -42,6 +42,7 @@ from rl.equations.losses import (
     length_normalized_returns,
     mixed_sampling_weights,
     policy_gradient,
+    row_means,
     row_sums,
     sapo,
     sequence_clipped_surrogate,
@@ -184,13 +185,9 @@ def test_gmpo_lies_between_grpo_and_gspo(advantage):
         gradient(grad_of(lambda lp: gspo(lp, old, A, MASK, 99.0, 99.0))),
     )
     geometric = gmpo(log_probs, old, A, MASK, 99.0, 99.0)[:, 0]
-    arithmetic = sequence_means(clipped_surrogate(log_probs, old, A, 99.0, 99.0))
+    arithmetic = row_means(clipped_surrogate(log_probs, old, A, 99.0, 99.0), MASK)
     longer = MASK.sum(1) > 1
     assert (geometric.abs()[longer] < arithmetic.abs()[longer]).all()
-
-
-def sequence_means(loss):
-    return row_sums(loss, MASK) / MASK.sum(1)
 
 
 def group_gradient(group_size, advantages_of, rewards=REWARDS):
@@ -343,13 +340,6 @@ def test_rewards_to_go_are_unbiased():
 # --- KL in the reward and KL as a loss --------------------------------------------------------
 
 
-def reward_gradient(penalty):
-    """Policy gradient of -penalty put into the token rewards, as a loss to minimise."""
-    token_rewards = -penalty(token_log_probs(THETA), token_log_probs(REF))
-    returns = discounted_returns(token_rewards, MASK, 1.0)
-    return expected_gradient(lambda lp: policy_gradient(lp, returns))
-
-
 def loss_gradient(penalty):
     return expected_gradient(lambda lp: penalty(lp, token_log_probs(REF)))
 
@@ -368,10 +358,6 @@ def reverse_kl(theta):
 def forward_kl(theta):
     """KL(pi_ref || pi) at each prefix, (7,)."""
     return (REF.softmax(-1) * (REF.log_softmax(-1) - theta.log_softmax(-1))).sum(-1)
-
-
-def test_k1_in_the_reward_is_the_gradient_of_the_sequence_kl():
-    same(reward_gradient(k1), gradient(sequence_kl))
 
 
 def test_the_rlhf_reward_is_reward_minus_beta_kl():
@@ -435,36 +421,6 @@ def test_full_kl_as_a_loss_is_the_reverse_kl_at_each_prefix():
     visits = prefix_weights(THETA).detach()
     actual = gradient(lambda theta: visits @ kl_from_logits(theta[None], REF[None])[0])
     same(actual, per_prefix_gradient(reverse_kl))
-
-
-@pytest.mark.parametrize("estimator", [k1_importance, k3_importance])
-def test_importance_forms_are_exact_for_samples_of_an_old_policy(estimator):
-    """One token drawn from pi_old: value and gradient are those of KL(pi || pi_ref)."""
-    theta, old, ref = THETA[:1], OLD[:1].log_softmax(-1), REF[:1].log_softmax(-1)
-
-    def estimate(logits):
-        return (old.exp() * estimator(logits.log_softmax(-1), old, ref)).sum()
-
-    same(estimate(theta), reverse_kl(THETA)[0])
-    same(gradient(estimate, theta), gradient(lambda x: reverse_kl_row(x), theta))
-
-
-def reverse_kl_row(logits):
-    ref = REF[:1].log_softmax(-1)
-    return (logits.softmax(-1) * (logits.log_softmax(-1) - ref)).sum()
-
-
-def test_plain_k3_is_biased_for_samples_of_an_old_policy():
-    """With pi_old = pi_ref it estimates chi^2 - KL of the reference, .169539 in the example."""
-    logits = torch.tensor([[0.5, 0.3, 0.2]], dtype=torch.float64).log()
-    ref = torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64).log()
-    assert (ref.exp() * k3(logits, ref)).sum().item() == pytest.approx(0.169539, abs=1e-6)
-    assert reverse_of(logits, ref) == pytest.approx(0.223805, abs=1e-6)
-    assert (ref.exp() * k3(ref, logits)).sum().item() == pytest.approx(0.193794, abs=1e-6)
-
-
-def reverse_of(logits, ref):
-    return (logits.exp() * (logits - ref)).sum().item()
 
 
 # --- MiniLLM ----------------------------------------------------------------------------------

@@ -201,10 +201,8 @@ def test_half_precision_is_computed_in_float32_and_double_stays(name):
 def test_what_some_declarations_leave_out():
     """A ratio of the whole response has one advantage; what says yes or no is bool."""
     for name, argument, value in (
-        *(
-            (name, "advantages", torch.ones(4, 3))
-            for name in ("sequence_clipped_surrogate", "gspo")
-        ),
+        ("sequence_clipped_surrogate", "advantages", torch.ones(4, 3)),
+        ("gspo", "advantages", torch.ones(4, 3)),
         ("off_policy_sequence_mask", "advantages", torch.ones(4, 3)),
         ("value_loss", "returns", torch.ones(4, 1)),
         ("token_mean", "mask", torch.ones(4, 3)),

@@ -12,8 +12,6 @@ require_package("hypothesis")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from gpt.log_probs import kl_from_logits  # noqa: E402
-from reward_model.loss import bradley_terry_loss  # noqa: E402
 from rl.equations.advantages import (  # noqa: E402
     discounted_returns,
     gae,
@@ -22,7 +20,7 @@ from rl.equations.advantages import (  # noqa: E402
     process_advantages,
     whiten,
 )
-from rl.equations.kl import absolute, k1, k2, k3  # noqa: E402
+from rl.equations.kl import k2, k3  # noqa: E402
 from rl.equations.losses import (  # noqa: E402
     cispo,
     clip_acted,
@@ -34,7 +32,6 @@ from rl.equations.losses import (  # noqa: E402
     length_normalized_returns,
     mixed_sampling_weights,
     policy_gradient,
-    row_sums,
     sapo,
     sequence_clipped_surrogate,
     sequence_mean,
@@ -42,10 +39,7 @@ from rl.equations.losses import (  # noqa: E402
     token_mean,
     value_loss,
 )
-from rl.equations.preference_losses import dpo_loss, ipo_loss  # noqa: E402
-from rl.equations.token_rewards import (  # noqa: E402
-    token_level_rewards,
-)
+from rl.equations.token_rewards import token_level_rewards  # noqa: E402
 
 GARBAGE = (0.0, 7.0, torch.nan, torch.inf, -torch.inf)
 TOKEN_LOSSES = (
@@ -153,25 +147,6 @@ def test_padding_changes_no_advantage_and_no_reward(batch, garbage, columns):
         assert not wide[:, t:].any() and not expected[~batch["mask"]].any()
 
 
-@property_test
-@given(batches(), st.sampled_from(GARBAGE))
-def test_an_empty_row_changes_nothing(batch, garbage):
-    empty = {name: torch.full_like(x[:1], garbage) for name, x in batch.items() if name != "mask"}
-    empty["mask"] = torch.zeros_like(batch["mask"][:1])
-    longer = {name: torch.cat([x, empty[name]]) for name, x in batch.items()}
-    for token_loss in TOKEN_LOSSES:
-        for reducer in REDUCERS[:3]:
-            loss, gradient = loss_and_gradient(batch, token_loss, reducer)
-            longer_loss, longer_gradient = loss_and_gradient(longer, token_loss, reducer)
-            close(longer_loss, loss)
-            close(longer_gradient[:-1], gradient)
-            assert not longer_gradient[-1].any()
-        constant, of_longer = (
-            constant_length_mean(token_loss(rows), rows["mask"], 9) for rows in (batch, longer)
-        )
-        close(of_longer * len(longer["mask"]), constant * len(batch["mask"]))
-
-
 # --- order and splitting ----------------------------------------------------------------------
 
 
@@ -224,14 +199,6 @@ def test_the_clip_only_ever_raises_the_loss(batch):
     assert torch.equal(clipped, narrow > plain)
 
 
-@property_test
-@given(batches())
-def test_value_clip_only_ever_raises_the_loss(batch):
-    plain = value_loss(batch["new"], batch["old"], batch["advantages"])
-    clipped = value_loss(batch["new"], batch["old"], batch["advantages"], 0.1)
-    assert (clipped >= plain).all() and (plain >= 0).all()
-
-
 # --- groups -----------------------------------------------------------------------------------
 
 groups = st.tuples(st.integers(1, 4), st.integers(2, 5), st.integers(0, 2**31))
@@ -254,20 +221,6 @@ def test_groups_ignore_a_shift_and_z_scores_a_scale(shape_and_seed, shift, scale
         leave_one_out_advantages(moved, size), scale * leave_one_out_advantages(rewards, size)
     )
     assert z_scores.view(-1, size).sum(1).abs().max() < 1e-9
-
-
-@property_test
-@given(groups)
-def test_groups_do_not_mix_and_factors_between_baselines(shape_and_seed):
-    """The same group alone gives the same advantages; leave-one-out = G/(G-1) group mean."""
-    rewards, size = group_rewards(shape_and_seed)
-    for estimator in (group_advantages, leave_one_out_advantages):
-        whole = estimator(rewards, size)
-        close(whole[:size], estimator(rewards[:size], size))
-    centred = group_advantages(rewards, size, scale="none")
-    close(leave_one_out_advantages(rewards, size), centred * size / (size - 1))
-    batch_scaled = group_advantages(rewards, size, scale="batch", eps=0.0)
-    close(batch_scaled * rewards.std(), centred)
 
 
 @property_test
@@ -297,54 +250,7 @@ def test_process_advantages_ignore_a_shift_and_padding(shape_and_seed, shift, co
 
 
 @property_test
-@given(batches())
-def test_kl_signs_and_symmetries(batch):
-    new, old = batch["new"], batch["old"]
-    close(k1(new, old), -k1(old, new))
-    close(k2(new, old), k1(new, old).square() / 2)
-    close(absolute(new, old), k1(new, old).abs())
-    assert (k3(new, old) >= 0).all() and (k2(new, old) >= 0).all()
-    assert not any(estimator(new, new).any() for estimator in (k1, k2, k3, absolute))
-    assert (
-        kl_from_logits(new[..., None].repeat(1, 1, 3), old[..., None].repeat(1, 1, 3)) < 1e-9
-    ).all()
-    logits, ref_logits = batch["advantages"].unsqueeze(1), new.unsqueeze(1)
-    assert (kl_from_logits(logits, ref_logits) >= -1e-12).all()
-
-
-@property_test
-@given(batches())
-def test_token_rewards_add_up_to_the_sequence_reward(batch):
-    """sum_t r_t = R - beta * sum of k1, and nothing at all for an empty row."""
-    scores, mask = batch["rows"][:, 0], batch["mask"]
-    rewards = token_level_rewards(scores, batch["new"], batch["old"], mask, 0.3)
-    kl = row_sums(k1(batch["new"], batch["old"]), mask)
-    close(rewards.sum(1), torch.where(mask.any(1), scores - 0.3 * kl, 0.0))
-
-
-@property_test
 @given(batches(min_length=1), st.floats(0.0, 0.95))
 def test_mixed_sampling_weights_are_bounded(batch, alpha):
     weights = mixed_sampling_weights(batch["new"], batch["old"] * 30, batch["mask"], alpha)
     assert (weights >= 0).all() and (weights <= 1 / (1 - alpha) + 1e-12).all()
-
-
-@property_test
-@given(batches(min_length=1))
-def test_whitened_values_have_mean_zero_and_variance_one(batch):
-    valid = whiten(batch["new"], batch["mask"])[batch["mask"]]
-    if len(valid) > 1:
-        assert abs(valid.mean()) < 1e-9
-        torch.testing.assert_close(valid.var(), torch.tensor(1.0).double(), atol=1e-3, rtol=0)
-
-
-@property_test
-@given(batches())
-def test_preference_losses_depend_on_gaps_only(batch):
-    """A constant on both log-probabilities, or on both scores, changes nothing."""
-    pairs = batch["new"][:, 0], batch["old"][:, 0], batch["advantages"][:, 0], batch["rows"][:, 0]
-    moved = (pairs[0] + 3, pairs[1] + 3, *pairs[2:])
-    for loss in (lambda *p: dpo_loss(*p, 0.3), lambda *p: ipo_loss(*p, 0.3)):
-        torch.testing.assert_close(loss(*moved), loss(*pairs))
-    torch.testing.assert_close(bradley_terry_loss(*moved[:2]), bradley_terry_loss(*pairs[:2]))
-    assert (dpo_loss(*pairs, 0.3) > 0).all()

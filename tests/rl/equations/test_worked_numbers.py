@@ -394,7 +394,7 @@ def test_reducers():
     equal(sequence_mean(loss, mask), 3.0)
     equal(sequence_mean(loss, mask, denominator=3), 2.0)
     equal(sequence_sum(loss, mask), 5.0)
-    equal(constant_length_mean(loss[:2], mask[:2], 4), 1.25)
+    equal(constant_length_mean(loss, mask, 4), 0.833333)  # an empty row counts
     equal(row_sums(loss, mask), [6, 4, 0])
     equal(row_means(loss, mask), [2, 4, 0])
 
@@ -404,18 +404,6 @@ def test_token_mean_of_micro_batches():
     loss, mask = f([[1, 2, 3], [4, 99, 99]]), m([[1, 1, 1], [1, 0, 0]])
     parts = [token_mean(loss[i : i + 1], mask[i : i + 1], denominator=4) for i in (0, 1)]
     equal(parts[0] + parts[1], 2.5)
-
-
-def test_ppo_total():
-    log_probs, old = f([[-0.9, -1.6, 9]]), f([[-1, -1.5, 99]])
-    mask = m([[1, 1, 0]])
-    surrogate = clipped_surrogate(log_probs, old, f([[0.5, -1, 99]]), 0.2, 0.2)
-    critic = value_loss(f([[0.2, 0.7, 9]]), f([[0.5, 0.4, 99]]), f([[0, 1, 9]]), 0.2)
-    entropy = token_mean(f([[1.2, 0.8, 99]]), mask)
-    equal(token_mean(surrogate, mask), 0.176126)
-    equal(token_mean(critic, mask), 0.0625)
-    total = token_mean(surrogate, mask) + 0.1 * token_mean(critic, mask) - 0.01 * entropy
-    equal(total, 0.172376)
 
 
 def test_grpo_from_end_to_end():
@@ -504,34 +492,6 @@ def test_minillm():
     equal(length_normalized_returns(rewards, mask), [[-0.2, -0.9, 0, 0]])
     weights = mixed_sampling_weights(student, teacher, mask, 0.2)
     equal(weights, [[1.037618, 0.885156, 1.134669, 0]])
-
-
-# --- no-ops that must stay no-ops -------------------------------------------------------------
-
-
-def test_a_constant_reward_bonus_cancels():
-    """A bonus of -.7 on every response teaches nothing, unless lambda < 1 lets it through."""
-    rewards = f([1, 2, 3, 4])
-    torch.testing.assert_close(group_advantages(rewards - 0.7, 4), group_advantages(rewards, 4))
-    torch.testing.assert_close(
-        leave_one_out_advantages(rewards - 0.7, 4), leave_one_out_advantages(rewards, 4)
-    )
-    values, mask = f([[0.5, 0.4, 0.3]]), m([[1, 1, 1]])
-    for gae_lambda, expected in ((1, [-0.7, -0.7, -0.7]), (0.95, [-0.63175, -0.665, -0.7])):
-        plain, _ = gae(f([[0, 0, 1]]), values, mask, 1, gae_lambda)
-        bonus, _ = gae(f([[0, 0, 0.3]]), values, mask, 1, gae_lambda)
-        equal((bonus - plain)[0], expected)
-
-
-def test_whitening_one_response_erases_a_terminal_reward():
-    """Over the batch the rewards 1 and -3 keep their signs; per response both become 0."""
-    rewards, values = f([[0, 0, 1], [0, 0, -3]]), torch.zeros(2, 3, dtype=torch.float64)
-    mask = torch.ones(2, 3, dtype=torch.bool)
-    advantages, _ = gae(rewards, values, mask, 1, 1)
-    for row in (slice(0, 1), slice(1, 2)):
-        assert torch.equal(whiten(advantages[row], mask[row]), values[row])
-    whitened = whiten(advantages, mask)
-    assert (whitened[0] > 0).all() and (whitened[1] < 0).all()
 
 
 # --- more preference losses ---------------------------------------------------------------------

@@ -38,20 +38,6 @@ MEMBERS, FOUR = [member(seed) for seed in range(3)], rollout()
 SCORES = torch.stack([RewardModelReward(model)(FOUR) for model in MEMBERS])  # (3, 4)
 
 
-def test_each_combination_by_its_definition():
-    mean = SCORES.sum(0) / 3
-    variance = (SCORES - mean).square().sum(0) / 2
-    expected = {
-        "mean": mean,
-        "min": torch.stack([column.min() for column in SCORES.T]),
-        "uwo": mean - 0.7 * variance,
-    }
-    for combine, rewards in expected.items():
-        reward = EnsembleReward(MEMBERS, combine=combine, uwo_coef=0.7)
-        torch.testing.assert_close(reward(FOUR), rewards)
-        assert reward.name == f"{combine} of 3 reward models"
-
-
 def test_the_spread_between_members_is_logged():
     """Through `checked_rewards` into the row that every engine logs."""
     reward = EnsembleReward(MEMBERS, combine="min")
