@@ -36,6 +36,10 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
+def float64(values: object) -> torch.Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
 def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
     """Equal but for float64's rounding."""
     torch.testing.assert_close(actual, expected, rtol=1e-9, atol=1e-9)

@@ -4,6 +4,7 @@ import statistics
 
 import pytest
 import torch
+from toys import float64 as f
 
 from rl.equations.advantages import (
     best_worst_pairs,
@@ -16,10 +17,6 @@ from rl.equations.advantages import (
     process_advantages,
     whiten,
 )
-
-
-def f(values):
-    return torch.tensor(values, dtype=torch.float64)
 
 
 def test_a_gap_is_stepped_over():

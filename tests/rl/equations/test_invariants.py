@@ -246,7 +246,7 @@ def test_process_advantages_ignore_a_shift_and_padding(shape_and_seed, shift, co
     assert not wide[:, 3:].any()
 
 
-# --- signs, bounds and totals -----------------------------------------------------------------
+# --- bounds -----------------------------------------------------------------------------------
 
 
 @property_test

@@ -106,10 +106,6 @@ def fraction(clipped: Tensor, mask: Tensor) -> Tensor:
 # --- tokens ---------------------------------------------------------------------------------------
 
 
-def response_mask(x: Inputs) -> Result:
-    return {"mask": first_eos_mask(x.response_tokens, 0)[0]}
-
-
 def given_logits(logits: Tensor) -> Any:
     """A model whose logits are given: its hidden states, under an identity head."""
     head = torch.eye(logits.shape[-1], dtype=logits.dtype)
@@ -166,10 +162,6 @@ def generalised_advantages(x: Inputs, gamma: float, gae_lambda: float) -> Result
     return {"advantages": advantages, "returns": returns, "whitened": whiten(advantages, x.mask)}
 
 
-def returns_to_go(x: Inputs, gamma: float) -> Result:
-    return {"returns": discounted_returns(x.token_rewards, x.mask, gamma)}
-
-
 def reinforce_pp(x: Inputs, gamma: float) -> Result:
     returns = discounted_returns(x.token_rewards, x.mask, gamma)
     return {"returns": returns, "advantages": whiten(returns, x.mask)}
@@ -180,32 +172,12 @@ def reinforce_pp_baseline(x: Inputs) -> Result:
     return {"advantages": whiten(centred, x.mask)}
 
 
-def whitened(x: Inputs, shift_mean: bool) -> Result:
-    return {"whitened": whiten(x.token_rewards, x.mask, shift_mean=shift_mean)}
-
-
 def group_relative(x: Inputs, scale: Any, eps: float) -> Result:
     return {"advantages": group_advantages(x.scores, x.group_size, scale=scale, eps=eps)[:, 0]}
 
 
-def maxrl(x: Inputs) -> Result:
-    return {"advantages": maxrl_advantages((x.scores > 0).double(), x.group_size)[:, 0]}
-
-
-def leave_one_out(x: Inputs) -> Result:
-    return {"advantages": leave_one_out_advantages(x.scores, x.group_size)[:, 0]}
-
-
 def penalised(x: Inputs, kl_coef: float) -> Tensor:
     return token_level_rewards(x.scores, x.old_log_probs, x.ref_log_probs, x.mask, kl_coef)
-
-
-def token_rewards(x: Inputs, kl_coef: float) -> Result:
-    return {"rewards": penalised(x, kl_coef)}
-
-
-def score_at_last_token(x: Inputs) -> Result:
-    return {"rewards": at_last_token(x.scores, x.mask)}
 
 
 def rloo_with_kl(x: Inputs, kl_coef: float) -> Result:
@@ -228,10 +200,6 @@ def minillm_return(x: Inputs) -> Result:
     ours = length_normalized_returns(x.ref_log_probs - x.old_log_probs, x.mask)
     first = (x.ref_log_probs - x.old_log_probs).mean(1, keepdim=True)
     return {"including_now": torch.cat([first, ours[:, :-1]], 1)}
-
-
-def overlong(x: Inputs, max_length: int, buffer: int) -> Result:
-    return {"penalty": overlong_penalty(x.lengths, max_length, buffer)}
 
 
 def weighted_parts(x: Inputs) -> Result:
@@ -382,9 +350,7 @@ def pairwise(x: Inputs, margin: bool, centering: float) -> Result:
     chosen, rejected = x.leaf("chosen_scores"), x.leaf("rejected_scores")
     gap = x.margin if margin else None
     loss = bradley_terry_loss(chosen, rejected, margin=gap, centering=centering)
-    gradients = torch.autograd.grad(loss, (chosen, rejected))
-    names = ("gradient_chosen", "gradient_rejected")
-    return {"loss": loss, **dict(zip(names, gradients, strict=True))}
+    return {"loss": loss, **of_pairs(loss, chosen, rejected)}
 
 
 def adaptive_coefficient(x: Inputs, coef: float, target: float, horizon: int) -> Result:
@@ -397,12 +363,14 @@ def adaptive_coefficient(x: Inputs, coef: float, target: float, horizon: int) ->
 
 CASES: dict[str, Callable[..., Result]] = {
     "adaptive_kl": adaptive_coefficient,
-    "at_last_token": score_at_last_token,
+    "at_last_token": lambda x: {"rewards": at_last_token(x.scores, x.mask)},
     "bradley_terry": pairwise,
     "cispo": truncated_weights,
     "clip_cov": clip_cov,
     "clipped_surrogate": clipped,
-    "discounted_returns": returns_to_go,
+    "discounted_returns": lambda x, gamma: {
+        "returns": discounted_returns(x.token_rewards, x.mask, gamma)
+    },
     "full_kl": kl_over_the_vocabulary,
     "gae": generalised_advantages,
     "group_advantages": group_relative,
@@ -413,29 +381,33 @@ CASES: dict[str, Callable[..., Result]] = {
     "kl": kl_estimate,
     "kl_cov": kl_cov,
     "kto": kto,
-    "leave_one_out": leave_one_out,
-    "maxrl": maxrl,
+    "leave_one_out": lambda x: {
+        "advantages": leave_one_out_advantages(x.scores, x.group_size)[:, 0]
+    },
+    "maxrl": lambda x: {
+        "advantages": maxrl_advantages((x.scores > 0).double(), x.group_size)[:, 0]
+    },
     "minillm_return": minillm_return,
     "missing_eos": missing_eos,
     "orpo": odds_ratio,
-    "overlong": overlong,
+    "overlong": lambda x, **flags: {"penalty": overlong_penalty(x.lengths, **flags)},
     "policy_gradient": reinforce,
     "preference": preference,
     "reducer": reducer,
     "reinforce_pp": reinforce_pp,
     "reinforce_pp_baseline": reinforce_pp_baseline,
     "response_log_probs": response_log_probs,
-    "response_mask": response_mask,
+    "response_mask": lambda x: {"mask": first_eos_mask(x.response_tokens, 0)[0]},
     "rlhf_gae": rlhf_gae,
     "rlhf_reinforce_pp": rlhf_reinforce_pp,
     "rloo_with_kl": rloo_with_kl,
     "sapo": soft_gate,
     "sequence_clipped": functools.partial(sequence_ratio, sequence_clipped_surrogate),
     "token_log_probs": log_probs_and_entropy,
-    "token_rewards": token_rewards,
+    "token_rewards": lambda x, kl_coef: {"rewards": penalised(x, kl_coef)},
     "value_loss": squared_error,
     "weighted_sum": weighted_parts,
-    "whiten": whitened,
+    "whiten": lambda x, **flags: {"whitened": whiten(x.token_rewards, x.mask, **flags)},
 }
 
 

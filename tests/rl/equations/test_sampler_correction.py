@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import get_args
 
 import pytest
@@ -36,35 +35,26 @@ def test_the_names_of_the_flag_are_the_rows_of_the_table():
 
 
 @pytest.mark.parametrize(
-    ("of", "limit", "first", "second"),
-    [  # products 1.8 and 1.14, geometric means 1.216440 and 1.067708
-        ("token", "all", [0.4, 1.5, 3, 0], [0.6, 1.9, 0, 0]),
-        ("token", "truncate", [0.4, 1.5, 2, 0], [0.6, 1.9, 0, 0]),
-        ("token", "mask", [0, 1.5, 0, 0], [0.6, 1.9, 0, 0]),
-        ("sequence", "all", [1.8, 1.8, 1.8, 0], [1.14, 1.14, 0, 0]),
-        ("geometric", "all", [1.21644, 1.21644, 1.21644, 0], [1.067708, 1.067708, 0, 0]),
-    ],
-)
-def test_weights(of, limit, first, second):
-    """Within 0.5 and 2; padding weighs 0."""
-    found = sampler_weights(OLD, OLD - OVER_MU.log(), MASK, of, limit, 0.5, 2.0)
-    torch.testing.assert_close(found, torch.tensor([first, second]).double(), atol=1e-6, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("of", "limit", "floor", "cap", "first"),
+    ("of", "limit", "floor", "cap", "first", "second"),
     [
-        ("sequence", "truncate", 0.5, 1.7, 1.7),
-        ("sequence", "mask", 0.5, 1.7, 0),
-        ("sequence", "mask", 1.9, 9.0, 0),
-        ("geometric", "truncate", 0.5, 1.2, 1.2),
-        ("geometric", "mask", 0.5, 1.2, 0),
-        ("geometric", "mask", 1.1, 1.3, 1.21644),
+        ("token", "all", 0.5, 2.0, [0.4, 1.5, 3], [0.6, 1.9]),
+        ("token", "truncate", 0.5, 2.0, [0.4, 1.5, 2], [0.6, 1.9]),
+        ("token", "mask", 0.5, 2.0, [0, 1.5, 0], [0.6, 1.9]),
+        ("sequence", "all", 0.5, 2.0, [1.8] * 3, [1.14] * 2),  # the products
+        ("sequence", "truncate", 0.5, 1.7, [1.7] * 3, [1.14] * 2),
+        ("sequence", "mask", 0.5, 1.7, [0] * 3, [1.14] * 2),
+        ("sequence", "mask", 1.9, 9.0, [0] * 3, [0] * 2),
+        ("geometric", "all", 0.5, 2.0, [1.21644] * 3, [1.067708] * 2),  # the geometric means
+        ("geometric", "truncate", 0.5, 1.2, [1.2] * 3, [1.067708] * 2),
+        ("geometric", "mask", 0.5, 1.2, [0] * 3, [1.067708] * 2),
+        ("geometric", "mask", 1.1, 1.3, [1.21644] * 3, [0] * 2),
     ],
 )
-def test_bounds_of_a_whole_response(of, limit, floor, cap, first):
+def test_weights(of, limit, floor, cap, first, second):
+    """Padding weighs 0."""
     found = sampler_weights(OLD, OLD - OVER_MU.log(), MASK, of, limit, floor, cap)
-    assert found[0, :3].tolist() == pytest.approx([first] * 3, abs=1e-5)
+    expected = torch.tensor([[*first, 0], [*second, 0, 0]], dtype=torch.float64)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("name", WEIGHTED)
@@ -217,4 +207,3 @@ def test_other_names_are_refused():
         sampler_weights(OLD, OLD, MASK, "word", "all", 0.5, 2.0)
     with pytest.raises(ValueError, match="limit must be one of"):
         sampler_weights(OLD, OLD, MASK, "token", "clip", 0.5, 2.0)
-    assert replace(CORRECTIONS["none"], of="token").limit == "all"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from forked import command
-from toys import LETTERS
+from toys import LETTERS, seeded
 
 from data.records import PromptRecord
 from gpt.checkpoint import save_gpt
@@ -22,9 +22,10 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.command_line import explained
 from harness.errors import UserError
+from harness.files import read_jsonl
 from harness.foreign_code import SETTINGS
 from rl import grpo_engine
-from rl.batches.rollout import Rollout, sample_rollout
+from rl.batches.rollout import sample_rollout
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.function import FunctionReward, open_function
 from rl.rewards.sources import checked_rewards
@@ -36,14 +37,9 @@ GLASSBOX = load_tokenizer("glassbox")
 RECORDS = [PromptRecord("ab", answer="x"), PromptRecord("hgfed", answer="yy")]
 
 
-def rollout() -> Rollout:
-    shape = GPTConfig(LETTERS.n_vocab, 24, n_layer=1, n_head=2, n_embd=16)
-    model = GPT(shape).initialize(torch.Generator().manual_seed(0)).eval()
-    generator = torch.Generator().manual_seed(1)
-    return sample_rollout(model, LETTERS, RECORDS, SamplingParams(max_new_tokens=9), 3, generator)
-
-
-ROLLOUT = rollout()
+SHAPE = GPTConfig(LETTERS.n_vocab, 24, n_layer=1, n_head=2, n_embd=16)
+MODEL, PARAMS = GPT(SHAPE).initialize(seeded(0)).eval(), SamplingParams(max_new_tokens=9)
+ROLLOUT = sample_rollout(MODEL, LETTERS, RECORDS, PARAMS, 3, seeded(1))
 
 
 @pytest.fixture
@@ -286,7 +282,7 @@ def test_what_it_sets_for_the_whole_process_is_set_back_and_said(source, setting
 @pytest.fixture
 def base(tmp_path) -> Path:
     shape = GPTConfig(GLASSBOX.n_vocab, 128, n_layer=1, n_head=2, n_embd=8)
-    policy = GPT(shape).initialize(torch.Generator().manual_seed(0))
+    policy = GPT(shape).initialize(seeded(0))
     save_gpt(tmp_path / "base" / "model.safetensors", policy, GLASSBOX)
     return tmp_path / "base"
 
@@ -302,7 +298,7 @@ def test_an_engine_trains_on_it(source, base):
     """And measures the world's own gold beside it."""
     name = source("def f(prompt, response):\n    return 1000 + len(response)\n")
     folder = grpo_engine.main(config_of(base, f"{name}:f"))
-    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = read_jsonl(folder / "metrics.jsonl")
     assert len(rows) == 2 and all(row["reward"] >= 1000 for row in rows)
     assert all(row["validation/reward"] >= 1000 > 1 >= row["validation/gold"] for row in rows)
     assert json.loads((folder / "config.json").read_text())["reward"] == f"{name}:f"

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from toys import LETTERS, randomized
+import toys
+from toys import LETTERS, seeded
 
 from data.collate import collate_responses
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
-from gpt.model import GPT, GPTConfig
+from gpt.model import GPT
 from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.rewards.ensemble import EnsembleReward
@@ -24,19 +25,11 @@ RECORDS = [PromptRecord("ab", answer="x"), PromptRecord("hgfed", answer="y")]
 
 
 def random_gpt(seed: int = 0) -> GPT:
-    return randomized(
-        GPT(GPTConfig(LETTERS.n_vocab, 24, n_layer=2, n_head=2, n_embd=16)).eval(), seed, 0.25
-    )
+    return toys.random_gpt(LETTERS.n_vocab, 24, seed=seed, scale=0.25, n_embd=16)
 
 
-def sampled(group_size: int = 4) -> Rollout:
-    return sample_rollout(
-        random_gpt(), LETTERS, RECORDS, SamplingParams(max_new_tokens=6), group_size,
-        torch.Generator().manual_seed(1),
-    )  # fmt: skip
-
-
-ROLLOUT = sampled()
+PARAMS = SamplingParams(max_new_tokens=6)
+ROLLOUT = sample_rollout(random_gpt(), LETTERS, RECORDS, PARAMS, 4, seeded(1))
 
 
 class Fixed:

@@ -131,12 +131,7 @@ def test_each_written_step_ends_with_its_separator():
     assert listed(steps) == [(6, 1.0), (15, 1.0), (23, 1.0), (27, 1.0)]  # 27 is the EOS
     assert [value for _, value in listed(steps, 1)] == [1.0, 0.0, 1.0, 0.0]
     assert listed(steps, 2) == [(3, 1.0)] and listed(steps, 3) == [(3, 0.0)]
-    assert steps.mask.tolist() == [
-        [True] * 4,
-        [True] * 4,
-        [True] + [False] * 3,
-        [True] + [False] * 3,
-    ]
+    assert steps.mask.tolist() == [[True] * 4] * 2 + [[True, False, False, False]] * 2
 
 
 def test_characters_of_several_bytes_do_not_shift_the_ends():

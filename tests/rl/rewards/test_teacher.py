@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import toys
-from toys import LETTERS
+from toys import LETTERS, seeded
 from toys import PROMPTS as RECORDS
 
 from data import names
@@ -57,8 +57,7 @@ POLICY, TEACHER = random_gpt(0), random_gpt(1)
 
 @pytest.fixture(scope="module")
 def rollout() -> Rollout:
-    generator = torch.Generator().manual_seed(0)
-    return sample_rollout(POLICY, LETTERS, RECORDS, PARAMS, 2, generator)
+    return sample_rollout(POLICY, LETTERS, RECORDS, PARAMS, 2, seeded(0))
 
 
 def by_hand(model: GPT, rollout: Rollout) -> list[list[float]]:
@@ -183,8 +182,7 @@ def test_evaluations_with_a_teachers_reward_measure_the_distance(tmp_path, monke
     comparison = compare(POLICY, task, PARAMS, 8, after="student")
     assert comparison.numbers["before"]["reverse_kl_full"] > 0.1
     assert comparison.numbers["after"]["reverse_kl_full"] == pytest.approx(0, abs=1e-5)
-    heading = comparison.text(0).splitlines()[1]
-    assert "KL to teacher" in heading
+    assert "KL to teacher" in comparison.text(0).splitlines()[1]
 
 
 # Making a teacher

@@ -112,26 +112,20 @@ def test_when_two_answers_are_equal(given, truth, equal):
 @pytest.mark.parametrize(
     ("response", "answer"),
     [
-        ("She has 3 + 4 = 7.\n#### 7", "7"),
+        ("She has 3 + 4 = 7.\n#### 7", "7"), ("####7", "7"), ("#### $1,000.", "$1,000"),
         ("#### 5\nNo wait.\n#### 7", "7"),  # the last marker
-        ("#### 7\nThat was 99.", "7"),  # its line only
-        ("####7", "7"),
-        ("#### $1,000.", "$1,000"),
-        ("#### 5 apples and 3 pears", "5"),
+        ("#### 7\nThat was 99.", "7"), ("#### 5 apples and 3 pears", "5"),  # its line only
         ("#### 1/2", "1/2"),  # and not 1
         ("so \\boxed{12} of 30", "12"),
         ("\\boxed{1} \\boxed{\\frac{1}{2}} 9", "\\frac{1}{2}"),  # the last box, braces in braces
         ("\\boxed{7} #### 8", "8"),  # the marker goes before the box
         ("\\boxed{7 and 8", "8"),  # never closed: no box
-        ("The answer is 5 or 7", "7"),  # the last number
-        ("10-7=3", "3"),
-        ("it is -5.", "-5"),
-        ("costs $1,234.50.", "$1,234.50"),
-        ("takes 5kg", "5"),
+        ("The answer is 5 or 7", "7"), ("10-7=3", "3"), ("it is -5.", "-5"),  # the last number
+        ("costs $1,234.50.", "$1,234.50"), ("takes 5kg", "5"),
         ("<think>1 or 2?</think>It is 3.", "3"),
         ("It is 3. <think>or 4", "3"),  # an unfinished thought is no answer
     ],
-)
+)  # fmt: skip
 def test_the_place_of_a_numeric_answer(response, answer):
     assert final_answer(response, numeric=True) == answer
 
@@ -214,21 +208,13 @@ def test_a_truncated_answer_is_wrong(ended, value):
 @pytest.mark.parametrize(
     ("response", "value"),
     [
-        ("<think>a\nb</think>42", 1.0),
-        (" <think></think> 42\n", 1.0),
-        ("42", 0.0),
-        ("<think>a</think>", 0.0),  # no text after it
-        ("<think>a</think> \n", 0.0),
-        ("<think>a", 0.0),
-        ("a</think>42", 0.0),
-        ("</think>a<think>42", 0.0),
-        ("<think>a</think><think>b</think>42", 0.0),
-        ("<think><think>a</think>42", 0.0),
-        ("<think>a</think>42</think>", 0.0),
-        ("well <think>a</think>42", 0.0),
-        ("<Think>a</Think>42", 0.0),
+        ("<think>a\nb</think>42", 1), (" <think></think> 42\n", 1), ("42", 0),
+        ("<think>a</think>", 0), ("<think>a</think> \n", 0),  # no text after it
+        ("<think>a", 0), ("a</think>42", 0), ("</think>a<think>42", 0),
+        ("<think>a</think><think>b</think>42", 0), ("<think><think>a</think>42", 0),
+        ("<think>a</think>42</think>", 0), ("well <think>a</think>42", 0), ("<Think>a</Think>42", 0),
     ],
-)
+)  # fmt: skip
 def test_the_think_format(response, value):
     record = PromptRecord("?", answer="42")
     assert think_format(record, response, True) == value
@@ -267,10 +253,8 @@ def test_whatever_a_rule_says_a_truncated_response_is_wrong():
     always = VerifiableReward(lambda *_: 1.0, "always")
     cut = rollout(["a", "b"], [True, False])
     assert always(cut).tolist() == [1, 0]
-    assert always.paying(wrong=-1, others={"more": (0.5, lambda *_: 1.0)})(cut).tolist() == [
-        1.5,
-        -1,
-    ]
+    more = always.paying(wrong=-1, others={"more": (0.5, lambda *_: 1.0)})
+    assert more(cut).tolist() == [1.5, -1]
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0])
@@ -391,7 +375,8 @@ def test_the_report_has_pass_at_k_and_greedy_accuracy(learned):
         policy=policy, tokenizer=LETTERS, reward_fn=BEGINS, gold=BEGINS.paying(),
         prompts={"test": PROMPTS},
     )  # fmt: skip
-    comparison = compare(small_gpt(), task, SamplingParams(max_new_tokens=4), 6, after="GRPO")
+    params = SamplingParams(max_new_tokens=4)
+    comparison = compare(small_gpt(), task, params, 6, after="GRPO")
     before, after = comparison.numbers["before"], comparison.numbers["after"]
     plain = {"reward", "response_length", "eos_rate", "gold", "gold_error", "kl"}
     assert set(before) - plain == set(after) - plain == documented("Verifiable rewards report")
@@ -400,12 +385,7 @@ def test_the_report_has_pass_at_k_and_greedy_accuracy(learned):
     header = next(line for line in comparison.text().splitlines() if "pass@8" in line)
     assert header.split() == ["right", "answers", "pass@1", "pass@8", "greedy_accuracy"]
     task.gold = None
-    assert (
-        "pass@1"
-        not in compare(policy, task, SamplingParams(max_new_tokens=4), 6, after="x").numbers[
-            "after"
-        ]
-    )
+    assert "pass@1" not in compare(policy, task, params, 6, after="x").numbers["after"]
 
 
 class TextAlone(VerifiableReward):
@@ -421,9 +401,8 @@ def test_accuracy_is_measured_as_sampled_and_greedily():
     policy = fixed_gpt([0.6, 0.4, *[0.0] * 8], 16, torch.float32)
     records = [PromptRecord("c", answer=letter) for letter in "ab" * 100]
     says = TextAlone(lambda record, text, ended: float(text == record.answer), "says")
-    numbers = measure_accuracy(
-        policy, LETTERS, records, SamplingParams(max_new_tokens=1), says, k=2
-    )
+    one_token = SamplingParams(max_new_tokens=1)
+    numbers = measure_accuracy(policy, LETTERS, records, one_token, says, k=2)
     assert set(numbers) == {"pass@1", "pass@2", "greedy_accuracy"}
     assert numbers["pass@1"] == pytest.approx(0.5, abs=0.08)
     assert numbers["pass@2"] == pytest.approx(1 - (0.16 + 0.36) / 2, abs=0.08)
@@ -433,17 +412,16 @@ def test_accuracy_is_measured_as_sampled_and_greedily():
 # From a file
 
 
-def gsm8k_file(path: Path, count: int = 60) -> Path:
+def gsm8k_file(path: Path) -> None:
     """Sums in words, in GSM8K's form."""
     rows = [
         {
             "question": f"Ann has {i} eggs and finds {i + 3}. How many?",
             "answer": f"{i}+{i + 3}=<<{i}+{i + 3}={2 * i + 3}>>{2 * i + 3}\n#### {1000 + 2 * i:,}",
         }
-        for i in range(count)
+        for i in range(60)
     ]
     path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
-    return path
 
 
 GLASSBOX = load_tokenizer("glassbox")

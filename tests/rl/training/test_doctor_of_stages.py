@@ -112,10 +112,8 @@ def preferences(count: int, label: str, seed: int) -> list[TokenPair]:
     pairs = []
     for number in range(count):
         a, b = ([*rng.choices(range(8), k=rng.randrange(4, 12)), 8] for _ in range(2))
-        order = {"a": a.count(0) - b.count(0), "long": len(a) - len(b), "coin": rng.random() - 0.5}[
-            label
-        ]
-        better, worse = (a, b) if order > 0 else (b, a)
+        orders = {"a": a.count(0) - b.count(0), "long": len(a) - len(b), "coin": rng.random() - 0.5}
+        better, worse = (a, b) if orders[label] > 0 else (b, a)
         pairs.append(TokenPair([number % 8, seed % 8, number // 8 % 8], better, worse, {}))
     return pairs
 
@@ -136,12 +134,9 @@ def test_a_reward_model_is_silent_where_it_learns() -> None:
     assert rules(REWARD, *rewarded(REWARD, "a")) == set()
 
 
-def test_labels_by_a_coin_are_named() -> None:
+def test_labels_by_a_coin_or_by_length_are_named() -> None:
+    """By length: the labels were longer answers, what is held out says otherwise."""
     assert "nothing_learned" in rules(REWARD, *rewarded(REWARD, "coin"))
-
-
-def test_a_reward_model_that_learned_lengths_is_named() -> None:
-    """Its labels were longer answers, what is held out says otherwise."""
     assert "no_better_than_length" in rules(REWARD, *rewarded(REWARD, "long", truth="a"))
 
 

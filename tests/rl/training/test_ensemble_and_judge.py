@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from toys import seeded, weights
 
 from data import names
 from data.records import PromptRecord
@@ -19,6 +20,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
+from harness.files import read_jsonl
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import grpo_engine
 from rl.batches.rollout import Rollout, sample_rollout
@@ -33,14 +35,13 @@ CPU = torch.device("cpu")
 GLASSBOX = load_tokenizer("glassbox")
 
 
-def small_gpt(seed: int = 0, context: int = 96) -> GPT:
-    shape = GPTConfig(GLASSBOX.n_vocab, context, n_layer=1, n_head=2, n_embd=8)
-    return GPT(shape).initialize(torch.Generator().manual_seed(seed))
+def small_gpt(seed: int = 0) -> GPT:
+    shape = GPTConfig(GLASSBOX.n_vocab, 96, n_layer=1, n_head=2, n_embd=8)
+    return GPT(shape).initialize(seeded(seed))
 
 
 def reward_model(seed: int) -> RewardModel:
-    generator = torch.Generator().manual_seed(seed)
-    model = RewardModel.from_policy(small_gpt(seed), generator=generator)
+    model = RewardModel.from_policy(small_gpt(seed), generator=seeded(seed))
     with torch.no_grad():
         model.mean.fill_(seed / 10)
         model.std.fill_(0.1 * seed + 0.1)
@@ -66,9 +67,7 @@ def runs(tmp_path, monkeypatch) -> Path:
 def sampled() -> Rollout:
     records = [PromptRecord("Review the lamp.\n"), PromptRecord("Write to Kate.\n")]
     params = SamplingParams(max_new_tokens=6)
-    return sample_rollout(
-        small_gpt(5), GLASSBOX, records, params, 4, torch.Generator().manual_seed(1)
-    )
+    return sample_rollout(small_gpt(5), GLASSBOX, records, params, 4, seeded(1))
 
 
 def scores(seed: int, rollout: Rollout) -> torch.Tensor:
@@ -94,7 +93,7 @@ def test_several_reward_models_are_combined_as_the_flag_says(runs, combine):
     }
     torch.testing.assert_close(reward(rollout), expected[combine], rtol=0, atol=1e-5)
     assert float((expected["mean"] - expected["min"]).abs().min()) > 1e-3
-    assert isinstance(reward, EnsembleReward)
+    assert isinstance(reward, EnsembleReward) and reward.name == f"{combine} of 3 reward models"
     assert not any(p.requires_grad for model in reward.models for p in model.parameters())
 
 
@@ -114,8 +113,6 @@ def test_one_folder_is_that_reward_model_and_none_the_default(runs):
         (dict(reward_model=(Path("a"), Path("b/../a"))), "names a folder twice"),
         (dict(ensemble="min"), "ensemble min needs several reward models"),
         (dict(ensemble="uwo", reward_model=(Path("a"),)), "ensemble uwo needs several"),
-        (dict(uwo_coef=-0.1), "uwo_coef must not be negative: got -0.1"),
-        (dict(uwo_coef=float("nan")), "uwo_coef must not be negative: got nan"),
     ],
 )
 def test_what_makes_no_ensemble_is_refused(changes, message):
@@ -126,46 +123,28 @@ def test_what_makes_no_ensemble_is_refused(changes, message):
 def small_run(runs: Path, **changes: Any) -> dict[str, Any]:
     return dict(
         policy=runs / "base", out=runs / "out", steps=2, max_new_tokens=4, eval_every=1, eval_prompts=4,
-        test_prompts=4, device="cpu",
+        test_prompts=4, prompts_per_step=2, group_size=2, minibatches=1, device="cpu",
     ) | changes  # fmt: skip
 
 
-def batches(**changes: Any) -> dict[str, Any]:
-    return dict(prompts_per_step=2, group_size=2, minibatches=1) | changes
-
-
-def metrics(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
 def test_an_engine_trains_on_an_ensemble_and_logs_the_spread(runs):
-    config = GRPOConfig(
-        **small_run(runs),
-        **batches(),
-        reward_model=(runs / "model1", runs / "model2"),
-        ensemble="min",
-    )
-    folder = grpo_engine.main(config)
+    models = (runs / "model1", runs / "model2")
+    folder = grpo_engine.main(GRPOConfig(**small_run(runs, reward_model=models, ensemble="min")))
     flags = json.loads((folder / "config.json").read_text())
     assert flags["reward_model"] == [str(runs / "model1"), str(runs / "model2")]
-    for row in metrics(folder):
+    for row in read_jsonl(folder / "metrics.jsonl"):
         assert row["ensemble_spread"] > 0 and row["reward"] < row["ensemble_mean"]
 
 
 # The judge
 
 
-def weights(folder: Path) -> list[torch.Tensor]:
-    return list(load_gpt(folder)[0].parameters())
-
-
 def test_the_judge_is_the_gold_of_a_file(runs, capsys):
     """In validations, in the report before and after, and in its win rate; training never asks it."""
     data = str(runs / "pairs.json")
     config = GRPOConfig(
-        **small_run(runs), **batches(), data=data, reward_model=(runs / "model1",),
-        judge=runs / "model3",
-    )  # fmt: skip
+        **small_run(runs), data=data, reward_model=(runs / "model1",), judge=runs / "model3"
+    )
     task = open_task(config, CPU)
     rollout = sampled()
     assert torch.equal(task.gold(rollout), scores(3, rollout)) and task.gold.name == "judge"
@@ -174,14 +153,13 @@ def test_the_judge_is_the_gold_of_a_file(runs, capsys):
     report = json.loads((folder / "report.json").read_text())
     assert {"gold", "gold_error"} <= report["before"].keys() & report["after"].keys()
     assert 0 <= report["win_rate"] <= 1
-    assert all("validation/gold" in row for row in metrics(folder))
+    assert all("validation/gold" in row for row in read_jsonl(folder / "metrics.jsonl"))
     out = capsys.readouterr().out
     assert "judge" in out and "win rate of grpo" in out
     other = GRPOConfig(**{**vars(config), "out": runs / "other", "judge": None})
     grpo_engine.main(other)
-    assert all(
-        torch.equal(a, b) for a, b in zip(weights(folder), weights(runs / "other"), strict=True)
-    )
+    judged, unjudged = (weights(load_gpt(path)[0]) for path in (folder, runs / "other"))
+    assert torch.equal(judged, unjudged)
 
 
 def test_where_a_rule_is_known_a_judge_is_used_on_demand_only(runs):

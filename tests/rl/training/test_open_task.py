@@ -23,11 +23,6 @@ CPU = torch.device("cpu")
 GLASSBOX = load_tokenizer("glassbox")
 
 
-def small_gpt(context: int = 128) -> GPT:
-    shape = GPTConfig(GLASSBOX.n_vocab, context, n_layer=1, n_head=2, n_embd=8)
-    return GPT(shape).initialize(torch.Generator().manual_seed(0))
-
-
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     """An empty folder in place of runs/."""
@@ -35,25 +30,21 @@ def runs(tmp_path, monkeypatch):
     return tmp_path
 
 
-def save_models(folder, data: str = "reviews", preset: str = "tiny", context: int = 128) -> None:
-    policy = small_gpt(context)
-    save_gpt(folder / f"pretraining-{data}-{preset}" / "model.safetensors", policy, GLASSBOX)
-    reward_model = RewardModel.from_policy(policy)
-    path = folder / f"reward_model-{data}-{preset}" / "model.safetensors"
-    save_reward_model(path, reward_model, GLASSBOX)
+def save_models(folder, data: str = "reviews") -> None:
+    shape = GPTConfig(GLASSBOX.n_vocab, 128, n_layer=1, n_head=2, n_embd=8)
+    policy = GPT(shape).initialize(torch.Generator().manual_seed(0))
+    save_gpt(folder / f"pretraining-{data}-tiny" / "model.safetensors", policy, GLASSBOX)
+    path = folder / f"reward_model-{data}-tiny" / "model.safetensors"
+    save_reward_model(path, RewardModel.from_policy(policy), GLASSBOX)
 
 
-def preference_file(path, count: int = 60) -> list[str]:
+def preference_file(path) -> list[str]:
     rows = [
         {"prompt": f"Question {i}?\n", "chosen": f"Answer {i}.", "rejected": "No."}
-        for i in range(count)
+        for i in range(60)
     ]
     path.write_text(json.dumps(rows), encoding="utf-8")
     return [row["prompt"] for row in rows]
-
-
-def open_default(**changes):
-    return open_task(GRPOConfig(**changes), CPU)
 
 
 # What is missing
@@ -96,9 +87,7 @@ def test_without_a_reward_model_a_missing_policy_is_a_matter_of_pretraining(runs
 
 def test_a_reward_model_beside_a_rule_is_refused(tmp_path):
     with pytest.raises(UserError, match="the reward is the exact match"):
-        open_reward(
-            RewardChoice("auto", "sums", "tiny", (tmp_path,)), load_tokenizer("glassbox"), CPU
-        )
+        open_reward(RewardChoice("auto", "sums", "tiny", (tmp_path,)), GLASSBOX, CPU)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +107,7 @@ def test_a_missing_reward_model_names_the_command_that_trains_it(runs, data, pre
 def test_a_response_budget_beyond_the_context_is_refused(runs):
     save_models(runs)
     with pytest.raises(UserError, match=r"leaves no room.*128 positions"):
-        open_default(max_new_tokens=128)
+        open_task(GRPOConfig(max_new_tokens=128), CPU)
 
 
 # Rewards by flag
@@ -178,7 +167,7 @@ def test_prompts_without_room_are_left_out_and_counted(tmp_path, capsys):
 
 def test_the_reviews_task_trains_on_the_model_and_measures_gold(runs):
     save_models(runs)
-    task = open_default()
+    task = open_task(GRPOConfig(), CPU)
     assert isinstance(task.reward_fn, RewardModelReward)
     assert task.gold is not None and task.gold.rule is reviews.gold_reward
     assert task.reward_fn is not task.gold

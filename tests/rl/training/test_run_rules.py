@@ -53,8 +53,7 @@ def rules_of(path: Path) -> set[str]:
 def documented_bugs() -> dict[str, str]:
     """Bug -> the rule that names it, "" where none does, as docs/doctor.md has it."""
     text = DOCUMENT.read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `(\w+)` \| [^|]+ \| (?:`(\w+)`|-) \|", text, re.M)
-    return dict(rows)
+    return dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| (?:`(\w+)`|-) \|", text, re.M))
 
 
 # --- recorded runs --------------------------------------------------------------------------------

@@ -28,7 +28,8 @@ def batch(*rows: tuple[list[int], list[int]]) -> ResponseBatch:
     return collate_responses(prompts, responses, EOS)
 
 
-ROWS = batch(([1, 2, 3], [4, 5, EOS]), ([6], [7, EOS]), ([8, 9], [1, 1, 1, 1]))
+PAIRS = [([1, 2, 3], [4, 5, EOS]), ([6], [7, EOS]), ([8, 9], [1, 1, 1, 1])]
+ROWS = batch(*PAIRS)
 
 
 def test_a_value_is_read_before_its_token():
@@ -36,9 +37,7 @@ def test_a_value_is_read_before_its_token():
     model = critic()
     values = model(ROWS)
     assert values.shape == ROWS.response_mask.shape
-    for i, (prompt, response) in enumerate(
-        [([1, 2, 3], [4, 5, EOS]), ([6], [7, EOS]), ([8, 9], [1, 1, 1, 1])]
-    ):
+    for i, (prompt, response) in enumerate(PAIRS):
         hidden = model.gpt.hidden(torch.tensor([prompt + response]))[0]
         for t in range(len(response)):
             expected = model.head(hidden[len(prompt) - 1 + t])[0]
@@ -49,8 +48,8 @@ def test_a_value_is_read_before_its_token():
 def test_the_value_after_the_last_token_is_one_column_on():
     model = critic()
     after = model.values_after(ROWS, 2)
-    for i, row in enumerate([[1, 2, 3, 4, 5, EOS], [6, 7, EOS], [8, 9, 1, 1, 1, 1]]):
-        expected = model.head(model.gpt.hidden(torch.tensor([row]))[0, -1])[0]
+    for i, (prompt, response) in enumerate(PAIRS):
+        expected = model.head(model.gpt.hidden(torch.tensor([prompt + response]))[0, -1])[0]
         torch.testing.assert_close(after[i], expected)
 
 
