@@ -1,6 +1,7 @@
 """Best-of-n from a bank of answers: worked numbers, and every subset counted."""
 
 import itertools
+import math
 import statistics
 
 import pytest
@@ -25,6 +26,14 @@ def test_the_distance_of_the_best_of_n():
     assert best_of_n_kl(2) == pytest.approx(0.193147, abs=1e-6)
     assert best_of_n_kl(16) == pytest.approx(1.835089, abs=1e-6)
     assert best_of_n_kl(512) == pytest.approx(5.240278, abs=1e-6)
+
+
+def test_the_distance_is_the_kl_of_the_enumerated_distribution():
+    """The best of n of a uniform variable on (0, 1) has density n u^(n-1): KL to 1 is the integral."""
+    for n in (2, 3, 8):
+        densities = [n * ((k + 0.5) / 20_000) ** (n - 1) for k in range(20_000)]
+        kl = statistics.fmean(p * math.log(p) for p in densities)
+        assert best_of_n_kl(n) == pytest.approx(kl, abs=1e-3)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 6])

@@ -51,15 +51,10 @@ from rl.equations.losses import (
 from rl.equations.token_rewards import at_last_token, token_level_rewards
 
 EOS, LETTERS = 0, (1, 2)
-RESPONSES = [
-    (*prefix, EOS) for n in range(T) for prefix in itertools.product(LETTERS, repeat=n)
-] + list(itertools.product(LETTERS, repeat=T))  # ends with its first EOS, or is cut off at T tokens
-PREFIXES = {
-    prefix: i
-    for i, prefix in enumerate(
-        prefix for n in range(T) for prefix in itertools.product(LETTERS, repeat=n)
-    )
-}
+UNFINISHED = [prefix for n in range(T) for prefix in itertools.product(LETTERS, repeat=n)]
+# A response ends with its first EOS, or is cut off at T tokens.
+RESPONSES = [(*prefix, EOS) for prefix in UNFINISHED] + list(itertools.product(LETTERS, repeat=T))
+PREFIXES = {prefix: i for i, prefix in enumerate(UNFINISHED)}
 
 
 def table(seed: int) -> Tensor:
@@ -458,15 +453,8 @@ def test_mixed_sampling_weights_undo_the_teachers_share():
 
 def penalty_gradient(name):
     """The policy gradient of rewards that are -1 times the named penalty and nothing else."""
-    penalty = reward_penalty(name)
-    rewards = token_level_rewards(
-        torch.zeros(len(RESPONSES)),
-        token_log_probs(THETA),
-        token_log_probs(REF),
-        MASK,
-        1.0,
-        penalty=penalty,
-    )
+    scores, log_probs, ref = torch.zeros(15), token_log_probs(THETA), token_log_probs(REF)
+    rewards = token_level_rewards(scores, log_probs, ref, MASK, 1.0, penalty=reward_penalty(name))
     return expected_gradient(lambda lp: policy_gradient(lp, discounted_returns(rewards, MASK, 1.0)))
 
 
