@@ -49,7 +49,8 @@ def test_every_engine_takes_its_flags(name: str, world: str) -> None:
     for more in TUNING if name == "sapo" else ({},):
         config = runs.config_of(module, world, dict(engine.flags) | dict(steps=60) | more)
         assert (config.data, config.steps, config.preset) == (world, 60, "study")
-        assert config.prompts_per_step * config.group_size == 128  # one size of batch for all
+        answers = config.group_size + (name == "remax")  # whose greedy answers count, too
+        assert config.prompts_per_step * answers == 128  # one size of batch for all
         if name.startswith("cispo"):
             assert config.clip_high == (4.0 if name == "cispo_5" else 0.2)
 
@@ -258,3 +259,17 @@ def test_a_new_seed_is_compared_with_what_its_rows_expect(
     assert "is equal in every measurement" in text
     assert f"inside {count - len(outside)} of {count} intervals" in text
     assert ("which it does not reach" in text) == (far < 4)
+
+
+def test_new_engines_stand_beside_recorded_ones() -> None:
+    def world(engine: str, p: float, grpo: float = 0.5) -> dict[str, Any]:
+        row = {"engine": engine, "view": "tokens", "difference": {"p": p}}
+        runs = [{"engine": "grpo", "points": {"gold": [grpo]}}, {"engine": engine}]
+        return {"sums": {"runs": runs, "table": [row]}}
+
+    found = results.beside(world("ppo", 0.01), world("maxrl", 0.04))["sums"]
+    assert [run["engine"] for run in found["runs"]] == ["grpo", "ppo", "maxrl"]
+    assert [row["difference"]["holm"] for row in found["table"]] == [0.02, 0.04]
+    assert results.beside(world("ppo", 0.01), world("ppo", 0.3)) == world("ppo", 0.3)
+    with pytest.raises(UserError, match="sums.*make all runs again"):
+        results.beside(world("ppo", 0.01), world("maxrl", 0.04, grpo=0.6))

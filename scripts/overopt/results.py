@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 from studies.pages import rounded
-from studies.runner import DONE, is_done
+from studies.runner import DONE, Job, is_done
 
+from harness.errors import UserError
 from harness.files import read_jsonl
 from harness.report.intervals import (
     Array,
@@ -46,16 +47,35 @@ def collect(part: str, settings: Settings, root: Path) -> dict[str, Any]:
     return rounded(found) if found else {}
 
 
-def progress(settings: Settings, root: Path) -> dict[str, Any]:
-    """How many jobs of each part are done, and their CPU hours."""
+def progress(settings: Settings, root: Path, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """How many jobs of each part are done, and their CPU hours.
+
+    What is recorded counts although its folders are gone; then only jobs of other engines are new.
+    """
     jobs = plan(settings).values()
     rows = {}
     for part in PARTS:
         own = [job for job in jobs if part in job.parts]
         done = [job for job in own if is_done(root, job.name)]
+        before = recorded.get("progress", {}).get(part, {"done": 0, "cpu_hours": 0.0})
+        if before["done"] > len(done):
+            worlds = recorded["budget"].values() if part == "budget" else ()
+            known = {row["engine"] for found in worlds for row in found["runs"]}
+            new = set(ENGINES) - known if known else set()
+            done = [job for job in done if job.stage == "run" and engine_of(job) in new]
+        else:
+            before = {"done": 0, "cpu_hours": 0.0}
         spent = [json.loads((root / job.name / DONE).read_text("utf-8"))["cpu"] for job in done]
-        rows[part] = {"jobs": len(own), "done": len(done), "cpu_hours": sum(spent) / 3600}
+        rows[part] = {
+            "jobs": len(own), "done": before["done"] + len(done),
+            "cpu_hours": before["cpu_hours"] + sum(spent) / 3600,
+        }  # fmt: skip
     return rows
+
+
+def engine_of(job: Job) -> str:
+    """Of a run of one budget; of any other job the part of its name that can be no engine's."""
+    return job.name.rsplit("/", 1)[1].rsplit("-", 1)[0]
 
 
 def thin(points: Points, names: Sequence[str] = SHOWN) -> dict[str, list[float]]:
@@ -305,6 +325,31 @@ def budget(settings: Settings, root: Path) -> dict[str, Any]:
         if "grpo" in runs:
             found = compared_budgets(runs, settings) | {"tuned": tuned}
             worlds[world] = found | {"repeats": budget_repeats(settings, root, world, found)}
+    return worlds
+
+
+def beside(recorded: dict[str, Any] | None, found: dict[str, Any]) -> dict[str, Any]:
+    """New engines' rows beside recorded ones whose folders are gone, with Holm's correction anew.
+
+    The new ones are paired with GRPO's runs made again, which must be those that are recorded.
+    """
+    worlds = dict(recorded or {}) | {}
+    for world, new in found.items():
+        old = worlds.get(world, {"runs": []})
+        known = {row["engine"] for row in old["runs"]}
+        if known <= {row["engine"] for row in new["runs"]}:
+            worlds[world] = new
+            continue
+        for kind in ("runs", "table"):
+            grpo = [[r for r in rows[kind] if r["engine"] == "grpo"] for rows in (old, new)]
+            old[kind] += [row for row in new[kind] if row["engine"] not in known]
+            if kind == "runs" and grpo[0] != grpo[1]:
+                raise UserError(
+                    f"{world}: GRPO's runs are not the recorded ones: make all runs again"
+                )
+        for view in {row["view"] for row in old["table"]}:
+            rows = [r for r in old["table"] if r["view"] == view and "difference" in r]
+            with_holm(rows, {r["engine"]: r["difference"].get("p") for r in rows}, "engine")
     return worlds
 
 
