@@ -261,15 +261,10 @@ def test_a_new_seed_is_compared_with_what_its_rows_expect(
     assert ("which it does not reach" in text) == (far < 4)
 
 
-def test_new_engines_stand_beside_recorded_ones() -> None:
-    def world(engine: str, p: float, grpo: float = 0.5) -> dict[str, Any]:
-        row = {"engine": engine, "view": "tokens", "difference": {"p": p}}
-        runs = [{"engine": "grpo", "points": {"gold": [grpo]}}, {"engine": engine}]
-        return {"sums": {"runs": runs, "table": [row]}}
+def test_later_engines_stand_for_themselves() -> None:
+    def found(*engines: str) -> dict[str, Any]:
+        return {"sums": {"runs": [{"engine": engine} for engine in engines]}}
 
-    found = results.beside(world("ppo", 0.01), world("maxrl", 0.04))["sums"]
-    assert [run["engine"] for run in found["runs"]] == ["grpo", "ppo", "maxrl"]
-    assert [row["difference"]["holm"] for row in found["table"]] == [0.02, 0.04]
-    assert results.beside(world("ppo", 0.01), world("ppo", 0.3)) == world("ppo", 0.3)
-    with pytest.raises(UserError, match="sums.*make all runs again"):
-        results.beside(world("ppo", 0.01), world("maxrl", 0.04, grpo=0.6))
+    assert results.is_later(found("grpo", "maxrl"), found("grpo", "ppo"))
+    assert not results.is_later(found("grpo", "ppo", "maxrl"), found("grpo", "ppo"))
+    assert not results.is_later(found("grpo", "maxrl"), {})

@@ -46,7 +46,8 @@ def draw(parts: Sequence[str], settings: Settings, root: Path, docs: Path) -> No
         numbers["progress"] = rounded(results.progress(settings, root, numbers), 2)
     for part in parts:
         if found := results.collect(part, settings, root):
-            numbers[part] = results.beside(numbers.get(part), found) if part == "budget" else found
+            later = part == "budget" and results.is_later(found, numbers.get(part, {}))
+            numbers["later" if later else part] = found
     docs.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(numbers, separators=(",", ":")) + "\n", encoding="utf-8")
     for part in parts:

@@ -12,7 +12,6 @@ import torch
 from studies.pages import rounded
 from studies.runner import DONE, Job, is_done
 
-from harness.errors import UserError
 from harness.files import read_jsonl
 from harness.report.intervals import (
     Array,
@@ -59,9 +58,9 @@ def progress(settings: Settings, root: Path, recorded: Mapping[str, Any]) -> dic
         done = [job for job in own if is_done(root, job.name)]
         before = recorded.get("progress", {}).get(part, {"done": 0, "cpu_hours": 0.0})
         if before["done"] > len(done):
-            worlds = recorded["budget"].values() if part == "budget" else ()
-            known = {row["engine"] for found in worlds for row in found["runs"]}
-            new = set(ENGINES) - known if known else set()
+            kept = [recorded.get(group, {}) for group in ("budget", "later")]
+            known = set().union(*(engines_of(w) for group in kept for w in group.values()))
+            new = set(ENGINES) - known if part == "budget" else set()
             done = [job for job in done if job.stage == "run" and engine_of(job) in new]
         else:
             before = {"done": 0, "cpu_hours": 0.0}
@@ -328,29 +327,13 @@ def budget(settings: Settings, root: Path) -> dict[str, Any]:
     return worlds
 
 
-def beside(recorded: dict[str, Any] | None, found: dict[str, Any]) -> dict[str, Any]:
-    """New engines' rows beside recorded ones whose folders are gone, with Holm's correction anew.
+def is_later(found: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
+    """Whether recorded engines are missing: these runs are of later ones, which stand for themselves."""
+    return any(not engines_of(runs) <= engines_of(found.get(w)) for w, runs in recorded.items())
 
-    The new ones are paired with GRPO's runs made again, which must be those that are recorded.
-    """
-    worlds = dict(recorded or {}) | {}
-    for world, new in found.items():
-        old = worlds.get(world, {"runs": []})
-        known = {row["engine"] for row in old["runs"]}
-        if known <= {row["engine"] for row in new["runs"]}:
-            worlds[world] = new
-            continue
-        for kind in ("runs", "table"):
-            grpo = [[r for r in rows[kind] if r["engine"] == "grpo"] for rows in (old, new)]
-            old[kind] += [row for row in new[kind] if row["engine"] not in known]
-            if kind == "runs" and grpo[0] != grpo[1]:
-                raise UserError(
-                    f"{world}: GRPO's runs are not the recorded ones: make all runs again"
-                )
-        for view in {row["view"] for row in old["table"]}:
-            rows = [r for r in old["table"] if r["view"] == view and "difference" in r]
-            with_holm(rows, {r["engine"]: r["difference"].get("p") for r in rows}, "engine")
-    return worlds
+
+def engines_of(world: Mapping[str, Any] | None) -> set[str]:
+    return {row["engine"] for row in world["runs"]} if world else set()
 
 
 def budget_repeats(

@@ -126,8 +126,6 @@ ENGINES = {
     "remax": Recipe("rl.remax_engine"),
     "maxrl": Recipe(recipes.VARIANTS, dict(variant="maxrl"), worlds=("sums",)),  # rewards of 0 or 1
     "gmpo": Recipe(recipes.VARIANTS, dict(variant="gmpo")),
-    "kl_cov": Recipe(recipes.VARIANTS, dict(variant="kl_cov")),
-    "clip_cov": Recipe(recipes.VARIANTS, dict(variant="clip_cov")),
 }
 
 # SAPO has no clip and no penalty: what is tried for it, on validation prompts of start 0 alone.
