@@ -117,7 +117,7 @@ def decode_static(
     eos_id: int,
     teacher_share: float = 0.0,
     capture: bool,
-    by_lengths: bool = False,
+    by_lengths: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The twin of `decode` whose steps are all alike: same arguments, same tokens.
 

@@ -385,9 +385,9 @@ INTRODUCTION = """# Random mutants
 
 Do the tests notice a change that nobody chose? `scripts/mutants.py` draws small changes of the
 code by a seed (a sign, a comparison, a constant), makes one at a time in a copy of the repository
-and runs the tests of that file. Why no test can or should notice a survivor is said beside its code in
-[scripts/harmless_mutants.txt](../scripts/harmless_mutants.txt). The
-script writes this page (`--write-docs`). The chosen bugs are in [mutation_check.md](mutation_check.md).
+and runs the tests of that file. *Harmless*: no test can or should notice it, for the reason that stands
+beside its code in [scripts/harmless_mutants.txt](../scripts/harmless_mutants.txt). The script writes
+this page (`--write-docs`). The chosen bugs are in [mutation_check.md](mutation_check.md).
 
 """
 
@@ -401,16 +401,18 @@ def reasons(code: Code) -> dict[tuple[str, str], str]:
     }
 
 
-def counts(mutants: Sequence[Mutant], outcomes: Sequence[Outcome]) -> str:
+def counts(mutants: Sequence[Mutant], results: Sequence[str]) -> str:
+    """One row a group; a result is noticed, timeout, harmless (a survivor with a reason) or survived."""
     names = [group_of(mutant.path) for mutant in mutants]
     rows = []
     for name in [*dict.fromkeys(names), "all"]:
-        results = [o.result for o, n in zip(outcomes, names, strict=True) if name in (n, "all")]
-        survived, timeouts = results.count("survived"), results.count("timeout")
-        noticed = len(results) - survived
-        share = f"{noticed} ({100 * noticed / len(results):.1f}%)"
-        rows.append([name, str(len(results)), share, str(timeouts), str(survived)])
-    return "\n".join(markdown(["group", "mutants", "noticed", "by timeout", "survived"], rows))
+        count = Counter(r for r, n in zip(results, names, strict=True) if name in (n, "all"))
+        noticed = count["noticed"] + count["timeout"]
+        share = f"{noticed} ({100 * noticed / count.total():.1f}%)"
+        others = (count[kind] for kind in ("timeout", "harmless", "survived"))
+        rows.append([name, str(count.total()), share, *map(str, others)])
+    head = ["group", "mutants", "noticed", "by timeout", "harmless", "not noticed"]
+    return "\n".join(markdown(head, rows))
 
 
 @dataclass(frozen=True)
@@ -464,12 +466,14 @@ def main(config: MutantsConfig) -> None:
     known = reasons(Code.read(ROOT))
     outcomes = run_all(mutants, config.jobs)
     lines, unexplained = [], []
-    for mutant, outcome in zip(mutants, outcomes, strict=True):
-        if outcome.result == "survived":
+    results = [outcome.result for outcome in outcomes]
+    for i, mutant in enumerate(mutants):
+        if results[i] == "survived":
             reason = known.get((mutant.path, ast.dump(ast.parse(mutant.text))), "")
             lines.append(f"- `{mutant.name}` ({mutant.path}): {reason or '**unexplained**'}")
             unexplained += [] if reason else [as_block(mutant)]
-    table = counts(mutants, outcomes)
+            results[i] = "harmless" if reason else "survived"
+    table = counts(mutants, results)
     print("", table, "", *lines, sep="\n")
     if config.write_docs:
         DOCS.write_text(f"{INTRODUCTION}{table}\n", encoding="utf-8")

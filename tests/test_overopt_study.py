@@ -49,7 +49,8 @@ def test_every_engine_takes_its_flags(name: str, world: str) -> None:
     for more in TUNING if name == "sapo" else ({},):
         config = runs.config_of(module, world, dict(engine.flags) | dict(steps=60) | more)
         assert (config.data, config.steps, config.preset) == (world, 60, "study")
-        assert config.prompts_per_step * config.group_size == 128  # one size of batch for all
+        answers = config.group_size + (name == "remax")  # whose greedy answers count, too
+        assert config.prompts_per_step * answers == 128  # one size of batch for all
         if name.startswith("cispo"):
             assert config.clip_high == (4.0 if name == "cispo_5" else 0.2)
 
@@ -258,3 +259,12 @@ def test_a_new_seed_is_compared_with_what_its_rows_expect(
     assert "is equal in every measurement" in text
     assert f"inside {count - len(outside)} of {count} intervals" in text
     assert ("which it does not reach" in text) == (far < 4)
+
+
+def test_later_engines_stand_for_themselves() -> None:
+    def found(*engines: str) -> dict[str, Any]:
+        return {"sums": {"runs": [{"engine": engine} for engine in engines]}}
+
+    assert results.is_later(found("grpo", "maxrl"), found("grpo", "ppo"))
+    assert not results.is_later(found("grpo", "ppo", "maxrl"), found("grpo", "ppo"))
+    assert not results.is_later(found("grpo", "maxrl"), {})

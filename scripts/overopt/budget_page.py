@@ -13,6 +13,7 @@ from overopt.cells import (
     COMMAND,
     Numbers,
     above_and_below,
+    difference,
     distance_view,
     significant,
 )
@@ -39,7 +40,7 @@ def budget_text(numbers: Numbers) -> str:
         TEMPLATE, command=COMMAND, budget=numbers.get("budget"), settings=numbers["settings"],
         levels=numbers.get("levels"), missing=missing_runs(numbers), tries=len(TUNING),
         tuned=tuned_text(numbers), views=VIEWS, gold=GOLD, titles=titles, seen=seen, by_engine=by_engine,
-        mean_text=mean_text, repeats_text=repeats_text,
+        mean_text=mean_text, repeats_text=repeats_text, later=numbers.get("later"), difference=difference,
     )  # fmt: skip
 
 
@@ -54,7 +55,8 @@ def missing_runs(numbers: Numbers) -> dict[str, int] | None:
     done = numbers["progress"]["budget"]
     if done["done"] == done["jobs"]:
         return None
-    runs = [run for found in numbers.get("budget", {}).values() for run in found["runs"]]
+    groups = [numbers.get(group, {}) for group in ("budget", "later")]
+    runs = [run for group in groups for found in group.values() for run in found["runs"]]
     return {"runs": len(runs), "starts": len({run["start"] for run in runs})}
 
 

@@ -41,12 +41,13 @@ def draw(parts: Sequence[str], settings: Settings, root: Path, docs: Path) -> No
     """
     path = docs / JSON
     numbers = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    for part in parts:
-        if found := results.collect(part, settings, root):
-            numbers[part] = found
     if root.exists() or "progress" not in numbers:
         numbers["settings"] = rounded(vars(settings))
-        numbers["progress"] = rounded(results.progress(settings, root), 2)
+        numbers["progress"] = rounded(results.progress(settings, root, numbers), 2)
+    for part in parts:
+        if found := results.collect(part, settings, root):
+            later = part == "budget" and results.is_later(found, numbers.get(part, {}))
+            numbers["later" if later else part] = found
     docs.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(numbers, separators=(",", ":")) + "\n", encoding="utf-8")
     for part in parts:

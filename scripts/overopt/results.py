@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 from studies.pages import rounded
-from studies.runner import DONE, is_done
+from studies.runner import DONE, Job, is_done
 
 from harness.files import read_jsonl
 from harness.report.intervals import (
@@ -46,16 +46,35 @@ def collect(part: str, settings: Settings, root: Path) -> dict[str, Any]:
     return rounded(found) if found else {}
 
 
-def progress(settings: Settings, root: Path) -> dict[str, Any]:
-    """How many jobs of each part are done, and their CPU hours."""
+def progress(settings: Settings, root: Path, recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """How many jobs of each part are done, and their CPU hours.
+
+    What is recorded counts although its folders are gone; then only jobs of other engines are new.
+    """
     jobs = plan(settings).values()
     rows = {}
     for part in PARTS:
         own = [job for job in jobs if part in job.parts]
         done = [job for job in own if is_done(root, job.name)]
+        before = recorded.get("progress", {}).get(part, {"done": 0, "cpu_hours": 0.0})
+        if before["done"] > len(done):
+            kept = [recorded.get(group, {}) for group in ("budget", "later")]
+            known = set().union(*(engines_of(w) for group in kept for w in group.values()))
+            new = set(ENGINES) - known if part == "budget" else set()
+            done = [job for job in done if job.stage == "run" and engine_of(job) in new]
+        else:
+            before = {"done": 0, "cpu_hours": 0.0}
         spent = [json.loads((root / job.name / DONE).read_text("utf-8"))["cpu"] for job in done]
-        rows[part] = {"jobs": len(own), "done": len(done), "cpu_hours": sum(spent) / 3600}
+        rows[part] = {
+            "jobs": len(own), "done": before["done"] + len(done),
+            "cpu_hours": before["cpu_hours"] + sum(spent) / 3600,
+        }  # fmt: skip
     return rows
+
+
+def engine_of(job: Job) -> str:
+    """Of a run of one budget; of any other job the part of its name that can be no engine's."""
+    return job.name.rsplit("/", 1)[1].rsplit("-", 1)[0]
 
 
 def thin(points: Points, names: Sequence[str] = SHOWN) -> dict[str, list[float]]:
@@ -306,6 +325,15 @@ def budget(settings: Settings, root: Path) -> dict[str, Any]:
             found = compared_budgets(runs, settings) | {"tuned": tuned}
             worlds[world] = found | {"repeats": budget_repeats(settings, root, world, found)}
     return worlds
+
+
+def is_later(found: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
+    """Whether recorded engines are missing: these runs are of later ones, which stand for themselves."""
+    return any(not engines_of(runs) <= engines_of(found.get(w)) for w, runs in recorded.items())
+
+
+def engines_of(world: Mapping[str, Any] | None) -> set[str]:
+    return {row["engine"] for row in world["runs"]} if world else set()
 
 
 def budget_repeats(

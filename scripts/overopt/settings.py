@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from studies import recipes
+from studies.recipes import Recipe
 
 SHAPES: dict[str, tuple[int, int, int]] = {  # name: layers, heads, width
     "1x32": (1, 2, 32),
@@ -121,6 +122,10 @@ SETTINGS: dict[str, Settings] = {"full": Settings(), "rehearsal": Rehearsal()}
 # The rows of the comparison.
 ENGINES = {
     name: recipe for name, recipe in recipes.ENGINES.items() if name != "grpo_iterative_frozen"
+} | {
+    "remax": Recipe("rl.remax_engine"),
+    "maxrl": Recipe(recipes.VARIANTS, dict(variant="maxrl"), worlds=("sums",)),  # rewards of 0 or 1
+    "gmpo": Recipe(recipes.VARIANTS, dict(variant="gmpo")),
 }
 
 # SAPO has no clip and no penalty: what is tried for it, on validation prompts of start 0 alone.

@@ -166,6 +166,8 @@ def left_to_do(jobs: Mapping[str, Job], root: Path, parts: Sequence[str], only: 
 def run_jobs(todo: Sequence[Job], run: Callable[[Job], float], *, at_a_time: int) -> None:
     """`run` starts a job's process and returns its seconds. A job begins after those that it needs."""
     begin, left = time.perf_counter(), list(todo)
+    if todo:
+        print(f"{len(todo)} jobs, {todo[0].name} first ...", flush=True)
     running: dict[Future[float], Job] = {}
     with ThreadPoolExecutor(at_a_time) as pool:
         while left or running:

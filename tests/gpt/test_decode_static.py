@@ -384,7 +384,7 @@ class Studio:
 def captured(params: SamplingParams):
     return static_decoding.decode_static(
         [MODEL], EVEN, torch.rand(2, params.max_new_tokens, generator=seeded(0)), params,
-        eos_id=-1, capture=True,
+        eos_id=-1, capture=True, by_lengths=False,
     )  # fmt: skip
 
 
