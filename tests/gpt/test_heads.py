@@ -71,10 +71,7 @@ def test_policy_heads_are_float32_under_autocast(chunk_elements, monkeypatch):
             "log_probs": (token_log_probs(MODEL, BATCH), chosen),
             "scores": (token_scores(MODEL, BATCH).log_probs, chosen),
             "entropy": (token_scores(MODEL, BATCH).entropy, entropy),
-            "bonus": (
-                token_scores(MODEL, BATCH, entropy_gradient=True).entropy,
-                entropy,
-            ),
+            "bonus": (token_scores(MODEL, BATCH, entropy_gradient=True).entropy, entropy),
             "kl": (full_kl(MODEL, OTHER, BATCH), kl),
             "both": (scores_and_kl(MODEL, OTHER, BATCH)[1], kl),
             "beside": (scores_and_kl(MODEL, OTHER, BATCH)[0].log_probs, chosen),
