@@ -76,9 +76,6 @@ def test_prompts_are_text_of_their_meta_in_a_fixed_mixed_order():
         assert all(f" {value}" in f" {record.prompt}" for value in combination(record))
 
 
-# corpus
-
-
 def test_corpus_is_frozen():
     """A change of grammar, lists or draws changes every number that was ever reported."""
     text = "\n".join(d.prompt + d.response for d in reviews.corpus(1000, seed=0))

@@ -27,9 +27,6 @@ def batch_of(prompts=PROMPTS, responses=RESPONSES) -> ResponseBatch:
     return collate_responses(prompts, responses, EOS)
 
 
-# Pooling
-
-
 @pytest.mark.parametrize(("pooling", "expected"), [("mean_score", -0.75), ("last_token", -1.25)])
 def test_pooling_literals(pooling, expected):
     """Columns: the prompt, and tokens that score -0.25, -1.25 and -49.75; the last may be padding."""
@@ -63,9 +60,6 @@ def test_neither_padding_nor_neighbours_nor_order_matter(pooling):
         response_tokens=together.response_tokens.masked_fill(~together.response_mask, 5),
     )
     torch.testing.assert_close(model(garbage), alone, rtol=0, atol=1e-10)
-
-
-# Normalisation
 
 
 @pytest.mark.parametrize("micro_batch_size", [2, 64])
