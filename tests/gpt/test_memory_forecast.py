@@ -164,10 +164,8 @@ def test_it_starts_all_the_same_where_the_user_says_so(monkeypatch, capsys) -> N
 
 
 def test_a_small_run_is_one_line_and_unknown_memory_is_no_reason_to_refuse() -> None:
-    policy, update = (
-        Model("policy", SMALL, trained=True),
-        Phase("update", "update", (SMALL,), 2, 16),
-    )
+    policy = Model("policy", SMALL, trained=True)
+    update = Phase("update", "update", (SMALL,), 2, 16, 8)
     line = forecast_text(Forecast((policy,), (update,)), None, "xpu")
     assert "\n" not in line and " of " not in line
     assert device_memory(torch.device("meta")) is None

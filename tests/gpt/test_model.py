@@ -161,6 +161,9 @@ def test_kept_rows_go_on_alone():
     close(continued(cache, TOKENS[:1, 7:], [1, 1]), MODEL.hidden(TOKENS[:1])[:, 7:])
 
 
+# Too long rows
+
+
 def test_a_row_that_is_too_long_is_refused():
     message = "a row of 13 tokens does not fit the model's 12 positions: shorten it, or use"
     with pytest.raises(ValueError, match=message):
