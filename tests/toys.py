@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -47,6 +48,39 @@ def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
 
 def weights(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def flat_gradient(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def kept_for_backward(model: GPT, tokens: torch.Tensor) -> int:
+    """Bytes of the activations that a forward pass of the blocks keeps, each storage once."""
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    kept: dict[int, int] = {}
+    held: list[torch.Tensor] = []
+
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        storage = x.untyped_storage()
+        if storage.data_ptr() not in weights and x.is_floating_point():
+            kept[storage.data_ptr()] = storage.nbytes()
+        held.append(x)  # so that no address is used twice
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        assert model.hidden(tokens).requires_grad
+    return sum(kept.values())
+
+
+def write_pairs(path: Path, count: int = 60, **first: object) -> list[dict]:
+    """A file of preference pairs whose prompts differ; `first` changes the first of them."""
+    rows = [
+        {"prompt": f"Question {n}?\n", "chosen": f"Answer {n}.", "rejected": "No."}
+        for n in range(count)
+    ]
+    rows[0] |= first
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    return rows
 
 
 def randomized(model: torch.nn.Module, seed: int = 0, scale: float = 0.5) -> torch.nn.Module:

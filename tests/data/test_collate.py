@@ -7,7 +7,6 @@ import torch
 from conftest import given, st
 
 from data.collate import (
-    ResponseBatch,
     collate_documents,
     collate_responses,
     epoch_shuffled_indices,
@@ -27,50 +26,32 @@ def as_rows(mask: torch.Tensor) -> list[list[int]]:
     return mask.int().tolist()
 
 
-# the first EOS
-
-
 def test_first_eos_mask():
-    responses = torch.tensor([[5, 7, 0, 0, 0], [5, 0, 3, 0, 0], [0, 4, 4, 0, 0], [5, 6, 7, 8, 9]])
+    """In the middle, before other tokens, at the start, nowhere, and in the last column."""
+    responses = torch.tensor([[5, 7, 0, 0], [5, 0, 3, 0], [0, 4, 4, 0], [5, 6, 7, 8], [4, 4, 4, 0]])
     mask, has_eos = first_eos_mask(responses, EOS)
-    assert as_rows(mask) == [[1, 1, 1, 0, 0], [1, 1, 0, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 1]]
-    assert has_eos.tolist() == [True, True, True, False]
-
-
-def test_first_eos_in_the_last_column_counts():
-    mask, has_eos = first_eos_mask(torch.tensor([[4, 4, 0]]), EOS)
-    assert as_rows(mask) == [[1, 1, 1]] and has_eos.tolist() == [True]
+    expected = [[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0], [1, 1, 1, 1], [1, 1, 1, 1]]
+    assert as_rows(mask) == expected
+    assert has_eos.tolist() == [True, True, True, False, True]
 
 
 # whole rows
 
 
 def hand_batch():
-    return collate_responses([[7, 8, 9], [4]], [[5, 0], [6, 6, 6]], EOS)
+    """A response that ended, one that was cut off, and one that was cut off and is padded."""
+    return collate_responses([[7, 8, 9], [4], [7]], [[5, 0], [6, 6, 6], [5]], EOS)
 
 
 def test_collate_responses():
     batch = hand_batch()
-    assert batch.tokens.tolist() == [[7, 8, 9, 5, 0], [4, 6, 6, 6, 0]]
-    assert batch.prompt_lengths.tolist() == [3, 1]
-    assert batch.response_tokens.tolist() == [[5, 0, 0], [6, 6, 6]]
-    assert as_rows(batch.response_mask) == [[1, 1, 0], [1, 1, 1]]
-    assert batch.has_eos.tolist() == [True, False]
-    assert batch.lengths.tolist() == [2, 3]
-    assert len(batch) == 2
-
-
-def test_columns():
-    """The last prompt token predicts the first response token; columns behind the end are clamped."""
-    batch = hand_batch()
-    assert batch.predicting_columns.tolist() == [[2, 3, 4], [0, 1, 2]]
-    assert batch.response_columns.tolist() == [[3, 4, 4], [1, 2, 3]]
-
-
-def test_padding_is_no_eos():
-    batch = collate_responses([[7], [7]], [[5], [5, 6, 8]], EOS)
-    assert as_rows(batch.response_mask) == [[1, 0, 0], [1, 1, 1]]
-    assert batch.has_eos.tolist() == [False, False]
+    assert batch.tokens.tolist() == [[7, 8, 9, 5, 0], [4, 6, 6, 6, 0], [7, 5, 0, 0, 0]]
+    assert batch.prompt_lengths.tolist() == [3, 1, 1]
+    assert batch.response_tokens.tolist() == [[5, 0, 0], [6, 6, 6], [5, 0, 0]]
+    assert as_rows(batch.response_mask) == [[1, 1, 0], [1, 1, 1], [1, 0, 0]]
+    assert batch.has_eos.tolist() == [True, False, False]  # padding is no EOS
+    assert batch.lengths.tolist() == [2, 3, 1]
+    assert len(batch) == 3
 
 
 def test_empty_responses():
@@ -85,9 +66,10 @@ def test_empty_responses():
 
 
 def test_join_responses_ignores_what_stands_at_padding():
-    tokens = torch.tensor([[5, 0, 9999], [6, 6, 6]])
-    mask = torch.tensor([[1, 1, 0], [1, 1, 1]]).bool()
-    batch = join_responses([[7, 8, 9], [4]], tokens, mask, torch.tensor([True, False]))
+    tokens = torch.tensor([[5, 0, 9999], [6, 6, 6], [5, 9999, 0]])
+    mask = torch.tensor([[1, 1, 0], [1, 1, 1], [1, 0, 0]]).bool()
+    ended = torch.tensor([True, False, False])
+    batch = join_responses([[7, 8, 9], [4], [7]], tokens, mask, ended)
     assert torch.equal(batch.tokens, hand_batch().tokens)
 
 
@@ -173,15 +155,8 @@ def test_chunks_hold_every_row_once(lengths, size):
 
 
 def test_the_columns_of_padding_stay_inside_the_row():
-    """A long prompt with a short response beside a short one with a long response."""
-    tokens = torch.zeros(2, 6, dtype=torch.long)
-    batch = ResponseBatch(
-        tokens=tokens,
-        prompt_lengths=torch.tensor([5, 1]),
-        response_tokens=torch.zeros(2, 5, dtype=torch.long),
-        response_mask=torch.tensor([[True] + [False] * 4, [True] * 5]),
-        has_eos=torch.tensor([True, True]),
-    )
+    """The last prompt token predicts the first response token; behind the end they are clamped."""
+    batch = collate_responses([[1] * 5, [1]], [[2], [2] * 5], EOS)
     assert batch.predicting_columns.tolist() == [[4, 5, 5, 5, 5], [0, 1, 2, 3, 4]]
     assert batch.totals.tolist() == [6, 6]
     assert batch.response_columns.tolist() == [[5, 5, 5, 5, 5], [1, 2, 3, 4, 5]]

@@ -272,6 +272,11 @@ CONVERSATION = {"chosen": said("Hi", "a"), "rejected": said("Hi", "b")}
         (SHARED, {"rejected": {}}, "without 'from'"),
         ({"winner": "a", "loser": "b"}, {}, "keys winner, loser fit no"),
         (ALPACA, {}, "no preference"),
+        (PAIR, {"chosen_tokens": "5"}, "'chosen_tokens' is not a list of token ids"),
+        (PAIR, {"rejected_tokens": [5, -1]}, "'rejected_tokens' is not a list of token ids"),
+        (PAIR, {"rejected_tokens": [True]}, "'rejected_tokens' is not a list of token ids"),
+        (PAIR, {"chosen_tokens": []}, "'chosen_tokens' is not a list of token ids"),
+        (PAIR, {"chosen_ended": 1}, "'chosen_ended' is a number, expected true or false"),
     ],
 )
 def test_malformed_rows(tmp_path: Path, good: Row, changes: Row, message: str) -> None:
@@ -286,30 +291,21 @@ def test_malformed_rows(tmp_path: Path, good: Row, changes: Row, message: str) -
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.TSV", "rows.csv.gz", "rows;.csv"])
-def test_tables_have_cells_of_text_and_numbers_where_names_say_so(
-    tmp_path: Path, name: str
-) -> None:
+def test_tables_have_cells_of_text_and_named_numbers(tmp_path: Path, name: str) -> None:
     comma = "\t" if "TSV" in name else ";" if ";" in name else ","
-    lines = [
-        "prompt,chosen,rejected,margin",
-        '"Sky, ""high""\nup?",blue,7,2',
-        "Sea?\n,green,red,0.5",
-    ]
-    text = "\r\n".join(line.replace(",", comma) for line in lines)
-    content = ("\ufeff" + text.replace("Sky" + comma, "Sky,")).encode()
+    lines = 'prompt,chosen,rejected,margin\r\n"Sky, ""high""\nup?",blue,7,2\r\n'
+    text = (lines + "Sea?\n,green,red,0.5").replace(",", comma).replace("Sky" + comma, "Sky,")
+    content = ("\ufeff" + text).encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if "gz" in name else content)
     first = read_preferences(tmp_path / name, limit=1).records[0]
     assert first == PreferenceRecord('Sky, "high"\nup?', "blue", "7", {"margin": 2})
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [("a,b,c,d", "another number of cells"), ("a,b", "another number of cells")],
-)
-def test_a_table_with_a_ragged_row_is_refused(tmp_path: Path, line: str, message: str) -> None:
+@pytest.mark.parametrize("line", ["a,b,c,d", "a,b"])
+def test_a_table_with_a_ragged_row_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(f"prompt,chosen,rejected\nx,y,z\n{line}\n", encoding="utf-8")
-    with pytest.raises(DataError, match=f"rows.csv: 3: .*{message}"):
+    with pytest.raises(DataError, match="rows.csv: 3: .*another number of cells"):
         read_preferences(path)
 
 

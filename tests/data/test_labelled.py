@@ -24,16 +24,11 @@ def lines_of(path, rows, opened=open):
 
 
 def test_a_folder_gives_both_sides_in_turn_with_stars_and_line_breaks(tmp_path):
-    folder = folder_of(
-        tmp_path,
-        {
-            "pos/0_9.txt": "Good.<br /><br />Very.",
-            "pos/1_10.txt": "Fine <br/> too",
-            "neg/7_1.txt": "Bad.",
-            "unsup/3_0.txt": "unread",
-        },
-    )
-    result = read_labelled(folder)
+    texts = {
+        "pos/0_9.txt": "Good.<br /><br />Very.", "pos/1_10.txt": "Fine <br/> too",
+        "neg/7_1.txt": "Bad.", "unsup/3_0.txt": "unread",
+    }  # fmt: skip
+    result = read_labelled(folder_of(tmp_path, texts))
     assert result.records == [
         LabelledText("Bad.", False, 1),
         LabelledText("Good.\nVery.", True, 9),
@@ -59,9 +54,7 @@ def test_lines_are_kept_dropped_and_counted(tmp_path, opened):
     result = read_labelled(lines_of(tmp_path / "rows", rows, opened), known=["elsewhere"])
     assert result.records == [LabelledText("a", True, 8), LabelledText("b", False)]
     assert result.dropped == {"blank": 1, "repeated": 1, "known from elsewhere": 1}
-    assert "2 of 5 texts kept; dropped: blank 1, repeated 1, known from elsewhere 1" in (
-        result.summary()
-    )
+    assert "2 of 5 texts kept; dropped: blank 1, repeated 1, known from" in result.summary()
 
 
 def test_limit_counts_kept_texts(tmp_path):

@@ -24,34 +24,22 @@ RECORDS = [ResponseRecord(f"{i}?", f" {i}") for i in range(3)]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS)
 
 
-def test_json_lines(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_text(LINES, encoding="utf-8")
-    assert read_responses(path).records == RECORDS
-    assert read_responses(str(path)).records == RECORDS
+FORMS = {
+    "lines": LINES,
+    "array": json.dumps(ROWS),
+    "indented": json.dumps(ROWS, indent=2),
+    "byte order mark, blank lines and CRLF": "\ufeff" + LINES.replace("\n", "\r\n\r\n"),
+}
 
 
-@pytest.mark.parametrize("indent", [None, 2])
-def test_json_array(tmp_path: Path, indent: int | None) -> None:
-    path = tmp_path / "rows.json"
-    path.write_text(json.dumps(ROWS, indent=indent), encoding="utf-8")
-    assert read_responses(path).records == RECORDS
-
-
-def test_content_decides_and_not_the_name(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", FORMS.values(), ids=FORMS)
+@pytest.mark.parametrize("name", ["rows.json", "rows.jsonl"])
+def test_content_decides_and_not_the_name(tmp_path: Path, name: str, content: str) -> None:
     """Lines named .json, an array named .jsonl, and gzip without its suffix."""
-    lines, array, zipped = (tmp_path / name for name in ("a.json", "b.jsonl", "c.jsonl"))
-    lines.write_text(LINES, encoding="utf-8")
-    array.write_text(json.dumps(ROWS), encoding="utf-8")
-    zipped.write_bytes(gzip.compress(LINES.encode(), mtime=0))
-    for path in (lines, array, zipped):
-        assert read_responses(path).records == RECORDS
-
-
-def test_byte_order_mark_blank_lines_and_crlf(tmp_path: Path) -> None:
-    path = tmp_path / "rows.jsonl"
-    path.write_bytes(b"\xef\xbb\xbf" + LINES.replace("\n", "\r\n\r\n").encode())
-    assert read_responses(path).records == RECORDS
+    path = tmp_path / name
+    for stored in (content.encode(), gzip.compress(content.encode(), mtime=0)):
+        path.write_bytes(stored)
+        assert read_responses(path).records == read_responses(str(path)).records == RECORDS
 
 
 def test_unicode_line_separators_do_not_end_a_row(tmp_path: Path) -> None:
@@ -75,11 +63,7 @@ def test_limit_counts_kept_records(tmp_path: Path) -> None:
         ("a.json", b'[{"prompt": "x"},\n {"prompt": }]', "a.json:2: not valid JSON: .* column 13"),
         ("a.json", b'[{"prompt": "x"}]\n[]', "a.json:2: not valid JSON: Extra data"),
         ("a.json", b'[{"prompt": "x"},\n3]', "a.json:2: record 2: a number where"),
-        (
-            "a.json",
-            b'[\n{"prompt":\n"x"},\n\n{"prompt":\nnull}]',
-            "a.json:5: record 2: 'prompt' is",
-        ),
+        ("a.json", b'[\n{"prompt":\n"x"},\n\n{"prompt":\nnull}]', "a.json:5: record 2: 'prompt'"),
         ("a.json", b'[{"prompt": "x"},\n\n"\xff"]', "a.json:3: not UTF-8"),
         ("a.gz", gzip.compress(b"", mtime=0)[:10] + b"\xff" * 20, "a.gz: damaged gzip data"),
         ("a.gz", b"\x1f\x8b\x00nothing", "a.gz: damaged gzip data"),
@@ -108,9 +92,8 @@ def test_a_text_file_is_one_document(tmp_path: Path) -> None:
 
 def test_documents_of_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "stories.jsonl.gz"
-    path.write_bytes(
-        gzip.compress(b'{"text": "one\\n"}\n{"text": " "}\n{"text": "two", "id": 2}\n', mtime=0)
-    )
+    rows = b'{"text": "one\\n"}\n{"text": " "}\n{"text": "two", "id": 2}\n'
+    path.write_bytes(gzip.compress(rows, mtime=0))
     with pytest.warns(UserWarning, match="stories.jsonl.gz: 1 blank documents"):
         assert read_text(path) == ["one\n", "two"]
 
@@ -155,32 +138,12 @@ def test_recorded_tokens_are_kept_and_say_what_differs(tmp_path: Path) -> None:
     assert result.dropped == {"chosen equals rejected": 1, "empty answer": 1}
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("chosen_tokens", "5", "'chosen_tokens' is not a list of token ids"),
-        ("rejected_tokens", [5, -1], "'rejected_tokens' is not a list of token ids"),
-        ("rejected_tokens", [True], "'rejected_tokens' is not a list of token ids"),
-        ("chosen_tokens", [], "'chosen_tokens' is not a list of token ids"),
-        ("chosen_ended", 1, "'chosen_ended' is a number, expected true or false"),
-    ],
-)
-def test_recorded_tokens_that_are_none_are_named(
-    tmp_path: Path, key: str, value: object, message: str
-) -> None:
-    path = tmp_path / "pairs.jsonl"
-    path.write_text(json.dumps(PAIR | {key: value}), encoding="utf-8")
-    with pytest.raises(DataError, match=f"pairs.jsonl:1: {message}"):
-        read_preferences(path)
-
-
 def test_splits_follow_the_prompt_alone() -> None:
     records = [PreferenceRecord(f"{i % 300}?", f" {i}", "") for i in range(600)]
     splits = split_records(records)
     assert sorted(splits) == ["test", "train", "validation"]
-    assert sorted(r.chosen for rows in splits.values() for r in rows) == sorted(
-        record.chosen for record in records
-    )
+    kept = [record.chosen for rows in splits.values() for record in rows]
+    assert sorted(kept) == sorted(record.chosen for record in records)
     bucket = {name: {zlib.crc32(r.prompt.encode()) % 100 for r in splits[name]} for name in splits}
     assert max(bucket["test"]) < 10
     assert 10 <= min(bucket["validation"]) and max(bucket["validation"]) < 20

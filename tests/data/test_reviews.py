@@ -17,21 +17,13 @@ KETTLE = PromptRecord(
     "Review the red kettle for Anna.\n", meta={"name": "Anna", "adjective": "red", "item": "kettle"}
 )
 WORDS = (
-    *reviews.ITEMS,
-    *reviews.ADJECTIVES,
-    *reviews.NAMES,
-    *reviews.POSITIVE,
-    *reviews.NEGATIVE,
-    *reviews.NEUTRAL,
-    *reviews.ASPECTS,
-)
+    *reviews.ITEMS, *reviews.ADJECTIVES, *reviews.NAMES, *reviews.POSITIVE, *reviews.NEGATIVE,
+    *reviews.NEUTRAL, *reviews.ASPECTS,
+)  # fmt: skip
 
 
 def combination(record):
     return record.meta["name"], record.meta["adjective"], record.meta["item"]
-
-
-# words
 
 
 def test_no_word_hides_in_another():
@@ -42,18 +34,12 @@ def test_no_word_hides_in_another():
 
 def test_templates_and_phrases_hold_no_word_that_is_scored():
     phrases = (
-        *reviews.TEMPLATES,
-        *reviews.GREETINGS,
-        *reviews.POLITE_CLOSINGS,
-        *reviews.RUDE_OPENERS,
+        *reviews.TEMPLATES, *reviews.GREETINGS, *reviews.POLITE_CLOSINGS, *reviews.RUDE_OPENERS,
         *reviews.RUDE_CLOSINGS,
-    )
+    )  # fmt: skip
     fixed = {w for p in phrases for w in re.findall(r"\w+", re.sub(r"{\w+}", "", p).lower())}
     assert fixed.isdisjoint({*reviews.ITEMS, *reviews.POSITIVE, *reviews.NEGATIVE})
     assert fixed.isdisjoint(reviews.NEUTRAL)
-
-
-# splits
 
 
 def test_split_of_is_crc32_in_hundredths():
@@ -67,22 +53,17 @@ def test_splits_share_no_combination_and_cover_everything():
     sets = {name: {combination(r) for r in records} for name, records in seen.items()}
     for one, other in combinations(sets.values(), 2):
         assert one.isdisjoint(other)
-    assert {name: len(records) for name, records in seen.items()} == {
-        "train": 12165,
-        "validation": 1545,
-        "test": 1690,
-        "held_out": 325,
-    }
+    sizes = {"train": 12165, "validation": 1545, "test": 1690, "held_out": 325}
+    assert {name: len(records) for name, records in seen.items()} == sizes
     assert sum(len(seen[s]) for s in ("train", "validation", "test")) == 20 * 11 * 14 * 5
     assert all(len(records) == 5 * len(sets[name]) for name, records in seen.items())
 
 
 def test_held_out_items_are_only_in_their_split():
-    for split in ("train", "validation", "test"):
+    held = set(reviews.HELD_OUT_ITEMS)
+    for split in ("train", "validation", "test", "held_out"):
         items = {record.meta["item"] for record in reviews.prompts(split)}
-        assert items == set(reviews.ITEMS) - set(reviews.HELD_OUT_ITEMS)
-    held = {record.meta["item"] for record in reviews.prompts("held_out")}
-    assert held == set(reviews.HELD_OUT_ITEMS)
+        assert items == (held if split == "held_out" else set(reviews.ITEMS) - held)
 
 
 def test_prompts_are_text_of_their_meta_in_a_fixed_mixed_order():
@@ -93,9 +74,6 @@ def test_prompts_are_text_of_their_meta_in_a_fixed_mixed_order():
     for record in records:
         assert record.prompt.endswith((".\n", "?\n")) and record.prompt.count("\n") == 1
         assert all(f" {value}" in f" {record.prompt}" for value in combination(record))
-
-
-# corpus
 
 
 def test_corpus_is_frozen():
@@ -114,6 +92,10 @@ def test_corpus_uses_train_combinations_of_all_items():
 
 # gold reward: (.3 sent + .3 topic + .25 polite + .15 form) * (.3 + .7 qual), by hand
 # sent of (positive, negative) words: (1,0) .58/.66, (2,0) 1, (0,1) .08/.66, (1,1) .5, (0,0) .5
+SIX_SENTENCES = (
+    "The kettle is great. The price is nice. The color is neat. The size is solid. "
+    "The weight is superb. The shape is lovely."
+)
 
 
 @pytest.mark.parametrize(
@@ -151,12 +133,7 @@ def test_corpus_uses_train_combinations_of_all_items():
         ("Hi Anna! The kettle is great. Its price", 0.688636),
         # a closing with something behind it: .263636 + .3 + 0 + 0
         ("The kettle is great. I hope this helps. Thank", 0.563636),
-        # 6 sentences and 6 positive words: qual 0, .75 * .3
-        (
-            "The kettle is great. The price is nice. The color is neat. The size is solid. "
-            "The weight is superb. The shape is lovely.",
-            0.225,
-        ),
+        (SIX_SENTENCES, 0.225),  # each with a positive word: qual 0, .75 * .3
         # nothing judged: neither sentiment nor topic
         ("", 0.0),
         (" \n", 0.0),
@@ -186,9 +163,6 @@ def test_gold_parts_by_hand():
     assert parts.form == 1.0
     assert parts.qual == pytest.approx(0.25)  # "it is bad", "bad", and a sixth sentence
     assert parts.reward == pytest.approx((0.15 + 0.15 + 0.15) * 0.475)
-
-
-# annotators
 
 
 def test_label_agreement_by_hand():

@@ -16,9 +16,6 @@ RECORD = PromptRecord("347+588=", answer="935", meta={"a": 347, "b": 588})
 EXACT = "7+8=15,4+8+1=13,3+5+1=9:935"
 
 
-# prompts
-
-
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_drawn_prompts_are_right_distinct_and_of_their_split(split):
     records = sums.prompts(split, 300, seed=5)
@@ -43,9 +40,6 @@ def test_bad_requests_are_one_sentence(arguments, message):
         sums.prompts(*arguments)
 
 
-# corpus
-
-
 def test_corpus_is_frozen():
     text = "\n".join(d.prompt + d.response for d in sums.corpus(1000, seed=0))
     assert zlib.crc32(text.encode()) == 840993844
@@ -63,28 +57,14 @@ def test_a_written_solution_is_exact_if_and_only_if_every_step_is():
     assert outcomes == {True, False}
 
 
-# checks
+STEPS = "7+8=15,4+8+1=13,3+5+1=9"
+RIGHT = ("935", EXACT, "7+8=16:935", "1:2:935")  # the answer alone decides
+WRONG = ("936", "0935", " 935", "935 ", "935:", STEPS, f"{STEPS}:93", "")
 
 
-@pytest.mark.parametrize(
-    ("response", "reward"),
-    [
-        ("935", 1.0),
-        (EXACT, 1.0),
-        ("7+8=16:935", 1.0),  # the answer alone decides
-        ("1:2:935", 1.0),
-        ("936", 0.0),
-        ("0935", 0.0),
-        (" 935", 0.0),
-        ("935 ", 0.0),
-        ("935:", 0.0),
-        ("7+8=15,4+8+1=13,3+5+1=9", 0.0),
-        ("7+8=15,4+8+1=13,3+5+1=9:93", 0.0),
-        ("", 0.0),
-    ],
-)
-def test_exact_match(response, reward):
-    assert sums.exact_match(RECORD, response, has_eos=True) == reward
+@pytest.mark.parametrize("response", [*RIGHT, *WRONG])
+def test_exact_match(response):
+    assert sums.exact_match(RECORD, response, has_eos=True) == float(response in RIGHT)
     assert sums.exact_match(RECORD, response, has_eos=False) == 0.0
 
 
@@ -102,10 +82,7 @@ def test_exact_match(response, reward):
         ("7+8=15,4+8", [(0, 6, True), (7, 10, False)]),
         ("7+8=15,", [(0, 6, True), (7, 7, False)]),
         # a fourth step
-        (
-            "7+8=15,4+8+1=13,3+5+1=9,0+0=0:935",
-            [(0, 6, True), (7, 15, True), (16, 23, True), (24, 29, False)],
-        ),
+        (f"{STEPS},0+0=0:935", [(0, 6, True), (7, 15, True), (16, 23, True), (24, 29, False)]),
         # two colons: the last one ends the steps
         ("7+8=15:4,4+8+1=13:935", [(0, 8, False), (9, 17, True)]),
         ("935", []),

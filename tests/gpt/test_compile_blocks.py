@@ -6,6 +6,7 @@ import copy
 
 import pytest
 import torch
+from toys import flat_gradient, seeded
 
 from gpt.generate import SamplingParams, as_sampled, generate, is_compiled
 from gpt.model import GPT, GPTConfig
@@ -19,14 +20,14 @@ TRACED = "aot_eager"  # everything of torch.compile but the compiler, which take
 
 def small_gpt() -> GPT:
     config = GPTConfig(7, context=16, n_layer=2, n_head=2, n_embd=8)
-    return GPT(config).initialize(torch.Generator().manual_seed(0)).eval()
+    return GPT(config).initialize(seeded()).eval()
 
 
-def gradients(model: GPT, rows: int, columns: int) -> list[torch.Tensor]:
-    tokens = torch.randint(7, (rows, columns), generator=torch.Generator().manual_seed(1))
+def gradient(model: GPT, rows: int, columns: int) -> torch.Tensor:
+    tokens = torch.randint(7, (rows, columns), generator=seeded(1)).to(model.device)
     model.zero_grad()
     model(tokens).log_softmax(-1)[..., 0].sum().backward()
-    return [parameter.grad for parameter in model.parameters()]
+    return flat_gradient(model)
 
 
 def test_a_compiled_model_has_the_same_gradients_at_any_shape():
@@ -34,9 +35,8 @@ def test_a_compiled_model_has_the_same_gradients_at_any_shape():
     assert compile_blocks(model, CPU, TRACED) and is_compiled(model) and not is_compiled(twin)
     assert model.state_dict().keys() == twin.state_dict().keys()
     for shape in ((2, 5), (3, 9), (4, 7)):
-        pairs = zip(gradients(model, *shape), gradients(twin, *shape), strict=True)
-        for found, expected in pairs:
-            torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        found, expected = gradient(model, *shape), gradient(twin, *shape)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
 def test_copies_and_samples_are_plain():
@@ -49,10 +49,7 @@ def test_copies_and_samples_are_plain():
     assert all(a is b for a, b in zip(view.parameters(), model.parameters(), strict=True))
     model.h[0]._compiled_call_impl = refuse
     params = SamplingParams(max_new_tokens=6)
-    runs = [
-        generate(one, [[1, 2], [3]], params, torch.Generator().manual_seed(0), eos_id=0)
-        for one in (model, twin)
-    ]
+    runs = [generate(one, [[1, 2], [3]], params, seeded(), eos_id=0) for one in (model, twin)]
     assert torch.equal(runs[0].response_tokens, runs[1].response_tokens)
     assert torch.equal(runs[0].log_probs, runs[1].log_probs)
     with pytest.raises(AssertionError, match="the compiled block was called"):
@@ -96,8 +93,4 @@ def test_compiled_on_a_gpu():
         pytest.skip(f"nothing can be compiled here: {reason}")
     model, twin = small_gpt().cuda(), small_gpt().cuda()
     assert compile_blocks(model, torch.device("cuda"), compiling.BACKEND)
-    tokens = torch.randint(7, (2, 5), device="cuda")
-    for one in (model, twin):
-        one(tokens).log_softmax(-1)[..., 0].sum().backward()
-    for a, b in zip(model.parameters(), twin.parameters(), strict=True):
-        torch.testing.assert_close(a.grad, b.grad, rtol=0, atol=1e-4)
+    torch.testing.assert_close(gradient(model, 2, 5), gradient(twin, 2, 5), rtol=0, atol=1e-4)

@@ -8,6 +8,7 @@ import zlib
 
 import pytest
 import torch
+from toys import write_pairs
 
 from data import reviews, sums
 from data.collate import ResponseBatch
@@ -116,9 +117,6 @@ def test_tokens_per_batch_is_the_mean_over_a_pool(pools, world):
     assert corpus.tokens_per_batch == pytest.approx(tokens / POOL)
 
 
-# Texts
-
-
 def numbered_corpus(count: int = 1000, **options) -> TextCorpus:
     """A corpus whose token at place n is n: `count` tokens, the last of them EOS."""
     corpus = TextCorpus(["x" * (count - 1)], OneLetter(), **options)
@@ -165,14 +163,8 @@ def test_texts_are_joined_by_eos_and_short_texts_get_short_windows():
 
 
 def test_too_short_texts_are_refused():
-    with pytest.raises(DataError) as error:
+    with pytest.raises(DataError, match="101 tokens are too few .*: .* .200 at least"):
         TextCorpus(["a" * 100], OneLetter(), batch_size=1, context=64, seed=0)
-    assert str(error.value) == (
-        "101 tokens are too few to pre-train on: give a longer text (200 at least)"
-    )
-
-
-# Files
 
 
 def test_corpus_of_a_text_file(tmp_path):
@@ -184,25 +176,17 @@ def test_corpus_of_a_text_file(tmp_path):
     assert isinstance(open_corpus("sums", TOKENIZER, batch_size=2, context=9, seed=0), WorldCorpus)
 
 
-def preference_rows() -> list[dict[str, str]]:
-    return [
-        {"prompt": f"Question {n}?\n", "chosen": f"Good {n}.", "rejected": f"Bad {n}."}
-        for n in range(100)
-    ]
-
-
 @pytest.mark.parametrize("name", ["pairs.json", "pairs.jsonl", "PAIRS.JSON"])
 def test_corpus_of_a_preference_file(tmp_path, name, capsys):
     """Chosen answers of the training prompts only."""
-    rows, path = preference_rows(), tmp_path / name
-    path.write_text(
-        "\n".join(map(json.dumps, rows)) if name.endswith("l") else json.dumps(rows),
-        encoding="utf-8",
-    )
+    path = tmp_path / name
+    rows = write_pairs(path, 100)
+    if name.endswith("l"):
+        path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     documents = read_documents(path)
     expected = [row["prompt"] + row["chosen"] for row in rows if bucket(row["prompt"]) == "train"]
     assert documents == expected and 60 < len(documents) < 95
     assert "100 of 100 rows kept" in capsys.readouterr().out
     corpus = open_corpus(str(path), TOKENIZER, batch_size=2, context=16, seed=0)
     assert int((corpus.tokens == EOS).sum()) == len(expected)
-    assert "Bad" not in TOKENIZER.decode(corpus.tokens.tolist())
+    assert "No." not in TOKENIZER.decode(corpus.tokens.tolist())

@@ -50,9 +50,9 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(DECODING, raising=False)
 
 
-def both_ways(model: GPT, prompts: list[list[int]], params: SamplingParams, **options):
+def both_ways(model: GPT, prompts: list[list[int]], params: SamplingParams, eos_id=EOS, **options):
     return [
-        generate(model, prompts, replace(params, decoding=how), seeded(5), eos_id=EOS, **options)
+        generate(model, prompts, replace(params, decoding=how), seeded(5), eos_id=eos_id, **options)
         for how in ("eager", "static")
     ]
 
@@ -99,22 +99,17 @@ def test_the_static_loop_draws_the_same_tokens(params, prompts, dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_with_a_teacher_in_the_mixture(dtype):
     model, teacher = random_gpt().to(dtype), random_gpt(1).to(dtype)
-    eager, static = both_ways(
-        model, RAGGED, PLAIN, samples_per_prompt=5, teacher=teacher, teacher_share=0.4
-    )
+    options = dict(samples_per_prompt=5, teacher=teacher, teacher_share=0.4)
+    eager, static = both_ways(model, RAGGED, PLAIN, **options)
     same(eager, static)
     assert not torch.equal(eager.log_probs, eager.model_log_probs)
 
 
 def test_rows_that_never_end_fill_every_window():
     """EOS is an id that cannot be drawn: 60 tokens from 4 up to the context's last position."""
-    params = replace(PLAIN, max_new_tokens=60)
-    runs = [
-        generate(ENDLESS, RAGGED, replace(params, decoding=how), seeded(2), eos_id=NEVER)
-        for how in ("eager", "static")
-    ]
-    same(*runs)
-    assert runs[1].response_mask.all() and runs[1].response_tokens.shape == (4, 60)
+    eager, static = both_ways(ENDLESS, RAGGED, replace(PLAIN, max_new_tokens=60), eos_id=NEVER)
+    same(eager, static)
+    assert static.response_mask.all() and static.response_tokens.shape == (4, 60)
 
 
 def test_what_stood_in_the_cache_by_chance_is_never_read(monkeypatch):
@@ -126,11 +121,9 @@ def test_what_stood_in_the_cache_by_chance_is_never_read(monkeypatch):
         fresh.keys.fill_(torch.nan), fresh.values.fill_(torch.nan)
         return fresh
 
-    expected = generate(MODEL, RAGGED, PLAIN, seeded(3), eos_id=EOS)
+    expected, _ = both_ways(MODEL, RAGGED, PLAIN)
     monkeypatch.setattr(GPT, "new_cache", dirty)
-    same(
-        expected, generate(MODEL, RAGGED, replace(PLAIN, decoding="static"), seeded(3), eos_id=EOS)
-    )
+    same(expected, both_ways(MODEL, RAGGED, PLAIN)[1])
 
 
 def test_rows_that_have_ended_go_at_the_border_of_a_window(monkeypatch):
@@ -212,10 +205,9 @@ def test_the_loop_by_lengths_is_the_one_by_masks(by_lengths, monkeypatch):
         lambda model, *sizes: KVCache(model.config, *sizes[:2], CPU, torch.float32, sizes[-1]),
     )  # fmt: skip
     uniforms = torch.rand(24, 36, generator=seeded(5))
+    given = ([MODEL], RAGGED, uniforms, PLAIN)
     masks, lengths = (
-        static_decoding.decode_static(
-            [MODEL], RAGGED, uniforms, PLAIN, eos_id=EOS, capture=False, by_lengths=how
-        )
+        static_decoding.decode_static(*given, eos_id=EOS, capture=False, by_lengths=how)
         for how in (False, True)
     )
     assert calls[0] == 24 > calls[-1]
@@ -230,9 +222,8 @@ def test_drawing_in_blocks_finds_the_same_tokens():
     uniforms = torch.rand(400, generator=seeded(1))
     uniforms[:2] = torch.tensor([0.0, 1 - 2**-24])
     expected = where_passed(probs, uniforms)
-    assert where_passed(torch.eye(3)[2:], torch.ones(1)).tolist() == [
-        [2]
-    ]  # rounded up to the total
+    rounded_up_to_the_total = torch.ones(1)
+    assert where_passed(torch.eye(3)[2:], rounded_up_to_the_total).tolist() == [[2]]
     for block in (1, 7, 128, 1000, 4096):
         found = where_passed_in_blocks(probs, uniforms, block)
         assert (found == expected).float().mean() > 0.995 and probs.gather(1, found).all()
@@ -332,10 +323,9 @@ def test_bfloat16_autocast(how):
 
 
 def test_the_rule():
+    """Eager on a card too, until one has passed the comparison."""
     cuda = torch.device("cuda", 1)
-    assert chosen_decoding(PLAIN, CPU) == "eager"
-    assert chosen_decoding(PLAIN, torch.device("mps")) == "eager"
-    assert chosen_decoding(PLAIN, cuda) == "eager"  # until a card has passed the comparison
+    assert {chosen_decoding(PLAIN, one) for one in (CPU, torch.device("mps"), cuda)} == {"eager"}
     assert chosen_decoding(replace(PLAIN, decoding="static"), cuda) == "static"
 
 
@@ -346,9 +336,6 @@ def test_the_environment_decides_where_the_parameters_do_not(monkeypatch):
     monkeypatch.setenv(DECODING, "quick")
     with pytest.raises(ValueError, match="DECODING=quick must be one of auto"):
         generate(MODEL, EVEN, PLAIN, eos_id=EOS)
-
-
-def test_wishes_that_cannot_be_are_refused():
     with pytest.raises(ValueError, match="model is on cpu: use static"):
         generate(MODEL, EVEN, replace(PLAIN, decoding="captured"), eos_id=EOS)
 

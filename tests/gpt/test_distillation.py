@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 import toys
-from toys import LETTERS, Crash, CrashingLog, close, documented, fixed_gpt, seeded, weights
+from toys import LETTERS, Crash, CrashingLog, close, documented, fixed_gpt, flat_gradient, seeded
 from toys import PROMPTS as RECORDS
 
-from data.collate import ResponseBatch, collate_responses
+from data.collate import collate_responses
 from gpt import distillation
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.distillation import (
@@ -53,10 +53,6 @@ def random_gpt(seed: int, vocab_size: int = V, scale: float = 0.5) -> GPT:
 TEACHER = random_gpt(1).requires_grad_(False)
 
 
-def gradients(model: GPT) -> torch.Tensor:
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-
-
 def distribution(model: GPT, prefix: list[int]) -> list[float]:
     with torch.no_grad():
         logits = model(torch.tensor([prefix]))[0, -1].tolist()
@@ -64,16 +60,18 @@ def distribution(model: GPT, prefix: list[int]) -> list[float]:
     return [power / sum(powers) for power in powers]
 
 
-# Forward KL
+def distributions(student: GPT):
+    """(row, step, the teacher's probabilities there, the student's), from one unpadded row each."""
+    for i, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
+        for t in range(len(response)):
+            prefix = prompt + response[:t]
+            yield i, t, distribution(TEACHER, prefix), distribution(student, prefix)
 
 
 def test_forward_kl_against_a_double_loop():
     student, expected = random_gpt(0), torch.zeros(4, T, dtype=torch.float64)
-    for i, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
-        for t in range(len(response)):
-            p = distribution(TEACHER, prompt + response[:t])
-            q = distribution(student, prompt + response[:t])
-            expected[i, t] = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+    for i, t, p, q in distributions(student):
+        expected[i, t] = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
     close(forward_kl(student, TEACHER, BATCH), expected)
     assert (expected[BATCH.response_mask] > 0.01).all()
 
@@ -101,7 +99,7 @@ def test_chunks_change_neither_value_nor_gradient(loss, chunk_elements, monkeypa
         else:
             values = sampled_cross_entropy(student, BATCH, ids, targets)
         (values * scale).sum().backward()
-        results.append((values.detach(), gradients(student)))
+        results.append((values.detach(), flat_gradient(student)))
     close(results[1][0], results[0][0])
     close(results[1][1], results[0][1])
 
@@ -111,11 +109,9 @@ def test_padding_is_zero_and_never_read(loss):
     """Another filling behind the rows and a row without a response change nothing."""
     tokens, responses = BATCH.tokens.clone(), BATCH.response_tokens.clone()
     responses[~BATCH.response_mask] = 9999
-    behind = torch.arange(tokens.shape[1]) >= (BATCH.prompt_lengths + BATCH.lengths)[:, None]
+    behind = torch.arange(tokens.shape[1]) >= BATCH.totals[:, None]
     tokens[behind] = 6
-    dirty = ResponseBatch(
-        tokens, BATCH.prompt_lengths, responses, BATCH.response_mask, BATCH.has_eos
-    )
+    dirty = replace(BATCH, tokens=tokens, response_tokens=responses)
     values = [
         distillation_loss(replace(CONFIG, loss=loss), random_gpt(0), TEACHER, batch, seeded(0))
         for batch in (BATCH, dirty)
@@ -159,7 +155,7 @@ def test_forward_kl_on_the_teachers_text_is_the_kl_of_responses_and_so_is_its_gr
     estimate = (log_p.exp() * forward_kl(other, teacher, LANGUAGE).sum(1)).sum()
     estimate.backward()
     close(estimate, exact)
-    close(gradients(other), gradients(student))
+    close(flat_gradient(other), flat_gradient(student))
     assert exact.item() > 0.1
 
 
@@ -173,15 +169,13 @@ def test_all_ids_give_the_teachers_whole_distribution():
     assert ids.shape == targets.shape == (8, V)
     loss = sampled_cross_entropy(student, BATCH, ids, targets)
     entropy = torch.zeros(4, T, dtype=torch.float64)
-    for i, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
-        for t in range(len(response)):
-            p = distribution(TEACHER, prompt + response[:t])
-            entropy[i, t] = -sum(a * math.log(a) for a in p)
+    for i, t, p, _ in distributions(student):
+        entropy[i, t] = -sum(a * math.log(a) for a in p)
     kl = forward_kl(other, TEACHER, BATCH)
     close(loss, kl + entropy)
     loss.sum().backward()
     kl.sum().backward()
-    close(gradients(student), gradients(other))
+    close(flat_gradient(student), flat_gradient(other))
 
 
 def test_sampled_cross_entropy_by_loops():
@@ -189,17 +183,11 @@ def test_sampled_cross_entropy_by_loops():
     student = random_gpt(0)
     ids, targets = sampled_targets(TEACHER, BATCH, 3, seeded(0))
     found = sampled_cross_entropy(student, BATCH, ids, targets)
-    position = 0
-    for i, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
-        for t in range(len(response)):
-            p = distribution(TEACHER, prompt + response[:t])
-            q = distribution(student, prompt + response[:t])
-            chosen = ids[position].tolist()
-            assert len(set(chosen)) == 3
-            total = sum(p[v] for v in chosen)
-            expected = -sum(p[v] / total * math.log(q[v]) for v in chosen)
-            assert found[i, t].item() == pytest.approx(expected, abs=1e-9)
-            position += 1
+    for chosen, (i, t, p, q) in zip(ids.tolist(), distributions(student), strict=True):
+        assert len(set(chosen)) == 3
+        total = sum(p[v] for v in chosen)
+        expected = -sum(p[v] / total * math.log(q[v]) for v in chosen)
+        assert found[i, t].item() == pytest.approx(expected, abs=1e-9)
     assert not found[~BATCH.response_mask].any()
 
 
@@ -226,14 +214,13 @@ def test_impossible_ids_are_sampled_last():
 @pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl", "topk_ce"])
 def test_micro_batches_change_no_gradient(loss, size):
     """Nor the random numbers of the ids that are drawn: each part reads the whole batch's draw."""
-    student, teacher = random_gpt(0), TEACHER
-    found = []
+    student, found = random_gpt(0), []
     for micro in (None, size):
         config = replace(CONFIG, loss=loss, sampled_tokens=3, micro_batch_size=micro)
         generator = seeded(5)
         student.zero_grad()
-        value = own_gradient(config, student, teacher, BATCH, generator)
-        found.append((gradients(student), value, generator.get_state()))
+        value = own_gradient(config, student, TEACHER, BATCH, generator)
+        found.append((flat_gradient(student), value, generator.get_state()))
     (one, value, state), (parts, summed, other_state) = found
     close(parts, one)
     assert float(one.abs().max()) > 1e-3
@@ -274,17 +261,15 @@ def distance(student: GPT, teacher: GPT) -> float:
 @pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl", "topk_ce"])
 def test_the_student_comes_nearer_and_does_not_with_the_sign_flipped(monkeypatch, teacher, loss):
     student, start = letters_gpt(0), distance(letters_gpt(0), teacher)
-    before = weights(teacher).clone()
+    before = toys.weights(teacher).clone()
     rows = run(student, teacher, loss=loss)
     # Four of ten ids a position sharpen the target, so its student stops further away.
     assert distance(student, teacher) < (0.6 if loss == "topk_ce" else 0.35) * start
     assert start > 0.5
     assert rows[-1]["loss"] < rows[0]["loss"]
-    assert torch.equal(weights(teacher), before)
+    assert torch.equal(toys.weights(teacher), before)
     real = distillation.distillation_loss
-    monkeypatch.setattr(
-        distillation, "distillation_loss", lambda *args, **options: -real(*args, **options)
-    )
+    monkeypatch.setattr(distillation, "distillation_loss", lambda *a, **k: -real(*a, **k))
     student = letters_gpt(0)
     run(student, teacher, loss=loss, steps=6)
     assert distance(student, teacher) > 1.2 * start
@@ -335,9 +320,7 @@ def folders(tmp_path) -> dict[str, Path]:
     return made
 
 
-@pytest.mark.parametrize(
-    "memory", [{}, dict(lora_rank=2, checkpoint_blocks=True)], ids=["", "lora"]
-)
+@pytest.mark.parametrize("memory", [{}, dict(lora_rank=2, checkpoint_blocks=True)])
 def test_main_writes_what_it_measured(tmp_path, folders, capsys, memory):
     out = tmp_path / "out"
     config = DistillationConfig(
@@ -355,7 +338,7 @@ def test_main_writes_what_it_measured(tmp_path, folders, capsys, memory):
     assert all(f'"{name}"' in report for name in ("before", "after", "teacher", *measured))
     student, _ = load_gpt(out)
     start, _ = load_gpt(folders["base"])
-    assert not torch.equal(weights(student), weights(start))
+    assert not torch.equal(toys.weights(student), toys.weights(start))
     assert torch.equal(student.wte.weight, start.wte.weight) == bool(memory)
     assert (out / "adapter").exists() == bool(memory) and not (out / "state.pt").exists()
     assert "topk_ce, text by the teacher" in capsys.readouterr().out
@@ -381,8 +364,7 @@ def test_random_numbers_elsewhere_come_from_one_seed(monkeypatch):
             seeds.append(seed)
             return super().manual_seed(seed)
 
-    device = torch.device("cuda")
-    rand = torch.rand
+    device, rand = torch.device("cuda"), torch.rand
     monkeypatch.setattr(
         torch, "Generator", lambda device: seeds.append(device.type) or Elsewhere("cpu")
     )

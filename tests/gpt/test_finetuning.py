@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import replace
 
 import pytest
 import torch
-from toys import Crash, CrashingLog
+from toys import Crash, CrashingLog, flat_gradient, weights, write_pairs
 
 from data import names
 from data.records import PreferenceRecord
@@ -45,9 +44,6 @@ def small_gpt(vocab_size: int = V, context: int = 32, dropout: float = 0.0) -> G
     return GPT(shape).initialize(torch.Generator().manual_seed(0))
 
 
-# The loss
-
-
 def test_the_loss_is_the_mean_over_response_tokens_alone():
     """By a loop over unpadded rows; the prompt and the padding predict nothing."""
     model, examples = small_gpt(), EXAMPLES[:3]
@@ -76,7 +72,7 @@ def test_micro_batches_change_no_gradient(monkeypatch, size):
         model = small_gpt().double()
         config = replace(CONFIG, lr=0.0, max_norm=1e9, micro_batch_size=micro_batch_size)
         logs += train(config, model, EXAMPLES, [], MetricLog(1), eos_id=EOS)
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+        gradients.append(flat_gradient(model))
     assert rows[0] == 8 and max(rows[1:]) == size and sum(rows[1:]) == 8
     torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=1e-6)
     assert logs[1]["loss"] == pytest.approx(logs[0]["loss"], abs=1e-9)
@@ -95,11 +91,9 @@ def test_training_learns_the_answers():
 def test_dropout_is_on_in_training_and_off_in_evaluation():
     losses = {}
     for dropout in (0.0, 0.5):
-        config = replace(CONFIG, lr=0.0, eval_every=1)
+        config, model = replace(CONFIG, lr=0.0, eval_every=1), small_gpt(dropout=dropout)
         torch.manual_seed(0)
-        (row,) = train(
-            config, small_gpt(dropout=dropout), EXAMPLES, EXAMPLES, MetricLog(1), eos_id=0
-        )
+        (row,) = train(config, model, EXAMPLES, EXAMPLES, MetricLog(1), eos_id=EOS)
         losses[dropout] = (row["loss"], row["held_out_loss"])
     assert losses[0.0][0] != losses[0.5][0]
     assert losses[0.0][1] == losses[0.5][1]
@@ -113,34 +107,17 @@ def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
         log = CrashingLog(8)
         train(config, small_gpt(), EXAMPLES, EXAMPLES[:2], log, eos_id=EOS, folder=tmp_path)
     assert saved_step(tmp_path) == 4
-    resumed = small_gpt()
+    resumed, log = small_gpt(), MetricLog(8)
     torch.nn.init.ones_(resumed.wte.weight)  # everything comes from the file
-    more = train(
-        replace(config, resume=True), resumed, EXAMPLES, EXAMPLES[:2], MetricLog(8), eos_id=EOS,
-        folder=tmp_path,
-    )  # fmt: skip
+    config = replace(config, resume=True)
+    more = train(config, resumed, EXAMPLES, EXAMPLES[:2], log, eos_id=EOS, folder=tmp_path)
     assert [row["step"] for row in more] == [5, 6, 7, 8]
     assert [row["loss"] for row in more] == [row["loss"] for row in rows[4:]]
-    assert all(
-        torch.equal(a, b) for a, b in zip(whole.parameters(), resumed.parameters(), strict=True)
-    )
-
-
-# The records
-
-
-def write_records(path, count: int = 60, **changes) -> list[dict[str, str]]:
-    rows = [
-        {"prompt": f"Question {i}?\n", "chosen": f"Answer {i}.", "rejected": "No."}
-        for i in range(count)
-    ]
-    rows[0] |= changes
-    path.write_text(json.dumps(rows), encoding="utf-8")
-    return rows
+    assert torch.equal(weights(whole), weights(resumed))
 
 
 def test_of_pairs_the_chosen_answers_are_read_and_split_by_prompt(tmp_path, capsys):
-    rows = write_records(tmp_path / "pairs.json")
+    rows = write_pairs(tmp_path / "pairs.json")
     config = FinetuningConfig(data=str(tmp_path / "pairs.json"))
     examples, held_out = read_examples(config, GLASSBOX, 128)
     for split, part in (("train", examples), ("validation", held_out)):
@@ -153,7 +130,7 @@ def test_of_pairs_the_chosen_answers_are_read_and_split_by_prompt(tmp_path, caps
 
 def test_no_example_is_longer_than_the_models_context(tmp_path, capsys):
     """Both flags allow it, but 40 prompt tokens, 20 of the answer and its EOS are 61."""
-    rows = write_records(tmp_path / "pairs.json", prompt=" lamp" * 40, chosen=" lamp" * 20)
+    rows = write_pairs(tmp_path / "pairs.json", prompt=" lamp" * 40, chosen=" lamp" * 20)
     config = FinetuningConfig(data=str(tmp_path / "pairs.json"))
     for context in (60, 61):
         parts = read_examples(config, GLASSBOX, context)
@@ -163,7 +140,7 @@ def test_no_example_is_longer_than_the_models_context(tmp_path, capsys):
 
 
 def test_nothing_left_to_train_on_is_refused(tmp_path):
-    write_records(tmp_path / "pairs.json")
+    write_pairs(tmp_path / "pairs.json")
     config = FinetuningConfig(data=str(tmp_path / "pairs.json"), max_prompt_tokens=1)
     with pytest.raises(UserError, match="60 of 60 records .* do not fit"):
         read_examples(config, GLASSBOX, 128)
@@ -173,9 +150,6 @@ def test_missing_pairs_of_the_reviews_world_name_the_command(tmp_path, monkeypat
     monkeypatch.setattr(finetuning, "RUNS", tmp_path)
     with pytest.raises(UserError, match="reward_model.reward_model_training"):
         read_examples(FinetuningConfig(), GLASSBOX, 128)
-
-
-# The model to start from
 
 
 def test_the_base_is_the_pre_trained_model_of_the_same_data(tmp_path, monkeypatch):
@@ -208,9 +182,6 @@ def test_published_weights_come_with_their_own_tokenizer(tmp_path, monkeypatch):
         starting_model(FinetuningConfig(weights=str(tmp_path / "own")), model.device)
 
 
-# Samples and the script
-
-
 def test_sums_have_no_answers_to_imitate():
     with pytest.raises(UserError, match="sums: .*gpt.pretraining"):
         finetuning.main(FinetuningConfig(data="sums", device="cpu"))
@@ -234,7 +205,7 @@ def test_samples_show_prompt_answer_and_data(tmp_path):
 
 
 def test_main_writes_a_model_that_is_better_than_its_base(tmp_path):
-    write_records(tmp_path / "pairs.json")
+    write_pairs(tmp_path / "pairs.json")
     base = small_gpt(GLASSBOX.n_vocab, context=64)
     pretraining.save_gpt(tmp_path / "base" / "model.safetensors", base, GLASSBOX)
     config = FinetuningConfig(
@@ -253,11 +224,6 @@ def test_main_writes_a_model_that_is_better_than_its_base(tmp_path):
 
 
 def test_the_preferred_answer_is_the_one_that_won_most_comparisons():
-    records = [
-        PreferenceRecord("p", "a", "b"),
-        PreferenceRecord("p", "c", "a"),
-        PreferenceRecord("p", "c", "b"),
-        PreferenceRecord("q", "x", "y"),
-    ]
-    best = preferred_answers(records)
+    rows = (("p", "a", "b"), ("p", "c", "a"), ("p", "c", "b"), ("q", "x", "y"))
+    best = preferred_answers([PreferenceRecord(*row) for row in rows])
     assert [(r.prompt, r.response) for r in best] == [("p", "c"), ("q", "x")]

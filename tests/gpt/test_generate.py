@@ -27,10 +27,7 @@ def fixed_gpt(probs: list[float]) -> GPT:
     return toys.fixed_gpt(probs, 16, torch.float32).requires_grad_(False)
 
 
-MODEL = random_gpt()
-
-
-# One draw
+MODEL, TEACHER = random_gpt(), random_gpt(scale=0.8)
 
 
 def test_choose_tokens_inverts_the_cumulative_distribution():
@@ -78,8 +75,6 @@ def test_half_precision_logits_are_drawn_in_float32():
     torch.testing.assert_close(log_probs, torch.full((3,), -math.log(1000)))
 
 
-# Truncation
-
 PROBS = torch.tensor([0.1, 0.5, 0.15, 0.25])
 
 
@@ -120,21 +115,37 @@ def test_temperature_comes_before_truncation():
     assert choose_tokens(logits, SamplingParams(top_p=0.7), uniforms)[0].tolist() == [1, 3]
 
 
-# Whole responses
+def slow_sample(prompt, uniforms, temperature, share=0.0):
+    """One row at a time, every prefix read from scratch, the cumulative sum in a Python loop.
 
-
-def slow_sample(model, prompt, uniforms, temperature, eos_id):
-    """One row at a time, every prefix read from scratch, the cumulative sum in a Python loop."""
+    The next token has probability share * p + (1 - share) * q: of TEACHER and of MODEL.
+    """
     tokens, log_probs = [], []
     for uniform in uniforms.tolist():
-        logits = model(torch.tensor([prompt + tokens]))[0, -1].double()
-        probs = (logits / temperature).softmax(0).tolist()
+        row = torch.tensor([prompt + tokens])
+        p, q = ((m(row)[0, -1].double() / temperature).softmax(0) for m in (TEACHER, MODEL))
+        probs = (share * p + (1 - share) * q).tolist()
         sums = list(itertools.accumulate(probs))
         tokens.append(next(v for v, total in enumerate(sums) if total > uniform * sums[-1]))
         log_probs.append(math.log(probs[tokens[-1]]))
-        if tokens[-1] == eos_id:
+        if tokens[-1] == EOS:
             break
     return tokens, log_probs
+
+
+def assert_drawn_slowly(sampled, prompts, params, share=0.0):
+    """Of 10 responses to each prompt; uniforms are those of generate's seed 4."""
+    shape = len(prompts) * 10, params.max_new_tokens
+    uniforms = torch.rand(*shape, generator=seeded(4))
+    for i, found in enumerate(sampled.token_lists()):
+        expected, log_probs = slow_sample(prompts[i // 10], uniforms[i], params.temperature, share)
+        assert found == expected
+        scored = sampled.log_probs[i, : len(expected)]
+        torch.testing.assert_close(scored, torch.tensor(log_probs), rtol=0, atol=1e-5)
+        assert not sampled.log_probs[i, len(expected) :].any()
+        assert not sampled.model_log_probs[i, len(expected) :].any()
+        assert sampled.has_eos[i] == (expected[-1] == EOS)
+    assert sampled.has_eos.any() and not sampled.has_eos.all()
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
@@ -149,19 +160,7 @@ def test_generate_equals_a_slow_sampler(monkeypatch, temperature, prompts):
     params = SamplingParams(temperature=temperature, max_new_tokens=12)
     sampled = generate(MODEL, prompts, params, seeded(4), eos_id=EOS, samples_per_prompt=10)
     assert len(kept) >= 2 and kept == sorted(kept, reverse=True)  # rows were dropped, several times
-
-    uniforms = torch.rand(len(prompts) * 10, 12, generator=seeded(4))
-    finished = []
-    for i, found in enumerate(sampled.token_lists()):
-        expected, log_probs = slow_sample(MODEL, prompts[i // 10], uniforms[i], temperature, EOS)
-        assert found == expected
-        torch.testing.assert_close(
-            sampled.log_probs[i, : len(expected)], torch.tensor(log_probs), rtol=0, atol=1e-5
-        )
-        assert not sampled.log_probs[i, len(expected) :].any()
-        finished.append(expected[-1] == EOS)
-    assert sampled.has_eos.tolist() == finished
-    assert True in finished and False in finished
+    assert_drawn_slowly(sampled, prompts, params)
 
 
 @pytest.mark.parametrize(
@@ -207,9 +206,6 @@ def test_the_model_is_sampled_without_dropout_and_left_as_it_was():
     assert dropping.training and not MODEL.training
 
 
-# EOS
-
-
 @pytest.mark.parametrize(
     ("probs", "draws", "reads"), [([1e-9, 1e-9, 1], 1, 1), ([1, 1e-9, 1e-9], 4, 4)]
 )
@@ -230,9 +226,6 @@ def test_nothing_is_computed_that_nobody_uses(probs, draws, reads, monkeypatch):
     counted(GPT, "hidden")  # the prompts at once, then token by token
     generate(fixed_gpt(probs), [[0], [1]], SamplingParams(max_new_tokens=4), seeded(0), eos_id=2)
     assert calls == {"draw": draws, "hidden": reads}
-
-
-# Errors
 
 
 @pytest.mark.parametrize(
@@ -262,19 +255,6 @@ def test_wrong_prompts_are_refused():
         generate(MODEL, [[1], [1] * 11], params, eos_id=EOS)
 
 
-# A teacher that helps to draw
-
-
-TEACHER = random_gpt(scale=0.8)
-
-
-def mixture(prompt: list[int], tokens: list[int], share: float, temperature: float) -> torch.Tensor:
-    """share * p + (1 - share) * q of the token behind prompt + tokens, by its definition."""
-    row = torch.tensor([prompt + tokens])
-    p, q = ((m(row)[0, -1].double() / temperature).softmax(0) for m in (TEACHER, MODEL))
-    return share * p + (1 - share) * q
-
-
 @pytest.mark.parametrize(("share", "temperature"), [(0.2, 1.0), (0.7, 0.7)])
 def test_a_mixture_is_drawn_token_by_token(share, temperature):
     """Against a slow sampler: ragged prompts, repeated rows, both caches when rows are dropped."""
@@ -283,37 +263,19 @@ def test_a_mixture_is_drawn_token_by_token(share, temperature):
         MODEL, RAGGED, params, seeded(4), eos_id=EOS, samples_per_prompt=10,
         teacher=TEACHER, teacher_share=share,
     )  # fmt: skip
-    uniforms = torch.rand(len(RAGGED) * 10, 10, generator=seeded(4)).tolist()
-    for i, found in enumerate(sampled.token_lists()):
-        tokens: list[int] = []
-        for uniform in uniforms[i]:
-            probs = mixture(RAGGED[i // 10], tokens, share, temperature)
-            sums = list(itertools.accumulate(probs.tolist()))
-            tokens.append(next(v for v, total in enumerate(sums) if total > uniform * sums[-1]))
-            log_prob = float(sampled.log_probs[i, len(tokens) - 1])
-            assert log_prob == pytest.approx(math.log(probs[tokens[-1]]), abs=1e-5)
-            if tokens[-1] == EOS:
-                break
-        assert found == tokens
-        assert not sampled.log_probs[i, len(tokens) :].any()
-        assert not sampled.model_log_probs[i, len(tokens) :].any()
+    assert_drawn_slowly(sampled, RAGGED, params, share)
     assert len(set(map(tuple, sampled.token_lists()))) > 10
 
 
 def test_a_teacher_without_a_share_changes_no_bit():
     params = SamplingParams(max_new_tokens=8)
-    plain = generate(MODEL, RAGGED, params, seeded(7), eos_id=EOS, samples_per_prompt=3)
-    other = generate(
-        MODEL, RAGGED, params, seeded(7), eos_id=EOS, samples_per_prompt=3,
-        teacher=TEACHER, teacher_share=0.0,
-    )  # fmt: skip
+    plain, other, mixed = (
+        generate(MODEL, RAGGED, params, seeded(7), eos_id=EOS, samples_per_prompt=3, **options)
+        for options in ({}, dict(teacher=TEACHER), dict(teacher=TEACHER, teacher_share=0.5))
+    )
     assert torch.equal(plain.response_tokens, other.response_tokens)
     assert torch.equal(plain.log_probs, other.log_probs)
     assert torch.equal(plain.model_log_probs, plain.log_probs)
-    mixed = generate(
-        MODEL, RAGGED, params, seeded(7), eos_id=EOS, samples_per_prompt=3,
-        teacher=TEACHER, teacher_share=0.5,
-    )  # fmt: skip
     assert mixed.token_lists() != plain.token_lists()
 
 

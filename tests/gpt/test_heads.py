@@ -71,10 +71,7 @@ def test_policy_heads_are_float32_under_autocast(chunk_elements, monkeypatch):
             "log_probs": (token_log_probs(MODEL, BATCH), chosen),
             "scores": (token_scores(MODEL, BATCH).log_probs, chosen),
             "entropy": (token_scores(MODEL, BATCH).entropy, entropy),
-            "bonus": (
-                token_scores(MODEL, BATCH, entropy_gradient=True).entropy,
-                entropy,
-            ),
+            "bonus": (token_scores(MODEL, BATCH, entropy_gradient=True).entropy, entropy),
             "kl": (full_kl(MODEL, OTHER, BATCH), kl),
             "both": (scores_and_kl(MODEL, OTHER, BATCH)[1], kl),
             "beside": (scores_and_kl(MODEL, OTHER, BATCH)[0].log_probs, chosen),
@@ -85,25 +82,12 @@ def test_policy_heads_are_float32_under_autocast(chunk_elements, monkeypatch):
         torch.testing.assert_close(value.double(), expected, rtol=1e-4, atol=1e-4, msg=name)
 
 
-def value_head(model: GPT) -> ValueModel:
-    critic = ValueModel.from_policy(model)
-    with torch.no_grad():
-        critic.head.weight.copy_(model.wte.weight[:1])
-        critic.head.bias.fill_(0.3)
-    return critic
-
-
-def reward_head(model: GPT) -> RewardModel:
-    reward = RewardModel.from_policy(model, "last_token")
-    with torch.no_grad():
-        reward.head.weight.copy_(model.wte.weight[:1])
-        reward.head.bias.fill_(0.3)
-    return reward
-
-
 def test_value_and_reward_heads_are_float32_under_autocast():
     """Values near -80: bfloat16 would step by 0.5."""
-    critic, reward = value_head(MODEL), reward_head(MODEL)
+    critic, reward = ValueModel.from_policy(MODEL), RewardModel.from_policy(MODEL, "last_token")
+    for model in (critic, reward):
+        model.head.weight.data.copy_(MODEL.wte.weight[:1])
+        model.head.bias.data.fill_(0.3)
     with torch.no_grad(), autocast():
         hidden = MODEL.hidden(BATCH.tokens).double()
         values, scores = critic(BATCH), reward.token_scores(BATCH)
@@ -111,17 +95,15 @@ def test_value_and_reward_heads_are_float32_under_autocast():
     rows = torch.arange(len(BATCH))[:, None]
     for found, columns in ((values, BATCH.predicting_columns), (scores, BATCH.response_columns)):
         assert found.dtype == torch.float32
-        torch.testing.assert_close(
-            found.double(), expected[rows, columns] * MASK, atol=1e-4, rtol=0
-        )
+        there = expected[rows, columns] * MASK
+        torch.testing.assert_close(found.double(), there, atol=1e-4, rtol=0)
 
 
 def test_a_head_in_float32_is_the_plain_product_bit_for_bit_and_float64_stays():
     hidden = torch.randn(5, 8, generator=torch.Generator().manual_seed(0))
     weight, bias = hidden[:3] * 2, torch.ones(3)
-    assert torch.equal(
-        head_product(hidden, weight, bias), torch.nn.functional.linear(hidden, weight, bias)
-    )
+    plain = torch.nn.functional.linear(hidden, weight, bias)
+    assert torch.equal(head_product(hidden, weight, bias), plain)
     assert head_product(hidden.double(), weight.double()).dtype == torch.float64
     half = head_product(hidden.bfloat16(), weight.bfloat16(), bias.bfloat16())
     assert half.dtype == torch.float32

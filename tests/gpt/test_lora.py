@@ -8,7 +8,7 @@ import re
 import pytest
 import torch
 from safetensors.torch import load_file
-from toys import LETTERS, seeded
+from toys import LETTERS, close, random_gpt, seeded
 
 from data.collate import collate_documents
 from gpt.checkpoint import load_gpt, save_gpt
@@ -46,11 +46,7 @@ NAMES = [
 
 def base_gpt(seed: int = 0) -> GPT:
     """Every parameter random, biases too."""
-    model = GPT(SHAPE).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn(parameter.shape, generator=seeded(seed)) / 2)
-    return model
+    return random_gpt(LETTERS.n_vocab, 12, seed=seed)
 
 
 def adapted(seed: int = 0, rank: int = 3, alpha: float = 12.0, *, trained: bool = True) -> GPT:
@@ -65,9 +61,6 @@ def adapted(seed: int = 0, rank: int = 3, alpha: float = 12.0, *, trained: bool 
 
 def tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-
-
-# The formulas
 
 
 def test_the_start_is_the_base_bit_for_bit():
@@ -111,9 +104,8 @@ def test_gradients_are_the_projected_ones_of_full_training():
     for name, layer in adapters(model).items():
         slope = whole[f"{name}.weight"].grad  # dL/dW
         assert float(slope.abs().max()) > 1e-3
-        close = dict(rtol=1e-9, atol=1e-10)
-        torch.testing.assert_close(layer.lora_B.grad, 12 / 3 * slope @ layer.lora_A.T, **close)
-        torch.testing.assert_close(layer.lora_A.grad, 12 / 3 * layer.lora_B.T @ slope, **close)
+        close(layer.lora_B.grad, 12 / 3 * slope @ layer.lora_A.T)
+        close(layer.lora_A.grad, 12 / 3 * layer.lora_B.T @ slope)
 
 
 def test_the_merged_model_is_the_model_with_its_adapter():
@@ -121,7 +113,7 @@ def test_the_merged_model_is_the_model_with_its_adapter():
     merged = GPT(SHAPE).double().eval()
     merged.load_state_dict(merged_state(model))
     logits = model(BATCH.tokens)
-    torch.testing.assert_close(merged(BATCH.tokens), logits, rtol=1e-9, atol=1e-9)
+    close(merged(BATCH.tokens), logits)
     assert float((logits - base_gpt().double()(BATCH.tokens)).abs().max().detach()) > 0.1
     weight = base_gpt().double().h[0].attn.c_proj.weight
     layer = model.h[0].attn.c_proj
@@ -136,9 +128,6 @@ def test_a_saved_model_is_merged_and_opens_as_any_other(tmp_path):
         assert not has_adapters(opened) and all(p.requires_grad for p in opened.parameters())
         torch.testing.assert_close(opened(BATCH.tokens), model(BATCH.tokens), rtol=0, atol=1e-4)
     assert has_adapters(model)
-
-
-# What is shared
 
 
 def test_a_frozen_copy_shares_the_base_and_keeps_the_adapter_as_it_was():
@@ -202,9 +191,6 @@ def test_reward_model_and_critic_train_their_adapters_and_their_heads():
     assert not has_adapters(frozen_scorer)
 
 
-# Checkpoints
-
-
 def test_a_checkpoint_holds_adapters_and_heads_alone():
     critic = ValueModel.from_policy(adapted())
     state = changing_state(critic)
@@ -219,9 +205,6 @@ def test_the_checkpoint_of_another_kind_of_training_is_refused(tmp_path, other):
         TrainingState({"policy": saved}, {}).save(tmp_path)
         with pytest.raises(UserError, match="does not fit this run"):
             TrainingState({"policy": loaded}, {}).load(tmp_path)
-
-
-# Files in PEFT's format
 
 
 def test_the_files_are_those_of_peft(tmp_path):
@@ -254,9 +237,6 @@ def test_peft_opens_our_adapter_and_computes_the_same(tmp_path):
         torch.testing.assert_close(theirs(BATCH.tokens).logits, logits, rtol=0, atol=1e-4)
         merged = theirs.merge_and_unload()
         torch.testing.assert_close(merged(BATCH.tokens).logits, logits, rtol=0, atol=1e-4)
-
-
-# The flags
 
 
 def test_a_model_is_fitted_as_the_flags_ask(capsys):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from toys import kept_for_backward
 
 from gpt.lora import add_adapters
 from gpt.memory.announce import ANYWAY, GB, announce, device_memory, fitting_change, forecast_text
@@ -50,39 +51,20 @@ def test_the_cache_is_that_of_a_real_one() -> None:
         assert cache_bytes(SMALL, 7, 11, bfloat16=dtype == torch.bfloat16) == stored
 
 
-def kept_for_backward(model: GPT, rows: int, tokens: int, dtype: torch.dtype) -> int:
-    """Bytes of the different tensors that a forward pass of the blocks keeps, weights left out."""
-    weights = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    kept: dict[int, int] = {}
-
-    def keep(x: torch.Tensor) -> torch.Tensor:
-        storage = x.untyped_storage()
-        if storage.data_ptr() not in weights and x.is_floating_point():
-            kept[storage.data_ptr()] = storage.nbytes()
-        held.append(x)  # so that no address is used twice
-        return x
-
-    held: list[torch.Tensor] = []
-    ids = torch.randint(model.config.vocab_size, (rows, tokens))
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-            model.hidden(ids)
-    return sum(kept.values())
-
-
 @pytest.mark.parametrize("checkpoint", [False, True])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_activations_are_those_that_autograd_keeps(dtype: torch.dtype, checkpoint: bool) -> None:
+@pytest.mark.parametrize("bfloat16", [False, True])
+def test_activations_are_those_that_autograd_keeps(bfloat16: bool, checkpoint: bool) -> None:
     """A layer more costs what the formula says, within the few numbers a LayerNorm keeps of a row."""
     sizes = []
     for layers in (2, 3):
         shape = GPTConfig(vocab_size=31, context=64, n_layer=layers, n_head=2, n_embd=128)
         model = GPT(shape).initialize()
         model.checkpoint_blocks = checkpoint
-        sizes.append(kept_for_backward(model, 4, 64, dtype))
-    per_layer = 4 if checkpoint else kept_by_block(dtype == torch.bfloat16)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bfloat16):
+            sizes.append(kept_for_backward(model, torch.randint(31, (4, 64))))
+    per_layer = 4 if checkpoint else kept_by_block(bfloat16)
     casts = 2 * projections(replace(SMALL, n_layer=1, n_embd=128))  # bfloat16 copies of weights
-    more = sizes[1] - sizes[0] - (casts if dtype == torch.bfloat16 and not checkpoint else 0)
+    more = sizes[1] - sizes[0] - (casts if bfloat16 and not checkpoint else 0)
     assert more / (4 * 64 * 128) == pytest.approx(per_layer, rel=0.06)
 
 
@@ -139,9 +121,6 @@ def test_one_pass_a_step_holds_activations_or_gradients() -> None:
         assert one.activations == (0 if phase is update else several.activations)
 
 
-# --- what is said -------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Flags:
     micro_batch_size: int = 8
@@ -175,30 +154,19 @@ def test_what_cannot_fit_is_refused_with_the_flags(monkeypatch: pytest.MonkeyPat
         announce(Flags(), memory_of, torch.device("cpu"))
 
 
-def test_it_starts_all_the_same_where_the_user_says_so(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_starts_all_the_same_where_the_user_says_so(monkeypatch, capsys) -> None:
     monkeypatch.setattr("gpt.memory.announce.device_memory", lambda device: GB)
     monkeypatch.setenv(ANYWAY, "1")
     announce(Flags(), memory_of, torch.device("cpu"))
     printed = capsys.readouterr().out
-    for part in (
-        "weights",
-        "gradients",
-        "optimizer",
-        "activations",
-        "logits",
-        "cache",
-        "of 1.0 GB",
-    ):
-        assert part in printed
+    parts = ("weights", "gradients", "optimizer", "activations", "logits", "cache", "of 1.0 GB")
+    assert all(part in printed for part in parts)
 
 
 def test_a_small_run_is_one_line_and_unknown_memory_is_no_reason_to_refuse() -> None:
-    small = Forecast(
-        (Model("policy", SMALL, trained=True),), (Phase("update", "update", (SMALL,), 2, 16, 8),)
-    )
-    line = forecast_text(small, None, "xpu")
+    policy = Model("policy", SMALL, trained=True)
+    update = Phase("update", "update", (SMALL,), 2, 16, 8)
+    line = forecast_text(Forecast((policy,), (update,)), None, "xpu")
     assert "\n" not in line and " of " not in line
     assert device_memory(torch.device("meta")) is None
 
@@ -212,16 +180,11 @@ def test_a_small_run_is_one_line_and_unknown_memory_is_no_reason_to_refuse() -> 
         MemoryError(),
     ],
 )
-def test_out_of_memory_is_one_sentence_with_the_flags(
-    error: Exception, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_out_of_memory_is_one_sentence_with_the_flags(error: Exception, monkeypatch) -> None:
     monkeypatch.setattr(HERE, "memory_advice", lambda: "try --micro-batch-size 4")
     with pytest.raises(SystemExit) as ended, explained():
         raise error
     assert "not enough memory" in str(ended.value) and "--micro-batch-size 4" in str(ended.value)
-
-
-# --- measured -----------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")

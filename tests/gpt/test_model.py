@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from toys import close, randomized
+from toys import close, flat_gradient, kept_for_backward, randomized
 
 from data.collate import left_pad, right_pad
 from gpt.model import GPT, PRESETS, GPTConfig, KVCache, plain_attention, preset_config
@@ -31,9 +31,8 @@ MODEL = random_gpt()
 def slow_layer_norm(x, weights, name):
     mean = x.mean(-1, keepdim=True)
     variance = ((x - mean) ** 2).mean(-1, keepdim=True)
-    return (x - mean) / (variance + 1e-5).sqrt() * weights[f"{name}.weight"] + weights[
-        f"{name}.bias"
-    ]
+    gain, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+    return (x - mean) / (variance + 1e-5).sqrt() * gain + bias
 
 
 def slow_linear(x, weights, name):
@@ -51,29 +50,20 @@ def slow_attention(x, weights, name, heads):
     for head in range(heads):
         part = slice(head * width, (head + 1) * width)
         for i in range(len(x)):
-            scores = torch.stack(
-                [query[i, part] @ key[j, part] / math.sqrt(width) for j in range(i + 1)]
-            )
+            scores = key[: i + 1, part] @ query[i, part] / math.sqrt(width)
             out[i, part] = scores.softmax(0) @ value[: i + 1, part]
     return slow_linear(out, weights, f"{name}.c_proj")
 
 
 def slow_logits(model: GPT, row: list[int]) -> torch.Tensor:
     weights = model.state_dict()
-    x = torch.stack(
-        [weights["wte.weight"][t] + weights["wpe.weight"][j] for j, t in enumerate(row)]
-    )
+    x = weights["wte.weight"][row] + weights["wpe.weight"][: len(row)]
     for layer in range(model.config.n_layer):
         name = f"h.{layer}"
-        x = x + slow_attention(
-            slow_layer_norm(x, weights, f"{name}.ln_1"),
-            weights,
-            f"{name}.attn",
-            model.config.n_head,
-        )
-        inner = slow_linear(
-            slow_layer_norm(x, weights, f"{name}.ln_2"), weights, f"{name}.mlp.c_fc"
-        )
+        normed = slow_layer_norm(x, weights, f"{name}.ln_1")
+        x = x + slow_attention(normed, weights, f"{name}.attn", model.config.n_head)
+        normed = slow_layer_norm(x, weights, f"{name}.ln_2")
+        inner = slow_linear(normed, weights, f"{name}.mlp.c_fc")
         x = x + slow_linear(slow_gelu(inner), weights, f"{name}.mlp.c_proj")
     return slow_layer_norm(x, weights, "ln_f") @ weights["wte.weight"].T
 
@@ -175,10 +165,7 @@ def test_kept_rows_go_on_alone():
 
 
 def test_a_row_that_is_too_long_is_refused():
-    message = (
-        r"a row of 13 tokens does not fit the model's 12 positions: shorten it, or use "
-        r"longer tokens or a model with more positions"
-    )
+    message = "a row of 13 tokens does not fit the model's 12 positions: shorten it, or use"
     with pytest.raises(ValueError, match=message):
         MODEL(torch.zeros(1, 13, dtype=torch.long))
     with pytest.raises(ValueError, match=message):
@@ -282,38 +269,21 @@ def test_dropout_is_where_gpt2_has_it(monkeypatch):
 # Activation checkpointing
 
 
-def gradients_with(checkpoint_blocks: bool, config: GPTConfig) -> list[torch.Tensor]:
+def gradient_with(checkpoint_blocks: bool, config: GPTConfig) -> torch.Tensor:
     model = GPT(config).initialize(torch.Generator().manual_seed(0)).train()
     model.checkpoint_blocks = checkpoint_blocks
     mask = torch.ones_like(TOKENS).bool()
     mask[1, :3] = False
     torch.manual_seed(1)  # of the dropout
     (model(TOKENS).logsumexp(-1).sum() + model(TOKENS, mask)[:, -1].square().sum()).backward()
-    return [parameter.grad for parameter in model.parameters()]
+    return flat_gradient(model)
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_checkpointed_blocks_give_the_same_gradients_bit_for_bit(dropout):
     config = replace(CONFIG, dropout=dropout)
-    kept, computed_again = (gradients_with(on, config) for on in (False, True))
-    assert all(map(torch.equal, kept, computed_again)) and any(g.any() for g in kept)
-
-
-def kept_for_backward(model: GPT, tokens: torch.Tensor) -> int:
-    """Bytes of the activations that a forward keeps, each storage once."""
-    own = {p.untyped_storage().data_ptr() for p in model.parameters()}
-    storages: dict[int, int] = {}
-
-    def pack(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            storages[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        hidden = model.hidden(tokens)
-    assert hidden.requires_grad
-    return sum(storages.values())
+    kept, computed_again = (gradient_with(on, config) for on in (False, True))
+    assert torch.equal(kept, computed_again) and kept.any()
 
 
 def test_checkpointed_blocks_keep_their_input_alone():

@@ -45,14 +45,9 @@ def random_gpt(config: GPTConfig, seed: int = 0) -> GPT:
 def oracle(transformers):
     """transformers' own GPT-2 with large random weights."""
     config = transformers.GPT2Config(
-        vocab_size=61,
-        n_positions=32,
-        n_embd=16,
-        n_layer=3,
-        n_head=4,
-        bos_token_id=None,
+        vocab_size=61, n_positions=32, n_embd=16, n_layer=3, n_head=4, bos_token_id=None,
         eos_token_id=None,
-    )
+    )  # fmt: skip
     model = transformers.GPT2LMHeadModel(config).eval()
     randomize(model)
     return model
@@ -82,13 +77,6 @@ def edit_tensors(folder: Path, change) -> None:
     save_file(change(tensors), folder / "model.safetensors", {"format": "pt"})
 
 
-def without_prefix(tensors: dict) -> dict:
-    return {name.removeprefix("transformer."): tensor for name, tensor in tensors.items()}
-
-
-# logits
-
-
 @pytest.mark.oracle
 @torch.no_grad()
 def test_logits_equal_transformers(folder, oracle):
@@ -99,22 +87,17 @@ def test_logits_equal_transformers(folder, oracle):
     torch.testing.assert_close(model(tokens), expected, atol=1e-4, rtol=0)
 
 
-# layouts
-
-
 @torch.no_grad()
 @pytest.mark.parametrize("prefix", ["", "transformer."])
 def test_old_files(own_folder, prefix):
     """No prefix, a mask and a masked_bias in every layer, the tied head spelled out."""
 
     def age(tensors):
-        masks = {}
+        old = {name.replace("transformer.", prefix): tensor for name, tensor in tensors.items()}
         for layer in range(3):
-            masks[f"h.{layer}.attn.bias"] = torch.ones(1, 1, 32, 32, dtype=torch.uint8).tril()
-            masks[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
-        old = {
-            prefix + name: tensor for name, tensor in {**without_prefix(tensors), **masks}.items()
-        }
+            mask = torch.ones(1, 1, 32, 32, dtype=torch.uint8).tril()
+            old[f"{prefix}h.{layer}.attn.bias"] = mask
+            old[f"{prefix}h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
         return {**old, "lm_head.weight": tensors["transformer.wte.weight"].clone()}
 
     edit_tensors(own_folder, age)
@@ -136,9 +119,6 @@ def test_loaded_model_is_ready_to_train_and_owns_its_weights(own_folder):
     trained = model.wte.weight.detach().clone()
     path.write_bytes(bytes(len(before)))  # the same file with other content
     assert torch.equal(model.wte.weight, trained)
-
-
-# saving
 
 
 @pytest.mark.oracle
@@ -165,16 +145,12 @@ def test_we_save_the_file_that_transformers_saves(folder, tmp_path):
             return names, file.metadata()
 
     assert contents(tmp_path / "again") == contents(folder)
-    theirs, ours = (load_file(w / "model.safetensors") for w in (folder, tmp_path / "again"))
+    both = folder, tmp_path / "again"
+    theirs, ours = (load_file(where / "model.safetensors") for where in both)
     assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
-    ours, theirs = (
-        json.loads((w / "config.json").read_text()) for w in (tmp_path / "again", folder)
-    )
+    theirs, ours = (json.loads((where / "config.json").read_text()) for where in both)
     dropout = {f"{place}_pdrop": 0.0 for place in ("attn", "embd", "resid")}
     assert ours == {**{key: theirs[key] for key in ours}, **dropout}
-
-
-# generation
 
 
 def until_eos(row: list[int], eos_id: int) -> list[int]:
@@ -192,13 +168,9 @@ def test_greedy_generation_equals_transformers(folder, oracle, early):
 
     def theirs(eos_id):
         rows = oracle.generate(
-            tokens,
-            attention_mask=mask.long(),
-            do_sample=False,
-            max_new_tokens=steps,
-            pad_token_id=60,
-            eos_token_id=eos_id,
-        )
+            tokens, attention_mask=mask.long(), do_sample=False, max_new_tokens=steps,
+            pad_token_id=60, eos_token_id=eos_id,
+        )  # fmt: skip
         return rows[:, tokens.shape[1] :].tolist()
 
     free = theirs(None)
@@ -213,9 +185,6 @@ def test_greedy_generation_equals_transformers(folder, oracle, early):
     found = generate(model, prompts, params, eos_id=eos_id)
     assert found.token_lists() == expected
     assert found.has_eos.tolist() == [row[-1] == eos_id for row in expected]
-
-
-# refusals
 
 
 @pytest.mark.parametrize(
@@ -249,18 +218,15 @@ def refused(folder: Path, sentence: str) -> None:
     assert "\n" not in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "sentence"),
-    [
-        ("{", "is damaged, it is no JSON"),
-        ("[]", "does not say model_type"),
-        ("\xff", "it is no JSON"),
-        ("[" * 100_000, "nested too deeply"),
-    ],
-)
-def test_damaged_config(own_folder, text, sentence):
-    (own_folder / "config.json").write_bytes(text.encode("latin-1"))
-    refused(own_folder, sentence)
+def test_damaged_config(own_folder):
+    for text, sentence in {
+        b"{": "is damaged, it is no JSON",
+        b"[]": "does not say model_type",
+        b"\xff": "it is no JSON",
+        b"[" * 100_000: "nested too deeply",
+    }.items():
+        (own_folder / "config.json").write_bytes(text)
+        refused(own_folder, sentence)
 
 
 def drop(*names):
@@ -271,7 +237,7 @@ def add(name, tensor):
     return lambda tensors: {**tensors, name: tensor}
 
 
-WPE = "transformer.wpe.weight"
+WPE, QKV = "transformer.wpe.weight", "transformer.h.0.attn.c_attn.weight"
 
 
 @pytest.mark.parametrize(
@@ -284,10 +250,7 @@ WPE = "transformer.wpe.weight"
         (add("transformer.h.0.attn.q.bias", torch.ones(2)), "left over .*q.bias"),
         (add("transformer.h.3.ln_1.bias", torch.ones(16)), "whose n_layer is 3 and not 4"),
         (add(WPE, torch.ones(31, 16)), "whose n_positions is 32 and not 31"),
-        (
-            add("transformer.h.0.attn.c_attn.weight", torch.ones(48, 16)),
-            r"c_attn.weight has shape \(16, 48\), the model wants \(48, 16\)",
-        ),
+        (add(QKV, torch.ones(48, 16)), r"has shape \(16, 48\), the model wants \(48, 16\)"),
         (add(WPE, torch.ones(32, 16, dtype=torch.int8)), "is stored as int8, not as a float"),
         (add("lm_head.weight", torch.ones(61, 16)), "lm_head.weight differs from wte.weight"),
         (add("lm_head.weight", torch.ones(60, 16)), "lm_head.weight differs from wte.weight"),
@@ -328,9 +291,6 @@ def test_forms_that_are_not_read_say_how_to_convert_them(own_folder, name):
     refused(own_folder, rf"\({name}\), which is not read here: convert it .*\.save_pretrained\(")
 
 
-# shards
-
-
 @pytest.fixture
 def shards(own_folder):
     """The tensors of `own_folder` in three files, cut where a layer falls into two of them."""
@@ -352,14 +312,9 @@ def test_shards_are_one_model(shards):
         assert torch.equal(model.state_dict()[name], weight), name
 
 
-def test_missing_shard(shards):
+def test_missing_and_damaged_shard(shards):
     (shards / "model-2.safetensors").unlink()
-    refused(
-        shards, r"model-2\.safetensors is missing, but model\.safetensors\.index\.json names it"
-    )
-
-
-def test_damaged_shard(shards):
+    refused(shards, r"model-2\.safetensors is missing, but .*\.index\.json names it")
     (shards / "model-2.safetensors").write_bytes(b"version https://git-lfs")
     refused(shards, r"model-2\.safetensors is not a readable safetensors file")
 
@@ -367,12 +322,9 @@ def test_damaged_shard(shards):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (
-            lambda t: {**t, "score.weight": torch.ones(2)},
-            r"missing \[\], left over \['score.weight",
-        ),
+        (add("score.weight", torch.ones(2)), r"missing \[\], left over \['score.weight"),
         (lambda t: dict(list(t.items())[1:]), r"missing \['.*'\], left over \[\]"),
-        (lambda t: {**t, WPE: torch.ones(32, 16)}, f"holds {WPE}, which another file of model"),
+        (add(WPE, torch.ones(32, 16)), f"holds {WPE}, which another file of model"),
         (lambda t: {name: x[:1] for name, x in t.items()}, r"index\.json: .* has shape \(1"),
     ],
 )
@@ -388,9 +340,6 @@ def test_shards_are_read_as_strictly_as_one_file(shards, change, sentence):
 def test_damaged_index(shards, text):
     (shards / INDEX_FILE).write_bytes(text.encode("latin-1"))
     refused(shards, r"index\.json does not name the files of a model: fetch it again")
-
-
-# places
 
 
 def test_places_without_weights(tmp_path, own_folder):

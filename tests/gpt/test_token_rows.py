@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
-from toys import LETTERS
+from toys import LETTERS, seeded
 
 from data.collate import collate_responses
 from gpt.finetuning import Example, FinetuningConfig, train
 from gpt.log_probs import token_scores
 from gpt.model import GPT, GPTConfig
 from gpt.token_rows import WINDOW, TextLog, open_texts, shortened
+from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from harness.paths import TOKENS
 from harness.report.page import REPORT
@@ -26,19 +26,15 @@ BATCH = collate_responses([[0, 1], [2]], [[3, 4, 5, 8], [6, 8]], 8)
 EXAMPLES: list[Example] = [([i % 8], [(i + 1) % 8, (i + 2) % 8, 8]) for i in range(24)]
 
 
-def small_gpt(seed: int = 0, dropout: float = 0.0) -> GPT:
-    shape = GPTConfig(LETTERS.n_vocab, 128, n_layer=1, n_head=2, n_embd=16, dropout=dropout)
-    return GPT(shape).initialize(torch.Generator().manual_seed(seed))
-
-
-def rows_of(folder: Path) -> list[dict]:
-    return [json.loads(line) for line in (folder / TOKENS).read_text().splitlines()]
+def small_gpt(seed: int = 0) -> GPT:
+    shape = GPTConfig(LETTERS.n_vocab, 128, n_layer=1, n_head=2, n_embd=16)
+    return GPT(shape).initialize(seeded(seed))
 
 
 def test_surprise_is_minus_the_log_prob_of_each_token(tmp_path: Path) -> None:
     model, teacher = small_gpt(), small_gpt(1).eval()
     TextLog(tmp_path, LETTERS, BATCH, teacher=teacher).write(model, 7)
-    first, second = rows_of(tmp_path)
+    first, second = read_jsonl(tmp_path / TOKENS)
     assert first["tokens"] == ["d", "e", "f", "<eos>"] and second["tokens"] == ["g", "<eos>"]
     assert (first["prompt"], second["prompt"], first["step"]) == ("ab", "c", 7)
     log_q = token_scores(model.eval(), BATCH).log_probs
@@ -47,9 +43,8 @@ def test_surprise_is_minus_the_log_prob_of_each_token(tmp_path: Path) -> None:
         count = len(row["tokens"])
         for name, expected in (("surprise", -log_q), ("log_p", log_p), ("gap", log_p - log_q)):
             assert row["values"][name] == pytest.approx(expected[i, :count].tolist(), abs=1e-4)
-        assert row["notes"]["nats per token"] == pytest.approx(
-            float(-log_q[i].detach().sum()) / count, abs=1e-4
-        )
+        mean = float(-log_q[i].detach().sum()) / count
+        assert row["notes"]["nats per token"] == pytest.approx(mean, abs=1e-4)
 
 
 def test_long_texts_are_cut_and_none_are_kept_if_none_are_asked_for(tmp_path: Path) -> None:
@@ -69,13 +64,12 @@ def test_training_is_the_same_with_and_without_and_the_page_shows_it(tmp_path: P
     open_page(tmp_path, "finetuning", config)
 
     def run(texts: TextLog | None) -> list[float]:
-        rows = train(
-            config, small_gpt(), EXAMPLES, EXAMPLES[:4], MetricLog(8), eos_id=8, texts=texts
-        )
+        log = MetricLog(8)
+        rows = train(config, small_gpt(), EXAMPLES, EXAMPLES[:4], log, eos_id=8, texts=texts)
         return [row["loss"] for row in rows]
 
     assert run(None) == run(TextLog(tmp_path, LETTERS, BATCH))
-    assert [row["step"] for row in rows_of(tmp_path)] == [4, 4, 8, 8]
+    assert [row["step"] for row in read_jsonl(tmp_path / TOKENS)] == [4, 4, 8, 8]
     refresh(tmp_path, [])
     assert "-log p of the token" in (tmp_path / REPORT).read_text()
 
@@ -84,7 +78,7 @@ def test_a_pair_has_the_score_after_each_token_the_preferred_answer_first(tmp_pa
     model = RewardModel.from_policy(small_gpt(), "last_token", torch.Generator().manual_seed(0))
     pair = TokenPair([0], [1, 2, 8], [3, 8], {"gold_chosen": 0.9, "gold_rejected": 0.1})
     record_prefixes(model, [pair], LETTERS, tmp_path)
-    better, worse = rows_of(tmp_path)
+    better, worse = read_jsonl(tmp_path / TOKENS)
     assert better["tokens"] == ["b", "c", "<eos>"] and worse["tokens"] == ["d", "<eos>"]
     for row, tokens, preferred in ((better, pair.chosen, 1.0), (worse, pair.rejected, 0.0)):
         scores = row["values"]["prefix_score"]

@@ -18,25 +18,9 @@ from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
 from harness.errors import UserError
 
 PIECES = [
-    "a",
-    "aa",
-    " ",
-    "  ",
-    "\n",
-    "the",
-    "ing",
-    "12",
-    "é",
-    "'s",
-    "_",
-    "--",
-    "漢字",
-    "Ⅳ",
-    "\u200d",
-    "Ⓐ",
-    "🙂",
-    "\t",
-]
+    "a", "aa", " ", "  ", "\n", "the", "ing", "12", "é", "'s", "_", "--", "漢字", "Ⅳ", "\u200d", "Ⓐ",
+    "🙂", "\t",
+]  # fmt: skip
 PAGES = sorted(Path(__file__).parents[2].glob("docs/*.md"))
 
 
@@ -50,15 +34,8 @@ def texts() -> list[str]:
 
 def gpt2_like() -> Tokenizer:
     """GPT-2's pattern, end of text as id 0, and merges behind: another order of ids than ours."""
-    tokens = [bytes([value]) for value in range(256)] + [
-        b"th",
-        b"the",
-        b" the",
-        b"aa",
-        b"aaa",
-        b"in",
-        b"ing",
-    ]
+    merged = [b"th", b"the", b" the", b"aa", b"aaa", b"in", b"ing"]
+    tokens = [bytes([value]) for value in range(256)] + merged
     ranks = {token: 1 + id for id, token in enumerate(tokens)}
     return build_tokenizer("alike", ranks, GPT2_PATTERN, {"<|end|>": 0}, "<|end|>", "<|end|>")
 
@@ -86,11 +63,12 @@ def pair_of_files(folder: Path, vocabulary: dict[str, int], merges: list[str]) -
 
 
 LETTERS = {character: id for id, character in enumerate(byte_characters().values())}
+END = "<|endoftext|>"
 
 
 @pytest.mark.oracle
 def test_vocab_and_merges_read_as_transformers_reads_them(tmp_path: Path, require) -> None:
-    vocabulary = LETTERS | {"th": 256, "the": 257, "Ġthe": 258, "<|endoftext|>": 259}
+    vocabulary = LETTERS | {"th": 256, "the": 257, "Ġthe": 258, END: 259}
     pair_of_files(tmp_path, vocabulary, ["t h", "th e", "Ġ the"])
     ours = read_tokenizer(tmp_path, vocab_size=264)  # four rows more than tokens
     assert ours is not None and (ours.n_vocab, ours.eos_id, ours.pad_id) == (264, 259, 259)
@@ -102,20 +80,13 @@ def test_vocab_and_merges_read_as_transformers_reads_them(tmp_path: Path, requir
 @pytest.mark.parametrize(
     "vocabulary, merges, size, words",
     [
-        (
-            LETTERS | {"th": 257, "he": 256, "<|endoftext|>": 258},
-            ["t h", "h e"],
-            259,
-            "in the order",
-        ),
-        ({"t": 0, "<|endoftext|>": 1}, [], 2, "single byte"),
-        (LETTERS | {"<|endoftext|>": 256}, [], 200, "belong together"),
+        (LETTERS | {"th": 257, "he": 256, END: 258}, ["t h", "h e"], 259, "in the order"),
+        ({"t": 0, END: 1}, [], 2, "single byte"),
+        (LETTERS | {END: 256}, [], 200, "belong together"),
         (LETTERS, [], 256, "eos_token"),
     ],
 )
-def test_files_that_mean_something_else_are_refused(
-    vocabulary, merges, size, words, tmp_path
-) -> None:
+def test_files_that_mean_something_else_are_refused(vocabulary, merges, size, words, tmp_path):
     pair_of_files(tmp_path, vocabulary, merges)
     with pytest.raises(UserError, match=words):
         read_tokenizer(tmp_path, size)

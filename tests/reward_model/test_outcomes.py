@@ -6,7 +6,7 @@ import random
 
 import pytest
 import torch
-from toys import Crash, CrashingLog
+from toys import Crash, CrashingLog, weights
 
 from data.labelled import LabelledText
 from gpt.checkpoint import save_gpt
@@ -143,10 +143,8 @@ def test_the_rival_learns_from_the_training_texts_alone():
 
 def test_the_report_gives_both_readers_the_same_tokens():
     """The telling word is among the first four; of two tokens neither reader can know."""
-    records = [
-        LabelledText("a a a " + ("good" if i % 2 else "bad"), bool(i % 2)) for i in range(60)
-    ]
-    texts = encode_labelled(records, TOKENIZER)
+    records = [LabelledText("a a a good", True), LabelledText("a a a bad", False)]
+    texts = encode_labelled(records * 30, TOKENIZER)
     report = outcome_report(model_of(), texts[:40], texts[40:], TOKENIZER, [2, 8])
     assert report["2"]["ngram_accuracy"] == 0.5 and report["8"]["ngram_accuracy"] == 1
     assert "first 2 tokens of 20 held-out texts" in report_text(report)
@@ -203,5 +201,4 @@ def test_an_interrupted_run_resumes_into_the_same_model(tmp_path, monkeypatch):
         with pytest.raises(Crash):
             outcome_training.main(half)
     resumed, _ = load_reward_model(outcome_training.main(dataclasses.replace(half, resume=True)))
-    for one, other in zip(whole.parameters(), resumed.parameters(), strict=True):
-        assert torch.equal(one, other)
+    assert torch.equal(weights(whole), weights(resumed))

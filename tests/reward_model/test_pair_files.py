@@ -6,6 +6,7 @@ import json
 import math
 
 import pytest
+from toys import write_pairs
 
 from data.splits import split_of
 from gpt.tokenizer import load_tokenizer
@@ -17,17 +18,8 @@ from reward_model.reward_model_training import RewardModelConfig, main
 GLASSBOX = load_tokenizer("glassbox")
 
 
-def write_pairs(path, count: int):
-    rows = [
-        {"prompt": f"Question {i}?\n", "chosen": f"Answer {i}.", "rejected": "No."}
-        for i in range(count)
-    ]
-    path.write_text(json.dumps(rows), encoding="utf-8")
-    return rows
-
-
 def test_file_pairs_are_split_by_prompt(tmp_path, capsys):
-    rows = write_pairs(tmp_path / "pairs.json", 60)
+    rows = write_pairs(tmp_path / "pairs.json")
     config = RewardModelConfig(data=str(tmp_path / "pairs.json"))
     train, held_out = file_pairs(config, GLASSBOX, 128)
     decoded = [{GLASSBOX.decode(pair.prompt) for pair in part} for part in (train, held_out)]
@@ -39,8 +31,7 @@ def test_file_pairs_are_split_by_prompt(tmp_path, capsys):
 
 def test_pairs_that_the_model_cannot_read_are_left_out_and_counted(tmp_path, capsys):
     """Prompt and answer are within their flags, but together they need more than 60 positions."""
-    rows = write_pairs(tmp_path / "pairs.json", 60)
-    rows[0] |= {"prompt": " lamp" * 40, "chosen": " lamp" * 30}
+    rows = write_pairs(tmp_path / "pairs.json", prompt=" lamp" * 40, chosen=" lamp" * 30)
     rows[1] |= {"prompt": " lamp" * 20, "chosen": " lamp" * 30}
     (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
     config = RewardModelConfig(data=str(tmp_path / "pairs.json"))
@@ -66,7 +57,7 @@ def test_the_strength_of_a_preference(meta, strength):
 
 
 def test_margins_from_strengths_need_a_strength_of_every_pair(tmp_path):
-    rows = write_pairs(tmp_path / "pairs.json", 60)
+    rows = write_pairs(tmp_path / "pairs.json")
     config = RewardModelConfig(
         data=str(tmp_path / "pairs.json"), margin=1.0, margin_from="strength", device="cpu"
     )

@@ -15,7 +15,7 @@ from data.readers import read_preferences
 from data.records import PreferenceRecord, PromptRecord
 from gpt.fit import Limits
 from gpt.generate import Generation, SamplingParams, generate
-from gpt.model import GPT, GPTConfig
+from gpt.model import GPT
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from harness.files import append_jsonl
 from reward_model import pairs as pairs_module
@@ -45,24 +45,20 @@ def fixed_gpt(probs: dict[int, float]) -> GPT:
 
 def random_gpt() -> GPT:
     """Nearly uniform over 258 ids, so that most responses are not valid UTF-8."""
-    shape = GPTConfig(BYTES.n_vocab, context=32, n_layer=1, n_head=2, n_embd=8)
-    return GPT(shape).initialize(torch.Generator().manual_seed(0)).eval().requires_grad_(False)
+    return toys.random_gpt(BYTES.n_vocab, 32, scale=0.02).requires_grad_(False)
 
 
 def first_wins(prompt, a, a_ended, b, b_ended, rng) -> Labelled:
     return Labelled(True)
 
 
-def make(
-    policy: GPT, count: int, annotator=first_wins, *, seed: int = 0, steps: int = 4, **options
-):
+def make(policy: GPT, count: int, annotator=first_wins, *, steps: int = 4, **options):
     """All pairs of one call, and how many each batch gave."""
     batches = list(
         sample_pairs(
             policy, BYTES, PROMPTS, count, annotator,
             PairSampling(SamplingParams(max_new_tokens=steps), **({"batch_size": 8} | options)),
-            generator=torch.Generator().manual_seed(seed),
-            rng=random.Random(seed),
+            generator=toys.seeded(), rng=random.Random(0),
         )
     )  # fmt: skip
     return [pair for batch in batches for pair in batch], [len(batch) for batch in batches]
@@ -242,9 +238,8 @@ def test_a_written_pair_is_read_again_as_a_preference(tmp_path):
     append_jsonl(tmp_path / "pairs.jsonl", [row])
     (read,) = read_preferences(tmp_path / "pairs.jsonl").records
     assert read == replace(record, meta=recorded)
-    assert encode_pairs([read], tokenizer) == [
-        TokenPair(pair.prompt, pair.chosen, pair.rejected[:-1])
-    ]
+    cut = TokenPair(pair.prompt, pair.chosen, pair.rejected[:-1])
+    assert encode_pairs([read], tokenizer) == [cut]
 
 
 def test_another_tokenizer_reads_the_text_and_whether_it_ended():

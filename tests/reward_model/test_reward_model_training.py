@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import math
@@ -15,7 +14,7 @@ import pytest
 import torch
 from forked import forked
 from safetensors.torch import load_file
-from toys import seeded
+from toys import flat_gradient, seeded, weights
 
 from data import names
 from data.collate import collate_responses
@@ -70,9 +69,6 @@ def accuracy(model: RewardModel, pairs: list[TokenPair]) -> float:
     return float((chosen > rejected).double().mean())
 
 
-# train
-
-
 def comparisons(prompts: int, responses: int) -> list[TokenPair]:
     """Every two of `responses` answers to each prompt."""
     rng = random.Random(0)
@@ -99,7 +95,7 @@ def test_micro_batches_change_no_gradient(monkeypatch, weighting):
             centering=0.01, max_norm=1e9, lr=0.0,
         )  # fmt: skip
         [row] = train(model, pairs, config, MetricLog(1), eos_id=EOS)
-        gradients.append(torch.cat([p.grad.flatten() for p in model.parameters()]))
+        gradients.append(flat_gradient(model))
         logs.append([row[name] for name in ("loss", "accuracy", "margin", "grad_norm")])
     assert rows[0] == 18 and len(rows) == 1 + 3 + 7
     assert max(rows[1:4]) <= 7 and sorted(rows[4:]) == [2, 2, 2, 3, 3, 3, 3]
@@ -128,9 +124,7 @@ def test_training_has_no_dropout_and_no_hidden_randomness():
     dropped.train()
     b = train(dropped, TRAIN, CONFIG, MetricLog(3), eos_id=EOS)
     assert [row["loss"] for row in a] == [row["loss"] for row in b]
-    assert all(
-        torch.equal(x, y) for x, y in zip(plain.parameters(), dropped.parameters(), strict=True)
-    )
+    assert torch.equal(weights(plain), weights(dropped))
 
 
 @pytest.fixture
@@ -167,14 +161,10 @@ def test_the_loss_is_the_mean_over_pairs_however_often_a_response_is_compared():
     """Four responses, every two compared; each is scored by itself, by a loop."""
     model = fresh_model()
     responses = [[5, EOS], [7, 8, EOS], [9, EOS], [6, 6, 6, EOS]]
-    pairs = [
-        TokenPair([11, 12], responses[i], responses[j]) for i in range(4) for j in range(i + 1, 4)
-    ]
-    scores = [
-        model.raw_scores(collate_responses([[11, 12]], [response], EOS)).item()
-        for response in responses
-    ]
-    margins = [scores[i] - scores[j] for i in range(4) for j in range(i + 1, 4)]
+    pairs = [TokenPair([11, 12], *two) for two in itertools.combinations(responses, 2)]
+    alone = [collate_responses([[11, 12]], [response], EOS) for response in responses]
+    scores = [model.raw_scores(batch).item() for batch in alone]
+    margins = [one - other for one, other in itertools.combinations(scores, 2)]
     (row,) = train(model, pairs, CONFIG, MetricLog(1), eos_id=EOS)
     loss = sum(math.log(1 + math.exp(-margin)) for margin in margins) / 6
     assert row["loss"] == pytest.approx(loss, abs=1e-5)
@@ -237,14 +227,14 @@ def test_each_pair_counts_the_same_or_each_prompt():
 def test_centering_pulls_the_scores_to_zero():
     """With every score at 3 the sums R_w + R_l are 6: the loss rises by 0.1 * 36."""
 
-    def losses(centering: float) -> list[float]:
-        model = fresh_model()
-        model.head.weight.data.zero_()
+    def loss(centering: float) -> float:
+        model = zero_headed()
         model.head.bias.data.fill_(3.0)
-        config = RewardModelConfig(batch_size=16, lr=5e-3, warmup=2, centering=centering)
-        return [row["loss"] for row in train(model, TRAIN, config, MetricLog(2), eos_id=EOS)]
+        config = replace(CONFIG, centering=centering)
+        (row,) = train(model, TRAIN, config, MetricLog(1), eos_id=EOS)
+        return row["loss"]
 
-    assert losses(0.1)[0] - losses(0.0)[0] == pytest.approx(3.6, abs=1e-5)
+    assert loss(0.1) - loss(0.0) == pytest.approx(3.6, abs=1e-5)
 
 
 def test_score_pairs_normalises_and_keeps_the_order():
@@ -257,9 +247,6 @@ def test_score_pairs_normalises_and_keeps_the_order():
             alone = model.raw_scores(collate_responses([pair.prompt], [response], EOS)).item()
             assert float(score) == pytest.approx((alone - 0.25) / 0.5, abs=1e-5)
     assert batch.lengths[:7].tolist() == [len(pair.chosen) for pair in HELD_OUT[:7]]
-
-
-# The script
 
 
 def test_a_file_without_pairs_is_refused_before_a_base_is_pre_trained(tmp_path, monkeypatch):
@@ -289,9 +276,6 @@ def test_the_default_base_is_pre_trained_once(tmp_path, monkeypatch):
     assert base_folder(RewardModelConfig(base=tmp_path)) == tmp_path
 
 
-# Going on after a kill
-
-
 def killed(config: RewardModelConfig, last: int) -> None:
     """The script, until the row of this step is written."""
     write = MetricLog.write
@@ -305,35 +289,30 @@ def killed(config: RewardModelConfig, last: int) -> None:
     main(config)
 
 
+def untimed_rows(folder) -> list[dict]:
+    return [row | {"pairs_per_second": 0} for row in read_jsonl(folder / "metrics.jsonl")]
+
+
 def test_a_killed_run_resumes_into_the_same_model(tmp_path):
     """Also before its first checkpoint: the pairs, which take the longest, are kept from the start."""
     shape = GPTConfig(GLASSBOX.n_vocab, 96, n_layer=1, n_head=2, n_embd=16)
-    model = GPT(shape).initialize(torch.Generator().manual_seed(1))
-    save_gpt(tmp_path / "base" / "model.safetensors", model, GLASSBOX)
+    save_gpt(tmp_path / "base" / "model.safetensors", GPT(shape).initialize(seeded(1)), GLASSBOX)
     config = RewardModelConfig(
         base=tmp_path / "base", pairs=60, responses_per_prompt=4, held_out_pairs=8, batch_size=2,
         checkpoint_every=2, max_response_tokens=8, device="cpu", ranks=1,
     )  # fmt: skip
-    whole = main(dataclasses.replace(config, out=tmp_path / "whole"))
+    whole = main(replace(config, out=tmp_path / "whole"))
     expected = load_file(whole / "model.safetensors")
     assert len(read_jsonl(whole / "metrics.jsonl")) >= 5
     for step, kept in ((1, 0), (3, 2)):
         out = tmp_path / f"killed after {step}"
-        done = forked(partial(killed, dataclasses.replace(config, out=out), step))
+        done = forked(partial(killed, replace(config, out=out), step))
         assert done.returncode == -9, done.stderr
         assert saved_step(out) == kept and not (out / "model.safetensors").exists()
-        main(dataclasses.replace(config, out=out, resume=True))
-        weights = load_file(out / "model.safetensors")
-        assert all(torch.equal(weights[name], expected[name]) for name in expected)
-        timed = {"pairs_per_second"}
-        rows, whole_rows = (
-            [
-                {key: row[key] for key in row.keys() - timed}
-                for row in read_jsonl(f / "metrics.jsonl")
-            ]
-            for f in (out, whole)
-        )
-        assert rows == whole_rows
+        main(replace(config, out=out, resume=True))
+        found = load_file(out / "model.safetensors")
+        assert all(torch.equal(found[name], expected[name]) for name in expected)
+        assert untimed_rows(out) == untimed_rows(whole)
         for name in ("pairs.jsonl", "held_out_pairs.jsonl", "report.json"):
             assert (out / name).read_bytes() == (whole / name).read_bytes(), name
         assert {path.name for path in out.iterdir()} == {path.name for path in whole.iterdir()}
