@@ -13,23 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from engines import (
-    DIVERSE,
-    MASK,
-    NEW,
-    OLD,
-    RATIO,
-    Noted,
-    Updates,
-    engine_named,
-    mean_of_means,
-    numbers,
-    pessimistic,
-    response_log_probs,
-    small_gpt,
-    weights,
-)
+from engines import DIVERSE, engine_named, small_gpt
 from forked import Done, forked
+from minibatch import MASK, NEW, OLD, RATIO, mean_of_means, pessimistic
+from slow import response_log_probs
+from toys import weights
+from watched import Noted, Updates, numbers
 
 from harness.command_line import explained
 from harness.errors import UserError

@@ -11,19 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from engines import (
-    HELD_OUT,
-    LETTERS,
-    PAIRS,
-    PROMPTS,
-    SHARE_OF_A,
-    assert_gradient,
-    chosen,
-    engine_named,
-    flat_gradient,
-    numbers,
-    small_gpt,
-)
+from engines import HELD_OUT, PAIRS, SHARE_OF_A, engine_named, small_gpt
+from slow import assert_gradient, chosen, flat_gradient
+from toys import LETTERS, PROMPTS
+from watched import numbers
 
 from data import names
 from data.readers import read_preferences

@@ -16,25 +16,11 @@ from typing import Any
 import engines
 import pytest
 import torch
-from engines import (
-    DIVERSE,
-    ENGINES,
-    LETTERS,
-    PROMPTS,
-    SHARE_OF_A,
-    Engine,
-    Noted,
-    NotedTeacher,
-    Texts,
-    chosen,
-    documented,
-    numbers,
-    same_update,
-    seen_gradients,
-    teacher_in,
-    weights,
-)
+from engines import DIVERSE, ENGINES, SHARE_OF_A, Engine, Texts, teacher_in
 from matplotlib.figure import Figure
+from slow import chosen
+from toys import LETTERS, PROMPTS, documented, weights
+from watched import Noted, NotedTeacher, numbers, same_update, seen_gradients
 
 import gpt.model
 import gpt.teacher

@@ -7,26 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from engines import (
-    DIVERSE,
-    LETTERS,
-    MASK,
-    NEW,
-    OLD,
-    PROMPTS,
-    RATIO,
-    REF,
-    SHARE_OF_A,
-    TOY,
-    LetterSteps,
-    engine_named,
-    k3_by_hand,
-    mean_of_means,
-    numbers,
-    pessimistic,
-    small_gpt,
-    weights,
-)
+from engines import DIVERSE, SHARE_OF_A, TOY, LetterSteps, engine_named, small_gpt
+from minibatch import MASK, NEW, OLD, RATIO, REF, k3_by_hand, mean_of_means, pessimistic
+from toys import LETTERS, PROMPTS, weights
+from watched import numbers
 
 from harness.metric_log import MetricLog
 from rl import grpo_engine

@@ -12,17 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from engines import (
-    LETTERS,
-    PROMPTS,
-    SHARE_OF_A,
-    documented,
-    engine_named,
-    numbers,
-    small_gpt,
-    weights,
-)
-from toys import Crash, CrashingLog, fixed_gpt
+from engines import SHARE_OF_A, engine_named, small_gpt
+from toys import LETTERS, PROMPTS, Crash, CrashingLog, documented, fixed_gpt, weights
+from watched import numbers
 
 from data import names
 from data.records import PromptRecord

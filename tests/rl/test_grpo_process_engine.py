@@ -9,27 +9,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engines import (
-    DIVERSE,
-    HALVES,
-    MASK,
-    NEW,
-    OLD,
-    RATIO,
-    REF,
-    SHARE_OF_A,
-    LetterSteps,
-    Noted,
-    assert_gradient,
-    engine_named,
-    given_halves,
-    k3_by_hand,
-    mean_of_means,
-    pessimistic,
-    response_gradient,
-    small_gpt,
-    weights,
-)
+from engines import DIVERSE, SHARE_OF_A, LetterSteps, engine_named, small_gpt
+from minibatch import MASK, NEW, OLD, RATIO, REF, k3_by_hand, mean_of_means, pessimistic
+from slow import assert_gradient, response_gradient
+from toys import weights
+from watched import HALVES, Noted, given_halves
 
 from data import reviews, sums
 from gpt.tokenizer import load_tokenizer

@@ -10,23 +10,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engines import (
-    DIVERSE,
-    MASK,
-    NEW,
-    OLD,
-    RATIO,
-    Noted,
-    assert_gradient,
-    engine_named,
-    mean_of_means,
-    pessimistic,
-    response_gradient,
-    response_log_probs,
-    small_gpt,
-    weights,
-    z_scores,
-)
+from engines import DIVERSE, engine_named, small_gpt
+from minibatch import MASK, NEW, OLD, RATIO, mean_of_means, pessimistic
+from slow import assert_gradient, response_gradient, response_log_probs, z_scores
+from toys import weights
+from watched import Noted
 
 from gpt.model import GPT
 from harness.command_line import from_preset

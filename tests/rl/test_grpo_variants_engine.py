@@ -10,19 +10,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engines import (
-    DIVERSE,
-    HAS_A,
-    PROMPTS,
-    SHARE_OF_A,
-    Noted,
-    assert_gradient,
-    engine_named,
-    response_gradient,
-    same_update,
-    small_gpt,
-    weights,
-)
+from engines import DIVERSE, HAS_A, SHARE_OF_A, engine_named, small_gpt
+from slow import assert_gradient, response_gradient
+from toys import PROMPTS, weights
+from watched import Noted, same_update
 
 from gpt.log_probs import TokenScores
 from harness.metric_log import MetricLog

@@ -9,24 +9,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engines import (
-    LETTERS,
-    MASK,
-    NEW,
-    OLD,
-    PROMPTS,
-    NotedTeacher,
-    assert_gradient,
-    chosen,
-    engine_named,
-    response_gradient,
-    response_log_probs,
-    small_gpt,
-    tokens_of,
-    weights,
-    z_scores,
-)
 from engines import SHARP_TEACHER as TEACHER
+from engines import engine_named, small_gpt
+from minibatch import MASK, NEW, OLD
+from slow import assert_gradient, chosen, response_gradient, response_log_probs, tokens_of, z_scores
+from toys import LETTERS, PROMPTS, weights
+from watched import NotedTeacher
 
 from gpt.generate import SamplingParams
 from gpt.model import GPT

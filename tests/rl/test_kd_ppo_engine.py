@@ -7,20 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engines import (
-    LETTERS,
-    PROMPTS,
-    SHARE_OF_A,
-    NotedTeacher,
-    Texts,
-    chosen,
-    engine_named,
-    numbers,
-    small_gpt,
-    tokens_of,
-    weights,
-)
+from engines import SHARE_OF_A, Texts, engine_named, small_gpt
 from engines import SHARP_TEACHER as TEACHER
+from slow import chosen, tokens_of
+from toys import LETTERS, PROMPTS, weights
+from watched import NotedTeacher, numbers
 
 from gpt import pretraining
 from gpt.generate import SamplingParams

@@ -8,19 +8,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engines import (
-    LETTERS,
-    PROMPTS,
-    after,
-    assert_gradient,
-    engine_named,
-    flat_gradient,
-    language,
-    small_gpt,
-    tiny_gpt,
-    tokens_of,
-)
 from engines import NOISY_TEACHER as TEACHER
+from engines import engine_named, small_gpt
+from minibatch import after, language, tiny_gpt
+from slow import assert_gradient, flat_gradient, tokens_of
+from toys import LETTERS, PROMPTS
 
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores_and_kl

@@ -11,17 +11,10 @@ import statistics
 
 import pytest
 import torch
-from engines import (
-    HALVES,
-    LETTERS,
-    PROMPTS,
-    Updates,
-    chosen,
-    flat_gradient,
-    given_halves,
-    small_gpt,
-    tokens_of,
-)
+from engines import small_gpt
+from slow import chosen, flat_gradient, tokens_of
+from toys import LETTERS, PROMPTS
+from watched import HALVES, Updates, given_halves
 
 from gpt.model import GPT
 from harness.metric_log import MetricLog

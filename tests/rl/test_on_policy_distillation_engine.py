@@ -7,21 +7,11 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engines import (
-    LETTERS,
-    PROMPTS,
-    SHARP_TEACHER,
-    Noted,
-    after,
-    assert_gradient,
-    engine_named,
-    flat_gradient,
-    language,
-    small_gpt,
-    tiny_gpt,
-    tokens_of,
-    weights,
-)
+from engines import SHARP_TEACHER, engine_named, small_gpt
+from minibatch import after, language, tiny_gpt
+from slow import assert_gradient, flat_gradient, tokens_of
+from toys import LETTERS, PROMPTS, weights
+from watched import Noted
 
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores_and_kl

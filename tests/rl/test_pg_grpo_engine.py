@@ -12,27 +12,11 @@ from typing import Any
 
 import pytest
 import torch
-from engines import (
-    DIVERSE,
-    MASK,
-    NEW,
-    OFFLINE,
-    OLD,
-    RATIO,
-    REF,
-    SHARE_OF_A,
-    Noted,
-    chosen,
-    engine_named,
-    flat_gradient,
-    k3_by_hand,
-    mean_of_means,
-    pessimistic,
-    small_gpt,
-    tokens_of,
-    weights,
-    z_scores,
-)
+from engines import DIVERSE, OFFLINE, SHARE_OF_A, engine_named, small_gpt
+from minibatch import MASK, NEW, OLD, RATIO, REF, k3_by_hand, mean_of_means, pessimistic
+from slow import chosen, flat_gradient, tokens_of, z_scores
+from toys import weights
+from watched import Noted
 
 from data.splits import split_of
 from gpt.log_probs import TokenScores

@@ -10,19 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from engines import (
-    DIVERSE,
-    LETTERS,
-    PROMPTS,
-    SHARE_OF_A,
-    Noted,
-    Texts,
-    assert_gradient,
-    engine_named,
-    response_gradient,
-    small_gpt,
-    weights,
-)
+from engines import DIVERSE, SHARE_OF_A, Texts, engine_named, small_gpt
+from slow import assert_gradient, response_gradient
+from toys import LETTERS, PROMPTS, weights
+from watched import Noted
 
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores

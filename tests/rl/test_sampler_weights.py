@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engines import DIVERSE, engine_named, numbers, small_gpt, weights
+from engines import DIVERSE, engine_named, small_gpt
 from studies.enumerated import NOISE, World
+from toys import weights
+from watched import numbers
 
 from gpt.log_probs import TokenScores
 from rl import grpo_variants_engine, ppo_engine, reinforce_pp_engine, rloo_engine

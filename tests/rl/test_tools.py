@@ -10,17 +10,9 @@ from functools import partial
 import engines
 import pytest
 import torch
-from engines import (
-    DIVERSE,
-    ENGINES,
-    LETTERS,
-    PROMPTS,
-    Noted,
-    engine_named,
-    numbers,
-    weights,
-)
-from toys import Crash, CrashingLog, random_gpt, seeded
+from engines import DIVERSE, ENGINES, engine_named
+from toys import LETTERS, PROMPTS, Crash, CrashingLog, random_gpt, seeded, weights
+from watched import Noted, numbers
 
 from data.collate import ResponseBatch, join_responses, response_spans
 from data.records import PromptRecord
