@@ -83,6 +83,12 @@ def calls_of(monkeypatch: pytest.MonkeyPatch, place: Any, name: str) -> list[Cal
     return seen
 
 
+def flip(monkeypatch: pytest.MonkeyPatch, place: Any, name: str) -> None:
+    """From now on the function `name` of a module gives minus what it gave."""
+    real = getattr(place, name)
+    monkeypatch.setattr(place, name, lambda *args, **options: -real(*args, **options))
+
+
 class Validations:
     """A validation that keeps a copy of the policy and of the reference."""
 
