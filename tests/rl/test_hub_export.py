@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from gpt.published.pretrained import load_with_tokenizer, save_gpt2
 from gpt.published.tokenizer_files import GPT2_PATTERN
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from harness.errors import UserError
+from harness.files import write_json
 from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
 from rl import export
 from rl.commands.talking import TalkConfig, open_talk
@@ -42,7 +42,7 @@ def random_gpt(tokenizer, **changes) -> GPT:
 
 
 def exported(folder: Path, target: Path, **flags) -> Path:
-    (folder / "config.json").write_text(json.dumps({"data": "reviews", "script": "s", **flags}))
+    write_json(folder / "config.json", {"data": "reviews", "script": "s", **flags})
     export.main((folder,), ExportConfig(hf=target))
     return target
 
@@ -101,12 +101,10 @@ def test_a_reward_model_gives_the_normalised_reward(tokenizer, tmp_path, require
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(hub).eval()
     reader = transformers.AutoTokenizer.from_pretrained(hub)
     rows = [
-        reader(p)["input_ids"] + reader(a)["input_ids"]
-        for p, a in zip(PROMPTS, ANSWERS, strict=True)
+        [*reader(prompt)["input_ids"], *reader(answer)["input_ids"], reader.eos_token_id]
+        for prompt, answer in zip(PROMPTS, ANSWERS, strict=True)
     ]
-    batch = reader.pad(
-        {"input_ids": [[*row, reader.eos_token_id] for row in rows]}, return_tensors="pt"
-    )
+    batch = reader.pad({"input_ids": rows}, return_tensors="pt")
     torch.testing.assert_close(theirs(**batch).logits[:, 0], ours, atol=1e-5, rtol=1e-5)
 
 
