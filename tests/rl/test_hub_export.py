@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import toys
 
 from data.collate import collate_responses
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams, generate
 from gpt.lora import add_adapters
-from gpt.model import GPT, GPTConfig
+from gpt.model import GPT
 from gpt.published.pretrained import load_with_tokenizer, save_gpt2
 from gpt.published.tokenizer_files import GPT2_PATTERN
 from gpt.tokenizer import build_tokenizer, load_tokenizer
@@ -31,14 +31,8 @@ PROMPTS = ["Review of the hotel:", "a", "12+7=", "Une très longue phrase é"]
 ANSWERS = [" good.", " not so good, but cheap", "", " ok"]
 
 
-def random_gpt(tokenizer, **changes) -> GPT:
-    shape = GPTConfig(tokenizer.n_vocab, context=64, n_layer=2, n_head=2, n_embd=16)
-    model = GPT(replace(shape, **changes)).eval()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.normal_(0.0, 0.3, generator=generator)
-    return model
+def random_gpt(tokenizer) -> GPT:
+    return toys.random_gpt(tokenizer.n_vocab, 64, seed=1, scale=0.3, n_embd=16)
 
 
 def exported(folder: Path, target: Path, **flags) -> Path:
