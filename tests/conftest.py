@@ -166,7 +166,7 @@ def same_random_numbers() -> None:
 @pytest.fixture
 def gradients(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
     """The flat gradient of each optimizer step of an engine, as it reaches the clip."""
-    from engines import seen_gradients
+    from watched import seen_gradients
 
     return seen_gradients(monkeypatch)
 

@@ -1,4 +1,4 @@
-"""The list of engines that the contract tests go through, and what tests of engines share.
+"""The list of engines that the contract tests go through, and what they learn from.
 
 Every engine is held to everything in test_engine_contract.py. One without an entry below has the
 one that follows from its ENGINE, with what the literal `CONTRACT = {...}` of its own test file
@@ -8,24 +8,18 @@ changes. What cannot hold for an engine stands in its `skips`, with the reason.
 from __future__ import annotations
 
 import ast
-import copy
 import importlib
-import itertools
-import math
-import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import pytest
 import torch
-from toys import LETTERS, PROMPTS, randomized
-from toys import documented as documented
-from toys import weights as weights
+from toys import LETTERS, PROMPTS, documented, seeded
 
-from data.collate import ResponseBatch, collate_documents, collate_responses
+from data.collate import ResponseBatch, collate_documents
+from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from harness.metric_log import MetricLog
 from reward_model.pairs import TokenPair
@@ -44,7 +38,7 @@ from rl import (
     reinforce_pp_engine,
     rloo_engine,
 )
-from rl.batches.rollout import Rollout
+from rl.batches.rollout import Rollout, sample_rollout
 from rl.commands.engines import every_engine
 from rl.rewards.sources import RuleReward
 from rl.rewards.step_rewards import RewardModelSteps, StepRewards
@@ -57,7 +51,7 @@ HAS_A = RuleReward(lambda record, text, ended: float("a" in text), "has an a")
 # A reward that separates any two responses.
 DIVERSE = RuleReward(lambda record, text, ended: sum(ord(c) * i for i, c in enumerate(text, 1)), "")
 
-# --- models and numbers ---------------------------------------------------------------------------
+# --- a model and what it says ---------------------------------------------------------------------
 
 
 def small_gpt(
@@ -81,209 +75,12 @@ def small_gpt(
     return model
 
 
-def flat_gradient(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-
-
-def numbers(rows) -> list[dict[str, float]]:
-    """What was measured, without the times."""
-    return [{key: value for key, value in row.items() if "second" not in key} for row in rows]
-
-
-def tokens_of(rollout: Rollout, row: int) -> tuple[list[int], list[int]]:
-    """Prompt and response of one row, without padding."""
-    response = rollout.response_tokens[row][rollout.response_mask[row]].tolist()
-    return LETTERS.encode(rollout.records[row].prompt), response
-
-
-def chosen(
-    model: GPT, prompt: list[int], response: list[int], temperature: float = 1.0
-) -> list[torch.Tensor]:
-    """log-probability of every response token, from an unpadded forward of one row."""
-    log_probs = (model(torch.tensor([prompt + response]))[0] / temperature).log_softmax(-1)
-    return [log_probs[len(prompt) - 1 + t, token] for t, token in enumerate(response)]
-
-
-def response_log_probs(model: GPT, rollout: Rollout, row: int) -> list[torch.Tensor]:
-    """`chosen` of one response of a rollout."""
-    return chosen(model, *tokens_of(rollout, row))
-
-
-def response_gradient(policy: GPT, rollout: Rollout, factors: list) -> torch.Tensor:
-    """The flat gradient of -sum_i sum_t f_it log pi(y_it), row by row, unpadded.
-
-    A row of `factors` is one number for the whole response, or a list of one for each token.
-    """
-    policy, loss = copy.deepcopy(policy), torch.zeros(())
-    policy.zero_grad(set_to_none=True)
-    for i, factor in enumerate(factors):
-        terms = response_log_probs(policy, rollout, i) if factor else []
-        each = factor if isinstance(factor, list) else [factor] * len(terms)
-        loss = loss - sum(f * term for f, term in zip(each, terms, strict=True))
-    loss.backward()
-    return flat_gradient(policy)
-
-
-def z_scores(values: list[float], size: int = 4) -> list[float]:
-    """(value - mean) / (std + 1e-4) within groups, by `statistics`."""
-    scores = []
-    for start in range(0, len(values), size):
-        group = values[start : start + size]
-        mean, spread = statistics.mean(group), statistics.stdev(group) + 1e-4
-        scores += [(value - mean) / spread for value in group]
-    return scores
-
-
-def assert_gradient(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-4) -> None:
-    """Equal within `tolerance` of the largest component, which is no rounding itself."""
-    largest = float(expected.abs().max())
-    assert largest > 0.005
-    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * largest)
-
-
-HALVES = [[4, 5, 6, 7, 12, 13, 14, 15], [0, 1, 2, 3, 8, 9, 10, 11]]  # of four whole groups
-
-
-def given_halves(monkeypatch: pytest.MonkeyPatch, engine: ModuleType, passes: int = 1) -> None:
-    """The minibatches of an engine are HALVES, that many times."""
-    halves = [torch.tensor(half) for half in HALVES] * passes
-    monkeypatch.setattr(engine, "epoch_minibatches", lambda *args: halves)
-
-
-def differ(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """By more than a hundredth of the largest component."""
-    return float((one - other).abs().max()) > 0.01 * float(one.abs().max())
-
-
-# A minibatch of three and of two tokens and an empty row, with garbage in the padding: ratios inside
-# and outside of a clip at 0.8 and 1.3.
-RATIO = torch.tensor([[1.0, 2.0, 0.5, 9], [0.5, 2.0, 1.1, 9], [9, 9, 9, 9]])
-OLD = torch.full((3, 4), -2.0)
-NEW, REF = OLD + RATIO.log(), OLD + 0.3
-MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]]).bool()
-
-
-def pessimistic(ratio: float, advantage: float, low: float = 0.8, high: float = 1.3) -> float:
-    """-min(ratio A, clip(ratio) A)."""
-    return -min(ratio * advantage, min(max(ratio, low), high) * advantage)
-
-
-def k3_by_hand(i: int, t: int) -> float:
-    """Of one token of the minibatch above."""
-    delta = float(REF[i, t] - NEW[i, t])
-    return math.exp(delta) - delta - 1
-
-
-def mean_of_means(term: Callable[[int, int], float], rows: int = 5) -> float:
-    """1/rows sum_i 1/L_i sum_t term(i, t) of the minibatch above, whose empty row adds nothing."""
-    return sum(term(i, t) / n / rows for i, n in ((0, 3), (1, 2)) for t in range(n))
-
-
-# --- every response of a tiny language: tokens 0 (EOS), 1 and 2, at most `length` of them -----------
-
-
-def tiny_gpt(seed: int) -> GPT:
-    return randomized(GPT(GPTConfig(3, 8, n_layer=1, n_head=1, n_embd=6)).double().eval(), seed)
-
-
-def language(length: int):
-    ended = [(*p, 0) for n in range(length) for p in itertools.product((1, 2), repeat=n)]
-    responses = ended + list(itertools.product((1, 2), repeat=length))
-    return collate_responses([[1, 2]] * len(responses), responses, eos_id=0)
-
-
-def after(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """The sum of the rewards of the tokens after t, by loops."""
-    table = torch.zeros_like(rewards)
-    for i, row in enumerate(mask.tolist()):
-        for t in range(sum(row)):
-            table[i, t] = sum(float(rewards[i, u]) for u in range(t + 1, sum(row)))
-    return table
-
-
-# --- watching a run -------------------------------------------------------------------------------
-
-
-class Noted:
-    """Keeps every rollout that passes through a reward."""
-
-    def __init__(self, reward) -> None:
-        self.reward, self.name = reward, reward.name
-        self.rollouts: list[Rollout] = []
-
-    def __call__(self, rollout: Rollout) -> torch.Tensor:
-        self.rollouts.append(rollout)
-        return self.reward(rollout)
-
-
-class NotedTeacher(TeacherReward):
-    """The same of a teacher's reward."""
-
-    def __init__(self, reward: TeacherReward) -> None:
-        options = dict(aggregate=reward.aggregate, reverse_kl=reward.reverse_kl)
-        super().__init__(reward.teacher, reward.config, **options)
-        self.rollouts: list[Rollout] = []
-
-    def with_metrics(self, rollout: Rollout):
-        self.rollouts.append(rollout)
-        return super().with_metrics(rollout)
-
-
-def seen_gradients(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
-    """The flat gradient of each optimizer step from now on, as it reaches the clip.
-
-    Where a critic learns too: policy, critic, policy, critic, ...
-    """
-    seen: list[torch.Tensor] = []
-    real = torch.nn.utils.clip_grad_norm_
-
-    def spy(parameters, *args, **options):
-        parameters = list(parameters)
-        seen.append(torch.cat([p.grad.flatten().clone() for p in parameters if p.grad is not None]))
-        return real(parameters, *args, **options)
-
-    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spy)
-    return seen
-
-
-class Updates:
-    """The flat gradient of each optimizer step, as it reaches the clip, and the policy before it."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, policy: GPT) -> None:
-        self.policies: list[GPT] = []
-        real = torch.optim.AdamW.step
-
-        def spy(optimizer, *args, **options):
-            self.policies.append(copy.deepcopy(policy))
-            return real(optimizer, *args, **options)
-
-        monkeypatch.setattr(torch.optim.AdamW, "step", spy)
-        self.gradients = seen_gradients(monkeypatch)
-
-
-def same_update(monkeypatch: pytest.MonkeyPatch, engine: Engine, **options: Any) -> list[list]:
-    """Hold that micro-batches change nothing but the order of sums; the metrics of both runs.
-
-    In float64, teacher and critic too: float32's rounding, where a gradient is 0, becomes whole
-    steps of Adam. Gradients agree to 1e-9 of their largest component; it leaves some 1e-13.
-    """
-    gradients = seen_gradients(monkeypatch)
-    ends, logs, count = [], [], 0
-    for size in (engine.smallest, 64):
-        policy = small_gpt().double()
-        rows = engine.run(
-            policy, DIVERSE if engine.rule else None, micro_batch_size=size, **options
-        )
-        logs.append(numbers(rows))
-        ends.append(weights(policy))
-        count = count or len(gradients)
-    assert len(gradients) == 2 * count > 2
-    assert sum(bool(gradient.any()) for gradient in gradients) > 0.6 * len(gradients)
-    for a, b in zip(gradients[:count], gradients[count:], strict=True):
-        assert a.dtype == torch.float64
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-9 * max(float(b.abs().max()), 1e-3))
-    torch.testing.assert_close(*ends, rtol=0, atol=1e-6)
-    return logs
+def some_rollout(
+    policy: GPT, *, temperature: float = 1.0, max_new_tokens: int = 8, group_size: int = 1
+) -> Rollout:
+    """Responses to all toy prompts, drawn with the same random numbers every time."""
+    params = SamplingParams(temperature, max_new_tokens=max_new_tokens)
+    return sample_rollout(policy, LETTERS, PROMPTS, params, group_size, seeded(3))
 
 
 # --- what the engines learn from ------------------------------------------------------------------

@@ -22,20 +22,18 @@ from engines import (
     DIVERSE,
     ENGINES,
     HELD_OUT,
-    LETTERS,
     OFFLINE,
     PAIRS,
-    PROMPTS,
     SHARE_OF_A,
     SHARP_TEACHER,
     Engine,
     Texts,
     engine_named,
-    numbers,
     small_gpt,
     teacher_in,
-    weights,
 )
+from toys import LETTERS, PROMPTS, weights
+from watched import numbers
 
 from gpt import distillation, finetuning, pretraining
 from gpt.generate import SamplingParams, generate

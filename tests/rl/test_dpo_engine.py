@@ -11,19 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from engines import (
-    HELD_OUT,
-    LETTERS,
-    PAIRS,
-    PROMPTS,
-    SHARE_OF_A,
-    assert_gradient,
-    chosen,
-    engine_named,
-    flat_gradient,
-    numbers,
-    small_gpt,
-)
+from engines import HELD_OUT, PAIRS, SHARE_OF_A, engine_named, small_gpt
+from slow import assert_gradient, flat_gradient, log_prob
+from toys import LETTERS, PROMPTS
+from watched import Validations, calls_of, numbers
 
 from data import names
 from data.readers import read_preferences
@@ -59,12 +50,6 @@ def run(policy: GPT, pairs=PAIRS, **changes):
 
 
 EOS = LETTERS.eos_id
-SAMPLES = "samples.jsonl"
-
-
-def log_prob(policy: GPT, prompt: list[int], response: list[int]) -> torch.Tensor:
-    """log pi(y|x) of one unpadded row, summed in a loop."""
-    return sum(chosen(policy, prompt, response))
 
 
 # The first step
@@ -86,8 +71,7 @@ def test_the_first_gradient_is_the_difference_of_the_log_prob_gradients(
 ):
     """At pi = pi_ref: -factor * mean(grad log pi(y_w) - grad log pi(y_l)), row by row, unpadded."""
     start = small_gpt()
-    policy = copy.deepcopy(start)
-    rows = run(policy, steps=1, batch_size=6, **changes)
+    rows = run(copy.deepcopy(start), steps=1, batch_size=6, **changes)
     gap = torch.zeros(())
     for p in PAIRS:
         won, lost = (log_prob(start, p.prompt, side) for side in (p.chosen, p.rejected))
@@ -113,10 +97,8 @@ def samples(policy: GPT) -> float:
 @pytest.mark.parametrize("loss", ["dpo", "ipo", "kto", "orpo"])
 @pytest.mark.parametrize("swapped", [False, True])
 def test_it_learns_what_was_preferred_and_the_opposite_from_swapped_pairs(loss, swapped):
-    pairs = PAIRS
-    if swapped:
-        pairs = [TokenPair(p.prompt, p.rejected, p.chosen) for p in PAIRS]
-    policy = small_gpt()
+    turned = [TokenPair(p.prompt, p.rejected, p.chosen) for p in PAIRS]
+    pairs, policy = turned if swapped else PAIRS, small_gpt()
     before = samples(policy)
     rows = run(policy, pairs, loss=loss, held_out=HELD_OUT)
     assert rows[-1]["accuracy"] == 1 and rows[-1]["margin"] > 0.2
@@ -127,18 +109,13 @@ def test_it_learns_what_was_preferred_and_the_opposite_from_swapped_pairs(loss, 
 
 def test_the_metrics_of_a_step_are_those_of_the_policy_before_it():
     """Step 2 by hand: the policy after step 1 against the start, on the pairs of step 2."""
-    start, after = small_gpt(), []
-
-    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
-        after.append(copy.deepcopy(policy))
-        return {}
-
-    rows = run(copy.deepcopy(start), steps=2, batch_size=6, eval_every=1, validate=validate)
+    start, seen = small_gpt(), Validations()
+    rows = run(copy.deepcopy(start), steps=2, batch_size=6, eval_every=1, validate=seen)
     now, ref = (
         torch.tensor(
             [[log_prob(m, p.prompt, y).item() for y in (p.chosen, p.rejected)] for p in PAIRS]
         )
-        for m in (after[0], start)
+        for m in (seen.policies[0], start)
     )
     rewards = 0.1 * (now - ref)
     expected = {
@@ -159,21 +136,13 @@ def test_the_metrics_of_a_step_are_those_of_the_policy_before_it():
 
 
 def test_the_reference_is_asked_once_for_every_pair_that_is_visited(monkeypatch):
-    rows = 0
-    real = preferences.pair_log_probs
-
-    def spy(model, batch, config):
-        nonlocal rows
-        rows += len(batch)
-        return real(model, batch, config)
-
-    monkeypatch.setattr(preferences, "pair_log_probs", spy)
+    calls = calls_of(monkeypatch, preferences, "pair_log_probs")
     run(small_gpt(), steps=9, batch_size=4)  # six epochs
-    assert rows == 12
-    options = dict(batch_size=2, seed=0)
-    stream = PairStream(PAIRS, small_gpt(), EOS, CONFIG, steps=2, **options)
+    assert sum(len(call.args[1]) for call in calls) == 12
+    calls.clear()
+    stream = PairStream(PAIRS, small_gpt(), EOS, CONFIG, steps=2, batch_size=2, seed=0)
     visited = torch.cat([stream.indices(0), stream.indices(1)])
-    assert rows == 12 + 8 and len(visited.unique()) == 4
+    assert sum(len(call.args[1]) for call in calls) == 8 and len(visited.unique()) == 4
     asked = stream.ref_log_probs.isfinite().all(1)
     assert sorted(visited.tolist()) == asked.nonzero()[:, 0].tolist()
     assert stream.ref_log_probs[~asked].isnan().all()
@@ -206,11 +175,8 @@ def test_the_learning_rate_warms_up_and_follows_a_cosine():
 
 
 def write_pairs(path: Path, prompts: list[str]) -> Path:
-    rows = [
-        {"prompt": p, "chosen": f"Gladly. It is {i}.", "rejected": f"No {i}!"}
-        for i, p in enumerate(prompts)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    sides = [dict(chosen=f"Gladly. It is {i}.", rejected=f"No {i}!") for i in range(len(prompts))]
+    append_jsonl(path, [dict(prompt=p, **two) for p, two in zip(prompts, sides, strict=True)])
     return path
 
 
@@ -220,10 +186,8 @@ FILE_PROMPTS = [f"What is {i} and {i + 3}?\n" for i in range(60)]
 def test_a_files_pairs_are_split_by_prompt_and_long_ones_left_out(tmp_path, capsys):
     tokenizer = load_tokenizer("glassbox")
     path = write_pairs(tmp_path / "pairs.jsonl", FILE_PROMPTS)
-    with path.open("a", encoding="utf-8") as file:
-        prompt = next(p for p in FILE_PROMPTS if split_of(p) == "train")
-        row = {"prompt": prompt, "chosen": "Well, " * 30, "rejected": "No!"}
-        file.write(json.dumps(row) + "\n")
+    prompt = next(p for p in FILE_PROMPTS if split_of(p) == "train")
+    append_jsonl(path, [{"prompt": prompt, "chosen": "Well, " * 30, "rejected": "No!"}])
     train_pairs, held_out = open_pairs(str(path), "tiny", None, tokenizer, Limits(40, 30))
     texts = [{tokenizer.decode(p.prompt) for p in part} for part in (train_pairs, held_out)]
     assert [{split_of(text) for text in part} for part in texts] == [{"train"}, {"validation"}]
@@ -276,9 +240,8 @@ def test_the_whole_script_writes_what_every_engine_writes(runs):
     save_reward_model(folder / "model.safetensors", scorer, load_tokenizer("glassbox"))
     write_pairs(folder / "pairs.jsonl", ["Review the red kettle for Anna.\n"])
     write_pairs(folder / "held_out_pairs.jsonl", ["Review the blue bag for Leo.\n"])
-    out = run_file(
-        runs, data="reviews", policy=runs / "base", reward_model=folder, out=runs / "out"
-    )
+    models = dict(policy=runs / "base", reward_model=folder)
+    out = run_file(runs, data="reviews", out=runs / "out", **models)
     assert {path.name for path in out.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "test_answers.jsonl", "report.json",
         "learning_curves.png",
@@ -310,7 +273,7 @@ def test_a_reward_model_that_is_there_changes_the_report_alone(runs, capsys):
     out = run_file(runs)
     assert "no reward model" not in capsys.readouterr().out
     assert "reward" in json.loads((out / "report.json").read_text())["after"]
-    assert "reward" in read_jsonl(out / SAMPLES)[0]
+    assert "reward" in read_jsonl(out / "samples.jsonl")[0]
     rows, expected = (numbers(read_jsonl(folder / "metrics.jsonl")) for folder in (out, without))
     assert [row.pop("validation/reward", None) is None for row in rows] == [True, False, False]
     assert rows == expected
@@ -380,37 +343,19 @@ def test_the_reference_point_is_a_mean_over_answers_of_the_next_pair():
 
 def test_simpo_opens_and_scores_no_reference(monkeypatch):
     """Every scored row belongs to the policy in training; the metrics are those of its means."""
-
-    def refuse(model: GPT) -> GPT:
-        raise AssertionError("a copy was made")
-
-    start = small_gpt()
-    policy, asked = small_gpt(), []
-    real = preferences.pair_log_probs
-
-    def spy(model, batch, config):
-        asked.append(model)
-        return real(model, batch, config)
-
-    monkeypatch.setattr(dpo_engine, "frozen_copy", refuse)
-    for module in (dpo_engine, preferences):
-        monkeypatch.setattr(module, "pair_log_probs", spy)
-    seen: list[object] = []
-
-    def validate(model: GPT, reference: GPT | None, step: int) -> dict[str, float]:
-        seen.append(reference)
-        return {}
-
-    options = dict(steps=2, batch_size=6, eval_every=1, validate=validate, held_out=HELD_OUT)
+    start, policy, seen = small_gpt(), small_gpt(), Validations()
+    copies = calls_of(monkeypatch, dpo_engine, "frozen_copy")
+    asked = [calls_of(monkeypatch, place, "pair_log_probs") for place in (dpo_engine, preferences)]
+    options = dict(steps=2, batch_size=6, eval_every=1, validate=seen, held_out=HELD_OUT)
     first, _ = run(policy, loss="simpo", **options)
-    assert seen == [None, None] and asked and all(model is policy for model in asked)
+    assert seen.references == [None, None] and not copies
+    assert asked[0] and all(call.args[0] is policy for calls in asked for call in calls)
     gaps = []
     for p in PAIRS:
         means = [log_prob(start, p.prompt, y).item() / len(y) for y in (p.chosen, p.rejected)]
         gaps.append(2.0 * (means[0] - means[1]))
     assert first["margin"] == pytest.approx(sum(gaps) / 6, abs=1e-5)
     assert first["accuracy"] == pytest.approx(sum(gap > 0 for gap in gaps) / 6)
-    assert first["loss"] == pytest.approx(
-        sum(math.log(1 + math.exp(0.5 - gap)) for gap in gaps) / 6, abs=1e-5
-    )
+    losses = [math.log(1 + math.exp(0.5 - gap)) for gap in gaps]
+    assert first["loss"] == pytest.approx(sum(losses) / 6, abs=1e-5)
     assert "drift" not in first

@@ -16,25 +16,11 @@ from typing import Any
 import engines
 import pytest
 import torch
-from engines import (
-    DIVERSE,
-    ENGINES,
-    LETTERS,
-    PROMPTS,
-    SHARE_OF_A,
-    Engine,
-    Noted,
-    NotedTeacher,
-    Texts,
-    chosen,
-    documented,
-    numbers,
-    same_update,
-    seen_gradients,
-    teacher_in,
-    weights,
-)
+from engines import DIVERSE, ENGINES, SHARE_OF_A, Engine, Texts, teacher_in
 from matplotlib.figure import Figure
+from slow import chosen
+from toys import LETTERS, PROMPTS, documented, weights
+from watched import Noted, NotedTeacher, Validations, calls_of, numbers, same_update, seen_gradients
 
 import gpt.model
 import gpt.teacher
@@ -46,7 +32,6 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.files import read_jsonl
-from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
 from reward_model.scalar_head import RewardModel, save_reward_model
@@ -153,9 +138,8 @@ def test_at_the_first_update_ratio_is_one_and_kl_is_zero(engine, form):
 @each_engine
 def test_centred_advantages_make_a_loss_of_zero(engine):
     """At ratio 1 the surrogate is -A, and so is its mean: the loss says nothing, the reward does."""
-    (row,) = engine.run(
-        small_gpt(), separating(engine), steps=1, updates_per_batch=1, **engine.alone
-    )
+    options = engine.alone | dict(steps=1, updates_per_batch=1)
+    (row,) = engine.run(small_gpt(), separating(engine), **options)
     assert abs(row["loss"]) < 1e-5 and row["grad_norm"] > 0.01
 
 
@@ -329,7 +313,7 @@ def test_with_adapters_the_reference_is_the_base(engine):
 def test_frozen_models_stay_as_they_are(engine):
     """The reference is the start; teacher and reward model are never trained. None has a gradient."""
     policy = small_gpt()
-    start, seen, frozen, given = weights(policy), [], [], {}
+    start, seen, frozen, given = weights(policy), Validations(), [], {}
     if engine.rule:
         scorer = RewardModel.from_policy(policy, generator=torch.Generator().manual_seed(1))
         frozen = [scorer]
@@ -337,19 +321,15 @@ def test_frozen_models_stay_as_they_are(engine):
     elif engine.teacher is not None:
         frozen = [engine.teacher]
     before = [weights(model) for model in frozen]
-
-    def validate(policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
+    options = engine.everything | given
+    engine.run(policy, steps=2, eval_every=1, validate=seen, **options)
+    for reference in seen.references:
         assert (reference is None) == (engine.reference is None)
         if reference is not None:
             assert torch.equal(weights(reference), start)
             assert not any(parameter.requires_grad for parameter in reference.parameters())
             assert all(parameter.grad is None for parameter in reference.parameters())
-        seen.append(step)
-        return {}
-
-    options = engine.everything | given
-    engine.run(policy, steps=2, eval_every=1, validate=validate, **options)
-    assert seen == [1, 2] and not torch.equal(weights(policy), start)
+    assert seen.steps == [1, 2] and not torch.equal(weights(policy), start)
     assert all(torch.equal(weights(m), old) for m, old in zip(frozen, before, strict=True))
     assert all(p.grad is None for model in frozen for p in model.parameters())
 
@@ -447,9 +427,7 @@ def test_minibatches_keep_groups_together(monkeypatch, engine):
 
     def spy(self, tokens, *args, **options):
         if torch.is_grad_enabled() and self.wte.weight.requires_grad:
-            seen.append(
-                [tuple(row[:2]) if row[0] == 0 else tuple(row[:1]) for row in tokens.tolist()]
-            )
+            seen.append([tuple(row[: 2 if row[0] == 0 else 1]) for row in tokens.tolist()])
         return real(self, tokens, *args, **options)
 
     monkeypatch.setattr(GPT, "hidden", spy)
@@ -488,15 +466,9 @@ def test_stop_kl_ends_the_run_with_a_validation(engine):
     assert len(free) == 6 and free[0]["kl"] == pytest.approx(0, abs=1e-5)
     means = [statistics.mean(row["kl"] for row in free[i : i + 5]) for i in range(2)]
     assert means[0] > 0 and means[1] > 1.2 * means[0]
-    validated: list[int] = []
-
-    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
-        validated.append(step)
-        return {}
-
-    limit = (means[0] + means[1]) / 2
-    rows = engine.run(small_gpt(), steps=8, stop_kl=limit, validate=validate, **options)
-    assert numbers(rows) == numbers(free) and validated == [6]
+    limit, seen = (means[0] + means[1]) / 2, Validations()
+    rows = engine.run(small_gpt(), steps=8, stop_kl=limit, validate=seen, **options)
+    assert numbers(rows) == numbers(free) and seen.steps == [6]
 
 
 @each(lambda engine: engine.penalties)
@@ -522,10 +494,8 @@ def test_the_adaptive_controller_moves_the_penalty(engine, form):
 @each(lambda engine: engine.penalties)
 def test_a_stronger_kl_penalty_stays_nearer(engine, form):
     options = form | thirty_two(engine, form) | dict(steps=5, lr=3e-2)
-    near, far = (
-        engine.run(small_gpt(), **(options | dict(kl_coef=coef)))
-        for coef in (engine.strong_kl, 0.0001)
-    )
+    near = engine.run(small_gpt(), **(options | dict(kl_coef=engine.strong_kl)))
+    far = engine.run(small_gpt(), **(options | dict(kl_coef=0.0001)))
     assert abs(near[-2]["kl"] + near[-1]["kl"]) < 0.5 * (far[-2]["kl"] + far[-1]["kl"])
     assert near[-1]["reward"] < far[-1]["reward"] or not engine.rule
 
@@ -627,9 +597,8 @@ def test_gradients_are_clipped_before_the_step(engine, steps):
     half = len(steps) // 2
     assert row["grad_norm"] == free["grad_norm"] == pytest.approx(steps[0][0], rel=1e-4)
     assert row["grad_norm"] > 0.02
-    assert [norm for norm, _ in steps[half:]] == pytest.approx(
-        [min(norm, 0.01) for norm, _ in steps[:half]], rel=1e-3
-    )
+    for (free_norm, _), (norm, _) in zip(steps[:half], steps[half:], strict=True):
+        assert norm == pytest.approx(min(free_norm, 0.01), rel=1e-3)
 
 
 @each_engine
@@ -701,9 +670,8 @@ def test_the_text_adds_its_gradient_and_without_a_weight_no_bit(gradients, engin
     rows = [r[: n + 1].tolist() for r, n in zip(text.tokens, text.lengths.tolist(), strict=True)]
     total = -sum(sum(chosen(start, row[:1], row[1:])) for row in rows)
     expected = torch.autograd.grad(2.0 * total / 20.0, list(start.parameters()))
-    torch.testing.assert_close(
-        runs[2][0] - runs[0][0], torch.cat([g.flatten() for g in expected]), rtol=1e-3, atol=1e-5
-    )
+    expected = torch.cat([gradient.flatten() for gradient in expected])
+    torch.testing.assert_close(runs[2][0] - runs[0][0], expected, rtol=1e-3, atol=1e-5)
     measured = runs[2][2]["pretraining_loss"]
     assert measured == pytest.approx(float(total.detach()) / 28, rel=1e-4)
     assert runs[2][2]["loss"] == pytest.approx(runs[0][2]["loss"] + 2 * measured, rel=1e-3)
@@ -738,9 +706,8 @@ def test_logged_keys_are_those_documented(engine, form):
         reward = engine.taught_by(engine.configured(**options), engine.teacher)
     params = SamplingParams(max_new_tokens=engine.config.max_new_tokens)
     validate = Validation(LETTERS, PROMPTS, params, reward, gold=SHARE_OF_A, start=small_gpt())
-    (row,) = engine.run(
-        small_gpt(), separating(engine), **(dict(steps=1, eval_every=1, validate=validate) | form)
-    )
+    form = dict(steps=1, eval_every=1, validate=validate) | form
+    (row,) = engine.run(small_gpt(), separating(engine), **form)
     keys = documented("Every engine")
     if not engine.has("prompts_per_step"):  # nothing is sampled in training
         keys = {key for key in keys if key.startswith("validation/")}
@@ -755,14 +722,8 @@ AT_LEAST_ONE = (
     "micro_batch_size", "max_new_tokens", "eval_every", "checkpoint_every", "batch_size",
 )  # fmt: skip
 NOT_NEGATIVE = (
-    "lr",
-    "critic_lr",
-    "warmup",
-    "clip_low",
-    "clip_high",
-    "eval_prompts",
-    "test_prompts",
-)
+    "lr", "critic_lr", "warmup", "clip_low", "clip_high", "eval_prompts", "test_prompts",
+)  # fmt: skip
 BAD_VALUES = [
     *((name, {name: 0}, f"{name} must be at least 1: got 0") for name in AT_LEAST_ONE),
     *((name, {name: -1}, f"{name} must not be negative: got -1") for name in NOT_NEGATIVE),
@@ -793,16 +754,11 @@ def test_a_bad_value_of_a_common_flag_is_refused_in_one_sentence(engine):
             engine.configured(**changes)
 
 
-WITH_LORA = ("ppo", "kd_grpo")  # as the same function merges and writes for all
+# In two of them, as the same function merges and writes for all.
+LORA = {"lora": dict(lora_rank=2, checkpoint_blocks=True)}
 
 
-@each(
-    lambda engine: (
-        {"": {}, "lora": dict(lora_rank=2, checkpoint_blocks=True)}
-        if engine.name in WITH_LORA
-        else {"": {}}
-    )
-)
+@each(lambda engine: {"": {}} | (LORA if engine.name in ("ppo", "kd_grpo") else {}))
 def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, form):
     """From the models in runs/ to the report, with the reward model or the teacher.
 
@@ -818,21 +774,17 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, form):
         save_gpt(tmp_path / name / "model.safetensors", model, glassbox)
     scorer = RewardModel.from_policy(model, generator=torch.Generator().manual_seed(1))
     save_reward_model(tmp_path / "reward_model-reviews-tiny/model.safetensors", scorer, glassbox)
-    copies = []
-
-    def counted(model: GPT) -> GPT:
-        copies.append(model)
-        return frozen_copy(model)
-
-    for place in (whole_run, engine.module):
-        monkeypatch.setattr(place, "frozen_copy", counted, raising=False)
+    places = [place for place in (whole_run, engine.module) if hasattr(place, "frozen_copy")]
+    copies = [calls_of(monkeypatch, place, "frozen_copy") for place in places]
     config = type(engine.config)(
         steps=1, prompts_per_step=2, group_size=2, eval_every=1, eval_prompts=4, test_prompts=4,
         max_new_tokens=8, device="cpu", **engine.main_flags, **form,
     )  # fmt: skip
     folder = engine.module.main(config)
     moves = engine.name == "grpo_iterative"
-    assert len(copies) == 1 + moves  # the start of the run is the reference, too, if that stays
+    assert (
+        sum(map(len, copies)) == 1 + moves
+    )  # the start of the run is the reference, too, if that stays
     assert folder.parent == tmp_path and folder.name.startswith(engine.name)
     assert {path.name for path in folder.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "test_answers.jsonl", "report.json",
@@ -841,9 +793,8 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, form):
         *([] if engine.config.fixed_length else ["finished_state.pt"]),
         *(["adapter"] if form else []),
     }  # fmt: skip
-    trained, start = (
-        load_gpt(path)[0].state_dict() for path in (folder, tmp_path / "pretraining-reviews-tiny")
-    )
+    paths = folder, tmp_path / "pretraining-reviews-tiny"
+    trained, start = (load_gpt(path)[0].state_dict() for path in paths)
     changed = {name for name in start if not torch.equal(start[name], trained[name])}
     projections = re.compile(r"h\.0\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight")
     assert all(map(projections.fullmatch, changed)) == bool(form) and len(changed) >= 4

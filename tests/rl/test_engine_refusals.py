@@ -7,12 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import engine_named
+from engines import BASELINE, engine_named
 
 from rl.grpo_variants_engine import OF_SEQUENCES
 
-BASELINE = dict(variant="baseline", group_size=4, prompts_per_step=4)
+WRONG = ("{prompt}", "{{answer}}{prompt}", "{answer}{a}{prompt}", "{answer.b}{prompt}")
 REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
+    "async_grpo": [
+        (dict(samplers=2, minibatches=2, lag=3), "samplers 2 .* give lag 4 or more, not 3"),
+        (dict(normalize_parts=True), "normalize_parts"),
+        (dict(weight_floor=3.0), "weight_floor 3 to weight_cap 2 must hold 1"),
+        (dict(correction="token_tis", weight_cap=0.5), "weight_cap 0.5 must hold 1"),
+    ],
     "dpo": [
         (dict(beta=0.0), "beta must be above 0"),
         (dict(label_smoothing=0.5), "label_smoothing.*below 0.5"),
@@ -27,10 +33,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "grpo_iterative": [
         (dict(steps=7, iterations=3), "7 steps cannot be divided into 3"),
         (dict(iterations=0), "iterations must be at least 1"),
-        (
-            dict(reward_model=(Path("a"), Path("b")), iterations=2),
-            "2 reward models cannot be",
-        ),
+        (dict(reward_model=(Path("a"), Path("b")), iterations=2), "2 reward models cannot be"),
         (dict(responses_per_prompt=1), "responses_per_prompt must be at least 2"),
         (dict(new_pairs=0), "new_pairs must be at least 1"),
         (dict(replay_fraction=-0.1), "at least 0 and below 1"),
@@ -53,6 +56,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(off_policy_mask=-0.1), "off_policy_mask must not be negative"),
         (dict(entropy_coef=-1.0), "must not be negative"),
         (dict(reward_scale="mean", sampling_filter="dynamic", group_size=1), "at least 2"),
+        (dict(surrogate="gspo", sampler_precision="int8"), "take sequence_tis"),
     ],
     "kd_grpo": [
         ({"policy_loss": "reinforce", "updates_per_batch": 2}, "updates_per_batch must be 1"),
@@ -88,12 +92,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(teacher=Path("self")), "add --group-size 8 --prompts-per-step 2"),
         *(
             (dict(lesson=lesson), "lesson must hold {answer}, end with {prompt}")
-            for lesson in (
-                "{prompt}",
-                "{{answer}}{prompt}",
-                "{answer}{a}{prompt}",
-                "{answer.b}{prompt}",
-            )
+            for lesson in WRONG
         ),
     ],
     "pg_grpo": [
@@ -121,9 +120,14 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(length_adaptive_alpha=0.0), "length_adaptive_alpha must be above 0"),
         (dict(value_pretraining_steps=-1), "value_pretraining_steps must not be negative"),
         (dict(value_pretraining_steps=20), "leaves none of the 20 steps to the policy"),
+        (dict(correction="dppo_tv"), "dppo_tv is a loss of its own.*async_grpo.*token_tis"),
     ],
     "remax": [(dict(updates_per_batch=2), "updates_per_batch must be 1: got 2")],
-    "rloo": [(dict(updates_per_batch=2), "updates_per_batch must.*--loss")],
+    "rloo": [
+        (dict(updates_per_batch=2), "updates_per_batch must.*--loss"),
+        (dict(correction="sampler_clip"), "sampler_clip is a loss of its own"),
+        (dict(loss="clipped", sampler_precision="int8"), "token_tis .*take sequence_tis"),
+    ],
     "reinforce_pp": [
         (dict(variant="baseline"), "--group-size 8 --prompts-per-step 2,"),
         (dict(variant="baseline", prompts_per_step=128), "--group-size 8 --prompts-per-step 16"),
@@ -132,6 +136,7 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(gamma=1.5), "gamma is a share, above 0 and at most 1"),
         (dict(BASELINE, kl_penalty="squared"), "squared is taken off a reward"),
         (dict(BASELINE, gamma=0.9), "gamma 0.9 has no meaning"),
+        (dict(weight_floor=3.0), "weight_floor 3 to weight_cap 2 must hold 1"),
     ],
 }
 
@@ -148,10 +153,8 @@ def test_what_cannot_work_is_refused(engine, changes, message):
 @pytest.mark.parametrize(
     ("engine", "changes"),
     [
-        (
-            "kd_ppo",
-            dict(reference_update="mix", kl_coef=0.0, kl_loss_coef=0.1),
-        ),  # a KL to hold on to
+        # A KL to hold on to.
+        ("kd_ppo", dict(reference_update="mix", kl_coef=0.0, kl_loss_coef=0.1)),
         ("remax", dict(minibatches=4)),  # new samples, disjoint rows
         ("rloo", dict(minibatches=4)),
         ("rloo", dict(updates_per_batch=2, loss="clipped")),

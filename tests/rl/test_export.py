@@ -11,6 +11,7 @@ import pytest
 from conftest import require_package
 
 from harness.errors import UserError
+from harness.files import append_jsonl, write_json
 from rl import export
 from rl.commands.event_files import run_folders, run_names
 from rl.export import ExportConfig
@@ -20,22 +21,14 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 ROWS = [
     {"step": 1, "reward": -0.5, "kl": 0.0, "seconds/rollout": 2.0, "seconds/update": 1.0},
-    {
-        "step": 2,
-        "reward": 0.25,
-        "validation/gold": 0.5,
-        "seconds/rollout": 4.0,
-        "note": "no number",
-    },
+    {"step": 2, "reward": 0.25, "validation/gold": 0.5, "seconds/rollout": 4.0, "note": "x"},
     {"step": 5, "reward": float("nan"), "kl": 1.5, "non_finite_rewards": 3, "done": True},
 ]
 
 
 def run_folder(folder: Path, rows=ROWS, **flags) -> Path:
-    folder.mkdir(parents=True)
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    (folder / "metrics.jsonl").write_text(text, encoding="utf-8")
-    (folder / "config.json").write_text(json.dumps(flags), encoding="utf-8")
+    append_jsonl(folder / "metrics.jsonl", rows)
+    write_json(folder / "config.json", flags)
     return folder
 
 

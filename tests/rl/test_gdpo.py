@@ -7,7 +7,9 @@ from types import ModuleType
 
 import pytest
 import torch
-from engines import LETTERS, PROMPTS, small_gpt, z_scores
+from engines import small_gpt
+from slow import z_scores
+from toys import LETTERS, PROMPTS
 
 from data.records import PromptRecord
 from harness.metric_log import MetricLog

@@ -12,17 +12,9 @@ from typing import Any
 
 import pytest
 import torch
-from engines import (
-    LETTERS,
-    PROMPTS,
-    SHARE_OF_A,
-    documented,
-    engine_named,
-    numbers,
-    small_gpt,
-    weights,
-)
-from toys import Crash, CrashingLog, fixed_gpt
+from engines import SHARE_OF_A, engine_named, small_gpt
+from toys import LETTERS, PROMPTS, Crash, CrashingLog, documented, fixed_gpt, weights
+from watched import Validations, numbers
 
 from data import names
 from data.records import PromptRecord
@@ -31,7 +23,7 @@ from gpt.lora import add_adapters
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import PretrainingConfig
 from harness.errors import UserError
-from harness.files import read_jsonl
+from harness.files import append_jsonl, read_jsonl
 from harness.training_state import saved_step
 from reward_model import continual, reward_model_training
 from reward_model.continual import (
@@ -53,8 +45,6 @@ from rl.rewards.sources import RewardModelReward
 
 CONFIG = replace(engine_named("grpo_iterative").config, steps=6, iterations=3)
 run = replace(engine_named("grpo_iterative"), config=CONFIG).run
-
-
 FITTING = RewardModelConfig(
     pairs=60, held_out_pairs=20, responses_per_prompt=4, wide_temperature=1.0, batch_size=4,
     lr=3e-3, warmup=1, max_response_tokens=8,
@@ -106,20 +96,13 @@ def refreshing(policy: GPT, refresh: ContinualRewardModel, **changes):
 
 def test_the_reference_becomes_the_policy_where_an_iteration_begins():
     """KL exactly 0 in the weights; to rounding between the sampler's and the scorer's log-probs."""
-    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
+    start, seen = small_gpt(), Validations()
+    rows = run(copy.deepcopy(start), steps=9, eval_every=1, validate=seen)
+    for step, reference in enumerate(seen.references):
+        # The policy after step 3 is the reference of steps 4 to 6.
+        expected = start if step < 3 else seen.policies[step // 3 * 3 - 1]
+        assert torch.equal(weights(reference), weights(expected))
         assert not any(parameter.requires_grad for parameter in reference.parameters())
-        seen.append((weights(policy), weights(reference)))
-        return {}
-
-    start = small_gpt()
-    rows = run(copy.deepcopy(start), steps=9, eval_every=1, validate=validate)
-    references = [reference for _, reference in seen]
-    assert torch.equal(references[0], weights(start))
-    for step in range(9):  # the policy after step 3 is the reference of steps 4 to 6
-        expected = weights(start) if step < 3 else seen[step // 3 * 3 - 1][0]
-        assert torch.equal(references[step], expected)
     assert [row["iteration"] for row in rows] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
     kls = [abs(row["kl"]) for row in rows]
     assert max(kls[0], kls[3], kls[6]) < 1e-6 < 1e-3 < min(kls[1], kls[4], kls[7])
@@ -167,7 +150,7 @@ def test_pairs_survive_the_file_token_by_token(tmp_path):
         TokenPair([4], [8], [1, 8], {}),
     ]
     rows = [as_row(pair, LETTERS, step=3) for pair in pairs]
-    (tmp_path / "pairs.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    append_jsonl(tmp_path / "pairs.jsonl", rows)
     visits = read_visits(tmp_path / "pairs.jsonl")
     assert [len(visit) for visit in visits] == [2, 1]
     assert [as_pair(row, LETTERS) for visit in visits for row in visit] == pairs
@@ -190,9 +173,8 @@ def fits(monkeypatch) -> list[SimpleNamespace]:
 
     def spy(scorer, pairs, config, log, *, eos_id, optimizer):
         assert all(parameter.requires_grad for parameter in scorer.parameters())
-        calls.append(
-            SimpleNamespace(pairs=pairs, optimizer=optimizer, seed=config.seed, steps=log.total)
-        )
+        seen = dict(pairs=pairs, optimizer=optimizer, seed=config.seed, steps=log.total)
+        calls.append(SimpleNamespace(**seen))
         return real(scorer, pairs, config, log, eos_id=eos_id, optimizer=optimizer)
 
     monkeypatch.setattr(continual, "train", spy)
@@ -248,29 +230,19 @@ def test_scores_are_centred_on_the_same_reference_responses():
     batch = continual.collate_pairs(refresh.reference, LETTERS.eos_id)
     for step in (3, 5):
         refresh.update(small_gpt(), step)
-        with torch.no_grad():
-            scores = refresh.model(batch)
-        assert abs(float(scores.mean())) < 1e-5 and float(scores.std()) == pytest.approx(
-            1, abs=1e-4
-        )
+        scores = refresh.model(batch).detach()
+        assert abs(float(scores.mean())) < 1e-5
+        assert float(scores.std()) == pytest.approx(1, abs=1e-4)
 
 
-def test_order_accuracy_follows_gold_where_it_is_known():
-    scorer = SimpleNamespace()
-    gaps = iter([[1.0, 1.0, -1.0, -1.0, 0.0, 2.0]] * 2)
-    known = [dict(gold_chosen=a, gold_rejected=b) for a, b in
-             [(2, 1), (1, 2), (1, 2), (2, 1), (2, 1), (1, 1)]]  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            continual, "score_pairs",
-            lambda *_: (torch.tensor(next(gaps)), torch.zeros(6), None),
-        )  # fmt: skip
-        pairs = [TokenPair([0], [1], [2], meta) for meta in known]
-        assert (
-            order_accuracy(scorer, pairs, 8) == 2 / 5
-        )  # right, wrong, right, wrong, tie; left out
-        pairs = [TokenPair([0], [1], [2], {})] * 6
-        assert order_accuracy(scorer, pairs, 8) == 3 / 6
+def test_order_accuracy_follows_gold_where_it_is_known(monkeypatch):
+    """Right, wrong, right, wrong, a tie, and one of equal gold that is left out."""
+    gaps = torch.tensor([1.0, 1.0, -1.0, -1.0, 0.0, 2.0])
+    monkeypatch.setattr(continual, "score_pairs", lambda *_: (gaps, torch.zeros(6), None))
+    gold = [(2, 1), (1, 2), (1, 2), (2, 1), (2, 1), (1, 1)]
+    known = [TokenPair([0], [1], [2], dict(gold_chosen=a, gold_rejected=b)) for a, b in gold]
+    assert order_accuracy(SimpleNamespace(), known, 8) == 2 / 5
+    assert order_accuracy(SimpleNamespace(), [TokenPair([0], [1], [2], {})] * 6, 8) == 3 / 6
 
 
 # The first reward model dislikes the letter d, which this annotator is for.

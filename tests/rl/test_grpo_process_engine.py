@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import copy
 import math
-import statistics
 from dataclasses import replace
 
 import pytest
 import torch
-from engines import (
-    DIVERSE,
-    HALVES,
-    MASK,
-    NEW,
-    OLD,
-    RATIO,
-    REF,
-    SHARE_OF_A,
-    LetterSteps,
-    Noted,
-    assert_gradient,
-    engine_named,
-    given_halves,
-    k3_by_hand,
-    mean_of_means,
-    pessimistic,
-    response_gradient,
-    small_gpt,
-    weights,
-)
+from engines import DIVERSE, SHARE_OF_A, LetterSteps, engine_named, small_gpt
+from minibatch import MASK, NEW, OLD, RATIO, REF, k3_by_hand, mean_of_means, pessimistic
+from slow import assert_gradient, response_gradient, z_scores
+from toys import weights
+from watched import HALVES, Noted, given_halves
 
 from data import reviews, sums
 from gpt.tokenizer import load_tokenizer
@@ -45,19 +28,16 @@ from rl.training.open_task import Task
 PROCESS = engine_named("grpo_process")
 CONFIG, run = PROCESS.config, PROCESS.run
 
-
 # The first step
 
 
 def token_advantages(rollout: Rollout, row: int) -> list[float]:
     """The z-scores, among all steps of the group, of the steps that end at a token or later."""
-    source, group = LetterSteps(), range(row // 4 * 4, row // 4 * 4 + 4)
-    pool = [source.worth(text) for k in group for _, text in source.steps_of(rollout, k)]
-    mean, spread = statistics.mean(pool), statistics.stdev(pool) + 1e-4
-    steps = [
-        (end, (source.worth(text) - mean) / spread) for end, text in source.steps_of(rollout, row)
-    ]
-    return [sum(z for end, z in steps if end >= t) for t in range(int(rollout.lengths[row]))]
+    source, first = LetterSteps(), row // 4 * 4
+    steps = [(k, *step) for k in range(first, first + 4) for step in source.steps_of(rollout, k)]
+    scores = z_scores([source.worth(text) for _, _, text in steps], len(steps))
+    own = [(end, z) for (k, end, _), z in zip(steps, scores, strict=True) if k == row]
+    return [sum(z for end, z in own if end >= t) for t in range(int(rollout.lengths[row]))]
 
 
 @pytest.mark.parametrize("kl_coef", [0.0, 0.5])
@@ -78,9 +58,8 @@ def test_the_first_gradient_is_that_of_reinforce_with_an_advantage_per_token(
 def test_the_loss_by_loops():
     """1/rows sum_i 1/L_i sum_t (-min(rho A_it, clip(rho) A_it) + beta k3); empty rows add nothing."""
     advantages = [[1.5, 1.0, -2.0, 9.0], [-0.5, 0.25, 9.0, 9.0], [9.0] * 4]
-    expected = mean_of_means(
-        lambda i, t: pessimistic(float(RATIO[i, t]), advantages[i][t]) + 0.4 * k3_by_hand(i, t)
-    )
+    expected = mean_of_means(lambda i, t: pessimistic(float(RATIO[i, t]), advantages[i][t]))
+    expected += 0.4 * mean_of_means(k3_by_hand)
     config = replace(CONFIG, clip_low=0.2, clip_high=0.3)
     given = (NEW, OLD, REF, torch.tensor(advantages), MASK)
     loss = process_grpo_loss(config, *given, kl_coef=0.4, rows=5)
@@ -96,7 +75,7 @@ def test_it_learns_from_the_steps_and_only_from_them():
     ends = []
     for reward in (constant, DIVERSE):
         policy = small_gpt()
-        rows = run(policy, reward, steps=6, group_size=8, minibatches=2)
+        run(policy, reward, steps=6, group_size=8, minibatches=2)
         ends.append(weights(policy))
     assert torch.equal(*ends)
     (row,) = run(small_gpt(), steps=1, step_reward_fn=OutcomeSteps())
@@ -107,12 +86,9 @@ def test_it_learns_from_the_steps_and_only_from_them():
     assert [row["reward"] for row in rows] == [1.0] * 20
     assert rows[0]["zero_spread_steps"] == 0
     assert rows[-1]["step_reward"] > rows[0]["step_reward"] + 0.5
-    policy = small_gpt()
-    before = weights(policy)
-    rows = run(
-        policy, DIVERSE, step_reward_fn=LetterSteps(lambda letters: 0.7), steps=2, kl_coef=0.0
-    )
-    assert torch.equal(weights(policy), before)
+    policy, same = small_gpt(), LetterSteps(lambda letters: 0.7)
+    rows = run(policy, DIVERSE, step_reward_fn=same, steps=2, kl_coef=0.0)
+    assert torch.equal(weights(policy), weights(small_gpt()))
     assert [row["zero_spread_steps"] for row in rows] == [1, 1]
 
 

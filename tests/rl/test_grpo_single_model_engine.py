@@ -10,36 +10,21 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engines import (
-    DIVERSE,
-    MASK,
-    NEW,
-    OLD,
-    RATIO,
-    Noted,
-    assert_gradient,
-    engine_named,
-    mean_of_means,
-    pessimistic,
-    response_gradient,
-    response_log_probs,
-    small_gpt,
-    weights,
-    z_scores,
-)
+from engines import DIVERSE, engine_named, small_gpt
+from minibatch import MASK, NEW, OLD, RATIO, mean_of_means, pessimistic
+from slow import assert_gradient, response_gradient, response_log_probs, z_scores
+from toys import weights
+from watched import Noted, Validations, calls_of
 
 from gpt.model import GPT
 from harness.command_line import from_preset
 from rl import grpo_single_model_engine
 from rl.batches.rollout import Rollout
-from rl.equations.kl import k3, rho_minus_log
 from rl.grpo_single_model_engine import SingleModelGRPOConfig, single_model_grpo_loss
 from rl.rewards.sources import RuleReward
 
 SINGLE = engine_named("grpo_single_model")
 CONFIG, run = SINGLE.config, SINGLE.run
-
-
 run_original = engine_named("grpo").run  # with its frozen reference, on the same task
 PENALTIES = pytest.mark.parametrize("penalty", ["k3", "rho_minus_log"])
 
@@ -72,22 +57,12 @@ def test_at_ratio_one_the_penalty_and_its_gradient_are_exactly_zero(penalty):
     results = []
     for kl_coef in (0.0, 7.0):
         log_probs = old.clone().requires_grad_()
-        config = replace(CONFIG, penalty=penalty)
-        loss = single_model_grpo_loss(
-            config, log_probs, old, advantages, mask, kl_coef=kl_coef, rows=4
-        )
+        given = replace(CONFIG, penalty=penalty), log_probs, old, advantages, mask
+        loss = single_model_grpo_loss(*given, kl_coef=kl_coef, rows=4)
         results.append((loss.detach(), torch.autograd.grad(loss, log_probs)[0]))
     assert torch.equal(results[0][0], results[1][0])
     assert torch.equal(results[0][1], results[1][1])
     assert float(results[0][1].abs().max()) > 0.01
-
-
-def test_each_penalty_is_the_equation_of_its_name():
-    given = torch.tensor([[0.5, -1.0]]), torch.tensor([[-0.5, 0.25]])
-    for equation in (k3, rho_minus_log):
-        assert torch.equal(
-            grpo_single_model_engine.PENALTIES[equation.__name__](*given), equation(*given)
-        )
 
 
 # The first step
@@ -133,15 +108,10 @@ def test_with_one_update_a_batch_the_penalty_never_acts(gradients):
 
 def test_the_distances_are_measured_after_the_last_update_of_the_batch():
     """Against both policies, row by row: of the sampler and of the one that validation gets."""
-    start, reward, after = small_gpt(), Noted(DIVERSE), []
-
-    def validate(policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
-        assert reference is None
-        after.append(copy.deepcopy(policy))
-        return {}
-
-    (row,) = run(copy.deepcopy(start), reward, steps=1, eval_every=1, validate=validate, lr=3e-2)
-    (rollout,), (end,) = reward.rollouts, after
+    start, reward, seen = small_gpt(), Noted(DIVERSE), Validations()
+    (row,) = run(copy.deepcopy(start), reward, steps=1, eval_every=1, validate=seen, lr=3e-2)
+    (rollout,), (end,) = reward.rollouts, seen.policies
+    assert seen.references == [None]
     sums = [0.0, 0.0]
     for i in range(len(rollout)):
         old, new = (response_log_probs(policy, rollout, i) for policy in (start, end))
@@ -166,22 +136,16 @@ def test_no_second_copy_of_the_weights_exists(monkeypatch):
     """In training one model is alive, where GRPO has two; nothing is copied behind its back."""
     before, counts = len(models_alive()), []
 
-    def counted(record, text, ended):
-        return text.count("a") / 8
-
     class Counting(RuleReward):
         def __call__(self, rollout: Rollout) -> torch.Tensor:
             counts.append(len(models_alive()) - before)
             return super().__call__(rollout)
 
-    def refuse(*args, **options):
-        raise AssertionError("train made a copy")
-
-    run_original(small_gpt(), Counting(counted, ""), steps=1, minibatches=2)
-    policy = small_gpt()
-    monkeypatch.setattr(copy, "deepcopy", refuse)
-    run(policy, Counting(counted, ""), steps=2, minibatches=2)
-    assert counts == [2, 1, 1]
+    reward = Counting(lambda record, text, ended: text.count("a") / 8, "")
+    run_original(small_gpt(), reward, steps=1, minibatches=2)
+    policy, copies = small_gpt(), calls_of(monkeypatch, copy, "deepcopy")
+    run(policy, reward, steps=2, minibatches=2)
+    assert counts == [2, 1, 1] and not copies
 
 
 # The controller and the document
@@ -194,8 +158,7 @@ def test_the_defaults_let_the_penalty_act():
         warnings.simplefilter("error")
         for name in presets:
             size, _, data = name.partition("/")
-            config = from_preset(
-                SingleModelGRPOConfig, presets, size, **({"data": data} if data else {})
-            )
+            world = {"data": data} if data else {}
+            config = from_preset(SingleModelGRPOConfig, presets, size, **world)
             assert config.kl_coef > 0 and config.updates_per_batch * config.minibatches > 1, name
             assert config.stop_kl is None

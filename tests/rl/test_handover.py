@@ -7,10 +7,14 @@ import json
 import runpy
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from toys import seeded
 
+from data import reviews
+from data.collate import collate_responses
 from data.records import PromptRecord
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
@@ -19,8 +23,9 @@ from gpt.model import GPT, GPTConfig
 from gpt.published.pretrained import TRANSPOSED
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
+from harness.files import read_json, read_jsonl, write_json
 from harness.run_folder import record
-from reward_model.scalar_head import RewardModel, save_reward_model
+from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
 from rl import export
 from rl.batches.rollout import sample_rollout
 from rl.equations.advantages import group_advantages
@@ -33,7 +38,7 @@ GLASSBOX = load_tokenizer("glassbox")
 
 def random_gpt(seed: int) -> GPT:
     model = GPT(GPTConfig(GLASSBOX.n_vocab, context=96, n_layer=2, n_head=2, n_embd=16)).eval()
-    model.initialize(torch.Generator().manual_seed(seed))
+    model.initialize(seeded(seed))
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(3)
@@ -52,63 +57,56 @@ def grpo_run(folder: Path, **changes) -> GRPOConfig:
         minibatches=1, micro_batch_size=16, max_new_tokens=12, kl_coef=0.3, device="cpu",
     ) | changes  # fmt: skip
     config = GRPOConfig(**flags)
-    (folder / "run" / "config.json").write_text(json.dumps(record(config)))
+    write_json(folder / "run" / "config.json", record(config))
     return config
 
 
-def test_the_folder_has_the_same_settings(tmp_path: Path, capsys, monkeypatch) -> None:
+def handed_over(folder: Path, to: str = "trl") -> Path:
+    export.main((folder / "run",), ExportConfig(to=to, out=folder / to))
+    return folder / to
+
+
+def imported(monkeypatch, folder: Path, name: str) -> dict[str, Any]:
+    """A file where it lies, with another name than __main__: nothing is trained."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "rewards", raising=False)
+    return runpy.run_path(name)
+
+
+def test_the_folder_has_the_same_settings(tmp_path: Path, capsys) -> None:
     config = grpo_run(tmp_path, lr=3e-4, updates_per_batch=2, minibatches=2, stop_kl=5.0)
-    export.main((tmp_path / "run",), ExportConfig(to="trl", out=tmp_path / "trl"))
+    folder = handed_over(tmp_path)
     said = capsys.readouterr().out
     assert "5.0 nats" in said and "Random numbers" in said
-    script = (tmp_path / "trl" / "train.py").read_text()
+    script = (folder / "train.py").read_text()
     settings = eval(script.split("settings = ")[1].split("\n\n")[0])
     assert settings["max_steps"] == config.steps * 4 and settings["learning_rate"] == 3e-4
     assert settings["per_device_train_batch_size"] * settings["gradient_accumulation_steps"] == 8
-    rows = [
-        json.loads(line) for line in (tmp_path / "trl" / "prompts.jsonl").read_text().splitlines()
-    ]
-    assert (
-        len(rows) > 1000 and PromptRecord(rows[0]["prompt"], **json.loads(rows[0]["record"])).prompt
-    )
-
-
-def loaded(folder: Path, monkeypatch):
-    """rewards.py, imported where it lies."""
-    monkeypatch.chdir(folder)
-    return runpy.run_path("rewards.py")["reward"]
+    rows = read_jsonl(folder / "prompts.jsonl")
+    assert len(rows) > 1000
+    assert PromptRecord(rows[0]["prompt"], **json.loads(rows[0]["record"])).prompt
 
 
 @pytest.mark.oracle
 @pytest.mark.parametrize("reward", ["auto", "gold", "mine"])
 def test_the_reward_is_the_runs(reward, tmp_path, monkeypatch, require) -> None:
     require("transformers")
-    (tmp_path / "mine.py").write_text(
-        "def odd(prompt, response, ended):\n    return len(response) + ended\n"
-    )
+    code = "def odd(prompt, response, ended):\n    return len(response) + ended\n"
+    (tmp_path / "mine.py").write_text(code)
     config = grpo_run(tmp_path, reward=f"{tmp_path}/mine.py:odd" if reward == "mine" else reward)
-    export.main((tmp_path / "run",), ExportConfig(to="trl", out=tmp_path / "trl"))
-    lines = (tmp_path / "trl" / "prompts.jsonl").read_text().splitlines()[:3]
-    rows = [json.loads(line) for line in lines]
+    rows = read_jsonl(handed_over(tmp_path) / "prompts.jsonl")[:3]
     texts = [" good", "", " The room is not nice"]
     ids = [GLASSBOX.encode(text) + [GLASSBOX.eos_id] * (i < 2) for i, text in enumerate(texts)]
-    columns = {"record": [row["record"] for row in rows]}
-    theirs = loaded(tmp_path / "trl", monkeypatch)(
-        [r["prompt"] for r in rows], texts, ids, **columns
-    )
-
-    from data import reviews
-    from data.collate import collate_responses
-    from reward_model.scalar_head import load_reward_model
-
+    asked, columns = [row["prompt"] for row in rows], [row["record"] for row in rows]
+    reward_fn = imported(monkeypatch, tmp_path / "trl", "rewards.py")["reward"]
+    theirs = reward_fn(asked, texts, ids, record=columns)
     records = reviews.prompts("train")[:3]
     if reward == "mine":
         ours = [len(text) + (i < 2) for i, text in enumerate(texts)]
     elif reward == "gold":
-        ours = [
-            reviews.gold_reward(r, t, i < 2)
-            for i, (r, t) in enumerate(zip(records, texts, strict=True))
-        ]
+        ended = (True, True, False)
+        ours = [reviews.gold_reward(*row) for row in zip(records, texts, ended, strict=True)]
     else:
         model, _ = load_reward_model(config.reward_model[0])
         prompts = [GLASSBOX.encode(r.prompt) for r in records]
@@ -122,11 +120,7 @@ def test_trls_first_step_has_our_loss_and_gradient(tmp_path, monkeypatch) -> Non
     if importlib.util.find_spec("trl") is None:
         pytest.skip("trl is not installed: bench/requirements-peers.txt has it")
     config = grpo_run(tmp_path)
-    export.main((tmp_path / "run",), ExportConfig(to="trl", out=tmp_path / "trl"))
-    monkeypatch.chdir(tmp_path / "trl")
-    monkeypatch.syspath_prepend(str(tmp_path / "trl"))
-    monkeypatch.delitem(sys.modules, "rewards", raising=False)
-    script = runpy.run_path("train.py")  # with another name than __main__: nothing is trained
+    script = imported(monkeypatch, handed_over(tmp_path), "train.py")
     args = script["GRPOConfig"](output_dir="trained", use_cpu=True, **script["settings"])
     trainer = script["GRPOTrainer"](
         model="policy",
@@ -136,16 +130,13 @@ def test_trls_first_step_has_our_loss_and_gradient(tmp_path, monkeypatch) -> Non
         processing_class=script["AutoTokenizer"].from_pretrained("policy"),
     )
     start = random_gpt(0)
-    lines = Path("prompts.jsonl").read_text().splitlines()
-    prompts = [json.loads(line)["prompt"] for line in lines]
+    prompts = [row["prompt"] for row in read_jsonl(Path("prompts.jsonl"))]
     sizes = [len(GLASSBOX.encode(prompt)) for prompt in prompts]
     prompts = [p for p, size in zip(prompts, sizes, strict=True) if size == sizes[0]][:4]
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
     records = [PromptRecord(prompt) for prompt in prompts]
-    rollout = sample_rollout(start, GLASSBOX, records, params, 4, torch.Generator().manual_seed(3))
+    rollout = sample_rollout(start, GLASSBOX, records, params, 4, seeded(3))
     batch, mask = rollout.sequences, rollout.response_mask
-    from reward_model.scalar_head import load_reward_model
-
     rewards = RewardModelReward(load_reward_model(tmp_path / "rm")[0])(rollout)
     advantages = group_advantages(rewards, 4)
     moved = random_gpt(0)
@@ -153,7 +144,7 @@ def test_trls_first_step_has_our_loss_and_gradient(tmp_path, monkeypatch) -> Non
         reference = token_log_probs(start, batch)
         theirs = dict(trainer.model.named_parameters())
         for index, (name, weight) in enumerate(moved.named_parameters()):
-            step = 0.01 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(index))
+            step = 0.01 * torch.randn(weight.shape, generator=seeded(index))
             weight += step
             twin = theirs[f"transformer.{name}"]
             twin += step.t() if name.endswith(TRANSPOSED) else step
@@ -189,40 +180,26 @@ def test_trls_first_step_has_our_loss_and_gradient(tmp_path, monkeypatch) -> Non
 def test_other_runs_are_refused(tmp_path: Path) -> None:
     grpo_run(tmp_path)
     path = tmp_path / "run" / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"script": "rl.ppo_engine"}))
+    write_json(path, read_json(path) | {"script": "rl.ppo_engine"})
     with pytest.raises(UserError, match="rl.ppo_engine.*--hf"):
-        export.main((tmp_path / "run",), ExportConfig(to="trl", out=tmp_path / "trl"))
+        handed_over(tmp_path)
 
 
 @pytest.mark.oracle
 def test_verl_gets_the_same_reward_and_the_settings_by_its_names(tmp_path, monkeypatch, require):
-    require("transformers")
-    (tmp_path / "mine.py").write_text(
-        "def odd(prompt, response, ended):\n    return len(prompt) + len(response) + ended\n"
-    )
+    reader = require("transformers").AutoTokenizer
+    code = "def odd(prompt, response, ended):\n    return len(prompt) + len(response) + ended\n"
+    (tmp_path / "mine.py").write_text(code)
     grpo_run(tmp_path, reward=f"{tmp_path}/mine.py:odd", clip_high=0.28, minibatches=2)
-    export.main((tmp_path / "run",), ExportConfig(to="verl", out=tmp_path / "verl"))
-    script = (tmp_path / "verl" / "train.sh").read_text()
+    folder = handed_over(tmp_path, "verl")
+    script = (folder / "train.sh").read_text()
     assert "clip_ratio_high=0.28" in script and "ppo_mini_batch_size=2 " in script
-    row = json.loads((tmp_path / "verl" / "prompts.jsonl").read_text().splitlines()[0])
-    monkeypatch.chdir(tmp_path / "verl")
-    monkeypatch.syspath_prepend(str(tmp_path / "verl"))
-    monkeypatch.delitem(sys.modules, "rewards", raising=False)
-    score = runpy.run_path("verl_reward.py")["compute_score"]
+    row = read_jsonl(folder / "prompts.jsonl")[0]
+    score = imported(monkeypatch, folder, "verl_reward.py")["compute_score"]
     truth, extra = row["reward_model"]["ground_truth"], row["extra_info"]
-    length = len(extra["prompt"])
-    assert score(row["data_source"], " good", truth, extra) == length + len(" good") + 1
-    assert (
-        score(
-            row["data_source"], " good" + GLASSBOX.encoding.decode([GLASSBOX.eos_id]), truth, extra
-        )
-        == length + 6
-    )
+    eos = GLASSBOX.encoding.decode([GLASSBOX.eos_id])
     long = " good" * 12  # twelve tokens are the limit: it was cut off
-    assert score(row["data_source"], long, truth, extra) == length + len(long)
-    from transformers import AutoTokenizer
-
-    asked = AutoTokenizer.from_pretrained("policy").apply_chat_template(
-        row["prompt"], tokenize=False
-    )
+    for text, paid in ((" good", 5 + 1), (" good" + eos, 5 + 1), (long, len(long))):
+        assert score(row["data_source"], text, truth, extra) == len(extra["prompt"]) + paid
+    asked = reader.from_pretrained("policy").apply_chat_template(row["prompt"], tokenize=False)
     assert asked == extra["prompt"]

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import toys
 
 from data.collate import collate_responses
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams, generate
 from gpt.lora import add_adapters
-from gpt.model import GPT, GPTConfig
+from gpt.model import GPT
 from gpt.published.pretrained import load_with_tokenizer, save_gpt2
 from gpt.published.tokenizer_files import GPT2_PATTERN
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from harness.errors import UserError
+from harness.files import write_json
 from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
 from rl import export
 from rl.commands.talking import TalkConfig, open_talk
@@ -31,18 +31,12 @@ PROMPTS = ["Review of the hotel:", "a", "12+7=", "Une très longue phrase é"]
 ANSWERS = [" good.", " not so good, but cheap", "", " ok"]
 
 
-def random_gpt(tokenizer, **changes) -> GPT:
-    shape = GPTConfig(tokenizer.n_vocab, context=64, n_layer=2, n_head=2, n_embd=16)
-    model = GPT(replace(shape, **changes)).eval()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.normal_(0.0, 0.3, generator=generator)
-    return model
+def random_gpt(tokenizer) -> GPT:
+    return toys.random_gpt(tokenizer.n_vocab, 64, seed=1, scale=0.3, n_embd=16)
 
 
 def exported(folder: Path, target: Path, **flags) -> Path:
-    (folder / "config.json").write_text(json.dumps({"data": "reviews", "script": "s", **flags}))
+    write_json(folder / "config.json", {"data": "reviews", "script": "s", **flags})
     export.main((folder,), ExportConfig(hf=target))
     return target
 
@@ -101,12 +95,10 @@ def test_a_reward_model_gives_the_normalised_reward(tokenizer, tmp_path, require
     theirs = transformers.AutoModelForSequenceClassification.from_pretrained(hub).eval()
     reader = transformers.AutoTokenizer.from_pretrained(hub)
     rows = [
-        reader(p)["input_ids"] + reader(a)["input_ids"]
-        for p, a in zip(PROMPTS, ANSWERS, strict=True)
+        [*reader(prompt)["input_ids"], *reader(answer)["input_ids"], reader.eos_token_id]
+        for prompt, answer in zip(PROMPTS, ANSWERS, strict=True)
     ]
-    batch = reader.pad(
-        {"input_ids": [[*row, reader.eos_token_id] for row in rows]}, return_tensors="pt"
-    )
+    batch = reader.pad({"input_ids": rows}, return_tensors="pt")
     torch.testing.assert_close(theirs(**batch).logits[:, 0], ours, atol=1e-5, rtol=1e-5)
 
 

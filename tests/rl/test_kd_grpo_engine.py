@@ -9,46 +9,20 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engines import (
-    LETTERS,
-    MASK,
-    NEW,
-    OLD,
-    PROMPTS,
-    NotedTeacher,
-    assert_gradient,
-    chosen,
-    engine_named,
-    response_gradient,
-    response_log_probs,
-    small_gpt,
-    tokens_of,
-    weights,
-    z_scores,
-)
 from engines import SHARP_TEACHER as TEACHER
+from engines import engine_named, small_gpt, some_rollout
+from minibatch import MASK, NEW, OLD
+from slow import assert_gradient, chosen, response_gradient, response_log_probs, tokens_of, z_scores
+from toys import weights
+from watched import NotedTeacher
 
-from gpt.generate import SamplingParams
-from gpt.model import GPT
 from rl import kd_grpo_engine
-from rl.batches.rollout import Rollout, sample_rollout
 from rl.equations.token_rewards import own_text_penalty, teacher_rewards
-from rl.kd_grpo_engine import (
-    KDGRPOConfig,
-    kd_grpo_loss,
-    moved_reference,
-    scores_and_penalty,
-    teacher_reward,
-)
+from rl.kd_grpo_engine import kd_grpo_loss, moved_reference, scores_and_penalty, teacher_reward
 from rl.rewards import teacher_reward as teacher
 
 KD_GRPO = engine_named("kd_grpo")
 CONFIG, run = KD_GRPO.config, KD_GRPO.run
-
-
-def noted(config: KDGRPOConfig) -> NotedTeacher:
-    return NotedTeacher(teacher_reward(config, TEACHER))
-
 
 # The reward
 
@@ -67,7 +41,6 @@ def test_teacher_rewards_by_loops():
             teacher_rewards(broken, q, mask, reverse_kl=True)
 
 
-# Two letters and an EOS (0), at most three tokens: 15 responses, 7 prefixes, a table of logits.
 @pytest.mark.parametrize(
     ("changes", "aggregate", "reverse_kl"),
     [
@@ -80,7 +53,7 @@ def test_teacher_rewards_by_loops():
 def test_the_reward_by_unpadded_rows(changes, aggregate, reverse_kl):
     """Each flag's reward against a forward of the teacher for every row of its own."""
     policy, config = small_gpt(), replace(CONFIG, temperature=0.8, **changes)
-    rollout = some_rollout(policy, temperature=0.8)
+    rollout = some_rollout(policy, temperature=0.8, group_size=2)
     reward = teacher_reward(config, TEACHER)
     assert (reward.aggregate, reward.reverse_kl) == (aggregate, reverse_kl)
     got = reward(rollout).tolist()
@@ -100,11 +73,6 @@ def test_the_reward_by_unpadded_rows(changes, aggregate, reverse_kl):
     assert metrics["teacher_log_prob"] == pytest.approx(per_token, rel=1e-5)
 
 
-def some_rollout(policy: GPT, temperature: float = 1.0) -> Rollout:
-    params = SamplingParams(temperature, max_new_tokens=8)
-    return sample_rollout(policy, LETTERS, PROMPTS, params, 2, torch.Generator().manual_seed(3))
-
-
 # The first step
 
 
@@ -113,7 +81,7 @@ def some_rollout(policy: GPT, temperature: float = 1.0) -> Rollout:
 def test_the_first_gradient_is_that_of_reinforce(gradients, policy_loss, form):
     """-A 1/L sum_t grad log pi, or its sum; at pi = pi_ref the gradient of k3 is 0."""
     options = dict(policy_loss=policy_loss, teacher_reward=form)
-    start, reward = small_gpt(), noted(replace(CONFIG, **options))
+    start, reward = small_gpt(), NotedTeacher(teacher_reward(replace(CONFIG, **options), TEACHER))
     run(copy.deepcopy(start), reward, steps=1, kl_coef=0.5, **options)
     (rollout,) = reward.rollouts
     lengths, values = rollout.lengths.tolist(), []
@@ -145,7 +113,7 @@ def test_the_reinforce_loss_is_the_sum_over_the_response():
 def test_the_kl_is_the_one_that_was_asked_for():
     """k2 and k3 of the samples; full over the vocabulary, by loops over unpadded rows."""
     policy, reference = small_gpt(sharpness=6.0), small_gpt(seed=2, sharpness=6.0)
-    rollout = some_rollout(policy)
+    rollout = some_rollout(policy, group_size=2)
     batch = rollout.sequences
     ref = kd_grpo_engine.rollout_log_probs(reference, rollout, CONFIG)
     got = {}
@@ -158,20 +126,15 @@ def test_the_kl_is_the_one_that_was_asked_for():
     assert got["full"].requires_grad and got["full"][rollout.response_mask].min() > 0
     for i in range(len(rollout)):
         prompt, response = tokens_of(rollout, i)
-        with torch.no_grad():
-            p, r = (
-                model(torch.tensor([prompt + response]))[0].log_softmax(-1)
-                for model in (policy, reference)
-            )
+        tokens = torch.tensor([prompt + response])
+        p, r = (model(tokens)[0].log_softmax(-1).detach() for model in (policy, reference))
         for t, token in enumerate(response):
             at = len(prompt) - 1 + t
             gap = float(r[at, token] - p[at, token])
             full = float((p[at].exp() * (p[at] - r[at])).sum())
             assert got["full"][i, t].item() == pytest.approx(full, rel=1e-4)
-            assert got["k2"][i, t].item() == pytest.approx(gap**2 / 2, rel=1e-3, abs=1e-5)
-            assert got["k3"][i, t].item() == pytest.approx(
-                math.expm1(gap) - gap, rel=1e-3, abs=1e-5
-            )
+            for name, value in (("k2", gap**2 / 2), ("k3", math.expm1(gap) - gap)):
+                assert got[name][i, t].item() == pytest.approx(value, rel=1e-3, abs=1e-5)
 
 
 # Learning
@@ -215,7 +178,7 @@ def test_a_token_that_the_teacher_never_writes_costs_twenty_nats():
     """Never infinity: minus infinity in one response would be the advantage of all others."""
     strict = copy.deepcopy(TEACHER)
     strict.wte.weight.data.mul_(200)
-    rollout = some_rollout(small_gpt())
+    rollout = some_rollout(small_gpt(), group_size=2)
     log_probs = teacher.teacher_log_probs(strict, rollout, CONFIG)
     assert float(log_probs.min()) == -20 and log_probs.isfinite().all()
     assert float(log_probs[~rollout.response_mask].abs().sum()) == 0
@@ -235,14 +198,10 @@ def test_the_own_text_penalty_by_hand():
 def test_the_own_text_penalty_differs_within_a_group_and_changes_the_update():
     """Unlike one number for the batch it reaches the advantages; with 1 the run is that of log p."""
     rewards, ends = [], []
-    for options in (
-        {},
-        dict(own_text_coef=0.5),
-        dict(own_text_coef=1.0),
-        dict(teacher_reward="sum"),
-    ):
+    own_text = (dict(own_text_coef=coef) for coef in (0.0, 0.5, 1.0))
+    for options in (*own_text, dict(teacher_reward="sum")):
         config, policy = replace(CONFIG, **options), small_gpt()
-        rewards.append(teacher_reward(config, TEACHER)(some_rollout(policy)))
+        rewards.append(teacher_reward(config, TEACHER)(some_rollout(policy, group_size=2)))
         run(policy, steps=2, **options)
         ends.append(weights(policy))
     change = (rewards[1] - rewards[0]).view(-1, 4)

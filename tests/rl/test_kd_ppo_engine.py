@@ -7,26 +7,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engines import (
-    LETTERS,
-    PROMPTS,
-    SHARE_OF_A,
-    NotedTeacher,
-    Texts,
-    chosen,
-    engine_named,
-    numbers,
-    small_gpt,
-    tokens_of,
-    weights,
-)
+from engines import SHARE_OF_A, Texts, engine_named, small_gpt, some_rollout
 from engines import SHARP_TEACHER as TEACHER
+from slow import chosen, tokens_of
+from toys import weights
+from watched import Call, NotedTeacher, Validations, calls_of, numbers
 
 from gpt import pretraining
-from gpt.generate import SamplingParams
-from gpt.model import GPT
 from rl import kd_ppo_engine
-from rl.batches.rollout import Rollout, sample_rollout
 from rl.kd_ppo_engine import kd_token_rewards, rewards_of_tokens, teacher_reward
 from rl.rewards.sources import RuleReward
 from rl.rewards.teacher_reward import TeacherReward
@@ -36,22 +24,9 @@ CONFIG, run = KD_PPO.config, KD_PPO.run
 
 
 @pytest.fixture
-def seen_rewards(monkeypatch) -> list[torch.Tensor]:
-    """The token rewards (N, T) of every step."""
-    seen: list[torch.Tensor] = []
-    real = kd_ppo_engine.gae_targets
-
-    def spy(config, rollout, token_rewards, old_log_probs, value_model, **options):
-        seen.append(token_rewards)
-        return real(config, rollout, token_rewards, old_log_probs, value_model, **options)
-
-    monkeypatch.setattr(kd_ppo_engine, "gae_targets", spy)
-    return seen
-
-
-def some_rollout(policy: GPT) -> Rollout:
-    params = SamplingParams(max_new_tokens=8)
-    return sample_rollout(policy, LETTERS, PROMPTS, params, 1, torch.Generator().manual_seed(3))
+def targets(monkeypatch) -> list[Call]:
+    """The calls of `gae_targets`: the third thing that it is given are the token rewards (N, T)."""
+    return calls_of(monkeypatch, kd_ppo_engine, "gae_targets")
 
 
 # Where the rewards stand
@@ -72,42 +47,31 @@ MASK = torch.tensor([[True, True, True], [True, False, False]])
 )
 def test_dense_and_terminal_rewards_by_hand(dense, expected):
     token_parts = torch.where(MASK, P, 0.0)
-    got = kd_token_rewards(
-        token_parts.sum(1), token_parts if dense else None, OLD, REF, MASK, kl_coef=0.1, bonus=4.0
-    )
+    parts = token_parts.sum(1), token_parts if dense else None, OLD
+    got = kd_token_rewards(*parts, REF, MASK, kl_coef=0.1, bonus=4.0)
     torch.testing.assert_close(got, torch.tensor(expected))
     total = token_parts.sum(1) + 4 - 0.1 * torch.where(MASK, OLD - REF, 0.0).sum(1)
     torch.testing.assert_close(got.sum(1), total)  # the same for either placement
-    plain = kd_token_rewards(
-        token_parts.sum(1), token_parts if dense else None, OLD, None, MASK, kl_coef=0.0
-    )
+    plain = kd_token_rewards(*parts, None, MASK, kl_coef=0.0)
     assert plain.sum(1).tolist() == pytest.approx([-6.0, -0.5])
 
 
 @pytest.mark.parametrize("form", ["reverse_kl", "sum"])
 @pytest.mark.parametrize("placement", ["dense", "terminal"])
-def test_the_rewards_of_a_run_by_unpadded_rows(seen_rewards, form, placement):
+def test_the_rewards_of_a_run_by_unpadded_rows(targets, form, placement):
     """Two steps away from the start, so that teacher, student and reference are three models."""
-    start = small_gpt()
-    policy = copy.deepcopy(start)
+    start, seen = small_gpt(), Validations()
     options = dict(teacher_reward=form, placement=placement, kl_coef=0.3)
     reward = NotedTeacher(teacher_reward(replace(CONFIG, **options), TEACHER))
-    sampler: list[GPT] = []
-
-    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
-        sampler.append(copy.deepcopy(policy))
-        return {}
-
-    rows = run(policy, reward, steps=3, eval_every=1, validate=validate, **options)
-    rollout, token_rewards = reward.rollouts[2], seen_rewards[2]
+    rows = run(copy.deepcopy(start), reward, steps=3, eval_every=1, validate=seen, **options)
+    rollout, token_rewards = reward.rollouts[2], targets[2].args[2]
     totals = []
     for i in range(len(rollout)):
         prompt, response = tokens_of(rollout, i)
         with torch.no_grad():
-            p, q, r = (chosen(m, prompt, response) for m in (TEACHER, sampler[1], start))
-        parts = [
-            float(a - b) if form == "reverse_kl" else float(a) for a, b in zip(p, q, strict=True)
-        ]
+            p, q, r = (chosen(m, prompt, response) for m in (TEACHER, seen.policies[1], start))
+        own = form == "reverse_kl"  # the student's log-prob is taken off
+        parts = [float(a - b if own else a) for a, b in zip(p, q, strict=True)]
         penalty = [-0.3 * float(a - b) for a, b in zip(q, r, strict=True)]
         totals.append(sum(parts))
         if placement == "terminal":
@@ -165,13 +129,13 @@ def test_the_bonus_reaches_no_gradient(gradients):
     torch.testing.assert_close(gradients[2], gradients[0], rtol=1e-3, atol=1e-5)
 
 
-def test_the_bonus_is_minus_lambda_times_the_text_loss(seen_rewards):
+def test_the_bonus_is_minus_lambda_times_the_text_loss(targets):
     """One number, at the last token of every response; a run that has it is warned."""
     with pytest.warns(UserWarning, match="pt_mode reward_bonus") as warned:
         for coef in (0.0, 3.0):
             (row,) = run(small_gpt(), steps=1, pt_mode="reward_bonus", pretraining_coef=coef)
     assert len(warned) == 1
-    plain, bonus = seen_rewards
+    plain, bonus = (call.args[2] for call in targets)
     difference = bonus - plain
     expected = pretraining.held_out_loss(small_gpt(), [Texts().batch(0)])
     assert row["pretraining_loss"] == pytest.approx(expected)
@@ -182,33 +146,23 @@ def test_the_bonus_is_minus_lambda_times_the_text_loss(seen_rewards):
 
 # Learning
 
-LEARNING = dict(
-    prompts_per_step=32, updates_per_batch=2, minibatches=1, steps=30, lr=5e-3, kl_coef=0.0
-)
-
 
 def test_it_learns_the_teacher():
-    rows = run(small_gpt(), **LEARNING)
+    options = dict(prompts_per_step=32, updates_per_batch=2, minibatches=1, steps=30)
+    rows = run(small_gpt(), lr=5e-3, kl_coef=0.0, **options)
     assert rows[0]["reverse_kl"] > 2.3
     assert sum(row["reverse_kl"] for row in rows[-5:]) / 5 < 0.6
     assert rows[-1]["teacher_log_prob"] > rows[0]["teacher_log_prob"] + 0.5
     assert rows[-1]["entropy"] > 1.2  # the teacher's is 1.56
 
 
-def test_the_penalty_of_a_run_is_the_one_of_the_flag(seen_rewards):
+def test_the_penalty_of_a_run_is_the_one_of_the_flag(targets):
     """After two steps: the same sampler and the same samples, so only the penalty differs."""
-    start = small_gpt()
-    options = dict(steps=2, kl_coef=0.3, lr=0.1)
-    rewards = {}
     for name in ("k1", "absolute"):
-        noted = NotedTeacher(teacher_reward(CONFIG, TEACHER))
-        seen_rewards.clear()
-        run(copy.deepcopy(start), noted, kl_penalty=name, **options)
-        rewards[name] = (noted.rollouts[1], seen_rewards[1])
-    (first, plain), (second, absolute) = rewards.values()
+        run(small_gpt(), kl_penalty=name, steps=2, kl_coef=0.3, lr=0.1)
+    _, (first, plain), _, (second, absolute) = (call.args[1:3] for call in targets)
     assert first.responses == second.responses
-    with torch.no_grad():
-        ref = kd_ppo_engine.rollout_log_probs(start, first, CONFIG)
+    ref = kd_ppo_engine.rollout_log_probs(small_gpt(), first, CONFIG)
     k1 = torch.where(first.response_mask, first.log_probs - ref, 0.0)
     assert float(k1.min()) < -0.01
     torch.testing.assert_close(plain - absolute, 0.3 * (k1.abs() - k1), rtol=1e-3, atol=1e-4)
@@ -223,19 +177,12 @@ def test_the_penalty_of_a_run_is_the_one_of_the_flag(seen_rewards):
 )
 def test_the_reference_moves_every_k_batches(update, share):
     """Every 2 of 3 batches: after the second, alpha * policy + (1 - alpha) * reference."""
-    start = small_gpt()
-    seen: list[tuple[torch.Tensor, torch.Tensor]] = []
-
-    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
-        seen.append((weights(policy), weights(reference)))
-        return {}
-
+    seen, options = Validations(), dict(reference_every=2, reference_mix=0.25)
     rows = run(
-        copy.deepcopy(start), steps=3, eval_every=1, validate=validate, reference_update=update,
-        reference_every=2, reference_mix=0.25,
-    )  # fmt: skip
-    then = seen[1][0]  # the policy after two batches
-    for (_, reference), part in zip(seen, share, strict=True):
-        torch.testing.assert_close(reference, part * then + (1 - part) * weights(start))
+        small_gpt(), steps=3, eval_every=1, validate=seen, reference_update=update, **options
+    )
+    then, start = weights(seen.policies[1]), weights(small_gpt())  # the policy after two batches
+    for reference, part in zip(seen.references, share, strict=True):
+        torch.testing.assert_close(weights(reference), part * then + (1 - part) * start)
     # The third batch is sampled from that policy, and its KL measured from where the reference is.
     assert (abs(rows[2]["kl"]) < 1e-5) == (update == "per_iteration")

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn as nn
-from engines import ENGINES, LETTERS, SHARE_OF_A, Engine
+from engines import ENGINES, SHARE_OF_A, Engine
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from toys import seeded
+from toys import LETTERS, seeded
 
 from gpt.model import GPT, GPTConfig
 from reward_model.pairs import TokenPair

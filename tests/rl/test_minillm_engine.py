@@ -8,19 +8,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engines import (
-    LETTERS,
-    PROMPTS,
-    after,
-    assert_gradient,
-    engine_named,
-    flat_gradient,
-    language,
-    small_gpt,
-    tiny_gpt,
-    tokens_of,
-)
 from engines import NOISY_TEACHER as TEACHER
+from engines import engine_named, small_gpt, summed_reverse_kl
+from minibatch import after, language, tiny_gpt
+from slow import assert_gradient, flat_gradient, tokens_of
+from toys import LETTERS, PROMPTS
+from watched import calls_of, flip
 
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores_and_kl
@@ -28,8 +21,7 @@ from gpt.model import GPT
 from rl import minillm_engine
 from rl.batches.rollout import Rollout
 from rl.equations.losses import clip_acted
-from rl.minillm_engine import MiniLLMConfig, Targets, minillm_loss, minillm_targets
-from rl.rewards.teacher_reward import TeacherReward
+from rl.minillm_engine import Targets, minillm_loss, minillm_targets
 from rl.training.evaluation import evaluate
 
 MINILLM = engine_named("minillm")
@@ -41,56 +33,26 @@ def run(policy: GPT, teacher: GPT = TEACHER, **changes):
     return replace(MINILLM, teacher=teacher).run(policy, **changes)
 
 
-def reward_of(teacher: GPT, config: MiniLLMConfig = CONFIG) -> TeacherReward:
-    return TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
-
-
-@pytest.fixture
-def rollouts(monkeypatch) -> list[Rollout]:
-    """Every rollout of the engine."""
-    seen: list[Rollout] = []
-    real = minillm_engine.sample_rollout
-
-    def spy(*args, **options):
-        seen.append(real(*args, **options))
-        return seen[-1]
-
-    monkeypatch.setattr(minillm_engine, "sample_rollout", spy)
-    return seen
-
-
 # Over every response of a tiny language
 
 
-def enumerated(
-    length: int, returns_of, sampler: GPT | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(gradient of the exact sequence KL, that of minillm_loss in expectation over all responses).
-
-    `returns_of(r, mask)` gives R_{t+1} of the token rewards. The expectation is over the student,
-    or over `sampler` with the student's importance weights: they enter as `weights`.
-    """
-    student, other, teacher, batch = tiny_gpt(0), tiny_gpt(0), tiny_gpt(1), language(length)
+def test_single_plus_long_is_the_gradient_of_the_kl_of_responses():
+    """To 1e-12 of the loss's expectation over the student; with returns of Eq. 3, not divided."""
+    student, other, teacher, batch = tiny_gpt(0), tiny_gpt(0), tiny_gpt(1), language(3)
     log_q = token_log_probs(student, batch)
     with torch.no_grad():
         log_p = token_log_probs(teacher, batch)
     assert log_q.sum(1).exp().sum().item() == pytest.approx(1, abs=1e-12)
-    exact = (log_q.sum(1).exp() * (log_q - log_p).sum(1)).sum()
-    exact.backward()
+    (log_q.sum(1).exp() * (log_q - log_p).sum(1)).sum().backward()
     old = log_q.detach()
     chance = old.sum(1).exp()[:, None].expand_as(old)  # the weight of every token of a response
-    returns = returns_of(log_p - old, batch.response_mask)
+    returns = after(log_p - old, batch.response_mask)
     scores, token_kl = token_scores_and_kl(other, teacher, batch)
     targets = Targets(old, returns, chance)
     loss = minillm_loss(CONFIG, scores.log_probs, token_kl, targets, batch.response_mask, tokens=1)
     loss.backward()
-    return flat_gradient(student), flat_gradient(other)
-
-
-def test_single_plus_long_is_the_gradient_of_the_kl_of_responses():
-    """To 1e-12, with the returns not divided by their length, as in Eq. 3."""
-    exact, estimate = enumerated(3, after)
-    torch.testing.assert_close(estimate, exact, rtol=0, atol=1e-12)
+    exact = flat_gradient(student)
+    torch.testing.assert_close(flat_gradient(other), exact, rtol=0, atol=1e-12)
     assert float(exact.abs().max()) > 0.05
 
 
@@ -107,12 +69,9 @@ def test_the_loss_by_hand():
     mask = torch.tensor([[True, True, True], [True, True, False]])
     config = replace(CONFIG, teacher_share=0.2, clip_low=0.2, clip_high=0.3)
     targets, rewards = minillm_targets(config, log_p, old, mask)
-    assert rewards.tolist() == [
-        pytest.approx([-0.2, 0.5, -0.9], abs=1e-6), pytest.approx([0.4, 0.4, 0.0], abs=1e-6)
-    ]  # fmt: skip
-    assert targets.returns.tolist() == [
-        pytest.approx([-0.2, -0.9, 0.0], abs=1e-6), pytest.approx([0.4, 0.0, 0.0], abs=1e-6)
-    ]  # fmt: skip
+    torch.testing.assert_close(rewards, torch.tensor([[-0.2, 0.5, -0.9], [0.4, 0.4, 0.0]]))
+    expected = torch.tensor([[-0.2, -0.9, 0.0], [0.4, 0.0, 0.0]])
+    torch.testing.assert_close(targets.returns, expected, rtol=0, atol=1e-6)
     w = [1.037618, 0.885156, 1.134669]
     assert targets.weights[0].tolist() == pytest.approx(w, abs=1e-6)
     other = 1 / (0.2 * math.exp(0.4) + 0.8)
@@ -129,18 +88,16 @@ def test_the_loss_by_hand():
     assert acted.tolist() == [[True, False, False], [True, False, False]]
 
 
-def test_the_weights_have_the_bound_of_the_mixture(rollouts):
+def test_the_weights_have_the_bound_of_the_mixture(monkeypatch):
     """w <= 1 / (1 - alpha) whoever is sampled; their mean over drawn tokens is 1 in expectation."""
     sharp = small_gpt(3, noise=0.5).requires_grad_(False)
+    sampled = calls_of(monkeypatch, minillm_engine, "sample_rollout")
     for share in (0.0, 0.2, 0.5, 0.9):
-        rollouts.clear()
         (row,) = run(small_gpt(), sharp, steps=1, prompts_per_step=512, teacher_share=share, lr=0.0)
-        (rollout,) = rollouts
+        rollout = sampled[-1].result
         log_p = token_log_probs(sharp, rollout.sequences)
-        targets, _ = minillm_targets(
-            replace(CONFIG, teacher_share=share), log_p, rollout.log_probs, rollout.response_mask
-        )
-        w = targets.weights[rollout.response_mask]
+        config, mask = replace(CONFIG, teacher_share=share), rollout.response_mask
+        w = minillm_targets(config, log_p, rollout.log_probs, mask)[0].weights[mask]
         assert float(w.max()) <= 1 / (1 - share) + 1e-5
         assert row["mixing_weight"] == pytest.approx(float(w.mean()), abs=1e-4)
         assert row["mixing_weight"] == pytest.approx(1.0, abs=0.1)
@@ -157,9 +114,8 @@ def first_gradient(policy: GPT, rollout: Rollout, share: float) -> torch.Tensor:
     for i in range(len(rollout)):
         prompt, response = tokens_of(rollout, i)
         row, L = torch.tensor([prompt + response]), len(response)
-        log_q, log_p = (
-            model(row)[0].log_softmax(-1)[len(prompt) - 1 : -1] for model in (policy, TEACHER)
-        )
+        logits = (model(row)[0, len(prompt) - 1 : -1] for model in (policy, TEACHER))
+        log_q, log_p = (given.log_softmax(-1) for given in logits)
         chosen_q = [log_q[t, response[t]] for t in range(L)]
         r = [float(log_p[t, response[t]]) - float(chosen_q[t].detach()) for t in range(L)]
         for t in range(L):
@@ -172,11 +128,12 @@ def first_gradient(policy: GPT, rollout: Rollout, share: float) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3])
-def test_the_first_gradient_by_loops(gradients, rollouts, share):
-    start = small_gpt()
+def test_the_first_gradient_by_loops(monkeypatch, gradients, share):
+    start, sampled = small_gpt(), calls_of(monkeypatch, minillm_engine, "sample_rollout")
     run(copy.deepcopy(start), steps=1, teacher_share=share)
-    assert len(set(rollouts[0].lengths.tolist())) > 2
-    assert_gradient(gradients[0], first_gradient(start, rollouts[0], share))
+    rollout = sampled[0].result
+    assert len(set(rollout.lengths.tolist())) > 2
+    assert_gradient(gradients[0], first_gradient(start, rollout, share))
 
 
 # Learning
@@ -184,7 +141,8 @@ def test_the_first_gradient_by_loops(gradients, rollouts, share):
 
 def distance(policy: GPT) -> float:
     params = SamplingParams(max_new_tokens=6)
-    measured = evaluate(policy, LETTERS, PROMPTS * 16, params, reward_of(TEACHER))
+    reward = summed_reverse_kl(CONFIG, TEACHER)
+    measured = evaluate(policy, LETTERS, PROMPTS * 16, params, reward)
     return float(measured.reverse_kl_full.mean())
 
 
@@ -194,12 +152,7 @@ def test_the_student_reaches_the_teacher_and_flees_with_the_sign_flipped(monkeyp
     assert distance(policy) < 0.35 * start and start > 0.5
     assert rows[-1]["single_step_kl"] < 0.5 * rows[0]["single_step_kl"]
     assert rows[-1]["reward"] > rows[0]["reward"]
-    real = minillm_engine.minillm_loss
-
-    def flipped(*args, **options):
-        return -real(*args, **options)
-
-    monkeypatch.setattr(minillm_engine, "minillm_loss", flipped)
+    flip(monkeypatch, minillm_engine, "minillm_loss")
     policy = small_gpt()
     run(policy, teacher_share=share, steps=6)
     assert distance(policy) > 1.2 * start

@@ -11,17 +11,10 @@ import statistics
 
 import pytest
 import torch
-from engines import (
-    HALVES,
-    LETTERS,
-    PROMPTS,
-    Updates,
-    chosen,
-    flat_gradient,
-    given_halves,
-    small_gpt,
-    tokens_of,
-)
+from engines import small_gpt
+from slow import chosen, flat_gradient, tokens_of
+from toys import LETTERS, PROMPTS
+from watched import HALVES, Noted, Updates, given_halves
 
 from gpt.model import GPT
 from harness.metric_log import MetricLog
@@ -68,15 +61,8 @@ def slow_gradient(
 @pytest.fixture(scope="module")
 def trained() -> tuple[GPT, Updates, list[Rollout]]:
     """Two steps of two passes over two given minibatches: (start, eight updates, two rollouts)."""
-    rollouts: list[Rollout] = []
-    policy = small_gpt(dropout=0.3).train()
+    policy, reward = small_gpt(dropout=0.3).train(), Noted(WORTH)
     start = copy.deepcopy(policy)
-    real_rewards = grpo_engine.checked_rewards
-
-    def checked_rewards(reward_fn, rollout, replacement):
-        rollouts.append(rollout)
-        return real_rewards(reward_fn, rollout, replacement)
-
     config = GRPOConfig(
         steps=2, prompts_per_step=4, group_size=G, updates_per_batch=2, micro_batch_size=3,
         lr=1e-2, warmup=0, kl_coef=KL_COEF, max_norm=1e9, temperature=TEMPERATURE,
@@ -84,10 +70,9 @@ def trained() -> tuple[GPT, Updates, list[Rollout]]:
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         updates = Updates(patch, policy)
-        patch.setattr(grpo_engine, "checked_rewards", checked_rewards)
         given_halves(patch, grpo_engine, passes=2)
-        train(config, policy, LETTERS, WORTH, PROMPTS[:4], MetricLog(2))
-    return start, updates, rollouts
+        train(config, policy, LETTERS, reward, PROMPTS[:4], MetricLog(2))
+    return start, updates, reward.rollouts
 
 
 @pytest.mark.parametrize("index", range(8))
@@ -95,11 +80,9 @@ def test_every_update_has_the_gradient_of_the_equations(trained, index):
     """In the second step the policy, the sampler and the reference are three different models."""
     start, updates, rollouts = trained
     step, half = index // 4, HALVES[index % 2]
-    old = updates.policies[4 * step]  # before the first update of the step
+    models = updates.policies[index], updates.policies[4 * step], start  # new, old, reference
     rewards = WORTH(rollouts[step]).double().tolist()
-    expected, clipped = slow_gradient(
-        updates.policies[index], old, start, rollouts[step], rewards, half
-    )
+    expected, clipped = slow_gradient(*models, rollouts[step], rewards, half)
     scale = float(expected.abs().max())
     assert scale > 0.01
     found = updates.gradients[index].double()

@@ -7,35 +7,20 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engines import (
-    LETTERS,
-    PROMPTS,
-    SHARP_TEACHER,
-    Noted,
-    after,
-    assert_gradient,
-    engine_named,
-    flat_gradient,
-    language,
-    small_gpt,
-    tiny_gpt,
-    tokens_of,
-    weights,
-)
+from engines import SHARP_TEACHER, engine_named, small_gpt, some_rollout
+from minibatch import after, language, tiny_gpt
+from slow import assert_gradient, chosen, flat_gradient, tokens_of
+from toys import LETTERS, PROMPTS, weights
+from watched import Noted, calls_of, flip
 
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores_and_kl
 from gpt.model import GPT
 from harness.errors import UserError
-from rl import on_policy_distillation_engine
-from rl.batches.rollout import Rollout, sample_rollout
+from rl import on_policy_distillation_engine as distillation
+from rl.batches.rollout import Rollout
 from rl.kd_grpo_engine import KDGRPOConfig, kd_grpo_loss
-from rl.on_policy_distillation_engine import (
-    distillation_loss,
-    lessons,
-    require_check,
-    right_answers,
-)
+from rl.on_policy_distillation_engine import distillation_loss, lessons, right_answers
 from rl.rewards.sources import made_of
 from rl.rewards.teacher_reward import teacher_log_probs
 from rl.rewards.verifiable import VerifiableReward
@@ -67,13 +52,9 @@ CONTRACT = {
 ENGINE = engine_named("on_policy_distillation")
 CONFIG, run = ENGINE.config, ENGINE.run
 CHECK = VerifiableReward(lambda record, text, ended: float(bool({*"abc"} & {*text})), "has a to c")
-SELF = replace(
-    CONFIG,
-    teacher=on_policy_distillation_engine.ITSELF,
-    lesson="{answer}{prompt}{prompt}",
-    group_size=4,
-    prompts_per_step=4,
-)
+LESSON = "{answer}{prompt}{prompt}"
+ITSELF = dict(teacher=distillation.ITSELF, lesson=LESSON, group_size=4, prompts_per_step=4)
+SELF = replace(CONFIG, **ITSELF)
 
 # Over every response of a tiny language
 
@@ -84,9 +65,8 @@ def test_the_expected_gradient_is_that_of_the_token_kls_and_lacks_what_a_token_c
     The difference of the two is MiniLLM's long part. It is 0 for responses of one token alone.
     """
     for length in (1, 3):
-        models = {
-            name: tiny_gpt(0) for name in ("fixed", "responses", "full", "sampled", "kd", "long")
-        }
+        names = ("fixed", "responses", "full", "sampled", "kd", "long")
+        models = {name: tiny_gpt(0) for name in names}
         teacher, batch = tiny_gpt(1), language(length)
         mask = batch.response_mask
         with torch.no_grad():
@@ -158,26 +138,12 @@ def first_gradient(
 
 @pytest.mark.parametrize("divergence", ["sampled", "full"])
 def test_the_first_gradient_by_loops(monkeypatch, gradients, divergence):
-    seen = spied(monkeypatch)
-    start = small_gpt()
+    start, sampled = small_gpt(), calls_of(monkeypatch, distillation, "sample_rollout")
     (row,) = run(copy.deepcopy(start), steps=1, divergence=divergence)
-    (rollout,) = seen
+    rollout = sampled[0].result
     assert len(set(rollout.lengths.tolist())) > 2 and row["taught_responses"] == 1
     rows = [(*tokens_of(rollout, i), tokens_of(rollout, i)[0]) for i in range(len(rollout))]
     assert_gradient(gradients[0], first_gradient(start, SHARP_TEACHER, rows, divergence))
-
-
-def spied(monkeypatch) -> list[Rollout]:
-    """Every rollout of the engine."""
-    seen: list[Rollout] = []
-    real = on_policy_distillation_engine.sample_rollout
-
-    def spy(*args, **options):
-        seen.append(real(*args, **options))
-        return seen[-1]
-
-    monkeypatch.setattr(on_policy_distillation_engine, "sample_rollout", spy)
-    return seen
 
 
 # The policy as its own teacher
@@ -206,8 +172,7 @@ def by_hand(rollout: Rollout, right: list[bool]) -> dict[int, tuple[list[int], .
 def test_the_teacher_scores_the_same_tokens_behind_the_lesson():
     """Against an unpadded forward of each row; a lesson that does not fit the context is left out."""
     policy = small_gpt(context=32, sharpness=6.0)
-    params = SamplingParams(max_new_tokens=8)
-    rollout = sample_rollout(policy, LETTERS, PROMPTS, params, 4, torch.Generator().manual_seed(1))
+    rollout = some_rollout(policy, group_size=4)
     right = made_of(CHECK).check.correct(rollout)
     expected = by_hand(rollout, right.tolist())
     rows, written, judged = lessons(SELF, LETTERS, rollout, right, 32)
@@ -216,10 +181,8 @@ def test_the_teacher_scores_the_same_tokens_behind_the_lesson():
     assert torch.equal(written.response_mask, judged.response_mask)
     found = teacher_log_probs(policy, judged, SELF)
     for k, (_, response, lesson) in enumerate(expected.values()):
-        with torch.no_grad():
-            log_p = policy(torch.tensor([lesson + response]))[0].log_softmax(-1)
-        chosen = [float(log_p[len(lesson) - 1 + t, token]) for t, token in enumerate(response)]
-        assert found[k, : len(response)].tolist() == pytest.approx(chosen, abs=1e-4)
+        log_probs = torch.stack(chosen(policy, lesson, response)).tolist()
+        assert found[k, : len(response)].tolist() == pytest.approx(log_probs, abs=1e-4)
         assert not found[k, len(response) :].any()
     sizes = {i: len(lesson + response) for i, (_, response, lesson) in expected.items()}
     room = sorted(sizes.values())[len(sizes) // 2]
@@ -233,8 +196,7 @@ def test_the_first_gradient_of_a_policy_that_teaches_itself(gradients, divergenc
     """No gradient flows through the teacher, and rows without one play no part."""
     start, reward = small_gpt(context=32, sharpness=6.0), Noted(CHECK)
     reward.made_of = made_of(CHECK)
-    options = dict(teacher=SELF.teacher, lesson=SELF.lesson, group_size=4, prompts_per_step=4)
-    options |= dict(divergence=divergence, micro_batch_size=3)
+    options = ITSELF | dict(divergence=divergence, micro_batch_size=3)
     (row,) = run(copy.deepcopy(start), reward, steps=1, **options)
     (rollout,) = reward.rollouts
     right = made_of(CHECK).check.correct(rollout)
@@ -247,21 +209,19 @@ def test_the_first_gradient_of_a_policy_that_teaches_itself(gradients, divergenc
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_without_a_right_answer_nothing_is_learned(precision):
     never = VerifiableReward(lambda record, text, ended: 0.0, "never")
-    policy, options = small_gpt(context=32), dict(teacher=SELF.teacher, lesson=SELF.lesson)
-    start = weights(policy)
-    options |= dict(group_size=4, prompts_per_step=4, precision=precision)
-    rows = run(policy, never, steps=2, **options)
-    assert torch.equal(weights(policy), start)
+    policy = small_gpt(context=32)
+    rows = run(policy, never, steps=2, precision=precision, **ITSELF)
+    assert torch.equal(weights(policy), weights(small_gpt(context=32)))
     assert [row["taught_responses"] for row in rows] == [0, 0]
 
 
 def test_a_reward_that_says_nothing_of_right_and_wrong_is_refused():
-    reward = on_policy_distillation_engine.teacher_reward(CONFIG, SHARP_TEACHER)
+    reward = distillation.teacher_reward(CONFIG, SHARP_TEACHER)
     task = Task(small_gpt(), LETTERS, {}, reward, None)
-    assert require_check(CONFIG, task) == {}
-    assert require_check(SELF, replace(task, reward_fn=CHECK)) == {}
+    assert distillation.require_check(CONFIG, task) == {}
+    assert distillation.require_check(SELF, replace(task, reward_fn=CHECK)) == {}
     with pytest.raises(UserError, match="--teacher self.*--data sums"):
-        require_check(SELF, task)
+        distillation.require_check(SELF, task)
 
 
 # Learning
@@ -279,12 +239,7 @@ def test_the_student_reaches_the_teacher_and_flees_with_the_sign_flipped(monkeyp
     rows = run(policy, **options)
     assert distance(policy) < 0.5 * start
     assert rows[-1]["token_kl"] < 0.5 * rows[0]["token_kl"]
-    real = on_policy_distillation_engine.distillation_loss
-    monkeypatch.setattr(
-        on_policy_distillation_engine,
-        "distillation_loss",
-        lambda *args, **options: -real(*args, **options),
-    )
+    flip(monkeypatch, distillation, "distillation_loss")
     policy = small_gpt()
     run(policy, **options | dict(steps=12))
     assert distance(policy) > 1.1 * start

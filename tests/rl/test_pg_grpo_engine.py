@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import math
 import statistics
 from dataclasses import replace
@@ -12,33 +11,18 @@ from typing import Any
 
 import pytest
 import torch
-from engines import (
-    DIVERSE,
-    MASK,
-    NEW,
-    OFFLINE,
-    OLD,
-    RATIO,
-    REF,
-    SHARE_OF_A,
-    Noted,
-    chosen,
-    engine_named,
-    flat_gradient,
-    k3_by_hand,
-    mean_of_means,
-    pessimistic,
-    small_gpt,
-    tokens_of,
-    weights,
-    z_scores,
-)
+from engines import DIVERSE, OFFLINE, SHARE_OF_A, engine_named, small_gpt
+from minibatch import MASK, NEW, OLD, RATIO, REF, k3_by_hand, mean_of_means, pessimistic
+from slow import flat_gradient, log_prob, tokens_of, z_scores
+from toys import weights
+from watched import Noted, Validations, calls_of
 
 from data.splits import split_of
 from gpt.log_probs import TokenScores
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
+from harness.files import append_jsonl
 from rl import pg_grpo_engine
 from rl.batches.preferences import Compared
 from rl.batches.rollout import Rollout
@@ -49,16 +33,7 @@ from rl.rewards.sources import RuleReward
 PG_GRPO = engine_named("pg_grpo")
 CONFIG, run = PG_GRPO.config, PG_GRPO.run
 
-
-MODES = ("best_worst", "all", "offline", "both")
-
-
 # The first step
-
-
-def log_prob(policy: GPT, prompt: list[int], response: list[int]) -> torch.Tensor:
-    """log pi(y|x) of one unpadded row, summed in a loop."""
-    return sum(chosen(policy, prompt, response))
 
 
 def first_gradient(start: GPT, rollout: Rollout, mode: str, factor: float, length_norm: bool):
@@ -118,21 +93,15 @@ def test_the_first_gradient_is_reinforce_plus_the_pairs(
 
 def test_the_preference_is_measured_from_the_reference_not_from_the_old_policy(monkeypatch):
     """At step 3, before its update, against the start, by hand; from pi_old it would be 0."""
-    start, reward, before = small_gpt(), Noted(DIVERSE), []
-
-    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
-        before.append(copy.deepcopy(policy))
-        return {}
-
-    options = dict(steps=3, eval_every=1, validate=validate, kl_coef=0.0, pairs="best_worst")
+    start, reward, seen = small_gpt(), Noted(DIVERSE), Validations()
+    options = dict(steps=3, eval_every=1, validate=seen, kl_coef=0.0, pairs="best_worst")
     rows = run(copy.deepcopy(start), reward, **options)
     rollout, values = reward.rollouts[2], DIVERSE(reward.rollouts[2])
     margins = []
     for i, j in best_worst_pairs(values, 4).tolist():
         change = []
-        for row in (i, j):
-            models = (before[1], start)
-            now, ref = (float(log_prob(m, *tokens_of(rollout, row)).detach()) for m in models)
+        for row in (tokens_of(rollout, i), tokens_of(rollout, j)):
+            now, ref = (log_prob(m, *row).item() for m in (seen.policies[1], start))
             change.append(now - ref)
         margins.append(0.1 * (change[0] - change[1]))
     assert rows[2]["preference_margin"] == pytest.approx(statistics.mean(margins), abs=1e-5)
@@ -179,7 +148,6 @@ def test_without_a_pair_the_preference_loss_is_zero(pairs):
 
 # Learning
 
-
 ALONE = dict(preference_coef=20.0, mode="ratio_power", ratio_power=1e-6, kl_coef=0.0)  # no L_GRPO
 
 
@@ -204,8 +172,7 @@ def test_training_reads_training_pairs_only(tmp_path):
     tokenizer = load_tokenizer("glassbox")
     prompts = [f"What is {i} and {i + 3}?\n" for i in range(60)]
     path = tmp_path / "pairs.jsonl"
-    rows = [{"prompt": p, "chosen": "Gladly.", "rejected": "No!"} for p in prompts]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    append_jsonl(path, [dict(prompt=p, chosen="Gladly.", rejected="No!") for p in prompts])
     shape = GPTConfig(tokenizer.n_vocab, 64, n_layer=1, n_head=2, n_embd=16)
     task: Any = SimpleNamespace(policy=GPT(shape), tokenizer=tokenizer)
     given = recorded_pairs(replace(CONFIG, data=str(path), pairs="both"), task)
@@ -231,28 +198,23 @@ def test_recorded_pairs_are_missed_and_counted():
 
 def test_several_preference_losses_are_a_weighted_sum():
     """h = 1.5 of sums and 0.325 of means: dpo 0.620957, ipo_mean 21.855625, hinge 0.85."""
-    both = Compared(
-        torch.tensor([[-10.0, -12.0]]), torch.tensor([[-11.0, -11.5]]), torch.tensor([[5, 4]])
-    )
-    config = replace(
-        CONFIG, preference_loss=("dpo", "ipo_mean", "hinge"), preference_weights=(2.0, 0.1, 4.0)
-    )
+    given = [[-10.0, -12.0]], [[-11.0, -11.5]], [[5, 4]]
+    both, losses = Compared(*map(torch.tensor, given)), ("dpo", "ipo_mean", "hinge")
+    config = replace(CONFIG, preference_loss=losses, preference_weights=(2.0, 0.1, 4.0))
     expected = 2 * 0.620957 + 0.1 * 21.855625 + 4 * 0.85
     assert float(preference_loss(config, both, pairs=1)) == pytest.approx(expected, abs=1e-5)
     assert float(preference_loss(config, both, pairs=2)) == pytest.approx(expected / 2, abs=1e-5)
 
 
-@pytest.mark.parametrize("pairs", MODES)
+@pytest.mark.parametrize("pairs", ["best_worst", "all", "offline", "both"])
 def test_simpo_alone_needs_no_reference(monkeypatch, pairs):
-    def refuse(*_: object) -> None:
-        raise AssertionError("a reference was made or asked")
-
-    monkeypatch.setattr(pg_grpo_engine, "frozen_copy", refuse)
-    monkeypatch.setattr(pg_grpo_engine, "rollout_log_probs", refuse)
+    makes = calls_of(monkeypatch, pg_grpo_engine, "frozen_copy")
+    asks = calls_of(monkeypatch, pg_grpo_engine, "rollout_log_probs")
     policy = small_gpt()
     options = dict(steps=2, kl_coef=0.0, pairs=pairs, preference_loss=("simpo",))
     rows = run(policy, DIVERSE, **options)
     assert rows[0]["pairs"] > 0 and rows[0]["preference_loss"] > 0 and "kl" not in rows[0]
+    assert not makes and not asks
     assert not torch.equal(weights(policy), weights(small_gpt()))
 
 
@@ -275,12 +237,8 @@ def test_the_mean_ratio_by_loops_and_its_clip():
 
     meter = pg_grpo_engine.update_meter(config)
     scores = TokenScores(new, torch.zeros(3, 4))
-    meter.add_tokens(
-        scores,
-        old,
-        advantages,
-        SimpleNamespace(response_mask=mask, of_valid=lambda values: values[mask]),
-    )
+    batch = SimpleNamespace(response_mask=mask, of_valid=lambda values: values[mask])
+    meter.add_tokens(scores, old, advantages, batch)
     meter.add_update(loss, torch.ones(()))
     row = meter.metrics()
     assert row["clip_high_fraction"] == pytest.approx(3 / 8)  # the whole first response
@@ -288,7 +246,5 @@ def test_the_mean_ratio_by_loops_and_its_clip():
 
 
 def test_rows_of_a_group_stay_together_only_where_they_are_compared():
-    together = {
-        coef: replace(CONFIG, preference_coef=coef, group_size=4).rows_together for coef in (0, 1)
-    }
-    assert together == {0: 1, 1: 4}
+    for coef, together in ((0, 1), (1, 4)):
+        assert replace(CONFIG, preference_coef=coef, group_size=4).rows_together == together

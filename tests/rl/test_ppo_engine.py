@@ -10,27 +10,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from engines import (
-    DIVERSE,
-    LETTERS,
-    PROMPTS,
-    SHARE_OF_A,
-    Noted,
-    Texts,
-    assert_gradient,
-    engine_named,
-    response_gradient,
-    small_gpt,
-    weights,
-)
+from engines import DIVERSE, SHARE_OF_A, Texts, engine_named, small_gpt, some_rollout
+from slow import assert_gradient, response_gradient, whitened
+from toys import seeded, weights
+from watched import Call, Noted, Validations, calls_of
 
-from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores
 from gpt.model import GPT
 from harness.errors import UserError
 from reward_model.scalar_head import RewardModel
 from rl import ppo_engine
-from rl.batches.rollout import Rollout, epoch_minibatches, sample_rollout
+from rl.batches.rollout import epoch_minibatches
 from rl.ppo_engine import open_critic_and_text, ppo_targets
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.training import actor_critic
@@ -39,7 +29,6 @@ from rl.training.value_model import ValueModel
 
 PPO = engine_named("ppo")
 CONFIG, run = PPO.config, PPO.run
-
 
 # The first step
 
@@ -89,18 +78,17 @@ def test_the_loss_is_the_worked_example():
     assert float(half) == pytest.approx(0.172376 / 2, abs=1e-6)
 
 
-def some_rollout(policy: GPT, max_new_tokens: int = 8) -> Rollout:
-    params = SamplingParams(max_new_tokens=max_new_tokens)
-    return sample_rollout(policy, LETTERS, PROMPTS, params, 1, torch.Generator().manual_seed(3))
+def random_critic(policy: GPT) -> ValueModel:
+    critic = ValueModel.from_policy(policy)
+    torch.nn.init.normal_(critic.head.weight, std=0.5, generator=seeded(1))
+    return critic
 
 
 def test_targets_are_gae_whitened_over_the_batch():
     """By the double sum over every row; the returns are those from before the whitening."""
     policy = small_gpt()
-    rollout = some_rollout(policy)
-    critic = ValueModel.from_policy(policy)
-    torch.nn.init.normal_(critic.head.weight, std=0.5, generator=torch.Generator().manual_seed(1))
-    rewards = torch.randn(rollout.response_mask.shape, generator=torch.Generator().manual_seed(2))
+    rollout, critic = some_rollout(policy), random_critic(policy)
+    rewards = torch.randn(rollout.response_mask.shape, generator=seeded(2))
     config = replace(CONFIG, gamma=0.9, gae_lambda=0.8)
     targets = ppo_targets(config, rollout, rewards, rollout.log_probs, critic)
     values = critic(rollout.sequences).detach()
@@ -122,11 +110,9 @@ def test_targets_are_gae_whitened_over_the_batch():
 def test_a_truncated_response_is_valued_by_the_critic_only_if_asked():
     """gamma = lambda = 1 and no reward: the return is the value after the last token, or 0."""
     policy = small_gpt()
-    rollout = some_rollout(policy, max_new_tokens=3)
+    rollout, critic = some_rollout(policy, max_new_tokens=3), random_critic(policy)
     ended = rollout.has_eos
     assert ended.any() and not ended.all()
-    critic = ValueModel.from_policy(policy)
-    torch.nn.init.normal_(critic.head.weight, std=0.5, generator=torch.Generator().manual_seed(1))
     rewards = torch.zeros(rollout.response_mask.shape)
     config = replace(CONFIG, gamma=1.0, gae_lambda=1.0)
     plain = ppo_targets(config, rollout, rewards, rollout.log_probs, critic)
@@ -149,41 +135,27 @@ def test_a_truncated_response_is_valued_by_the_critic_only_if_asked():
     ],
 )
 def test_scores_without_eos_and_the_clip(changes, expected):
-    config = replace(CONFIG, **changes)
-    scores = ppo_engine.shaped_scores(
-        config, torch.tensor([3.0, -5.0]), torch.tensor([True, False])
-    )
+    config, ended = replace(CONFIG, **changes), torch.tensor([True, False])
+    scores = ppo_engine.shaped_scores(config, torch.tensor([3.0, -5.0]), ended)
     assert scores.tolist() == expected
 
 
 @pytest.fixture
-def token_rewards_of(monkeypatch) -> list[tuple[Rollout, torch.Tensor, torch.Tensor]]:
-    """(rollout, token rewards, old log-probs) of every step."""
-    seen = []
-    real = ppo_engine.ppo_targets
-
-    def spy(config, rollout, token_rewards, old_log_probs, value_model, **options):
-        seen.append((rollout, token_rewards, old_log_probs))
-        return real(config, rollout, token_rewards, old_log_probs, value_model, **options)
-
-    monkeypatch.setattr(ppo_engine, "ppo_targets", spy)
-    return seen
+def all_targets(monkeypatch) -> list[Call]:
+    """The calls of `ppo_targets`: what it is given of every step, and its targets."""
+    return calls_of(monkeypatch, ppo_engine, "ppo_targets")
 
 
-def test_the_rule_for_missing_eos_and_the_clip_come_before_the_kl(token_rewards_of):
+def test_the_rule_for_missing_eos_and_the_clip_come_before_the_kl(all_targets):
     """1.5 a letter, clipped to 2; -1 for a response that was cut off."""
     reward = RuleReward(lambda record, text, ended: 1.5 * len(text), "letters")
-    start = small_gpt()
-    run(
-        copy.deepcopy(start), reward, steps=2, kl_coef=0.3, max_new_tokens=4, missing_eos="replace",
-        score_clip=2.0,
-    )  # fmt: skip
-    rollout, token_rewards, old_log_probs = token_rewards_of[-1]
-    ref = ppo_engine.rollout_log_probs(start, rollout, CONFIG)
+    options = dict(max_new_tokens=4, missing_eos="replace", score_clip=2.0)
+    run(small_gpt(), reward, steps=2, kl_coef=0.3, **options)
+    _, rollout, token_rewards, old_log_probs, _ = all_targets[-1].args
+    ref = ppo_engine.rollout_log_probs(small_gpt(), rollout, CONFIG)
     kinds = set()
-    for i, (length, ended) in enumerate(
-        zip(rollout.lengths.tolist(), rollout.has_eos.tolist(), strict=True)
-    ):
+    for i, length in enumerate(rollout.lengths.tolist()):
+        ended = bool(rollout.has_eos[i])
         score = min(1.5 * len(rollout.responses[i]), 2.0) if ended else -1.0
         kinds.add((ended, score))
         k1 = float((old_log_probs - ref)[i, length - 1])
@@ -219,11 +191,7 @@ def test_every_epoch_shuffles_all_rows():
 
 def test_the_epochs_end_once_the_policy_has_moved(gradients, monkeypatch):
     """No step with the minibatch that is too far off, and no minibatch after it."""
-    forwards: list[float] = []
-    real = actor_critic.token_scores
-    monkeypatch.setattr(
-        actor_critic, "token_scores", lambda *args, **kw: forwards.append(0) or real(*args, **kw)
-    )
+    forwards = calls_of(monkeypatch, actor_critic, "token_scores")
     options = dict(steps=1, updates_per_batch=6, lr=5e-2)
     run(small_gpt(), **options)
     assert len(gradients) == 12 and len(forwards) == 6
@@ -239,16 +207,12 @@ def test_the_critic_starts_from_the_reward_model_where_there_is_one():
     reward_model = RewardModel.from_policy(policy, generator=torch.Generator().manual_seed(1))
     learned = SimpleNamespace(policy=policy, reward_fn=RewardModelReward(reward_model))
     ruled = SimpleNamespace(policy=policy, reward_fn=SHARE_OF_A, reward_name=SHARE_OF_A.name)
-    heads = {
-        name: open_critic_and_text(replace(CONFIG, critic=critic), task)["value_model"].head.weight
-        for name, critic, task in [
-            ("auto", "auto", learned), ("asked", "reward_model", learned),
-            ("policy", "policy", learned), ("rule", "auto", ruled),
-        ]
-    }  # fmt: skip
-    assert torch.equal(heads["auto"], reward_model.head.weight)
-    assert torch.equal(heads["asked"], reward_model.head.weight)
-    assert not heads["policy"].any() and not heads["rule"].any()
+    for critic, task, judged in (
+        ("auto", learned, True), ("reward_model", learned, True), ("policy", learned, False),
+        ("auto", ruled, False),
+    ):  # fmt: skip
+        head = open_critic_and_text(replace(CONFIG, critic=critic), task)["value_model"].head.weight
+        assert torch.equal(head, reward_model.head.weight) if judged else not head.any()
     with pytest.raises(UserError, match="use --critic policy"):
         open_critic_and_text(replace(CONFIG, critic="reward_model"), ruled)
 
@@ -282,11 +246,10 @@ def test_the_kl_in_the_loss_is_its_mean_over_the_tokens(form, expected):
     ("name", "penalty"),
     [("k1", lambda k1: k1), ("absolute", abs), ("squared", lambda k1: k1 * k1 / 2)],
 )
-def test_the_named_penalty_is_taken_off_the_rewards(token_rewards_of, name, penalty):
-    start = small_gpt()
-    run(copy.deepcopy(start), steps=3, kl_coef=0.3, kl_penalty=name)
-    rollout, token_rewards, old_log_probs = token_rewards_of[-1]
-    ref = ppo_engine.rollout_log_probs(start, rollout, CONFIG)
+def test_the_named_penalty_is_taken_off_the_rewards(all_targets, name, penalty):
+    run(small_gpt(), steps=3, kl_coef=0.3, kl_penalty=name)
+    _, rollout, token_rewards, old_log_probs, _ = all_targets[-1].args
+    ref = ppo_engine.rollout_log_probs(small_gpt(), rollout, CONFIG)
     assert float((old_log_probs - ref).min()) < -0.01, "k1 is nowhere negative"
     scores = SHARE_OF_A(rollout).tolist()
     for i, length in enumerate(rollout.lengths.tolist()):
@@ -299,6 +262,9 @@ def test_the_named_penalty_is_taken_off_the_rewards(token_rewards_of, name, pena
 G_REWARDS = torch.tensor([[-0.1, 0.0, 0.2, 1.0], [0.0, 1.0, 9.0, 9.0]])
 G_VALUES = torch.tensor([[0.5, 0.4, 0.3, 0.2], [0.6, 0.5, 7.0, 7.0]])
 G_MASK = torch.tensor([[True] * 4, [True, True, False, False]])
+G_ROLLOUT = SimpleNamespace(response_mask=G_MASK, lengths=G_MASK.sum(1), sequences=None)
+CPU = SimpleNamespace(device=torch.device("cpu"))
+G_CRITIC = SimpleNamespace(gpt=CPU, rollout_values=lambda *args: G_VALUES)
 G_ADVANTAGES = {0.95: [0.48115, 0.717, 0.86, 0.8, 0.375, 0.5], 1.0: [0.6, 0.8, 0.9, 0.8, 0.4, 0.5]}
 G_RETURNS = {0.95: [0.98115, 1.117, 1.16, 1.0, 0.975, 1.0], 1.0: [1.1, 1.2, 1.2, 1.0, 1.0, 1.0]}
 
@@ -307,68 +273,45 @@ G_RETURNS = {0.95: [0.98115, 1.117, 1.16, 1.0, 0.975, 1.0], 1.0: [1.1, 1.2, 1.2,
 @pytest.mark.parametrize("critic_lambda", [None, 0.95, 1.0])
 def test_the_critic_has_targets_of_its_own_lambda(gae_lambda, critic_lambda):
     """1 is the Monte-Carlo return; the policy's advantages stay those of gae_lambda."""
-    rollout = SimpleNamespace(response_mask=G_MASK, sequences=None)
-    critic = SimpleNamespace(
-        gpt=SimpleNamespace(device=torch.device("cpu")), rollout_values=lambda *args: G_VALUES
-    )
     config = replace(CONFIG, gae_lambda=gae_lambda, critic_lambda=critic_lambda)
-    targets = ppo_targets(config, rollout, G_REWARDS, torch.zeros(2, 4), critic)
+    targets = ppo_targets(config, G_ROLLOUT, G_REWARDS, torch.zeros(2, 4), G_CRITIC)
     expected = G_RETURNS[gae_lambda if critic_lambda is None else critic_lambda]
     assert targets.returns[G_MASK].tolist() == pytest.approx(expected, abs=1e-6)
-    raw = G_ADVANTAGES[gae_lambda]
-    mean = sum(raw) / 6
-    std = math.sqrt(sum((x - mean) ** 2 for x in raw) / 5)
-    whitened = [(x - mean) / std for x in raw]
-    assert targets.advantages[G_MASK].tolist() == pytest.approx(whitened, abs=1e-4)
+    expected = whitened(G_ADVANTAGES[gae_lambda])
+    assert targets.advantages[G_MASK].tolist() == pytest.approx(expected, abs=1e-4)
 
 
 def test_a_longer_response_has_a_larger_lambda():
     """Of 4 tokens 0.75, of 2 tokens 0.5; the critic's targets have a lambda of their own all the same."""
-    rollout = SimpleNamespace(response_mask=G_MASK, lengths=G_MASK.sum(1), sequences=None)
-    critic = SimpleNamespace(
-        gpt=SimpleNamespace(device=torch.device("cpu")), rollout_values=lambda *args: G_VALUES
-    )
     config = replace(CONFIG, length_adaptive_alpha=1.0, critic_lambda=1.0)
-    targets = ppo_targets(config, rollout, G_REWARDS, torch.zeros(2, 4), critic)
+    targets = ppo_targets(config, G_ROLLOUT, G_REWARDS, torch.zeros(2, 4), G_CRITIC)
     # delta: -0.2, -0.1, 0.1, 0.8 and -0.1, 0.5
     raw = [0.8, -0.1 + 0.5 * 0.5, 0.5]
     for delta in (0.1, -0.1, -0.2):
         raw.insert(0, delta + 0.75 * raw[0])
-    mean = sum(raw) / 6
-    std = math.sqrt(sum((x - mean) ** 2 for x in raw) / 5)
-    whitened = [(x - mean) / std for x in raw]
-    assert targets.advantages[G_MASK].tolist() == pytest.approx(whitened, abs=1e-4)
+    assert targets.advantages[G_MASK].tolist() == pytest.approx(whitened(raw), abs=1e-4)
     assert targets.returns[G_MASK].tolist() == pytest.approx(G_RETURNS[1.0], abs=1e-6)
 
 
-def test_first_the_critic_learns_alone_from_whole_returns(monkeypatch):
+def test_first_the_critic_learns_alone_from_whole_returns(all_targets):
     """The policy has no step, also none of Adam's, and its warm-up begins with its first."""
-    seen: list[Targets] = []
-    real = ppo_engine.ppo_targets
-    monkeypatch.setattr(
-        ppo_engine, "ppo_targets", lambda *a, **kw: seen.append(real(*a, **kw)) or seen[-1]
-    )
-    policies: list[torch.Tensor] = []
-
-    def validate(policy, reference, step):
-        policies.append(weights(policy))
-        return {}
-
+    seen = Validations()
     reward, options = Noted(SHARE_OF_A), dict(kl_coef=0.1, gae_lambda=0.5, warmup=2)
     rows = run(
-        small_gpt(), reward, steps=6, value_pretraining_steps=3, validate=validate,
+        small_gpt(), reward, steps=6, value_pretraining_steps=3, validate=seen,
         pretraining_coef=0.5, corpus=Texts(), eval_every=1, critic_lr=1e-3, **options,
     )  # fmt: skip
+    policies, targets = list(map(weights, seen.policies)), [call.result for call in all_targets]
     assert all(torch.equal(old, weights(small_gpt())) for old in policies[:3])
     assert not torch.equal(policies[3], policies[2])
     assert [row["lr"] for row in rows] == pytest.approx([0, 0, 0, 0.005, 0.01, 0.01])
     assert [row["grad_norm"] > 0 for row in rows] == [False] * 3 + [True] * 3
     assert ["pretraining_loss" in row for row in rows] == [False] * 3 + [True] * 3
-    assert not seen[0].old_values.any() and seen[1].old_values.any()
+    assert not targets[0].old_values.any() and targets[1].old_values.any()
     for step in range(4):
         rewards, mask = SHARE_OF_A(reward.rollouts[step]), reward.rollouts[step].response_mask
         whole = rewards[:, None].expand_as(mask)[mask]  # at the start there is no KL to pay
-        close = torch.allclose(seen[step].returns[mask], whole, atol=1e-5)
+        close = torch.allclose(targets[step].returns[mask], whole, atol=1e-5)
         assert close == (step < 3)
     # From its first step on it is PPO with that critic, bit for bit: Adam knows of no earlier step.
     change = (policies[3] - policies[2]).abs().max()

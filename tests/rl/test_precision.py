@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn as nn
-from engines import ENGINES, LETTERS, PROMPTS, SHARE_OF_A, Engine, Texts, small_gpt
-from toys import Crash
+from engines import ENGINES, SHARE_OF_A, Engine, Texts, small_gpt
+from toys import LETTERS, PROMPTS, Crash
 
 from data import names
 from gpt import distillation, finetuning, pretraining

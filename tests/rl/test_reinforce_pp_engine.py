@@ -4,30 +4,15 @@ from __future__ import annotations
 
 import copy
 import statistics
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 import torch
-from engines import (
-    DIVERSE,
-    HALVES,
-    MASK,
-    NEW,
-    OLD,
-    RATIO,
-    REF,
-    SHARE_OF_A,
-    Noted,
-    Updates,
-    assert_gradient,
-    differ,
-    engine_named,
-    given_halves,
-    mean_of_means,
-    pessimistic,
-    response_log_probs,
-    small_gpt,
-)
+from engines import DIVERSE, SHARE_OF_A, engine_named, small_gpt
+from minibatch import MASK, NEW, OLD, RATIO, REF, mean_of_means, pessimistic
+from slow import assert_gradient, differ, response_gradient, response_log_probs, whitened
+from watched import HALVES, Noted, Updates, given_halves
 
 from gpt.model import GPT
 from rl import reinforce_pp_engine
@@ -36,11 +21,8 @@ from rl.reinforce_pp_engine import reinforce_pp_advantages, reinforce_pp_loss
 
 REINFORCE_PP = engine_named("reinforce_pp")
 CONFIG, run = REINFORCE_PP.config, REINFORCE_PP.run
-
-
 BASELINE = dict(variant="baseline", group_size=4, prompts_per_step=4)
 VARIANTS = {"plain": {}, "baseline": BASELINE}
-
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
@@ -84,26 +66,22 @@ def normalised(advantages: list[list[float]], over: str) -> list[list[float]]:
     return [[(a - mean) / spread for a in row] for row in advantages]
 
 
+def with_k2(advantages: list[list[float]], k1: list[list[float]]) -> list[list[float]]:
+    """A loss of 0.3 k2 besides: its gradient is 0.3 k1 grad log pi."""
+    return [
+        [a - 0.3 * k for a, k in zip(*rows, strict=True)]
+        for rows in zip(advantages, k1, strict=True)
+    ]
+
+
 def reinforce_gradient(
-    policy: GPT,
-    rollout: Rollout,
-    rows: list[int],
-    advantages: list[list[float]],
-    reference: GPT,
-    k2_weight: float = 0.0,
+    policy: GPT, rollout: Rollout, rows: Sequence[int], advantages: list[list[float]]
 ) -> torch.Tensor:
-    """-1/n sum_i 1/L_i sum_t (A_it grad log pi(y_t) - weight * grad k2), row by row, unpadded."""
-    policy = copy.deepcopy(policy)
-    policy.zero_grad(set_to_none=True)
-    loss = torch.zeros(())
-    for i in rows:
-        with torch.no_grad():
-            anchor = response_log_probs(reference, rollout, i)
-        for t, log_prob in enumerate(response_log_probs(policy, rollout, i)):
-            token = -advantages[i][t] * log_prob + k2_weight * (log_prob - anchor[t]) ** 2 / 2
-            loss = loss + token / len(advantages[i]) / len(rows)
-    loss.backward()
-    return torch.cat([parameter.grad.flatten() for parameter in policy.parameters()])
+    """-1/n sum_i 1/L_i sum_t A_it grad log pi(y_t), row by row, unpadded."""
+    factors = [
+        [(i in rows) * a / len(row) / len(rows) for a in row] for i, row in enumerate(advantages)
+    ]
+    return response_gradient(policy, rollout, factors)
 
 
 @pytest.mark.parametrize("norm_over", ["auto", "token", "sequence"])
@@ -125,10 +103,10 @@ def test_the_first_gradient_is_that_of_reinforce(monkeypatch, variant, norm_over
     if norm_over == "auto":
         over = "token" if variant == "plain" else "sequence"
     raw = reward_to_go(values, zero, 0.5) if variant == "plain" else minus_group_mean(values, zero)
-    expected = reinforce_gradient(start, rollout, HALVES[0], normalised(raw, over), start)
+    expected = reinforce_gradient(start, rollout, HALVES[0], normalised(raw, over))
     assert_gradient(updates.gradients[0], expected, 3e-6)  # advantages are float32
     other = normalised(raw, {"token": "sequence", "sequence": "token"}[over])
-    assert differ(expected, reinforce_gradient(start, rollout, HALVES[0], other, start))
+    assert differ(expected, reinforce_gradient(start, rollout, HALVES[0], other))
 
 
 def test_the_kl_of_the_plain_variant_is_in_each_tokens_reward(monkeypatch):
@@ -138,18 +116,14 @@ def test_the_kl_of_the_plain_variant_is_in_each_tokens_reward(monkeypatch):
     run(policy, reward, steps=3, kl_coef=0.3, lr=3e-2)
     rollout, sampler = reward.rollouts[2], updates.policies[2]
     values, k1 = SHARE_OF_A(rollout).tolist(), k1_per_token(sampler, start, rollout)
-    rows = list(range(16))
-
-    def gradient(advantages, k2_weight=0.0):
-        whitened = normalised(advantages, "token")
-        return reinforce_gradient(sampler, rollout, rows, whitened, start, k2_weight)
-
     to_go = reward_to_go(values, k1, 0.3)
-    expected = gradient(to_go)
+    advantages = normalised(to_go, "token")
+    expected = reinforce_gradient(sampler, rollout, range(16), advantages)
     assert_gradient(updates.gradients[2], expected, 2e-5)  # the sampler's are float32
     whole = [[row[0]] * len(row) for row in to_go]  # the KL of earlier tokens as well
-    for wrong in (gradient(whole), gradient(reward_to_go(values, k1, 0.0)), gradient(to_go, 0.3)):
-        assert differ(expected, wrong)
+    others = [normalised(raw, "token") for raw in (whole, reward_to_go(values, k1, 0.0))]
+    for wrong in (*others, with_k2(advantages, k1)):
+        assert differ(expected, reinforce_gradient(sampler, rollout, range(16), wrong))
 
 
 def test_the_kl_of_the_baseline_variant_is_k2_in_the_loss(monkeypatch):
@@ -160,10 +134,9 @@ def test_the_kl_of_the_baseline_variant_is_k2_in_the_loss(monkeypatch):
     rollout, sampler = reward.rollouts[2], updates.policies[2]
     values, k1 = SHARE_OF_A(rollout).tolist(), k1_per_token(sampler, start, rollout)
     advantages = normalised(minus_group_mean(values, k1), "sequence")
-    rows = list(range(16))
-    expected = reinforce_gradient(sampler, rollout, rows, advantages, start, 0.3)
+    expected = reinforce_gradient(sampler, rollout, range(16), with_k2(advantages, k1))
     assert_gradient(updates.gradients[2], expected, 2e-5)
-    assert differ(expected, reinforce_gradient(sampler, rollout, rows, advantages, start))
+    assert differ(expected, reinforce_gradient(sampler, rollout, range(16), advantages))
 
 
 # The advantages and the loss
@@ -220,7 +193,4 @@ def test_the_named_penalty_is_taken_off_the_reward_to_go(name, expected):
     reference = torch.full((2, 3), -2.0)
     config = replace(CONFIG, kl_penalty=name)
     found = reinforce_pp_advantages(config, torch.ones(2), reference + k1, reference, mask, 0.1)
-    mean = sum(expected) / 5
-    std = (sum((value - mean) ** 2 for value in expected) / 4) ** 0.5
-    wanted = [(value - mean) / std for value in expected]
-    assert found[mask].tolist() == pytest.approx(wanted, abs=1e-5)
+    assert found[mask].tolist() == pytest.approx(whitened(expected), abs=1e-5)

@@ -6,8 +6,11 @@ import copy
 
 import pytest
 import torch
-from engines import DIVERSE, LETTERS, PROMPTS, Noted, Updates, engine_named, response_log_probs
+from engines import DIVERSE, engine_named
 from engines import small_gpt as nearly_uniform_gpt
+from slow import assert_gradient, differ, response_gradient, response_log_probs, tokens_of
+from toys import LETTERS, PROMPTS
+from watched import Noted, Updates
 
 from gpt.model import GPT
 from rl.batches.rollout import Rollout
@@ -40,32 +43,20 @@ def greedy_answer(policy: GPT, prompt: str) -> list[int]:
 
 
 def answers(rollout: Rollout) -> list[list[int]]:
-    return [
-        tokens[mask].tolist()
-        for tokens, mask in zip(rollout.response_tokens, rollout.response_mask, strict=True)
-    ]
+    return [tokens_of(rollout, i)[1] for i in range(len(rollout))]
 
 
 def expected_gradient(
     policy: GPT, rollout: Rollout, baselines: list[float], paid: list[list[float]]
 ) -> torch.Tensor:
     """-1/N sum_i sum_t (R_i - what is paid from t on - baseline_i) grad log pi(y_it), by loops."""
-    policy = copy.deepcopy(policy)
-    policy.zero_grad(set_to_none=True)
-    loss = torch.zeros(())
-    for i, reward in enumerate(DIVERSE(rollout).tolist()):
-        for t, log_prob in enumerate(response_log_probs(policy, rollout, i)):
-            advantage = reward - sum(paid[i][t:]) - baselines[i]
-            loss = loss - advantage * log_prob / len(rollout)
-    loss.backward()
-    return torch.cat([parameter.grad.flatten() for parameter in policy.parameters()])
-
-
-def close(found: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:
-    """Within `tolerance` of the largest component."""
-    largest = float(expected.abs().max())
-    assert largest > 1e-3
-    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * largest)
+    factors = [
+        [(reward - sum(costs[t:]) - baseline) / len(rollout) for t in range(length)]
+        for reward, baseline, costs, length in zip(
+            DIVERSE(rollout).tolist(), baselines, paid, rollout.lengths.tolist(), strict=True
+        )
+    ]
+    return response_gradient(policy, rollout, factors)
 
 
 @pytest.mark.parametrize("group_size", [1, 4])
@@ -84,9 +75,9 @@ def test_the_first_gradient_is_that_of_reinforce_less_the_greedy_reward(monkeypa
     baselines = [value for value in DIVERSE(greedy).tolist() for _ in range(group_size)]
     nothing = [[0.0] * CONFIG.max_new_tokens] * len(sampled)
     expected = expected_gradient(updates.policies[0], sampled, baselines, nothing)
-    close(updates.gradients[0], expected, 2e-7)  # rewards are float32
+    assert_gradient(updates.gradients[0], expected, 2e-7)  # rewards are float32
     without = expected_gradient(updates.policies[0], sampled, [0.0] * len(sampled), nothing)
-    assert float((without - expected).abs().max()) > 0.05 * float(expected.abs().max())
+    assert differ(expected, without)
 
 
 def test_a_token_pays_for_the_kl_from_it_on(monkeypatch):
@@ -103,10 +94,10 @@ def test_a_token_pays_for_the_kl_from_it_on(monkeypatch):
             both = (response_log_probs(model, sampled, i) for model in (sampler, start))
             paid.append([20.0 * float(new - old) for new, old in zip(*both, strict=True)])
     expected = expected_gradient(sampler, sampled, DIVERSE(greedy).tolist(), paid)
-    close(updates.gradients[2], expected, 1e-5)  # the sampler's log-probs are float32
+    assert_gradient(updates.gradients[2], expected, 1e-5)  # the sampler's log-probs are float32
     own = [[row[t] if t == 0 else 0.0 for t in range(len(row))] for row in paid]
     other = expected_gradient(sampler, sampled, DIVERSE(greedy).tolist(), own)
-    assert float((other - expected).abs().max()) > 0.01 * float(expected.abs().max())
+    assert differ(expected, other)
 
 
 def test_worked_numbers():

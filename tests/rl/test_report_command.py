@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from pathlib import Path
 
 import pytest
 
 from harness.errors import UserError
+from harness.files import append_jsonl, write_json
 from rl import report
 from rl.report import ReportConfig, main
 
 
 def run_folder(folder: Path, lr: float) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"lr": lr}))
-    (folder / "metrics.jsonl").write_text(json.dumps({"step": 1, "reward": lr}) + "\n")
+    write_json(folder / "config.json", {"lr": lr})
+    append_jsonl(folder / "metrics.jsonl", [{"step": 1, "reward": lr}])
     return folder
 
 
@@ -47,25 +46,20 @@ def test_what_is_no_run_is_refused(tmp_path: Path, name: str) -> None:
 # Groups of seeds
 
 
-def seed_folder(
-    folder: Path, seed: int, gold: float, kl: float, answers: str = "", **flags
-) -> Path:
+def seed_folder(folder: Path, seed: int, gold: float, kl: float, answers="", **flags) -> Path:
     """A run whose validations rise evenly to `gold` at `kl` nats; answers as "win", "tie" and "loss"."""
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"seed": seed, "script": "s", **flags}))
-    rows = [
-        {"step": i, "validation/gold": gold * i / 4, "validation/kl": kl * i / 4}
-        for i in range(1, 5)
-    ]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    results = {"before": {"gold": 0.0}, "after": {"gold": gold, "kl": kl}}
-    (folder / "report.json").write_text(json.dumps(results))
+    write_json(folder / "config.json", {"seed": seed, "script": "s", **flags})
+    for i in range(1, 5):
+        row = {"step": i, "validation/gold": gold * i / 4, "validation/kl": kl * i / 4}
+        append_jsonl(folder / "metrics.jsonl", [row])
+    after = {"gold": gold, "kl": kl}
+    write_json(folder / "report.json", {"before": {"gold": 0.0}, "after": after})
     worth = {"win": 2.0, "tie": 1.0, "loss": 0.0}
     written = [
         {"prompt": f"p{i}", "response": f"<b>{word}", "gold": worth[word]}
         for i, word in enumerate(answers.split())
     ]
-    (folder / "test_answers.jsonl").write_text("".join(json.dumps(row) + "\n" for row in written))
+    append_jsonl(folder / "test_answers.jsonl", written)
     return folder
 
 
@@ -91,9 +85,8 @@ def test_groups_are_compared_over_seeds(tmp_path: Path) -> None:
     with out.with_suffix(".csv").open(encoding="utf-8") as file:
         table = list(csv.DictReader(file))
     assert len(table) == 24 and [row["test/gold"] for row in table[:4]] == ["", "", "", "0.5"]
-    assert {(row["group"], row["seed"]) for row in table} == {
-        (g, s) for g in ("base", "mine") for s in "012"
-    }
+    pairs = {(row["group"], row["seed"]) for row in table}
+    assert pairs == {(group, seed) for group in ("base", "mine") for seed in "012"}
     with pytest.raises(UserError, match="page.html is there already"):
         main(ReportConfig((*base, *mine), group=True, out=out))
 
@@ -107,11 +100,8 @@ def test_unlike_seeds_are_compared_by_welch_and_few_are_remarked(tmp_path: Path)
     runs = [runs[0], seed_folder(tmp_path / "c-1", 1, 3.0, 4.0, lr=2)]
     page = main(ReportConfig(tuple(runs), group=True, out=tmp_path / "y.html")).read_text("utf-8")
     assert "one seed: no test" in page and "fewer than three seeds: 1" in page
-    runs = [
-        seed_folder(tmp_path / f"{n}-{i}", i, g, 4.0)
-        for n, g in [("d", 1), ("e", 2)]
-        for i in (0, 1)
-    ]
+    runs = [seed_folder(tmp_path / f"d-{i}", i, 1, 4.0) for i in (0, 1)]
+    runs += [seed_folder(tmp_path / f"e-{i}", i, 2, 4.0) for i in (0, 1)]
     page = main(ReportConfig(tuple(runs), group=True, out=tmp_path / "w.html")).read_text("utf-8")
     assert "no spread over seeds" in page  # a t of infinity, which two seeds do not earn
     with pytest.raises(UserError, match="of one group"):

@@ -8,21 +8,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engines import (
-    DIVERSE,
-    HALVES,
-    SHARE_OF_A,
-    Noted,
-    Updates,
-    assert_gradient,
-    differ,
-    engine_named,
-    given_halves,
-    pessimistic,
-    response_gradient,
-    response_log_probs,
-    small_gpt,
-)
+from engines import DIVERSE, SHARE_OF_A, engine_named, small_gpt
+from minibatch import pessimistic
+from slow import assert_gradient, differ, response_gradient, response_log_probs
+from watched import HALVES, Noted, Updates, given_halves
 
 from rl import rloo_engine
 from rl.equations.losses import clip_acted

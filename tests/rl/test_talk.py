@@ -9,16 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 from forked import command
+from toys import seeded
+from watched import calls_of
 
 from data import reviews, sums
 from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
+from harness.files import append_jsonl, write_json
 from harness.paths import MODEL_FILE
 from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
 from rl import talk
-from rl.batches.rollout import Rollout
 from rl.commands import conversation
 from rl.commands.conversation import Answer, FilePrompts, open_typed
 from rl.commands.talking import Talk, TalkConfig, in_terminal, open_talk, printable, with_start
@@ -30,19 +32,16 @@ CPU = TalkConfig(device="cpu", max_new_tokens=6)
 
 def model(seed: int, context: int = 64) -> GPT:
     shape = GPTConfig(TOKENIZER.n_vocab, context, n_layer=1, n_head=2, n_embd=16)
-    made = GPT(shape).initialize(torch.Generator().manual_seed(seed)).eval()
-    with torch.no_grad():
-        for parameter in made.parameters():  # so that two models differ by more than rounding
-            parameter += 0.2 * torch.randn(
-                parameter.shape, generator=torch.Generator().manual_seed(seed)
-            )
+    made = GPT(shape).initialize(seeded(seed)).eval()
+    for parameter in made.parameters():  # so that two models differ by more than rounding
+        parameter.data += 0.2 * torch.randn(parameter.shape, generator=seeded(seed))
     return made
 
 
 def run_folder(folder: Path, seed: int, context: int = 64, **flags) -> Path:
     """A finished run: weights and config.json."""
     save_gpt(folder / MODEL_FILE, model(seed, context), TOKENIZER)
-    (folder / "config.json").write_text(json.dumps(flags), encoding="utf-8")
+    write_json(folder / "config.json", flags)
     return folder
 
 
@@ -51,7 +50,7 @@ def runs(tmp_path: Path) -> Path:
     """A base model, a reward model on it and a policy trained from the one on the other."""
     run_folder(tmp_path / "base", 1, preset="tiny", data="reviews", lr=2e-3)
     save_reward_model(tmp_path / "judge" / MODEL_FILE, RewardModel.from_policy(model(3)), TOKENIZER)
-    (tmp_path / "judge" / "config.json").write_text('{"data": "reviews"}', encoding="utf-8")
+    write_json(tmp_path / "judge" / "config.json", {"data": "reviews"})
     run_folder(
         tmp_path / "grpo", 2, preset="tiny", data="reviews", reward="auto", temperature=0.7,
         policy=str(tmp_path / "base"), reward_model=[str(tmp_path / "judge")], max_new_tokens=9,
@@ -60,8 +59,7 @@ def runs(tmp_path: Path) -> Path:
 
 
 def ask(folder: Path, text: str = KETTLE, config: TalkConfig = CPU) -> dict:
-    opened = open_talk(folder, config)
-    return opened.as_object(text)
+    return open_talk(folder, config).as_object(text)
 
 
 def slow_kl(policy: GPT, start: GPT, prompt: list[int], answer: list[int], tau: float) -> float:
@@ -77,15 +75,11 @@ def slow_kl(policy: GPT, start: GPT, prompt: list[int], answer: list[int], tau: 
 def test_an_answer_has_the_runs_reward_the_worlds_gold_and_the_kl_to_its_start(
     runs: Path, monkeypatch
 ) -> None:
-    sampled: list[Rollout] = []
-    real = conversation.sample_rollout
-    monkeypatch.setattr(
-        conversation, "sample_rollout", lambda *given: sampled.append(real(*given)) or sampled[-1]
-    )
+    sampled = calls_of(monkeypatch, conversation, "sample_rollout")
     answers = ask(runs / "grpo", config=replace(CPU, samples=3))["answers"]
     record = reviews.read_prompt(KETTLE)
     assert record is not None and record.prompt == KETTLE + "\n"
-    (rollout,) = sampled
+    rollout = sampled[0].result
     judge, _ = load_reward_model(runs / "judge")
     scores = judge(rollout.sequences)
     for row, answer in enumerate(answers):
@@ -114,11 +108,8 @@ def test_sums_are_checked_by_their_rule(tmp_path: Path) -> None:
 def questions(tmp_path: Path) -> Path:
     """A file of instructions with answers that can be checked."""
     path = tmp_path / "questions.jsonl"
-    rows = [
-        {"prompt": f"### Instruction:\nWhat is {n} + 1?\n\n### Response:\n", "answer": str(n + 1)}
-        for n in range(40)
-    ]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    asked = "### Instruction:\nWhat is {} + 1?\n\n### Response:\n"
+    append_jsonl(path, [{"prompt": asked.format(n), "answer": str(n + 1)} for n in range(40)])
     return path
 
 
@@ -131,17 +122,14 @@ def test_a_files_prompts_bring_their_template_and_their_answers(
     assert (known.known, known.record.answer) == (True, "5")
     assert known.record.prompt == "### Instruction:\nWhat is 4 + 1?\n\n### Response:\n"
     other = prompts.read("Why?")
-    assert (other.known, other.record.prompt) == (
-        False,
-        "### Instruction:\nWhy?\n\n### Response:\n",
-    )
+    assert not other.known
+    assert other.record.prompt == "### Instruction:\nWhy?\n\n### Response:\n"
     assert all(prompts.read(text).known for text in prompts.examples())
     run_folder(tmp_path / "run", 1, data=str(questions), reward="auto", preset="tiny")
-    answers = {
-        text: ask(tmp_path / "run", text)["answers"][0] for text in ("What is 4 + 1?", "Why?")
-    }
-    assert answers["What is 4 + 1?"]["gold"] in (0.0, 1.0)
-    assert answers["Why?"]["gold"] is answers["Why?"]["reward"] is None
+    (answer,) = ask(tmp_path / "run", "What is 4 + 1?")["answers"]
+    assert answer["gold"] in (0.0, 1.0)
+    (answer,) = ask(tmp_path / "run", "Why?")["answers"]
+    assert answer["gold"] is answer["reward"] is None
 
 
 def test_a_teachers_run_shows_how_much_likelier_the_teacher_finds_the_answer(runs: Path) -> None:

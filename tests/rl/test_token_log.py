@@ -9,18 +9,10 @@ from typing import Any
 
 import pytest
 import torch
-from engines import (
-    DIVERSE,
-    ENGINES,
-    LETTERS,
-    PROMPTS,
-    SHARE_OF_A,
-    Engine,
-    chosen,
-    numbers,
-    small_gpt,
-    weights,
-)
+from engines import DIVERSE, ENGINES, SHARE_OF_A, Engine, small_gpt
+from slow import chosen
+from toys import LETTERS, PROMPTS, weights
+from watched import numbers
 
 from gpt.generate import SamplingParams
 from gpt.model import GPT

@@ -5,22 +5,16 @@ from __future__ import annotations
 import copy
 import math
 import platform
+from dataclasses import replace
 from functools import partial
 
 import engines
 import pytest
 import torch
-from engines import (
-    DIVERSE,
-    ENGINES,
-    LETTERS,
-    PROMPTS,
-    Noted,
-    engine_named,
-    numbers,
-    weights,
-)
-from toys import Crash, CrashingLog, random_gpt, seeded
+from engines import DIVERSE, ENGINES, engine_named
+from slow import flat_gradient
+from toys import LETTERS, PROMPTS, Crash, CrashingLog, random_gpt, seeded, weights
+from watched import Noted, numbers
 
 from data.collate import ResponseBatch, join_responses, response_spans
 from data.records import PromptRecord
@@ -60,10 +54,8 @@ def model(tool: Tool | None = ECHO, max_calls: int = 2, seed: int = 0) -> GPT:
 
 
 def rollout_of(gpt: GPT, steps: int = 14, group: int = 6, seed: int = 1) -> Rollout:
-    records = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa")]
-    return sample_rollout(
-        gpt, LETTERS, records, SamplingParams(max_new_tokens=steps), group, seeded(seed)
-    )
+    params = SamplingParams(max_new_tokens=steps)
+    return sample_rollout(gpt, LETTERS, PROMPTS[:4], params, group, seeded(seed))
 
 
 # Sampling -----------------------------------------------------------------------------------------
@@ -107,9 +99,8 @@ def test_a_batch_with_a_cache_is_the_naive_loop(tool, rows_at_once):
         assert not rollout.response_mask[row, len(mine) :].any()
         assert bool(rollout.has_eos[row]) == ended
         assert rollout.responses[row] == LETTERS.decode(ids)
-        assert int(rollout.calls[row]) == sum(
-            a and not b for a, b in zip(mine, mine[1:], strict=False)
-        )
+        answered = [a and not b for a, b in zip(mine, mine[1:], strict=False)]
+        assert int(rollout.calls[row]) == sum(answered)
     assert {0, 1, 2} <= set(rollout.calls.tolist())  # rows with and without an answer in one batch
     assert {True, False} == set(rollout.has_eos.tolist())
     counted = rollout.reward_metrics
@@ -134,12 +125,10 @@ def test_the_prefix_is_never_encoded_again():
     tokenizer = load_tokenizer("glassbox")
     gpt = random_gpt(tokenizer.n_vocab, 40, scale=0.02, n_embd=16, seed=3)
     gpt.tools = Tools(Tool("every t", lambda call, record: "8", opens="", closes="t"), 9)
-    records = [PromptRecord("What is it?")] * 40
-    rollout = sample_rollout(
-        gpt, tokenizer, records, SamplingParams(max_new_tokens=25), 1, seeded(0)
-    )
+    given = tokenizer, [PromptRecord("What is it?")] * 40, SamplingParams(max_new_tokens=25), 1
+    rollout = sample_rollout(gpt, *given, seeded(0))
     gpt.tools = None
-    plain = sample_rollout(gpt, tokenizer, records, SamplingParams(max_new_tokens=25), 1, seeded(0))
+    plain = sample_rollout(gpt, *given, seeded(0))
     assert rollout.sequences.observed.any()
     other = 0
     for row in rollout.sequences.observed.any(1).nonzero()[:, 0].tolist():
@@ -171,11 +160,10 @@ def loss_and_gradient(gpt: GPT, batch: ResponseBatch, old: torch.Tensor) -> tupl
     gpt = copy.deepcopy(gpt).requires_grad_(True)
     scores = token_scores(gpt, batch, entropy_gradient=True)
     weight = torch.linspace(-1, 1, old.numel()).view(old.shape)
-    loss = ((scores.log_probs - old).exp() * weight - 0.1 * scores.entropy)[
-        batch.response_mask
-    ].sum()
+    terms = (scores.log_probs - old).exp() * weight - 0.1 * scores.entropy
+    loss = terms[batch.response_mask].sum()
     loss.backward()
-    return loss.detach(), torch.cat([p.grad.flatten() for p in gpt.parameters()])
+    return loss.detach(), flat_gradient(gpt)
 
 
 def test_the_content_of_an_observation_has_no_gradient_of_its_own():
@@ -183,22 +171,16 @@ def test_the_content_of_an_observation_has_no_gradient_of_its_own():
     gpt, rollout = model(), rollout_of(model())
     batch, observed = rollout.sequences, rollout.sequences.observed
     others = torch.where(observed, (batch.response_tokens + 1) % 8, batch.response_tokens)
-    changed = ResponseBatch(
-        batch.tokens, batch.prompt_lengths, others, batch.response_mask, batch.has_eos
+    own, of_others = (
+        loss_and_gradient(gpt, given, rollout.log_probs)
+        for given in (batch, replace(batch, response_tokens=others))
     )
-    for one, other in zip(
-        loss_and_gradient(gpt, batch, rollout.log_probs),
-        loss_and_gradient(gpt, changed, rollout.log_probs),
-        strict=True,
-    ):
-        assert torch.equal(one, other)
+    assert torch.equal(own[0], of_others[0]) and torch.equal(own[1], of_others[1])
     seen = copy.deepcopy(batch.tokens)  # they are attended to: in the row itself they do matter
     row = int(observed.any(1).nonzero()[0])
     column = int(batch.prompt_lengths[row] + observed[row].nonzero()[0])
     seen[row, column] = (seen[row, column] + 1) % 8
-    read = ResponseBatch(
-        seen, batch.prompt_lengths, batch.response_tokens, batch.response_mask, batch.has_eos
-    )
+    read = replace(batch, tokens=seen)
     assert not torch.allclose(token_log_probs(gpt, read)[row], token_log_probs(gpt, batch)[row])
 
 
@@ -213,9 +195,8 @@ def test_advantages_and_returns_by_hand():
     expected = torch.tensor([0.0445, 0.41, 0.2])
     torch.testing.assert_close(advantages[mask], expected)
     torch.testing.assert_close(returns[mask], expected + torch.tensor([0.5, 0.4, 0.8]))
-    torch.testing.assert_close(
-        discounted_returns(rewards, mask, 0.9)[mask], torch.tensor([0.81, 0.9, 1.0])
-    )
+    discounted = discounted_returns(rewards, mask, 0.9)[mask]
+    torch.testing.assert_close(discounted, torch.tensor([0.81, 0.9, 1.0]))
 
 
 def every_response(gpt: GPT, tool: Tool, steps: int) -> list[tuple]:
@@ -244,10 +225,8 @@ def test_gae_over_answers_gives_the_exact_policy_gradient(lambda_):
     probabilities = torch.stack([row[2] for row in responses]).exp()
     assert float(probabilities.detach().sum()) == pytest.approx(1)
     assert sum(not all(row[1]) for row in responses) > 5
-    rewards = torch.tensor(
-        [sum(x * (i + 1) for i, x in enumerate(row[0])) % 7 for row in responses]
-    )
-    rewards = rewards.double()
+    sums = [sum(x * i for i, x in enumerate(ids, 1)) for ids, *_ in responses]
+    rewards = torch.tensor([value % 7 for value in sums]).double()
     parameters = list(gpt.parameters())
 
     def gradient(objective: torch.Tensor) -> torch.Tensor:
@@ -292,9 +271,8 @@ def test_the_value_after_a_cut_off_is_that_of_its_last_token():
 def run(name: str, tool: Tool | None, *, policy: GPT | None = None, **changes):
     policy = policy or small_gpt()
     policy.tools = None if tool is None else Tools(tool, 2)
-    return policy, engine_named(name).run(
-        policy, DIVERSE, **{"steps": 2, "minibatches": 2} | changes
-    )
+    changes = dict(steps=2, minibatches=2) | changes
+    return policy, engine_named(name).run(policy, DIVERSE, **changes)
 
 
 SAMPLING = [engine for engine in ENGINES if engine.has("group_size")]
@@ -343,9 +321,7 @@ def test_batches_checkpoints_and_a_resumed_run_with_calls(name, tmp_path):
 
 
 def test_a_call_costs_and_the_check_stays_what_it_was():
-    noted = Noted(DIVERSE)
-    reward = CallCost(noted, 0.25)
-    rollout = rollout_of(model())
+    reward, rollout = CallCost(Noted(DIVERSE), 0.25), rollout_of(model())
     expected = DIVERSE(rollout) - 0.25 * rollout.calls
     assert torch.equal(reward(rollout), expected) and rollout.calls.any()
     rollout.reward_parts["answer"] = (1.0, DIVERSE(rollout))
@@ -363,18 +339,17 @@ def seen(name: str, **changes) -> set[str]:
     return {f.rule for f in examine(rows, flags, rules=RULES) if f.severity == "error"}
 
 
-def all_written(turns, row, token, step, real):
-    """Observations in the loss: the mask is True from the first token to the last."""
-    real(turns, row, token, step)
-    turns.drawn[row, : step + 1] = True
-
-
 def test_the_doctor_is_silent_on_a_healthy_run_and_names_the_planted_bugs(monkeypatch):
     assert seen("grpo") == seen("ppo") == set()
 
-    with monkeypatch.context() as patch:
-        real = Turns._draw
-        patch.setattr(Turns, "_draw", lambda *given: all_written(*given, real))
+    with monkeypatch.context() as patch:  # observations in the loss
+        draw = Turns._draw
+
+        def all_written(turns, row, token, step):
+            draw(turns, row, token, step)
+            turns.drawn[row, : step + 1] = True
+
+        patch.setattr(Turns, "_draw", all_written)
         assert {"trained_is_not_sampled", "ratio_at_start"} <= seen("grpo")
 
     def reset(token_rewards, values, mask, gamma, lambda_, *, bootstrap_values=None):
@@ -401,12 +376,8 @@ def test_the_doctor_is_silent_on_a_healthy_run_and_names_the_planted_bugs(monkey
         assert "ratio_at_start" in seen("grpo")
 
     with monkeypatch.context() as patch:  # the policy never reads the answer
-        read = generate.Reader.read
-        patch.setattr(
-            generate.Reader,
-            "read",
-            lambda self, chosen, seen: read(self, torch.zeros_like(chosen), seen),
-        )
+        real = generate.Reader.read
+        patch.setattr(generate.Reader, "read", lambda self, ids, seen: real(self, 0 * ids, seen))
         assert "ratio_at_start" in seen("grpo")
 
     with monkeypatch.context() as patch:  # what is scored lacks what the policy has read
@@ -462,13 +433,8 @@ def test_a_function_of_the_users_cannot_stop_a_run(tmp_path, monkeypatch, capsys
     monkeypatch.setattr("rl.batches.tools.SAID", 100)
     assert tools.answer("broken", record) == "error"
     told = capsys.readouterr().out
-    for part in (
-        "no answer in 1 seconds",
-        "no such thing",
-        "MemoryError",
-        "'hang'",
-        r"\ud800 \x1b",
-    ):
+    parts = ("no answer in 1 seconds", "no such thing", "MemoryError", "'hang'", r"\ud800 \x1b")
+    for part in parts:
         assert part in told
     turns = torch.tensor([[3, 1, 0], [5, 2, 1]])
     assert tools.metrics(turns) == {
@@ -524,9 +490,8 @@ def test_a_call_is_told_as_it_happens_and_a_tool_that_raises_is_answered():
 def test_what_the_policy_did_not_write_is_marked_and_has_no_numbers():
     rollout = rollout_of(model())
     prompts = [record.prompt for record in rollout.records]
-    rows = token_rows(
-        LETTERS, rollout.sequences, prompts, {"log_prob": rollout.log_probs}, {}, kind="x", step=1
-    )
+    given = LETTERS, rollout.sequences, prompts, {"log_prob": rollout.log_probs}, {}
+    rows = token_rows(*given, kind="x", step=1)
     spans = response_spans(rollout.response_mask).tolist()
     for i, row in enumerate(rows):
         mine = rollout.response_mask[i, : spans[i]].tolist()

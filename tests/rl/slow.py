@@ -1,0 +1,83 @@
+"""Slow code that shares nothing with the engines: row by row, without padding, by loops."""
+
+from __future__ import annotations
+
+import copy
+import statistics
+
+import torch
+from toys import LETTERS
+
+from gpt.model import GPT
+from rl.batches.rollout import Rollout
+
+
+def tokens_of(rollout: Rollout, row: int) -> tuple[list[int], list[int]]:
+    """Prompt and response of one row, without padding."""
+    response = rollout.response_tokens[row][rollout.response_mask[row]].tolist()
+    return LETTERS.encode(rollout.records[row].prompt), response
+
+
+def chosen(
+    model: GPT, prompt: list[int], response: list[int], temperature: float = 1.0
+) -> list[torch.Tensor]:
+    """log-probability of every response token, from an unpadded forward of one row."""
+    log_probs = (model(torch.tensor([prompt + response]))[0] / temperature).log_softmax(-1)
+    return [log_probs[len(prompt) - 1 + t, token] for t, token in enumerate(response)]
+
+
+def log_prob(model: GPT, prompt: list[int], response: list[int]) -> torch.Tensor:
+    """log pi(y|x) of one unpadded row."""
+    return sum(chosen(model, prompt, response))
+
+
+def response_log_probs(model: GPT, rollout: Rollout, row: int) -> list[torch.Tensor]:
+    """`chosen` of one response of a rollout."""
+    return chosen(model, *tokens_of(rollout, row))
+
+
+def response_gradient(policy: GPT, rollout: Rollout, factors: list) -> torch.Tensor:
+    """The flat gradient of -sum_i sum_t f_it log pi(y_it), row by row, unpadded.
+
+    A row of `factors` is one number for the whole response, or a list of one for each token.
+    """
+    policy, loss = copy.deepcopy(policy), torch.zeros(())
+    policy.zero_grad(set_to_none=True)
+    for i, factor in enumerate(factors):
+        terms = response_log_probs(policy, rollout, i) if factor else []
+        each = factor if isinstance(factor, list) else [factor] * len(terms)
+        loss = loss - sum(f * term for f, term in zip(each, terms, strict=True))
+    loss.backward()
+    return flat_gradient(policy)
+
+
+def flat_gradient(model: torch.nn.Module) -> torch.Tensor:
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+
+
+def z_scores(values: list[float], size: int = 4) -> list[float]:
+    """(value - mean) / (std + 1e-4) within groups, by `statistics`."""
+    scores = []
+    for start in range(0, len(values), size):
+        group = values[start : start + size]
+        mean, spread = statistics.mean(group), statistics.stdev(group) + 1e-4
+        scores += [(value - mean) / spread for value in group]
+    return scores
+
+
+def whitened(values: list[float]) -> list[float]:
+    """With mean 0 and standard deviation 1, by `statistics`."""
+    mean, spread = statistics.mean(values), statistics.stdev(values)
+    return [(value - mean) / spread for value in values]
+
+
+def assert_gradient(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-4) -> None:
+    """Equal within `tolerance` of the largest component, which is no rounding itself."""
+    largest = float(expected.abs().max())
+    assert largest > 0.005
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance * largest)
+
+
+def differ(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """By more than a hundredth of the largest component."""
+    return float((one - other).abs().max()) > 0.01 * float(one.abs().max())
