@@ -6,7 +6,7 @@ import copy
 import statistics
 
 import torch
-from toys import LETTERS
+from toys import LETTERS, flat_gradient
 
 from gpt.model import GPT
 from rl.batches.rollout import Rollout
@@ -49,10 +49,6 @@ def response_gradient(policy: GPT, rollout: Rollout, factors: list) -> torch.Ten
         loss = loss - sum(f * term for f, term in zip(each, terms, strict=True))
     loss.backward()
     return flat_gradient(policy)
-
-
-def flat_gradient(model: torch.nn.Module) -> torch.Tensor:
-    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
 def z_scores(values: list[float], size: int = 4) -> list[float]:

@@ -139,6 +139,7 @@ def test_the_bonus_is_minus_lambda_times_the_text_loss(targets):
     difference = bonus - plain
     expected = pretraining.held_out_loss(small_gpt(), [Texts().batch(0)])
     assert row["pretraining_loss"] == pytest.approx(expected)
+    assert row["loss"] == pytest.approx(row["policy_loss"] + 0.1 * row["value_loss"])
     values = difference.sum(1)
     torch.testing.assert_close(values, torch.full_like(values, -3 * expected))
     assert ((difference.abs() > 1e-4).sum(1) == 1).all()
