@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from engines import (
     DIVERSE,
@@ -33,7 +34,7 @@ from engines import (
     teacher_in,
 )
 from toys import LETTERS, PROMPTS, weights
-from watched import numbers
+from watched import numbers, seen_gradients
 
 from gpt import distillation, finetuning, pretraining
 from gpt.generate import SamplingParams, generate
@@ -70,25 +71,8 @@ class Job:
     device: str = "cpu"
 
 
-def gradients(seen: list[torch.Tensor]) -> None:
-    """From now on every gradient that reaches the clip is kept in `seen`."""
-    real = torch.nn.utils.clip_grad_norm_
-
-    def spy(parameters: Any, *args: Any, **options: Any) -> torch.Tensor:
-        parameters = list(parameters)
-        seen.append(torch.cat([p.grad.flatten().clone() for p in parameters if p.grad is not None]))
-        return real(parameters, *args, **options)
-
-    torch.nn.utils.clip_grad_norm_ = spy
-
-
 def of_engine(
-    engine: Engine,
-    seen: list[torch.Tensor],
-    *,
-    rank: int = 0,
-    tools: Tools | None = None,
-    **changes: Any,
+    engine: Engine, seen: list[torch.Tensor], *, rank: int = 0, tools: Any = None, **changes: Any
 ) -> dict[str, Any]:
     """Metrics, gradients and weights of a short run; with a `rank` adapters of that are trained."""
     seen.clear()
@@ -154,9 +138,8 @@ def other_loops(seen: list[torch.Tensor]) -> dict[str, Any]:
         keep(f"distillation-{loss}", model, rows)
 
     for weighting in ("pair", "prompt"):
-        judge = RewardModel.from_policy(
-            small_gpt().double(), "mean_score", make_generator(0, "head")
-        ).double()
+        trunk, head = small_gpt().double(), make_generator(0, "head")
+        judge = RewardModel.from_policy(trunk, "mean_score", head).double()
         fitting = reward_model_training.RewardModelConfig(
             batch_size=3, warmup=1, pair_weighting=weighting, centering=0.01, margin=0.1
         )
@@ -191,15 +174,9 @@ def sampled_things() -> dict[str, Any]:
     best = best_of_n(policy, LETTERS, PROMPTS, FEW, reward, 3, gold=SHARE_OF_A)
     done["best of n"] = list(best)
     values = ValueModel.from_reward_model(judge).double()
-    sequences = engine_sequences()
-    done["values"] = [values.rollout_values(sequences, 2), values.values_after(sequences, 2)]
+    answers = finetuning.collate_examples([(pair.prompt, pair.chosen) for pair in PAIRS], 8)
+    done["values"] = [values.rollout_values(answers, 2), values.values_after(answers, 2)]
     return done
-
-
-def engine_sequences() -> Any:
-    """The toy pairs' chosen answers, as they are scored."""
-    examples = [(pair.prompt, pair.chosen) for pair in PAIRS]
-    return finetuning.collate_examples(examples, 8)
 
 
 def resumable(job: Job) -> dict[str, Any]:
@@ -229,13 +206,10 @@ def work(job: Job) -> None:
     """All of it, on one rank of `job.ranks`."""
     warnings.simplefilter("ignore")
     assert collectives.world() == job.ranks
-    if (
-        job.ranks == 2
-    ):  # two talk by torch.distributed alone, four on the board of harness/ranks/shared_memory.py
+    # Two talk by torch.distributed alone, four on the board of harness/ranks/shared_memory.py.
+    if job.ranks == 2:
         collectives.use_shared_memory(None)
-    seen: list[torch.Tensor] = []
-    gradients(seen)
-    # A critic in the policy's precision.
+    seen = seen_gradients(pytest.MonkeyPatch())
     results = {
         "engines": engine_runs(seen),
         "loops": other_loops(seen),

@@ -15,7 +15,6 @@ WRONG = ("{prompt}", "{{answer}}{prompt}", "{answer}{a}{prompt}", "{answer.b}{pr
 REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
     "async_grpo": [
         (dict(samplers=2, minibatches=2, lag=3), "samplers 2 .* give lag 4 or more, not 3"),
-        (dict(normalize_parts=True), "normalize_parts"),
         (dict(weight_floor=3.0), "weight_floor 3 to weight_cap 2 must hold 1"),
         (dict(correction="token_tis", weight_cap=0.5), "weight_cap 0.5 must hold 1"),
     ],

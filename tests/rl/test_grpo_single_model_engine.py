@@ -20,6 +20,7 @@ from gpt.model import GPT
 from harness.command_line import from_preset
 from rl import grpo_single_model_engine
 from rl.batches.rollout import Rollout
+from rl.equations.kl import k3, rho_minus_log
 from rl.grpo_single_model_engine import SingleModelGRPOConfig, single_model_grpo_loss
 from rl.rewards.sources import RuleReward
 
@@ -63,6 +64,13 @@ def test_at_ratio_one_the_penalty_and_its_gradient_are_exactly_zero(penalty):
     assert torch.equal(results[0][0], results[1][0])
     assert torch.equal(results[0][1], results[1][1])
     assert float(results[0][1].abs().max()) > 0.01
+
+
+def test_each_penalty_is_the_equation_of_its_name():
+    given = torch.tensor([[0.5, -1.0]]), torch.tensor([[-0.5, 0.25]])
+    for equation in (k3, rho_minus_log):
+        penalty = grpo_single_model_engine.PENALTIES[equation.__name__](*given)
+        assert torch.equal(penalty, equation(*given))
 
 
 # The first step

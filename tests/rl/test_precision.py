@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn as nn
-from engines import ENGINES, SHARE_OF_A, Engine, Texts, small_gpt
-from toys import LETTERS, PROMPTS, Crash
+from engines import ENGINES, SHARE_OF_A, Engine, Texts, small_gpt, some_rollout
+from toys import LETTERS, PROMPTS, Crash, seeded
 
 from data import names
 from gpt import distillation, finetuning, pretraining
@@ -21,11 +20,11 @@ from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import load_tokenizer
+from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from reward_model import reward_model_training
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import grpo_engine, ppo_engine
-from rl.batches.rollout import sample_rollout
 from rl.ppo_engine import PPOConfig, open_critic_and_text
 from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardModelReward
@@ -55,16 +54,10 @@ def products() -> Iterator[Counter[torch.dtype]]:
 
 
 def reward_model(seed: int = 3) -> RewardModel:
-    generator = torch.Generator().manual_seed(seed)
-    return RewardModel.from_policy(small_gpt(seed, sharpness=4.0), "mean_score", generator)
+    return RewardModel.from_policy(small_gpt(seed, sharpness=4.0), "mean_score", seeded(seed))
 
 
-def each_engine(test):
-    params = [pytest.param(engine, id=engine.name) for engine in ENGINES]
-    return pytest.mark.parametrize("engine", params)(test)
-
-
-@each_engine
+@pytest.mark.parametrize("engine", ENGINES, ids=lambda engine: engine.name)
 def test_every_forward_of_an_engine_runs_in_the_flags_precision(engine: Engine, products):
     """Sampling, scoring, reward, critic, teacher, update and validation with its KL."""
     model = reward_model()
@@ -75,18 +68,15 @@ def test_every_forward_of_an_engine_runs_in_the_flags_precision(engine: Engine, 
         judged = reward or SHARE_OF_A
         if engine.taught_by is not None:
             judged = engine.taught_by(config, engine.teacher)
-        validate = Validation(
-            LETTERS, PROMPTS, PARAMS, judged, start=small_gpt(1), conditions=Conditions.of(config)
-        )
+        given = dict(start=small_gpt(1), conditions=Conditions.of(config))
+        validate = Validation(LETTERS, PROMPTS, PARAMS, judged, **given)
         products.clear()
         engine.run(small_gpt(), reward, validate=validate, **options)
         assert products.keys() == {dtype}
 
 
 def test_rewards_by_models_run_in_their_precision(products):
-    rollout = sample_rollout(
-        small_gpt(), LETTERS, PROMPTS, PARAMS, 2, torch.Generator().manual_seed(0)
-    )
+    rollout = some_rollout(small_gpt(), max_new_tokens=4, group_size=2)
     model, reference = reward_model(), rollout.sequences.rows(torch.arange(4))
     exact = RewardModelReward(model)(rollout)
     products.clear()
@@ -145,7 +135,7 @@ def write_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     glassbox = load_tokenizer("glassbox")
     policy = small_gpt(n_vocab=glassbox.n_vocab, context=96, n_layer=1)
     save_gpt(tmp_path / "pretraining-reviews-tiny" / "model.safetensors", policy, glassbox)
-    model = RewardModel.from_policy(policy, "mean_score", torch.Generator().manual_seed(0))
+    model = RewardModel.from_policy(policy, "mean_score", seeded(0))
     save_reward_model(tmp_path / "reward_model-reviews-tiny" / "model.safetensors", model, glassbox)
 
 
@@ -189,9 +179,7 @@ def test_a_whole_run_in_bfloat16_with_its_frozen_start_in_half(tmp_path, monkeyp
     seen: list[set[torch.dtype]] = []
 
     def halved(config: Any, policy: GPT, *rest: Any, reference: GPT, **extra: Any) -> Any:
-        seen.append(
-            {layer.c_attn.weight.dtype for layer in (reference.h[0].attn, policy.h[0].attn)}
-        )
+        seen.append({model.h[0].attn.c_attn.weight.dtype for model in (reference, policy)})
         return grpo_engine.train(config, policy, *rest, reference=reference, **extra)
 
     config = grpo_engine.GRPOConfig(
@@ -201,7 +189,7 @@ def test_a_whole_run_in_bfloat16_with_its_frozen_start_in_half(tmp_path, monkeyp
     )  # fmt: skip
     folder = run_training(replace(grpo_engine.ENGINE, train=halved), config)
     assert seen == [{torch.float32} if rank else {torch.float32, torch.bfloat16}]
-    rows = [json.loads(line) for line in (folder / "tokens.jsonl").read_text().splitlines()]
+    rows = read_jsonl(folder / "tokens.jsonl")
     assert {row["kind"] for row in rows} == {"training", "validation"}
     assert "prefix_score" in rows[0]["values"]
 

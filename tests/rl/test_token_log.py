@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from engines import DIVERSE, ENGINES, SHARE_OF_A, Engine, small_gpt
+from engines import DIVERSE, ENGINES, SHARE_OF_A, Engine, engine_named, small_gpt
 from slow import chosen
-from toys import LETTERS, PROMPTS, weights
+from toys import LETTERS, PROMPTS, seeded, weights
 from watched import numbers
 
 from gpt.generate import SamplingParams
@@ -19,7 +18,7 @@ from gpt.model import GPT
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from harness.training_state import TrainingState
-from rl import kd_grpo_engine, ppo_engine
+from rl import ppo_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.training.evaluation import Validation
 from rl.training.metrics import StepBatch
@@ -27,19 +26,17 @@ from rl.training.run import finish_step
 from rl.training.token_log import TokenLog
 
 pytestmark = pytest.mark.filterwarnings("ignore:with one update a batch")
-BY_NAME = {engine.name: engine for engine in ENGINES}
 
 
-def validation(engine: Engine, path: Path | None, policy: GPT, **options: Any) -> Validation:
+def validation(engine: Engine, path: Path | None, policy: GPT) -> Validation:
     """Validations of an engine's toy task, with a token log where there is a path."""
-    reward: Any = options.pop("reward_fn", SHARE_OF_A)
+    reward: Any = SHARE_OF_A
     if engine.taught_by is not None:
         reward = engine.taught_by(engine.config, engine.teacher)
-    log = None if path is None else TokenLog(path, LETTERS, reward, engine.config)
     params = SamplingParams(engine.config.temperature, max_new_tokens=8)
-    start = copy.deepcopy(policy)
-    validate = Validation(LETTERS, PROMPTS, params, reward, start=start)
-    validate.token_log = log
+    validate = Validation(LETTERS, PROMPTS, params, reward, start=copy.deepcopy(policy))
+    if path is not None:
+        validate.token_log = TokenLog(path, LETTERS, reward, engine.config)
     return validate
 
 
@@ -100,7 +97,7 @@ def test_a_group_is_recorded_as_it_was_trained_on(tmp_path: Path) -> None:
     """Log-ratio, KL, entropy, advantage and clip of GRPO's first step, each by its definition."""
     start, policy = small_gpt(noise=0.1), small_gpt(noise=0.1)
     path, options = tmp_path / "t.jsonl", dict(steps=1, lr=3e-2, updates_per_batch=2)
-    rows = rows_of(BY_NAME["grpo"], path, policy, DIVERSE, **options)
+    rows = rows_of(engine_named("grpo"), path, policy, DIVERSE, **options)
     group = [row for row in rows if row["kind"] == "training"]
     rewards = torch.tensor([row["notes"]["reward"] for row in group])
     A = (rewards - rewards.mean()) / (rewards.std() + 1e-6)
@@ -122,7 +119,7 @@ def test_a_group_is_recorded_as_it_was_trained_on(tmp_path: Path) -> None:
 
 
 def test_validation_rows_are_the_same_prompts_every_time(tmp_path: Path) -> None:
-    rows = rows_of(BY_NAME["grpo"], tmp_path / "t.jsonl", small_gpt(), steps=2)
+    rows = rows_of(engine_named("grpo"), tmp_path / "t.jsonl", small_gpt(), steps=2)
     for step in (1, 2):
         own = [r for r in rows if r["kind"] == "validation" and r["step"] == step]
         assert [r["prompt"] for r in own] == [record.prompt for record in PROMPTS[:4]]
@@ -134,8 +131,8 @@ def test_validation_rows_are_the_same_prompts_every_time(tmp_path: Path) -> None
 def two_responses(mask: list[list[bool]]) -> Rollout:
     policy = small_gpt()
     params = SamplingParams(max_new_tokens=len(mask[0]))
-    seeded = torch.Generator().manual_seed(0)  # draws in which a response has all its tokens
-    rollout = sample_rollout(policy, LETTERS, PROMPTS[:1], params, len(mask), seeded)
+    # Draws in which a response has all its tokens.
+    rollout = sample_rollout(policy, LETTERS, PROMPTS[:1], params, len(mask), seeded(0))
     rollout.sequences.response_mask.copy_(torch.tensor(mask))
     return rollout
 
@@ -158,9 +155,8 @@ def test_td_errors_by_hand(tmp_path: Path) -> None:
 
 def test_a_teacher_is_recorded_beside_its_student(tmp_path: Path) -> None:
     """log p of the teacher and log q of the student that sampled, before its update."""
-    engine = BY_NAME["kd_grpo"]
-    assert engine.module is kd_grpo_engine and engine.teacher is not None
-    start = small_gpt()
+    engine, start = engine_named("kd_grpo"), small_gpt()
+    assert engine.teacher is not None
     rows = rows_of(engine, tmp_path / "t.jsonl", small_gpt(), steps=1)
     group = [row for row in rows if row["kind"] == "training"]
     assert len(group) == 4
@@ -172,25 +168,17 @@ def test_a_teacher_is_recorded_beside_its_student(tmp_path: Path) -> None:
 @pytest.mark.parametrize("batch", [True, False], ids=["a batch", "none"])
 def test_a_step_ends_with_and_without_a_batch_and_a_token_log(batch: bool, tmp_path: Path) -> None:
     """A plain function has no log, a validation may have none, and some steps train on nothing."""
-    engine, policy = BY_NAME["grpo"], small_gpt()
-    rollout = two_responses([[True]])
-    given = (
-        StepBatch(lambda new, old, A, m: m, rollout, torch.zeros(1), torch.zeros(1, 1))
-        if batch
-        else None
-    )
+    engine, policy, path = engine_named("grpo"), small_gpt(), tmp_path / "t.jsonl"
+    given = two_responses([[True]]), torch.zeros(1), torch.zeros(1, 1)
+    step_batch = StepBatch(lambda new, old, A, m: m, *given) if batch else None
     kept = []
-    for validate in (
-        None,
-        lambda policy, reference, step: {},
-        validation(engine, None, policy),
-        validation(engine, tmp_path / "t.jsonl", policy),
-    ):
+    validations = [validation(engine, place, policy) for place in (None, path)]
+    for validate in (None, lambda policy, reference, step: {}, *validations):
         state = TrainingState({}, {})
         state.step = 1
-        config = replace(engine.config, steps=1)
-        finish_step(config, state, {}, MetricLog(1), (policy, None), validate, None, given)
-        kept.append(read_jsonl(tmp_path / "t.jsonl") if (tmp_path / "t.jsonl").exists() else [])
+        config = engine.configured(steps=1)
+        finish_step(config, state, {}, MetricLog(1), (policy, None), validate, None, step_batch)
+        kept.append(read_jsonl(path) if path.exists() else [])
     assert [len(rows) for rows in kept[:3]] == [0, 0, 0]
     kinds = [row["kind"] for row in kept[3]]
     assert kinds == ["validation"] * 4 + ["training"] * batch
