@@ -193,6 +193,10 @@ def meter_of(log_ratios: list[float]) -> UpdateMeter:
     return meter
 
 
+def test_the_kl_of_a_single_token():
+    assert meter_of([math.log(2)]).approx_kl == pytest.approx(2 - 1 - math.log(2))
+
+
 @pytest.mark.parametrize("log_ratio", [89.0, 500.0, -500.0])
 def test_a_huge_log_ratio_is_a_kl_above_every_limit(log_ratio):
     """exp(89) is infinite in float32: inf - 1 - inf is NaN, and NaN > limit is False."""
