@@ -312,6 +312,9 @@ def test_declared_requirements_agree() -> None:
 
 @cache
 def is_installed() -> bool:
+    """Whether packages are found by an installation: a PYTHONPATH that names the checkout hides it."""
+    if str(ROOT) in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        return False
     try:
         return bool(metadata.version("glassbox-rlhf"))
     except metadata.PackageNotFoundError:
