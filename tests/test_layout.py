@@ -38,11 +38,10 @@ CODE_FOLDERS = (*PACKAGES, "nano", "conformance", "scripts", "bench", "notebooks
 RUNTIME = {*("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2")}
 OPTIONAL = {
     "gpt/published/pretrained.py": {"huggingface_hub"},
-    "rl/commands/event_files.py": {"tensorboard"},
 }  # extras: inside functions of these files only
 FOREIGN_NAMES = RUNTIME | {
     *("pytest", "hypothesis", "transformers", "tokenizers", "trl", "datasets", "accelerate"),
-    *("peft", "evaluate", "huggingface_hub", "jupytext", "nbclient", "nbformat", "tensorboard"),
+    *("peft", "evaluate", "huggingface_hub", "jupytext", "nbclient", "nbformat"),
     *(
         "requests",
         "wandb",
