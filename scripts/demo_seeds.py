@@ -70,7 +70,7 @@ def measure(folder: Path, name: str, seed: int) -> dict[str, dict[str, float]]:
     base, _ = load_gpt(folder / "pretraining")
     gold, found = RuleReward(reviews.gold_reward, "gold reward"), {}
     for where, split in ((TEST, "test"), (UNSEEN, "held_out")):
-        prompts = reviews.prompts(split)[: DemoConfig().test_prompts]
+        prompts = reviews.prompts(split)[: DemoConfig().compared]
         params = SamplingParams(max_new_tokens=GRPOConfig().max_new_tokens)
         result = evaluate(
             policy, tokenizer, prompts, params, gold,
