@@ -196,9 +196,8 @@ class Reader:
         self.cache.rows = len(tokens)
         self.last = model.hidden(tokens, mask, self.cache)[:, -1]  # (B, D)
         if repeats > 1:
-            rows = torch.arange(len(tokens), device=tokens.device).repeat_interleave(repeats)
-            self.cache.keep(rows)
-            self.last = self.last[rows]
+            self.cache.repeat(repeats)
+            self.last = self.last.repeat_interleave(repeats, 0)
 
     def logits(self) -> Tensor:
         """(rows, V) of the next token."""
