@@ -8,7 +8,7 @@ Sections, the most useful first: correct (eager = static = captured = the CPU's 
 --deterministic twice), ceilings (matrix product, memory), decode (tokens a second against what
 reading weights and cache allows), update (against the matrix product), shapes (the first call at a new
 length, ragged lengths), kernels (where a step's time goes), engines (GRPO, RLOO and PPO steps, the
-first two beside TRL's) and memory (peaks against the forecast). Each runs in a process of its
+first two beside TRL's). Each runs in a process of its
 own with a time limit, computes in the modes that a run has, and a section that fails is kept with its
 traceback; the page is written after each one. Nothing here is a test: timings are not asserted.
 Besides PyTorch it needs what transformers brings (numpy, safetensors, tqdm).
@@ -44,34 +44,28 @@ from sides import (
     BETAS,
     LR,
     MAX_NORM,
-    EvenShare,
-    Numbers,
     loss_ours,
     model_of,
     prompts_of,
     sampled_batch,
     shape,
-    text_of,
 )
 from torch import Tensor
 from torch.profiler import profile
-from turns import Case, Side, environment, measure, peak_mib, reset_peak
+from turns import Case, Side, environment, measure
 
 from data.collate import ResponseBatch
-from data.records import PromptRecord
 from gpt.generate import RECORDS, Generation, SamplingParams, generate
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, attention_by_lengths, plain_attention
-from harness.command_line import explained, from_preset
+from harness.command_line import explained
 from harness.compile_blocks import compile_blocks
 from harness.device import CUDNN_ATTENTION, deterministic, open_device, pick_device, precision
 from harness.errors import UserError
 from harness.files import write_json
-from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step
 from harness.paths import RUNS
 from harness.seeds import make_generator
-from rl import grpo_engine
 
 Rows = list[list[str]]
 
@@ -463,77 +457,6 @@ def reports_of(bench: Bench, library: Any, case: Case) -> list[dict[str, float]]
     return reports
 
 
-def memory(bench: Bench) -> Section:
-    """The peak of GRPO steps of every preset, in full and with what saves memory, and its forecast."""
-    columns = ["preset", "tensors GB", "forecast GB", "off by", "gaps"]
-    section = Section(columns, [])
-    saving = dict(lora_rank=16, checkpoint_blocks=True)
-    for preset in bench.sizes.presets:
-        for flags in ({}, saving):
-            label = f"{preset}, LoRA and checkpoints" if flags else preset
-            try:
-                measured, forecast, gaps = grpo_peak(bench, preset, flags)
-            except torch.OutOfMemoryError:
-                section.rows.append([label, "does not fit", "", "", ""])
-                continue
-            finally:
-                free()
-            off = measured / forecast - 1
-            section.numbers[label] = off
-            section.rows.append(
-                [label, f"{measured / 1e9:.3g}", f"{forecast / 1e9:.3g}", f"{off:+.0%}", gaps]
-            )
-    section.notes.append(
-        f"Two GRPO steps with the preset's flags in bfloat16, prompts of {bench.sizes.prompt_tokens} "
-        "tokens, responses of full length, no validation; without what CUDA itself takes."
-    )
-    return section
-
-
-def grpo_peak(bench: Bench, preset: str, flags: dict[str, Any]) -> tuple[float, float, str]:
-    """Bytes at the peak of two steps and their forecast, libraries left out, and the share of gaps."""
-    from gpt.lora import fit_for_training
-    from rl.training.memory_needs import Given, engine_forecast
-
-    overrides = dict(
-        precision="bfloat16", steps=2, eval_prompts=0, test_prompts=0, stop_kl=None,
-        checkpoint_every=10**9, device=str(bench.device), ranks=1,
-    )  # fmt: skip
-    config = from_preset(
-        grpo_engine.GRPOConfig, grpo_engine.PRESETS, preset,
-        **overrides | bench.sizes.overrides | flags,
-    )  # fmt: skip
-    tokens = bench.sizes.prompt_tokens
-    case = Case("grpo", preset, prompts=config.prompts_per_step, group=config.group_size,
-                prompt_tokens=tokens, new_tokens=config.max_new_tokens)  # fmt: skip
-    open_device(str(bench.device), "bfloat16")
-    base = start_peak(bench)
-    policy = GPT(shape(case)).to(bench.device).eval()  # PyTorch's start: its numbers do not matter
-    fit_for_training(config, policy)
-    records = [PromptRecord(text_of(prompt)) for prompt in prompts_of(case, 2 * case.prompts)]
-    numbers: Any = Numbers(policy.config.vocab_size)
-    grpo_engine.train(config, policy, numbers, EvenShare(case), records, MetricLog(2))
-    peak = torch.cuda.max_memory_allocated() if bench.on_gpu else peak_mib() * 2**20
-    forecast = engine_forecast(
-        grpo_engine.ENGINE,
-        config,
-        Given(policy.config, prompt_tokens=tokens, device=bench.device.type),
-    )
-    gaps = f"{torch.cuda.max_memory_reserved() / peak - 1:.0%}" if bench.on_gpu else ""
-    said = replace(forecast, gaps=0.0) if bench.on_gpu else forecast
-    return peak - base, said.peak - said.parts[said.at].libraries, gaps
-
-
-def start_peak(bench: Bench) -> float:
-    """Let the peak start anew; bytes that are held now."""
-    free()
-    if bench.on_gpu:
-        torch.cuda.reset_peak_memory_stats()
-        return torch.cuda.memory_allocated()
-    reset_peak()
-    return peak_mib() * 2**20
-
-
 SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "correct": correct,
     "ceilings": ceilings,
@@ -542,7 +465,6 @@ SECTIONS: dict[str, Callable[[Bench], Section]] = {
     "shapes": shapes,
     "kernels": kernels,
     "engines": engines,
-    "memory": memory,
 }
 
 

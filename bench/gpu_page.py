@@ -25,7 +25,6 @@ TITLES = {
     "shapes": "New lengths and ragged ones",
     "kernels": "Where the time goes",
     "engines": "Whole steps",
-    "memory": "Memory against the forecast",
 }
 # Section, number, at least, what it means.
 TARGETS = (

@@ -76,7 +76,7 @@ def test_its_loss_is_the_truncated_one(tis: ModuleType) -> None:
 def test_run_training_knows_all_it_needs(
     place: Path, tis: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Run folder, forecast, report and doctor; a run that was cut goes on to the same weights."""
+    """Run folder, report and doctor; a run that was cut goes on to the same weights."""
     engine = replace(tis.ENGINE, name=NAME)
     folder = run_training(engine, tis.TISConfig(**flags(place, out=place / "whole")))
     printed = capsys.readouterr().out
