@@ -20,7 +20,7 @@ FOLDERS = [*ROOT.glob("*/*.md"), *ROOT.glob("[a-z]*/*/README.md")]
 MARKDOWN = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *FOLDERS]
 PAGES = sorted({*MARKDOWN, *COURSE})
 WITHOUT_A_NUMBER = {
-    "Out of memory": "the forecast before the first step",
+    "Out of memory": "no metric, a command",
     "Two runs of one seed differ": "any number",
 }
 
