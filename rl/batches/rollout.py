@@ -41,9 +41,6 @@ class BatchFlags:
     """mu: passes over each rollout batch."""
     minibatches: AtLeastOne = 2
     """Optimizer steps per pass."""
-    sample_rows: AtLeastOne | None = None
-    """Rows that are sampled at once; default: all of a batch. Fewer need a smaller cache and more time,
-    and draw the same tokens."""
 
 
 @dataclass(frozen=True)
@@ -112,22 +109,10 @@ def sample_rollout(
 ) -> Rollout:
     """Sample `group_size` responses to each prompt with the policy as it is now (no gradient).
 
-    Where the policy has `sample_rows`, that many rows are sampled at once: the same numbers are drawn.
     With a `teacher_share` the tokens are drawn from the mixture of both (gpt/generate.py); the
     log-probs are the policy's own all the same. Where the policy has `tools`, they write into the
     responses (rl/batches/tools.py): outside the mask, log-prob 0.
     """
-    size = max((policy.sample_rows or len(records) * group_size) // group_size, 1)  # prompts
-    if len(records) > size:
-        return join_rollouts(
-            [
-                sample_rollout(
-                    policy, tokenizer, records[start : start + size], params, group_size, generator,
-                    teacher=teacher, teacher_share=teacher_share,
-                )
-                for start in range(0, len(records), size)
-            ]
-        )  # fmt: skip
     tools: Tools | None = policy.tools
     if tools is not None:
         params = replace(params, replies=tools.replies(tokenizer, records, group_size))
