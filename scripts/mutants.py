@@ -82,7 +82,7 @@ GROUPS = (
         "sampling",
         ("gpt/generate.py", "gpt/decode_static.py"),
         35,
-        ("test_rollout.py", "test_tools.py", DEFAULTS),
+        ("test_rollout.py", DEFAULTS),
     ),
     Group(
         "scoring",
@@ -92,7 +92,6 @@ GROUPS = (
             "test_value_model.py",
             "test_mutation_gaps.py",
             "test_minillm_engine.py",
-            "test_tools.py",
             DEFAULTS,
         ),
     ),
@@ -116,7 +115,6 @@ OWN_TESTS = {  # of files whose tests have another name
     "rl/batches/preferences.py": ("test_dpo_engine.py", "test_pg_grpo_engine.py"),
     "rl/batches/dynamic_sampling.py": ("test_grpo_variants_engine.py",),
     "rl/batches/samplers.py": ("test_async_grpo_engine.py",),
-    "rl/batches/tool_process.py": ("test_tools.py",),
     "rl/equations/preference_losses.py": ("test_losses.py",),
     "rl/equations/token_rewards.py": ("test_reward_arithmetic.py",),
 }
