@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 import torch.nn as nn
@@ -84,42 +84,20 @@ def preset_config(name: str, vocab_size: int, dropout: float = 0.0) -> GPTConfig
 class KVCache:
     """Keys and values of every layer for `rows` rows and up to `columns` columns, allocated once.
 
-    `length` columns are filled, and a forward appends its own. After `stand_still` a step looks the
-    same whichever columns it fills. `by_lengths`, for `attention_by_lengths`, keeps a column's numbers
-    together.
+    `length` columns are filled, and a forward appends its own.
     """
 
     def __init__(
-        self,
-        config: GPTConfig,
-        rows: int,
-        columns: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        by_lengths: bool = False,
+        self, config: GPTConfig, rows: int, columns: int, device: torch.device, dtype: torch.dtype
     ) -> None:
-        inner = (columns, config.n_head) if by_lengths else (config.n_head, columns)
-        shape = (config.n_layer, rows, *inner, config.n_embd // config.n_head)
-        stores = [torch.empty(shape, device=device, dtype=dtype) for _ in range(2)]
-        # Both (n_layer, N, H, S, D/H), however they lie in memory.
-        self.keys, self.values = (x.transpose(2, 3) if by_lengths else x for x in stores)
-        self.by_lengths = by_lengths
+        shape = (config.n_layer, rows, config.n_head, columns, config.n_embd // config.n_head)
+        self.keys = torch.empty(shape, device=device, dtype=dtype)
+        self.values = torch.empty(shape, device=device, dtype=dtype)
         self.length = 0
         self.rows = rows
-        self.lengths: Tensor | None = None  # (N,) int64, see `stand_still`
-        self.end = columns
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write one layer's new columns behind the filled ones; return all of them, (N, H, S, D/H).
-
-        Once it stands still: one column, behind each row's own, and the first `end` are returned.
-        """
-        if self.lengths is not None:
-            at = self.lengths[:, None, None, None].expand_as(keys)
-            own = [store[layer, : self.rows] for store in (self.keys, self.values)]
-            for store, new in zip(own, (keys, values), strict=True):
-                store.scatter_(2, at, new.to(store.dtype))
-            return own[0][:, :, : self.end], own[1][:, :, : self.end]
+        """Write one layer's new columns behind the filled ones; return all of them, (N, H, S, D/H)."""
         end = self.length + keys.shape[2]
         self.keys[layer, : self.rows, :, self.length : end] = keys
         self.values[layer, : self.rows, :, self.length : end] = values
@@ -136,17 +114,6 @@ class KVCache:
         """Repeat each row `times` times (rows of one prompt stay next to each other)."""
         index = torch.arange(self.rows, device=self.keys.device).repeat_interleave(times)
         self.keep(index)
-
-    def stand_still(self, lengths: Tensor) -> None:
-        """From now on a tensor, (N,) int64, says how many columns of each row are filled.
-
-        So every step has the same shapes and addresses. The first `end` columns are read; those to
-        come must be masked, and become 0 here, because a weight of 0 times what stood there by chance
-        can be NaN.
-        """
-        for store in (self.keys, self.values):
-            store[..., self.length :, :] = 0
-        self.lengths = lengths
 
 
 def plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
@@ -166,23 +133,6 @@ def one_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor 
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
     return scores.softmax(dim=-1) @ value
-
-
-def attention_by_lengths(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor) -> Tensor:
-    """`plain_attention` of a query (N, H, 1, d) over each row's first `lengths` (N,) columns of K.
-
-    FlashAttention in half precision on CUDA; with a mask it would read all K. key and value (N, H, K,
-    d) as a cache `by_lengths` keeps them, so nothing is copied.
-    """
-    from torch.nn.attention.varlen import varlen_attn  # of newer PyTorch
-
-    N, H, K, d = key.shape
-    rows = torch.arange(N + 1, dtype=torch.int32, device=key.device)
-    keys, values = (x.transpose(1, 2).reshape(N * K, H, d) for x in (key, value))
-    merged = varlen_attn(
-        query[:, :, 0], keys, values, rows, rows * K, 1, K, seqused_k=lengths.to(torch.int32)
-    )
-    return cast(Tensor, merged)[:, :, None]
 
 
 def causal_mask(new: int, total: int, device: torch.device) -> Tensor:
@@ -210,17 +160,13 @@ class Attention(nn.Module):
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (N, H, S, d)
         if cache is not None:
             key, value = cache.extend(layer, key, value)
-        if cache is not None and cache.lengths is not None and cache.by_lengths:
-            merged = attention_by_lengths(query, key, value, cache.lengths + 1)
-        else:
-            merged = self._attend(query, key, value, mask)
+        merged = self._attend(query, key, value, mask)
         merged = merged.transpose(1, 2).reshape(N, S, D)
         return F.dropout(self.c_proj(merged), self.dropout, self.training)
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         one, exact = query.shape[2] == 1, query.dtype in (torch.float32, torch.float64)
-        added = mask is not None and mask.dtype != torch.bool  # to the scores: see `GPT.decode`
-        if one and exact and query.device.type == "cpu" and not self.training and not added:
+        if one and exact and query.device.type == "cpu" and not self.training:
             return one_query_attention(query, key, value, mask)
         return F.scaled_dot_product_attention(
             query,
@@ -350,23 +296,6 @@ class GPT(nn.Module):
             return checkpoint(self.h[layer], x, mask, cache, layer, use_reentrant=False)
         return self.h[layer](x, mask, cache, layer)
 
-    def decode(self, tokens: Tensor, cache: KVCache) -> Tensor:
-        """Hidden states (N, D) after one more token (N,) of each row, of a cache that stands still.
-
-        Nothing in it depends on how many columns are filled, and nothing asks the device for a number.
-        """
-        assert cache.lengths is not None
-        x = (self.wte(tokens) + self.wpe(cache.lengths))[:, None]  # (N, 1, D)
-        mask = None
-        if not cache.by_lengths:
-            to_come = torch.arange(cache.end, device=x.device) > cache.lengths[:, None]  # (N, K)
-            # 0 or -inf, added to the scores: a bool mask would be turned into this in every layer.
-            mask = torch.zeros(to_come.shape, dtype=cache.keys.dtype, device=x.device)
-            mask = mask.masked_fill_(to_come, float("-inf"))[:, None, None]  # (N, 1, 1, K)
-        for layer, block in enumerate(self.h):
-            x = block(x, mask, cache, layer)
-        return self.ln_f(x)[:, 0]
-
     @staticmethod
     def _attention_mask(
         attention_mask: Tensor | None, past: int, new: int, device: torch.device
@@ -390,14 +319,13 @@ class GPT(nn.Module):
         """Logits (N, S, V); column j predicts token j + 1. Arguments as in `hidden`."""
         return self.logits(self.hidden(tokens, attention_mask))
 
-    def new_cache(self, rows: int, columns: int, by_lengths: bool = False) -> KVCache:
-        """An empty cache in the projections' dtype; `by_lengths` only in half precision."""
+    def new_cache(self, rows: int, columns: int) -> KVCache:
+        """An empty cache in the projections' dtype."""
         device = self.device
         dtype = self.wte.weight.dtype
         if torch.is_autocast_enabled(device.type):
             dtype = torch.get_autocast_dtype(device.type)
-        by_lengths = by_lengths and dtype.itemsize == 2
-        return KVCache(self.config, rows, columns, device, dtype, by_lengths)
+        return KVCache(self.config, rows, columns, device, dtype)
 
     def parameter_count(self) -> int:
         """Number of weights; the tied head counts once."""

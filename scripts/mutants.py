@@ -33,12 +33,12 @@ from typing import Any
 
 from code_changes import Code, definitions, read_blocks
 from mutation_check import pytest_name, read_tests
+from studies.pages import markdown
 from trials import ROOT, TIMED_OUT, pytest_processes, repository_copy, repository_files, run_tests
 
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne, Seed, check_ranges
-from rl.commands.memory_tables import markdown
 
 HARMLESS = ROOT / "scripts" / "harmless_mutants.txt"
 DOCS = ROOT / "docs" / "mutants.md"
@@ -80,7 +80,7 @@ GROUPS = (
     Group("collation", ("data/collate.py",), 30, ("test_log_probs.py",)),
     Group(
         "sampling",
-        ("gpt/generate.py", "gpt/decode_static.py"),
+        ("gpt/generate.py",),
         35,
         ("test_rollout.py", DEFAULTS),
     ),
@@ -110,8 +110,7 @@ GROUPS = (
 )
 OWN_TESTS = {  # of files whose tests have another name
     "reward_model/loss.py": ("test_bradley_terry_loss.py", "test_outcome_loss.py"),
-    "gpt/generate.py": ("test_generate.py", "test_decode_static.py", "test_bfloat16_weights.py"),
-    "gpt/decode_static.py": ("test_decode_static.py",),
+    "gpt/generate.py": ("test_generate.py", "test_bfloat16_weights.py"),
     "rl/batches/preferences.py": ("test_dpo_engine.py", "test_pg_grpo_engine.py"),
     "rl/batches/dynamic_sampling.py": ("test_grpo_variants_engine.py",),
     "rl/batches/samplers.py": ("test_async_grpo_engine.py",),
