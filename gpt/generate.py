@@ -147,8 +147,9 @@ class Reader:
         self.cache.rows = len(tokens)
         self.last = model.hidden(tokens, mask, self.cache)[:, -1]  # (B, D)
         if repeats > 1:
-            self.cache.repeat(repeats)
-            self.last = self.last.repeat_interleave(repeats, 0)
+            rows = torch.arange(len(tokens), device=tokens.device).repeat_interleave(repeats)
+            self.cache.keep(rows)
+            self.last = self.last[rows]
 
     def logits(self) -> Tensor:
         """(rows, V) of the next token."""

@@ -1,4 +1,6 @@
-"""GPT-2, written by hand (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners").
+"""GPT-2 by hand (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners").
+
+nano/gpt.py is the same model in 50 lines, without cache, dropout, left padding and half precision.
 
     tokens -> wte + wpe -> n_layer x [x + attention(LN(x)); x + MLP(LN(x))] -> LN -> logits with wte
 
@@ -45,20 +47,6 @@ class GPTConfig:
 
 
 Preset = Literal["tiny", "study", "own", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
-SMALL_WIDTH_PRESETS = ("tiny", "study", "teacher", "english", "own", "small")  # for one thread
-
-
-class PresetFlags:
-    """What the flag `preset` says of a command (harness/command_flags.py)."""
-
-    preset: str
-
-    @property
-    def is_small(self) -> bool:
-        """Whether one process a core is faster than threads."""
-        return self.preset in SMALL_WIDTH_PRESETS
-
-
 # Shapes without a vocabulary: that comes from the tokenizer.
 PRESETS: dict[str, GPTConfig] = {
     "tiny": GPTConfig(context=128, n_layer=4, n_head=4, n_embd=128),
@@ -72,6 +60,17 @@ PRESETS: dict[str, GPTConfig] = {
     "gpt2-large": GPTConfig(n_layer=36, n_head=20, n_embd=1280),
     "gpt2-xl": GPTConfig(n_layer=48, n_head=25, n_embd=1600),
 }
+
+
+class PresetFlags:
+    """What the flag `preset` says of a command (harness/command_flags.py)."""
+
+    preset: str
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one process a core is faster than threads."""
+        return PRESETS[self.preset].n_embd < 256
 
 
 def preset_config(name: str, vocab_size: int, dropout: float = 0.0) -> GPTConfig:
@@ -104,35 +103,23 @@ class KVCache:
         return self.keys[layer, : self.rows, :, :end], self.values[layer, : self.rows, :, :end]
 
     def keep(self, rows: Tensor) -> None:
-        """Keep only these rows (indices into the current rows), moved to the front in place."""
+        """From now on the rows are these of the current ones (indices; one may come several times)."""
         for store in (self.keys, self.values):
             for layer in range(len(store)):  # one at a time: the copy is small
                 store[layer, : len(rows), :, : self.length] = store[layer, rows, :, : self.length]
         self.rows = len(rows)
 
-    def repeat(self, times: int) -> None:
-        """Repeat each row `times` times (rows of one prompt stay next to each other)."""
-        index = torch.arange(self.rows, device=self.keys.device).repeat_interleave(times)
-        self.keep(index)
 
-
-def plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+def plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """softmax(Q K^T / sqrt(d)) V, written out (Vaswani et al. 2017, arXiv:1706.03762, Eq. 1).
 
     query (N, H, S, d), key and value (N, H, K, d), mask bool broadcastable to (N, H, S, K), True =
-    may be attended to. The readable twin of the fused kernel; the tests compare the two.
+    may be attended to, None = everything may. The readable twin of the fused kernel.
     """
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (N, H, S, K)
-    scores = scores.masked_fill(~mask, float("-inf"))
-    return scores.softmax(dim=-1) @ value  # (N, H, S, d)
-
-
-def one_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """`plain_attention` of a single query column, (N, H, 1, d), on a CPU faster than the fused kernel."""
-    scores = query / math.sqrt(query.shape[-1]) @ key.transpose(-2, -1)  # (N, H, 1, K)
+    scores = query / math.sqrt(query.shape[-1]) @ key.transpose(-2, -1)  # (N, H, S, K)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    return scores.softmax(dim=-1) @ value
+    return scores.softmax(dim=-1) @ value  # (N, H, S, d)
 
 
 def causal_mask(new: int, total: int, device: torch.device) -> Tensor:
@@ -160,22 +147,18 @@ class Attention(nn.Module):
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (N, H, S, d)
         if cache is not None:
             key, value = cache.extend(layer, key, value)
-        merged = self._attend(query, key, value, mask)
+        exact = query.dtype in (torch.float32, torch.float64)
+        if S == 1 and exact and x.device.type == "cpu" and not self.training:
+            merged = plain_attention(query, key, value, mask)  # faster than the kernel there
+        else:
+            merged = F.scaled_dot_product_attention(
+                query, key, value,
+                attn_mask=mask,
+                dropout_p=self.dropout if self.training else 0.0,
+                is_causal=mask is None and S > 1,  # one new column without a mask sees all the past
+            )  # fmt: skip
         merged = merged.transpose(1, 2).reshape(N, S, D)
         return F.dropout(self.c_proj(merged), self.dropout, self.training)
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        one, exact = query.shape[2] == 1, query.dtype in (torch.float32, torch.float64)
-        if one and exact and query.device.type == "cpu" and not self.training:
-            return one_query_attention(query, key, value, mask)
-        return F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=mask is None and not one,  # one new column without a mask sees all the past
-        )
 
 
 class MLP(nn.Module):
@@ -265,15 +248,13 @@ class GPT(nn.Module):
         """
         N, S = tokens.shape
         past = 0 if cache is None else cache.length
+        longest = past + S
         if attention_mask is None:
             positions = torch.arange(past, past + S, device=tokens.device)  # (S,)
-            longest = past + S
         else:
             positions = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, past:]  # (N, S)
-            # Only a batch wider than the context can hold a row that is too long (and the check
-            # below then waits for the device).
-            wide = past + S > self.config.context
-            longest = int(attention_mask.sum(1).max()) if wide else past + S
+            if longest > self.config.context:  # perhaps of padding: only then the device is asked
+                longest = int(attention_mask.sum(1).max())
         if longest > self.config.context:
             raise ValueError(
                 f"a row of {longest} tokens does not fit the model's {self.config.context} "
@@ -282,17 +263,15 @@ class GPT(nn.Module):
         x = self.wte(tokens) + self.wpe(positions)  # (N, S, D)
         x = F.dropout(x, self.config.dropout, self.training)
         mask = self._attention_mask(attention_mask, past, S, tokens.device)
-        for layer in range(len(self.h)):
-            x = self._block(x, mask, cache, layer)
+        again = self.checkpoint_blocks and cache is None and torch.is_grad_enabled()
+        for layer, block in enumerate(self.h):
+            if again:
+                x = checkpoint(block, x, mask, cache, layer, use_reentrant=False)
+            else:
+                x = block(x, mask, cache, layer)
         if cache is not None:
             cache.length += S
         return self.ln_f(x)
-
-    def _block(self, x: Tensor, mask: Tensor | None, cache: KVCache | None, layer: int) -> Tensor:
-        """One block; arguments as in `Attention`. Filling a cache twice would shift its columns."""
-        if self.checkpoint_blocks and cache is None and torch.is_grad_enabled():
-            return checkpoint(self.h[layer], x, mask, cache, layer, use_reentrant=False)
-        return self.h[layer](x, mask, cache, layer)
 
     @staticmethod
     def _attention_mask(
@@ -319,11 +298,10 @@ class GPT(nn.Module):
 
     def new_cache(self, rows: int, columns: int) -> KVCache:
         """An empty cache in the projections' dtype."""
-        device = self.device
-        dtype = self.wte.weight.dtype
-        if torch.is_autocast_enabled(device.type):
-            dtype = torch.get_autocast_dtype(device.type)
-        return KVCache(self.config, rows, columns, device, dtype)
+        kind, dtype = self.device.type, self.wte.weight.dtype
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+        return KVCache(self.config, rows, columns, self.device, dtype)
 
     def parameter_count(self) -> int:
         """Number of weights; the tied head counts once."""
