@@ -8,8 +8,7 @@
 # make pages   run every page of the course uninstalled, with a reader's edits, and out of order
 # make soak    kill, starve and confuse every training script, in under 30 minutes (ARGS="--help")
 # make bench   time the same work here, in transformers and in TRL, which get an environment of their own
-# make waits   every engine on a pretended card: mixed-up devices, and how often a step would wait
-# make gpu     measure the CUDA card here in under 8 minutes and write docs/gpu.md
+# make gpu     tokens and updates a second and peak memory of the card here
 # make clean   delete the environments and caches; runs/ stays
 # The tests run in one process a core, at most four: ARGS="-n 0 --pdb" is one process.
 # Another Python:  make demo PYTHON=python3.12
@@ -20,7 +19,7 @@ PY := .venv/bin/python
 PEERS_PY := .venv-peers/bin/python
 ARGS ?=
 
-.PHONY: help demo test dev quick lint mutants docs docs-browser browser pages soak bench waits gpu clean
+.PHONY: help demo test dev quick lint mutants docs docs-browser browser pages soak bench gpu clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -70,11 +69,8 @@ soak: .venv/.dev
 bench: .venv-peers/.ok
 	$(PEERS_PY) bench/peers.py $(ARGS)
 
-waits: .venv/.ok
-	$(PY) bench/pretend_card.py $(ARGS)
-
-gpu: .venv-peers/.ok
-	$(PEERS_PY) bench/gpu.py $(ARGS)
+gpu: .venv/.ok
+	$(PY) bench/gpu.py $(ARGS)
 
 # Keeps runs/, which holds trained models.
 clean:

@@ -80,7 +80,7 @@ GROUPS = (
     Group("collation", ("data/collate.py",), 30, ("test_log_probs.py",)),
     Group(
         "sampling",
-        ("gpt/generate.py", "gpt/decode_static.py"),
+        ("gpt/generate.py",),
         35,
         ("test_rollout.py", "test_tools.py", DEFAULTS),
     ),
@@ -111,8 +111,7 @@ GROUPS = (
 )
 OWN_TESTS = {  # of files whose tests have another name
     "reward_model/loss.py": ("test_bradley_terry_loss.py", "test_outcome_loss.py"),
-    "gpt/generate.py": ("test_generate.py", "test_decode_static.py", "test_bfloat16_weights.py"),
-    "gpt/decode_static.py": ("test_decode_static.py",),
+    "gpt/generate.py": ("test_generate.py", "test_bfloat16_weights.py"),
     "rl/batches/preferences.py": ("test_dpo_engine.py", "test_pg_grpo_engine.py"),
     "rl/batches/dynamic_sampling.py": ("test_grpo_variants_engine.py",),
     "rl/batches/samplers.py": ("test_async_grpo_engine.py",),
