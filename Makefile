@@ -1,6 +1,6 @@
 # make demo    set up once, then train and evaluate the whole pipeline (ARGS="--help" lists the options)
 # make test    set up once, then run the tests
-# make dev     add the contributors' tools;  make lint, make mutants: use them
+# make dev     add the contributors' tools;  make lint: use them
 # make quick   before a commit, under 40 seconds: ruff, layout, pages, equations, one engine
 # make docs    build the site, offline and searchable: build/docs/html/index.html
 # make docs-browser  the same, then open its pages in headless Chromium: phone and desktop, dark and light
@@ -19,7 +19,7 @@ PY := .venv/bin/python
 PEERS_PY := .venv-peers/bin/python
 ARGS ?=
 
-.PHONY: help demo test dev quick lint mutants docs docs-browser browser pages soak bench gpu clean
+.PHONY: help demo test dev quick lint docs docs-browser browser pages soak bench gpu clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -47,9 +47,6 @@ lint: .venv/.dev
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
-
-mutants: .venv/.dev
-	$(PY) scripts/mutants.py $(ARGS)
 
 docs: .venv/.docs
 	$(PY) docs/site/make_site.py $(ARGS)
