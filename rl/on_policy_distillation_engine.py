@@ -162,13 +162,13 @@ def lessons(  # line 4
     A row whose group has no other right answer is left out, and one that would not fit the context.
     """
     kept: dict[int, list[int]] = {}
-    spans = rollout.sequences.sizes[:, 2].tolist()
+    lengths = rollout.sequences.sizes[:, 1].tolist()
     for row, answer in enumerate(right_answers(right, rollout.lengths, rollout.group_size)):
         if answer is None:
             continue
         prompt, answered = rollout.records[row].prompt, rollout.responses[answer]
         lesson = tokenizer.encode(config.lesson.format(prompt=prompt, answer=answered))
-        if len(lesson) + spans[row] <= context:
+        if len(lesson) + lengths[row] <= context:
             kept[row] = lesson
     rows = torch.tensor(list(kept), dtype=torch.long)
     written = replace(select_rows(rollout, rows), group_size=1)  # groups are no longer whole

@@ -30,7 +30,7 @@ class Done:
     stderr: str
 
 
-def forked(work: Callable[[], Any], *, given: bytes = b"", timeout: float = 120) -> Done:
+def forked(work: Callable[[], Any], *, given: bytes = b"", timeout: float = 300) -> Done:
     """work() in a child with streams of its own; what is `given` stands on its stdin."""
     with tempfile.TemporaryDirectory() as folder:
         streams = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
