@@ -36,7 +36,7 @@ test: .venv/.ok
 
 # The root is the repository, so that a page's links to code open too.
 notebooks: .venv/.notebooks
-	$(PY) -m jupyterlab --ServerApp.root_dir=. notebooks/00_start_here.ipynb $(ARGS)
+	$(PY) -m jupyterlab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(ARGS)
 
 dev: .venv/.dev
 
@@ -99,7 +99,7 @@ clean:
 	@if [ -n "$(CPU_TORCH)" ] && [ "$$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null \
 		&& [ ! -e /proc/driver/nvidia ] && ! $(PY) -c 'import torch' 2>/dev/null; then \
 		echo "No NVIDIA driver found: asking $(CPU_TORCH) for PyTorch's CPU build, 2 GB smaller"; \
-		$(PY) -m pip install --index-url "$(CPU_TORCH)" --timeout 10 --retries 0 "$$(grep '^torch' requirements.txt)" \
+		$(PY) -m pip install --no-deps --index-url "$(CPU_TORCH)" --timeout 10 --retries 0 "$$(grep '^torch' requirements.txt)" \
 			|| echo "It did not come from there: taking the default build"; \
 	fi
 	$(PY) -m pip install -r requirements.txt
