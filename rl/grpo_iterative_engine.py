@@ -68,7 +68,7 @@ from rl.equations.kl import k2, k3, loss_estimator
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.rewards.sources import RewardFn, checked_rewards, made_of
 from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
-from rl.training.engine import Engine, sampling_needs
+from rl.training.engine import Engine
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
 from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
@@ -133,11 +133,6 @@ class IterativeGRPOConfig(EngineConfig):
                 "make steps a multiple of iterations"
             )
         refreshed = self.refresh_reward_model and self.iterations > 1
-        if refreshed and self.tools != "none":
-            raise ValueError(
-                f"tools {self.tools}: the reward model's new pairs are sampled without a tool, so it would "
-                "learn from other answers than it scores: set refresh_reward_model to False"
-            )
         if refreshed and len(self.reward_model) > 1:
             raise ValueError(
                 f"{len(self.reward_model)} reward models cannot be trained again between iterations, "
@@ -310,7 +305,6 @@ ENGINE = Engine(
     presets=PRESETS,
     prepare=open_refresh,
     reference=lambda config: False,  # it becomes the policy, so `train` keeps a copy
-    needs=lambda config: sampling_needs(config, moving_reference=True),
     toy="--iterations 2 --new-pairs 160 --check-pairs 16 --responses-per-prompt 4 --reward-batch-size 2",
 )
 

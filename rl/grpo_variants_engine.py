@@ -81,7 +81,7 @@ from rl.equations.kl import absolute, k1_importance, k2, k3, k3_importance, loss
 from rl.equations.token_rewards import overlong_penalty
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
-from rl.training.engine import Engine, sampling_needs
+from rl.training.engine import Engine
 from rl.training.metrics import CLIPPED, StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import Validate, finish_step, run_training, set_up
 from rl.training.sampler_weights import SamplerFlags, old_and_weights, sampler_of
@@ -179,11 +179,11 @@ class GRPOVariantsConfig(SamplerFlags):
         super().__post_init__()
         if self.reward_scale != "mean" or self.sampling_filter == "dynamic":
             require_groups(self)
-        others = self.wrong_reward or self.format_weight or self.call_cost or self.overlong_buffer
+        others = self.wrong_reward or self.format_weight or self.overlong_buffer
         if self.reward_scale == "mean" and others:
             raise ValueError(
-                "reward_scale mean is for rewards of 0 or 1: leave wrong_reward, format_weight, "
-                "call_cost and overlong_buffer out"
+                "reward_scale mean is for rewards of 0 or 1: leave wrong_reward, format_weight "
+                "and overlong_buffer out"
             )
         if self.clip_cov_low >= self.clip_cov_high:
             raise ValueError(
@@ -569,9 +569,6 @@ ENGINE = Engine(
     train=train,
     presets=PRESETS,
     run_name=lambda config: f"grpo_variants_{config.variant}",
-    needs=lambda config: sampling_needs(
-        config, compares_vocabularies=config.kl_estimator == "full"
-    ),
     toy="--variant cispo",
 )
 

@@ -71,12 +71,12 @@ from rl.rewards.teacher_reward import (
     teacher_log_probs,
 )
 from rl.training.config import EngineConfig, size_presets, warmed_up
-from rl.training.engine import Engine, sampling_needs
+from rl.training.engine import Engine
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
 from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 
-PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0))
+PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0), limited=False)
 ITSELF = Path("self")
 
 
@@ -162,13 +162,13 @@ def lessons(  # line 4
     A row whose group has no other right answer is left out, and one that would not fit the context.
     """
     kept: dict[int, list[int]] = {}
-    spans = rollout.sequences.sizes[:, 2].tolist()
+    lengths = rollout.sequences.sizes[:, 1].tolist()
     for row, answer in enumerate(right_answers(right, rollout.lengths, rollout.group_size)):
         if answer is None:
             continue
         prompt, answered = rollout.records[row].prompt, rollout.responses[answer]
         lesson = tokenizer.encode(config.lesson.format(prompt=prompt, answer=answered))
-        if len(lesson) + spans[row] <= context:
+        if len(lesson) + lengths[row] <= context:
             kept[row] = lesson
     rows = torch.tensor(list(kept), dtype=torch.long)
     written = replace(select_rows(rollout, rows), group_size=1)  # groups are no longer whole
@@ -320,7 +320,6 @@ ENGINE = Engine(
     prepare=require_check,
     own_reward=lambda config: None if config.taught_by_itself else opened(teacher_reward),
     reference=lambda config: False,
-    needs=lambda config: sampling_needs(config, compares_vocabularies=config.divergence == "full"),
 )
 
 main = partial(run_training, ENGINE)  # config -> run folder

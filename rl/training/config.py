@@ -30,7 +30,7 @@ from rl.rewards.sources import check_reward
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
-    "study": {},  # tiny's engine settings on a start that was trained for longer
+    "study": dict(stop_kl=8.0),  # tiny's other settings, and the limit of its recorded tables
     "own": dict(
         lr=1.5e-4, prompts_per_step=8, micro_batch_size=16, steps=40, max_new_tokens=64, eval_prompts=32,
         test_prompts=64,
@@ -56,15 +56,19 @@ def size_presets(
     larger: Mapping[str, Any] | None = None,
     *,
     sums: Mapping[str, Any] | None = None,
+    limited: bool = True,
 ) -> dict[str, dict[str, Any]]:
     """An engine's PRESETS: its field defaults are those of tiny on reviews, which were tuned.
 
-    `larger` goes on top of the sizes from small on, `sums` holds what differs for that world.
+    `larger` goes on top of the sizes from small on, `sums` holds what differs for that world. An engine
+    that by itself sets no limit of the KL is not `limited` by study's.
     """
     presets = {
         name: preset if name in ("tiny", "study") else preset | dict(larger or {})
         for name, preset in SIZES.items()
     }
+    if not limited:
+        presets["study"] = {}
     return presets | {name: SUMS | dict(sums or {}) for name in ("tiny/sums", "study/sums")}
 
 
@@ -75,7 +79,7 @@ class StartFlags:
     preset: Preset = "tiny"
     """Size of the policy and matching defaults, applied before all other flags."""
     data: Data = "reviews"
-    """A world (reviews, sums, calculator, guessing) or a file with prompts (formats: data/README.md)."""
+    """A world (reviews, sums) or a file with prompts (formats: data/README.md)."""
     policy: Path | None = None
     """Run folder to start from; default: gpt.pretraining's for this data and preset."""
     reward: str = "auto"
@@ -192,20 +196,6 @@ class RewardFlags:
 
 
 @dataclass(frozen=True)
-class ToolFlags:
-    """Tools and turns"""
-
-    tools: str = "none"
-    """What answers the policy while it writes: calculator, guessing (a game), or a function of yours,
-    FILE.py:FUNCTION, that is called with the text between "[" and "]" (rl/batches/tools.py)."""
-    max_calls: AtLeastOne = 4
-    """Calls, or turns, of a response; one more cuts it off. What is answered counts towards
-    max_new_tokens."""
-    call_cost: NotNegative = 0.0
-    """What each answered call takes off the reward."""
-
-
-@dataclass(frozen=True)
 class PenaltyFlags:
     """KL to the reference"""
 
@@ -218,12 +208,12 @@ class PenaltyFlags:
     """Nats per response that the adaptive and the doubling controller hold."""
     kl_horizon: int = 10_000
     """Responses over which the adaptive controller acts; fewer is faster."""
-    stop_kl: KLLimit | None = 8.0
-    """Stop early once the KL per response, averaged over 5 steps, exceeds this many nats."""
+    stop_kl: KLLimit | None = 6.0
+    """Stop once the KL per response exceeds this many nats, and keep the last policy inside them."""
 
 
 @dataclass(frozen=True)
-class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, ToolFlags, RunFlags):
+class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, RunFlags):
     """What every engine that samples is asked for."""
 
     takes_parts = False  # whether the engine's line 9 knows normalize_parts
@@ -233,10 +223,6 @@ class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, ToolFlags, RunFlags):
         if self.normalize_parts:
             require_parts(self)
         check_reward(self.reward)
-        if self.tools != "none":
-            from rl.batches.tools import check_tools
-
-            check_tools(self.tools)
         check_ensemble(self)
         kl_controller(self)
 

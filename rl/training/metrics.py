@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from data.collate import ResponseBatch, response_spans
+from data.collate import ResponseBatch
 from gpt.log_probs import TokenScores
 from harness.ranks.collectives import all_reduce_sum, gather, on_device
 from rl.batches.rollout import Rollout
@@ -77,19 +76,12 @@ def rollout_metrics(
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> dict[str, float]:
     """1 - Var(returns - values) / Var(returns) over valid tokens; 0 is what a constant would score.
 
-    Left out where all returns are equal. Where an environment has written into responses, also the mean
-    return of the tokens right before and right after what it wrote.
+    Left out where all returns are equal.
     """
     valid, errors = returns[mask], (returns - values)[mask]
     if len(valid) < 2 or float(valid.var()) == 0:
         return {}
-    metrics = {"explained_variance": 1 - float(errors.var() / valid.var())}
-    inside = torch.arange(mask.shape[1] - 1, device=mask.device) < response_spans(mask)[:, None] - 1
-    called, answered = mask[:, :-1] & ~mask[:, 1:] & inside, ~mask[:, :-1] & mask[:, 1:]
-    if called.any():
-        metrics["return_before_answers"] = float(returns[:, :-1][called].mean())
-        metrics["return_after_answers"] = float(returns[:, 1:][answered].mean())
-    return metrics
+    return {"explained_variance": 1 - float(errors.var() / valid.var())}
 
 
 Ratio = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -268,19 +260,3 @@ def largest(deviations: Sequence[float]) -> float:
 def exceeds(kl: float, limit: float) -> bool:
     """kl > limit, and True as well for a KL that is NaN: of that nobody knows how large it is."""
     return math.isnan(kl) or kl > limit
-
-
-def kl_exceeded(
-    earlier: Sequence[Mapping[str, Any]],
-    row: Mapping[str, Any],
-    limit: float | None,
-    window: int = 5,
-) -> bool:
-    """Whether the mean KL per response of the last `window` steps is above `limit` nats, or NaN.
-
-    Without a limit or a logged KL: False.
-    """
-    if limit is None or "kl" not in row:
-        return False
-    recent = [float(r["kl"]) for r in [*earlier[1 - window :], row] if "kl" in r]
-    return len(recent) >= window and exceeds(sum(recent) / len(recent), limit)

@@ -64,7 +64,7 @@ def test_a_variant_fills_in_its_choices_and_a_flag_still_wins():
     assert (dapo.variant, dapo.reducer, dapo.clip_low, dapo.clip_high) == (
         "dapo", "token_mean", 0.2, 0.28,
     )  # fmt: skip
-    assert (dapo.sampling_filter, dapo.kl_coef, dapo.stop_kl) == ("dynamic", 0.0, 8.0)
+    assert (dapo.sampling_filter, dapo.kl_coef, dapo.stop_kl) == ("dynamic", 0.0, 6.0)
     assert from_variant("dapo", clip_high=0.5).clip_high == 0.5
     # Over a preset, which has a kl_coef of its own.
     assert from_variant("gspo", "gpt2").kl_coef == 0 and from_variant("grpo", "gpt2").kl_coef > 0
@@ -338,7 +338,7 @@ def test_a_batch_of_truncated_responses_teaches_nothing(monkeypatch):
 def test_maxrl_takes_right_or_wrong_alone_and_a_group_of_one():
     with pytest.raises(ValueError, match=r"0 or 1.*got 0\.25.*use a rule"):
         run(small_gpt(), SHARE_OF_A, variant="maxrl", steps=1)
-    for flag in (dict(wrong_reward=-1), dict(overlong_buffer=2), dict(call_cost=0.1)):
+    for flag in (dict(wrong_reward=-1), dict(overlong_buffer=2)):
         with pytest.raises(ValueError, match="leave wrong_reward.*out"):
             from_variant("maxrl", **flag)
     changes = dict(variant="maxrl", group_size=1, prompts_per_step=16, steps=1)

@@ -137,11 +137,6 @@ SICK: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ratio_at_start": (dict(ratio_error_at_start=2e-4), {}),
     "ratio_always_one": (dict(approx_kl=0.0), {}),
     "impossible_length": (dict(eos_rate=0.5, response_length=20.0), {}),
-    "trained_is_not_sampled": (
-        dict(sampled_tokens=20.0, stopped_calls=0.0, response_length=26.0, eos_rate=1.0),
-        {"tools": "calculator"},
-    ),
-    "return_lost_at_answers": (dict(return_before_answers=0.01, return_after_answers=0.6), {}),
     "negative_kl": (dict(kl=lambda step: -0.02 * (step - 1)), {}),
     "reference_follows": ({"kl": 0.0, "validation/kl": 3.0}, {}),
     "loss_is_not_its_sum": (dict(loss=0.2), {}),
@@ -260,10 +255,11 @@ def test_a_collapse_is_no_matter_of_hard_prompts() -> None:
     assert "entropy_collapse" not in found(steady(**falls, solve_rate=0.95, reward=0.95))
 
 
-def test_a_run_that_stop_kl_ended_is_named() -> None:
-    rows = steady(30, kl=lambda step: 0.31 * (step - 1))
-    assert "--stop-kl 8 ended the run" in found(rows)["kl_runs_away"].evidence
-    assert "kl_runs_away" not in found(rows, steps=30)
+def test_what_counts_is_how_far_the_policy_that_is_kept_has_gone() -> None:
+    """A run that left its limit has undone the step: its last validation is inside."""
+    far = dict(kl=lambda step: 0.5 * step)
+    assert "kl_runs_away" in found(steady(30, **far))
+    assert "kl_runs_away" not in found(steady(30, **far, **{"validation/kl": 5.8}))
 
 
 # --- pages, words and the command -----------------------------------------------------------------
