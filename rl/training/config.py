@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from data.names import Data
 from gpt.fit import FileFlags
-from gpt.model import Preset, PresetFlags
+from gpt.model import Preset
 from harness.command_flags import BestFlags, MemoryFlags, TrainingFlags
 from harness.flag_ranges import (
     AboveZero,
@@ -135,9 +135,7 @@ class EngineMemoryFlags(MemoryFlags):
 
 
 @dataclass(frozen=True)
-class RunFlags(
-    PresetFlags, StartFlags, FileFlags, StepFlags, MeasureFlags, EngineMemoryFlags, TrainingFlags
-):
+class RunFlags(StartFlags, FileFlags, StepFlags, MeasureFlags, EngineMemoryFlags, TrainingFlags):
     """The run"""
 
     checkpoint_every: AtLeastOne = 50
