@@ -222,7 +222,7 @@ def test_a_state_knows_its_pairs_and_its_script(tmp_path: Path) -> None:
     state(pairs).load(tmp_path)
     look_at(sentence_of(lambda: state(pairs[:2]).load(tmp_path)), "pairs.jsonl")
     look_at(sentence_of(lambda: state(pairs, "others").load(tmp_path)), "others")
-    of_script("rl.remax_engine")
+    of_script("rl.grpo_engine")
     look_at(sentence_of(lambda: state(pairs).load(tmp_path)), "rl.rloo_engine")
 
 

@@ -128,7 +128,7 @@ def test_a_page_of_an_engine_and_its_box_are_one_click_apart(chrome: Chrome, eng
 
 @pytest.mark.parametrize(
     "page",
-    ["docs/glossary", f"notebooks/{COURSE[-1]}", "beside/remax", "api/rl.equations.losses"],
+    ["docs/glossary", f"notebooks/{COURSE[-1]}", "beside/rloo", "api/rl.equations.losses"],
 )
 def test_the_sidebar_shows_where_one_is(chrome: Chrome, page: str) -> None:
     chrome.open(SITE / f"{page}.html", DESKTOP)

@@ -121,7 +121,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(value_pretraining_steps=20), "leaves none of the 20 steps to the policy"),
         (dict(correction="dppo_tv"), "dppo_tv is a loss of its own.*async_grpo.*token_tis"),
     ],
-    "remax": [(dict(updates_per_batch=2), "updates_per_batch must be 1: got 2")],
     "rloo": [
         (dict(updates_per_batch=2), "updates_per_batch must.*--loss"),
         (dict(correction="sampler_clip"), "sampler_clip is a loss of its own"),
@@ -154,8 +153,7 @@ def test_what_cannot_work_is_refused(engine, changes, message):
     [
         # A KL to hold on to.
         ("kd_ppo", dict(reference_update="mix", kl_coef=0.0, kl_loss_coef=0.1)),
-        ("remax", dict(minibatches=4)),  # new samples, disjoint rows
-        ("rloo", dict(minibatches=4)),
+        ("rloo", dict(minibatches=4)),  # new samples, disjoint rows
         ("rloo", dict(updates_per_batch=2, loss="clipped")),
         ("rloo", dict(updates_per_batch=2, loss="token")),
     ],
