@@ -49,7 +49,7 @@ from rl.batches.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.equations.advantages import gdpo_advantages, group_advantages
+from rl.equations.advantages import group_advantages
 from rl.equations.kl import k2, k3, loss_estimator
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.rewards.sources import RewardFn, checked_rewards
@@ -71,8 +71,6 @@ class GRPOConfig(EngineConfig):
     """epsilon above 1."""
     kl_estimator: Literal["k3", "k2", "k1"] = "k3"
     """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
-
-    takes_parts = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -144,8 +142,6 @@ def train(
             if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
-        if config.normalize_parts:
-            advantages = gdpo_advantages(rollout.reward_parts, config.group_size)
 
         with clock.phase("update"):
             for rows in epoch_minibatches(  # line 10

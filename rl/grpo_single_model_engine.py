@@ -67,7 +67,7 @@ from rl.batches.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.equations.advantages import gdpo_advantages, group_advantages
+from rl.equations.advantages import group_advantages
 from rl.equations.kl import k3, k3_importance, rho_minus_log
 from rl.equations.losses import clipped_surrogate, row_sums, sequence_mean
 from rl.rewards.sources import RewardFn, checked_rewards
@@ -108,8 +108,6 @@ class SingleModelGRPOConfig(EngineConfig):
     """Responses over which the adaptive controller acts; fewer is faster."""
     stop_kl: KLLimit | None = None
     """A number is refused: it would stop at a KL from the start, and no copy of the start is kept."""
-
-    takes_parts = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -201,8 +199,6 @@ def train(
         with clock.phase("score"):  # line 6: the old policy, which is also the reference
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
-        if config.normalize_parts:
-            advantages = gdpo_advantages(rollout.reward_parts, config.group_size)
 
         with clock.phase("update"):
             for rows in epoch_minibatches(  # line 10

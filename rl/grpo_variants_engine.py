@@ -76,7 +76,7 @@ from rl.batches.rollout import (
     select_rows,
 )
 from rl.equations import losses
-from rl.equations.advantages import gdpo_advantages, group_advantages, maxrl_advantages
+from rl.equations.advantages import group_advantages, maxrl_advantages
 from rl.equations.kl import absolute, k1_importance, k2, k3, k3_importance, loss_estimator
 from rl.equations.token_rewards import overlong_penalty
 from rl.rewards.sources import RewardFn, checked_rewards
@@ -173,17 +173,15 @@ class GRPOVariantsConfig(SamplerFlags):
     clip_cov_high: float = 5.0
     """The upper bound."""
 
-    takes_parts = True
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reward_scale != "mean" or self.sampling_filter == "dynamic":
             require_groups(self)
-        others = self.wrong_reward or self.format_weight or self.call_cost or self.overlong_buffer
+        others = self.wrong_reward or self.call_cost or self.overlong_buffer
         if self.reward_scale == "mean" and others:
             raise ValueError(
-                "reward_scale mean is for rewards of 0 or 1: leave wrong_reward, format_weight, "
-                "call_cost and overlong_buffer out"
+                "reward_scale mean is for rewards of 0 or 1: leave wrong_reward, call_cost and "
+                "overlong_buffer out"
             )
         if self.clip_cov_low >= self.clip_cov_high:
             raise ValueError(
@@ -210,10 +208,6 @@ class GRPOVariantsConfig(SamplerFlags):
             raise ValueError(
                 f"overlong_buffer must be in 1..max_new_tokens = {self.max_new_tokens}: got "
                 f"{self.overlong_buffer}"
-            )
-        if self.normalize_parts and self.reward_scale != "group":
-            raise ValueError(
-                f"normalize_parts scales by the batch: leave reward_scale {self.reward_scale} out"
             )
 
     @property
@@ -466,11 +460,9 @@ def update_policy(
 def with_overlong_penalty(
     rollout: Rollout, rewards: Tensor, max_length: int, buffer: int
 ) -> Tensor:
-    """The rewards (N,) with DAPO's penalty of long responses (Eq. 13), for the log and the parts too."""
+    """The rewards (N,) with DAPO's penalty of long responses (Eq. 13), which is logged, too."""
     penalty = overlong_penalty(rollout.lengths, max_length, buffer)
     rollout.reward_metrics["overlong_penalty"] = float(penalty.mean())
-    if rollout.reward_parts:
-        rollout.reward_parts["overlong"] = (1.0, penalty)
     return rewards + penalty
 
 
@@ -538,8 +530,6 @@ def train(
                 advantages = maxrl_advantages(rewards, config.group_size)
             else:
                 advantages = group_advantages(rewards, config.group_size, scale=config.reward_scale)
-            if config.normalize_parts:
-                advantages = gdpo_advantages(rollout.reward_parts, config.group_size)
             mask = rollout.response_mask  # (N, T)
             if config.mask_truncated:
                 mask = mask & rollout.has_eos[:, None]

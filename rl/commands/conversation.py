@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 
@@ -44,9 +44,9 @@ from rl.rewards.teacher_reward import TeacherReward
 from rl.training.open_reward import (
     RewardChoice,
     answer_rule,
-    apply_answer_weights,
     open_reward,
     open_reward_model,
+    with_wrong_reward,
     world_rule,
 )
 
@@ -268,9 +268,8 @@ def _reward(
         run.flags.get("ensemble", "mean"),
         run.flags.get("uwo_coef", 0.5),
     )
-    paid = dict(wrong_reward=0, format_weight=0.0, normalize_parts=False) | dict(run.flags)
     reward = open_reward(choice, tokenizer, device, rule)
-    reward = apply_answer_weights(cast(Any, SimpleNamespace(**paid)), reward)
+    reward = with_wrong_reward(float(run.flags.get("wrong_reward") or 0), reward)
     cost = float(run.flags.get("call_cost") or 0.0)
     return CallCost(reward, cost) if cost else reward
 

@@ -168,8 +168,8 @@ def hand_over(path: Path, target: Path, program: Literal["trl", "verl"] = "trl")
 def rewards_of(run: RunFolder, target: Path, checked: bool) -> str:
     """rewards.py, with the reward model beside it where one paid."""
     kind, flags = str(run.flags.get("reward") or "auto"), run.flags
-    if flags.get("wrong_reward") or flags.get("format_weight") or flags.get("normalize_parts"):
-        raise UserError("--wrong-reward, --format-weight and --normalize-parts are not handed over")
+    if flags.get("wrong_reward"):
+        raise UserError("--wrong-reward is not handed over")
     if is_function(kind):
         where, _, name = kind.rpartition(":")
         name_of = repr(f"{Path(where).resolve()}:{name}" if where.endswith(".py") else kind)

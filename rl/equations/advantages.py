@@ -5,7 +5,6 @@ decorators (harness/equation_checks.py) check shapes and groups, and put 0 at ma
 before and after.
 """
 
-from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -156,26 +155,6 @@ def maxrl_advantages(rewards: N, group_size: int) -> Nx1:
         return groups
     mean = groups.mean(1, keepdim=True)
     return torch.where(mean > 0, (groups - mean) / mean, 0.0).view(-1, 1)
-
-
-@torch.no_grad()
-def gdpo_advantages(
-    parts: Mapping[str, tuple[float, Tensor]],  # {name: (weight, (N,) rewards)}
-    group_size: int,
-    *,
-    eps: float = 1e-4,
-) -> Nx1:
-    """GDPO's A = (S - mean(S)) / (std(S) + eps), S_i = sum_k w_k z_ik (arXiv:2601.05242).
-
-    z_ik is the z-score of part k within its prompt's group; mean and std of S run over all N
-    responses, because a second division by the group's would make groups that differ in one part and
-    in both look the same. A ValueError without parts.
-    """
-    if not parts:
-        raise ValueError("GDPO normalises the parts of a reward, and this reward has none")
-    z_scores = [w * group_advantages(part, group_size, eps=eps) for w, part in parts.values()]
-    total = torch.stack(z_scores).sum(0)
-    return (total - total.mean()) / (total.std() + eps)
 
 
 @group_equation

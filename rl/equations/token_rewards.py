@@ -1,6 +1,6 @@
 """The arithmetic that turns scores of responses into a training signal. Nothing has a gradient."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -10,7 +10,6 @@ from harness.equation_checks import (
     Mask,
     N,
     NxT,
-    at_least_float32,
     constant_equation,
     in_range,
     one_of,
@@ -120,23 +119,3 @@ def own_text_penalty(
     entropy. With log p - log q as the reward it leaves log p - (1 - lambda) log q.
     """
     return token_rewards + coef * old_log_probs
-
-
-@torch.no_grad()
-def weighted_sum(
-    parts: Mapping[str, Tensor], weights: Mapping[str, float]
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """R = sum_k w_k R_k of named reward parts, each (N,).
-
-    Returns (total (N,), weighted parts): the parts add up to the total and go to the log, so a
-    rise in reward can be traced to the rule that gave it.
-    """
-    if not parts or parts.keys() != weights.keys():
-        raise ValueError(
-            f"every reward part needs one weight: parts {sorted(parts)}, weights {sorted(weights)}"
-        )
-    shapes = {name: tuple(part.shape) for name, part in parts.items()}
-    if len(set(shapes.values())) > 1 or any(len(shape) != 1 for shape in shapes.values()):
-        raise ValueError(f"reward parts must all be (N,), one value per response: got {shapes}")
-    weighted = {name: weights[name] * at_least_float32(part) for name, part in parts.items()}
-    return torch.stack(list(weighted.values())).sum(0), weighted

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -76,10 +76,8 @@ class Check(RewardFn, Protocol):
     def correct(self, rollout: Rollout) -> Tensor:
         """(N,) bool: which responses are right."""
 
-    def paying(
-        self, *, wrong: float = ..., others: Mapping[str, tuple[float, Rule]] | None = ...
-    ) -> RewardFn:
-        """The same check with other payments."""
+    def paying(self, *, wrong: float) -> RewardFn:
+        """The same check with another payment of a wrong answer."""
 
 
 @dataclass(frozen=True)
@@ -166,8 +164,6 @@ class CallCost:
         """Rewards (N,), and what the other reward measures."""
         rewards, metrics = measured(self.reward, rollout)
         calls = rollout.calls.to(rewards)
-        if rollout.reward_parts:
-            rollout.reward_parts["calls"] = (-self.cost, calls)
         return rewards - self.cost * calls, metrics
 
 

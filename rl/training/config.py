@@ -182,11 +182,6 @@ class RewardFlags:
     """lambda, what the disagreement of the reward models costs with ensemble uwo."""
     wrong_reward: Literal[0, -1] = 0
     """What a checked answer earns if it is wrong; a right one earns 1."""
-    format_weight: float = 0.0
-    """Weight of the format reward beside a checked answer: one <think>...</think>, then text."""
-    normalize_parts: bool = False
-    """GDPO's advantages: answer and format reward become z-scores within the group, their weighted sum
-    one within the batch. `reward` in the log stays the plain sum."""
     non_finite_reward: float | None = None
     """Put this number in place of a NaN or infinite reward; by default such a reward is refused."""
 
@@ -226,12 +221,8 @@ class PenaltyFlags:
 class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, ToolFlags, RunFlags):
     """What every engine that samples is asked for."""
 
-    takes_parts = False  # whether the engine's line 9 knows normalize_parts
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.normalize_parts:
-            require_parts(self)
         check_reward(self.reward)
         if self.tools != "none":
             from rl.batches.tools import check_tools
@@ -302,21 +293,6 @@ def require_groups(config: EngineConfig) -> None:
     if config.group_size < 2:
         raise ValueError(
             f"group_size must be at least 2, the group is the baseline: got {config.group_size}"
-        )
-
-
-def require_parts(config: EngineConfig) -> None:
-    """Refuse normalize_parts where nothing would read it, or where there is nothing to compare."""
-    if not config.takes_parts:
-        raise ValueError(
-            "normalize_parts is GDPO's group-relative advantage, which this engine does not have: "
-            "leave it out, or use rl.grpo_engine or one of its iterative, single-model and variants "
-            "forms"
-        )
-    if config.group_size < 2:
-        raise ValueError(
-            "normalize_parts compares the responses of a group: raise group_size from "
-            f"{config.group_size} to 2 or more, or leave normalize_parts out"
         )
 
 

@@ -23,7 +23,7 @@ from reward_model.scalar_head import RewardModel, load_reward_model
 from rl.rewards.ensemble import Combine, EnsembleReward
 from rl.rewards.function import open_function
 from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward, is_function, made_of
-from rl.rewards.verifiable import VerifiableReward, answer_match, read_answer, think_format
+from rl.rewards.verifiable import VerifiableReward, answer_match, read_answer
 from rl.training.config import EngineConfig, RunFlags
 
 
@@ -225,18 +225,17 @@ def _same_model(one: Path, other: Path) -> bool:
     return all(file.is_file() for file in files) and filecmp.cmp(*files, shallow=False)
 
 
-def apply_answer_weights(config: EngineConfig, reward_fn: RewardFn) -> RewardFn:
-    """The reward with what the flags say a checked answer earns; UserError if it checks none."""
-    if not (config.wrong_reward or config.format_weight or config.normalize_parts):
+def with_wrong_reward(wrong: float, reward_fn: RewardFn) -> RewardFn:
+    """The reward whose wrong answers earn `wrong`; UserError if it checks no answers."""
+    if not wrong:
         return reward_fn
     check = made_of(reward_fn).check
     if check is None:
         raise UserError(
-            "--wrong-reward, --format-weight and --normalize-parts change what a checked answer "
-            f"earns; the {reward_fn.name} checks none: leave them out"
+            f"--wrong-reward is what a wrong answer earns, and the {reward_fn.name} checks none: leave "
+            "it out"
         )
-    others = {"format": (config.format_weight, think_format)} if config.format_weight else None
-    return check.paying(wrong=config.wrong_reward, others=others)
+    return check.paying(wrong=wrong)
 
 
 def require_reach(

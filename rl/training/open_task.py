@@ -28,10 +28,10 @@ from rl.training.config import EngineConfig, RunFlags
 from rl.training.open_reward import (
     RewardChoice,
     answer_rule,
-    apply_answer_weights,
     open_gold,
     open_reward,
     require_reach,
+    with_wrong_reward,
     world_rule,
 )
 
@@ -113,7 +113,7 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
     for scorer in (reward_fn, gold):
         require_reach(scorer, policy, tokenizer, prompts, config.max_new_tokens)
     if reward_fn is not None and isinstance(config, EngineConfig):
-        reward_fn = apply_answer_weights(config, reward_fn)
+        reward_fn = with_wrong_reward(config.wrong_reward, reward_fn)
         if config.call_cost:
             reward_fn = CallCost(reward_fn, config.call_cost)
     if isinstance(config, EngineConfig):

@@ -54,7 +54,7 @@ TRAINED = {  # equation: the arguments that have a gradient
     "outcome_loss": ("outcome_scores",),
 }  # fmt: skip
 NO_TENSOR_OF_ONE_SHAPE = {  # counts, choices by name, and mappings that check their own parts
-    *("mean_within", "at_least_one", "gdpo_advantages", "weighted_sum"),
+    *("mean_within", "at_least_one"),
     *("best_of_n_kl", "best_of_n_weights", "loss_estimator", "reward_penalty"),
 }
 FUNCTIONS = {
@@ -290,7 +290,6 @@ def test_a_value_outside_its_range_is_refused(name, argument, values):
     [
         *(FUNCTIONS[name] for name in ("group_advantages", "leave_one_out_advantages")),
         *(FUNCTIONS[name] for name in ("best_worst_pairs", "ordered_pairs")),
-        lambda rewards, size: advantages.gdpo_advantages({"a": (1.0, rewards)}, size),
         lambda rewards, size: advantages.process_advantages(
             rewards[:, None], torch.zeros(len(rewards), 1, dtype=torch.long),
             torch.ones(len(rewards), 1, dtype=torch.bool),

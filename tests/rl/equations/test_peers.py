@@ -59,7 +59,6 @@ from rl.equations.token_rewards import (
     overlong_penalty,
     score_missing_eos,
     token_level_rewards,
-    weighted_sum,
 )
 
 GOLDEN = json.loads((Path(__file__).parent / "peer_golden.json").read_text(encoding="utf-8"))
@@ -200,12 +199,6 @@ def minillm_return(x: Inputs) -> Result:
     ours = length_normalized_returns(x.ref_log_probs - x.old_log_probs, x.mask)
     first = (x.ref_log_probs - x.old_log_probs).mean(1, keepdim=True)
     return {"including_now": torch.cat([first, ours[:, :-1]], 1)}
-
-
-def weighted_parts(x: Inputs) -> Result:
-    parts = {str(index): part for index, part in enumerate(x.parts)}
-    weights = {str(index): weight for index, weight in enumerate(x.raw["weights"])}
-    return {"total": weighted_sum(parts, weights)[0]}
 
 
 def missing_eos(x: Inputs, value: float) -> Result:
@@ -406,7 +399,6 @@ CASES: dict[str, Callable[..., Result]] = {
     "token_log_probs": log_probs_and_entropy,
     "token_rewards": lambda x, kl_coef: {"rewards": penalised(x, kl_coef)},
     "value_loss": squared_error,
-    "weighted_sum": weighted_parts,
     "whiten": lambda x, **flags: {"whitened": whiten(x.token_rewards, x.mask, **flags)},
 }
 

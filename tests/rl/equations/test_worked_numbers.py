@@ -13,7 +13,6 @@ from gpt.log_probs import kl_from_logits
 from rl.equations.advantages import (
     discounted_returns,
     gae,
-    gdpo_advantages,
     greedy_baseline_advantages,
     group_advantages,
     leave_one_out_advantages,
@@ -147,19 +146,6 @@ def test_group_advantages_scaled_by_the_batch():
     expected = [-0.321634, 0.321634, -0.964901, 0.964901]
     equal(group_advantages(rewards, 2, scale="batch", eps=0).squeeze(1), expected)
     equal(group_advantages(rewards, 2, scale="none").squeeze(1), [-1, 1, -3, 3])
-
-
-def test_gdpo():
-    """Two binary parts, G = 2: the first group differs in one of them, the second in both.
-
-    z-scores of [1, 0] are +-0.707107; the sums +-0.707107 and +-1.414214 have the deviation
-    sqrt(5/3) = 1.290994. Divided by the groups' instead, all four would be +-0.707107.
-    """
-    parts = {"answer": (1.0, f([1, 0, 1, 0])), "format": (1.0, f([0, 0, 1, 0]))}
-    expected = [0.547723, -0.547723, 1.095445, -1.095445]
-    equal(gdpo_advantages(parts, 2, eps=0).squeeze(1), expected)
-    half = parts | {"format": (0.5, parts["format"][1])}  # sums +-0.707107 and +-1.060660
-    equal(gdpo_advantages(half, 2, eps=0).squeeze(1), [0.679366, -0.679366, 1.019049, -1.019049])
 
 
 def test_maxrl():
