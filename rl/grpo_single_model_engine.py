@@ -195,7 +195,7 @@ def train(
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # line 8
-            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+            rewards = checked_rewards(reward_fn, rollout)
         with clock.phase("score"):  # line 6: the old policy, which is also the reference
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
@@ -229,7 +229,7 @@ def train(
         step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, None)
         row |= batch_kl(new_log_probs, old_log_probs, rollout)
-        row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=rollout.tokens)
         kl.update(row["kl_old_new"], len(rollout))
         state.step = step + 1

@@ -502,10 +502,10 @@ def train(
                     mu, tokenizer, records, params, config.group_size, generators["sampling"]
                 )
             with clock.phase("reward"):  # line 5
-                rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+                rewards = checked_rewards(reward_fn, rollout)
             # line 6: by the reward alone; equal rewards of different lengths are no spread
             groups = keep(rewards.view(-1, config.group_size))
-            buffer.add(rollout, rewards, groups, non_finite)
+            buffer.add(rollout, rewards, groups)
         rollout, rewards = buffer.sampled()
         tokens = rollout.tokens
         if config.overlong_tokens is not None:  # line 5
@@ -514,7 +514,7 @@ def train(
             )
 
         row = rollout_metrics(rollout, rewards, rollout.log_probs, None)
-        row |= {"non_finite_rewards": buffer.non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= {"kl_coef": kl.coef, "lr": lr}
         row |= buffer.metrics() if config.sampling_filter != "none" else {}
         rollout, rewards = buffer.to_train(rollout, rewards)  # line 6
         step_batch = None

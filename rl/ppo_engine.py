@@ -202,7 +202,7 @@ def train(
                 mu, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # line 4: R
-            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+            rewards = checked_rewards(reward_fn, rollout)
         with clock.phase("score"):
             old_log_probs, weights, measured = old_and_weights(config, policy, rollout)  # line 5
             ref_log_probs = None
@@ -247,7 +247,7 @@ def train(
         step_batch = critic_batch(meter.acted, rollout, rewards, targets, token_rewards)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | measured
-        row |= {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= {"kl_coef": kl.coef, "lr": lr}
         row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)
         row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row and of_policy >= 0:

@@ -288,9 +288,8 @@ def step_of_the_policy_alone(self: Any, critic_alone: bool = False) -> tuple[Ten
     return norm, torch.nn.utils.get_total_norm(parameters)
 
 
-def rewards_of_the_row_above(*arguments: Any) -> tuple[Tensor, int]:
-    rewards, count = checked_rewards(*arguments)
-    return rewards.roll(1), count
+def rewards_of_the_row_above(*arguments: Any) -> Tensor:
+    return checked_rewards(*arguments).roll(1)
 
 
 def reference_is_the_policy(model: GPT, rollout: Rollout, config: Any) -> Tensor:

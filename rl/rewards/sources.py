@@ -168,22 +168,15 @@ class CallCost:
 
 
 @torch.no_grad()
-def checked_rewards(
-    reward_fn: RewardFn, rollout: Rollout, replacement: float | None = None
-) -> tuple[Tensor, int]:
-    """Rewards (N,) and how many were not finite. What the reward measures goes to the rollout."""
+def checked_rewards(reward_fn: RewardFn, rollout: Rollout) -> Tensor:
+    """Rewards (N,), all finite. What the reward measures goes to the rollout."""
     rewards, metrics = measured(reward_fn, rollout)
     rollout.reward_metrics.update(metrics)
-    return finite_rewards(rewards, reward_fn.name, rollout, replacement)
+    return finite_rewards(rewards, reward_fn.name, rollout)
 
 
-def finite_rewards(
-    rewards: Tensor, name: str, rollout: Rollout, replacement: float | None = None
-) -> tuple[Tensor, int]:
-    """Rewards (N,) without NaN and infinity, on the rollout's device, and how many there were.
-
-    Without a `replacement` such a reward is a ValueError; with one it becomes that number.
-    """
+def finite_rewards(rewards: Tensor, name: str, rollout: Rollout) -> Tensor:
+    """Rewards (N,) on the rollout's device. ValueError for another shape, NaN and infinity."""
     rewards = rewards.float()
     if rewards.shape != (len(rollout),):
         raise ValueError(
@@ -191,12 +184,10 @@ def finite_rewards(
             f"({len(rollout)},): got {tuple(rewards.shape)}"
         )
     broken = ~rewards.isfinite()
-    count = int(broken.sum())
-    if count and replacement is None:
+    if broken.any():
         row = int(broken.nonzero()[0])
         raise ValueError(
-            f"{count} of {len(rollout)} rewards are not finite (row {row}: "
-            f"{rollout.responses[row][:60]!r}): mend the reward, or give a number to put in its place"
+            f"{int(broken.sum())} of {len(rollout)} rewards are not finite (row {row}: "
+            f"{rollout.responses[row][:60]!r}): mend the reward"
         )
-    finite = torch.where(broken, replacement or 0.0, rewards)
-    return on_device(finite, rollout.response_tokens.device), count
+    return on_device(rewards, rollout.response_tokens.device)

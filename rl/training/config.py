@@ -182,8 +182,6 @@ class RewardFlags:
     """lambda, what the disagreement of the reward models costs with ensemble uwo."""
     wrong_reward: Literal[0, -1] = 0
     """What a checked answer earns if it is wrong; a right one earns 1."""
-    non_finite_reward: float | None = None
-    """Put this number in place of a NaN or infinite reward; by default such a reward is refused."""
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,6 @@ class RewardChoice:
     folders: tuple[Path, ...] = ()
     ensemble: Combine = "mean"
     uwo_coef: float = 0.5
-    keep_non_finite: bool = False
     micro_batch_size: int = 32  # of an update: scoring keeps no graph and takes twice as many rows
     precision: str = "float32"
 
@@ -85,7 +84,6 @@ class RewardChoice:
             choice,
             ensemble=config.ensemble,
             uwo_coef=config.uwo_coef,
-            keep_non_finite=config.non_finite_reward is not None,
         )
 
     @property
@@ -107,7 +105,7 @@ def open_reward(
     if is_function(kind):
         if choice.folders and data != "reviews":  # PG-GRPO reads recorded pairs there
             raise _unused(choice, f"function {kind}")
-        return open_function(kind, keep_non_finite=choice.keep_non_finite)
+        return open_function(kind)
     rule = rule or world_rule(data)
     checks = made_of(rule).check is not None
     if kind in ("gold", "rule") or (kind == "auto" and checks):

@@ -451,8 +451,7 @@ ENGINES = [
         grouped=False,
         headings=("MiniLLM",),
         keys=tuple(dict(pretraining_coef=1.0, group_size=n) for n in (1, 2)),
-        absent=dict.fromkeys(("kl", "kl_k3", "kl_coef"), "there is no reference")
-        | dict(non_finite_rewards="a broken teacher is refused, never counted"),
+        absent=dict.fromkeys(("kl", "kl_k3", "kl_coef"), "there is no reference"),
         main_flags=dict(pretraining_batch_size=2),
         skips=OWN_REWARD
         | dict(
@@ -463,7 +462,6 @@ ENGINES = [
             stop_kl_ends_the_run_with_a_validation=NO_REFERENCE,
             the_adaptive_controller_moves_the_penalty=NO_REFERENCE,
             a_stronger_kl_penalty_stays_nearer=NO_REFERENCE,
-            a_broken_reward_is_replaced_and_counted="--non-finite-reward is refused: own file",
             every_prompt_is_asked_once_an_epoch="asks the teacher, and no reward that could look on",
             minibatches_keep_groups_together=NO_GROUPS,
         ),

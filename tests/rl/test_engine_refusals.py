@@ -81,13 +81,11 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(kl_coef=0.1), "leave --kl-coef and --stop-kl out"),
         (dict(stop_kl=8.0), "MiniLLM has no reference model"),
         (dict(reward="gold"), "the teacher is the reward"),
-        (dict(non_finite_reward=0.0), "leave --non-finite-reward out"),
     ],
     "on_policy_distillation": [
         (dict(kl_coef=0.1), "leave --kl-coef and --stop-kl out"),
         (dict(stop_kl=8.0), "on-policy distillation has no reference model"),
         (dict(reward="gold"), "the teacher is the reward"),
-        (dict(non_finite_reward=0.0), "leave --non-finite-reward out"),
         (dict(teacher=Path("self")), "add --group-size 8 --prompts-per-step 2"),
         *(
             (dict(lesson=lesson), "lesson must hold {answer}, end with {prompt}")

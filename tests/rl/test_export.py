@@ -22,7 +22,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 ROWS = [
     {"step": 1, "reward": -0.5, "kl": 0.0, "seconds/rollout": 2.0, "seconds/update": 1.0},
     {"step": 2, "reward": 0.25, "validation/gold": 0.5, "seconds/rollout": 4.0, "note": "x"},
-    {"step": 5, "reward": float("nan"), "kl": 1.5, "non_finite_rewards": 3, "done": True},
+    {"step": 5, "reward": float("nan"), "kl": 1.5, "rule_errors": 3, "done": True},
 ]
 
 

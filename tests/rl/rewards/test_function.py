@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import signal
@@ -28,9 +27,7 @@ from rl import grpo_engine
 from rl.batches.rollout import sample_rollout
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.function import FunctionReward, open_function
-from rl.rewards.sources import checked_rewards
 from rl.training.config import EngineConfig
-from rl.training.open_reward import RewardChoice, open_reward
 
 CPU = torch.device("cpu")
 GLASSBOX = load_tokenizer("glassbox")
@@ -168,19 +165,6 @@ def test_what_is_no_finite_number_is_refused(source, value):
     name = source(f"def f(prompt, response):\n    return 0 if prompt == 'ab' else {value}\n")
     with pytest.raises(UserError, match=r":f gave .* prompt 4 of 6, 'hgfed'"):
         open_function(f"{name}:f")(ROLLOUT)
-
-
-def test_with_a_replacement_nan_is_replaced_and_counted(source):
-    reward = FunctionReward(lambda p, r: math.nan if p == "ab" else 2, "f", keep_non_finite=True)
-    rewards, count = checked_rewards(reward, ROLLOUT, -1.0)
-    assert rewards.tolist() == [-1, -1, -1, 2, 2, 2] and count == 3
-    name = source("def f(prompt, response): return float('nan')")
-    for number in (None, 0.0):
-        config = EngineConfig(reward=f"{name}:f", non_finite_reward=number)
-        opened = open_reward(RewardChoice.of(config), GLASSBOX, CPU)
-        assert isinstance(opened, FunctionReward) and opened.keep_non_finite == (number == 0.0)
-    with pytest.raises(UserError, match="gave None"):
-        FunctionReward(lambda p, r: None, "f", keep_non_finite=True)(ROLLOUT)
 
 
 # How a function may end
