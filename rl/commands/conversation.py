@@ -266,7 +266,6 @@ def _reward(
         run.preset,
         folders,
         run.flags.get("ensemble", "mean"),
-        run.flags.get("uwo_coef", 0.5),
     )
     reward = open_reward(choice, tokenizer, device, rule)
     reward = with_wrong_reward(float(run.flags.get("wrong_reward") or 0), reward)

@@ -175,11 +175,8 @@ class RewardFlags:
     as function(prompt, response) and gives a number (rl/rewards/function.py)."""
     reward_model: tuple[Path, ...] = ()
     """Run folder of the reward model, or several of them; default: the one of this data and preset."""
-    ensemble: Literal["mean", "min", "uwo"] = "mean"
-    """What several reward models pay: their mean, the least of them, or uwo, the mean less uwo_coef
-    times their variance."""
-    uwo_coef: NotNegative = 0.5
-    """lambda, what the disagreement of the reward models costs with ensemble uwo."""
+    ensemble: Literal["mean", "min"] = "mean"
+    """What several reward models pay: their mean, or the least of them."""
     wrong_reward: Literal[0, -1] = 0
     """What a checked answer earns if it is wrong; a right one earns 1."""
 

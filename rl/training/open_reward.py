@@ -67,7 +67,6 @@ class RewardChoice:
     preset: str
     folders: tuple[Path, ...] = ()
     ensemble: Combine = "mean"
-    uwo_coef: float = 0.5
     micro_batch_size: int = 32  # of an update: scoring keeps no graph and takes twice as many rows
     precision: str = "float32"
 
@@ -80,11 +79,7 @@ class RewardChoice:
         )  # fmt: skip
         if not isinstance(config, EngineConfig):
             return choice
-        return replace(
-            choice,
-            ensemble=config.ensemble,
-            uwo_coef=config.uwo_coef,
-        )
+        return replace(choice, ensemble=config.ensemble)
 
     @property
     def used_folders(self) -> tuple[Path, ...]:
@@ -125,7 +120,7 @@ def open_reward(
     room = min(model.gpt.config.context for model in models)
     reference = reference_responses(choice.used_folders[0], tokenizer, room)
     return EnsembleReward(
-        models, combine=choice.ensemble, uwo_coef=choice.uwo_coef, reference=reference,
+        models, combine=choice.ensemble, reference=reference,
         micro_batch_size=choice.scored_rows, dtype=choice.precision,
     )  # fmt: skip
 

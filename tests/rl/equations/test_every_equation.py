@@ -34,7 +34,7 @@ TRAINED = {  # equation: the arguments that have a gradient
     "leave_one_out_advantages": (), "maxrl_advantages": (), "greedy_baseline_advantages": (),
     "process_advantages": (), "best_worst_pairs": (),
     "ordered_pairs": (), "best_of_n_mean": (), "ensemble_mean": (), "worst_case": (),
-    "uncertainty_weighted": (), "k1": POLICY, "k2": POLICY, "k3": POLICY,
+    "k1": POLICY, "k2": POLICY, "k3": POLICY,
     "rho_minus_log": POLICY, "absolute": POLICY, "k1_importance": POLICY,
     "k3_importance": POLICY, "likelihood_ratio": POLICY, "sequence_ratio": POLICY,
     "mean_ratio": POLICY, "policy_gradient": POLICY, "clipped_surrogate": POLICY,

@@ -57,10 +57,10 @@ def test_on_reference_responses_the_members_have_one_scale():
     twin = copy.deepcopy(MEMBERS[0])
     twin.mean.fill_(-3.0)
     twin.std.fill_(0.1)
-    apart = EnsembleReward([copy.deepcopy(MEMBERS[0]), twin], combine="uwo")
+    apart = EnsembleReward([copy.deepcopy(MEMBERS[0]), twin], combine="min")
     assert apart.with_metrics(FOUR)[1]["ensemble_spread"] > 1
     pair = [copy.deepcopy(MEMBERS[0]), twin]
-    together = EnsembleReward(pair, combine="uwo", reference=FOUR.sequences)
+    together = EnsembleReward(pair, combine="min", reference=FOUR.sequences)
     rewards, metrics = together.with_metrics(FOUR)
     assert metrics["ensemble_spread"] == pytest.approx(0, abs=1e-5)
     raw = MEMBERS[0].raw_scores(FOUR.sequences)

@@ -78,18 +78,17 @@ def scores(seed: int, rollout: Rollout) -> torch.Tensor:
 # Several reward models
 
 
-@pytest.mark.parametrize("combine", ["mean", "min", "uwo"])
+@pytest.mark.parametrize("combine", ["mean", "min"])
 def test_several_reward_models_are_combined_as_the_flag_says(runs, combine):
     config = GRPOConfig(
         reward_model=(runs / "model1", runs / "model2", runs / "model3" / "model.safetensors"),
-        ensemble=combine, uwo_coef=0.7,
+        ensemble=combine,
     )  # fmt: skip
     reward, rollout = open_reward(RewardChoice.of(config), GLASSBOX, CPU), sampled()
     members = torch.stack([scores(seed, rollout) for seed in (1, 2, 3)])
     expected = {
         "mean": members.sum(0) / 3,
         "min": members.min(0).values,
-        "uwo": members.sum(0) / 3 - 0.7 * ((members - members.mean(0)) ** 2).sum(0) / 2,
     }
     torch.testing.assert_close(reward(rollout), expected[combine], rtol=0, atol=1e-5)
     assert float((expected["mean"] - expected["min"]).abs().min()) > 1e-3
@@ -112,7 +111,7 @@ def test_one_folder_is_that_reward_model_and_none_the_default(runs):
         (dict(reward_model=Path("a")), "reward_model must be a tuple of folders: got"),
         (dict(reward_model=(Path("a"), Path("b/../a"))), "names a folder twice"),
         (dict(ensemble="min"), "ensemble min needs several reward models"),
-        (dict(ensemble="uwo", reward_model=(Path("a"),)), "ensemble uwo needs several"),
+        (dict(ensemble="min", reward_model=(Path("a"),)), "ensemble min needs several"),
     ],
 )
 def test_what_makes_no_ensemble_is_refused(changes, message):
