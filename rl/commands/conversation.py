@@ -221,7 +221,7 @@ def open_measures(
 
     prompts = open_typed(run.data, template=bool(run.flags.get("template")))
     rule = noted("no gold", _rule, prompts.records if isinstance(prompts, FilePrompts) else [])
-    measures.gold = rule or noted("no gold", _judge, tokenizer, device)
+    measures.gold = rule
     if isinstance(scorer, Path):
         model = open_reward_model(scorer, tokenizer, device, "", "--reward-model: ")
         measures.reward = RewardModelReward(model)
@@ -236,13 +236,6 @@ def open_measures(
 def _rule(run: RunFolder, records: Sequence[PromptRecord]) -> RuleReward | None:
     answers = answer_rule(run.data, {"all": records}) if records else None
     return world_rule(run.data) or answers
-
-
-def _judge(run: RunFolder, tokenizer: Tokenizer, device: torch.device) -> RewardFn | None:
-    if not run.flags.get("judge"):
-        return None
-    folder = _present(run, Path(run.flags["judge"]), "judge")
-    return RewardModelReward(open_reward_model(folder, tokenizer, device, ""), name="judge")
 
 
 def _reward(

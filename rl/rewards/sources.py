@@ -108,15 +108,12 @@ def prefix_scores(model: RewardModel, rollout: Rollout) -> dict[str, Tensor]:
 class RewardModelReward:
     """The score of a trained reward model, in `dtype`; it must share the policy's tokenizer."""
 
+    name = "reward model"
+
     def __init__(
-        self,
-        model: RewardModel,
-        micro_batch_size: int = 64,
-        name: str = "reward model",
-        dtype: str = "float32",
+        self, model: RewardModel, micro_batch_size: int = 64, dtype: str = "float32"
     ) -> None:
-        self.model, self.micro_batch_size, self.name = model, micro_batch_size, name
-        self.dtype = dtype
+        self.model, self.micro_batch_size, self.dtype = model, micro_batch_size, dtype
 
     @property
     def made_of(self) -> MadeOf:

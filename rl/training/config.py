@@ -115,11 +115,6 @@ class MeasureFlags(BestFlags):
     record_tokens: Count = 4
     """Validation prompts whose answers are kept token by token for the report, with one group of the
     step's batch; at most 16, and 0 keeps nothing."""
-    judge: Path | None = None
-    """Run folder of a second reward model that is only measured, as validation/gold, in the report and
-    its win rate, where no rule knows the gold."""
-    gold: Literal["rule", "judge"] = "rule"
-    """judge: measure by --judge although a rule is known."""
 
 
 @dataclass(frozen=True)

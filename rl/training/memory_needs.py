@@ -27,7 +27,7 @@ class Given:
     """What the flags do not say: the shapes of the models, and how long the prompts are."""
 
     policy: GPTConfig
-    rewards: tuple[GPTConfig, ...] = ()  # reward models, a judge
+    rewards: tuple[GPTConfig, ...] = ()  # reward models
     teacher: GPTConfig | None = None
     prompt_tokens: int = 128
     checked: bool = False  # answers can be checked: the test draws several of each prompt

@@ -1,8 +1,7 @@
-"""Opening the reward that the flags ask for, and what a run is measured by: rules, models, judges."""
+"""Opening the reward that the flags ask for, and the rule that a run is measured by."""
 
 from __future__ import annotations
 
-import filecmp
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -175,47 +174,6 @@ def open_reward_model(
             f"the policy writes {tokenizer.name!r} tokens: train both with one tokenizer"
         )
     return model
-
-
-def open_gold(
-    config: RunFlags,
-    rule: RuleReward | None,
-    reward_fn: RewardFn | None,
-    tokenizer: Tokenizer,
-    device: torch.device,
-) -> RewardFn | None:
-    """What the policy is measured by and never trained on: the rule, --judge's model, or nothing."""
-    judge = config.judge
-    if judge is None:
-        if config.gold == "judge":
-            raise UserError("--gold judge needs the judge: add --judge and its run folder")
-        return rule
-    if rule is not None and config.gold != "judge":
-        raise UserError(
-            f"--judge {judge}: {config.data} has a rule, the {rule.name}, which is the gold itself "
-            "where a judge only guesses it: leave --judge out, or add --gold judge to measure by it "
-            "all the same"
-        )
-    choice = RewardChoice.of(config)
-    if made_of(reward_fn).reward_models and any(
-        _same_model(judge, folder) for folder in choice.used_folders
-    ):
-        raise UserError(
-            f"--judge {judge} is the reward model itself, which cannot show that it is being "
-            "exploited: train another one, with another --seed or other pairs"
-        )
-    flags = f"{flags_for(config.data, config.preset)} --seed 1 --out {judge}"
-    model = open_reward_model(judge, tokenizer, device, flags, "--judge: ")
-    return RewardModelReward(model, choice.scored_rows, "judge", choice.precision)
-
-
-def _same_model(one: Path, other: Path) -> bool:
-    """Whether two run folders are one, or hold the same weights, as a copy does."""
-    one, other = folder_of_run(one.resolve()), folder_of_run(other.resolve())
-    if one == other:
-        return True
-    files = one / MODEL_FILE, other / MODEL_FILE
-    return all(file.is_file() for file in files) and filecmp.cmp(*files, shallow=False)
 
 
 def with_wrong_reward(wrong: float, reward_fn: RewardFn) -> RewardFn:
