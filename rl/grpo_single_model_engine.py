@@ -99,11 +99,8 @@ class SingleModelGRPOConfig(EngineConfig):
     """mu: passes over each rollout batch; with one update a batch the penalty is exactly 0."""
     kl_coef: float = 1.0
     """beta, the weight of the penalty on leaving the policy of this batch."""
-    kl_controller: Literal["fixed", "adaptive", "doubling"] = "fixed"
-    """How kl_coef follows kl_old_new after each batch. adaptive: in proportion. doubling: PPO's own
-    rule for this KL, twice above 1.5 kl_target, half below kl_target / 1.5."""
     kl_target: float = 0.05
-    """Nats per response from the old policy, per batch, that the controller holds."""
+    """Nats per response from the old policy, per batch (kl_old_new), that the controller holds."""
     kl_horizon: int = 1_000
     """Responses over which the adaptive controller acts; fewer is faster."""
     stop_kl: KLLimit | None = None

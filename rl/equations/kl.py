@@ -193,26 +193,3 @@ class AdaptiveKL(_Coefficient):
             )
         error = min(max(kl_per_response / self.target - 1, -0.2), 0.2)
         self.coef *= 1 + error * responses / self.horizon
-
-
-@dataclass
-class DoublingKL(_Coefficient):
-    """PPO's rule for a KL penalty (Schulman et al. 2017, arXiv:1707.06347, section 4, Eq. 8).
-
-    KL > 1.5 * target doubles the coefficient, KL < target / 1.5 halves it. The paper applies it
-    to KL(pi_old || pi) as a term of the loss.
-    """
-
-    target: float
-
-    def __post_init__(self) -> None:
-        if not (self.coef > 0 and self.target > 0):
-            raise ValueError(f"coef and target must be positive: got {self}")
-
-    def update(self, kl_per_response: float, responses: int) -> None:
-        """Double, halve or keep the coefficient after one rollout."""
-        _check_update(kl_per_response, responses)
-        if kl_per_response > 1.5 * self.target:
-            self.coef *= 2
-        elif kl_per_response < self.target / 1.5:
-            self.coef /= 2

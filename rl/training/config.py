@@ -25,7 +25,7 @@ from harness.flag_ranges import (
 )
 from harness.paths import folder_of_run
 from rl.batches.rollout import BatchFlags
-from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
+from rl.equations.kl import AdaptiveKL, FixedKL
 from rl.rewards.sources import check_reward
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -196,11 +196,10 @@ class PenaltyFlags:
 
     kl_coef: float = 0.1
     """beta, the weight of the KL penalty; with 0 and no stop_kl no reference is asked."""
-    kl_controller: Literal["fixed", "adaptive", "doubling"] = "fixed"
-    """How kl_coef follows the KL after each batch. adaptive: in proportion. doubling: twice above 1.5
-    kl_target, half below kl_target / 1.5; PPO's paper has it for KL(old || new) of one batch."""
+    kl_controller: Literal["fixed", "adaptive"] = "fixed"
+    """How kl_coef follows the KL after each batch. adaptive: in proportion."""
     kl_target: float = 6.0
-    """Nats per response that the adaptive and the doubling controller hold."""
+    """Nats per response that the adaptive controller holds."""
     kl_horizon: int = 10_000
     """Responses over which the adaptive controller acts; fewer is faster."""
     stop_kl: KLLimit | None = 8.0
@@ -258,7 +257,7 @@ def check_ensemble(config: EngineConfig) -> None:
         )
 
 
-def kl_controller(config: EngineConfig) -> FixedKL | AdaptiveKL | DoublingKL:
+def kl_controller(config: EngineConfig) -> FixedKL | AdaptiveKL:
     """The rule for the KL coefficient that the flags ask for. Raises ValueError if it cannot work."""
     if config.kl_controller == "fixed":
         return FixedKL(config.kl_coef)
@@ -268,8 +267,6 @@ def kl_controller(config: EngineConfig) -> FixedKL | AdaptiveKL | DoublingKL:
                 f"{name} must be positive and finite with kl_controller {config.kl_controller}: "
                 f"got {value}"
             )
-    if config.kl_controller == "doubling":
-        return DoublingKL(config.kl_coef, config.kl_target)
     rows = config.prompts_per_step * config.group_size
     if rows >= 5 * config.kl_horizon:
         raise ValueError(

@@ -15,7 +15,7 @@ from harness.optimizer import adamw, check_losses
 from harness.ranks.collectives import check_alike
 from harness.seeds import make_generator
 from harness.training_state import HasState, TrainingState, keep_state
-from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
+from rl.equations.kl import AdaptiveKL, FixedKL
 from rl.training.config import EngineConfig, RunFlags, kl_controller
 from rl.training.engine import Engine
 from rl.training.metrics import StepBatch, kl_exceeded
@@ -39,7 +39,7 @@ class SetUp(NamedTuple):
 
     params: SamplingParams
     optimizer: torch.optim.Optimizer
-    kl: FixedKL | AdaptiveKL | DoublingKL
+    kl: FixedKL | AdaptiveKL
     generators: dict[str, torch.Generator]
     state: TrainingState
 

@@ -7,7 +7,6 @@ import torch
 
 from rl.equations.kl import (
     AdaptiveKL,
-    DoublingKL,
     FixedKL,
     absolute,
     k1,
@@ -61,7 +60,6 @@ def test_rho_minus_log_in_float32_and_at_the_edges():
     [
         (FixedKL(0.1), FixedKL(0.7)),
         (AdaptiveKL(0.1, 6, 100), AdaptiveKL(0.7, 6, 100)),
-        (DoublingKL(0.1, 0.6), DoublingKL(0.7, 0.6)),
     ],
 )
 def test_state_round_trip(controller, fresh):
@@ -87,13 +85,10 @@ def test_senseless_settings_and_measurements_are_refused():
         lambda: AdaptiveKL(0.0, 6, 100),
         lambda: AdaptiveKL(0.2, 0, 100),
         lambda: AdaptiveKL(0.2, 6, 0),
-        lambda: DoublingKL(0.2, -1),
-        lambda: DoublingKL(0.2, 0),
-        lambda: DoublingKL(0.0, 6),
     ):
         with pytest.raises(ValueError, match="coef"):
             make()
-    for controller in (FixedKL(0.2), AdaptiveKL(0.2, 6, 100), DoublingKL(0.2, 6)):
+    for controller in (FixedKL(0.2), AdaptiveKL(0.2, 6, 100)):
         for kl_per_response, responses in ((math.nan, 8), (math.inf, 8), (1.0, 0)):
             with pytest.raises(ValueError, match="finite KL of at least one response"):
                 controller.update(kl_per_response, responses)

@@ -23,7 +23,6 @@ from rl.equations.advantages import (
 )
 from rl.equations.kl import (
     AdaptiveKL,
-    DoublingKL,
     absolute,
     k1,
     k1_importance,
@@ -435,13 +434,6 @@ def test_adaptive_kl_coefficient():
         controller = AdaptiveKL(coef=0.2, target=6, horizon=10000)
         controller.update(kl_per_response, 256)
         assert controller.coef == pytest.approx(expected, abs=1e-9)
-
-
-def test_doubling_kl_coefficient():
-    for kl_per_response, expected in ((9.1, 0.4), (8.9, 0.2), (4.1, 0.2), (3.9, 0.1)):
-        controller = DoublingKL(coef=0.2, target=6)
-        controller.update(kl_per_response, 256)
-        assert controller.coef == expected
 
 
 # --- preferences and distillation ---------------------------------------------------------------

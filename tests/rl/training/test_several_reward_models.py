@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -26,7 +27,7 @@ from rl.grpo_engine import GRPOConfig
 from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardModelReward
 from rl.training.config import EngineConfig
-from rl.training.open_reward import RewardChoice, open_reward
+from rl.training.open_reward import RewardChoice, open_reward, open_reward_model
 
 CPU = torch.device("cpu")
 GLASSBOX = load_tokenizer("glassbox")
@@ -100,6 +101,13 @@ def test_one_folder_is_that_reward_model_and_none_the_default(runs):
     assert torch.equal(reward(rollout), scores(2, rollout))
     with pytest.raises(UserError, match="in .*reward_model-reviews-tiny"):
         open_reward(RewardChoice.of(GRPOConfig()), GLASSBOX, CPU)
+
+
+def test_a_reward_model_that_reads_other_tokens_is_refused(runs):
+    other = copy.copy(GLASSBOX)
+    object.__setattr__(other, "fingerprint", "0" * 64)
+    with pytest.raises(UserError):
+        open_reward_model(runs / "model1", other, CPU, "")
 
 
 @pytest.mark.parametrize(
