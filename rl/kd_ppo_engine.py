@@ -111,7 +111,7 @@ class KDPPOConfig(MovingReference, ActorCriticConfig):
     and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
     back."""
     stop_kl: KLLimit | None = None
-    """Stop early once the KL to the reference, averaged over 5 steps, exceeds this many nats."""
+    """Stop once the KL to the reference exceeds this many nats, and keep the last policy inside them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

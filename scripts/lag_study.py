@@ -27,7 +27,7 @@ from typing import Any
 import saved_models
 import torch
 from studies.enumerated import exact_rows
-from studies.pages import between_marks
+from studies.pages import between_marks, markdown
 from studies.runner import run_stage
 
 from gpt.checkpoint import save_gpt
@@ -41,7 +41,6 @@ from harness.paths import MODEL_FILE, REPOSITORY, RUNS
 from harness.report.intervals import SIGNIFICANT, holm, t_interval, t_test
 from reward_model.scalar_head import save_reward_model
 from rl.async_grpo_engine import PRESETS, AsyncGRPOConfig, train
-from rl.commands.memory_tables import markdown
 from rl.training.evaluation import evaluate
 from rl.training.open_task import Task, open_task
 

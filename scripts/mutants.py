@@ -33,12 +33,12 @@ from typing import Any
 
 from code_changes import Code, definitions, read_blocks
 from mutation_check import pytest_name, read_tests
+from studies.pages import markdown
 from trials import ROOT, TIMED_OUT, pytest_processes, repository_copy, repository_files, run_tests
 
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne, Seed, check_ranges
-from rl.commands.memory_tables import markdown
 
 HARMLESS = ROOT / "scripts" / "harmless_mutants.txt"
 DOCS = ROOT / "docs" / "mutants.md"

@@ -46,6 +46,7 @@ from typing import Any
 
 import torch
 from studies import pages
+from studies.pages import markdown
 from toy_runs import (
     JOBS,
     LONGEST,
@@ -64,7 +65,6 @@ from harness.files import append_jsonl, display_path, read_jsonl, sha256_of, wri
 from harness.flag_ranges import Seed
 from harness.paths import MODEL_FILE, REPOSITORY, RUNS, STATE_FILE
 from harness.run_folder import CONFIG_FILE
-from rl.commands.memory_tables import markdown
 
 DOCUMENT = REPOSITORY / "docs" / "reliability.md"
 MOMENTS = {  # how a chain of kills goes, by the number of ranks

@@ -25,7 +25,7 @@ from typing import Any
 
 import demo_seeds
 from matplotlib.figure import Figure
-from studies.pages import between_marks
+from studies.pages import between_marks, markdown
 
 from gpt.memory.announce import GB
 from gpt.memory.forecast import Parts
@@ -87,7 +87,7 @@ def front_page() -> str:
             f"[box](docs/boxes/{engine.name}.md)",
             page_of_course(box.fields["notebook"], ""),
         ])  # fmt: skip
-    table = memory_tables.markdown(["engine", "paper", "box", "page"], rows)
+    table = markdown(["engine", "paper", "box", "page"], rows)
     return with_demo_seeds("README.md", between("README.md", "engines", table))
 
 
@@ -102,7 +102,7 @@ def page_of_rl() -> str:
         for engine, box in boxes()
     ]
     columns = ["engine", "the idea", "what to watch", "page"]
-    return between("rl/README.md", "engines", memory_tables.markdown(columns, rows))
+    return between("rl/README.md", "engines", markdown(columns, rows))
 
 
 def contracts() -> str:
@@ -115,7 +115,7 @@ def contracts() -> str:
         if name.startswith("test_") and "engine" in inspect.signature(test).parameters:
             skipped = [e.name for e in entries.ENGINES if tests.contract(test) in e.skips]
             rows.append([tests.contract(test).replace("_", " "), ", ".join(skipped)])
-    table = memory_tables.markdown(["contract", "not for"], rows)
+    table = markdown(["contract", "not for"], rows)
     return between("docs/engine_contract.md", "contracts", table)
 
 
@@ -208,7 +208,7 @@ def measured(page: str) -> str:
     for name, table in json.loads(MEASURED.read_text(encoding="utf-8"))[page].items():
         digits = [digits for _, digits in table["columns"]]
         rows = [[cell(*pair) for pair in zip(row, digits, strict=True)] for row in table["rows"]]
-        lines = memory_tables.markdown([title for title, _ in table["columns"]], rows)
+        lines = markdown([title for title, _ in table["columns"]], rows)
         text = between_marks(text, f"measured: {name}", lines)
     return text
 
@@ -246,9 +246,7 @@ def imdb() -> str:
         "classifier", "tokens read", "accuracy (95% interval)", "n-gram regression on the same pieces",
         "majority", "calibration error", "score-length correlation",
     ]  # fmt: skip
-    text = between_marks(
-        measured("docs/imdb.md"), "classifiers", memory_tables.markdown(head, rows)
-    )
+    text = between_marks(measured("docs/imdb.md"), "classifiers", markdown(head, rows))
     return between_marks(text, "policies", from_folder("scripts", "imdb").table(found["rows"]))
 
 

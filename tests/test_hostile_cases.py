@@ -29,9 +29,8 @@ from harness.ranks import launch
 from harness.training_state import TrainingState
 from reward_model.pair_files import SamePairs, keep_pairs, kept_pairs
 from reward_model.pairs import TokenPair
-from rl import doctor, export, report, talk
+from rl import doctor, report, talk
 from rl.doctor import DoctorConfig
-from rl.export import ExportConfig
 from rl.report import ReportConfig
 from rl.talk import TalkConfig
 
@@ -64,7 +63,6 @@ def look_at(sentence: str, place: str) -> None:
 
 READERS: dict[str, Callable[[Path], Any]] = {
     "doctor": lambda run: doctor.main((run,), DoctorConfig()),
-    "export": lambda run: export.main((run,), ExportConfig(out=run / "tensorboard")),
 }
 ROWS = {
     "no step": '{"reward": 1}', "a step that is text": '{"step": "1", "reward": 1}',

@@ -28,10 +28,6 @@ INVENTED = {  # names that stand for a reader's own, or for what a command write
         "_engine.py",
     ),
     *(
-        "train.py",
-        "rewards.py",
-        "verl_reward.py",
-        "DIFFERENCES.md",
         "tis_engine.py",
         "STUDY.md",
         "study_budget.md",

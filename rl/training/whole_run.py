@@ -73,9 +73,12 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
             folder=folder,
             **parts,
         )
-    if rows and rows[-1]["step"] < config.steps:
+    if rows and (kept := rows[-1].get("kept_step")) is not None:
         log.close()
-        print(f"stopped: the KL per response is above --stop-kl {config.kl_limit:g} nats")
+        print(
+            f"the KL per response went above --stop-kl {config.kl_limit:g} nats, so the policy of step "
+            f"{kept} is kept, the last one that was inside"
+        )
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
     base = config.policy or default_folder("pretraining", config.data, config.preset)
     save_adapter(folder / "adapter", task.policy, display_path(base))
