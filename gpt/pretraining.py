@@ -292,7 +292,7 @@ def main(config: PretrainingConfig) -> Path:
         context=shape.context,
         seed=config.seed,
         template=config.template,
-        max_left_out=config.max_left_out,
+        checked=True,
     )
     config = replace(config, steps=steps_of(config, corpus))
     announce(config, lambda changed: memory_of(changed, shape, device.type, world()), device)
