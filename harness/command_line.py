@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -131,9 +131,7 @@ def run_script(main: Callable[[Config], Any], config: Config) -> None:
     work = partial(main, config)
     if config.deterministic:
         work = partial(_deterministic, work)
-    HERE.quiet = config.quiet
-    nowhere = open(os.devnull, "w") if config.quiet else None
-    with redirect_stdout(nowhere or sys.stdout), guard():
+    with guard():
         run_on_ranks(work, Wish(config.ranks, config.device, config.is_small), guard)
 
 
