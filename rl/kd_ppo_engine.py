@@ -10,7 +10,7 @@ print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is PPO (arXiv:1707
     line 5     r = log p_teacher(o | q) [- beta KL]             TeacherReward, kd_token_rewards, placement
     line 6     r = r - lambda L_PT, for all outputs         (2) pt_mode="reward_bonus": holds no text
     line 7     A, returns = GAE(r, V)                           gae_targets: gae, whiten (arXiv:1506.02438,
-                                                                Eq. 16); critic_lambda = 1: Monte-Carlo
+                                                                Eq. 16); gae_lambda = 1: Monte-Carlo
     line 8     for K epochs, shuffled minibatches               updates_per_batch, minibatches
     line 9       L = L_policy + c_v L_value - c_H entropy       ppo_loss: clipped_surrogate, value_loss
     line 10      ... + lambda L_PT                          (2) pt_mode="loss": text_gradient

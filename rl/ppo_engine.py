@@ -11,15 +11,12 @@
     line 9       L = L_CLIP + c_v L_VF - c_H H + gamma L_ptx    ppo_loss, text_gradient
     line 10        [+ c_3 KL, in place of the one in r_t]       kl_loss_coef, kl_loss
     line 11      clip each model's gradient, step both          ActorCritic.clip_and_step
-                 [first steps: descend L_VF alone, lambda 1]     value_pretraining_steps
     line 12      stop the epochs once KL(old || new) is large   target_kl
     line 13    adapt beta to the KL per response                kl_controller (arXiv:1909.08593)
 
 What is new next to GRPO: a critic predicts what a state is worth, so one response per prompt is
 enough and every token has an advantage of its own; the KL penalty is part of the reward. The
-critic shares no weight with the policy, and each is clipped by its own gradient norm. VAPO (Yue et
-al. 2025, arXiv:2504.05118) is this with three options: --value-pretraining-steps, --critic-lambda 1
-and --length-adaptive-alpha.
+critic shares no weight with the policy, and each is clipped by its own gradient norm.
 
     python -m rl.ppo_engine                       reviews, the learned reward model
     python -m rl.ppo_engine --data sums           arithmetic, checked by a rule
@@ -29,7 +26,7 @@ and --length-adaptive-alpha.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -44,7 +41,7 @@ from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.errors import UserError
-from harness.flag_ranges import AboveZero, AtLeastOne, Count
+from harness.flag_ranges import AboveZero, AtLeastOne
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from rl.batches.rollout import (
@@ -108,9 +105,6 @@ class PPOConfig(ActorCriticConfig, SamplerFlags):
     """Value the state after a response that was cut off by the critic instead of 0."""
     target_kl: AboveZero | None = None
     """Leave the epochs once KL(old || new) per token of a minibatch exceeds 1.5 times this."""
-    value_pretraining_steps: Count = 0
-    """Of the steps the first so many train the critic alone, on Monte-Carlo returns of the policy as it
-    starts (VC-PPO, VAPO)."""
     pretraining_coef: float = 0.0
     """gamma of PPO-ptx: the weight of the language model's loss on pre-training text."""
 
@@ -120,11 +114,6 @@ class PPOConfig(ActorCriticConfig, SamplerFlags):
             raise ValueError(
                 "missing_eos subtract takes missing_eos_value off the score: give a positive number, "
                 f"not {self.missing_eos_value}"
-            )
-        if self.value_pretraining_steps >= self.steps:
-            raise ValueError(
-                f"value_pretraining_steps {self.value_pretraining_steps} leaves none of the "
-                f"{self.steps} steps to the policy: give fewer, or more --steps"
             )
 
 
@@ -192,8 +181,7 @@ def train(
     )
 
     for step in state.steps_left(config.steps):  # line 3
-        of_policy = step - config.value_pretraining_steps  # below 0 the critic learns alone
-        lr = models.set_learning_rates(warmed_up(config, of_policy), warmed_up(config, step))
+        lr = models.set_learning_rates(warmed_up(config, step))
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 3
         mu = sampler_of(config, policy)
@@ -217,8 +205,7 @@ def train(
                 kl=config.kl_in_reward,
                 penalty=reward_penalty(config.kl_penalty),
             )
-            learned = config if of_policy >= 0 else replace(config, critic_lambda=1.0)
-            given = (learned, rollout, token_rewards, old_log_probs, value_model)
+            given = (config, rollout, token_rewards, old_log_probs, value_model)
             targets = ppo_targets(*given, ref_log_probs=ref_log_probs)  # lines 5 and 7
             targets = targets._replace(advantages=weights * targets.advantages)  # 1 by default
 
@@ -238,10 +225,9 @@ def train(
                     meter.add_tokens(scores, goal.old_log_probs, goal.advantages, batch, **more)
                 if config.target_kl is not None and meter.moved_beyond(1.5 * config.target_kl):
                     break  # without the step: far enough from the old policy. line 12
-                held = text if of_policy >= 0 else None  # line 9
-                extra = text_gradient(config, policy, held, step, update)
+                extra = text_gradient(config, policy, text, step, update)  # line 9
                 loss += config.pretraining_coef * extra.get("pretraining_loss", 0.0)
-                norm, critic_norm = models.clip_and_step(critic_alone=of_policy < 0)  # line 11
+                norm, critic_norm = models.clip_and_step()  # line 11
                 meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)
 
         step_batch = critic_batch(meter.acted, rollout, rewards, targets, token_rewards)
@@ -250,7 +236,7 @@ def train(
         row |= {"kl_coef": kl.coef, "lr": lr}
         row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)
         row |= clock.metrics(tokens=rollout.tokens)
-        if "kl" in row and of_policy >= 0:
+        if "kl" in row:
             kl.update(row["kl"], len(rollout))  # line 13
         state.step = step + 1
         if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):

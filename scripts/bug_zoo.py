@@ -280,7 +280,7 @@ def gae_beyond_the_end(
     return gae(rewards, values, mask, gamma, lambda_, bootstrap_values=last)
 
 
-def step_of_the_policy_alone(self: Any, critic_alone: bool = False) -> tuple[Tensor, Tensor]:
+def step_of_the_policy_alone(self: Any) -> tuple[Tensor, Tensor]:
     norm = actor_critic.clip_and_step(
         self.optimizer, self.policy.parameters(), self.config.max_norm
     )

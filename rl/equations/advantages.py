@@ -35,7 +35,7 @@ def gae(
     values: NxT,  # V of the state before token t
     response_mask: Mask[NxT],
     gamma: float,
-    gae_lambda: float | N,
+    gae_lambda: float,
     *,
     bootstrap_values: N | None = None,
 ) -> tuple[NxT, NxT]:
@@ -46,7 +46,7 @@ def gae(
 
     Returns (advantages, returns). The recursion steps over masked positions: the value after the
     last valid token is 0 (the response ended), or the row's `bootstrap_values` (the value of the
-    state in which a truncated response was cut off; 0 for the others). lambda may differ by row.
+    state in which a truncated response was cut off; 0 for the others).
     """
     advantages, A = torch.zeros_like(values), torch.zeros_like(values[:, 0])
     V = A if bootstrap_values is None else bootstrap_values  # of the state to come
@@ -56,17 +56,6 @@ def gae(
         V = torch.where(response_mask[:, t], values[:, t], V)
         advantages[:, t] = A
     return advantages, advantages + values
-
-
-@torch.no_grad()
-@in_range(alpha="(0, inf)")
-@row_equation
-def length_adaptive_lambda(lengths: N, alpha: float) -> N:
-    """VAPO's lambda = 1 - 1 / (alpha l) of a response of l tokens (arXiv:2504.05118, section 4.2).
-
-    The weights 1, lambda, lambda^2, ... of GAE then add up to alpha l: a share of the response.
-    """
-    return (1 - 1 / (alpha * lengths)).clamp(min=0.0)
 
 
 @constant_equation

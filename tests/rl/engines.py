@@ -382,10 +382,7 @@ ENGINES = [
         ppo_engine.PPOConfig(**CRITIC),
         everything=dict(pretraining_coef=0.5, corpus=Texts(), entropy_coef=0.01),
         alone=dict(value_coef=0.0),
-        resumed=(
-            ADAPTIVE | dict(target_kl=0.02, pretraining_coef=0.3, corpus=Texts()),
-            dict(value_pretraining_steps=3, length_adaptive_alpha=0.5),
-        ),
+        resumed=(ADAPTIVE | dict(target_kl=0.02, pretraining_coef=0.3, corpus=Texts()),),
         grouped=False,
         headings=("PPO",),
         keys=tuple(dict(pretraining_coef=1.0, corpus=Texts(), group_size=n) for n in (1, 2)),

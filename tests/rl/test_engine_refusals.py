@@ -113,10 +113,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(target_kl=0.0), "target_kl must be above 0"),
         (dict(kl_loss_coef=0.1), "would count the same KL twice"),
         (dict(kl_loss_coef=-0.1, kl_coef=0.0), "kl_loss_coef must not be negative"),
-        (dict(critic_lambda=1.1), "critic_lambda must be in 0..1"),
-        (dict(length_adaptive_alpha=0.0), "length_adaptive_alpha must be above 0"),
-        (dict(value_pretraining_steps=-1), "value_pretraining_steps must not be negative"),
-        (dict(value_pretraining_steps=20), "leaves none of the 20 steps to the policy"),
         (dict(correction="dppo_tv"), "dppo_tv is a loss of its own.*async_grpo.*token_tis"),
     ],
     "rloo": [

@@ -28,7 +28,6 @@ from rl.equations.advantages import (
     greedy_baseline_advantages,
     group_advantages,
     leave_one_out_advantages,
-    length_adaptive_lambda,
     maxrl_advantages,
 )
 from rl.equations.kl import absolute, k1, k1_importance, k2, k3, k3_importance, reward_penalty
@@ -313,17 +312,6 @@ def test_gae_with_lambda_one_is_unbiased_for_any_critic():
 def test_gae_with_a_perfect_critic_is_unbiased_for_any_lambda():
     for gae_lambda in (0.0, 0.5, 0.95):
         same(gae_gradient(true_values(), gae_lambda), -gradient(expected_reward))
-
-
-def test_a_lambda_of_the_length_is_biased_even_with_a_perfect_critic():
-    """The length tells of tokens to come, so lambda does. By 1% here, and not at lambda 0 or 1."""
-    lengths = MASK.sum(1).double()
-    bias = gae_gradient(true_values(), length_adaptive_lambda(lengths, 1.0))
-    bias = (bias + gradient(expected_reward)).abs().max()
-    assert 0.005 < bias / gradient(expected_reward).abs().max() < 0.02
-    for alpha in (1e-9, 1e15):
-        exact = gae_gradient(true_values(), length_adaptive_lambda(lengths, alpha))
-        same(exact, -gradient(expected_reward))
 
 
 def test_rewards_to_go_are_unbiased():

@@ -30,7 +30,7 @@ MODULES = (
 )  # fmt: skip
 POLICY, PAIR = ("log_probs",), ("policy_chosen", "policy_rejected")
 TRAINED = {  # equation: the arguments that have a gradient
-    "gae": (), "length_adaptive_lambda": (), "discounted_returns": (), "whiten": (), "group_advantages": (),
+    "gae": (), "discounted_returns": (), "whiten": (), "group_advantages": (),
     "leave_one_out_advantages": (), "maxrl_advantages": (), "greedy_baseline_advantages": (),
     "process_advantages": (), "best_worst_pairs": (),
     "ordered_pairs": (), "best_of_n_mean": (), "ensemble_mean": (), "worst_case": (),

@@ -16,7 +16,6 @@ from rl.equations.advantages import (
     greedy_baseline_advantages,
     group_advantages,
     leave_one_out_advantages,
-    length_adaptive_lambda,
     maxrl_advantages,
     process_advantages,
     whiten,
@@ -99,20 +98,6 @@ def test_gae_advantages(gamma, gae_lambda, expected):
 def test_gae_returns():
     equal(gae(REWARDS, VALUES, MASK, 0.9, 0.8)[1], [[0.50647, 0.74232, 0.956, 1], [0.81, 1, 0, 0]])
     equal(gae(REWARDS, VALUES, MASK, 1, 1)[1], [[1.1, 1.2, 1.2, 1], [1, 1, 0, 0]])
-
-
-def test_lambda_by_length():
-    """VAPO's alpha is 0.05: 1 - 1/5 for 100 tokens, 1 - 1/50 for 1,000; 20 or fewer have none."""
-    equal(length_adaptive_lambda(f([1000, 100, 25, 20, 4, 0]), 0.05), [0.98, 0.8, 0.2, 0, 0, 0])
-    for length in (40, 500):  # GAE's weights 1, lambda, lambda^2, ... add up to alpha l
-        (gae_lambda,) = length_adaptive_lambda(f([length]), 0.05).tolist()
-        assert sum(gae_lambda**k for k in range(5000)) == pytest.approx(0.05 * length)
-    by_row = length_adaptive_lambda(MASK.sum(1), 1.0)  # of 4 tokens and of 2
-    assert by_row.tolist() == [0.75, 0.5]
-    found = gae(REWARDS, VALUES, MASK, 1.0, by_row)
-    for row, gae_lambda in enumerate((0.75, 0.5)):
-        for mine, alone in zip(found, gae(REWARDS, VALUES, MASK, 1.0, gae_lambda), strict=True):
-            equal(mine[row], alone[row].tolist())
 
 
 def test_gae_bootstraps_a_truncated_response():
