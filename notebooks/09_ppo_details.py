@@ -239,7 +239,7 @@ for name, rows in scaled.items():
 # token is then paid the mean, about 9. So the returns are as large as before, and the policy learns
 # more slowly. The two other runs learn alike, because the advantages are whitened anyway.
 #
-# So scale the reward itself: for rewards below 1, as in the default run of section 9, the same
+# So scale the reward itself: for rewards below 1, as in the default run of section 8, the same
 # critic is good. `--score-clip` cuts scores off at plus and minus a number, so that one outlier
 # cannot rule a batch.
 #
@@ -256,25 +256,7 @@ compare(bonus, entropy="entropy (nats per token)", reward="reward")
 # The bonus keeps the entropy up, and a little of the reward is lost. Language models are rarely
 # given one. The KL to the reference already keeps variety, that of ordinary language.
 #
-# ## 7. `--kl-in-reward sequence_mean`: the mean of the KL instead of the sum
-#
-# Some descriptions subtract the *mean* of k1 over a response from its score. Then the penalty is
-# divided by the length, and no token is charged its own part. With the same $\beta$ the policy goes
-# further:
-
-# %%
-mean_kl = {
-    "token": run(kl_coef=0.1),
-    "sequence_mean": run(kl_coef=0.1, kl_in_reward="sequence_mean"),
-}
-compare(mean_kl, kl="KL (nats per response)", reward="reward")
-holds(
-    late(mean_kl["sequence_mean"], "kl") > late(mean_kl["token"], "kl"),
-    "with the mean of the KL the policy goes further",
-)
-
-# %% [markdown]
-# ## 8. `--kl-loss-coef`: the KL in the loss instead
+# ## 7. `--kl-loss-coef`: the KL in the loss instead
 #
 # GRPO has its KL in the loss. PPO can have it there too, as k2: half the square of k1. Its gradient
 # is on average that of the KL ([11](11_reinforce_plus_plus.ipynb), section 5). Then the reward, the
@@ -284,7 +266,7 @@ holds(
 # %%
 OFF = 0.0  # the KL in the reward has to stay off where the loss has one
 in_loss = {
-    "in the reward, 0.1": mean_kl["token"],
+    "in the reward, 0.1": run(kl_coef=0.1),
     "in the loss, 0.1": run(kl_coef=OFF, kl_loss_coef=0.1),
 }
 compare(in_loss, kl="KL (nats per response)", reward="reward")
@@ -298,7 +280,7 @@ except ValueError as error:
 # the loss lets it grow to 14. In the reward the KL becomes a part of the advantages, which are whitened as
 # a whole. In the loss it meets advantages of unit spread, whatever the size of the reward.
 #
-# ## 9. `--gae-lambda`
+# ## 8. `--gae-lambda`
 #
 # $\lambda$ sets how far to trust the critic ([08](08_ppo.ipynb), section 5). In this toy the critic
 # starts at 0 and the reward comes at the end, so a run with $\lambda = 0$ has to wait until the value
@@ -312,7 +294,7 @@ compare(trust, reward="reward", explained_variance="explained variance")
 # It does wait. (Do not compare the runs by their explained variance: each is measured against its
 # own targets.)
 #
-# ## 10. `--pretraining-coef`: do not forget how to write
+# ## 9. `--pretraining-coef`: do not forget how to write
 #
 # InstructGPT's **PPO-ptx** adds the language model's loss on pre-training text to each update, with
 # a separate weight (arXiv:2203.02155, Eq. 2). RL narrows a policy to what earns reward. This term
@@ -323,7 +305,7 @@ compare(trust, reward="reward", explained_variance="explained variance")
 # python -m rl.ppo_engine --pretraining-coef 0.1
 # ```
 #
-# ## 11. What PPO costs beside GRPO
+# ## 10. What PPO costs beside GRPO
 #
 # A model that learns needs its weights, a gradient and Adam's two moments: four numbers a weight. A
 # frozen one needs one. Per batch, the scoring is one pass of the reference, and for PPO one of the

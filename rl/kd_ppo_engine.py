@@ -35,7 +35,7 @@ What is new next to PPO: the reward is a model's log-probability, token by token
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,8 +62,7 @@ from rl.batches.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.equations.kl import k1, reward_penalty
-from rl.equations.token_rewards import at_last_token, token_level_rewards
+from rl.equations.token_rewards import token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards, made_of
 from rl.rewards.teacher_reward import TeacherReward, opened, refuse_other_rewards
 from rl.training.actor_critic import (
@@ -145,24 +144,16 @@ def kd_token_rewards(  # lines 5-6
     *,
     kl_coef: float,
     bonus: float = 0.0,
-    penalty: Callable[[Tensor, Tensor], Tensor] = k1,
 ) -> Tensor:  # (N, T)
     """r_t = (log p_teacher [- log p_student])_t - kl_coef * (log p_student - log p_ref)_t.
 
     terminal: the teacher's part stands as `rewards` at the last token instead, and so does in any
-    case the `bonus`, one number for all responses, and a reward that was replaced (it was not finite).
+    case the `bonus`, one number for all responses.
     """
-
-    def at_the_end(scores: Tensor) -> Tensor:  # (N,) -> (N, T), with the penalty of every token
-        return token_level_rewards(
-            scores, old_log_probs, ref_log_probs, response_mask, kl_coef, penalty=penalty
-        )
-
+    given = old_log_probs, ref_log_probs, response_mask, kl_coef
     if teacher_rewards is None:
-        return at_the_end(rewards + bonus)
-    others = at_the_end(torch.full_like(rewards, bonus))
-    usable = teacher_rewards.isfinite().all(1, keepdim=True)  # (N, 1)
-    return others + torch.where(usable, teacher_rewards, at_last_token(rewards, response_mask))
+        return token_level_rewards(rewards + bonus, *given)
+    return token_level_rewards(torch.full_like(rewards, bonus), *given) + teacher_rewards
 
 
 def warn_of_bonus(config: KDPPOConfig) -> None:
@@ -236,7 +227,6 @@ def train(
                 rollout.response_mask,
                 kl_coef=kl.coef,
                 bonus=bonus,
-                penalty=reward_penalty(config.kl_penalty),
             )
             targets = gae_targets(  # lines 4 and 7: v, A and the returns
                 config, rollout, token_rewards, old_log_probs, value_model,

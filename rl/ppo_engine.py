@@ -53,7 +53,6 @@ from rl.batches.rollout import (
     sample_rollout,
 )
 from rl.equations.advantages import whiten
-from rl.equations.kl import reward_penalty
 from rl.equations.token_rewards import score_missing_eos, token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards, made_of
 from rl.training.actor_critic import (
@@ -88,8 +87,6 @@ class PPOConfig(ActorCriticConfig, SamplerFlags):
     kl_coef: float = 0.05
     """beta, the weight of the KL penalty in the reward; with 0, no kl_loss_coef and no stop_kl no
     reference is asked."""
-    kl_in_reward: Literal["token", "sequence_mean"] = "token"
-    """token: -beta * k1 at every token. sequence_mean: -beta * mean k1 at the last token, 1/L of it."""
     critic: Literal["auto", "reward_model", "policy"] = "auto"
     """Start of the critic: the reward model (auto, where there is one; of several the first) or the
     policy with a zero head."""
@@ -202,8 +199,6 @@ def train(
                 ref_log_probs,
                 rollout.response_mask,
                 kl.coef,
-                kl=config.kl_in_reward,
-                penalty=reward_penalty(config.kl_penalty),
             )
             given = (config, rollout, token_rewards, old_log_probs, value_model)
             targets = ppo_targets(*given, ref_log_probs=ref_log_probs)  # lines 5 and 7

@@ -55,7 +55,7 @@ from rl import (
 )
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.equations.advantages import gae, whiten
-from rl.equations.kl import k1, k3
+from rl.equations.kl import k3
 from rl.equations.losses import clipped_surrogate
 from rl.rewards.sources import RuleReward, checked_rewards
 from rl.training import actor_critic
@@ -232,9 +232,10 @@ def summed_k3(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
     return k3(log_probs, ref_log_probs).sum(1, keepdim=True).expand_as(log_probs)
 
 
-def kl_added(*arguments: Any, **options: Any) -> Tensor:
+def kl_added(*arguments: Any) -> Tensor:
     """r + beta KL: the penalty is a bonus."""
-    return real_token_rewards(*arguments, **options | dict(penalty=lambda new, ref: -k1(new, ref)))
+    *given, kl_coef = arguments
+    return real_token_rewards(*given, -kl_coef)
 
 
 real_token_rewards = rloo_engine.token_level_rewards

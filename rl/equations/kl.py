@@ -110,20 +110,6 @@ def loss_estimator(name: str) -> Callable[[Tensor, Tensor], Tensor]:
     return {"k2": k2, "k3": k3}[name]
 
 
-def reward_penalty(name: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """What may be subtracted from a token's reward: "k1", "absolute" or "squared".
-
-    Only k1 has the KL's policy gradient. |k1| and k1^2 / 2 punish a token that has become less
-    likely as well, and pull towards the reference by another law.
-    """
-    penalties = {"k1": k1, "absolute": absolute, "squared": k2}
-    if name not in penalties:
-        raise ValueError(
-            f"the penalty in the reward is one of {', '.join(penalties)}: not {name!r}"
-        )
-    return penalties[name]
-
-
 # --- the coefficient of a KL penalty -----------------------------------------------------------
 # Fed with the KL *per response*: k1 summed over a response's tokens, averaged over responses, in
 # nats. The mean per token is a different number, smaller by the length.

@@ -36,9 +36,6 @@ class ActorCriticConfig(TextConfig):
     """Responses per prompt; the critic is the baseline, so one is enough."""
     updates_per_batch: AtLeastOne = 2
     """K: epochs of shuffled minibatches over each rollout batch."""
-    kl_penalty: Literal["k1", "absolute", "squared"] = "k1"
-    """What is taken off a token's reward, times kl_coef. k1: log pi - log pi_ref, the only one whose
-    policy gradient is the KL's. absolute: |k1|. squared: k1^2 / 2."""
     kl_loss_coef: NotNegative = 0.0
     """c_3, the weight of a KL term in the loss instead; not with a kl_coef, or the KL counts twice."""
     kl_loss: Literal["k2", "k3"] = "k2"

@@ -217,7 +217,7 @@ def test_the_critic_starts_from_the_reward_model_where_there_is_one():
         open_critic_and_text(replace(CONFIG, critic="reward_model"), ruled)
 
 
-# A KL in the loss, other penalties, and what is logged of both models
+# The KL in the loss and in the reward, and what is logged of both models
 
 
 @pytest.mark.parametrize(
@@ -242,18 +242,14 @@ def test_the_kl_in_the_loss_is_its_mean_over_the_tokens(form, expected):
         ppo_loss(config, WORKED_SCORES, values, WORKED, MASK, tokens=2)
 
 
-@pytest.mark.parametrize(
-    ("name", "penalty"),
-    [("k1", lambda k1: k1), ("absolute", abs), ("squared", lambda k1: k1 * k1 / 2)],
-)
-def test_the_named_penalty_is_taken_off_the_rewards(all_targets, name, penalty):
-    run(small_gpt(), steps=3, kl_coef=0.3, kl_penalty=name)
+def test_k1_is_taken_off_the_rewards(all_targets):
+    run(small_gpt(), steps=3, kl_coef=0.3)
     _, rollout, token_rewards, old_log_probs, _ = all_targets[-1].args
     ref = ppo_engine.rollout_log_probs(small_gpt(), rollout, CONFIG)
     assert float((old_log_probs - ref).min()) < -0.01, "k1 is nowhere negative"
     scores = SHARE_OF_A(rollout).tolist()
     for i, length in enumerate(rollout.lengths.tolist()):
-        expected = [-0.3 * penalty(float(old_log_probs[i, t] - ref[i, t])) for t in range(length)]
+        expected = [-0.3 * float(old_log_probs[i, t] - ref[i, t]) for t in range(length)]
         expected[-1] += scores[i]
         assert token_rewards[i, :length].tolist() == pytest.approx(expected, abs=1e-5)
 

@@ -55,7 +55,7 @@ TRAINED = {  # equation: the arguments that have a gradient
 }  # fmt: skip
 NO_TENSOR_OF_ONE_SHAPE = {  # counts, choices by name, and mappings that check their own parts
     *("mean_within", "at_least_one"),
-    *("best_of_n_kl", "best_of_n_weights", "loss_estimator", "reward_penalty"),
+    *("best_of_n_kl", "best_of_n_weights", "loss_estimator"),
 }
 FUNCTIONS = {
     name: function

@@ -68,9 +68,6 @@ TOKEN_RESULTS = (
     lambda b: whiten(b["new"], b["mask"]),
     lambda b: whiten(b["new"], b["mask"], shift_mean=False, unbiased=False),
     lambda b: token_level_rewards(b["rows"][:, 0], b["new"], b["old"], b["mask"], 0.1),
-    lambda b: token_level_rewards(
-        b["rows"][:, 0], b["new"], b["old"], b["mask"], 0.1, kl="sequence_mean"
-    ),
     lambda b: length_normalized_returns(b["new"], b["mask"]),
     lambda b: mixed_sampling_weights(b["new"], b["old"], b["mask"], 0.2),
 )

@@ -8,12 +8,9 @@ import torch
 from rl.equations.kl import (
     AdaptiveKL,
     FixedKL,
-    absolute,
-    k1,
     k2,
     k3,
     loss_estimator,
-    reward_penalty,
     rho_minus_log,
 )
 
@@ -102,11 +99,3 @@ def test_k1_is_refused_as_a_loss():
     with pytest.raises(ValueError, match="k2 or k3"):
         loss_estimator("absolute")
     assert (loss_estimator("k2"), loss_estimator("k3")) == (k2, k3)
-
-
-def test_penalties_in_the_reward_by_name():
-    names = {"k1": k1, "absolute": absolute, "squared": k2}
-    assert {name: reward_penalty(name) for name in names} == names
-    for name in ("k3", "k2", "full"):
-        with pytest.raises(ValueError, match="k1, absolute, squared"):
-            reward_penalty(name)
