@@ -32,7 +32,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from data.records import PromptRecord
 from gpt.corpus import Corpus
@@ -45,7 +44,6 @@ from harness.flag_ranges import AboveZero, AtLeastOne
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from rl.batches.rollout import (
-    Rollout,
     epoch_minibatches,
     micro_batches,
     prompt_batch,
@@ -58,7 +56,6 @@ from rl.rewards.sources import RewardFn, checked_rewards, made_of
 from rl.training.actor_critic import (
     ActorCritic,
     ActorCriticConfig,
-    Targets,
     critic_batch,
     gae_targets,
     ppo_loss,
@@ -94,12 +91,8 @@ class PPOConfig(ActorCriticConfig, SamplerFlags):
     """What a response that was cut off scores: its score, missing_eos_value, or its score less that."""
     missing_eos_value: float = -1.0
     """The score of a response without EOS (replace), or what is taken off it (subtract)."""
-    score_clip: AboveZero | None = None
-    """Clip scores to plus and minus this before the KL penalty."""
     whiten_rewards: bool = False
     """Scale the token rewards r of a batch to (r - mean) / std + mean: spread 1, the mean as it was."""
-    bootstrap_truncated: bool = False
-    """Value the state after a response that was cut off by the critic instead of 0."""
     target_kl: AboveZero | None = None
     """Leave the epochs once KL(old || new) per token of a minibatch exceeds 1.5 times this."""
     pretraining_coef: float = 0.0
@@ -112,42 +105,6 @@ class PPOConfig(ActorCriticConfig, SamplerFlags):
                 "missing_eos subtract takes missing_eos_value off the score: give a positive number, "
                 f"not {self.missing_eos_value}"
             )
-
-
-def shaped_scores(config: PPOConfig, rewards: Tensor, has_eos: Tensor) -> Tensor:  # line 4
-    """Scores (N,) after the rule for responses without EOS and the clip."""
-    scores = score_missing_eos(rewards, has_eos, config.missing_eos, config.missing_eos_value)
-    if config.score_clip is not None:
-        scores = scores.clamp(-config.score_clip, config.score_clip)
-    return scores
-
-
-def ppo_targets(  # line 7
-    config: PPOConfig,
-    rollout: Rollout,
-    token_rewards: Tensor,  # (N, T)
-    old_log_probs: Tensor,  # (N, T)
-    value_model: ValueModel,
-    *,
-    ref_log_probs: Tensor | None = None,  # (N, T)
-) -> Targets:
-    """GAE's targets, with the two options that are PPO's: scaled rewards, bootstrapped cut-offs."""
-    after = None
-    if config.bootstrap_truncated:
-        with precision(value_model.gpt.device, config.precision):
-            after = value_model.values_after(rollout.sequences, config.micro_batch_size)
-        after = torch.where(rollout.has_eos, 0.0, after)
-    if config.whiten_rewards:
-        token_rewards = whiten(token_rewards, rollout.response_mask, shift_mean=False)
-    return gae_targets(
-        config,
-        rollout,
-        token_rewards,
-        old_log_probs,
-        value_model,
-        ref_log_probs=ref_log_probs,
-        values_after=after,
-    )
 
 
 def train(
@@ -194,14 +151,19 @@ def train(
             if kl.coef or config.kl_loss_coef or config.stop_kl is not None:
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)  line 5
             token_rewards = token_level_rewards(  # line 6: r_t, (N, T)
-                shaped_scores(config, rewards, rollout.has_eos),
+                score_missing_eos(
+                    rewards, rollout.has_eos, config.missing_eos, config.missing_eos_value
+                ),
                 old_log_probs,
                 ref_log_probs,
                 rollout.response_mask,
                 kl.coef,
             )
-            given = (config, rollout, token_rewards, old_log_probs, value_model)
-            targets = ppo_targets(*given, ref_log_probs=ref_log_probs)  # lines 5 and 7
+            scaled = token_rewards
+            if config.whiten_rewards:
+                scaled = whiten(token_rewards, rollout.response_mask, shift_mean=False)
+            given = (config, rollout, scaled, old_log_probs, value_model)
+            targets = gae_targets(*given, ref_log_probs=ref_log_probs)  # lines 5 and 7
             targets = targets._replace(advantages=weights * targets.advantages)  # 1 by default
 
         with clock.phase("update"):

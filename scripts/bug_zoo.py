@@ -274,11 +274,12 @@ def whitened_rows(values: Tensor, mask: Tensor, **options: Any) -> Tensor:
 
 
 def gae_beyond_the_end(
-    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lambda_: float, **options: Any
+    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lambda_: float
 ) -> tuple[Tensor, Tensor]:
     """The value after the EOS is the critic's of the EOS itself, not 0."""
-    last = values.gather(1, mask.sum(1, keepdim=True) - 1)[:, 0]
-    return gae(rewards, values, mask, gamma, lambda_, bootstrap_values=last)
+    last = mask.sum(1, keepdim=True) - 1
+    rewards = rewards.scatter_add(1, last, gamma * values.gather(1, last))
+    return gae(rewards, values, mask, gamma, lambda_)
 
 
 def step_of_the_policy_alone(self: Any) -> tuple[Tensor, Tensor]:

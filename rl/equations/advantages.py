@@ -36,20 +36,17 @@ def gae(
     response_mask: Mask[NxT],
     gamma: float,
     gae_lambda: float,
-    *,
-    bootstrap_values: N | None = None,
 ) -> tuple[NxT, NxT]:
     """Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, Eq. 16).
 
     delta_t = r_t + gamma V_{t+1} - V_t
     A_t     = delta_t + gamma lambda A_{t+1},   returns_t = A_t + V_t
 
-    Returns (advantages, returns). The recursion steps over masked positions: the value after the
-    last valid token is 0 (the response ended), or the row's `bootstrap_values` (the value of the
-    state in which a truncated response was cut off; 0 for the others).
+    Returns (advantages, returns). The recursion steps over masked positions, and the value after the
+    last valid token is 0: there the response ends, also one that was cut off.
     """
     advantages, A = torch.zeros_like(values), torch.zeros_like(values[:, 0])
-    V = A if bootstrap_values is None else bootstrap_values  # of the state to come
+    V = A  # of the state to come
     for t in reversed(range(values.shape[1])):
         delta = token_rewards[:, t] + gamma * V - values[:, t]
         A = torch.where(response_mask[:, t], delta + gamma * gae_lambda * A, A)

@@ -146,24 +146,16 @@ def gae_targets(
     value_model: ValueModel,
     *,
     ref_log_probs: Tensor | None = None,  # (N, T)
-    values_after: Tensor | None = None,  # (N,)
 ) -> Targets:
     """Values, GAE advantages (whitened over the whole batch) and returns of a rollout.
 
-    The returns are V_old + GAE. A response ends with value 0, or with `values_after`.
+    The returns are V_old + GAE.
     """
     mask = rollout.response_mask
     with precision(value_model.gpt.device, config.precision):
         old_values = value_model.rollout_values(rollout.sequences, config.micro_batch_size)
 
-    advantages, returns = gae(
-        token_rewards,
-        old_values,
-        mask,
-        config.gamma,
-        config.gae_lambda,
-        bootstrap_values=values_after,
-    )
+    advantages, returns = gae(token_rewards, old_values, mask, config.gamma, config.gae_lambda)
     return Targets(old_log_probs, old_values, whiten(advantages, mask), returns, ref_log_probs)
 
 

@@ -109,7 +109,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(gae_lambda=-0.1), "gae_lambda must be in 0..1"),
         (dict(missing_eos="subtract"), "give a positive number, not -1.0"),
         (dict(value_clip=0.0), "value_clip must be above 0"),
-        (dict(score_clip=-1.0), "score_clip must be above 0"),
         (dict(target_kl=0.0), "target_kl must be above 0"),
         (dict(kl_loss_coef=0.1), "would count the same KL twice"),
         (dict(kl_loss_coef=-0.1, kl_coef=0.0), "kl_loss_coef must not be negative"),

@@ -21,10 +21,10 @@ from harness.errors import UserError
 from reward_model.scalar_head import RewardModel
 from rl import ppo_engine
 from rl.batches.rollout import epoch_minibatches
-from rl.ppo_engine import open_critic_and_text, ppo_targets
+from rl.ppo_engine import open_critic_and_text
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.training import actor_critic
-from rl.training.actor_critic import Targets, ppo_loss
+from rl.training.actor_critic import Targets, gae_targets, ppo_loss
 from rl.training.value_model import ValueModel
 
 PPO = engine_named("ppo")
@@ -90,7 +90,7 @@ def test_targets_are_gae_whitened_over_the_batch():
     rollout, critic = some_rollout(policy), random_critic(policy)
     rewards = torch.randn(rollout.response_mask.shape, generator=seeded(2))
     config = replace(CONFIG, gamma=0.9, gae_lambda=0.8)
-    targets = ppo_targets(config, rollout, rewards, rollout.log_probs, critic)
+    targets = gae_targets(config, rollout, rewards, rollout.log_probs, critic)
     values = critic(rollout.sequences).detach()
     torch.testing.assert_close(targets.old_values, values)
     raw = torch.zeros_like(values)
@@ -107,60 +107,27 @@ def test_targets_are_gae_whitened_over_the_batch():
     assert float(targets.advantages[~mask].abs().sum()) == 0
 
 
-def test_a_truncated_response_is_valued_by_the_critic_only_if_asked():
-    """gamma = lambda = 1 and no reward: the return is the value after the last token, or 0."""
-    policy = small_gpt()
-    rollout, critic = some_rollout(policy, max_new_tokens=3), random_critic(policy)
-    ended = rollout.has_eos
-    assert ended.any() and not ended.all()
-    rewards = torch.zeros(rollout.response_mask.shape)
-    config = replace(CONFIG, gamma=1.0, gae_lambda=1.0)
-    plain = ppo_targets(config, rollout, rewards, rollout.log_probs, critic)
-    assert float(plain.returns.abs().max()) < 1e-6
-    config = replace(config, bootstrap_truncated=True)
-    targets = ppo_targets(config, rollout, rewards, rollout.log_probs, critic)
-    after = critic.values_after(rollout.sequences, 64)
-    torch.testing.assert_close(targets.returns[~ended][:, 0], after[~ended])
-    assert float(targets.returns[ended].abs().max()) < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, [3.0, -5.0]),
-        ({"missing_eos": "replace"}, [3.0, -1.0]),
-        ({"missing_eos": "subtract", "missing_eos_value": 2.0}, [3.0, -7.0]),
-        ({"score_clip": 2.5}, [2.5, -2.5]),
-        ({"missing_eos": "replace", "score_clip": 0.5}, [0.5, -0.5]),
-    ],
-)
-def test_scores_without_eos_and_the_clip(changes, expected):
-    config, ended = replace(CONFIG, **changes), torch.tensor([True, False])
-    scores = ppo_engine.shaped_scores(config, torch.tensor([3.0, -5.0]), ended)
-    assert scores.tolist() == expected
-
-
 @pytest.fixture
 def all_targets(monkeypatch) -> list[Call]:
-    """The calls of `ppo_targets`: what it is given of every step, and its targets."""
-    return calls_of(monkeypatch, ppo_engine, "ppo_targets")
+    """The calls of `gae_targets`: what it is given of every step, and its targets."""
+    return calls_of(monkeypatch, ppo_engine, "gae_targets")
 
 
-def test_the_rule_for_missing_eos_and_the_clip_come_before_the_kl(all_targets):
-    """1.5 a letter, clipped to 2; -1 for a response that was cut off."""
+def test_the_rule_for_missing_eos_comes_before_the_kl(all_targets):
+    """1.5 a letter; -1 for a response that was cut off."""
     reward = RuleReward(lambda record, text, ended: 1.5 * len(text), "letters")
-    options = dict(max_new_tokens=4, missing_eos="replace", score_clip=2.0)
+    options = dict(max_new_tokens=4, missing_eos="replace")
     run(small_gpt(), reward, steps=2, kl_coef=0.3, **options)
     _, rollout, token_rewards, old_log_probs, _ = all_targets[-1].args
     ref = ppo_engine.rollout_log_probs(small_gpt(), rollout, CONFIG)
     kinds = set()
     for i, length in enumerate(rollout.lengths.tolist()):
         ended = bool(rollout.has_eos[i])
-        score = min(1.5 * len(rollout.responses[i]), 2.0) if ended else -1.0
+        score = 1.5 * len(rollout.responses[i]) if ended else -1.0
         kinds.add((ended, score))
         k1 = float((old_log_probs - ref)[i, length - 1])
         assert float(token_rewards[i, length - 1]) == pytest.approx(score - 0.3 * k1, abs=1e-5)
-    assert kinds >= {(True, 1.5), (True, 2.0), (False, -1.0)}
+    assert kinds >= {(True, 1.5), (True, 3.0), (False, -1.0)}
 
 
 # Learning
@@ -269,7 +236,7 @@ G_RETURNS = {0.95: [0.98115, 1.117, 1.16, 1.0, 0.975, 1.0], 1.0: [1.1, 1.2, 1.2,
 def test_the_targets_are_the_worked_example(gae_lambda):
     """With lambda 1 the returns are those of Monte Carlo."""
     config = replace(CONFIG, gae_lambda=gae_lambda)
-    targets = ppo_targets(config, G_ROLLOUT, G_REWARDS, torch.zeros(2, 4), G_CRITIC)
+    targets = gae_targets(config, G_ROLLOUT, G_REWARDS, torch.zeros(2, 4), G_CRITIC)
     assert targets.returns[G_MASK].tolist() == pytest.approx(G_RETURNS[gae_lambda], abs=1e-6)
     expected = whitened(G_ADVANTAGES[gae_lambda])
     assert targets.advantages[G_MASK].tolist() == pytest.approx(expected, abs=1e-4)

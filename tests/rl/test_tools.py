@@ -37,7 +37,6 @@ from rl.equations.token_rewards import at_last_token
 from rl.rewards.sources import CallCost
 from rl.rewards.step_rewards import OutcomeSteps
 from rl.training.run_rules import RULES
-from rl.training.value_model import ValueModel
 
 EOS = LETTERS.eos_id
 small_gpt = partial(engines.small_gpt, n_layer=1)
@@ -254,17 +253,6 @@ def test_gae_over_answers_gives_the_exact_policy_gradient(lambda_):
     torch.testing.assert_close(gradient(torch.stack(terms).sum()), exact, rtol=1e-8, atol=1e-10)
 
 
-def test_the_value_after_a_cut_off_is_that_of_its_last_token():
-    gpt = model()
-    critic = ValueModel.from_policy(gpt)
-    torch.nn.init.normal_(critic.head.weight)
-    batch = rollout_of(gpt).sequences
-    after = critic.values_after(batch, 64)
-    for row, total in enumerate(batch.totals.tolist()):
-        hidden = critic.gpt.hidden(batch.tokens[row : row + 1, :total])[0, -1]
-        assert critic.head(hidden).item() == pytest.approx(after[row].item(), abs=1e-5)
-
-
 # Engines ------------------------------------------------------------------------------------------
 
 
@@ -349,7 +337,7 @@ def test_the_doctor_is_silent_on_a_healthy_run_and_names_the_planted_bugs(monkey
         patch.setattr(Turns, "_draw", all_written)
         assert {"trained_is_not_sampled", "ratio_at_start"} <= seen("grpo")
 
-    def reset(token_rewards, values, mask, gamma, lambda_, *, bootstrap_values=None):
+    def reset(token_rewards, values, mask, gamma, lambda_):
         pieces = torch.zeros_like(values)
         A, V = torch.zeros_like(values[:, 0]), torch.zeros_like(values[:, 0])
         for t in reversed(range(values.shape[1])):

@@ -100,13 +100,6 @@ def test_gae_returns():
     equal(gae(REWARDS, VALUES, MASK, 1, 1)[1], [[1.1, 1.2, 1.2, 1], [1, 1, 0, 0]])
 
 
-def test_gae_bootstraps_a_truncated_response():
-    rewards, values, mask = f([[0, 0, 1]]), f([[0.5, 0.4, 0.3]]), m([[1, 1, 1]])
-    equal(gae(rewards, values, mask, 1, 0.95)[0], [[0.43675, 0.565, 0.7]])
-    bootstrapped = gae(rewards, values, mask, 1, 0.95, bootstrap_values=f([0.6]))[0]
-    equal(bootstrapped, [[0.97825, 1.135, 1.3]])
-
-
 def test_whiten():
     x, mask = f([[1, 2, 3], [4, 99, 99]]), m([[1, 1, 1], [1, 0, 0]])
     equal(whiten(x, mask), [[-1.161895, -0.387298, 0.387298], [1.161895, 0, 0]])
