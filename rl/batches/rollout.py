@@ -284,17 +284,6 @@ def rollout_log_probs(model: GPT, rollout: Rollout, config: ScoringConfig) -> Te
         )
 
 
-@torch.no_grad()
-def response_entropy(model: GPT, sequences: ResponseBatch, config: ScoringConfig) -> Tensor:
-    """The entropy (n, T) of the model's choice of each response token, at the sampler's temperature."""
-    with precision(model.device, config.precision):
-        return score_in_micro_batches(
-            lambda batch: token_scores(model, batch, config.temperature).entropy,
-            sequences,
-            config.micro_batch_size,
-        )
-
-
 def scores_to_descend(
     policy: GPT, batch: ResponseBatch, config: ScoringConfig
 ) -> tuple[TokenScores, Callable[[Tensor], None]]:

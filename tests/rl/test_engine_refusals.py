@@ -51,8 +51,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(dual_clip=1.1), "dual_clip must exceed"),
         (dict(overlong_buffer=0), "overlong_buffer must be in 1.."),
         (dict(overlong_buffer=9), "max_new_tokens = 8: got 9"),
-        (dict(entropy_top_share=0.0), "entropy_top_share is a share"),
-        (dict(off_policy_mask=-0.1), "off_policy_mask must not be negative"),
         (dict(entropy_coef=-1.0), "must not be negative"),
         (dict(reward_scale="mean", sampling_filter="dynamic", group_size=1), "at least 2"),
         (dict(surrogate="gspo", sampler_precision="int8"), "take sequence_tis"),

@@ -37,7 +37,6 @@ from rl.equations.losses import (
     dual_clip,
     gmpo,
     gspo,
-    gspo_token,
     length_normalized_returns,
     mixed_sampling_weights,
     policy_gradient,
@@ -117,7 +116,6 @@ def test_reinforce_is_the_policy_gradient():
         lambda lp, old, a: dual_clip(clipped_surrogate(lp, old, a, 0.2, 0.28), a, 3.0),
         lambda lp, old, a: cispo(lp, old, a, 0.28),
         lambda lp, old, a: sapo(lp, old, a),
-        lambda lp, old, a: gspo_token(lp, old, a, MASK, 0.2, 0.2),
     ],
 )
 def test_every_token_surrogate_starts_as_reinforce(surrogate):

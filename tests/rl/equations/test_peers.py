@@ -39,7 +39,6 @@ from rl.equations.losses import (
     clipped_surrogate,
     gmpo,
     gspo,
-    gspo_token,
     kl_cov_tokens,
     length_normalized_returns,
     likelihood_ratio,
@@ -244,12 +243,6 @@ def sequence_ratio(function: Callable[..., Any], x: Inputs, clip_low: float, cli
     return with_gradient(sequence_mean(loss, x.mask), log_probs)
 
 
-def gspo_of_tokens(x: Inputs, clip_low: float, clip_high: float) -> Result:
-    log_probs = x.leaf("log_probs")
-    loss = gspo_token(log_probs, x.old_log_probs, x.advantages, x.mask, clip_low, clip_high)
-    return with_gradient(sequence_mean(loss, x.mask), log_probs)
-
-
 def truncated_weights(x: Inputs, clip_high: float) -> Result:
     log_probs = x.leaf("log_probs")
     loss = cispo(log_probs, x.old_log_probs, x.advantages, clip_high)
@@ -370,7 +363,6 @@ CASES: dict[str, Callable[..., Result]] = {
     "grpo": grpo,
     "gmpo": functools.partial(sequence_ratio, gmpo),
     "gspo": functools.partial(sequence_ratio, gspo),
-    "gspo_token": gspo_of_tokens,
     "kl": kl_estimate,
     "kl_cov": kl_cov,
     "kto": kto,
@@ -425,16 +417,6 @@ def test_our_numbers_are_the_peers(name: str) -> None:
         if key not in ("mask", "gradient") and mask is not None and mask.shape == actual.shape:
             actual, expected = actual[mask], expected[mask]
         torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0, msg=f"{name}: {key}")
-
-
-def test_gspo_is_gspo_token_where_the_advantages_are_equal() -> None:
-    """verl and the paper write the second form, TRL and OpenRLHF the first; all entries agree."""
-    for name, entry in ENTRIES.items():
-        if entry["case"] != "gspo":
-            continue
-        ours = sequence_ratio(gspo_token, Inputs(entry["inputs"]), **entry["parameters"])
-        expected = torch.tensor(entry["expected"]["gradient"], dtype=torch.float64)
-        torch.testing.assert_close(ours["gradient"], expected, atol=1e-6, rtol=0, msg=name)
 
 
 # --- the file itself ------------------------------------------------------------------------------
