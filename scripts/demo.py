@@ -69,7 +69,7 @@ from rl.training.figures import running_mean
 
 # What --budget small asks for instead of the presets, which are the recipe of the full one.
 SMALL: dict[str, dict[str, Any]] = {
-    "reward_model": {"pairs": 28_800, "held_out_pairs": 300},
+    "reward_model": {"pairs": 43_200, "held_out_pairs": 300},
     "grpo": {"steps": 30, "lr": 4e-4, "eval_prompts": 64},
 }
 BEST_OF = 8
