@@ -307,7 +307,7 @@ BEGINS = VerifiableReward(
 )
 TOY = GRPOConfig(
     steps=20, prompts_per_step=3, group_size=16, minibatches=1, micro_batch_size=64, lr=1e-2,
-    warmup=1, kl_coef=0.02, stop_kl=None, max_new_tokens=6, eval_every=100, max_norm=1e9,
+    warmup=1, kl_coef=0.02, stop_kl=None, max_new_tokens=6, eval_every=100, max_norm=1.0,
 )  # fmt: skip
 
 
