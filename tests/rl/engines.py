@@ -266,7 +266,7 @@ RESUMED_VARIANTS: tuple[Changes, ...] = (
     | dict(kl_coef=0.1, reward_fn=HAS_A),
     dict(
         sampling_filter="dynamic", entropy_coef=0.01, reward_fn=HAS_A,
-        reward_scale="mean", kl_cov_share=0.5, clip_cov_share=0.3, clip_cov_low=-9.0,
+        reward_scale="mean", kl_cov_share=0.1, clip_cov_share=0.3, clip_cov_low=-9.0,
     ),
 )  # fmt: skip
 RATIOS_OF_RLOO = {name: dict(loss=name) for name in ("clipped", "token")}
