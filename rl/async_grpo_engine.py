@@ -70,7 +70,7 @@ from rl.equations.sampler_correction import (
 )
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import kl_controller, require_groups, size_presets, warmed_up
-from rl.training.engine import Engine, Needs, sampling_needs
+from rl.training.engine import Engine
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, as_floats, rollout_metrics
 from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.sampler_weights import SamplerFlags, weighed
@@ -307,21 +307,12 @@ def train(
     return log.rows
 
 
-def needs(config: AsyncGRPOConfig) -> Needs:
-    """GRPO's models, the sampler and the weights that later batches are drawn with."""
-    if config.on_policy:
-        return sampling_needs(config)
-    kept = min(-(-config.lag // config.steps_per_batch), config.steps)
-    return sampling_needs(config, samplers=1 + kept)
-
-
 ENGINE = Engine(
     name="async_grpo",
     box="Asynchronous GRPO",
     config=AsyncGRPOConfig,
     train=train,
     presets=PRESETS,
-    needs=needs,
     toy="--lag 3 --sampler-precision bfloat16 --correction sequence_tis",
 )
 

@@ -73,7 +73,7 @@ from rl.training.actor_critic import (
     ppo_loss,
 )
 from rl.training.config import size_presets, warmed_up
-from rl.training.engine import Engine, sampling_needs
+from rl.training.engine import Engine
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
 from rl.training.reference import MovingReference, check_moving_reference, moved_reference
 from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
@@ -286,12 +286,6 @@ ENGINE = Engine(
     prepare=open_text,
     own_reward=lambda config: opened(teacher_reward),
     reference=lambda config: config.reference_update == "never",
-    needs=lambda config: sampling_needs(
-        config,
-        critic=True,
-        moving_reference=config.reference_update != "never",
-        text_rows=config.text_rows,
-    ),
     toy="--pretraining-batch-size 2",
 )
 

@@ -11,6 +11,8 @@ loop, so an unfinished study has whole seeds. The start of the reviews is the ke
 
 from __future__ import annotations
 
+from studies.bootstrap import SIGNIFICANT
+
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import copy
@@ -38,7 +40,7 @@ from harness.flag_ranges import AtLeastOne
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE, REPOSITORY, RUNS
-from harness.report.intervals import SIGNIFICANT, holm, t_interval, t_test
+from harness.report.intervals import holm, t_interval
 from reward_model.scalar_head import save_reward_model
 from rl.async_grpo_engine import PRESETS, AsyncGRPOConfig, train
 from rl.training.evaluation import evaluate
@@ -215,7 +217,7 @@ def summarised(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         if correction != "none" and len(both) >= 3:
             gaps = [runs[seed]["gold"] - plain[seed]["gold"] for seed in both]
             line["against_none"] = t_interval(gaps) | {"seeds": both}
-            tests[len(table)] = t_test(gaps)
+            tests[len(table)] = t_interval(gaps)["p"]
         table.append(line)
     for place, p in holm({str(place): p for place, p in tests.items()}).items():
         table[int(place)]["against_none"] |= {"p": tests[int(place)], "holm": p}

@@ -16,7 +16,7 @@ twice    a second run is given the folder of one that is running
 strange  a stopped run resumed with another script's state, with flags of its own changed or gone;
          `starved` no file may pass so many bytes; `clock` time stands still, or goes backwards;
          `paused` a rank is stopped for a while
-inputs   what is malformed (tests/bad_inputs.py); `hostile` tests/test_hostile_cases.py; `fuzz` what
+hostile  what is malformed (tests/test_bad_files.py); `fuzz` what
          hypothesis makes up
 
 Linux only. A piece that fails is listed with the command that repeats it, and the others go on.
@@ -381,8 +381,7 @@ def pieces() -> dict[str, Piece]:
         found[f"closed/{name}"] = partial(closed_piece, job_named(name))
         for ranks in (1, 2):
             found[f"twice/{name}/{ranks}"] = partial(twice_piece, job_named(name), ranks)
-    found["inputs"] = partial(pytest_piece, "tests/test_bad_inputs.py", 1, "malformed inputs")
-    found["hostile"] = partial(pytest_piece, "tests/test_hostile_cases.py", 1, "hostile cases")
+    found["hostile"] = partial(pytest_piece, "tests/test_bad_files.py", 1, "passed")
     found["fuzz"] = partial(pytest_piece, "tests/test_fuzz.py", FUZZ_EXAMPLES, "fuzzed")
     return found
 

@@ -1,6 +1,6 @@
 """Flags that no run can mean are refused by every config before anything is touched.
 
-What every flag with a range and every number refuses is held by tests/bad_inputs.py.
+Each flag with a range is checked when its config is made.
 """
 
 from __future__ import annotations
