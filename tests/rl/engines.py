@@ -488,7 +488,6 @@ ENGINES = [
                     "the_adaptive_controller_moves_the_penalty",
                     "a_stronger_kl_penalty_stays_nearer",
                     "a_broken_reward_is_refused",
-                    "a_broken_reward_is_replaced_and_counted",
                     "the_temperature_is_that_of_sampler_and_scorer",
                     "a_constant_reward_teaches_nothing",
                     "a_toy_reward_is_learned_and_its_negative_unlearned",
