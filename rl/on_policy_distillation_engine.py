@@ -76,7 +76,7 @@ from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metri
 from rl.training.open_task import Task
 from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 
-PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0))
+PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0), limited=False)
 ITSELF = Path("self")
 
 

@@ -56,15 +56,19 @@ def size_presets(
     larger: Mapping[str, Any] | None = None,
     *,
     sums: Mapping[str, Any] | None = None,
+    limited: bool = True,
 ) -> dict[str, dict[str, Any]]:
     """An engine's PRESETS: its field defaults are those of tiny on reviews, which were tuned.
 
-    `larger` goes on top of the sizes from small on, `sums` holds what differs for that world.
+    `larger` goes on top of the sizes from small on, `sums` holds what differs for that world. An engine
+    that by itself sets no limit of the KL is not `limited` by study's.
     """
     presets = {
         name: preset if name in ("tiny", "study") else preset | dict(larger or {})
         for name, preset in SIZES.items()
     }
+    if not limited:
+        presets["study"] = {}
     return presets | {name: SUMS | dict(sums or {}) for name in ("tiny/sums", "study/sums")}
 
 
