@@ -29,6 +29,7 @@ GONE = {
     "judge",
     "non_finite_reward",
     "normalize_parts",
+    "sample_rows",
     "uwo_coef",
 }
 
