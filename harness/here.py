@@ -19,8 +19,6 @@ class Here:
     local_ranks: int = 1  # how many share this machine
     another_speaks: bool = False  # of the failure that ends the run
     on_main_alone: bool = False  # inside `on_main`, where the other ranks wait
-    team: int = 0  # how many ranks share this one's work since `split`; 0: all of them
-    group: Any = None  # of torch.distributed, for the team
     in_steps: bool = False  # whether somebody asks `stop_asked` after every step
     quiet: bool = False  # --quiet: warnings and errors alone are shown
     signal: int = 0  # the number of the signal that came, 0 for none

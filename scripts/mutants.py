@@ -115,7 +115,6 @@ OWN_TESTS = {  # of files whose tests have another name
     "gpt/decode_static.py": ("test_decode_static.py",),
     "rl/batches/preferences.py": ("test_dpo_engine.py", "test_pg_grpo_engine.py"),
     "rl/batches/dynamic_sampling.py": ("test_grpo_variants_engine.py",),
-    "rl/batches/samplers.py": ("test_async_grpo_engine.py",),
     "rl/batches/tool_process.py": ("test_tools.py",),
     "rl/equations/preference_losses.py": ("test_losses.py",),
     "rl/equations/token_rewards.py": ("test_reward_arithmetic.py",),

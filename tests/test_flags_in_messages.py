@@ -91,7 +91,6 @@ EXEMPT = {  # (module, command): why that command never says that module's messa
     ("reward_model.pair_files", "rl.grpo_iterative_engine"): "asks for no margins",
     ("reward_model.reward_model_training", "rl.grpo_iterative_engine"): "asks for no margins",
     ("reward_model.world_pairs", "rl.grpo_iterative_engine"): "asks for no margins",
-    ("rl.batches.samplers", "*"): "others round weights as it does, and open no Sampler",
     ("rl.batches.tools", "rl.dpo_engine"): "samples nothing that is trained on",
     ("rl.training.open_reward", "rl.dpo_engine"): "has no weights of answers to apply",
 }

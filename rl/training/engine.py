@@ -24,7 +24,6 @@ class Needs:
     prompts: int = 0  # of a rollout; 0: it learns from recorded pairs alone
     group_size: int = 1
     moving_reference: bool = False  # another model than the start of the run
-    samplers: int = 0  # copies of the policy as it was, which draw or will
     critic: bool = False
     compares_vocabularies: bool = False  # a divergence over all tokens in the update
     teacher_samples: bool = False
@@ -34,8 +33,6 @@ class Needs:
 
 def sampling_needs(config: EngineConfig, **more: Any) -> Needs:
     """Those of an engine that samples: a rollout, cut into minibatches."""
-    if config.rounds:
-        more.setdefault("samplers", 1)
     rows = config.prompts_per_step * config.group_size
     return Needs(
         update_rows=math.ceil(rows / min(config.minibatches, config.prompts_per_step)),

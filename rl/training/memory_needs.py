@@ -61,8 +61,6 @@ def _held_models(config: RunFlags, given: Given, needs: Needs) -> Iterator[Model
     yield replace(start, narrow=narrow and not shares)
     if needs.moving_reference:
         yield replace(start, name="reference")
-    for number in range(needs.samplers):
-        yield replace(start, name=f"sampler {number + 1}", narrow=False)
     if needs.critic:
         yield Model("critic", given.critic, trained=True, lora_rank=rank, shares=shares)
     for number, shape in enumerate(given.rewards, start=1):

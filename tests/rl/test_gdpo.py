@@ -120,7 +120,7 @@ def test_a_reward_without_parts_is_refused(advantages_of, overlong_buffer):
 
 
 @pytest.mark.parametrize(
-    "name", ["grpo_process", "rloo", "reinforce_pp", "ppo", "pg_grpo", "kd_grpo", "async_grpo"]
+    "name", ["grpo_process", "rloo", "reinforce_pp", "ppo", "pg_grpo", "kd_grpo"]
 )
 def test_an_engine_without_such_advantages_refuses_the_flag(name):
     with pytest.raises(ValueError, match="does not have: leave it out"):

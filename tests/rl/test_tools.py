@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import platform
 from dataclasses import replace
 from functools import partial
 
@@ -28,7 +27,6 @@ from harness.errors import UserError
 from harness.report.rules import examine
 from harness.report.tokens import TokenView, frames_of
 from rl.batches.rollout import Rollout, join_rollouts, sample_rollout, select_rows
-from rl.batches.samplers import Fork
 from rl.batches.tool_process import CHARACTERS
 from rl.batches.tools import TOOLS, Tool, ToolFailed, Tools, check_tools, open_tools
 from rl.commands.conversation import RunFolder, tools_of
@@ -445,15 +443,6 @@ def test_a_function_of_the_users_cannot_stop_a_run(tmp_path, monkeypatch, capsys
     process = tools.tool.answer.process
     del tools
     assert process.poll() is not None
-
-
-@pytest.mark.skipif(platform.system() != "Linux", reason="forks are for Linux")
-def test_a_fork_asks_a_process_of_its_own(tmp_path):
-    """A sampler that is forked from rank 0 draws while rank 0 validates."""
-    (tmp_path / "mine.py").write_text("import os\ndef answer(call): return str(os.getpid())\n")
-    ask = partial(open_tools(f"{tmp_path}/mine.py:answer", 2).answer, "who", PromptRecord("?"))
-    mine = ask()
-    assert Fork(lambda trainer: trainer.send(ask())).receive() != mine == ask()
 
 
 @pytest.mark.parametrize(
