@@ -1,6 +1,6 @@
 # make demo    set up once, then train and evaluate the whole pipeline (ARGS="--help" lists the options)
 # make test    set up once, then run the tests
-# make dev     add the contributors' tools;  make lint, make mutants: use them
+# make dev     add the contributors' tools;  make lint: use them
 # make quick   before a commit, under 40 seconds: ruff, layout, pages, equations, one engine
 # make docs    build the site, offline and searchable: build/docs/html/index.html
 # make docs-browser  the same, then open its pages in headless Chromium: phone and desktop, dark and light
@@ -8,8 +8,7 @@
 # make pages   run every page of the course uninstalled, with a reader's edits, and out of order
 # make soak    kill, starve and confuse every training script, in under 30 minutes (ARGS="--help")
 # make bench   time the same work here, in transformers and in TRL, which get an environment of their own
-# make waits   every engine on a pretended card: mixed-up devices, and how often a step would wait
-# make gpu     measure the CUDA card here in under 8 minutes and write docs/gpu.md
+# make gpu     tokens and updates a second and peak memory of the card here
 # make clean   delete the environments and caches; runs/ stays
 # The tests run in one process a core, at most four: ARGS="-n 0 --pdb" is one process.
 # Another Python:  make demo PYTHON=python3.12
@@ -20,7 +19,7 @@ PY := .venv/bin/python
 PEERS_PY := .venv-peers/bin/python
 ARGS ?=
 
-.PHONY: help demo test dev quick lint mutants docs docs-browser browser pages soak bench waits gpu clean
+.PHONY: help demo test dev quick lint docs docs-browser browser pages soak bench gpu clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -49,9 +48,6 @@ lint: .venv/.dev
 	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 
-mutants: .venv/.dev
-	$(PY) scripts/mutants.py $(ARGS)
-
 docs: .venv/.docs
 	$(PY) docs/site/make_site.py $(ARGS)
 
@@ -70,11 +66,8 @@ soak: .venv/.dev
 bench: .venv-peers/.ok
 	$(PEERS_PY) bench/peers.py $(ARGS)
 
-waits: .venv/.ok
-	$(PY) bench/pretend_card.py $(ARGS)
-
-gpu: .venv-peers/.ok
-	$(PEERS_PY) bench/gpu.py $(ARGS)
+gpu: .venv/.ok
+	$(PY) bench/gpu.py $(ARGS)
 
 # Keeps runs/, which holds trained models.
 clean:

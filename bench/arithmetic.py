@@ -37,19 +37,6 @@ def sampling(shape: GPTConfig, case: Case) -> int:
     return prompts + forward(shape, case.rows, P, P + T - 1, T)
 
 
-def decode_bytes(shape: GPTConfig, case: Case, itemsize: int) -> int:
-    """What sampling has to read at least, every number of `itemsize` bytes.
-
-    For each response token the weights of the blocks and the head, and for each row keys and values of
-    the filled columns, the token's own included; the prompts are read with the first token.
-    """
-    L, D, V = shape.n_layer, shape.n_embd, shape.vocab_size
-    P, T = case.prompt_tokens, case.new_tokens
-    weights = T * (12 * L * D * D + V * D)
-    columns = columns_attended(P, P + T - 1)  # the last token drawn is not read
-    return itemsize * (weights + case.rows * 2 * L * D * columns)
-
-
 def scoring(shape: GPTConfig, case: Case) -> int:
     """Whole rows but for the last token, which predicts nothing."""
     P, T = case.prompt_tokens, case.new_tokens

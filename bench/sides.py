@@ -1,4 +1,4 @@
-"""What each side of bench/peers.py and bench/gpu.py does: one process runs one of these functions.
+"""What each side of bench/peers.py does: one process runs one of these functions.
 
 A side sets up its models, then `while turns.next()` does one repetition each time. Both sides start
 from the same random weights and the same prompts. The end of a text has an id that no model can
@@ -15,7 +15,6 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -30,12 +29,12 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig, preset_config
 from gpt.published.pretrained import save_gpt2
 from gpt.tokenizer import load_tokenizer
-from harness.device import open_device, precision
+from harness.device import precision
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step
 from harness.ranks.launch import Wish, run_on_ranks
 from harness.seeds import make_generator
-from rl import grpo_engine, ppo_engine, rloo_engine
+from rl import grpo_engine
 from rl.batches.rollout import Rollout
 from rl.equations.losses import clipped_surrogate, sequence_mean
 
@@ -83,7 +82,7 @@ def all_drawn(lengths: Sequence[int], case: Case) -> None:
 
 def sample_ours(side: Side, turns: Turns) -> None:
     """gpt.generate; in bfloat16 with bfloat16 weights."""
-    case, model = side.case, model_of(side.case, side.device)
+    case, model = side.case, model_of(side.case)
     model.to(getattr(torch, side.precision))
     params = SamplingParams(max_new_tokens=case.new_tokens)
     prompts, end = prompts_of(case, case.prompts), model.config.vocab_size
@@ -125,8 +124,7 @@ class EvenShare:
 
     def __call__(self, rollout: Rollout) -> Tensor:
         all_drawn(rollout.lengths.tolist(), self.case)
-        shares = [even_share(row) for row in rollout.response_tokens.tolist()]
-        return torch.tensor(shares, device=rollout.response_tokens.device)
+        return torch.tensor([even_share(row) for row in rollout.response_tokens.tolist()])
 
 
 class Over(Exception):
@@ -146,29 +144,21 @@ class TurnLog(MetricLog):
             raise Over
 
 
-ENGINES: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
-    "grpo": (partial(grpo_engine.GRPOConfig, clip_low=CLIP, clip_high=CLIP), grpo_engine.train),
-    "rloo": (rloo_engine.RLOOConfig, rloo_engine.train),
-    "ppo": (ppo_engine.PPOConfig, ppo_engine.train),  # its critic starts as a copy of the policy
-}
-
-
 def engine_ours(side: Side, turns: Turns) -> None:
-    """An engine's whole steps: rollout, reward, reference, one update, metrics."""
-    case, policy = side.case, model_of(side.case, side.device)
-    config_class, train = ENGINES[case.task]
-    config = config_class(
+    """GRPO's whole steps: rollout, reward, reference, one update, metrics."""
+    case, policy = side.case, model_of(side.case)
+    config = grpo_engine.GRPOConfig(
         prompts_per_step=case.prompts, group_size=case.group, max_new_tokens=case.new_tokens,
-        updates_per_batch=1, minibatches=1, micro_batch_size=case.micro_rows, lr=LR, warmup=0,
-        kl_coef=KL_COEF, max_norm=MAX_NORM, stop_kl=None,
-        steps=10**9, checkpoint_every=10**9, precision=side.precision, device=side.device,
+        updates_per_batch=1, minibatches=1, micro_batch_size=case.rows, lr=LR, warmup=0,
+        clip_low=CLIP, clip_high=CLIP, kl_coef=KL_COEF, max_norm=MAX_NORM, stop_kl=None,
+        steps=10**9, checkpoint_every=10**9, precision=side.precision, device="cpu",
     )  # fmt: skip
     records = [PromptRecord(text_of(prompt)) for prompt in prompts_of(case, 256)]
     numbers: Any = Numbers(policy.config.vocab_size)
     if turns.next():
         try:
             reward = EvenShare(case)
-            train(config, policy, numbers, reward, records, TurnLog(turns))
+            grpo_engine.train(config, policy, numbers, reward, records, TurnLog(turns))
         except Over:
             pass
 
@@ -185,8 +175,8 @@ def loss_ours(
 
 def update_ours(side: Side, turns: Turns) -> None:
     """One policy update: log-probs, clipped surrogate, backward, clip, AdamW."""
-    model = model_of(side.case, side.device)
-    batch, old, advantages = (x.to(side.device) for x in sampled_batch(side.case))
+    model = model_of(side.case)
+    batch, old, advantages = sampled_batch(side.case)
     optimizer = adamw(model, LR, betas=BETAS, weight_decay=0.0)
     while turns.next():
         optimizer.zero_grad(set_to_none=True)
@@ -211,10 +201,10 @@ def sample_peer(side: Side, turns: Turns) -> None:
     """transformers' `generate`; in bfloat16 with bfloat16 weights."""
     case = side.case
     rows = [prompt for prompt in prompts_of(case, case.prompts) for _ in range(case.group)]
-    tokens = torch.tensor(rows, device=side.device)
+    tokens = torch.tensor(rows)
     torch.manual_seed(0)
     with peer_model(case) as model:
-        model.to(side.device, getattr(torch, side.precision))
+        model.to(getattr(torch, side.precision))
         end = model.config.vocab_size
         while turns.next():
             drawn = model.generate(
@@ -238,27 +228,19 @@ def peer_tokenizer(vocab: int) -> Any:
     )
 
 
-# The paper's loss. RLOO's takes log-ratios of whole responses as TRL has them.
-TRL_LOSS: dict[str, dict[str, Any]] = {
-    "grpo": dict(
-        loss_type="grpo", scale_rewards="group", importance_sampling_level="token",
-        use_bias_correction_kl=False,
-    ),
-    "rloo": dict(normalize_advantages=False),
-}  # fmt: skip
-
-
 def trl_config(side: Side, folder: str) -> Any:
     """TRL's options, all of them said that change the work or the loss (docs/benchmarks.md)."""
     import trl
 
     case = side.case
-    pieces = case.rows // case.micro_rows
-    return {"grpo": trl.GRPOConfig, "rloo": trl.RLOOConfig}[case.task](
-        output_dir=f"{folder}/trl", **TRL_LOSS[case.task],
+    return trl.GRPOConfig(
+        output_dir=f"{folder}/trl",
+        # The paper's loss.
+        loss_type="grpo", scale_rewards="group", importance_sampling_level="token",
+        use_bias_correction_kl=False,
         # One batch of prompts x group rows, sampled, scored and trained on once, one optimizer step.
-        per_device_train_batch_size=case.micro_rows, gradient_accumulation_steps=pieces,
-        steps_per_generation=pieces, num_iterations=1, num_generations=case.group,
+        per_device_train_batch_size=case.rows, gradient_accumulation_steps=1,
+        steps_per_generation=1, num_iterations=1, num_generations=case.group,
         max_completion_length=case.new_tokens, temperature=1.0, top_p=1.0, top_k=0,
         epsilon=CLIP, beta=KL_COEF, mask_truncated_completions=False,
         # The same optimizer.
@@ -266,7 +248,7 @@ def trl_config(side: Side, folder: str) -> Any:
         adam_beta1=BETAS[0], adam_beta2=BETAS[1], weight_decay=0.0, max_grad_norm=MAX_NORM,
         # The same precision, and nothing beside the steps.
         bf16=side.precision == "bfloat16", gradient_checkpointing=False,
-        use_cpu=side.device == "cpu",
+        use_cpu=True,
         logging_strategy="no", save_strategy="no", report_to="none", disable_tqdm=True,
         max_steps=10**6, seed=0,
     )  # fmt: skip
@@ -285,7 +267,7 @@ def turn_callback(turns: Turns) -> Any:
 
 
 def engine_peer(side: Side, turns: Turns) -> None:
-    """TRL's GRPOTrainer or RLOOTrainer, one step a turn."""
+    """TRL's GRPOTrainer, one step a turn."""
     import trl
     from datasets import Dataset
 
@@ -297,7 +279,7 @@ def engine_peer(side: Side, turns: Turns) -> None:
 
     texts = [text_of(prompt) for prompt in prompts_of(case, 256)]
     with peer_model(case) as model:
-        trainer = {"grpo": trl.GRPOTrainer, "rloo": trl.RLOOTrainer}[case.task](
+        trainer = trl.GRPOTrainer(
             model=model, reward_funcs=reward, args=trl_config(side, model.name_or_path),
             train_dataset=Dataset.from_dict({"prompt": texts}),
             processing_class=peer_tokenizer(model.config.vocab_size),
@@ -321,9 +303,8 @@ def loss_peer(
 
 def update_peer(side: Side, turns: Turns) -> None:
     """One policy update in a plain loop; the optimizer is the fused one, as on our side."""
-    batch, old, advantages = (x.to(side.device) for x in sampled_batch(side.case))
+    batch, old, advantages = sampled_batch(side.case)
     with peer_model(side.case) as model:
-        model.to(side.device)
         optimizer = torch.optim.AdamW(
             model.parameters(), lr=LR, betas=BETAS, weight_decay=0.0, fused=True
         )
@@ -348,24 +329,20 @@ def matrix_product(side: Side, turns: Turns) -> None:
 FUNCTIONS: dict[tuple[str, str], Callable[[Side, Turns], None]] = {
     ("ours", "sample"): sample_ours,
     ("ours", "grpo"): engine_ours,
-    ("ours", "rloo"): engine_ours,
-    ("ours", "ppo"): engine_ours,
     ("ours", "update"): update_ours,
     ("ours", "product"): matrix_product,
     ("peer", "sample"): sample_peer,
     ("peer", "grpo"): engine_peer,
-    ("peer", "rloo"): engine_peer,
     ("peer", "update"): update_peer,
 }
 
 
 def main(side: Side, turns: Turns) -> None:
     torch.set_num_threads(side.threads)
-    open_device(side.device, side.precision)
     FUNCTIONS[side.library, side.case.task](side, turns)
 
 
 if __name__ == "__main__":
     own = own_turns()
     side = side_from_json(sys.argv[1])
-    run_on_ranks(lambda: main(side, own), Wish(side.ranks, side.device))
+    run_on_ranks(lambda: main(side, own), Wish(side.ranks, "cpu"))

@@ -26,13 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TextIO
 
-import torch
-
 from harness.errors import UserError
 from harness.paths import REPOSITORY
 from harness.ranks.collectives import all_reduce_sum, on_main
 
-Task = Literal["sample", "grpo", "rloo", "ppo", "update", "product"]
+Task = Literal["sample", "grpo", "update", "product"]
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,6 @@ class Case:
     prompt_tokens: int = 16
     new_tokens: int = 32
     size: int = 1024  # of the square matrices of "product"
-    micro: int = 0  # rows of an engine's forward pass; 0: all
 
     @property
     def rows(self) -> int:
@@ -56,10 +53,6 @@ class Case:
     def described(self) -> str:
         rows = f"{self.prompts} x {self.group} rows" if self.group > 1 else f"{self.prompts} rows"
         return f"{rows}, prompts of {self.prompt_tokens}, responses of {self.new_tokens} tokens"
-
-    @property
-    def micro_rows(self) -> int:
-        return self.micro or self.rows
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,6 @@ class Side:
     threads: int
     precision: Literal["float32", "bfloat16"] = "float32"
     ranks: int = 1
-    device: str = "cpu"
 
 
 def side_from_json(text: str) -> Side:
@@ -96,7 +88,6 @@ class Turns:
 
         Of several ranks the first reports and waits, for all; the memory is that of all together.
         """
-        wait_for_gpu()
         now = time.perf_counter()
         if self.begin is None:
             reset_peak()
@@ -104,7 +95,7 @@ class Turns:
             report: dict[str, Any] = {"ready": True}
         else:
             mib = all_reduce_sum({"mib": peak_mib()})["mib"] - self.base
-            report = {"seconds": now - self.begin, "mib": mib, "gpu_mib": gpu_peak_mib()}
+            report = {"seconds": now - self.begin, "mib": mib}
         goes_on = on_main(lambda: self._say_and_wait(report))
         self.begin = time.perf_counter()
         return goes_on
@@ -119,17 +110,6 @@ def own_turns() -> Turns:
     reports = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return Turns(sys.stdin, reports)
-
-
-def wait_for_gpu() -> None:
-    """Return once the GPU that this process uses, if it uses one, has done what it was asked."""
-    if torch.cuda.is_initialized():
-        torch.cuda.synchronize()
-
-
-def gpu_peak_mib() -> float:
-    """The most that tensors have held on the GPU so far, in MiB; 0 without one."""
-    return torch.cuda.max_memory_allocated() / 2**20 if torch.cuda.is_initialized() else 0.0
 
 
 def reset_peak() -> None:

@@ -17,7 +17,6 @@ cross-entropy. Needs a teacher: scripts/make_teacher.py.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -45,16 +44,7 @@ from gpt.log_probs import (
     scatter_responses,
 )
 from gpt.lora import fit_for_training, save_adapter
-from gpt.memory.announce import announce, longest_prompt
-from gpt.memory.forecast import (
-    FULL_KL_CHUNKS,
-    Forecast,
-    Model,
-    Phase,
-    rows_of_pass,
-    stage_forecast,
-)
-from gpt.model import GPT, GPTConfig, Preset, PresetFlags, head_product
+from gpt.model import GPT, Preset, PresetFlags, head_product
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer
@@ -75,7 +65,7 @@ from harness.optimizer import (
     set_learning_rate,
 )
 from harness.paths import MODEL_FILE
-from harness.ranks.collectives import all_reduce_sum, check_alike, on_device, shard, world
+from harness.ranks.collectives import all_reduce_sum, check_alike, on_device, shard
 from harness.report.rules import say_findings
 from harness.report.writing import open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
@@ -450,41 +440,6 @@ def teacher_of(config: DistillationConfig, tokenizer: Tokenizer, device: torch.d
     return teacher
 
 
-def memory_of(
-    config: DistillationConfig,
-    shape: GPTConfig,
-    teacher: GPTConfig,
-    prompt_tokens: int,
-    device: str = "cpu",
-    ranks: int = 1,
-) -> Forecast:
-    """A student, its start and a teacher, who writes the text or reads the student's."""
-    rank = config.lora_rank
-    tokens = min(prompt_tokens + config.max_new_tokens, shape.context)
-    rows, several = rows_of_pass(config.batch_size, config.micro_batch_size, ranks)
-    author = shape if config.author == "student" else teacher
-    largest = max(shape, teacher, key=lambda one: one.n_embd * one.n_layer)
-    sampled = {  # prompts that are answered together, by whom, and whether it is after training
-        "sampling": (config.batch_size, author, False),
-        "validation": (min(config.eval_prompts, ANSWERED), largest, False),
-        "test": (min(config.test_prompts, ANSWERED), largest, True),
-    }
-    update = Phase(
-        "update", "update", (shape,), rows, tokens, config.max_new_tokens, FULL_KL_CHUNKS, several
-    )
-    answers = [
-        Phase(name, "sampling", (model,), math.ceil(prompts / ranks), tokens, finished=finished)
-        for name, (prompts, model, finished) in sampled.items()
-        if prompts
-    ]
-    models = (
-        Model("student", shape, trained=True, lora_rank=rank),
-        Model("start", shape, lora_rank=rank, shares=rank > 0),
-        Model("teacher", teacher, narrow=config.precision == "bfloat16"),
-    )
-    return stage_forecast(config, models, (update, *answers), device)
-
-
 def teacher_texts(
     config: DistillationConfig,
     teacher: GPT,
@@ -515,9 +470,6 @@ def main(config: DistillationConfig) -> Path:
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
     prompts = open_prompts(config.data, tokenizer, room, config, config.max_new_tokens)
-    longest = longest_prompt([record.prompt for record in prompts["train"]], tokenizer)
-    shapes = student.config, teacher.config
-    announce(config, lambda other: memory_of(other, *shapes, longest, device.type, world()), device)
     out = config.out or default_folder("distillation", config.data, config.preset)
     folder = open_run(out, config, resume=config.resume)
     open_page(folder, "distillation", config)

@@ -14,7 +14,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,7 @@ from gpt.corpus import encode_record
 from gpt.fit import AnswerFileFlags, check_fit
 from gpt.generate import SamplingParams, generate
 from gpt.lora import fit_for_training, save_adapter
-from gpt.memory.announce import announce
-from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass, stage_forecast
-from gpt.model import GPT, GPTConfig, Preset, PresetFlags
+from gpt.model import GPT, Preset, PresetFlags
 from gpt.pretraining import held_out_loss, language_model_loss
 from gpt.published.pretrained import load_with_tokenizer
 from gpt.token_rows import RecordedFlags, TextLog, open_texts
@@ -52,7 +50,7 @@ from harness.optimizer import (
     set_learning_rate,
 )
 from harness.paths import MODEL_FILE, RUNS
-from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, rank, world
+from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, rank
 from harness.report.rules import say_findings
 from harness.report.writing import open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
@@ -234,23 +232,6 @@ def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT,
     return load_policy(base, device)
 
 
-def memory_of(
-    config: FinetuningConfig,
-    shape: GPTConfig,
-    tokens: int,
-    scored: int,
-    device: str = "cpu",
-    ranks: int = 1,
-) -> Forecast:
-    """As pre-training, on prompts with answers of up to `scored` tokens; some are answered at the end."""
-    rows, several = rows_of_pass(config.batch_size, config.micro_batch_size, ranks)
-    update = Phase("update", "update", (shape,), rows, tokens, scored, 2, accumulates=several)
-    evaluation = replace(update, name="evaluation", does="scoring")
-    samples = Phase("samples", "sampling", (shape,), SHOWN, tokens, finished=True)
-    model = Model("model", shape, trained=True, lora_rank=config.lora_rank)
-    return stage_forecast(config, [model], (update, evaluation, samples), device)
-
-
 def answer_some(
     config: FinetuningConfig,
     model: GPT,
@@ -287,11 +268,6 @@ def main(config: FinetuningConfig) -> Path:
     model, tokenizer = starting_model(config, device)
     fit_for_training(config, model)
     examples, held_out = read_examples(config, tokenizer, model.config.context)
-    tokens = max(len(prompt) + len(response) for prompt, response in [*examples, *held_out])
-    scored, shape = max(len(response) for _, response in [*examples, *held_out]), model.config
-    announce(
-        config, lambda other: memory_of(other, shape, tokens, scored, device.type, world()), device
-    )
     folder = config.out or default_folder("finetuning", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
     open_page(folder, "finetuning", config)

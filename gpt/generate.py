@@ -6,19 +6,16 @@ distribution: a row's sample depends on its own numbers alone, whichever rows ar
 
 What an environment writes into a response (`Turns`), such as a tool's answer, takes the place of what
 would have been drawn: rows with an answer and rows without stay in one batch with one cache, and no
-text is ever encoded a second time. The loop for GPUs is in gpt/decode_static.py.
+text is ever encoded a second time.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Literal, cast, get_args
 
 import torch
 import torch.nn as nn
@@ -27,13 +24,10 @@ from torch import Tensor
 
 from data.collate import first_eos_mask, left_pad, response_spans
 from gpt.model import GPT, KVCache
-from harness.device import must_repeat, running_sum
+from harness.device import running_sum
 from harness.equation_checks import at_least_float32
 from harness.ranks.collectives import joined_blocks, on_device, shard_block
 
-Decoding = Literal["auto", "eager", "static", "captured", "lengths"]
-DECODING = "GLASSBOX_DECODING"  # the environment variable that decides where "auto" stands
-RECORDS = ("captured", "lengths")  # what needs a CUDA device
 # What an environment says to a row's tokens so far, whenever one was drawn: the tokens that it writes
 # behind them, None for nothing, and no tokens at all to cut the row off here.
 Reply = Callable[[Sequence[int]], Sequence[int] | None]
@@ -52,7 +46,6 @@ class SamplingParams:
     top_p: float = 1.0  # keep the smallest set with at least this probability (arXiv:1904.09751)
     greedy: bool = False
     max_new_tokens: int = 64
-    decoding: Decoding = "auto"  # how the loop runs, never what it draws: see `chosen_decoding`
     replies: Sequence[Reply] | None = None  # an environment's, one for each row
 
     def __post_init__(self) -> None:
@@ -149,41 +142,15 @@ def truncate_logits(logits: Tensor, params: SamplingParams) -> Tensor:
 
 def where_passed(probs: Tensor, uniforms: Tensor) -> Tensor:
     """(N, 1): where the running sum of probs (N, V) passes the uniform (N,), scaled by the total."""
-    cumulative = probs.cumsum(-1)  # (N, V)
+    cumulative = running_sum(probs)  # (N, V)
     # Scaled by the total, because a float32 sum of many probabilities is not exactly 1.
     target = uniforms[:, None] * cumulative[:, -1:]
     passed = torch.searchsorted(cumulative, target, right=True)
     return passed.clamp(max=probs.shape[-1] - 1)
 
 
-def where_passed_in_blocks(probs: Tensor, uniforms: Tensor, block: int = 128) -> Tensor:
-    """The twin of `where_passed` for GPUs: sums of whole blocks first, then one block token by token.
-
-    It reads the probabilities once. Rounded otherwise: a uniform at the edge between two tokens, one
-    in millions, may fall to the other one.
-    """
-    N, V = probs.shape
-    whole = V - V % block
-    sums = [probs[:, :whole].unflatten(1, (-1, block)).sum(-1), probs[:, whole:].sum(-1, True)]
-    running = rising(torch.cat(sums, 1))  # (N, blocks)
-    target = uniforms[:, None] * running[:, -1:]
-    chosen = torch.searchsorted(running, target, right=True).clamp(max=running.shape[1] - 1)
-    before = F.pad(running, (1, 0)).gather(1, chosen)  # the sum of all blocks before it
-    columns = chosen * block + torch.arange(block, device=probs.device)  # (N, block)
-    inside = probs.gather(1, columns.clamp(max=V - 1)).masked_fill(columns >= V, 0)
-    running = rising(inside)
-    # Kept below the block's sum: a token of probability 0 must not be drawn for its rounding.
-    target = torch.minimum(target - before, running[:, -1:] * (1 - torch.finfo(probs.dtype).eps))
-    return (chosen * block + torch.searchsorted(running, target, right=True)).clamp(max=V - 1)
-
-
-def rising(values: Tensor) -> Tensor:
-    """Running sums (N, K) of numbers from 0 on, which never fall, nor rise where a number is 0."""
-    return running_sum(values).masked_fill(values == 0, 0).cummax(1).values
-
-
 def choose_tokens(
-    logits: Tensor, params: SamplingParams, uniforms: Tensor, in_blocks: bool = False
+    logits: Tensor, params: SamplingParams, uniforms: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Draw one token per row: logits (N, V), uniforms (N,) in [0, 1) -> tokens (N,), log_probs (N,).
 
@@ -198,7 +165,7 @@ def choose_tokens(
     if params.greedy:
         tokens = logits.argmax(-1, keepdim=True)
     else:
-        tokens = (where_passed_in_blocks if in_blocks else where_passed)(probs, uniforms)
+        tokens = where_passed(probs, uniforms)
     return tokens.squeeze(1), probs.gather(1, tokens).log().squeeze(1)
 
 
@@ -223,19 +190,15 @@ class Reader:
     """A model that reads along: its cache, and the hidden state (rows, D) behind the last column."""
 
     def __init__(
-        self, model: GPT, tokens: Tensor, mask: Tensor | None, cache: KVCache, repeats: int,
-        lengths: Tensor | None = None,
-    ) -> None:  # fmt: skip
+        self, model: GPT, tokens: Tensor, mask: Tensor | None, cache: KVCache, repeats: int
+    ) -> None:
         self.model, self.cache = model, cache
         self.cache.rows = len(tokens)
-        hidden = model.hidden(tokens, mask, self.cache)  # (B, S, D)
-        if lengths is None:
-            self.last = hidden[:, -1]  # (B, D)
-        else:  # padded on the right
-            self.last = hidden[torch.arange(len(tokens), device=tokens.device), lengths - 1]
+        self.last = model.hidden(tokens, mask, self.cache)[:, -1]  # (B, D)
         if repeats > 1:
-            self.cache.repeat(repeats)
-            self.last = self.last.repeat_interleave(repeats, 0)
+            rows = torch.arange(len(tokens), device=tokens.device).repeat_interleave(repeats)
+            self.cache.keep(rows)
+            self.last = self.last[rows]
 
     def logits(self) -> Tensor:
         """(rows, V) of the next token."""
@@ -251,15 +214,14 @@ def draw(
     teacher_share: float,
     params: SamplingParams,
     uniforms: Tensor,
-    in_blocks: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The next token of each row, its log-prob as it was drawn and under the first model; (rows,)."""
     logits = readers[0].logits()
     if len(readers) == 1:
-        tokens, log_probs = choose_tokens(logits, params, uniforms, in_blocks)
+        tokens, log_probs = choose_tokens(logits, params, uniforms)
         return tokens, log_probs, log_probs
     mixture = mixed_logits(logits, readers[1].logits(), teacher_share, params.temperature)
-    tokens, log_probs = choose_tokens(mixture, params, uniforms, in_blocks)
+    tokens, log_probs = choose_tokens(mixture, params, uniforms)
     own = (at_least_float32(logits) / params.temperature).log_softmax(-1)
     return tokens, log_probs, own.gather(1, tokens[:, None]).squeeze(1)
 
@@ -344,10 +306,9 @@ def decode(
     rows = torch.arange(N, device=device)  # the output row of each cache row
     running = torch.ones(N, dtype=torch.bool, device=device)  # per cache row
     turns = None if params.replies is None else Turns(params.replies, steps, eos_id)
-    in_blocks = must_repeat(device)
     for step in range(steps):
         now = uniforms[rows, step]
-        chosen, log_probs, own = draw(readers, teacher_share, params, now, in_blocks)
+        chosen, log_probs, own = draw(readers, teacher_share, params, now)
         if turns is None:
             running = running & (chosen != eos_id)
         else:
@@ -393,47 +354,24 @@ def cut_at_eos(
     )
 
 
-def chosen_decoding(params: SamplingParams, device: torch.device) -> Decoding:
-    """What "auto" means: GLASSBOX_DECODING if it is set, else eager, until a card has passed bench/gpu.py.
-
-    ValueError for a word that is none, and for a recording where there is no CUDA device.
-    """
-    wished = os.environ.get(DECODING, "auto") if params.decoding == "auto" else params.decoding
-    known = get_args(Decoding)
-    if wished not in known:
-        raise ValueError(f"{DECODING}={wished} must be one of {', '.join(known)}")
-    if wished in RECORDS and device.type != "cuda":
-        raise ValueError(
-            f"decoding={wished} needs a CUDA device and the model is on {device}: use static or eager"
-        )
-    if wished == "auto":
-        return "eager"
-    return cast(Decoding, wished)
-
-
 def is_compiled(model: nn.Module) -> bool:
     """Whether harness/compile_blocks.py has been at work on it."""
     return any(module._compiled_call_impl is not None for module in model.modules())
 
 
-def as_sampled(model: GPT, merged: bool = False) -> GPT:
+def as_sampled(model: GPT) -> GPT:
     """The model as the loops call it: not compiled, and its weights cast once instead of at every step.
 
-    Under autocast the linear layers are copied in its dtype. `merged`: so are adapters (gpt/lora.py),
-    added to the weights that they lie beside. Everything else is shared with `model`.
+    Under autocast the linear layers are copied in its dtype. Everything else is shared with `model`.
     """
-    if merged:
-        from gpt.lora import adapters
     kind = model.device.type
     cast = torch.is_autocast_enabled(kind)
-    merge = list(adapters(model).values()) if merged else []
-    if not (cast or merge or is_compiled(model)):
+    if not (cast or is_compiled(model)):
         return model
     dtype = torch.get_autocast_dtype(kind)
     shared: dict[int, object] = {id(x): x for x in (*model.parameters(), *model.buffers())}
-    shared |= {id(one): one.merged(dtype if cast else one.weight.dtype) for one in merge}
     for layer in model.modules():
-        if cast and isinstance(layer, nn.Linear) and id(layer) not in shared:  # not merged
+        if cast and isinstance(layer, nn.Linear):
             for weight in layer.parameters(recurse=False):
                 if weight.dtype == torch.float32:
                     shared[id(weight)] = nn.Parameter(weight.detach().to(dtype), False)
@@ -465,31 +403,24 @@ def generate(
     """Sample `samples_per_prompt` responses for each prompt (token lists), rows of a prompt adjacent.
 
     The prompts are read once and their cache rows repeated. A row stops at its first EOS, and is
-    dropped once a third of the rows has stopped; on CUDA steps may be recorded and replayed
-    (`chosen_decoding`). `generator` lives on the CPU, so that a seed gives the same numbers on every
-    device. With a teacher each token is drawn from `mixed_logits` of both models. What
-    `params.replies` write counts towards max_new_tokens, and the loop is the eager one. Raises
-    ValueError for an empty prompt or one that leaves no room for max_new_tokens.
+    dropped once a third of the rows has stopped. `generator` lives on the CPU, so that a seed gives
+    the same numbers on every device. With a teacher each token is drawn from `mixed_logits` of both
+    models. What `params.replies` write counts towards max_new_tokens. Raises ValueError for an empty
+    prompt or one that leaves no room for max_new_tokens.
     """
     models = _sampling_models(model, teacher, teacher_share, prompts, params.max_new_tokens)
     uniforms = torch.rand(
         len(prompts) * samples_per_prompt, params.max_new_tokens, generator=generator
     )
-    how = chosen_decoding(params, model.device)
-    loop: Callable[..., tuple[Tensor, ...]] = decode
     mine = shard_block(len(prompts))  # of several ranks each answers prompts of its own
     rows = slice(mine.start * samples_per_prompt, mine.stop * samples_per_prompt)
     if params.replies is not None:
         params = replace(params, replies=params.replies[rows])
-    elif how != "eager":
-        from gpt.decode_static import decode_static
-
-        loop = partial(decode_static, capture=how in RECORDS, by_lengths=how == "lengths")
     with evaluation_mode(models):
-        models = [as_sampled(one, merged=how != "eager") for one in models]
+        models = [as_sampled(one) for one in models]
         answered = None
         if prompts[mine]:
-            answered = loop(
+            answered = decode(
                 models, prompts[mine], uniforms[rows], params,
                 eos_id=eos_id, teacher_share=teacher_share,
             )  # fmt: skip

@@ -59,13 +59,6 @@ class LoRALinear(nn.Linear):
         with without_autocast(self.weight.device):
             return self.weight + self.scale * self.lora_B @ self.lora_A
 
-    def merged(self, dtype: torch.dtype) -> nn.Linear:
-        """A frozen layer of its own with the same product, in this dtype."""
-        plain = nn.Linear(self.in_features, self.out_features, device="meta")
-        tensors = (self.merged_weight(), self.bias.detach())
-        plain.weight, plain.bias = (nn.Parameter(x.to(dtype), False) for x in tensors)
-        return plain
-
 
 def add_adapters(
     model: GPT,

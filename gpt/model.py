@@ -1,4 +1,6 @@
-"""GPT-2, written by hand (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners").
+"""GPT-2 by hand (Radford et al. 2019, "Language Models are Unsupervised Multitask Learners").
+
+nano/gpt.py is the same model in 50 lines, without cache, dropout, left padding and half precision.
 
     tokens -> wte + wpe -> n_layer x [x + attention(LN(x)); x + MLP(LN(x))] -> LN -> logits with wte
 
@@ -12,7 +14,7 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import torch
 import torch.nn as nn
@@ -45,20 +47,6 @@ class GPTConfig:
 
 
 Preset = Literal["tiny", "study", "own", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
-SMALL_WIDTH_PRESETS = ("tiny", "study", "teacher", "english", "own", "small")  # for one thread
-
-
-class PresetFlags:
-    """What the flag `preset` says of a command (harness/command_flags.py)."""
-
-    preset: str
-
-    @property
-    def is_small(self) -> bool:
-        """Whether one process a core is faster than threads."""
-        return self.preset in SMALL_WIDTH_PRESETS
-
-
 # Shapes without a vocabulary: that comes from the tokenizer.
 PRESETS: dict[str, GPTConfig] = {
     "tiny": GPTConfig(context=128, n_layer=4, n_head=4, n_embd=128),
@@ -74,6 +62,17 @@ PRESETS: dict[str, GPTConfig] = {
 }
 
 
+class PresetFlags:
+    """What the flag `preset` says of a command (harness/command_flags.py)."""
+
+    preset: str
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one process a core is faster than threads."""
+        return PRESETS[self.preset].n_embd < 256
+
+
 def preset_config(name: str, vocab_size: int, dropout: float = 0.0) -> GPTConfig:
     """The named shape with a tokenizer's vocabulary. Raises ValueError for an unknown name."""
     if name not in PRESETS:
@@ -84,105 +83,43 @@ def preset_config(name: str, vocab_size: int, dropout: float = 0.0) -> GPTConfig
 class KVCache:
     """Keys and values of every layer for `rows` rows and up to `columns` columns, allocated once.
 
-    `length` columns are filled, and a forward appends its own. After `stand_still` a step looks the
-    same whichever columns it fills. `by_lengths`, for `attention_by_lengths`, keeps a column's numbers
-    together.
+    `length` columns are filled, and a forward appends its own.
     """
 
     def __init__(
-        self,
-        config: GPTConfig,
-        rows: int,
-        columns: int,
-        device: torch.device,
-        dtype: torch.dtype,
-        by_lengths: bool = False,
+        self, config: GPTConfig, rows: int, columns: int, device: torch.device, dtype: torch.dtype
     ) -> None:
-        inner = (columns, config.n_head) if by_lengths else (config.n_head, columns)
-        shape = (config.n_layer, rows, *inner, config.n_embd // config.n_head)
-        stores = [torch.empty(shape, device=device, dtype=dtype) for _ in range(2)]
-        # Both (n_layer, N, H, S, D/H), however they lie in memory.
-        self.keys, self.values = (x.transpose(2, 3) if by_lengths else x for x in stores)
-        self.by_lengths = by_lengths
+        shape = (config.n_layer, rows, config.n_head, columns, config.n_embd // config.n_head)
+        self.keys = torch.empty(shape, device=device, dtype=dtype)
+        self.values = torch.empty(shape, device=device, dtype=dtype)
         self.length = 0
         self.rows = rows
-        self.lengths: Tensor | None = None  # (N,) int64, see `stand_still`
-        self.end = columns
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write one layer's new columns behind the filled ones; return all of them, (N, H, S, D/H).
-
-        Once it stands still: one column, behind each row's own, and the first `end` are returned.
-        """
-        if self.lengths is not None:
-            at = self.lengths[:, None, None, None].expand_as(keys)
-            own = [store[layer, : self.rows] for store in (self.keys, self.values)]
-            for store, new in zip(own, (keys, values), strict=True):
-                store.scatter_(2, at, new.to(store.dtype))
-            return own[0][:, :, : self.end], own[1][:, :, : self.end]
+        """Write one layer's new columns behind the filled ones; return all of them, (N, H, S, D/H)."""
         end = self.length + keys.shape[2]
         self.keys[layer, : self.rows, :, self.length : end] = keys
         self.values[layer, : self.rows, :, self.length : end] = values
         return self.keys[layer, : self.rows, :, :end], self.values[layer, : self.rows, :, :end]
 
     def keep(self, rows: Tensor) -> None:
-        """Keep only these rows (indices into the current rows), moved to the front in place."""
+        """From now on the rows are these of the current ones (indices; one may come several times)."""
         for store in (self.keys, self.values):
             for layer in range(len(store)):  # one at a time: the copy is small
                 store[layer, : len(rows), :, : self.length] = store[layer, rows, :, : self.length]
         self.rows = len(rows)
 
-    def repeat(self, times: int) -> None:
-        """Repeat each row `times` times (rows of one prompt stay next to each other)."""
-        index = torch.arange(self.rows, device=self.keys.device).repeat_interleave(times)
-        self.keep(index)
 
-    def stand_still(self, lengths: Tensor) -> None:
-        """From now on a tensor, (N,) int64, says how many columns of each row are filled.
-
-        So every step has the same shapes and addresses. The first `end` columns are read; those to
-        come must be masked, and become 0 here, because a weight of 0 times what stood there by chance
-        can be NaN.
-        """
-        for store in (self.keys, self.values):
-            store[..., self.length :, :] = 0
-        self.lengths = lengths
-
-
-def plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+def plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """softmax(Q K^T / sqrt(d)) V, written out (Vaswani et al. 2017, arXiv:1706.03762, Eq. 1).
 
     query (N, H, S, d), key and value (N, H, K, d), mask bool broadcastable to (N, H, S, K), True =
-    may be attended to. The readable twin of the fused kernel; the tests compare the two.
+    may be attended to, None = everything may. The readable twin of the fused kernel.
     """
-    scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])  # (N, H, S, K)
-    scores = scores.masked_fill(~mask, float("-inf"))
-    return scores.softmax(dim=-1) @ value  # (N, H, S, d)
-
-
-def one_query_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """`plain_attention` of a single query column, (N, H, 1, d), on a CPU faster than the fused kernel."""
-    scores = query / math.sqrt(query.shape[-1]) @ key.transpose(-2, -1)  # (N, H, 1, K)
+    scores = query / math.sqrt(query.shape[-1]) @ key.transpose(-2, -1)  # (N, H, S, K)
     if mask is not None:
         scores = scores.masked_fill(~mask, float("-inf"))
-    return scores.softmax(dim=-1) @ value
-
-
-def attention_by_lengths(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor) -> Tensor:
-    """`plain_attention` of a query (N, H, 1, d) over each row's first `lengths` (N,) columns of K.
-
-    FlashAttention in half precision on CUDA; with a mask it would read all K. key and value (N, H, K,
-    d) as a cache `by_lengths` keeps them, so nothing is copied.
-    """
-    from torch.nn.attention.varlen import varlen_attn  # of newer PyTorch
-
-    N, H, K, d = key.shape
-    rows = torch.arange(N + 1, dtype=torch.int32, device=key.device)
-    keys, values = (x.transpose(1, 2).reshape(N * K, H, d) for x in (key, value))
-    merged = varlen_attn(
-        query[:, :, 0], keys, values, rows, rows * K, 1, K, seqused_k=lengths.to(torch.int32)
-    )
-    return cast(Tensor, merged)[:, :, None]
+    return scores.softmax(dim=-1) @ value  # (N, H, S, d)
 
 
 def causal_mask(new: int, total: int, device: torch.device) -> Tensor:
@@ -210,26 +147,18 @@ class Attention(nn.Module):
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (N, H, S, d)
         if cache is not None:
             key, value = cache.extend(layer, key, value)
-        if cache is not None and cache.lengths is not None and cache.by_lengths:
-            merged = attention_by_lengths(query, key, value, cache.lengths + 1)
+        exact = query.dtype in (torch.float32, torch.float64)
+        if S == 1 and exact and x.device.type == "cpu" and not self.training:
+            merged = plain_attention(query, key, value, mask)  # faster than the kernel there
         else:
-            merged = self._attend(query, key, value, mask)
+            merged = F.scaled_dot_product_attention(
+                query, key, value,
+                attn_mask=mask,
+                dropout_p=self.dropout if self.training else 0.0,
+                is_causal=mask is None and S > 1,  # one new column without a mask sees all the past
+            )  # fmt: skip
         merged = merged.transpose(1, 2).reshape(N, S, D)
         return F.dropout(self.c_proj(merged), self.dropout, self.training)
-
-    def _attend(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        one, exact = query.shape[2] == 1, query.dtype in (torch.float32, torch.float64)
-        added = mask is not None and mask.dtype != torch.bool  # to the scores: see `GPT.decode`
-        if one and exact and query.device.type == "cpu" and not self.training and not added:
-            return one_query_attention(query, key, value, mask)
-        return F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            attn_mask=mask,
-            dropout_p=self.dropout if self.training else 0.0,
-            is_causal=mask is None and not one,  # one new column without a mask sees all the past
-        )
 
 
 class MLP(nn.Module):
@@ -321,15 +250,13 @@ class GPT(nn.Module):
         """
         N, S = tokens.shape
         past = 0 if cache is None else cache.length
+        longest = past + S
         if attention_mask is None:
             positions = torch.arange(past, past + S, device=tokens.device)  # (S,)
-            longest = past + S
         else:
             positions = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, past:]  # (N, S)
-            # Only a batch wider than the context can hold a row that is too long (and the check
-            # below then waits for the device).
-            wide = past + S > self.config.context
-            longest = int(attention_mask.sum(1).max()) if wide else past + S
+            if longest > self.config.context:  # perhaps of padding: only then the device is asked
+                longest = int(attention_mask.sum(1).max())
         if longest > self.config.context:
             raise ValueError(
                 f"a row of {longest} tokens does not fit the model's {self.config.context} "
@@ -338,34 +265,15 @@ class GPT(nn.Module):
         x = self.wte(tokens) + self.wpe(positions)  # (N, S, D)
         x = F.dropout(x, self.config.dropout, self.training)
         mask = self._attention_mask(attention_mask, past, S, tokens.device)
-        for layer in range(len(self.h)):
-            x = self._block(x, mask, cache, layer)
+        again = self.checkpoint_blocks and cache is None and torch.is_grad_enabled()
+        for layer, block in enumerate(self.h):
+            if again:
+                x = checkpoint(block, x, mask, cache, layer, use_reentrant=False)
+            else:
+                x = block(x, mask, cache, layer)
         if cache is not None:
             cache.length += S
         return self.ln_f(x)
-
-    def _block(self, x: Tensor, mask: Tensor | None, cache: KVCache | None, layer: int) -> Tensor:
-        """One block; arguments as in `Attention`. Filling a cache twice would shift its columns."""
-        if self.checkpoint_blocks and cache is None and torch.is_grad_enabled():
-            return checkpoint(self.h[layer], x, mask, cache, layer, use_reentrant=False)
-        return self.h[layer](x, mask, cache, layer)
-
-    def decode(self, tokens: Tensor, cache: KVCache) -> Tensor:
-        """Hidden states (N, D) after one more token (N,) of each row, of a cache that stands still.
-
-        Nothing in it depends on how many columns are filled, and nothing asks the device for a number.
-        """
-        assert cache.lengths is not None
-        x = (self.wte(tokens) + self.wpe(cache.lengths))[:, None]  # (N, 1, D)
-        mask = None
-        if not cache.by_lengths:
-            to_come = torch.arange(cache.end, device=x.device) > cache.lengths[:, None]  # (N, K)
-            # 0 or -inf, added to the scores: a bool mask would be turned into this in every layer.
-            mask = torch.zeros(to_come.shape, dtype=cache.keys.dtype, device=x.device)
-            mask = mask.masked_fill_(to_come, float("-inf"))[:, None, None]  # (N, 1, 1, K)
-        for layer, block in enumerate(self.h):
-            x = block(x, mask, cache, layer)
-        return self.ln_f(x)[:, 0]
 
     @staticmethod
     def _attention_mask(
@@ -390,14 +298,12 @@ class GPT(nn.Module):
         """Logits (N, S, V); column j predicts token j + 1. Arguments as in `hidden`."""
         return self.logits(self.hidden(tokens, attention_mask))
 
-    def new_cache(self, rows: int, columns: int, by_lengths: bool = False) -> KVCache:
-        """An empty cache in the projections' dtype; `by_lengths` only in half precision."""
-        device = self.device
-        dtype = self.wte.weight.dtype
-        if torch.is_autocast_enabled(device.type):
-            dtype = torch.get_autocast_dtype(device.type)
-        by_lengths = by_lengths and dtype.itemsize == 2
-        return KVCache(self.config, rows, columns, device, dtype, by_lengths)
+    def new_cache(self, rows: int, columns: int) -> KVCache:
+        """An empty cache in the projections' dtype."""
+        kind, dtype = self.device.type, self.wte.weight.dtype
+        if torch.is_autocast_enabled(kind):
+            dtype = torch.get_autocast_dtype(kind)
+        return KVCache(self.config, rows, columns, self.device, dtype)
 
     def parameter_count(self) -> int:
         """Number of weights; the tied head counts once."""

@@ -167,7 +167,7 @@ def explained(debug: bool | None = None) -> Iterator[None]:
             sys.exit(end.status)
         except Exception as error:
             if is_out_of_memory(error):
-                _end(f"error: {out_of_memory_text()}", debug)
+                _end(f"error: {OUT_OF_MEMORY}", debug)
             if isinstance(error, OSError) and error.filename is not None:
                 _end(f"error: {error.filename}: {error.strerror}", debug)
             if not first_to_fail():
@@ -191,16 +191,14 @@ def _end(message: str, debug: bool | None) -> NoReturn:
     sys.exit(message)
 
 
+OUT_OF_MEMORY = (
+    "there is not enough memory for the next step: use a smaller --micro-batch-size or --batch-size"
+)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether a device, or the machine, had no memory left: each of them says so in its own way."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     words = ("can't allocate memory", "not enough memory", "out of memory")
     return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
-
-
-def out_of_memory_text() -> str:
-    """One sentence with the flags that need less, if the run's forecast has told them."""
-    advice = HERE.memory_advice
-    flags = advice() if advice else "use a smaller --micro-batch-size or --batch-size"
-    return f"there is not enough memory for the next step: {flags}"

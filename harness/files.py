@@ -1,7 +1,8 @@
 """Files of a run: written whole or not at all, by the first rank, and read again with a check.
 
 A file is renamed into place, so a crash never leaves half of one; of JSON lines it may cut the last,
-which is then left out.
+which is then left out. What was being written lies in a folder of its own, which `remove_left_overs`
+knows by its name.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,13 +57,18 @@ def read_json(path: Path) -> Any:
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
-    """Let `write` fill a temporary neighbour of `path` on the first rank, then rename it into place."""
+    """Let `write` fill a temporary file on the first rank, then rename it into place.
+
+    In a folder beside `path`: safetensors has a temporary file too, next to the one that it is given.
+    """
 
     def replace_it() -> None:
         require_regular(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        folder = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        temporary = folder / path.name
         try:
+            folder.mkdir(exist_ok=True)
             temporary.touch()
             mode = temporary.stat().st_mode  # the user's umask, for which safetensors does not ask
             write(temporary)
@@ -71,9 +78,16 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
         except (OSError, RuntimeError, SafetensorError) as error:  # torch's own is a RuntimeError
             raise _unwritten(path, error) from error
         finally:
-            temporary.unlink(missing_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
 
     on_main(replace_it)
+
+
+def remove_left_overs(folder: Path, of: str = "*") -> None:
+    """Remove what `write_atomically` has left in a folder where a process was killed as it wrote."""
+    for path in folder.glob(f".{of}.*.tmp"):
+        if path.name.split(".")[-2].isdigit() and path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def _to_disk(path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +15,12 @@ class Here:
 
     board: Board | None = None  # where ranks on one machine talk; without it torch.distributed does
     store: Any = None  # where the ranks met
-    local_ranks: int = 1  # how many share this machine
     another_speaks: bool = False  # of the failure that ends the run
     on_main_alone: bool = False  # inside `on_main`, where the other ranks wait
     in_steps: bool = False  # whether somebody asks `stop_asked` after every step
     quiet: bool = False  # --quiet: warnings and errors alone are shown
     signal: int = 0  # the number of the signal that came, 0 for none
     locks: dict[tuple[int, int], int] = field(default_factory=dict)  # (device, inode): descriptor
-    memory_advice: Callable[[], str] | None = None  # which flags need less memory
 
 
 HERE = Here()

@@ -26,7 +26,15 @@ import torch
 from harness.command_flags import CommandFlags, Flags
 from harness.device import pick_device
 from harness.errors import Finished, UserError
-from harness.files import display_path, expanded, read_json, received, sha256_of, write_json
+from harness.files import (
+    display_path,
+    expanded,
+    read_json,
+    received,
+    remove_left_overs,
+    sha256_of,
+    write_json,
+)
 from harness.here import HERE
 from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
@@ -72,8 +80,7 @@ def _open_run(folder: Path, config: Flags, *, resume: bool) -> Path:
         return _take_up(folder, config)
     folder.mkdir(parents=True, exist_ok=True)
     lock(folder)
-    for left_over in folder.glob(f".{CONFIG_FILE}.*.tmp"):  # of a run that was killed as it began
-        left_over.unlink(missing_ok=True)
+    remove_left_overs(folder, of=CONFIG_FILE)  # of a run that was killed as it began
     while any(folder.iterdir()):  # again, should a run have begun and ended there in between
         _move_aside(folder, script_of(config))
         folder.mkdir(exist_ok=True)
@@ -203,8 +210,8 @@ def _take_up(folder: Path, config: Flags) -> Path:
         if not (folder / MODEL_FILE).exists():
             raise nothing
         _take_on(folder, config, started, now)
-    for left_over in folder.glob(".*.tmp"):  # by a process that was killed while it wrote
-        left_over.unlink(missing_ok=True)
+    for place in (folder, folder / "adapter"):
+        remove_left_overs(place)
     free = {name: now[name] for name in FREE_FLAGS if name in now}
     write_json(folder / CONFIG_FILE, started | free)
     print(f"{display_path(folder)} goes on from step {saved_step(folder)}", flush=True)

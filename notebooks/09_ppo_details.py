@@ -353,8 +353,8 @@ assert 2 + 6 * K == 2 * (1 + 3 * K)
 
 # %% [markdown]
 # So PPO does twice the work outside of sampling and holds nearly twice the numbers. In return every
-# token gets its own advantage, and each prompt needs only one answer. `python -m rl.memory` says
-# which sizes fit your card.
+# token gets its own advantage, and each prompt needs only one answer. `python -m rl.memory --engine ppo`
+# computes the bytes.
 #
 # ## The command
 #

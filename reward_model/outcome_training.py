@@ -24,8 +24,6 @@ from data.labelled import read_labelled
 from data.names import data_name
 from data.splits import split_of
 from gpt.checkpoint import load_policy
-from gpt.memory.announce import announce
-from gpt.memory.forecast import Forecast, Model, Phase, rows_of_pass, stage_forecast
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_flags import OptimizerFlags, TrainingFlags
@@ -43,7 +41,7 @@ from harness.optimizer import (
     set_learning_rate,
 )
 from harness.paths import MODEL_FILE, RUNS
-from harness.ranks.collectives import all_reduce_sum, check_alike, shard_chunks, world
+from harness.ranks.collectives import all_reduce_sum, check_alike, shard_chunks
 from harness.report.writing import open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
@@ -206,24 +204,11 @@ def open_trunk(config: OutcomeConfig, device: torch.device) -> tuple[GPT, Tokeni
     return GPT(shape).initialize(make_generator(config.seed, "weights")).to(device), tokenizer
 
 
-def memory_of(config: OutcomeConfig, shape: GPTConfig, device: str, ranks: int) -> Forecast:
-    """The trunk stays beside the model in training; there are no logits, a score has one number."""
-    rows, several = rows_of_pass(config.batch_size, config.micro_batch_size, ranks)
-    models = Model("base", shape), Model("reward model", shape, trained=True)
-    phases = (
-        Phase("update", "update", (shape,), rows, shape.context, accumulates=several),
-        Phase("report", "scoring", (shape,), 64, shape.context),
-    )
-    return stage_forecast(config, models, phases, device)
-
-
 def main(config: OutcomeConfig) -> Path:
     """Read the texts, train, report, and return the run folder."""
     device = open_device(config.device, config.precision)
     trunk, tokenizer = open_trunk(config, device)
     texts, held_out = open_texts(config, tokenizer)
-    shape = trunk.config
-    announce(config, lambda other: memory_of(other, shape, device.type, world()), device)
     folder = config.out or RUNS / f"outcome-{data_name(config.data)}"
     folder = open_run(folder, config, resume=config.resume)
     open_page(folder, "reward_model", config)
@@ -241,7 +226,8 @@ def main(config: OutcomeConfig) -> Path:
     with stepping(log, folder):
         train(model, texts, config, log, folder=folder)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
-    lengths = [shape.context // 8, shape.context // 4, shape.context]
+    context = trunk.config.context
+    lengths = [context // 8, context // 4, context]
     at_once = 2 * config.micro_batch_size
     report = outcome_report(model, texts, held_out, tokenizer, lengths, at_once)
     write_json(folder / "report.json", report)

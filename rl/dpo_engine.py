@@ -74,7 +74,7 @@ from rl.batches.preferences import (
 )
 from rl.rewards.sources import RewardFn
 from rl.training.config import RunFlags
-from rl.training.engine import Engine, Needs
+from rl.training.engine import Engine
 from rl.training.open_reward import RewardChoice, open_reward
 from rl.training.open_task import Task
 from rl.training.run import Validate, finish_step, run_training
@@ -321,9 +321,6 @@ ENGINE = Engine(
     # The reviews' pairs are in a reward model's run folder, so there is a model to score with.
     own_reward=lambda config: None if config.data == "reviews" else file_reward,
     reference=lambda config: needs_reference([config.loss]),
-    needs=lambda config: Needs(
-        update_rows=2 * config.batch_size, answer_tokens=config.max_response_tokens or 0
-    ),
     toy="--batch-size 4 --held-out-pairs 8",
 )
 

@@ -68,7 +68,7 @@ from rl.equations.kl import k2, k3, loss_estimator
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.rewards.sources import RewardFn, checked_rewards, made_of
 from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
-from rl.training.engine import Engine, sampling_needs
+from rl.training.engine import Engine
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
 from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
@@ -310,7 +310,6 @@ ENGINE = Engine(
     presets=PRESETS,
     prepare=open_refresh,
     reference=lambda config: False,  # it becomes the policy, so `train` keeps a copy
-    needs=lambda config: sampling_needs(config, moving_reference=True),
     toy="--iterations 2 --new-pairs 160 --check-pairs 16 --responses-per-prompt 4 --reward-batch-size 2",
 )
 

@@ -82,7 +82,7 @@ from rl.equations.kl import absolute, k1_importance, k2, k3, k3_importance, loss
 from rl.equations.token_rewards import overlong_penalty
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
-from rl.training.engine import Engine, sampling_needs
+from rl.training.engine import Engine
 from rl.training.metrics import CLIPPED, StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import Validate, finish_step, run_training, set_up
 
@@ -559,9 +559,6 @@ ENGINE = Engine(
     train=train,
     presets=PRESETS,
     run_name=lambda config: f"grpo_variants_{config.variant}",
-    needs=lambda config: sampling_needs(
-        config, compares_vocabularies=config.kl_estimator == "full"
-    ),
     toy="--variant cispo",
 )
 

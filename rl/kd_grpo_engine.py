@@ -69,7 +69,7 @@ from rl.equations.losses import clipped_surrogate, policy_gradient, sequence_mea
 from rl.rewards.sources import RewardFn, checked_rewards
 from rl.rewards.teacher_reward import TeacherReward, opened, refuse_other_rewards
 from rl.training.config import require_groups, size_presets, warmed_up
-from rl.training.engine import Engine, sampling_needs
+from rl.training.engine import Engine
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.reference import MovingReference, check_moving_reference, moved_reference
 from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
@@ -109,7 +109,7 @@ class KDGRPOConfig(MovingReference, TextConfig):
     and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
     back."""
     stop_kl: KLLimit | None = None
-    """Stop early once the KL to the reference, averaged over 5 steps, exceeds this many nats."""
+    """Stop once the KL to the reference exceeds this many nats, and keep the last policy inside them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -276,12 +276,6 @@ ENGINE = Engine(
     prepare=open_text,
     own_reward=lambda config: opened(teacher_reward),
     reference=lambda config: config.reference_update == "never",
-    needs=lambda config: sampling_needs(
-        config,
-        moving_reference=config.reference_update != "never",
-        compares_vocabularies=config.kl_estimator == "full",
-        text_rows=config.text_rows,
-    ),
     toy="--pretraining-batch-size 2",
 )
 

@@ -74,7 +74,7 @@ from rl.training.actor_critic import (
     ppo_loss,
 )
 from rl.training.config import size_presets, warmed_up
-from rl.training.engine import Engine, sampling_needs
+from rl.training.engine import Engine
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
 from rl.training.reference import MovingReference, check_moving_reference, moved_reference
 from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
@@ -111,7 +111,7 @@ class KDPPOConfig(MovingReference, ActorCriticConfig):
     and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
     back."""
     stop_kl: KLLimit | None = None
-    """Stop early once the KL to the reference, averaged over 5 steps, exceeds this many nats."""
+    """Stop once the KL to the reference exceeds this many nats, and keep the last policy inside them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -296,12 +296,6 @@ ENGINE = Engine(
     prepare=open_text,
     own_reward=lambda config: opened(teacher_reward),
     reference=lambda config: config.reference_update == "never",
-    needs=lambda config: sampling_needs(
-        config,
-        critic=True,
-        moving_reference=config.reference_update != "never",
-        text_rows=config.text_rows,
-    ),
     toy="--pretraining-batch-size 2",
 )
 

@@ -72,7 +72,7 @@ from rl.rewards.teacher_reward import (
     teacher_log_probs,
 )
 from rl.training.config import size_presets, warmed_up
-from rl.training.engine import Engine, sampling_needs
+from rl.training.engine import Engine
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.text import TextConfig, open_text, text_gradient, text_of
@@ -276,12 +276,6 @@ ENGINE = Engine(
     prepare=open_text,
     own_reward=lambda config: open_teacher_reward,
     reference=lambda config: False,
-    needs=lambda config: sampling_needs(
-        config,
-        compares_vocabularies=True,
-        teacher_samples=config.teacher_share > 0,
-        text_rows=config.text_rows,
-    ),
     toy="--pretraining-batch-size 2",
 )
 

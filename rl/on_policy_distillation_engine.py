@@ -71,7 +71,7 @@ from rl.rewards.teacher_reward import (
     teacher_log_probs,
 )
 from rl.training.config import EngineConfig, size_presets, warmed_up
-from rl.training.engine import Engine, sampling_needs
+from rl.training.engine import Engine
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
 from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
@@ -320,7 +320,6 @@ ENGINE = Engine(
     prepare=require_check,
     own_reward=lambda config: None if config.taught_by_itself else opened(teacher_reward),
     reference=lambda config: False,
-    needs=lambda config: sampling_needs(config, compares_vocabularies=config.divergence == "full"),
 )
 
 main = partial(run_training, ENGINE)  # config -> run folder

@@ -69,7 +69,7 @@ from rl.training.actor_critic import (
     ppo_loss,
 )
 from rl.training.config import size_presets, warmed_up
-from rl.training.engine import Engine, sampling_needs
+from rl.training.engine import Engine
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
 from rl.training.open_task import Task
 from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
@@ -282,11 +282,6 @@ ENGINE = Engine(
     presets=PRESETS,
     groups=False,
     prepare=open_critic_and_text,
-    needs=lambda config: sampling_needs(
-        config,
-        critic=True,
-        text_rows=config.text_rows,
-    ),
 )
 
 main = partial(run_training, ENGINE)  # config -> run folder

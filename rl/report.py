@@ -18,8 +18,8 @@ from harness.command_line import command_name, run_script, show_help
 from harness.errors import UserError
 from harness.files import display_path, received, write_text
 from harness.paths import RUNS
+from harness.report.intervals import group_table
 from harness.report.page import REPORT, Run, page_html, read_run
-from rl.commands.group_page import group_html, grouped, write_table
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,8 @@ class ReportConfig:
     """The file; default report.html in the run folder, of several runs runs/comparison.html, or the
     next free number."""
     group: bool = False
-    """Compare groups of seeds, a folder each, with the first group. A CSV lies beside the page."""
+    """Print means over seeds with 95% intervals instead: runs that lie in one folder are a group, and each
+    group is compared with the first."""
 
 
 def open_runs(folders: tuple[Path, ...]) -> list[Run]:
@@ -50,22 +51,22 @@ def open_runs(folders: tuple[Path, ...]) -> list[Run]:
     return runs
 
 
-def main(config: ReportConfig) -> Path:
-    """Write the page and return its path."""
+def main(config: ReportConfig) -> Path | None:
+    """Write the page and return its path, or print the table of groups."""
     if not config.runs:
         raise UserError("no run is named: give one run folder or several")
     runs = open_runs(config.runs)
+    if config.group:
+        print(group_table(runs))
+        return None
     single = runs[0].folder / REPORT if len(runs) == 1 else free(RUNS / "comparison.html")
     path = config.out or single
     if len(runs) > 1 and path.is_file():
         raise UserError(f"{display_path(path)} is there already: give --out another file")
     with received(runs[0].folder):
-        groups = grouped(runs) if config.group else []
-        page = group_html(groups) if groups else page_html(runs)
+        page = page_html(runs)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if groups:
-            write_table(groups, path.with_suffix(".csv"))
         write_text(path, page)
     except (OSError, UserError) as error:
         cause = error.__cause__ or error
@@ -73,7 +74,7 @@ def main(config: ReportConfig) -> Path:
         raise UserError(
             f"{display_path(path)} cannot be written ({reason}): give --out another file"
         ) from error
-    print(f"wrote {display_path(path)}{' and its .csv' * bool(groups)}")
+    print(f"wrote {display_path(path)}")
     return path
 
 

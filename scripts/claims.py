@@ -28,7 +28,7 @@ from claim import worlds
 from claim.arms import ARMS
 from claim.figures import at_a_glance
 from claim.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, of_seeds
-from studies.pages import between_marks
+from studies.pages import between_marks, markdown
 from studies.runner import Job, is_done, left_to_do, run_jobs, work
 
 from harness.command_line import command_name, run_script, show_help
@@ -37,7 +37,6 @@ from harness.files import read_object, save_figure, write_json, write_text
 from harness.flag_ranges import AtLeastOne
 from harness.paths import REPOSITORY, RUNS
 from harness.report.intervals import holm, t_interval
-from rl.commands.memory_tables import markdown
 
 NUMBERS = "numbers.json"  # of a job
 SEEDS = 6  # of every arm

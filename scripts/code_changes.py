@@ -1,6 +1,6 @@
 """A change of one named piece of code, found by its syntax tree and not by its text.
 
-planted_bugs.txt and harmless_mutants.txt hold such changes in blocks, with blank lines between:
+planted_bugs.txt holds such changes in blocks, with blank lines between:
 
     k1-sign: k1 is log pi_ref - log pi: the penalty pays for drifting away
     in k1

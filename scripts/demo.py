@@ -1,9 +1,15 @@
 """The whole story on one laptop: pre-train a GPT-2, learn a reward model from noisy preferences,
 improve the policy with GRPO, and compare with what the same preferences give without RL.
 
-    python scripts/demo.py                    one pipeline, 2 to 8 minutes on 2 CPU cores
-    python scripts/demo.py --budget small     the same code in about a minute, for a smoke test
+    python scripts/demo.py                    one pipeline, about 5 minutes on 2 CPU cores
+    python scripts/demo.py --budget small     from a base model that is kept in the repository: 90 seconds
     python scripts/demo.py --seeds 3          three whole pipelines, mean and spread
+
+The stages run with the defaults of their scripts. So these three commands train the same models:
+
+    python -m gpt.pretraining
+    python -m reward_model.reward_model_training
+    python -m rl.grpo_engine
 
 Everything is generated: no download, no GPU. Prompts of the test split occur in no stage. The gold
 reward, which only a generated world knows, is measured and never trained on.
@@ -21,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import saved_models
 import torch
 from studies.pages import spread
 
@@ -39,7 +46,7 @@ from gpt.tokenizer import Tokenizer
 from harness.command_line import from_preset, run_command
 from harness.device import open_device
 from harness.files import display_path, read_jsonl, save_figure, write_json
-from harness.flag_ranges import AtLeastOne, Seed
+from harness.flag_ranges import AtLeastOne, AtLeastTwo, Seed, check_ranges
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE, RUNS
 from harness.report.page import REPORT
@@ -60,27 +67,10 @@ from rl.training.evaluation import (
 )
 from rl.training.figures import running_mean
 
+# What --budget small asks for instead of the presets, which are the recipe of the full one.
 SMALL: dict[str, dict[str, Any]] = {
-    "pretraining": {"steps": 120, "eval_every": 60},
-    "reward_model": {"pairs": 2800, "held_out_pairs": 300},
-    "grpo": {"steps": 8, "eval_every": 4, "eval_prompts": 64},
-}
-# What the demo asks for beside the presets. Chosen on validation prompts of seeds 100 to 104;
-# docs/results.md has the rows, and measures it with seeds from 0 on.
-CHOSEN: dict[str, dict[str, Any]] = {
-    "pretraining": {"steps": 1500},  # after 1,000, some seeds have hardly begun to copy the item
-    "reward_model": {
-        # At the preset's 2e-3 it learns the pairs half as fast, and the item last of all.
-        "lr": 7e-4,
-        # Of 9 answers that are compared two were written for other prompts, about other items
-        # mostly, and one says its last sentence again: policies found that thanks paid twice where
-        # no pair had it.
-        "responses_per_prompt": 9,
-        "borrowed_responses": 2,
-        "repeated_responses": 1,
-        "pairs": 108_000,  # 36 of each of 3,000 prompts
-    },
-    "grpo": {"stop_kl": 6.0},  # from there on, two of five seeds lost what they had gained
+    "reward_model": {"pairs": 43_200, "held_out_pairs": 300},
+    "grpo": {"steps": 30, "lr": 4e-4, "eval_prompts": 64},
 }
 BEST_OF = 8
 
@@ -90,13 +80,13 @@ class DemoConfig:
     """Pre-training, reward model, GRPO and the comparison, from nothing."""
 
     budget: Literal["full", "small"] = "full"
-    """small: a smoke test with too little training to convince."""
+    """small: starts from the base model that is kept in the repository, and trains less after it."""
     seed: Seed = 0
     """Seed of the whole pipeline (the first one, with --seeds)."""
-    seeds: int = 1
+    seeds: AtLeastOne = 1
     """Number of whole pipelines, with consecutive seeds."""
-    test_prompts: int = 512
-    """Test prompts in the comparison."""
+    test_prompts: AtLeastTwo | None = None
+    """Test prompts in the comparison; default: 512, and 128 in the small budget."""
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
     ranks: AtLeastOne | None = None
@@ -107,11 +97,12 @@ class DemoConfig:
     """Show the traceback of an error."""
 
     def __post_init__(self) -> None:
-        if self.seeds < 1 or self.test_prompts < 2:
-            raise ValueError(
-                "at least 1 seed and 2 test prompts are needed: got "
-                f"{self.seeds} and {self.test_prompts}"
-            )
+        check_ranges(self)
+
+    @property
+    def compared(self) -> int:
+        """How many test prompts the comparison has."""
+        return self.test_prompts or {"full": 512, "small": 128}[self.budget]
 
 
 @dataclass(frozen=True)
@@ -275,31 +266,31 @@ def plot(folder: Path, table: Mapping[str, Mapping[str, float | None]], path: Pa
 
 def train_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, float]:
     """Pre-training, reward model, GRPO and the fine-tuned baseline; seconds per stage."""
-    changed = {
-        name: kept | (SMALL[name] if config.budget == "small" else {})
-        for name, kept in CHOSEN.items()
-    }
+    small = SMALL if config.budget == "small" else {}
     common: dict[str, Any] = {"seed": seed, "device": config.device}
     base, judge = folder / "pretraining", folder / "reward_model"
     marks = [time.perf_counter()]
 
-    heading("1. pre-training a GPT-2 on the world's reviews")
-    settings = common | changed["pretraining"]
-    pretraining.main(
-        from_preset(PretrainingConfig, pretraining.PRESETS, "tiny", out=base, **settings)
-    )
+    if config.budget == "small":
+        heading("1. a GPT-2 that is pre-trained already: the one kept in the repository")
+        save_gpt(base / MODEL_FILE, *saved_models.base())
+        print(f"{display_path(saved_models.FILES['base'])}, the base model of a full demo")
+    else:
+        heading("1. pre-training a GPT-2 on the world's reviews")
+        pretraining.main(
+            from_preset(PretrainingConfig, pretraining.PRESETS, "tiny", out=base, **common)
+        )
     marks.append(time.perf_counter())
 
     heading("2. a reward model from noisy preference pairs")
-    settings = common | changed["reward_model"]
-    settings |= {"base": base, "out": judge}
+    settings = common | small.get("reward_model", {}) | {"base": base, "out": judge}
     reward_model_training.main(
         from_preset(RewardModelConfig, reward_model_training.PRESETS, "tiny", **settings)
     )
     marks.append(time.perf_counter())
 
     heading("3. GRPO against the reward model")
-    settings = common | changed["grpo"] | {"policy": base, "test_prompts": 0}
+    settings = common | small.get("grpo", {}) | {"policy": base, "test_prompts": 0}
     settings |= {"reward_model": (judge,), "out": folder / "grpo"}
     grpo_engine.main(from_preset(GRPOConfig, grpo_engine.PRESETS, "tiny", **settings))
     marks.append(time.perf_counter())
@@ -318,8 +309,8 @@ def compare_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any
     """The comparison on unseen prompts: printed, drawn, and returned."""
     heading("5. the comparison on unseen prompts")
     device = open_device(config.device)
-    prompts = reviews.prompts("test")[: config.test_prompts]
-    unseen_items = reviews.prompts("held_out")[: config.test_prompts]
+    prompts = reviews.prompts("test")[: config.compared]
+    unseen_items = reviews.prompts("held_out")[: config.compared]
     print(
         f"{len(prompts)} test prompts, in no training stage (gold reward from 0 to 1)", flush=True
     )

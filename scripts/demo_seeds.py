@@ -26,7 +26,7 @@ from typing import Any
 
 import jinja2
 from demo import DemoConfig
-from studies.pages import rounded, spread
+from studies.pages import markdown, rounded, spread
 
 from data import reviews
 from gpt.checkpoint import load_gpt
@@ -35,7 +35,6 @@ from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path, read_json, write_atomically
 from harness.paths import MODEL_FILE, REPOSITORY, RUNS
-from rl.commands.memory_tables import markdown
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RuleReward
 from rl.training.evaluation import Conditions, evaluate
@@ -71,7 +70,7 @@ def measure(folder: Path, name: str, seed: int) -> dict[str, dict[str, float]]:
     base, _ = load_gpt(folder / "pretraining")
     gold, found = RuleReward(reviews.gold_reward, "gold reward"), {}
     for where, split in ((TEST, "test"), (UNSEEN, "held_out")):
-        prompts = reviews.prompts(split)[: DemoConfig().test_prompts]
+        prompts = reviews.prompts(split)[: DemoConfig().compared]
         params = SamplingParams(max_new_tokens=GRPOConfig().max_new_tokens)
         result = evaluate(
             policy, tokenizer, prompts, params, gold,

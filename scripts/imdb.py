@@ -32,6 +32,7 @@ from typing import Any, Literal
 
 import torch
 from studies import runner
+from studies.pages import markdown
 from studies.recipes import Recipe, words
 from studies.runner import once
 from torch import Tensor
@@ -65,7 +66,6 @@ from reward_model.ngrams import NgramRegression
 from reward_model.pairs import TokenPair, pair_as_text
 from reward_model.scalar_head import load_reward_model
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.commands.memory_tables import markdown
 from rl.equations.kl import k1
 from rl.equations.losses import row_sums
 from rl.rewards.sources import RewardModelReward

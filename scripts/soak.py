@@ -16,7 +16,7 @@ twice    a second run is given the folder of one that is running
 strange  a stopped run resumed with another script's state, with flags of its own changed or gone;
          `starved` no file may pass so many bytes; `clock` time stands still, or goes backwards;
          `paused` a rank is stopped for a while
-inputs   what is malformed (tests/bad_inputs.py); `hostile` tests/test_hostile_cases.py; `fuzz` what
+hostile  what is malformed (tests/test_bad_files.py); `fuzz` what
          hypothesis makes up
 
 Linux only. A piece that fails is listed with the command that repeats it, and the others go on.
@@ -46,6 +46,7 @@ from typing import Any
 
 import torch
 from studies import pages
+from studies.pages import markdown
 from toy_runs import (
     JOBS,
     LONGEST,
@@ -64,7 +65,6 @@ from harness.files import append_jsonl, display_path, read_jsonl, sha256_of, wri
 from harness.flag_ranges import Seed
 from harness.paths import MODEL_FILE, REPOSITORY, RUNS, STATE_FILE
 from harness.run_folder import CONFIG_FILE
-from rl.commands.memory_tables import markdown
 
 DOCUMENT = REPOSITORY / "docs" / "reliability.md"
 MOMENTS = {  # how a chain of kills goes, by the number of ranks
@@ -381,8 +381,7 @@ def pieces() -> dict[str, Piece]:
         found[f"closed/{name}"] = partial(closed_piece, job_named(name))
         for ranks in (1, 2):
             found[f"twice/{name}/{ranks}"] = partial(twice_piece, job_named(name), ranks)
-    found["inputs"] = partial(pytest_piece, "tests/test_bad_inputs.py", 1, "malformed inputs")
-    found["hostile"] = partial(pytest_piece, "tests/test_hostile_cases.py", 1, "hostile cases")
+    found["hostile"] = partial(pytest_piece, "tests/test_bad_files.py", 1, "passed")
     found["fuzz"] = partial(pytest_piece, "tests/test_fuzz.py", FUZZ_EXAMPLES, "fuzzed")
     return found
 

@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 import torch
 from studies import recipes
-from studies.pages import spread
+from studies.pages import markdown, spread
 from studies.recipes import LONGEST, Recipe, prompts_of, words
 from studies.runner import SECONDS, Job, run_jobs, run_stage
 
@@ -50,7 +50,6 @@ from harness.seeds import make_generator
 from reward_model.scalar_head import load_reward_model
 from rl.batches.rollout import sample_rollout
 from rl.commands.engines import every_engine
-from rl.commands.memory_tables import markdown
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.sources import RewardFn, RewardModelReward, made_of
 from rl.rewards.teacher_reward import TeacherReward

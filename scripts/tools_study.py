@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from studies.pages import between_marks
+from studies.pages import between_marks, markdown
 from studies.runner import once
 
 from data import calculator, sums
@@ -40,7 +40,6 @@ from harness.seeds import make_generator
 from rl import grpo_engine, ppo_engine
 from rl.batches.rollout import sample_rollout
 from rl.batches.tools import open_tools
-from rl.commands.memory_tables import markdown
 from rl.rewards.sources import CallCost
 from rl.rewards.verifiable import VerifiableReward
 

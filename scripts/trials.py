@@ -1,4 +1,4 @@
-"""Copies of the repository, and tests run in them: what the two mutation checks share.
+"""Copies of the repository, and tests run in them: for the mutation check.
 
 Loading PyTorch takes seconds and most of the tests that notice a bug take less. So the processes of
 `pytest_processes` have loaded it already and run pytest in forks of themselves: each fork imports the

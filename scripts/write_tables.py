@@ -3,10 +3,10 @@
     python scripts/write_tables.py
 
 It writes the tables of engines in README.md and rl/README.md, which contract holds for whom
-(docs/engine_contract.md), who fits which card (docs/memory.md), the defaults of all flags
+(docs/engine_contract.md), the defaults of all flags
 (tests/rl/training/defaults.json), the tables of docs/measured.json and of IMDB's recording, and what
 the demo's seeds ended at (docs/demo_seeds.json). A test fails where one of them is not what this would
-write. It also draws docs/memory.png.
+write.
 """
 
 from __future__ import annotations
@@ -19,31 +19,18 @@ import inspect
 import json
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import demo_seeds
-from matplotlib.figure import Figure
-from studies.pages import between_marks
+from studies.pages import between_marks, markdown
 
-from gpt.memory.announce import GB
-from gpt.memory.forecast import Parts
-from gpt.model import Preset
 from harness.command_line import run_command
-from harness.files import save_figure
 from harness.paths import REPOSITORY
-from rl.commands import memory_tables
 from rl.commands.engines import every_engine
 from rl.training.config import EngineConfig
 
-# Okabe and Ito's colours, which colour-blind readers tell apart, dark and light in turn.
-COLOURS = {
-    "weights": "#0072B2", "gradients": "#56B4E9", "optimizer": "#009E73", "activations": "#E69F00",
-    "logits": "#D55E00", "cache": "#CC79A7", "libraries": "#999999",
-}  # fmt: skip
-WHITE = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}  # behind a number
-LARGEST: tuple[Preset, ...] = ("gpt2-xl",)  # the command prints the others
 MEASURED = REPOSITORY / "docs" / "measured.json"
 MEASURED_PAGES = tuple(f"docs/{name}.md" for name in ("study", "results", "lora", "ranks"))
 IMDB = REPOSITORY / "notebooks" / "course" / "recordings" / "imdb.json"
@@ -87,7 +74,7 @@ def front_page() -> str:
             f"[box](docs/boxes/{engine.name}.md)",
             page_of_course(box.fields["notebook"], ""),
         ])  # fmt: skip
-    table = memory_tables.markdown(["engine", "paper", "box", "page"], rows)
+    table = markdown(["engine", "paper", "box", "page"], rows)
     return with_demo_seeds("README.md", between("README.md", "engines", table))
 
 
@@ -102,7 +89,7 @@ def page_of_rl() -> str:
         for engine, box in boxes()
     ]
     columns = ["engine", "the idea", "what to watch", "page"]
-    return between("rl/README.md", "engines", memory_tables.markdown(columns, rows))
+    return between("rl/README.md", "engines", markdown(columns, rows))
 
 
 def contracts() -> str:
@@ -115,11 +102,11 @@ def contracts() -> str:
         if name.startswith("test_") and "engine" in inspect.signature(test).parameters:
             skipped = [e.name for e in entries.ENGINES if tests.contract(test) in e.skips]
             rows.append([tests.contract(test).replace("_", " "), ", ".join(skipped)])
-    table = memory_tables.markdown(["contract", "not for"], rows)
+    table = markdown(["contract", "not for"], rows)
     return between("docs/engine_contract.md", "contracts", table)
 
 
-# --- flags and memory -----------------------------------------------------------------------------
+# --- flags -----------------------------------------------------------------------------
 
 
 def defaults() -> str:
@@ -141,64 +128,6 @@ def defaults() -> str:
     return json.dumps(found, indent=1) + "\n"
 
 
-def cards() -> str:
-    return between(
-        "docs/memory.md",
-        "cards",
-        memory_tables.card_tables(memory_tables.MemoryConfig(preset=LARGEST)),
-    )
-
-
-def picture() -> None:
-    """docs/memory.png: GRPO's update at four sizes, every phase at the largest, plain and sparing."""
-    flags, largest = memory_tables.MemoryConfig(), memory_tables.PUBLISHED[-1]
-    saving = dataclasses.replace(flags, lora_rank=16, checkpoint_blocks=True, sample_rows=8)
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
-    axes = figure.subplots(1, 3, gridspec_kw={"width_ratios": [4, 5, 5]})
-    drawn: dict[str, dict[str, Parts]] = {
-        "the update, four sizes": {
-            name: phases_of(name, flags)["update"] for name in memory_tables.PUBLISHED
-        },
-        "gpt2-xl, every phase": phases_of(largest, flags),
-        "gpt2-xl with LoRA of rank 16, blocks\ncomputed again, 8 rows sampled at once": phases_of(
-            largest, saving
-        ),
-    }
-    for axis, (title, stacks) in zip(axes, drawn.items(), strict=True):
-        bars(axis, stacks)
-        axis.set_title(title)
-        right = axis.get_xlim()[1]
-        axis.set_xlim(right=right + 0.9)  # room for the names of the cards
-        for card in (16, 24, 40):
-            axis.axhline(card, color="black", linewidth=0.8, linestyle=":", zorder=0)
-            axis.annotate(f"{card} GB\ncard", (right, card), va="center", fontsize=8)
-    axes[0].set_ylabel("GB by forecast (CUDA)")
-    axes[2].set_ylim(axes[1].get_ylim())  # one scale
-    handles, labels = axes[1].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(COLOURS), frameon=False)
-    save_figure(figure, REPOSITORY / "docs" / "memory.png")
-
-
-def phases_of(preset: Preset, flags: memory_tables.MemoryConfig) -> dict[str, Parts]:
-    memory_of = memory_tables.forecasts("grpo", preset, flags)
-    return memory_of(memory_tables.config_of("grpo", preset, flags)).parts
-
-
-def bars(axis: Any, stacks: Mapping[str, Parts]) -> None:
-    floor = [0.0] * len(stacks)
-    for part, colour in COLOURS.items():
-        heights = [stack._asdict()[part] / GB for stack in stacks.values()]
-        drawn = axis.bar(
-            list(stacks), heights, bottom=floor, color=colour, label=part, width=0.7,
-            edgecolor="white", linewidth=0.6,
-        )  # fmt: skip
-        floor = [low + height for low, height in zip(floor, heights, strict=True)]
-    axis.bar_label(drawn, [f"{height:.1f}" for height in floor], padding=2, fontsize=9, bbox=WHITE)
-    axis.set_ylim(0, max(floor) * 1.12)
-    axis.tick_params(axis="x", rotation=30)
-    axis.spines[["top", "right"]].set_visible(False)
-
-
 # --- what was measured ----------------------------------------------------------------------------
 
 
@@ -208,7 +137,7 @@ def measured(page: str) -> str:
     for name, table in json.loads(MEASURED.read_text(encoding="utf-8"))[page].items():
         digits = [digits for _, digits in table["columns"]]
         rows = [[cell(*pair) for pair in zip(row, digits, strict=True)] for row in table["rows"]]
-        lines = memory_tables.markdown([title for title, _ in table["columns"]], rows)
+        lines = markdown([title for title, _ in table["columns"]], rows)
         text = between_marks(text, f"measured: {name}", lines)
     return text
 
@@ -246,9 +175,7 @@ def imdb() -> str:
         "classifier", "tokens read", "accuracy (95% interval)", "n-gram regression on the same pieces",
         "majority", "calibration error", "score-length correlation",
     ]  # fmt: skip
-    text = between_marks(
-        measured("docs/imdb.md"), "classifiers", memory_tables.markdown(head, rows)
-    )
+    text = between_marks(measured("docs/imdb.md"), "classifiers", markdown(head, rows))
     return between_marks(text, "policies", from_folder("scripts", "imdb").table(found["rows"]))
 
 
@@ -257,7 +184,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "rl/README.md": page_of_rl,
     "docs/demo_seeds.svg": demo_seeds.picture,
     "docs/engine_contract.md": contracts,
-    "docs/memory.md": cards,
     **{page: partial(measured, page) for page in MEASURED_PAGES},
     "docs/results.md": lambda: with_demo_seeds("docs/results.md", measured("docs/results.md")),
     "docs/imdb.md": imdb,
@@ -276,7 +202,6 @@ def main(config: TablesConfig) -> None:
         changed = not path.exists() or path.read_text(encoding="utf-8") != text
         path.write_text(text, encoding="utf-8")
         print(f"{name}: {'written' if changed else 'as it was'}")
-    picture()
 
 
 if __name__ == "__main__":

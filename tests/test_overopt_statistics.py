@@ -11,6 +11,7 @@ import torch
 from overopt import fits, results, runs, terms
 from overopt.runs import has_turned
 from overopt.settings import Settings
+from studies import bootstrap
 from studies.runner import DONE
 
 from data import reviews
@@ -22,17 +23,17 @@ def test_a_value_at_equal_distance_lies_between_two_points() -> None:
     """From 1 to 3 nats, 2 is half way and 1.5 a quarter; each prompt moves on its own line."""
     kl = np.array([0.0, 1.0, 3.0, 2.5])
     values = np.array([[0.0, 0.0], [0.4, 0.2], [0.8, 0.0], [9.0, 9.0]])
-    assert intervals.at_distance(kl, values, 2.0) == pytest.approx([0.6, 0.1])
-    assert intervals.at_distance(kl, values, 1.5) == pytest.approx([0.5, 0.15])
-    assert intervals.at_distance(kl, values, 1.0) == pytest.approx([0.4, 0.2])
-    assert intervals.at_distance(kl, values, 0.0) == pytest.approx([0.0, 0.0])
-    assert intervals.at_distance(kl, values, 3.01) is None  # not reached, and not extrapolated
+    assert bootstrap.at_distance(kl, values, 2.0) == pytest.approx([0.6, 0.1])
+    assert bootstrap.at_distance(kl, values, 1.5) == pytest.approx([0.5, 0.15])
+    assert bootstrap.at_distance(kl, values, 1.0) == pytest.approx([0.4, 0.2])
+    assert bootstrap.at_distance(kl, values, 0.0) == pytest.approx([0.0, 0.0])
+    assert bootstrap.at_distance(kl, values, 3.01) is None  # not reached, and not extrapolated
 
 
 def test_a_value_at_equal_cost_is_the_end_of_a_run_that_cost_less() -> None:
     cost, values = np.array([0.0, 10.0, 20.0]), np.array([[0.0], [1.0], [3.0]])
-    assert intervals.at_cost(cost, values, 15.0) == pytest.approx([2.0])
-    assert intervals.at_cost(cost, values, 99.0) == pytest.approx([3.0])
+    assert bootstrap.at_cost(cost, values, 15.0) == pytest.approx([2.0])
+    assert bootstrap.at_cost(cost, values, 99.0) == pytest.approx([3.0])
 
 
 def test_holm_multiplies_by_the_comparisons_left() -> None:
@@ -48,22 +49,22 @@ def test_the_bootstrap_knows_three_levels() -> None:
     rng = np.random.default_rng(0)
     prompts = rng.normal(size=100)
     same = np.broadcast_to(prompts, (3, 2, 100)).copy()
-    means = intervals.resampled(same, np.random.default_rng(1))
+    means = bootstrap.resampled(same, np.random.default_rng(1))
     assert means.std() == pytest.approx(prompts.std() / 10, rel=0.1)
     apart = same + np.array([-5.0, 0.0, 5.0])[:, None, None]
-    spread = intervals.resampled(apart, np.random.default_rng(1)).std()
+    spread = bootstrap.resampled(apart, np.random.default_rng(1)).std()
     assert spread == pytest.approx(math.sqrt(50 / 3 / 3), rel=0.1)
     within = same + np.array([-5.0, 5.0])[None, :, None]
-    spread = intervals.resampled(within, np.random.default_rng(1)).std()
+    spread = bootstrap.resampled(within, np.random.default_rng(1)).std()
     assert spread == pytest.approx(math.sqrt(25 / 2 / 3), rel=0.1)
 
 
 def test_the_bootstrap_of_a_fit_draws_runs_and_for_all_of_them_the_same_prompts() -> None:
     """Spread of the mean: prompts' / 10 where three runs agree; sqrt(50 / 3 / 3) at -5, 0 and 5."""
 
-    def spread(at: tuple[float, ...], prompts: intervals.Array) -> float:
+    def spread(at: tuple[float, ...], prompts: bootstrap.Array) -> float:
         return float(
-            intervals.bootstrap(
+            bootstrap.bootstrap(
                 [[prompts + each] for each in at],
                 lambda picked: np.array([np.mean([run[0].mean() for run in picked])]),
                 draws=1000,
@@ -79,7 +80,7 @@ def test_the_bootstrap_of_a_fit_draws_runs_and_for_all_of_them_the_same_prompts(
 def test_runs_that_never_got_there_are_left_out_and_counted() -> None:
     values = np.full((2, 2, 5), 0.25)
     values[0, 1] = np.nan
-    found = intervals.mean_with_interval(values)
+    found = bootstrap.mean_with_interval(values)
     assert found == {"mean": 0.25, "low": 0.25, "high": 0.25, "runs": 3}
 
 
@@ -87,17 +88,17 @@ def test_a_paired_difference_does_not_see_what_both_share() -> None:
     rng = np.random.default_rng(0)
     hard = 10 * rng.normal(size=(3, 2, 50))
     better = hard + 0.5 + 0.01 * rng.normal(size=hard.shape)
-    found = intervals.paired_difference(better, hard)
+    found = bootstrap.paired_difference(better, hard)
     assert found["low"] > 0.49 and found["high"] < 0.51 and found["p"] < 1e-4
     assert found["by_start"] == pytest.approx((better - hard).mean(axis=(1, 2)))
-    none = intervals.paired_difference(hard, hard)
+    none = bootstrap.paired_difference(hard, hard)
     assert none["mean"] == 0 and none["p"] == 1
-    assert "p" not in intervals.paired_difference(better[:2], hard[:2])  # too few to be tested
+    assert "p" not in bootstrap.paired_difference(better[:2], hard[:2])  # too few to be tested
 
 
 def test_a_t_test_over_starts_by_hand() -> None:
     """Mean 2, standard deviation 1: t = 2 sqrt(3), and 1 - t / sqrt(t^2 + 2) = .0742 of 2 degrees."""
-    assert intervals.t_test([1.0, 2.0, 3.0]) == pytest.approx(0.0742, abs=1e-4)
+    assert intervals.t_interval([1.0, 2.0, 3.0])["p"] == pytest.approx(0.0742, abs=1e-4)
 
 
 @pytest.mark.parametrize("form", fits.FORMS)

@@ -16,12 +16,11 @@ import torch
 from overopt import budget_page, pages, recording, repeats, results, runs
 from overopt.plan import PARTS, STAGES, do, plan
 from overopt.settings import ENGINES, SETTINGS, TUNING, Settings
-from studies import runner
+from studies import bootstrap, runner
 from studies.runner import Job
 
 from harness.errors import UserError
 from harness.files import append_jsonl, write_json
-from harness.report import intervals
 
 SMALL = SETTINGS["rehearsal"]
 
@@ -153,7 +152,7 @@ def test_a_recording_holds_what_the_page_shows(rehearsed: Path, tmp_path: Path) 
 def few_draws() -> Iterator[None]:
     """A tenth of the bootstrap's draws."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(intervals.resampled, "__defaults__", (intervals.DRAWS // 10,))
+        patch.setattr(bootstrap.resampled, "__defaults__", (bootstrap.DRAWS // 10,))
         yield
 
 

@@ -1,4 +1,4 @@
-"""Pages and code agree: READMEs name every file, paths lead somewhere, a flag is read and explained."""
+"""Pages and code agree: paths lead somewhere, a flag is read."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("harness", "data", "gpt", "reward_model", "rl", "nano")
 CODE = (*PRODUCT, "conformance", "scripts", "bench")
-OTHERS = ("notebooks", "notebooks/course", "docs", "tests")  # read by rooms, or numbered
-LONG = {"nano", "data", "rl", "reward_model", "notebooks/course"}  # with formats, engines, defaults
 INVENTED = {  # names that stand for a reader's own, or for what a command writes
     *(
         "NN_topic.py",
@@ -28,10 +24,6 @@ INVENTED = {  # names that stand for a reader's own, or for what a command write
         "_engine.py",
     ),
     *(
-        "train.py",
-        "rewards.py",
-        "verl_reward.py",
-        "DIFFERENCES.md",
         "tis_engine.py",
         "STUDY.md",
         "study_budget.md",
@@ -61,37 +53,6 @@ def tree(name: str) -> ast.Module:
 
 def python_files(*folders: str) -> list[str]:
     return [n for n in tracked() if n.endswith(".py") and n.split("/")[0] in folders]
-
-
-# --- a README in each folder ---------------------------------------------------------------------
-
-CODE_FOLDERS = sorted({str(Path(name).parent) for name in python_files(*CODE)})
-
-
-def contents(folder: str) -> set[str]:
-    """Python files and rooms directly in a folder."""
-    inside = [Path(n).relative_to(folder) for n in tracked() if n.startswith(f"{folder}/")]
-    files = {path.name for path in inside if len(path.parts) == 1 and path.suffix == ".py"}
-    rooms = {path.parts[0] + "/" for path in inside if path.suffix == ".py" and path.parts[1:]}
-    return (files | rooms) - {"__init__.py"}
-
-
-@pytest.mark.parametrize("folder", [*CODE_FOLDERS, *OTHERS])
-def test_a_folder_has_a_readme_of_one_screen(folder: str) -> None:
-    """What is here, what to read first, and nothing that is not there."""
-    page = text(f"{folder}/README.md")
-    assert folder in LONG or len(page.splitlines()) <= 25
-    assert folder in ("data", "notebooks/course", "nano") or "**Read this first:**" in page
-    linked = {link.split("#")[0] for link in re.findall(r"\]\(([^)]+)\)", page)}
-    links = [link for link in linked if link and "://" not in link and "NN_" not in link]
-    assert [link for link in links if not (ROOT / folder / link).exists()] == []
-
-
-@pytest.mark.parametrize("folder", CODE_FOLDERS)
-def test_a_readme_names_every_file_and_room(folder: str) -> None:
-    page = text(f"{folder}/README.md")
-    missing = [n for n in contents(folder) if not re.search(rf"[\[`(]{re.escape(n)}", page)]
-    assert sorted(missing) == []
 
 
 def test_no_two_files_of_the_packages_share_a_name() -> None:
@@ -159,18 +120,6 @@ def test_every_flag_is_read() -> None:
     assert {flag: where for flag, where in flags().items() if flag not in read} == {}
 
 
-def test_every_flag_stands_in_a_page() -> None:
-    """As `--flag-name`, or as `flag_name` in code style."""
-    pages = [n for n in tracked() if n.endswith(".md") or re.match(r"notebooks/\d\d.*py$", n)]
-    shown = "\n".join(map(text, pages))
-    named = set(re.findall(r"--(?:no-)?([a-z][a-z0-9-]*)", shown))
-    named |= {
-        word for code in re.findall(r"`([^`\n]+)`", shown) for word in re.findall(r"\w+", code)
-    }
-    missing = [flag for flag in flags() if not {flag, flag.replace("_", "-")} & named]
-    assert {flag: flags()[flag] for flag in missing} == {}
-
-
 # --- the repository's address ----------------------------------------------------------------------
 
 
@@ -186,41 +135,3 @@ def test_pyproject_alone_names_the_repositorys_address() -> None:
     assert [n for n in named if named[n] and not n.endswith(".ipynb")] == []
     pages = [n for n in named if named[n]]
     assert not pages or "YOUR_NAME" not in address, "run python notebooks/build.py --text"
-
-
-# --- messages ------------------------------------------------------------------------------------
-
-
-def test_tests_pin_no_long_sentences() -> None:
-    """A test of a message looks for the place and the remedy, in at most 35 characters."""
-    pinned = re.compile(r"""match=[rf]{0,2}(["'])((?:(?!\1).)*)\1""")
-    for name in python_files("tests"):
-        words = [re.sub(r"\{.*?\}", "", sentence) for _, sentence in pinned.findall(text(name))]
-        assert [sentence for sentence in words if len(sentence) > 35] == [], name
-
-
-# --- plain English -------------------------------------------------------------------------------
-
-UNIDIOMATIC = {
-    r"\bsurely\b": "significantly",
-    r"\bsome (?=\d)": "about",
-    r"\bon the way\b": "during, before the end, or peak",
-    r"\b(?:can|could|cannot) be told (?:from|apart)\b": "differs from, be distinguished",
-    r"\b(?:one|two|three) \w+ less\b": "one fewer",
-    r"\bin the place of\b": "instead of",
-    r"\bnone of (?:its|their) doing\b": "it cannot have influenced it",
-    r"\bshall not\b": "must not",
-}
-
-
-def test_pages_avoid_words_that_no_native_would_choose() -> None:
-    """They are literal translations; each has a word that a reader knows."""
-    pages = [n for n in tracked() if re.search(r"\.(md|jinja|ini)$|^notebooks/\d\d.*\.py$", n)]
-    found = [
-        f"{name}: {word[0]!r}, better: {better}"
-        for name in pages
-        if name != "CHANGELOG.md"
-        for pattern, better in UNIDIOMATIC.items()
-        for word in re.finditer(pattern, text(name), re.IGNORECASE)
-    ]
-    assert len(pages) > 80 and found == []

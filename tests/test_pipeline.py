@@ -232,9 +232,9 @@ def test_a_run_that_stops_early_says_so(
     flags: dict[str, Any] = dict(steps=7, stop_kl=1e-9, lr=0.01, eval_every=4, test_prompts=0)
     out = grpo_engine.main(explicit(world, tmp_path / "grpo", **flags))
     printed = capsys.readouterr().out
-    assert len(read_rows(out / "metrics.jsonl")) == 5
-    assert "grpo 5/7" in printed
-    assert "stopped: the KL per response is above --stop-kl 1e-09 nats" in printed
+    rows = read_rows(out / "metrics.jsonl")
+    assert len(rows) < 7 and f"grpo {len(rows)}/7" in printed
+    assert rows[-1]["kl"] > 1e-9 and rows[-1]["kept_step"] == len(rows) - 2
 
     def interrupt(*args: Any) -> None:
         raise KeyboardInterrupt
@@ -247,6 +247,34 @@ def test_a_run_that_stops_early_says_so(
     grpo_engine.main(explicit(world, killed, resume=True, **flags))
     assert untimed(killed) == untimed(out) and same_weights(killed, out)
     assert names(killed) == names(out)
+
+
+def test_a_resumed_run_undoes_what_leaves_the_kl_limit(world: Runs, tmp_path: Path) -> None:
+    """The policy that was inside is part of what is resumed; the same limit, met after a resume."""
+    flags: dict[str, Any] = dict(lr=0.01, eval_prompts=0, test_prompts=0, kl_coef=0.0)
+    free = grpo_engine.main(explicit(world, tmp_path / "free", steps=6, stop_kl=1e9, **flags))
+    kls = [row["kl"] for row in read_rows(free / "metrics.jsonl")]
+    outside = next(i for i in range(2, 6) if kls[i] > max(kls[:i]))
+    flags["stop_kl"] = (max(kls[:outside]) + kls[outside]) / 2
+    whole = grpo_engine.main(explicit(world, tmp_path / "whole", steps=6, **flags))
+    parts = grpo_engine.main(explicit(world, tmp_path / "parts", steps=outside, **flags))
+    assert "kept_step" not in read_rows(parts / "metrics.jsonl")[-1]
+    grpo_engine.main(explicit(world, parts, resume=True, steps=6, **flags))
+    assert read_rows(parts / "metrics.jsonl")[-1]["kept_step"] == outside - 1
+    assert same_weights(parts, whole)
+
+
+def test_a_last_update_that_leaves_the_kl_limit_is_undone(world: Runs, tmp_path: Path) -> None:
+    """No rollout follows it: the validation measures it, and then what is kept."""
+    flags: dict[str, Any] = dict(lr=0.01, eval_every=4, test_prompts=0, kl_coef=0.0)
+    free = grpo_engine.main(explicit(world, tmp_path / "free", steps=2, stop_kl=1e9, **flags))
+    moved = read_rows(free / "metrics.jsonl")
+    limit = (moved[-1]["kl"] + moved[-1]["validation/kl"]) / 2
+    assert moved[-1]["kl"] < limit < moved[-1]["validation/kl"]
+    kept = grpo_engine.main(explicit(world, tmp_path / "kept", steps=2, stop_kl=limit, **flags))
+    shorter = grpo_engine.main(explicit(world, tmp_path / "one", steps=1, stop_kl=1e9, **flags))
+    assert read_rows(kept / "metrics.jsonl")[-1]["kept_step"] == 1
+    assert same_weights(kept, shorter)
 
 
 # A preference file

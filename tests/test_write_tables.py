@@ -11,11 +11,11 @@ from rl.commands.engines import every_engine
 from scripts import write_tables
 
 
-@pytest.mark.parametrize("name", [name for name in write_tables.TABLES if name != "docs/memory.md"])
+@pytest.mark.parametrize("name", write_tables.TABLES)
 def test_a_table_is_the_one_of_these_engines(name: str) -> None:
     """defaults.json too: README and docs/study.md were measured with those defaults.
 
-    Who changes one measures again. docs/memory.md takes longer and has a test of its own.
+    Who changes one measures again.
     """
     text = (REPOSITORY / name).read_text(encoding="utf-8")
     assert text == write_tables.TABLES[name](), "run scripts/write_tables.py and read the diff"

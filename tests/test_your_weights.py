@@ -17,7 +17,6 @@ from gpt.model import GPT, GPTConfig
 from gpt.published.pretrained import save_gpt2
 from gpt.tokenizer import load_tokenizer
 from harness.paths import REPOSITORY
-from rl.commands.console import modules
 
 PAGE = (REPOSITORY / "docs" / "your_weights.md").read_text(encoding="utf-8")
 TOY = {  # sizes alone
@@ -53,10 +52,3 @@ def test_four_commands_from_a_folder_to_transformers(tmp_path: Path, monkeypatch
     ours, _ = load_gpt(tmp_path / "runs" / "steered")
     with torch.no_grad():
         torch.testing.assert_close(theirs(ids).logits, ours(ids), atol=1e-5, rtol=1e-5)
-
-
-def test_the_console_command_knows_every_module() -> None:
-    known = modules()
-    assert known["grpo"] == "rl.grpo_engine" and known["kd-ppo"] == "rl.kd_ppo_engine"
-    for module in known.values():
-        assert (REPOSITORY / f"{module.replace('.', '/')}.py").is_file()

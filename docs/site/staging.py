@@ -27,7 +27,7 @@ SECTIONS = {
     "Code beside the paper": ["beside/index", "beside/family"],
     "Results": ["docs/results", "docs/study", "docs/claims", "docs/imdb", "docs/overoptimisation",
                 "docs/benchmarks"],
-    "Proofs": ["docs/equations", "docs/engine_contract", "docs/mutation_check", "docs/mutants",
+    "Proofs": ["docs/equations", "docs/engine_contract", "docs/mutation_check",
                "docs/reliability", "docs/conformance"],
     "Look up": ["docs/glossary", "docs/symbols", "docs/cheat_sheet", "docs/metrics", "docs/papers",
                 "api/index"],

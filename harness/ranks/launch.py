@@ -140,7 +140,6 @@ def _meet_by_torchrun() -> tuple[int, Any, int, int]:
             f"the ranks of torchrun do not meet at MASTER_ADDR {address!r}, port {port} "
             f"({str(error).splitlines()[0][:100]}): check the address and that all of them were started"
         ) from None
-    HERE.local_ranks = local
     return local, store, number, count
 
 
@@ -178,7 +177,7 @@ class Meeting:
         if platform.system() != "Windows":  # no need of the machine's network
             loopback = "lo0" if platform.system() == "Darwin" else "lo"
             os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-        os.environ["LOCAL_RANK"], HERE.local_ranks = str(number), self.count
+        os.environ["LOCAL_RANK"] = str(number)
         torch.set_num_threads(self.threads)
         store = dist.FileStore(self.file, self.count)
         board = self.board.take_part(number, gone)

@@ -1,92 +1,23 @@
-"""Means over seeds and prompts with intervals, values at equal KL, and many comparisons at once."""
+"""Means over seeds with intervals: of groups of runs, and of what sets two groups apart."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-Array = NDArray[np.float64]
-DRAWS = 2000
+from harness.errors import UserError
+from harness.files import display_path
+from harness.report.page import PLACES, Run, final_numbers, flat
+
 LEVEL = 0.95
-FEWEST_STARTS = 3  # of a test
-SIGNIFICANT = 0.05  # a corrected p below this is called significant
-
-
-def at_distance(kl: Array, values: Array, target: float) -> Array | None:
-    """`values` (points, P) where the run's mean KL (points,) first reaches `target`, (P,); None if never.
-
-    Linear in the KL between the last point below and the first at or above it, prompt by prompt.
-    """
-    reached = np.flatnonzero(kl >= target)
-    if not len(reached):
-        return None
-    after = int(reached[0])
-    if after == 0 or kl[after] == target:
-        return values[after]
-    share = (target - kl[after - 1]) / (kl[after] - kl[after - 1])
-    return (1 - share) * values[after - 1] + share * values[after]
-
-
-def at_cost(cost: Array, values: Array, limit: float) -> Array:
-    """`values` (points, P) where `cost` (points,), which rises, is `limit`; the end where it is less."""
-    if cost[-1] <= limit:
-        return values[-1]
-    reached = at_distance(cost, values, limit)
-    assert reached is not None
-    return reached
-
-
-def resampled(values: Array, rng: np.random.Generator, draws: int = DRAWS) -> Array:
-    """Means of a hierarchical bootstrap, (draws,), of (starts, seeds, prompts).
-
-    Starts are drawn with replacement, within each its seeds, and once for all of them the prompts. NaN
-    rows, runs without a value, are left out of a mean.
-    """
-    starts, seeds, prompts = values.shape
-    means = np.empty(draws)
-    for draw in range(draws):
-        chosen = rng.integers(starts, size=starts)
-        within = rng.integers(seeds, size=(starts, seeds))
-        asked = rng.integers(prompts, size=prompts)
-        picked = values[np.expand_dims(chosen, 1), within][:, :, asked]
-        means[draw] = np.nanmean(picked) if np.isfinite(picked).any() else np.nan
-    return means[np.isfinite(means)]
-
-
-def interval(means: Array) -> tuple[float, float]:
-    """The central 95% of bootstrapped numbers."""
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(low), float(high)
-
-
-def mean_with_interval(values: Array) -> dict[str, float]:
-    """Mean of (starts, seeds, prompts) with its 95% interval; NaN runs are left out and counted."""
-    low, high = interval(resampled(values, np.random.default_rng(0)))
-    reached = int(np.isfinite(values).all(axis=2).sum())
-    return {"mean": float(np.nanmean(values)), "low": low, "high": high, "runs": reached}
-
-
-def paired_difference(values: Array, others: Array) -> dict[str, Any]:
-    """values - others, run by run and prompt by prompt, (starts, seeds, prompts) each.
-
-    The mean with its bootstrapped interval, each start's mean and, from three starts on, the p of a
-    t-test over those: seeds and prompts within a start are no independent starts.
-    """
-    apart = values - others
-    low, high = interval(resampled(apart, np.random.default_rng(0)))
-    by_start = [float(np.nanmean(start)) for start in apart if np.isfinite(start).any()]
-    found = {"mean": float(np.nanmean(apart)), "low": low, "high": high, "by_start": by_start}
-    return found | ({"p": t_test(by_start)} if len(by_start) >= FEWEST_STARTS else {})
-
-
-def t_test(values: Sequence[float]) -> float:
-    """The two-sided p of Student's t-test that the mean of n >= 2 values is 0."""
-    return t_interval(values)["p"]
+MEASURED = ("test/", "validation/", "held_out_")
+OWN = ("seed", "inputs", "made_with", *PLACES)  # what the runs of a group may differ in
 
 
 def t_tails(t: float, freedom: float) -> float:
@@ -151,25 +82,68 @@ def prediction_interval(values: Sequence[float]) -> tuple[float, float]:
     return mean - half, mean + half
 
 
-def bootstrap(
-    runs: Sequence[Sequence[Array]],
-    statistic: Callable[[list[list[Array]]], Array],
-    *,
-    draws: int = 300,
-) -> Array:
-    """`statistic` of resampled runs, (draws, K): runs are drawn, and the prompts of all arrays.
+# --- groups of runs -------------------------------------------------------------------------------
 
-    A run is a list of arrays whose last axis is the prompts; equally many are resampled together.
-    """
-    rng = np.random.default_rng(0)
-    rows = []
-    for _ in range(draws):
-        asked: dict[int, NDArray[np.int64]] = {}
-        picked = []
-        for index in rng.integers(len(runs), size=len(runs)):
-            for array in runs[index]:
-                prompts = array.shape[-1]
-                asked.setdefault(prompts, rng.integers(prompts, size=prompts))
-            picked.append([array[..., asked[array.shape[-1]]] for array in runs[index]])
-        rows.append(statistic(picked))
-    return np.stack(rows)
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ by their seed, and lie in one folder."""
+
+    name: str
+    runs: Mapping[Any, Run]  # by seed
+
+    def values(self, key: str) -> dict[Any, float]:
+        """A final number of each run, by seed."""
+        return {seed: flat(final_numbers(run))[key] for seed, run in self.runs.items()}
+
+    @property
+    def differing(self) -> list[str]:
+        """Flags that its runs do not share."""
+        every = [run.flags for run in self.runs.values()]
+        names = {name for flags in every for name in flags}.difference(OWN)
+        return sorted(n for n in names if any(flags.get(n) != every[0].get(n) for flags in every))
+
+
+def grouped(runs: Sequence[Run]) -> list[Group]:
+    """Runs by the folder that they lie in. UserError if a group has the same seed twice."""
+    groups: dict[Path, dict[Any, Run]] = {}
+    for run in runs:
+        group, seed = groups.setdefault(run.folder.resolve().parent, {}), run.flags.get("seed")
+        if seed in group:
+            same = f"{display_path(group[seed].folder)} and {display_path(run.folder)}"
+            raise UserError(f"{same} have the same seed, {seed}: leave one of them out")
+        group[seed] = run
+    return [Group(place.name, members) for place, members in groups.items()]
+
+
+def difference(group: Group, baseline: Group, key: str) -> dict[str, float]:
+    """group - baseline: paired where both have the same seeds, else Welch's. Each has two or more."""
+    values, others = group.values(key), baseline.values(key)
+    if values.keys() == others.keys():
+        return t_interval([values[seed] - others[seed] for seed in values])
+    return welch(list(values.values()), list(others.values()))
+
+
+def shown(found: Mapping[str, float]) -> str:
+    """A mean with its interval."""
+    return f"{found['mean']:.4g} [{found['low']:.4g}, {found['high']:.4g}]"
+
+
+def group_table(runs: Sequence[Run]) -> str:
+    """A line for each number that all runs were tested or validated on, and what to know beside it."""
+    groups, numbers = grouped(runs), [flat(final_numbers(run)) for run in runs]
+    first, *others = groups
+    head = [f"{group.name} ({len(group.runs)} seeds)" for group in groups]
+    rows = [["", *head, *(f"{group.name} - {first.name}" for group in others)]]
+    for key in numbers[0]:
+        if not key.startswith(MEASURED) or any(key not in other for other in numbers):
+            continue
+        means = [list(group.values(key).values()) for group in groups]
+        cells = [shown(t_interval(v)) if len(v) > 1 else f"{v[0]:.4g}" for v in means]
+        several = all(len(v) > 1 for v in means)
+        cells += [shown(difference(g, first, key)) if several else "one seed" for g in others]
+        rows.append([key, *cells])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    lines += [f"{g.name}: flags differ: {', '.join(g.differing)}" for g in groups if g.differing]
+    return "\n".join(lines)

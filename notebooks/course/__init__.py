@@ -1,6 +1,6 @@
 """What the pages share: how things look, exercises that check themselves, and kept small models.
 
-README.md beside this file says how a page uses them. Importing it also finds the library: a page
+notebooks/README.md says how a page uses them. Importing it also finds the library: a page
 runs in a copy of the repository where nothing was installed, so a page imports `course` first.
 """
 

@@ -30,7 +30,7 @@ from rl.rewards.sources import check_reward
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
-    "study": {},  # tiny's engine settings on a start that was trained for longer
+    "study": dict(stop_kl=8.0),  # tiny's other settings, and the limit of its recorded tables
     "own": dict(
         lr=1.5e-4, prompts_per_step=8, micro_batch_size=16, steps=40, max_new_tokens=64, eval_prompts=32,
         test_prompts=64,
@@ -213,8 +213,8 @@ class PenaltyFlags:
     """Nats per response that the adaptive and the doubling controller hold."""
     kl_horizon: int = 10_000
     """Responses over which the adaptive controller acts; fewer is faster."""
-    stop_kl: KLLimit | None = 8.0
-    """Stop early once the KL per response, averaged over 5 steps, exceeds this many nats."""
+    stop_kl: KLLimit | None = 6.0
+    """Stop once the KL per response exceeds this many nats, and keep the last policy inside them."""
 
 
 @dataclass(frozen=True)

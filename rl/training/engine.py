@@ -1,6 +1,6 @@
 """The entry of an engine: one `ENGINE = Engine(...)` at the end of its file says what others must know.
 
-The memory forecast, the toy runs, the soak, the study, the contract tests and the table of engines
+The toy runs, the soak, the study, the contract tests and the table of engines
 read it, and `run_training` runs it. It is a record and no framework: the loop stays in the engine's
 `train`, and nothing inherits.
 """
@@ -8,38 +8,11 @@ read it, and `run_training` runs it. It is a record and no framework: the loop s
 from __future__ import annotations
 
 import importlib
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rl.training.config import EngineConfig, RunFlags
-
-
-@dataclass(frozen=True)
-class Needs:
-    """What a run holds beside the policy, its start and the reward, and on how many rows it works."""
-
-    update_rows: int  # of an optimizer step
-    prompts: int = 0  # of a rollout; 0: it learns from recorded pairs alone
-    group_size: int = 1
-    moving_reference: bool = False  # another model than the start of the run
-    critic: bool = False
-    compares_vocabularies: bool = False  # a divergence over all tokens in the update
-    teacher_samples: bool = False
-    answer_tokens: int = 0  # of the longest recorded answer; 0: as long as a sampled one
-    text_rows: int = 0  # of pre-training text beside the update
-
-
-def sampling_needs(config: EngineConfig, **more: Any) -> Needs:
-    """Those of an engine that samples: a rollout, cut into minibatches."""
-    rows = config.prompts_per_step * config.group_size
-    return Needs(
-        update_rows=math.ceil(rows / min(config.minibatches, config.prompts_per_step)),
-        prompts=config.prompts_per_step,
-        group_size=config.group_size,
-        **more,
-    )
 
 
 def batch_description(config: EngineConfig) -> str:
@@ -73,7 +46,6 @@ class Engine:
     describe: Callable[[Any], str] = batch_description
     own_reward: Callable[[Any], Callable[..., Any] | None] = lambda config: None
     reference: Callable[[Any], bool] = lambda config: True
-    needs: Callable[[Any], Needs] = sampling_needs
     learns_from: Literal["reward", "teacher", "pairs"] = "reward"
     groups: bool = True  # whether the responses to a prompt are compared
     toy: str = ""  # flags of a run of seconds that shows all of it

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -268,19 +267,3 @@ def largest(deviations: Sequence[float]) -> float:
 def exceeds(kl: float, limit: float) -> bool:
     """kl > limit, and True as well for a KL that is NaN: of that nobody knows how large it is."""
     return math.isnan(kl) or kl > limit
-
-
-def kl_exceeded(
-    earlier: Sequence[Mapping[str, Any]],
-    row: Mapping[str, Any],
-    limit: float | None,
-    window: int = 5,
-) -> bool:
-    """Whether the mean KL per response of the last `window` steps is above `limit` nats, or NaN.
-
-    Without a limit or a logged KL: False.
-    """
-    if limit is None or "kl" not in row:
-        return False
-    recent = [float(r["kl"]) for r in [*earlier[1 - window :], row] if "kl" in r]
-    return len(recent) >= window and exceeds(sum(recent) / len(recent), limit)

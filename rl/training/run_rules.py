@@ -243,14 +243,11 @@ def truncation(run: Run) -> str | None:
 
 
 def kl_runs_away(run: Run) -> str | None:
-    """Further from the start than any reward model can be trusted, or stopped by --stop-kl."""
-    for key in ("kl", "validation/kl"):
-        kl = run.end(key, 5 if key == "kl" else 1)
-        if kl is not None and kl > KL_FAR:
-            return f"{key} is {kl:.1f} nats per response at the end"
-    kl, limit, steps = run.end("kl"), run.flag("stop_kl"), run.flag("steps")
-    if limit and steps and kl is not None and kl > limit and run.rows[-1]["step"] < steps:
-        return f"kl is {kl:.1f} nats per response, and --stop-kl {limit:g} ended the run"
+    """The policy that is kept is further from the start than any reward model can be trusted."""
+    key = "validation/kl" if run.values("validation/kl") else "kl"
+    kl = run.end(key, 5 if key == "kl" else 1)
+    if kl is not None and kl > KL_FAR:
+        return f"{key} is {kl:.1f} nats per response at the end"
     return None
 
 

@@ -27,7 +27,6 @@ from harness.training_state import saved_step
 from rl.training.config import RunFlags
 from rl.training.engine import Engine
 from rl.training.evaluation import Conditions, Validation, compare
-from rl.training.memory_needs import announce_run
 from rl.training.open_task import Task, open_task, to_bfloat16
 from rl.training.run_rules import RULES
 from rl.training.token_log import TokenLog
@@ -73,9 +72,12 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
             folder=folder,
             **parts,
         )
-    if rows and rows[-1]["step"] < config.steps:
+    if rows and (kept := rows[-1].get("kept_step")) is not None:
         log.close()
-        print(f"stopped: the KL per response is above --stop-kl {config.kl_limit:g} nats")
+        print(
+            f"the KL per response went above --stop-kl {config.kl_limit:g} nats, so the policy of step "
+            f"{kept} is kept, the last one that was inside"
+        )
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
     base = config.policy or default_folder("pretraining", config.data, config.preset)
     save_adapter(folder / "adapter", task.policy, display_path(base))
@@ -87,7 +89,6 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
 
 def models_of_run(engine: Engine, config: RunFlags, task: Task) -> tuple[GPT, dict[str, Any]]:
     """The policy as it starts, frozen, and what an engine's `train` is given by keyword."""
-    announce_run(engine, config, task, task.policy.device)
     task.policy.sample_rows = config.rows_sampled_at_once
     fit_for_training(config, task.policy)
     parts = engine.prepare(config, task) if engine.prepare else {}

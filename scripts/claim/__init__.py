@@ -1,1 +1,1 @@
-"""Claims of recent papers: README.md says where things are."""
+"""Claims of recent papers, one file each; docs/claims.md has the results."""

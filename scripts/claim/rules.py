@@ -15,8 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from studies.bootstrap import SIGNIFICANT, at_distance
 
-from harness.report.intervals import SIGNIFICANT, at_distance, t_interval
+from harness.report.intervals import t_interval
 
 HELD, FAILED, UNTOLD = "held", "failed", "cannot be told here"
 FEWEST = 5  # seeds with an effect; fewer tell nothing

@@ -38,7 +38,7 @@ def budget_text(numbers: Numbers) -> str:
     """The differences to GRPO as a picture; per world what is significant, and means."""
     return rendered(
         TEMPLATE, command=COMMAND, budget=numbers.get("budget"), settings=numbers["settings"],
-        levels=numbers.get("levels"), missing=missing_runs(numbers), tries=len(TUNING),
+        missing=missing_runs(numbers), tries=len(TUNING),
         tuned=tuned_text(numbers), views=VIEWS, gold=GOLD, titles=titles, seen=seen, by_engine=by_engine,
         mean_text=mean_text, repeats_text=repeats_text, later=numbers.get("later"), difference=difference,
     )  # fmt: skip

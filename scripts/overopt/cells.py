@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from studies.bootstrap import SIGNIFICANT
 from studies.pages import between
-
-from harness.report.intervals import SIGNIFICANT
 
 Numbers = Mapping[str, Any]
 BUDGET_DISTANCES = (1.0, 2.0, 4.0, 6.0)  # nats

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from studies.bootstrap import at_distance
 
-from harness.report.intervals import at_distance
 from overopt.cells import distance_view, farthest_for_all, significant
 from overopt.fits import FORMS
 

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-
-from harness.report.intervals import Array, bootstrap, interval
+from studies.bootstrap import Array, bootstrap, interval
 
 NEAREST = 0.05  # nats; nearer points say nothing, and log d runs away
 RISE = 0.01  # of gold: a smaller fall of best-of-n is not called one

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from studies.bootstrap import SIGNIFICANT
 from studies.pages import rendered, rounded
 
 from harness.files import display_path
-from harness.report.intervals import SIGNIFICANT
 from overopt import figures, results
 from overopt.budget_page import into_study
 from overopt.cells import COMMAND, Numbers, above_and_below, difference, significant, value_of

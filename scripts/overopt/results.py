@@ -9,20 +9,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from studies.bootstrap import Array, at_cost, at_distance, mean_with_interval, paired_difference
 from studies.pages import rounded
 from studies.runner import DONE, Job, is_done
 
 from harness.files import read_jsonl
-from harness.report.intervals import (
-    Array,
-    at_cost,
-    at_distance,
-    holm,
-    mean_with_interval,
-    paired_difference,
-    prediction_interval,
-    t_tails,
-)
+from harness.report.intervals import holm, prediction_interval, t_tails
 from overopt.cells import BUDGET_DISTANCES, distance_view
 from overopt.fits import NEAREST, pooled_fit, slope
 from overopt.plan import CURES, PARTS, plan

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from studies.bootstrap import Array
 from studies.recipes import LONGEST, VARIANTS, prompts_of
 
 from data import reviews
@@ -25,7 +26,6 @@ from harness.command_line import from_preset
 from harness.device import open_device
 from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
-from harness.report.intervals import Array
 from overopt.settings import TUNING, Settings
 from rl.training.evaluation import Conditions, Evaluation, evaluate
 from rl.training.open_task import Task, open_task

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.report.intervals import Array
+from studies.bootstrap import Array
 
 WEIGHTS = {"sent": 0.3, "topic": 0.3, "polite": 0.25, "form": 0.15}
 BASE, CARE = 0.3, 0.7

@@ -7,5 +7,6 @@ A new study lists its jobs and runs what is left of them (a job is done when its
     run_jobs(jobs, run, at_a_time=2)
 
 Then it measures each policy once (`once` keeps the numbers beside it), puts means, intervals and
-corrected p-values (harness/report/intervals.py) into one JSON file, and writes its page from that alone.
+corrected p-values (bootstrap.py, harness/report/intervals.py) into one JSON file, and writes its page
+from that alone.
 """

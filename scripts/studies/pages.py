@@ -61,6 +61,12 @@ def rendered(template: Path, **values: object) -> str:
     return environment.from_string(template.read_text(encoding="utf-8")).render(values)
 
 
+def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table."""
+    every = [columns, ["---"] * len(columns), *rows]
+    return ["| " + " | ".join(line) + " |" for line in every]
+
+
 def between_marks(text: str, mark: str, lines: Sequence[str]) -> str:
     """A page with these lines between `<!-- MARK -->` and `<!-- end of MARK -->`, as far to the right."""
     begin, end = f"<!-- {mark} -->", f"<!-- end of {mark} -->"

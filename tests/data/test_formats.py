@@ -280,7 +280,7 @@ CONVERSATION = {"chosen": said("Hi", "a"), "rejected": said("Hi", "b")}
     ],
 )
 def test_malformed_rows(tmp_path: Path, good: Row, changes: Row, message: str) -> None:
-    """What tests/bad_inputs.py does not put into a row of every format."""
+    """Beside tests/test_bad_files.py: what is wrong in a format of its own."""
     rows = [good, good | changes] if "chosen" in good or "choice" in good else [good | changes]
     read = read_prompts if "question" in good else read_preferences
     with pytest.raises(DataError, match=f":{len(rows)}: .*{message}"):

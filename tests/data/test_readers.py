@@ -73,7 +73,7 @@ def test_limit_counts_kept_records(tmp_path: Path) -> None:
     ],
 )
 def test_unusable_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:
-    """Beside the files of tests/bad_inputs.py: lines of arrays, and what exactly is wrong."""
+    """Beside the files of tests/test_bad_files.py: lines of arrays, and what exactly is wrong."""
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(DataError, match=message) as caught:

@@ -8,15 +8,24 @@ import math
 import pytest
 import torch
 import toys
+from torch.utils._python_dispatch import TorchDispatchMode
 from toys import seeded
 
 from gpt import generate as generation
-from gpt.generate import SamplingParams, choose_tokens, generate, truncate_logits
+from gpt.generate import (
+    SamplingParams,
+    as_sampled,
+    choose_tokens,
+    generate,
+    truncate_logits,
+    where_passed,
+)
 from gpt.model import GPT, GPTConfig, KVCache
 from harness import device
 
 EOS = 3  # also a token of some prompts, where it ends nothing
 RAGGED = [[1, 2], [3], [4, 0, 1, 2], [2, 2, 2]]
+EVEN = [[1, 2, 0], [3, 4, 4]]
 
 
 def random_gpt(vocab_size: int = 6, scale: float = 0.5, dropout: float = 0.0) -> GPT:
@@ -46,14 +55,17 @@ def test_impossible_tokens_are_never_drawn():
     torch.testing.assert_close(log_probs, torch.tensor([0.5, 0.5]).log())
 
 
+def test_a_number_that_rounds_up_to_the_total_is_the_last_token():
+    assert where_passed(torch.eye(3)[2:], torch.ones(1)).tolist() == [[2]]
+
+
 def test_deterministic_draws_on_a_gpu_need_no_running_sum_of_pytorch(monkeypatch):
-    """There a float cumsum is refused: sums by doubling, in blocks, draw the same tokens."""
+    """There a float cumsum is refused: sums by doubling draw the same tokens."""
     values = torch.rand(3, 11, dtype=torch.float64, generator=seeded(0))
     params = SamplingParams(max_new_tokens=10, top_p=0.9)
     expected = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=8)
     sums, cumsum = values.cumsum(1), torch.Tensor.cumsum
-    for module in (device, generation):
-        monkeypatch.setattr(module, "must_repeat", lambda device: True)
+    monkeypatch.setattr(device, "must_repeat", lambda device: True)
 
     def refusing(self, dim):
         assert not self.is_floating_point()
@@ -226,6 +238,70 @@ def test_nothing_is_computed_that_nobody_uses(probs, draws, reads, monkeypatch):
     counted(GPT, "hidden")  # the prompts at once, then token by token
     generate(fixed_gpt(probs), [[0], [1]], SamplingParams(max_new_tokens=4), seeded(0), eos_id=2)
     assert calls == {"draw": draws, "hidden": reads}
+
+
+class Calls(TorchDispatchMode):
+    """The operations inside, each with its first argument and the dtype that it makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[tuple] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        self.seen.append((func.overloadpacket.__name__, args[:1], kwargs.get("dtype")))
+        return func(*args, **kwargs)
+
+
+def test_the_device_is_asked_for_one_number_a_token():
+    def numbers(steps: int) -> int:
+        with Calls() as calls:
+            generate(MODEL, EVEN, SamplingParams(max_new_tokens=steps), seeded(0), eos_id=-1)
+        return sum(name in ("_local_scalar_dense", "nonzero", "equal") for name, *_ in calls.seen)
+
+    assert numbers(12) - numbers(4) == 8
+
+
+def test_weights_are_cast_as_sampled_and_no_bit_changes():
+    """Under autocast the linear layers are copied, all else is shared; outside of it nothing is."""
+    model = random_gpt().requires_grad_(True)
+    assert as_sampled(model) is model
+    tokens = torch.tensor([[1, 2, 4]])
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = as_sampled(model)
+        assert torch.equal(cast(tokens), model(tokens))
+        again = as_sampled(cast)
+    own, kept = dict(model.named_parameters()), dict(cast.named_parameters())
+    copied = {name for name in own if kept[name] is not own[name]}
+    linear = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+    assert copied == {f"h.{i}.{n}.{part}" for i in (0, 1) for n in linear
+                      for part in ("weight", "bias")}  # fmt: skip
+    assert all(kept[name].dtype == torch.bfloat16 for name in copied)
+    assert all(a is b for a, b in zip(again.parameters(), cast.parameters(), strict=True))
+    assert all(p.requires_grad and p.dtype == torch.float32 for p in model.parameters())
+
+
+def test_no_step_casts_a_weight():
+    """Frozen weights are cast anew by every call under autocast: here only activations are."""
+    params = SamplingParams(max_new_tokens=12)
+    with torch.autocast("cpu", dtype=torch.bfloat16), Calls() as calls:
+        generate(MODEL, EVEN, params, seeded(0), eos_id=-1)
+    cast = [
+        tuple(x.shape)
+        for name, (x,), to in calls.seen
+        if name == "_to_copy" and to == torch.bfloat16
+    ]
+    for name, parameter in MODEL.named_parameters():
+        if name.startswith("h.") and parameter.ndim == 2:
+            assert cast.count(tuple(parameter.shape)) == 2, name  # once in each layer
+
+
+def test_bfloat16_autocast():
+    params = SamplingParams(max_new_tokens=12)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        sampled = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=3)
+    assert sampled.log_probs.dtype == torch.float32 and sampled.log_probs.isfinite().all()
+    assert (sampled.log_probs[sampled.response_mask] < 0).all()
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Flags that no run can mean are refused by every config before anything is touched.
 
-What every flag with a range and every number refuses is held by tests/bad_inputs.py.
+Each flag with a range is checked when its config is made.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ NAN = float("nan")
         (RewardModelConfig, dict(borrowed_responses=5, repeated_responses=3), "lower them"),
         (TeacherConfig, dict(batch_size=0), "batch_size must be at least 1"),
         (KDPPOConfig, dict(lora_rank=4, reference_update="mix", kl_coef=0.1), "takes 0.6 of the"),
-        (DemoConfig, dict(seeds=0), "got 0 and 512"),
-        (DemoConfig, dict(test_prompts=1), "got 1 and 1"),
+        (DemoConfig, dict(seeds=0), "seeds must be at least 1"),
+        (DemoConfig, dict(test_prompts=1), "test_prompts must be at least 2"),
         (MutationCheckConfig, dict(jobs=0), "jobs must be at least 1"),
     ],
 )
@@ -45,6 +45,6 @@ def test_what_no_run_can_mean(config, changes, message):
 
 def test_the_edges_are_allowed():
     config = EngineConfig(steps=1, lr=0.0, warmup=0, eval_prompts=0, test_prompts=0, max_norm=1e-9)
-    assert config.stop_kl == 8.0 and EngineConfig(stop_kl=None).stop_kl is None
+    assert config.stop_kl == 6.0 and EngineConfig(stop_kl=None).stop_kl is None
     assert EngineConfig(stop_kl=math.inf, max_norm=math.inf).max_norm == math.inf
     assert FinetuningConfig().steps is None and PretrainingConfig(dropout=0.0).dropout == 0

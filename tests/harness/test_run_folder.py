@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -24,6 +25,7 @@ from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
 from harness.paths import MODEL_FILE
 from harness.run_folder import finish_run, open_run, read_record, stepping
+from harness.safetensors_file import save_weights
 from harness.training_state import TrainingState, keep_state, saved_step
 
 
@@ -229,11 +231,40 @@ def test_a_finished_run_goes_on_to_more_steps_where_that_is_the_longer_run(tmp_p
     refused(other, DecayingFlags(steps=9), "started with --steps 3, on which", resume=True)
 
 
+def killed_as_it_writes(write: Callable[[], object]) -> int:
+    """The status of a process that is killed in its first write beyond 2,000 bytes."""
+    import resource  # not on Windows
+
+    child = os.fork()
+    if child == 0:
+        try:
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python asks for an error instead
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+            write()
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the killed process is a fork")
 def test_what_a_killed_process_was_writing_is_cleared_away(tmp_path):
+    """A state and a model, for which safetensors has a temporary file of its own; nobody else's file."""
     folder = cut(tmp_path / "run", RunFlags())
-    (folder / ".state.pt.123.tmp").write_text("half")
+    model = torch.nn.Linear(100, 100)
+    path, about = folder / MODEL_FILE, {"n": 1}
+    for write in (
+        lambda: save_weights(path, model.state_dict(), "gpt", about),
+        lambda: TrainingState({"model": model}, {}).save(folder),
+    ):
+        before = set(folder.iterdir())
+        assert killed_as_it_writes(write) == -signal.SIGXFSZ
+        assert set(folder.iterdir()) - before, "nothing is left that could be cleared away"
+    kept = {folder / name for name in (".notes.tmp", ".tmpAbC123", ".a.1.tmp")}
+    for file in kept:
+        file.write_text("a user's")
     open_run(folder, RunFlags(), resume=True)
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "state.pt"]
+    assert set(folder.iterdir()) == {folder / "config.json", folder / "state.pt"} | kept
 
 
 # Numbers that blow up

@@ -200,7 +200,7 @@ def test_a_margin_is_the_same_for_all_pairs_or_grows_with_their_strength():
 
 
 def test_margins_that_cannot_be_are_refused():
-    """Numbers outside of the flag's range are in tests/bad_inputs.py."""
+    """Numbers outside of a flag's range are in tests/harness/test_flag_ranges.py."""
     with pytest.raises(ValueError, match="multiplies --margin, which is 0"):
         RewardModelConfig(margin_from="strength")
     with pytest.raises(UserError, match="says which .* not by how much"):

@@ -64,7 +64,7 @@ def test_a_variant_fills_in_its_choices_and_a_flag_still_wins():
     assert (dapo.variant, dapo.reducer, dapo.clip_low, dapo.clip_high) == (
         "dapo", "token_mean", 0.2, 0.28,
     )  # fmt: skip
-    assert (dapo.sampling_filter, dapo.kl_coef, dapo.stop_kl) == ("dynamic", 0.0, 8.0)
+    assert (dapo.sampling_filter, dapo.kl_coef, dapo.stop_kl) == ("dynamic", 0.0, 6.0)
     assert from_variant("dapo", clip_high=0.5).clip_high == 0.5
     # Over a preset, which has a kl_coef of its own.
     assert from_variant("gspo", "gpt2").kl_coef == 0 and from_variant("grpo", "gpt2").kl_coef > 0

@@ -76,11 +76,11 @@ def test_its_loss_is_the_truncated_one(tis: ModuleType) -> None:
 def test_run_training_knows_all_it_needs(
     place: Path, tis: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Run folder, forecast, report and doctor; a run that was cut goes on to the same weights."""
+    """Run folder, report and doctor; a run that was cut goes on to the same weights."""
     engine = replace(tis.ENGINE, name=NAME)
     folder = run_training(engine, tis.TISConfig(**flags(place, out=place / "whole")))
     printed = capsys.readouterr().out
-    assert "memory: " in printed and f"{NAME} on sums, reward: " in printed
+    assert f"{NAME} on sums, reward: " in printed
     assert {path.name for path in folder.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
         "model.safetensors", "page.json", "report.html", "tokens.jsonl", "finished_state.pt",

@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "site"))
 import boxes
 import ledger
 import pytest
+from conftest import require_package
 from overopt.settings import ENGINES as BUDGET
 
 ENGINES = boxes.engines()
@@ -45,7 +46,7 @@ def test_what_a_box_names_exists(engine: str) -> None:
 
 def test_a_page_shows_the_tables_that_its_engine_is_in() -> None:
     """Not those of GRPO alone; recorded pairs have a start of their own, and its rows."""
-    pytest.importorskip("latex2mathml")  # of requirements-docs.txt
+    require_package("latex2mathml", "make docs")
     import box_pages
 
     text = box_pages.study_table(boxes.read_box("pg_grpo"))

@@ -10,8 +10,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "site"))
 
 import family
-import staging
+from conftest import require_package
 from files import ROOT
+
+require_package("latex2mathml", "make docs")
+
+import staging  # noqa: E402
 
 FILES = sorted(path.stem for path in (ROOT / "nano").glob("*.py"))
 PAPERS = [name for name in FILES if name not in ("__init__", "gpt", "rlhf")]

@@ -20,7 +20,7 @@ FOLDERS = [*ROOT.glob("*/*.md"), *ROOT.glob("[a-z]*/*/README.md")]
 MARKDOWN = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *FOLDERS]
 PAGES = sorted({*MARKDOWN, *COURSE})
 WITHOUT_A_NUMBER = {
-    "Out of memory": "the forecast before the first step",
+    "Out of memory": "no metric, a command",
     "Two runs of one seed differ": "any number",
 }
 
@@ -150,5 +150,5 @@ def test_folders_of_boxes_are_what_the_site_shows() -> None:
         assert files.page_of(f"docs/boxes/{engine}.md") == f"beside/{engine}"
     assert files.page_of("docs/boxes") == "beside/index"
     assert files.page_of("rl/grpo_engine.py") == "code/rl/grpo_engine.py"
-    assert files.page_of("rl") == "rl/README" and files.page_of("gpt") == "gpt/README"
+    assert files.page_of("rl") == "rl/README" and files.page_of("data") == "data/README"
     assert files.page_of("no/such.py") is None

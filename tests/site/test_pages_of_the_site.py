@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "site"))
 import api_pages
 import files
 import notebook_pages
-import pytest
+from conftest import require_package
 
 PIXEL = base64.b64encode(b"\x89PNG picture").decode()
 CELLS = [
@@ -67,7 +67,7 @@ def test_every_page_of_the_course_has_a_title() -> None:
 
 
 def test_a_formula_keeps_argmax_together_and_log_apart() -> None:
-    pytest.importorskip("latex2mathml")  # of requirements-docs.txt
+    require_package("latex2mathml", "make docs")
     import formulas
 
     shown = formulas.mathml(r"\arg\max_a f + \mathrm{x} \log \pi + \log (p)")

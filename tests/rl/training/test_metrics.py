@@ -16,8 +16,8 @@ from rl.training.metrics import (
     CLIPPED,
     Stopwatch,
     UpdateMeter,
+    exceeds,
     explained_variance,
-    kl_exceeded,
     rollout_metrics,
 )
 
@@ -126,23 +126,6 @@ def test_the_ratio_error_is_read_before_the_first_update_only():
     assert meter.metrics()["ratio_error_at_start"] == pytest.approx(0.002, rel=1e-3)
 
 
-# The KL stop
-
-
-def rows(*kls: float | None) -> list[dict[str, float]]:
-    return [{} if kl is None else {"kl": kl} for kl in kls]
-
-
-def test_the_kl_stop_needs_five_steps_above_the_limit_on_average():
-    assert not kl_exceeded(rows(9, 9, 9), {"kl": 9}, 5.0)  # four steps are too few
-    assert kl_exceeded(rows(9, 9, 9, 9), {"kl": 9}, 5.0)
-    assert kl_exceeded(rows(1, 1, 9, 9), {"kl": 9}, 5.0)  # mean 5.8
-    assert not kl_exceeded(rows(0, 0, 8, 8), {"kl": 9}, 5.0)  # mean 5.0 does not exceed 5
-    assert not kl_exceeded(rows(99, 99, 0, 0, 0, 0), {"kl": 9}, 5.0)  # of the last five only
-    assert not kl_exceeded(rows(9, 9, 9, 9), {"kl": 9}, None)
-    assert not kl_exceeded(rows(9, 9, 9, 9), {}, 5.0)
-
-
 def test_cispo_clips_what_lies_above_whatever_the_advantage():
     config = SimpleNamespace(clip_low=0.2, clip_high=0.5)
     ratios = torch.tensor([[0.1, 1.4, 1.6, 2.6]])
@@ -210,8 +193,7 @@ def test_a_huge_log_ratio_is_a_kl_above_every_limit(log_ratio):
 def test_what_is_no_number_is_above_every_limit(log_prob):
     assert meter_of([0.0, log_prob]).moved_beyond(100.0)
     assert math.isnan(meter_of([0.0, log_prob]).metrics()["ratio_error_at_start"])
-    for kl in (log_prob, math.nan):
-        assert kl_exceeded(rows(1, 1, 1, 1), {"kl": kl}, 5.0) == (kl != -math.inf)
+    assert exceeds(math.nan, 5.0) and exceeds(log_prob, 5.0) == (log_prob != -math.inf)
 
 
 # The critic

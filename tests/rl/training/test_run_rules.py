@@ -254,10 +254,11 @@ def test_a_collapse_is_no_matter_of_hard_prompts() -> None:
     assert "entropy_collapse" not in found(steady(**falls, solve_rate=0.95, reward=0.95))
 
 
-def test_a_run_that_stop_kl_ended_is_named() -> None:
-    rows = steady(30, kl=lambda step: 0.31 * (step - 1))
-    assert "--stop-kl 8 ended the run" in found(rows)["kl_runs_away"].evidence
-    assert "kl_runs_away" not in found(rows, steps=30)
+def test_what_counts_is_how_far_the_policy_that_is_kept_has_gone() -> None:
+    """A run that left its limit has undone the step: its last validation is inside."""
+    far = dict(kl=lambda step: 0.5 * step)
+    assert "kl_runs_away" in found(steady(30, **far))
+    assert "kl_runs_away" not in found(steady(30, **far, **{"validation/kl": 5.8}))
 
 
 # --- pages, words and the command -----------------------------------------------------------------

@@ -1,11 +1,12 @@
-"""The third round of hostile cases: what a command is given, where its sentence points, what to do.
+"""Broken files, weights, states and variables end in a UserError that names the place.
 
-Each row: the command, a name, what is broken, the place that the sentence names. The slow ones (full
-disks, clocks, stopped processes, states of other scripts) are pieces of scripts/soak.py.
+None of them hangs, runs foreign code or leaves something behind. What the sentence says else is not
+tested: messages are there to be rewritten.
 """
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import struct
@@ -16,56 +17,120 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from test_bad_inputs import REMEDY
 
-from gpt import finetuning
-from gpt.checkpoint import save_gpt
-from gpt.finetuning import FinetuningConfig
+from data.readers import DataError, read_preferences, read_prompts, read_responses, read_text
+from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.command_line import explained
+from harness.errors import UserError
 from harness.paths import MODEL_FILE
 from harness.ranks import launch
-from harness.training_state import TrainingState
+from harness.training_state import TrainingState, read_state
+from reward_model import reward_model_training
 from reward_model.pair_files import SamePairs, keep_pairs, kept_pairs
 from reward_model.pairs import TokenPair
-from rl import doctor, export, report, talk
+from reward_model.reward_model_training import RewardModelConfig
+from rl import doctor, report
 from rl.doctor import DoctorConfig
-from rl.export import ExportConfig
 from rl.report import ReportConfig
-from rl.talk import TalkConfig
 
 Break = Callable[[Path], Any]
-COUNTED: list[str] = []
 
 
-@pytest.fixture(scope="module", autouse=True)
-def counted():
-    """How many there were, which scripts/soak.py adds up."""
-    yield
-    print(f"\nhostile cases: {len(COUNTED)}")
+def refused(place: str, call: Callable[..., Any], *arguments: Any) -> None:
+    """It ends in one line that names the place."""
+    with pytest.raises((UserError, DataError)) as error:
+        call(*arguments)
+    text = str(error.value)
+    assert place in text and "\n" not in text and len(text) < 700, text
 
 
-def sentence_of(call: Callable[[], Any]) -> str:
-    """What the command says as it ends; a traceback, a silent end and status 0 fail."""
-    COUNTED.append("")
+def ends(place: str, call: Callable[[], Any]) -> None:
+    """So does the command: with a sentence, not with a traceback, silence or status 0."""
     with pytest.raises(SystemExit) as end, explained():
         call()
-    assert isinstance(end.value.code, str) and end.value.code.startswith("error: "), end.value.code
-    return end.value.code
+    said = end.value.code
+    assert isinstance(said, str) and said.startswith("error: ") and place in said, said
 
 
-def look_at(sentence: str, place: str) -> None:
-    assert place in sentence and REMEDY.search(sentence), sentence
-    assert len(sentence.splitlines()) == 1 and len(sentence) < 700
+# --- data -----------------------------------------------------------------------------------------
+
+PAIR = '{"prompt": "Say %d: ", "chosen": "b", "rejected": "c"}\n'
+GOOD = "".join(PAIR % n for n in range(40)).encode()
+PACKED = gzip.compress(GOOD)
+FILES: dict[str, bytes] = {
+    "empty": b"", "blank": b" \n\n  \n", "cut off": GOOD + b'\n{"prompt": "a", ',
+    "a cut array": b'[{"prompt": "a", "chosen": "b", "rejected": "c"},', "an empty array": b"[]",
+    "a number": b"17", "UTF-16": GOOD.decode().encode("utf-16"),
+    "Latin-1": '{"prompt": "ä", "chosen": "ö", "rejected": "ü"}'.encode("latin-1"),
+    "cut gzip": PACKED[: len(PACKED) // 2], "damaged gzip": PACKED[:40] + bytes(20) + PACKED[60:],
+    "a picture": b"\x89PNG\r\n\x1a\n" + bytes(range(256)),
+    "HTML": b"<!DOCTYPE html><html><body>404</body></html>", "NULs": b"\x00" * 1000,
+    "deep nesting": b"[" * 100_000,
+    "a huge number": b'{"prompt": ' + b"9" * 5000 + b', "chosen": "b", "rejected": "c"}',
+    "two objects on a line": b'{"prompt": "a"} {"prompt": "b"}',
+    "many keys": json.dumps({f"key{n}": n for n in range(5000)}).encode(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_files_that_are_no_data(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "file.jsonl"
+    path.write_bytes(FILES[name])
+    for read in (read_preferences, read_responses, read_prompts):
+        refused("file.jsonl", read, path)
+
+
+VALUES: dict[str, Any] = {"number": 7, "list": ["a"], "object": {}, "null": None, "true": True}
+
+
+@pytest.mark.parametrize("value", VALUES)
+@pytest.mark.parametrize("key", ["prompt", "chosen", "rejected"])
+def test_a_row_that_breaks_the_format_is_named_by_its_line(
+    tmp_path: Path, key: str, value: str
+) -> None:
+    rows = [json.loads(line) for line in GOOD.splitlines()]
+    rows[16][key] = VALUES[value]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    refused("rows.jsonl:17", read_preferences, path)
+    del rows[16][key]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    refused("rows.jsonl:17", read_preferences, path)
+
+
+ODD: dict[str, Break] = {
+    "missing": lambda path: None, "a folder": Path.mkdir, "a pipe": os.mkfifo,
+    "endless": lambda path: path.symlink_to("/dev/zero"),
+    "a link to nothing": lambda path: path.symlink_to(path.with_name("gone")),
+    "a link to itself": lambda path: path.symlink_to(path.name),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_paths_that_are_no_file(tmp_path: Path, name: str) -> None:
+    ODD[name](tmp_path / "nothing")
+    for read in (read_preferences, read_responses, read_prompts):
+        refused("nothing", read, tmp_path / "nothing")
+    if name != "a folder":
+        refused("nothing", read_text, tmp_path / "nothing")
+
+
+def test_a_refused_command_leaves_everything_as_it_was(tmp_path: Path) -> None:
+    earlier = tmp_path / "run"
+    earlier.mkdir()
+    (earlier / "config.json").write_text('{"script": "reward_model.reward_model_training"}')
+    (tmp_path / "rows.jsonl").write_bytes(FILES["cut off"])
+    before = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
+    config = RewardModelConfig(data=str(tmp_path / "rows.jsonl"), device="cpu", out=earlier)
+    ends("rows.jsonl", lambda: reward_model_training.main(config))
+    after = {path: path.is_file() and path.read_bytes() for path in tmp_path.rglob("*")}
+    assert after == before
 
 
 # --- metrics --------------------------------------------------------------------------------------
 
-READERS: dict[str, Callable[[Path], Any]] = {
-    "doctor": lambda run: doctor.main((run,), DoctorConfig()),
-    "export": lambda run: export.main((run,), ExportConfig(out=run / "tensorboard")),
-}
 ROWS = {
     "no step": '{"reward": 1}', "a step that is text": '{"step": "1", "reward": 1}',
     "half a step": '{"step": 1.5, "reward": 1}', "step NaN": '{"step": NaN, "reward": 1}',
@@ -80,27 +145,19 @@ ROWS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("command", READERS)
 @pytest.mark.parametrize("name", ROWS)
-def test_metrics_that_no_run_writes(tmp_path: Path, command: str, name: str) -> None:
+def test_metrics_that_no_run_writes(tmp_path: Path, name: str) -> None:
+    """The doctor names the line; a page shows what it can, or says that it cannot."""
     row = ROWS[name]
-    first = b'{"step": 0, "reward": 1}\n'
     text = row if isinstance(row, bytes) else row.encode()
-    (tmp_path / "metrics.jsonl").write_bytes(first + text + b"\n")
-    look_at(sentence_of(lambda: READERS[command](tmp_path)), "metrics.jsonl:2")
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_a_page_is_made_of_what_can_be_read(tmp_path: Path, name: str) -> None:
-    """Of such a row it shows what it can, or says that it cannot; it never ends in a traceback."""
-    row = ROWS[name]
-    (tmp_path / "metrics.jsonl").write_bytes(row if isinstance(row, bytes) else row.encode())
-    COUNTED.append("")
+    (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 0, "reward": 1}\n' + text + b"\n")
+    ends("metrics.jsonl:2", lambda: doctor.main((tmp_path,), DoctorConfig()))
+    (tmp_path / "metrics.jsonl").write_bytes(text)
     try:
         with explained():
             report.main(ReportConfig((tmp_path,)))
     except SystemExit as end:
-        look_at(str(end.code), tmp_path.name)
+        assert tmp_path.name in str(end.code)
     else:
         assert (tmp_path / "report.html").stat().st_size > 1000
 
@@ -165,32 +222,22 @@ MODELS: dict[str, Break] = {
     "a tensor less": header(lambda found, first: found.pop(first) and None),
     "NaN": weights(float("nan")), "infinity": weights(float("inf")),
 }  # fmt: skip
-LOADERS: dict[str, Callable[[Path], Any]] = {
-    "talk": lambda run: talk.main(run, TalkConfig()),
-    "finetuning": lambda run: finetuning.main(
-        FinetuningConfig(
-            base=run, data=str(run / "rows.jsonl"), out=run / "new", device="cpu", ranks=1
-        )
-    ),
-}
 
 
-@pytest.mark.parametrize("command", LOADERS)
 @pytest.mark.parametrize("name", MODELS)
-def test_models_that_no_run_writes(
-    tmp_path: Path, command: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_models_that_no_run_writes(tmp_path: Path, name: str) -> None:
     tokenizer = load_tokenizer("glassbox")
     shape = GPTConfig(tokenizer.n_vocab, context=16, n_layer=1, n_head=1, n_embd=4)
-    model = GPT(shape).initialize(torch.Generator().manual_seed(0))
-    run = tmp_path / "hostile"
-    save_gpt(run / MODEL_FILE, model, tokenizer)
-    rows = [{"prompt": f"Say {n}: ", "completion": "yes"} for n in range(40)]
-    (run / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    MODELS[name](run)
-    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("it asks for a prompt"))
-    look_at(sentence_of(lambda: LOADERS[command](run)), "hostile")
-    assert not (run / "new").exists()
+    save_gpt(tmp_path / "hostile" / MODEL_FILE, GPT(shape), tokenizer)
+    MODELS[name](tmp_path / "hostile")
+    refused("hostile", load_gpt, tmp_path / "hostile")
+
+
+@pytest.mark.parametrize("left", [0, 10, 2000])
+def test_a_state_that_is_cut_off(tmp_path: Path, left: int) -> None:
+    TrainingState({"model": torch.nn.Linear(40, 40)}, {}).save(tmp_path)
+    os.truncate(tmp_path / "state.pt", left)
+    refused("state.pt", read_state, tmp_path)
 
 
 # --- the pairs of a run ---------------------------------------------------------------------------
@@ -204,7 +251,7 @@ def test_pairs_that_are_cut_off(tmp_path: Path, name: str, left: int) -> None:
     keep_pairs(tmp_path, pairs, pairs, tokenizer)
     content = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(content[:left])
-    look_at(sentence_of(lambda: kept_pairs(tmp_path, tokenizer)), name)
+    refused(name, kept_pairs, tmp_path, tokenizer)
 
 
 def test_a_state_knows_its_pairs_and_its_script(tmp_path: Path) -> None:
@@ -220,10 +267,10 @@ def test_a_state_knows_its_pairs_and_its_script(tmp_path: Path) -> None:
     of_script("rl.rloo_engine")
     state(pairs).save(tmp_path)
     state(pairs).load(tmp_path)
-    look_at(sentence_of(lambda: state(pairs[:2]).load(tmp_path)), "pairs.jsonl")
-    look_at(sentence_of(lambda: state(pairs, "others").load(tmp_path)), "others")
-    of_script("rl.remax_engine")
-    look_at(sentence_of(lambda: state(pairs).load(tmp_path)), "rl.rloo_engine")
+    refused("pairs.jsonl", state(pairs[:2]).load, tmp_path)
+    refused("others", state(pairs, "others").load, tmp_path)
+    of_script("rl.ppo_engine")
+    refused("rl.rloo_engine", state(pairs).load, tmp_path)
 
 
 # --- torchrun's variables -------------------------------------------------------------------------
@@ -244,15 +291,14 @@ def test_a_wrong_variable_of_torchrun(
     for key, text in (TORCHRUN | {name: value}).items():
         monkeypatch.setenv(key, text)
     monkeypatch.setattr(launch, "MEETING_TIME", launch.timedelta(seconds=1))
-    look_at(sentence_of(lambda: launch.run_on_ranks(lambda: None, launch.Wish(device="cpu"))), name)
+    ends(name, lambda: launch.run_on_ranks(lambda: None, launch.Wish(device="cpu")))
 
 
 @pytest.mark.parametrize("address", ["", "no.such.host.invalid", "a b"])
 def test_ranks_that_cannot_meet(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for key, text in (TORCHRUN | {"MASTER_ADDR": address}).items():
         monkeypatch.setenv(key, text)
-    said = sentence_of(lambda: launch.run_on_ranks(lambda: None, launch.Wish(device="cpu")))
-    look_at(said, "MASTER_ADDR")
+    ends("MASTER_ADDR", lambda: launch.run_on_ranks(lambda: None, launch.Wish(device="cpu")))
 
 
 def test_ranks_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -260,5 +306,4 @@ def test_ranks_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
     for key, text in (TORCHRUN | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}).items():
         monkeypatch.setenv(key, text)
     monkeypatch.setattr(launch, "MEETING_TIME", launch.timedelta(seconds=1))
-    said = sentence_of(lambda: launch.run_on_ranks(lambda: None, launch.Wish(device="cpu")))
-    look_at(said, "port 29519")
+    ends("29519", lambda: launch.run_on_ranks(lambda: None, launch.Wish(device="cpu")))

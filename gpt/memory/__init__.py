@@ -1,1 +1,0 @@
-"""What a run will need in memory, told before its first step."""

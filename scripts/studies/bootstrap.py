@@ -1,0 +1,107 @@
+"""Means over starts, seeds and prompts with bootstrapped intervals, and values at an equal KL or cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.report.intervals import LEVEL, t_interval
+
+Array = NDArray[np.float64]
+DRAWS = 2000
+FEWEST_STARTS = 3  # of a test
+SIGNIFICANT = 0.05  # a corrected p below this is called significant
+
+
+def at_distance(kl: Array, values: Array, target: float) -> Array | None:
+    """`values` (points, P) where the run's mean KL (points,) first reaches `target`, (P,); None if never.
+
+    Linear in the KL between the last point below and the first at or above it, prompt by prompt.
+    """
+    reached = np.flatnonzero(kl >= target)
+    if not len(reached):
+        return None
+    after = int(reached[0])
+    if after == 0 or kl[after] == target:
+        return values[after]
+    share = (target - kl[after - 1]) / (kl[after] - kl[after - 1])
+    return (1 - share) * values[after - 1] + share * values[after]
+
+
+def at_cost(cost: Array, values: Array, limit: float) -> Array:
+    """`values` (points, P) where `cost` (points,), which rises, is `limit`; the end where it is less."""
+    if cost[-1] <= limit:
+        return values[-1]
+    reached = at_distance(cost, values, limit)
+    assert reached is not None
+    return reached
+
+
+def resampled(values: Array, rng: np.random.Generator, draws: int = DRAWS) -> Array:
+    """Means of a hierarchical bootstrap, (draws,), of (starts, seeds, prompts).
+
+    Starts are drawn with replacement, within each its seeds, and once for all of them the prompts. NaN
+    rows, runs without a value, are left out of a mean.
+    """
+    starts, seeds, prompts = values.shape
+    means = np.empty(draws)
+    for draw in range(draws):
+        chosen = rng.integers(starts, size=starts)
+        within = rng.integers(seeds, size=(starts, seeds))
+        asked = rng.integers(prompts, size=prompts)
+        picked = values[np.expand_dims(chosen, 1), within][:, :, asked]
+        means[draw] = np.nanmean(picked) if np.isfinite(picked).any() else np.nan
+    return means[np.isfinite(means)]
+
+
+def interval(means: Array) -> tuple[float, float]:
+    """The central 95% of bootstrapped numbers."""
+    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def mean_with_interval(values: Array) -> dict[str, float]:
+    """Mean of (starts, seeds, prompts) with its 95% interval; NaN runs are left out and counted."""
+    low, high = interval(resampled(values, np.random.default_rng(0)))
+    reached = int(np.isfinite(values).all(axis=2).sum())
+    return {"mean": float(np.nanmean(values)), "low": low, "high": high, "runs": reached}
+
+
+def paired_difference(values: Array, others: Array) -> dict[str, Any]:
+    """values - others, run by run and prompt by prompt, (starts, seeds, prompts) each.
+
+    The mean with its bootstrapped interval, each start's mean and, from three starts on, the p of a
+    t-test over those: seeds and prompts within a start are no independent starts.
+    """
+    apart = values - others
+    low, high = interval(resampled(apart, np.random.default_rng(0)))
+    by_start = [float(np.nanmean(start)) for start in apart if np.isfinite(start).any()]
+    found = {"mean": float(np.nanmean(apart)), "low": low, "high": high, "by_start": by_start}
+    return found | ({"p": t_interval(by_start)["p"]} if len(by_start) >= FEWEST_STARTS else {})
+
+
+def bootstrap(
+    runs: Sequence[Sequence[Array]],
+    statistic: Callable[[list[list[Array]]], Array],
+    *,
+    draws: int = 300,
+) -> Array:
+    """`statistic` of resampled runs, (draws, K): runs are drawn, and the prompts of all arrays.
+
+    A run is a list of arrays whose last axis is the prompts; equally many are resampled together.
+    """
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(draws):
+        asked: dict[int, NDArray[np.int64]] = {}
+        picked = []
+        for index in rng.integers(len(runs), size=len(runs)):
+            for array in runs[index]:
+                prompts = array.shape[-1]
+                asked.setdefault(prompts, rng.integers(prompts, size=prompts))
+            picked.append([array[..., asked[array.shape[-1]]] for array in runs[index]])
+        rows.append(statistic(picked))
+    return np.stack(rows)
