@@ -7,10 +7,6 @@ rule, never from comparing ids with the padding. All masks are bool; True means 
 Two layouts. Prompts to sample from are left-padded, so that all rows write their next token into one
 column. Whole sequences to score are contiguous and right-padded: [prompt, response, padding] from
 column 0. Nothing attends to padding behind it, so scoring needs no attention mask.
-
-A response may hold segments that the policy did not write, such as a tool's answers: later tokens
-attend to them, and the response mask is False there. It begins and ends with a token of the policy, so
-how far a row goes follows from its mask (`response_spans`).
 """
 
 from __future__ import annotations
@@ -60,12 +56,6 @@ def first_eos_mask(response_tokens: Tensor, eos_id: int) -> tuple[Tensor, Tensor
     return mask, (is_eos & mask).any(1)
 
 
-def response_spans(response_mask: Tensor) -> Tensor:
-    """(N,) int64: the tokens of each response, those between the policy's included, (N, T) -> (N,)."""
-    columns = torch.arange(1, response_mask.shape[1] + 1, device=response_mask.device)
-    return (response_mask * columns).amax(1) if len(columns) else response_mask.sum(1)
-
-
 @dataclass(frozen=True)
 class ResponseBatch:
     """Rows of [prompt, response] ready to be scored. N rows, T = padded response length.
@@ -76,7 +66,7 @@ class ResponseBatch:
     tokens: Tensor  # (N, S) int64: prompt, response and padding, contiguous from column 0
     prompt_lengths: Tensor  # (N,) int64, at least 1
     response_tokens: Tensor  # (N, T) int64, padded
-    response_mask: Tensor  # (N, T) bool, True at the policy's tokens, the first EOS included
+    response_mask: Tensor  # (N, T) bool, True up to and including the first EOS
     has_eos: Tensor  # (N,) bool; False: the response was cut off
 
     def __len__(self) -> int:
@@ -84,7 +74,7 @@ class ResponseBatch:
 
     @property
     def lengths(self) -> Tensor:
-        """(N,) int64: response tokens of the policy, the EOS included."""
+        """(N,) int64: response tokens, the EOS included."""
         return self.response_mask.sum(1)
 
     @property
@@ -103,30 +93,21 @@ class ResponseBatch:
 
     @cached_property
     def sizes(self) -> Tensor:
-        """(N, 3) int64 on the CPU: of each row the prompt, the policy's tokens, and the whole response.
+        """(N, 2) int64 on the CPU: the tokens of each row's prompt and response.
 
         A GPU is asked once: rows and copies of a batch know theirs from it.
         """
-        spans = response_spans(self.response_mask)
-        return torch.stack([self.prompt_lengths, self.lengths, spans], dim=1).cpu()
+        return torch.stack([self.prompt_lengths, self.lengths], dim=1).cpu()
 
     @property
     def totals(self) -> Tensor:
         """(N,) int64 on the CPU: all tokens of each row."""
-        return self.sizes[:, 0] + self.sizes[:, 2]
-
-    @property
-    def observed(self) -> Tensor:
-        """(N, T) bool: what stands in a response and is not the policy's."""
-        columns = torch.arange(self.response_mask.shape[1], device=self.tokens.device)
-        return (columns < response_spans(self.response_mask)[:, None]) & ~self.response_mask
+        return self.sizes.sum(1)
 
     @cached_property
     def valid(self) -> Tensor:
         """(M,) int64: where the M response tokens stand in the flattened (N, T)."""
         lengths = self.sizes[:, 1]
-        if not torch.equal(lengths, self.sizes[:, 2]):  # segments that are not the policy's
-            return self.response_mask.flatten().nonzero()[:, 0]
         row = torch.arange(len(lengths)).repeat_interleave(lengths)
         before = (lengths.cumsum(0) - lengths)[row]  # tokens of earlier rows
         width = self.response_mask.shape[1]
@@ -140,7 +121,7 @@ class ResponseBatch:
         """These rows only (an index, best on the CPU), without columns of padding alone; T is kept."""
         sizes, index = self.sizes[index.cpu()], on_device(index, self.tokens.device)
         batch = replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self)})
-        longest = max((sizes[:, 0] + sizes[:, 2]).tolist(), default=1)
+        longest = max(sizes.sum(1).tolist(), default=1)
         return replace(batch, tokens=batch.tokens[:, :longest])._knowing(sizes)
 
     def to(self, device: torch.device | str) -> ResponseBatch:
@@ -174,14 +155,12 @@ def join_responses(
     device = response_tokens.device
     prompt_lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
     prompt_tokens = torch.tensor([token for prompt in prompts for token in prompt], device=device)
-    spans = response_spans(response_mask)
-    totals = prompt_lengths + spans
+    totals = prompt_lengths + response_mask.sum(1)
     tokens = torch.zeros(len(prompts), int(totals.max()), dtype=torch.long, device=device)
     columns = torch.arange(tokens.shape[1], device=device)[None, :]
     tokens[columns < prompt_lengths[:, None]] = prompt_tokens
     in_response = (columns >= prompt_lengths[:, None]) & (columns < totals[:, None])
-    within = torch.arange(response_mask.shape[1], device=device)[None, :] < spans[:, None]
-    tokens[in_response] = response_tokens[within]
+    tokens[in_response] = response_tokens[response_mask]
     return ResponseBatch(tokens, prompt_lengths, response_tokens, response_mask, has_eos)
 
 

@@ -5,24 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 
-from data import calculator, guessing, reviews, sums
+from data import reviews, sums
 from data.records import PromptRecord
 
-MODULES: dict[str, ModuleType] = {
-    "reviews": reviews,
-    "sums": sums,
-    "calculator": calculator,
-    "guessing": guessing,
-}
+MODULES: dict[str, ModuleType] = {"reviews": reviews, "sums": sums}
 # (record, response text, ended with EOS) -> value
 RULES: dict[str, Callable[[PromptRecord, str, bool], float]] = {
     "reviews": reviews.gold_reward,
     "sums": sums.exact_match,
-    "calculator": sums.exact_match,
-    "guessing": guessing.found,
 }
 # Worlds whose answers are right or wrong: they have no reward model and no pairs.
-CHECKED = {"sums": "exact match", "calculator": "exact match", "guessing": "number found"}
+CHECKED = {"sums": "exact match"}
 
 
 def prompts(name: str, split: str, most: int) -> list[PromptRecord]:

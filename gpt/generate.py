@@ -3,34 +3,26 @@
 Prompts are left-padded so that all rows write their next token into the same column. Random numbers
 are drawn up front, one per row and step, and a token is found by inverting the cumulative
 distribution: a row's sample depends on its own numbers alone, whichever rows are dropped.
-
-What an environment writes into a response (`Turns`), such as a tool's answer, takes the place of what
-would have been drawn: rows with an answer and rows without stay in one batch with one cache, and no
-text is ever encoded a second time.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.collate import first_eos_mask, left_pad, response_spans
+from data.collate import first_eos_mask, left_pad
 from gpt.model import GPT, KVCache
 from harness.device import running_sum
 from harness.equation_checks import at_least_float32
 from harness.ranks.collectives import joined_blocks, on_device, shard_block
-
-# What an environment says to a row's tokens so far, whenever one was drawn: the tokens that it writes
-# behind them, None for nothing, and no tokens at all to cut the row off here.
-Reply = Callable[[Sequence[int]], Sequence[int] | None]
 
 
 @dataclass(frozen=True)
@@ -46,7 +38,6 @@ class SamplingParams:
     top_p: float = 1.0  # keep the smallest set with at least this probability (arXiv:1904.09751)
     greedy: bool = False
     max_new_tokens: int = 64
-    replies: Sequence[Reply] | None = None  # an environment's, one for each row
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
@@ -74,56 +65,16 @@ class Generation:
     """
 
     response_tokens: Tensor  # (N, T) int64; what stands at padding means nothing
-    response_mask: Tensor  # (N, T) bool, True at what was drawn up to and including the first EOS
-    has_eos: Tensor  # (N,) bool; False: cut off, at max_new_tokens or by the environment
+    response_mask: Tensor  # (N, T) bool, True up to and including the first EOS
+    has_eos: Tensor  # (N,) bool; False: cut off at max_new_tokens
     log_probs: Tensor  # (N, T) float32 at least, of each token as it was drawn
     # (N, T) under the model alone: another distribution only if a teacher took part in the drawing.
     model_log_probs: Tensor
-    # With an environment, (N, 3) int64: tokens drawn, answers written, and 1 where it cut the row off.
-    turns: Tensor | None = None
 
     def token_lists(self) -> list[list[int]]:
-        """Each row's tokens, the EOS and the environment's included."""
-        rows = zip(self.response_tokens, response_spans(self.response_mask).tolist(), strict=True)
-        return [row[:span].tolist() for row, span in rows]
-
-
-class Turns:
-    """The rows of a batch in which an environment writes: whose token stands where."""
-
-    def __init__(self, replies: Sequence[Reply], steps: int, eos_id: int) -> None:
-        self.replies, self.steps, self.eos_id = replies, steps, eos_id
-        self.rows: list[list[int]] = [[] for _ in replies]  # tokens so far
-        self.waiting: list[list[int]] = [[] for _ in replies]  # tokens to be written next
-        self.running = [True] * len(replies)
-        self.drawn = torch.zeros(len(replies), steps, dtype=torch.bool)
-        self.counts = torch.zeros(len(replies), 3, dtype=torch.long)
-
-    def take(self, rows: Tensor, chosen: Tensor, step: int) -> tuple[Tensor, Tensor]:
-        """What stands in this column of these rows (n,), and which of them go on (n,) bool."""
-        tokens = chosen.tolist()
-        for place, row in enumerate(rows.tolist()):
-            if self.waiting[row]:
-                tokens[place] = self.waiting[row].pop(0)
-                self.rows[row].append(tokens[place])
-            elif self.running[row]:
-                self._draw(row, tokens[place], step)
-        device = chosen.device
-        return torch.tensor(tokens, device=device), torch.tensor(self.running, device=device)[rows]
-
-    def _draw(self, row: int, token: int, step: int) -> None:
-        self.rows[row].append(token)
-        self.drawn[row, step] = True
-        self.counts[row, 0] += 1
-        if token == self.eos_id:
-            self.running[row] = False
-        elif (said := self.replies[row](self.rows[row])) is not None:
-            if not said or step + len(said) + 1 >= self.steps:  # no room for a token behind it
-                self.running[row] = False
-                self.counts[row, 2] = 1
-            else:
-                self.waiting[row] = list(said)
-                self.counts[row, 1] += 1
+        """Each row's tokens, the EOS included."""
+        rows = zip(self.response_tokens, self.response_mask, strict=True)
+        return [row[keep].tolist() for row, keep in rows]
 
 
 def truncate_logits(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -289,13 +240,12 @@ def decode(
     *,
     eos_id: int,
     teacher_share: float = 0.0,
-) -> tuple[Tensor, ...]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """One response for each row of `uniforms` (N, max_new_tokens), the random numbers of its tokens.
 
     Rows of a prompt are adjacent, N / len(prompts) of each. `models` is the model, with a teacher
     behind it if one takes part. Returns the tokens (N, max_new_tokens), padded with `eos_id`, their
     log-probs as they were drawn and their log-probs under the model alone, 0 behind the first EOS.
-    With `params.replies` also which tokens were drawn (N, max_new_tokens) and `Turns.counts`.
     """
     device, (N, steps) = models[0].device, uniforms.shape
     longest = max(len(prompt) for prompt in prompts)
@@ -305,14 +255,9 @@ def decode(
     out_tokens, out_log_probs, own_log_probs = empty_answers(models[0], N, steps, eos_id)
     rows = torch.arange(N, device=device)  # the output row of each cache row
     running = torch.ones(N, dtype=torch.bool, device=device)  # per cache row
-    turns = None if params.replies is None else Turns(params.replies, steps, eos_id)
     for step in range(steps):
-        now = uniforms[rows, step]
-        chosen, log_probs, own = draw(readers, teacher_share, params, now)
-        if turns is None:
-            running = running & (chosen != eos_id)
-        else:
-            chosen, running = turns.take(rows, chosen, step)
+        chosen, log_probs, own = draw(readers, teacher_share, params, uniforms[rows, step])
+        running = running & (chosen != eos_id)
         out_tokens[rows, step] = chosen
         out_log_probs[rows, step] = log_probs
         own_log_probs[rows, step] = own
@@ -327,11 +272,7 @@ def decode(
         seen = mask[:, : longest + step + 1] if ragged else None
         for reader in readers:
             reader.read(chosen, seen)
-    if turns is None:
-        return cut_at_eos(out_tokens, out_log_probs, own_log_probs, eos_id)
-    drawn = turns.drawn.to(device)
-    kept = (torch.where(drawn, values, 0.0) for values in (out_log_probs, own_log_probs))
-    return (out_tokens, *kept, drawn, turns.counts.to(device))
+    return cut_at_eos(out_tokens, out_log_probs, own_log_probs, eos_id)
 
 
 def empty_answers(model: GPT, rows: int, steps: int, eos_id: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -405,8 +346,7 @@ def generate(
     The prompts are read once and their cache rows repeated. A row stops at its first EOS, and is
     dropped once a third of the rows has stopped. `generator` lives on the CPU, so that a seed gives
     the same numbers on every device. With a teacher each token is drawn from `mixed_logits` of both
-    models. What `params.replies` write counts towards max_new_tokens. Raises ValueError for an empty
-    prompt or one that leaves no room for max_new_tokens.
+    models. Raises ValueError for an empty prompt or one that leaves no room for max_new_tokens.
     """
     models = _sampling_models(model, teacher, teacher_share, prompts, params.max_new_tokens)
     uniforms = torch.rand(
@@ -414,8 +354,6 @@ def generate(
     )
     mine = shard_block(len(prompts))  # of several ranks each answers prompts of its own
     rows = slice(mine.start * samples_per_prompt, mine.stop * samples_per_prompt)
-    if params.replies is not None:
-        params = replace(params, replies=params.replies[rows])
     with evaluation_mode(models):
         models = [as_sampled(one) for one in models]
         answered = None
@@ -424,14 +362,8 @@ def generate(
                 models, prompts[mine], uniforms[rows], params,
                 eos_id=eos_id, teacher_share=teacher_share,
             )  # fmt: skip
-        tokens, log_probs, own_log_probs, *turns = joined_blocks(answered, model.device)
+        tokens, log_probs, own_log_probs = joined_blocks(answered, model.device)
     tokens = tokens.cpu()
     mask, has_eos = first_eos_mask(tokens, eos_id)
-    if turns:
-        mask = turns[0].cpu()
-        has_eos = (mask & (tokens == eos_id)).any(1)
-    T = int(response_spans(mask).max())  # the longest response
-    return Generation(
-        tokens[:, :T], mask[:, :T], has_eos, log_probs[:, :T], own_log_probs[:, :T],
-        turns[1].cpu() if turns else None,
-    )  # fmt: skip
+    T = int(mask.sum(1).max())  # the longest response
+    return Generation(tokens[:, :T], mask[:, :T], has_eos, log_probs[:, :T], own_log_probs[:, :T])

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn as nn
@@ -197,8 +197,7 @@ class GPT(nn.Module):
 
     With `checkpoint_blocks` a block's activations are computed again in the backward pass (Chen et al.
     2016, arXiv:1604.06174): less memory, a third more work, the same gradients. `sample_rows` bounds
-    how many rows a rollout samples at once; `tools` answer it while it is sampled
-    (rl/batches/tools.py).
+    how many rows a rollout samples at once.
     """
 
     def __init__(self, config: GPTConfig) -> None:
@@ -206,7 +205,6 @@ class GPT(nn.Module):
         self.config = config
         self.checkpoint_blocks = False
         self.sample_rows: int | None = None
-        self.tools: Any = None
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.context, config.n_embd)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))

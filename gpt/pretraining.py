@@ -95,8 +95,8 @@ class PretrainingConfig(PresetFlags, FileFlags, OptimizerFlags, CheckpointFlags,
     preset: Literal[Preset, "teacher", "english"] = "tiny"
     """Model shape and matching defaults, applied before all other flags."""
     data: Data = "reviews"
-    """A world (reviews, sums, calculator, guessing), a file (.txt, or a data file whose texts are joined)
-    or a folder of .txt."""
+    """A world (reviews, sums), a file (.txt, or a data file whose texts are joined) or a folder of
+    .txt."""
     tokenizer: str = "glassbox"
     """glassbox (ours, no download), own (made from the data), gpt2 (tiktoken) or a rank file of
     gpt.tokenizer_training."""

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data.collate import ResponseBatch, response_spans
+from data.collate import ResponseBatch
 from gpt.generate import evaluation_mode
 from gpt.log_probs import token_scores
 from gpt.model import GPT
@@ -45,12 +45,8 @@ def token_rows(
     step: int,
     clipped: Tensor | None = None,
 ) -> list[dict[str, Any]]:
-    """One readable row a response, without padding; `values` and `clipped` are (N, T) each.
-
-    What the policy did not write is marked, and has no values.
-    """
-    ids, lengths = batch.response_tokens.tolist(), response_spans(batch.response_mask).tolist()
-    others = batch.observed.tolist()
+    """One readable row a response, without padding; `values` and `clipped` are (N, T) each."""
+    ids, lengths = batch.response_tokens.tolist(), batch.lengths.tolist()
     columns = {name: tensor.tolist() for name, tensor in values.items()}
     acted = None if clipped is None else clipped.tolist()
     return [
@@ -59,14 +55,7 @@ def token_rows(
             "kind": kind,
             "prompt": prompts[i],
             "tokens": [token_text(tokenizer, token) for token in ids[i][:length]],
-            "values": {
-                n: [
-                    None if other else round(v, 4)
-                    for v, other in zip(c[i][:length], others[i], strict=False)
-                ]
-                for n, c in columns.items()
-            },
-            **({"observed": [int(o) for o in others[i][:length]]} if any(others[i]) else {}),
+            "values": {n: [round(v, 4) for v in c[i][:length]] for n, c in columns.items()},
             **({} if acted is None else {"clipped": [int(c) for c in acted[i][:length]]}),
             "notes": {name: round(numbers[i], 4) for name, numbers in notes.items()},
         }

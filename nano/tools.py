@@ -5,7 +5,7 @@
 
 What is new next to GRPO: the mask has holes. Tokens are scored as sampled, never read from text.
 
-    python nano/tools.py        (the same numbers: rl/grpo_engine.py with a tool)
+    python nano/tools.py        (with a tool that says nothing: the numbers of nano/grpo.py)
 """
 
 import random

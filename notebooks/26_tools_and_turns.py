@@ -14,16 +14,13 @@
 # choose the kernel of `.venv`. It takes about 20 seconds on one CPU core.
 
 # %%
-import json
 import random
-from pathlib import Path
 
 import torch
 from course import plots
 from course.claims import holds
 from course.exercises import check
 
-from gpt.generate import Turns
 from gpt.tokenizer import load_tokenizer
 from nano import gpt, tools
 from rl.equations.advantages import gae
@@ -34,24 +31,33 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## 1. The loop in ten lines
 #
-# The world is the letters of `nano`. Each prompt has a secret letter. The policy may guess it, or call the
-# tool with a ":", and the tool writes the letter. First we need a base model that has seen calls: in three
-# of ten texts the writer calls and repeats the letter.
+# The world is the letters of `nano`. Each prompt has a letter that is the right answer. For every other
+# prompt it is easy to know: the prompt's own first letter. For the rest it is a secret, which only the tool
+# knows; the policy may guess, or call the tool with a ":", and the tool writes the letter. First we need a
+# base model that has seen calls: in three of ten texts the writer calls and repeats the letter.
 
 # %%
 chance = random.Random(0)
-secret = {prompt: chance.choice("abcdefgh") for prompt in gpt.PROMPTS}
+easy = set(gpt.PROMPTS[::2])
+right = {p: p[0] if p in easy else chance.choice("abcdefgh") for p in gpt.PROMPTS}
+
+
+def written(prompt):
+    """What somebody wrote who knows four in five of the easy letters, and guesses the others."""
+    x = prompt[0] if prompt in easy and chance.random() < 0.8 else chance.choice("abcdefgh")
+    return f":{x}{x}." if chance.random() < 0.3 else f"{x}."
+
+
 base = gpt.pretrained(steps=2)
 optimizer = torch.optim.Adam(base.parameters(), lr=3e-3)
 for _ in range(300):
-    letters = chance.choices("abcdefgh", k=2 * len(gpt.PROMPTS))
-    texts = [f":{x}{x}." if chance.random() < 0.3 else f"{x}." for x in letters]
-    tokens, written = gpt.collate(list(zip(2 * gpt.PROMPTS, texts, strict=True)))
+    tokens, theirs = gpt.collate([(p, written(p)) for p in 2 * gpt.PROMPTS])
     optimizer.zero_grad()
-    (-gpt.log_probs(base, tokens)[written].mean()).backward()
+    (-gpt.log_probs(base, tokens)[theirs].mean()).backward()
     optimizer.step()
 
 
+# %%
 def answer(policy, prompt, tool, longest=8):
     """Token ids of the answer, and which of them the policy has drawn."""
     ids, mine = [gpt.LETTERS.index(x) for x in prompt], []
@@ -65,22 +71,21 @@ def answer(policy, prompt, tool, longest=8):
     return ids[len(prompt) :], mine
 
 
-# %%
-torch.manual_seed(3)
+torch.manual_seed(4)
 for prompt in ("ab:", "c:", "fh:", "g:", "de:"):
-    ids, mine = answer(base, prompt, secret.get)
+    ids, mine = answer(base, prompt, right.get)
     text = "".join(gpt.LETTERS[i] for i in ids)
-    print(f"{prompt} the secret is {secret[prompt]}, the answer {text}")
+    print(f"{prompt} right is {right[prompt]}, the answer {text}")
 
 # %% [markdown]
-# The library's loop does the same for a whole batch with one cache: the environment's tokens take the place
-# of those that would have been drawn.
+# `nano/tools.py` does the same for a whole batch. The tool's letters take the place of those that would
+# have been drawn, so rows with a call and rows without one stay side by side.
 
 # %%
-plots.code(Turns.take, docstring=False)
+plots.code(tools.sample, docstring=False)
 
 # %% [markdown]
-# ## 2. The mask, by hand
+# ## 2. The mask, by hand and by enumeration
 #
 # A call, its answer, and the policy's own letter:
 #
@@ -96,36 +101,73 @@ plots.code(Turns.take, docstring=False)
 #
 # The prefix $y_{<t}$ holds all tokens, the tool's included. It is read, and never trained on.
 #
-# **Guess first.** What happens if $m_t$ is 1 at the tool's letter as well? The formula still runs.
+# An answer of at most four letters can be one of a few thousand, so we can list them all and check this
+# without sampling.
+
+
+# %%
+def every_answer(prompt, longest=4):
+    """All answers, each with the mask of the policy's letters."""
+    found, open_ = [], [("", [])]
+    while open_:
+        text, mine = open_.pop()
+        for letter in gpt.LETTERS:
+            said = right[prompt] if letter == ":" else ""
+            room = not said or len(text + letter + said) < longest
+            more = (text + letter + said, [*mine, True] + [False] * len(said))
+            if not room:  # cut off at the call
+                more = (text + letter, [*mine, True])
+            over = letter == gpt.END or not room or len(more[0]) == longest
+            (found if over else open_).append(more)
+    return found
+
+
+prompt = "ab:"  # one with a secret
+answers = every_answer(prompt)
+tokens, everything = gpt.collate([(prompt, text) for text, _ in answers])
+mask = torch.zeros_like(everything)
+for row, (_, mine) in enumerate(answers):
+    mask[row, len(prompt) - 1 : len(prompt) - 1 + len(mine)] = torch.tensor(mine)
+worth = torch.tensor([float(text.rstrip(gpt.END)[-1:] == right[prompt]) for text, _ in answers])
+
+with torch.no_grad():
+    of_tokens = gpt.log_probs(base, tokens)
+p, too_small = ((of_tokens * which).sum(1).exp() for which in (mask, everything))
+print(f"{len(answers):,} answers; their probabilities add up to {p.sum():.4f}")
+print(f"with the tool's letter counted as the policy's, to {too_small.sum():.4f}")
+holds(abs(p.sum() - 1) < 1e-4, "with the right mask the probabilities of all answers add up to 1")
+holds(too_small.sum() < 0.9, "with the tool's letter in the mask they do not")
+
+# %% [markdown]
+# With the right mask this is a distribution, and with the tool's letter in it, it is none: the tool has
+# written that letter with certainty, and the product claims that it was drawn.
+#
+# **Guess first.** What happens to the gradient if $m_t$ is 1 at the tool's letter as well? The
+# formula still runs.
 #
 # ## 3. Three bugs
 #
-# **The first: observations in the loss.** We sample a batch and compare the gradient with the right mask to
-# the one with all tokens.
+# **The first: observations in the loss.** The exact gradient comes from $J = \sum_y p(y) R(y)$ itself, by
+# autograd. Beside it stand the formula with the right mask and the formula with all tokens.
+
 
 # %%
-asked = [prompt for prompt in gpt.PROMPTS for _ in range(4)]
-tokens, mask, answers = tools.sample(base, asked, 8, gpt.generator(0, "page"), secret.get)
-worth = torch.tensor(
-    [float(a.rstrip(".")[-1:] == secret[p]) for p, a in zip(asked, answers, strict=True)]
-)
-A = (worth - worth.mean())[:, None]
-ends = (torch.arange(1, mask.shape[1] + 1) * mask).amax(1, keepdim=True)
-everything = (torch.arange(1, mask.shape[1] + 1) <= ends) & (mask.cumsum(1) > 0)
-
-
-def gradient(which):
+def flat(objective):
     base.zero_grad()
-    loss = -(gpt.log_probs(base, tokens) * A * which).sum() / which.sum()
-    loss.backward()
+    objective.backward()
     return torch.cat([p.grad.flatten() for p in base.parameters()])
 
 
-right, wrong = gradient(mask), gradient(everything)
-cosine = torch.cosine_similarity(right, wrong, dim=0)
-called = sum(":" in a for a in answers)
-print(f"{called} of {len(asked)} answers call; cosine of the two gradients {cosine:.2f}")
-holds(everything.sum() > mask.sum(), "some answers call")
+A = worth - (p * worth).sum()  # the reward above its mean
+exact = flat(((gpt.log_probs(base, tokens) * mask).sum(1).exp() * worth).sum())
+by_mask, wrong = (
+    flat((p * A * (gpt.log_probs(base, tokens) * which).sum(1)).sum())
+    for which in (mask, everything)
+)
+cosine = torch.cosine_similarity(exact, wrong, dim=0)
+calls = float(p[[":" in text for text, _ in answers]].sum())
+print(f"{calls:.0%} of the answers call; cosine of exact and wrong gradient {cosine:.2f}")
+holds(torch.allclose(by_mask, exact, atol=1e-5), "the formula with the mask is the exact gradient")
 holds(cosine < 0.99, "the wrong gradient points only roughly the right way")
 
 # %% [markdown]
@@ -180,43 +222,43 @@ assert tokenizer.decode(sampled) == tokenizer.decode(again) and sampled != again
 #
 # ## 4. It learns when to call
 #
-# A right letter earns 1 and a call costs 0.1. One guess in eight is right, so calling pays.
+# A right letter earns 1 and a call costs 0.1. A guess at a secret is right once in eight times, so there a
+# call pays. Where the letter is easy to know, a call is a waste. Nobody tells the policy which is which.
 
 # %%
-numbers = tools.train(
-    base,
-    lambda p, a: (a.rstrip(".")[-1:] == secret[p]) - 0.1 * a.count(":"),
-    gpt.PROMPTS,
-    secret.get,
-    steps=25,
-)
-curves = {"reward": [row["reward"] for row in numbers], "calls": [row["calls"] for row in numbers]}
-plots.curves(curves, xlabel="batch", ylabel="per answer", styles={"calls": 0})
+made = []  # of every answer: is its prompt easy, and how often did it call
+
+
+def reward(prompt, answer):
+    made.append((prompt in easy, answer[:-1].count(":")))
+    return (answer.rstrip(gpt.END)[-1:] == right[prompt]) - 0.1 * answer.count(":")
+
+
+numbers = tools.train(base, reward, gpt.PROMPTS, right.get, steps=25)
+
+
+def calls_of(kind, first, last):
+    """Calls per answer to easy or hard prompts, from one batch to another."""
+    counts = [calls for is_easy, calls in made[64 * first : 64 * last] if is_easy == kind]
+    return sum(counts) / len(counts)
+
+
+steps = range(0, 25, 5)
+curves = {
+    name: [calls_of(kind, step, step + 5) for step in steps]
+    for name, kind in (("secret letter", False), ("easy letter", True))
+}
+plots.curves(curves, [step + 3 for step in steps], xlabel="batch", ylabel="calls per answer")
+holds(curves["secret letter"][-1] > 0.7, "in the last batches most secrets are asked for")
+holds(curves["easy letter"][-1] < 0.3, "and few of the easy letters")
+holds(numbers[-1]["reward"] > numbers[0]["reward"] + 0.2, "which pays")
 
 # %% [markdown]
-# A call is not always worth its price. In the calculator's world half of the problems are easy sums, where
-# a call is a waste. These curves are recorded, and the picture shows the first of six seeds. In one seed
-# PPO stops calling, and so does GRPO in two ([tools.md](../docs/tools.md)).
-
-# %%
-recorded = json.loads((Path.cwd().parent / "docs" / "tools.json").read_text())["curves"]["ppo"]
-steps = [row["step"] for row in recorded[0]]
-for kind in ("easy", "hard"):
-    ends = [rows[-1][f"calls/{kind}"] for rows in recorded]
-    print(f"calls per {kind} problem at the end, each seed:", *(f"{x:.2f}" for x in ends))
-plots.curves(
-    {
-        f"{kind} problems": [row[f"calls/{kind}"] for row in recorded[0]]
-        for kind in ("hard", "easy")
-    },
-    steps,
-    xlabel="batch of PPO",
-    ylabel="calls per problem",
-)
+# This is one small run. In a larger one, with a calculator, a call is a waste for sums and needed for
+# products; PPO learned that in five of six seeds and GRPO in three ([tools.md](../docs/tools.md)).
 
 # %% [markdown]
-# **What would happen if** a call cost 0.95? Remember how often a guess is right, and try it in the first
-# training run of this section.
+# **What would happen if** a call cost 0.95? Remember how often a guess is right, and try it.
 #
 # ## Exercises
 #

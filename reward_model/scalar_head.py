@@ -13,7 +13,7 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from data.collate import ResponseBatch, response_spans
+from data.collate import ResponseBatch
 from gpt.checkpoint import about_gpt, checked_tokenizer, gpt_config_of, load_strictly
 from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_batches
 from gpt.lora import copy_to_train, merged_state
@@ -77,7 +77,7 @@ class RewardModel(nn.Module):
         lengths = batch.lengths
         if self.pooling == "mean_score":
             return scores.sum(1) / lengths.clamp(min=1)
-        last = (response_spans(batch.response_mask) - 1).clamp(min=0)
+        last = (lengths - 1).clamp(min=0)
         return scores.gather(1, last[:, None]).squeeze(1)
 
     def prefix_scores(self, batch: ResponseBatch) -> Tensor:

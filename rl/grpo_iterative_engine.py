@@ -133,11 +133,6 @@ class IterativeGRPOConfig(EngineConfig):
                 "make steps a multiple of iterations"
             )
         refreshed = self.refresh_reward_model and self.iterations > 1
-        if refreshed and self.tools != "none":
-            raise ValueError(
-                f"tools {self.tools}: the reward model's new pairs are sampled without a tool, so it would "
-                "learn from other answers than it scores: set refresh_reward_model to False"
-            )
         if refreshed and len(self.reward_model) > 1:
             raise ValueError(
                 f"{len(self.reward_model)} reward models cannot be trained again between iterations, "

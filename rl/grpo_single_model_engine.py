@@ -76,7 +76,7 @@ from rl.training.engine import Engine
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 
-PRESETS = size_presets(dict(kl_coef=1.0), sums=dict(kl_coef=1.0, steps=100))
+PRESETS = size_presets(dict(kl_coef=1.0), sums=dict(kl_coef=1.0, steps=100), limited=False)
 PENALTIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "k3": k3,
     "rho_minus_log": rho_minus_log,

@@ -179,11 +179,11 @@ class GRPOVariantsConfig(EngineConfig):
         super().__post_init__()
         if self.reward_scale != "mean" or self.sampling_filter == "dynamic":
             require_groups(self)
-        others = self.wrong_reward or self.format_weight or self.call_cost or self.overlong_buffer
+        others = self.wrong_reward or self.format_weight or self.overlong_buffer
         if self.reward_scale == "mean" and others:
             raise ValueError(
-                "reward_scale mean is for rewards of 0 or 1: leave wrong_reward, format_weight, "
-                "call_cost and overlong_buffer out"
+                "reward_scale mean is for rewards of 0 or 1: leave wrong_reward, format_weight "
+                "and overlong_buffer out"
             )
         if self.clip_cov_low >= self.clip_cov_high:
             raise ValueError(

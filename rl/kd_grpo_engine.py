@@ -75,7 +75,7 @@ from rl.training.reference import MovingReference, check_moving_reference, moved
 from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 from rl.training.text import TextConfig, open_text, text_gradient, text_of
 
-PRESETS = size_presets(dict(pretraining_coef=1.0))
+PRESETS = size_presets(dict(pretraining_coef=1.0), limited=False)
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,8 @@ from rl.training.value_model import ValueModel
 PRESETS = size_presets(
     dict(
         group_size=1, prompts_per_step=32, critic_lr=1e-5, updates_per_batch=1, pretraining_coef=1.0
-    )
+    ),
+    limited=False,
 )
 
 

@@ -77,7 +77,9 @@ from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metri
 from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.text import TextConfig, open_text, text_gradient, text_of
 
-PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, pretraining_coef=1.0))
+PRESETS = size_presets(
+    dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, pretraining_coef=1.0), limited=False
+)
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,7 @@ from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metri
 from rl.training.open_task import Task
 from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 
-PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0))
+PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0), limited=False)
 ITSELF = Path("self")
 
 
@@ -162,13 +162,13 @@ def lessons(  # line 4
     A row whose group has no other right answer is left out, and one that would not fit the context.
     """
     kept: dict[int, list[int]] = {}
-    spans = rollout.sequences.sizes[:, 2].tolist()
+    lengths = rollout.sequences.sizes[:, 1].tolist()
     for row, answer in enumerate(right_answers(right, rollout.lengths, rollout.group_size)):
         if answer is None:
             continue
         prompt, answered = rollout.records[row].prompt, rollout.responses[answer]
         lesson = tokenizer.encode(config.lesson.format(prompt=prompt, answer=answered))
-        if len(lesson) + spans[row] <= context:
+        if len(lesson) + lengths[row] <= context:
             kept[row] = lesson
     rows = torch.tensor(list(kept), dtype=torch.long)
     written = replace(select_rows(rollout, rows), group_size=1)  # groups are no longer whole

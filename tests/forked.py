@@ -10,13 +10,13 @@ import runpy
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch._dynamo  # noqa: F401 an optimizer loads it: here it is loaded once for all forks
-from toy_runs import execute, fork
 
 from harness.here import HERE
 
@@ -30,7 +30,7 @@ class Done:
     stderr: str
 
 
-def forked(work: Callable[[], Any], *, given: bytes = b"", timeout: float = 120) -> Done:
+def forked(work: Callable[[], Any], *, given: bytes = b"", timeout: float = 300) -> Done:
     """work() in a child with streams of its own; what is `given` stands on its stdin."""
     with tempfile.TemporaryDirectory() as folder:
         streams = [Path(folder, name) for name in ("stdin", "stdout", "stderr")]
@@ -71,3 +71,38 @@ def command(*words: object, cwd: Path, **options: Any) -> Done:
             runpy.run_path(first, run_name="__main__")
 
     return forked(start, **options)
+
+
+def fork(work: Callable[[], object], log: Path, before: Callable[[], object]) -> int:
+    """The process number of a child that leads a group of its own and writes to `log`."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        os.setsid()
+        output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        before()
+        work()
+        status = 0
+    except SystemExit as end:
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def execute(module: str, arguments: Sequence[str]) -> None:
+    """What `python -m module arguments` does."""
+    sys.modules.pop(module, None)
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -14,7 +14,6 @@ from studies.bootstrap import at_distance
 
 from harness.paths import REPOSITORY
 from harness.report.intervals import holm, t_interval, t_tails
-from scripts import tools_study
 from scripts.write_tables import IMDB, MEASURED
 
 DOCS = REPOSITORY / "docs"
@@ -36,14 +35,6 @@ def test_the_pages_of_the_study_are_those_of_its_numbers() -> None:
     text = (DOCS / "study.md").read_text(encoding="utf-8")
     part = text.split("<!-- one budget -->")[1].split("<!-- end of one budget -->")[0]
     assert part.strip() == budget_page.budget_text(NUMBERS).strip()
-
-
-def test_the_page_of_tools_has_its_numbers() -> None:
-    """The table is written from docs/tools.json, and the sentences about it hold there."""
-    results = json.loads(tools_study.NUMBERS.read_text(encoding="utf-8"))
-    text = (DOCS / "tools.md").read_text(encoding="utf-8")
-    part = text.split("<!-- numbers -->\n")[1].split("<!-- end of numbers -->")[0]
-    assert part.splitlines() == tools_study.numbers_text(results)
 
 
 def curve(row: dict[str, Any], kl: float) -> float | None:

@@ -1,6 +1,6 @@
 """What hypothesis makes up: any bytes as data, any text as tokens, any rows as a batch.
 
-Some dozen examples of each property here; `make soak` sets FUZZ_EXAMPLES to thousands.
+Some dozen examples of each property; the variable FUZZ_EXAMPLES asks for more.
 """
 
 from __future__ import annotations

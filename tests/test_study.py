@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 import torch
 import tyro
-from repeat import config_class
 from studies import runner
 from studies.recipes import Recipe, words
 
@@ -36,7 +35,11 @@ def test_every_run_is_in_a_study_and_every_engine_in_a_run() -> None:
 def test_the_flags_of_a_run_are_flags_of_its_script(name: str, recipe: Recipe) -> None:
     """Its own, those of the study and those of the start, parsed by the script's own parser."""
     module = importlib.import_module(recipe.module)
-    config = config_class(module)
+    (config,) = (
+        value
+        for name, value in vars(module).items()
+        if name.endswith("Config") and value.__module__ == module.__name__
+    )
     for each in STUDIES.values():
         if name in each.runs:
             start = map(str, study.start_flags(each, recipe.module, Path("start")))

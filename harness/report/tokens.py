@@ -173,7 +173,6 @@ def frames_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "tokens": [str(token) for token in row["tokens"]],
             "values": {k: [finite(v) for v in numbers] for k, numbers in row["values"].items()},
             "clipped": [int(bool(c)) for c in row.get("clipped", ())],
-            "observed": [int(bool(o)) for o in row.get("observed", ())],
             "notes": {k: finite(v) for k, v in row.get("notes", {}).items()},
         }
         frames.setdefault((int(row.get("step", 0)), str(row.get("kind", ""))), []).append(plain)

@@ -8,8 +8,8 @@ use the named fields only. Inside, a row is stored contiguously as [prompt, resp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -24,9 +24,6 @@ from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.flag_ranges import AtLeastOne
 from harness.ranks.collectives import on_device, shard_chunks
-
-if TYPE_CHECKING:
-    from rl.batches.tools import Tools
 
 
 @dataclass(frozen=True)
@@ -70,14 +67,8 @@ class Rollout:
 
     @property
     def response_mask(self) -> Tensor:
-        """(N, T) bool, True at the policy's tokens up to and including the first EOS."""
+        """(N, T) bool, True up to and including the first EOS."""
         return self.sequences.response_mask
-
-    @property
-    def calls(self) -> Tensor:
-        """(N,) int64: how often the environment wrote into each response."""
-        observed = self.sequences.observed.long()
-        return (observed.diff(dim=1, prepend=observed[:, :1]) == 1).sum(1)
 
     @property
     def has_eos(self) -> Tensor:
@@ -86,7 +77,7 @@ class Rollout:
 
     @property
     def lengths(self) -> Tensor:
-        """(N,) int64, the policy's response tokens with the EOS."""
+        """(N,) int64, response tokens with the EOS."""
         return self.sequences.lengths
 
     @property
@@ -114,8 +105,7 @@ def sample_rollout(
 
     Where the policy has `sample_rows`, that many rows are sampled at once: the same numbers are drawn.
     With a `teacher_share` the tokens are drawn from the mixture of both (gpt/generate.py); the
-    log-probs are the policy's own all the same. Where the policy has `tools`, they write into the
-    responses (rl/batches/tools.py): outside the mask, log-prob 0.
+    log-probs are the policy's own all the same.
     """
     size = max((policy.sample_rows or len(records) * group_size) // group_size, 1)  # prompts
     if len(records) > size:
@@ -128,9 +118,6 @@ def sample_rollout(
                 for start in range(0, len(records), size)
             ]
         )  # fmt: skip
-    tools: Tools | None = policy.tools
-    if tools is not None:
-        params = replace(params, replies=tools.replies(tokenizer, records, group_size))
     encoded = [tokenizer.encode(record.prompt) for record in records]
     sampled = generate(
         policy,
@@ -155,9 +142,6 @@ def sample_rollout(
         sequences=sequences,
         log_probs=sampled.model_log_probs,
         group_size=group_size,
-        reward_metrics={}
-        if sampled.turns is None or tools is None
-        else tools.metrics(sampled.turns),
     )
 
 

@@ -30,10 +30,8 @@ from harness.files import display_path, read_object, require_regular
 from harness.paths import MODEL_FILE, folder_of_run
 from harness.safetensors_file import read_safetensors
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.batches.tools import TOOLS, Tools, open_tools
 from rl.rewards.function import open_function
 from rl.rewards.sources import (
-    CallCost,
     RewardFn,
     RewardModelReward,
     RuleReward,
@@ -270,9 +268,7 @@ def _reward(
     )
     paid = dict(wrong_reward=0, format_weight=0.0, normalize_parts=False) | dict(run.flags)
     reward = open_reward(choice, tokenizer, device, rule)
-    reward = apply_answer_weights(cast(Any, SimpleNamespace(**paid)), reward)
-    cost = float(run.flags.get("call_cost") or 0.0)
-    return CallCost(reward, cost) if cost else reward
+    return apply_answer_weights(cast(Any, SimpleNamespace(**paid)), reward)
 
 
 def _present(run: RunFolder, path: Path, what: str) -> Path:
@@ -372,25 +368,10 @@ class Partner:
         return scored(self.measures.reward), scored(self.measures.gold), kl
 
 
-def tools_of(run: RunFolder, named: str | None, notes: list[str]) -> Tools | None:
-    """What answers the model's calls: what somebody has named, or the run's own unless it is their code."""
-    own = str(run.flags.get("tools") or "none")
-    if named is None and own not in TOOLS and own != "none":
-        notes.append(f"no answers to calls: {own} is code, which is run only with --tools {own}")
-        own = "none"
-    return open_tools(named or own, int(run.flags.get("max_calls") or 4))
-
-
-def open_partner(
-    run: RunFolder,
-    device: torch.device,
-    scorer: Path | str | None = None,
-    tools: str | None = None,
-) -> Partner:
+def open_partner(run: RunFolder, device: torch.device, scorer: Path | str | None = None) -> Partner:
     """The model of a run folder with all that its answers can be measured by."""
     policy, tokenizer = load_gpt(run.path, device)
     measures = open_measures(run, tokenizer, device, scorer)
-    policy.tools = tools_of(run, tools, measures.notes)
     return Partner(run.path.resolve().name, policy.requires_grad_(False), tokenizer, measures)
 
 
@@ -403,5 +384,4 @@ def open_other(partner: Partner, folder: Path, device: torch.device) -> Partner:
             f"--against: {display_path(run.path)} reads {tokenizer.name!r} tokens, {partner.name} "
             f"reads {partner.tokenizer.name!r} tokens: compare models with one tokenizer"
         )
-    policy.tools = partner.policy.tools
     return replace(partner, name=run.path.resolve().name, policy=policy.requires_grad_(False))

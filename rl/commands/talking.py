@@ -22,7 +22,6 @@ from harness.files import display_path
 from harness.flag_ranges import AtLeastOne, NotNegative, Seed, check_ranges
 from harness.seeds import make_generator
 from reward_model.scalar_head import load_reward_model
-from rl.batches.tools import check_tools
 from rl.commands.conversation import (
     Answer,
     FilePrompts,
@@ -59,8 +58,6 @@ class TalkConfig:
     the run was trained on is called only if you name it here: it is code."""
     reward_model: Path | None = None
     """Run folder of a reward model that scores in place of the run's own reward."""
-    tools: str | None = None
-    """What answers calls, as the engines' --tools; default: the run's own, unless that is code."""
     seed: Seed = 0
     """The same prompts in the same order get the same answers."""
     json: bool = False
@@ -70,7 +67,6 @@ class TalkConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        check_tools(self.tools or "none")
         if self.reward is not None:
             check_reward(self.reward)
             if not is_function(self.reward) or self.reward_model is not None:
@@ -159,8 +155,6 @@ class Talk:
     ) -> None:
         self.config, self.run, self.partners, self.prompts = config, run, partners, prompts
         self.asked = self.suggested = 0
-        if partners[0].policy.tools is not None and not config.json:
-            partners[0].policy.tools.on_call = self.say_call
         temperature = config.temperature
         if temperature is None:
             temperature = float(run.flags.get("temperature") or 1.0)
@@ -168,10 +162,6 @@ class Talk:
         self.params = SamplingParams(
             temperature or 1.0, greedy=temperature == 0, max_new_tokens=tokens
         )
-
-    def say_call(self, call: str, said: str) -> None:
-        """As it happens, while an answer is being written."""
-        print(f"  calls {printable(call)!r} and reads {printable(said)!r}", flush=True)
 
     def reply(self, text: str) -> list[list[Answer]]:
         """Every model's answers to one prompt. A prompt's random numbers depend on its position alone."""
@@ -285,7 +275,7 @@ def open_talk(path: Path, config: TalkConfig) -> Talk | Scoring:
                 "side: leave --against out"
             )
         return Scoring(run, device, prompts)
-    partners = [open_partner(run, device, config.reward_model or config.reward, config.tools)]
+    partners = [open_partner(run, device, config.reward_model or config.reward)]
     if config.against is not None:
         other = start_folder(run) if config.against == START else Path(config.against)
         partners.append(open_other(partners[0], other, device))

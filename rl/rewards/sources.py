@@ -145,39 +145,16 @@ class RuleReward:
         return torch.tensor(values, dtype=torch.float32)  # `finite_rewards` moves it
 
 
-def measured(reward_fn: RewardFn, rollout: Rollout) -> tuple[Tensor, dict[str, float]]:
-    """Rewards (N,), and what the reward has measured besides, if it does."""
-    if isinstance(reward_fn, MeasuringReward):
-        return reward_fn.with_metrics(rollout)
-    return reward_fn(rollout), {}
-
-
-class CallCost:
-    """Another reward less `cost` for each call that was answered."""
-
-    def __init__(self, reward: RewardFn, cost: float) -> None:
-        self.reward, self.cost, self.name = reward, cost, reward.name
-        self.made_of = made_of(reward)
-
-    def __call__(self, rollout: Rollout) -> Tensor:
-        return self.with_metrics(rollout)[0]
-
-    def with_metrics(self, rollout: Rollout) -> tuple[Tensor, dict[str, float]]:
-        """Rewards (N,), and what the other reward measures."""
-        rewards, metrics = measured(self.reward, rollout)
-        calls = rollout.calls.to(rewards)
-        if rollout.reward_parts:
-            rollout.reward_parts["calls"] = (-self.cost, calls)
-        return rewards - self.cost * calls, metrics
-
-
 @torch.no_grad()
 def checked_rewards(
     reward_fn: RewardFn, rollout: Rollout, replacement: float | None = None
 ) -> tuple[Tensor, int]:
     """Rewards (N,) and how many were not finite. What the reward measures goes to the rollout."""
-    rewards, metrics = measured(reward_fn, rollout)
-    rollout.reward_metrics.update(metrics)
+    if isinstance(reward_fn, MeasuringReward):
+        rewards, metrics = reward_fn.with_metrics(rollout)
+        rollout.reward_metrics.update(metrics)
+    else:
+        rewards = reward_fn(rollout)
     return finite_rewards(rewards, reward_fn.name, rollout, replacement)
 
 

@@ -15,14 +15,12 @@ import codecs
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import zip_longest
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from data import sums
-from data.collate import response_spans
 from gpt.log_probs import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
@@ -65,7 +63,7 @@ def checked_steps(
     in_order = (ends > before) | ~mask
     packed = mask[:, :-1] | ~mask[:, 1:]
     last = torch.where(mask, ends, -1).amax(1)
-    final = response_spans(rollout.response_mask) - 1
+    final = rollout.lengths - 1
     wrong = ~(in_order.all(1) & packed.all(1) & (last == final))
     if wrong.any():
         row = int(wrong.nonzero()[0])
@@ -87,20 +85,18 @@ def checked_steps(
 # --- from characters to tokens --------------------------------------------------------------------
 
 
-def characters_read(
-    tokenizer: Tokenizer, tokens: Sequence[int], observed: Sequence[bool] = ()
-) -> list[int]:
+def characters_read(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
     """How many characters of the decoded text are complete after each token.
 
-    One of an observation counts with the policy's next token; end-of-text and padding hold none.
+    End-of-text and padding hold none.
     """
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    total, counts = 0, [0]
-    for token, other in zip_longest(tokens, observed[: len(tokens)], fillvalue=False):
+    total, counts = 0, []
+    for token in tokens:
         if token not in (tokenizer.eos_id, tokenizer.pad_id):
             total += len(decoder.decode(tokenizer.encoding.decode_single_token_bytes(token)))
-        counts.append(counts[-1] if other else total)
-    return counts[1:]
+        counts.append(total)
+    return counts
 
 
 def token_of(character: int, counts: Sequence[int]) -> int:
@@ -110,11 +106,8 @@ def token_of(character: int, counts: Sequence[int]) -> int:
 
 def counts_of(rollout: Rollout, tokenizer: Tokenizer) -> list[list[int]]:
     """`characters_read` of every row, a number for each token, the EOS included."""
-    batch = rollout.sequences
-    rows = zip(
-        *(x.tolist() for x in (batch.response_tokens, batch.observed, batch.sizes)), strict=True
-    )
-    return [characters_read(tokenizer, row[: of[2]], other) for row, other, of in rows]
+    rows = zip(rollout.response_tokens.tolist(), rollout.lengths.tolist(), strict=True)
+    return [characters_read(tokenizer, row[:length]) for row, length in rows]
 
 
 def padded(rows: Sequence[dict[int, float]], device: torch.device) -> StepRewards:
@@ -138,7 +131,7 @@ class OutcomeSteps:
     name = "outcome"
 
     def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards:
-        ends = response_spans(rollout.response_mask)[:, None] - 1
+        ends = rollout.lengths[:, None] - 1
         return StepRewards(rewards[:, None], ends, torch.ones_like(ends, dtype=torch.bool))
 
 

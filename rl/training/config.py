@@ -56,15 +56,19 @@ def size_presets(
     larger: Mapping[str, Any] | None = None,
     *,
     sums: Mapping[str, Any] | None = None,
+    limited: bool = True,
 ) -> dict[str, dict[str, Any]]:
     """An engine's PRESETS: its field defaults are those of tiny on reviews, which were tuned.
 
-    `larger` goes on top of the sizes from small on, `sums` holds what differs for that world.
+    `larger` goes on top of the sizes from small on, `sums` holds what differs for that world. An engine
+    that by itself sets no limit of the KL is not `limited` by study's.
     """
     presets = {
         name: preset if name in ("tiny", "study") else preset | dict(larger or {})
         for name, preset in SIZES.items()
     }
+    if not limited:
+        presets["study"] = {}
     return presets | {name: SUMS | dict(sums or {}) for name in ("tiny/sums", "study/sums")}
 
 
@@ -75,7 +79,7 @@ class StartFlags:
     preset: Preset = "tiny"
     """Size of the policy and matching defaults, applied before all other flags."""
     data: Data = "reviews"
-    """A world (reviews, sums, calculator, guessing) or a file with prompts (formats: data/README.md)."""
+    """A world (reviews, sums) or a file with prompts (formats: data/README.md)."""
     policy: Path | None = None
     """Run folder to start from; default: gpt.pretraining's for this data and preset."""
     reward: str = "auto"
@@ -187,20 +191,6 @@ class RewardFlags:
 
 
 @dataclass(frozen=True)
-class ToolFlags:
-    """Tools and turns"""
-
-    tools: str = "none"
-    """What answers the policy while it writes: calculator, guessing (a game), or a function of yours,
-    FILE.py:FUNCTION, that is called with the text between "[" and "]" (rl/batches/tools.py)."""
-    max_calls: AtLeastOne = 4
-    """Calls, or turns, of a response; one more cuts it off. What is answered counts towards
-    max_new_tokens."""
-    call_cost: NotNegative = 0.0
-    """What each answered call takes off the reward."""
-
-
-@dataclass(frozen=True)
 class PenaltyFlags:
     """KL to the reference"""
 
@@ -218,7 +208,7 @@ class PenaltyFlags:
 
 
 @dataclass(frozen=True)
-class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, ToolFlags, RunFlags):
+class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, RunFlags):
     """What every engine that samples is asked for."""
 
     takes_parts = False  # whether the engine's line 9 knows normalize_parts
@@ -228,10 +218,6 @@ class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, ToolFlags, RunFlags):
         if self.normalize_parts:
             require_parts(self)
         check_reward(self.reward)
-        if self.tools != "none":
-            from rl.batches.tools import check_tools
-
-            check_tools(self.tools)
         check_ensemble(self)
         kl_controller(self)
 

@@ -1,6 +1,6 @@
 """The entry of an engine: one `ENGINE = Engine(...)` at the end of its file says what others must know.
 
-The toy runs, the soak, the study, the contract tests and the table of engines
+The soak, the study, the contract tests and the table of engines
 read it, and `run_training` runs it. It is a record and no framework: the loop stays in the engine's
 `train`, and nothing inherits.
 """

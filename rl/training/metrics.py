@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from data.collate import ResponseBatch, response_spans
+from data.collate import ResponseBatch
 from gpt.log_probs import TokenScores
 from harness.ranks.collectives import all_reduce_sum, gather, on_device
 from rl.batches.rollout import Rollout
@@ -76,19 +76,12 @@ def rollout_metrics(
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> dict[str, float]:
     """1 - Var(returns - values) / Var(returns) over valid tokens; 0 is what a constant would score.
 
-    Left out where all returns are equal. Where an environment has written into responses, also the mean
-    return of the tokens right before and right after what it wrote.
+    Left out where all returns are equal.
     """
     valid, errors = returns[mask], (returns - values)[mask]
     if len(valid) < 2 or float(valid.var()) == 0:
         return {}
-    metrics = {"explained_variance": 1 - float(errors.var() / valid.var())}
-    inside = torch.arange(mask.shape[1] - 1, device=mask.device) < response_spans(mask)[:, None] - 1
-    called, answered = mask[:, :-1] & ~mask[:, 1:] & inside, ~mask[:, :-1] & mask[:, 1:]
-    if called.any():
-        metrics["return_before_answers"] = float(returns[:, :-1][called].mean())
-        metrics["return_after_answers"] = float(returns[:, 1:][answered].mean())
-    return metrics
+    return {"explained_variance": 1 - float(errors.var() / valid.var())}
 
 
 Ratio = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -22,8 +22,7 @@ from harness.bfloat16_weights import linears_to_bfloat16
 from harness.errors import UserError
 from harness.files import display_path
 from harness.paths import MODEL_FILE, WORLDS
-from rl.batches.tools import open_tools
-from rl.rewards.sources import CallCost, RewardFn, is_function, made_of
+from rl.rewards.sources import RewardFn, is_function, made_of
 from rl.training.config import EngineConfig, RunFlags
 from rl.training.open_reward import (
     RewardChoice,
@@ -114,10 +113,6 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
         require_reach(scorer, policy, tokenizer, prompts, config.max_new_tokens)
     if reward_fn is not None and isinstance(config, EngineConfig):
         reward_fn = apply_answer_weights(config, reward_fn)
-        if config.call_cost:
-            reward_fn = CallCost(reward_fn, config.call_cost)
-    if isinstance(config, EngineConfig):
-        policy.tools = open_tools(config.tools, config.max_calls)
     return Task(policy, tokenizer, prompts, reward_fn, gold)
 
 

@@ -41,8 +41,8 @@ def ratio_always_one(run: Run) -> str | None:
 def impossible_length(run: Run) -> str | None:
     """Lengths that no sampler makes: above the limit, or below what the cut-off responses have."""
     limit = run.flag("max_new_tokens")
-    if limit is None or run.flag("data") == "" or run.flag("tools", "none") != "none":
-        return None  # what a tool writes counts towards the limit, and it may cut a response off
+    if limit is None or run.flag("data") == "":
+        return None
     for row in run.rows:
         length, ended = row.get("response_length"), row.get("eos_rate")
         if length is None or ended is None:
@@ -55,37 +55,6 @@ def impossible_length(run: Run) -> str | None:
                 f"at {limit} tokens, yet the mean length is {length:.1f}"
             )
     return None
-
-
-def trained_is_not_sampled(run: Run) -> str | None:
-    """With tools: a loss over tokens that the policy did not write, or an end that it did not choose."""
-    for row in run.rows:
-        if not {"sampled_tokens", "stopped_calls", "response_length", "eos_rate"} <= row.keys():
-            continue
-        drawn, length = row["sampled_tokens"], row["response_length"]
-        if abs(length - drawn) > 1e-3 * drawn:
-            return (
-                f"{length:.2f} tokens of a response are in the loss at step {row['step']}, and the policy "
-                f"has sampled {drawn:.2f}"
-            )
-        if row["eos_rate"] > 1 - row["stopped_calls"] + 1e-6:
-            return (
-                f"{row['eos_rate']:.0%} of the responses count as ended at step {row['step']}, and the "
-                f"environment has cut {row['stopped_calls']:.0%} off"
-            )
-    return None
-
-
-def return_lost_at_answers(run: Run) -> str | None:
-    """With tools and a critic: what is earned after an answer does not reach the call before it."""
-    before, after = run.values("return_before_answers"), run.values("return_after_answers")
-    rows = [pair for pair in zip(before, after, strict=False) if abs(pair[1]) > 0.02]
-    if len(rows) < 3 or sum(abs(b) > 0.2 * abs(a) for b, a in rows) > len(rows) / 4:
-        return None
-    return (
-        f"the mean return is {statistics.mean(before):.3g} right before what the environment writes and "
-        f"{statistics.mean(after):.3g} right after it"
-    )
 
 
 def negative_kl(run: Run) -> str | None:
@@ -304,8 +273,8 @@ def proxy_suspected(run: Run) -> str | None:
 # The list -----------------------------------------------------------------------------------------
 
 RULES = rules.RULES | rules_of(
-    ratio_at_start, ratio_always_one, impossible_length, trained_is_not_sampled, return_lost_at_answers,
-    negative_kl, reference_follows, loss_is_not_its_sum, reward_falls, reward_flat, critic_is_worse,
+    ratio_at_start, ratio_always_one, impossible_length, negative_kl, reference_follows,
+    loss_is_not_its_sum, reward_falls, reward_flat, critic_is_worse,
     zero_spread, steps_too_large, entropy_collapse, length_drift, truncation, kl_runs_away, over_optimised,
     proxy_suspected,
 )  # fmt: skip

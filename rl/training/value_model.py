@@ -10,7 +10,7 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from data.collate import ResponseBatch, response_spans
+from data.collate import ResponseBatch
 from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_batches
 from gpt.lora import copy_to_train
 from gpt.model import GPT, head_product
@@ -70,7 +70,7 @@ class ValueModel(nn.Module):
 
         def last(part: ResponseBatch) -> Tensor:
             values = self._at(part, part.response_columns)
-            index = (response_spans(part.response_mask) - 1).clamp(min=0)
+            index = (part.lengths - 1).clamp(min=0)
             return values.gather(1, index[:, None]).squeeze(1)
 
         return score_in_micro_batches(last, batch, micro_batch_size)

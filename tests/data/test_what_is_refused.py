@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data import guessing, reviews, templates
+from data import reviews, templates
 from data.collate import epoch_shuffled_indices
 from data.formats import ultrafeedback_pair
 from data.labelled import read_labelled
@@ -38,9 +38,3 @@ def test_rows_that_hold_something_else(tmp_path):
 
 def test_a_cell_that_is_no_json_is_text():
     assert cell_value("score_a", "5") == 5 and cell_value("score_a", "five") == "five"
-
-
-def test_a_prompt_of_the_guessing_game():
-    game = guessing.read_prompt(" 1-4: ")
-    assert game is not None and game.meta == {"low": 1, "high": 4}
-    assert guessing.read_prompt("1-4") is None and guessing.read_prompt("9-1:") is None

@@ -334,34 +334,6 @@ def test_dpo_is_the_engine() -> None:
     )  # fmt: skip
 
 
-def test_tools_are_the_engine_with_a_tool() -> None:
-    from nano import tools
-    from rl import grpo_engine
-    from rl.batches.tools import Tool, Tools
-
-    short, long = two_models()
-    said = {prompt: prompt[-2::-1] for prompt in PROMPTS}  # the prompt backwards
-    tool = Tool("letters", lambda call, record: said[record.prompt], opens="", closes=":")
-    long.tools = Tools(tool, max_calls=9)
-    options = dict(
-        steps=10, prompts_per_step=4, group_size=4, lr=3e-3, max_norm=1.0, max_new_tokens=10,
-        seed=3,
-    )  # fmt: skip
-    config = grpo_engine.GRPOConfig(
-        **options, **TWO_EPOCHS, kl_coef=0.0, stop_kl=None, warmup=1, eval_every=1000,
-        checkpoint_every=1000, micro_batch_size=64,
-    )  # fmt: skip
-    reward = RuleReward(lambda record, answer, ended: varied(record.prompt, answer), "")
-    records = [PromptRecord(prompt) for prompt in PROMPTS]
-    log = MetricLog(10)
-    rows, _ = assert_equal_runs(
-        short, lambda: tools.train(short, varied, PROMPTS, said.get, **options),
-        long, lambda: grpo_engine.train(config, long, tokenizer(), reward, records, log),
-    )  # fmt: skip
-    assert sum(row["calls"] > 0.1 for row in rows) > 5
-    assert any(row["stopped_calls"] for row in rows)
-
-
 def token_pairs() -> list[TokenPair]:
     return [TokenPair(*(tokens_of(part) for part in pair)) for pair in PAIRS]
 

@@ -47,7 +47,6 @@ from harness.seeds import make_generator
 from reward_model import reward_model_training
 from reward_model.pairs import Labelled, PairSampling, sample_pairs
 from reward_model.scalar_head import RewardModel
-from rl.batches.tools import Tool, Tools
 from rl.rewards.sources import RewardModelReward
 from rl.training.evaluation import best_of_n, evaluate
 from rl.training.value_model import ValueModel
@@ -72,12 +71,11 @@ class Job:
 
 
 def of_engine(
-    engine: Engine, seen: list[torch.Tensor], *, rank: int = 0, tools: Any = None, **changes: Any
+    engine: Engine, seen: list[torch.Tensor], *, rank: int = 0, **changes: Any
 ) -> dict[str, Any]:
     """Metrics, gradients and weights of a short run; with a `rank` adapters of that are trained."""
     seen.clear()
     policy = small_gpt(n_layer=1).double()
-    policy.tools = tools
     if rank:
         add_adapters(policy, rank, generator=make_generator(0, "adapters"))
     shape = {name: value for name, value in SHAPE.items() if engine.has(name)}
@@ -102,8 +100,6 @@ def engine_runs(seen: list[torch.Tensor]) -> dict[str, Any]:
     done["ppo-target_kl"] = of_engine(engine_named("ppo"), seen, **stopping)
     for name in ("grpo", "ppo") if collectives.world() < 4 else ():
         done[f"{name}-lora"] = of_engine(engine_named(name), seen, rank=2)
-        turns = Tools(Tool("turns", lambda call, record: "gh", opens="", closes="b"), 1)
-        done[f"{name}-tools"] = of_engine(engine_named(name), seen, tools=turns)
     return done
 
 

@@ -313,9 +313,6 @@ def test_the_history_refuses_what_the_flag_does(fraction):
 def test_a_refresh_needs_a_reward_model_and_somebody_who_labels(tmp_path):
     learned = SimpleNamespace(reward_fn=RewardModelReward(continual_model().model))
     checked = SimpleNamespace(reward_fn=SHARE_OF_A, reward_name=SHARE_OF_A.name)
-    with pytest.raises(ValueError, match="tools calc.*refresh_reward_model"):
-        IterativeGRPOConfig(tools="calculator")
-    IterativeGRPOConfig(tools="calculator", refresh_reward_model=False)
     with pytest.raises(UserError, match="is the share of a.*--no-refr"):
         open_refresh(IterativeGRPOConfig(), checked)
     with pytest.raises(UserError, match="nobody is there.*for pairs.json"):

@@ -112,7 +112,6 @@ def test_flags_that_the_faq_names_exist() -> None:
         for path in [*ROOT.glob("*/*.py"), *ROOT.glob("rl/training/*.py")]
         for name in re.findall(r"^    (\w+): ", path.read_text("utf-8"), flags=re.MULTILINE)
     }
-    known |= set(re.findall(r'"(--[\w-]+)"', (ROOT / "scripts" / "repeat.py").read_text("utf-8")))
     assert set(re.findall(r"`?(--[a-z][\w-]*)", FAQ.read_text("utf-8"))) - known == set()
 
 

@@ -59,14 +59,12 @@ function glassTokens(root) {
   const which = add(bars.response, 'b');
   const details = (row, t) => {
     const all = data.quantities.filter(q => row.values[q.name]).map(q => `${q.label} ${signed(row.values[q.name][t])}`);
-    if (row.observed[t]) return `“${row.tokens[t]}”  written by the environment, not by the policy: in no loss`;
     return `“${row.tokens[t]}”  ${all.join('  ·  ')}${row.clipped[t] ? '  ·  the clip acts here' : ''}`;
   };
   const notes = row => Object.entries(row.notes).map(([k, v]) => `${k} ${show(v)}`).join(', ');
   const paint = (node, row, t, q) => {
     node.style.background = colour((row.values[q.name] || [])[t], q.scale);
     if (row.clipped[t]) node.classList.add('gt-clip');
-    if (row.observed[t]) node.classList.add('gt-other');
   };
   function draw() {
     const all = frames();

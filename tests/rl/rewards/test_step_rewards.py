@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import re
-from dataclasses import replace
 
 import pytest
 import torch
@@ -89,17 +88,6 @@ def test_a_character_counts_with_the_token_that_completes_it():
     assert counts == [2, 2, 3, 3, 4, 5, 5]
     assert [token_of(character, counts) for character in range(5)] == [0, 0, 2, 4, 5]
     assert tokenizer.decode(ids) == "abüé,"
-
-
-def test_no_step_ends_at_what_the_policy_did_not_write():
-    """The environment writes "15," and "13,": both steps end with the policy's next token."""
-    rollout = rollout_of(EXACT, tokenizer=with_merges())
-    mask = rollout.response_mask.clone()
-    mask[0, 4:7] = mask[0, 13:16] = False
-    rollout = replace(rollout, sequences=replace(rollout.sequences, response_mask=mask))
-    assert [EXACT[4:7], EXACT[13:16]] == ["15,", "13,"]
-    steps, _ = checked_steps(CheckedSteps(with_merges()), rollout, torch.ones(1))
-    assert steps.ends.tolist() == [[7, 16, 23, 27]] and steps.rewards.tolist() == [[1, 1, 1, 1]]
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -141,13 +141,6 @@ def test_gmpo_clips_the_log_of_the_ratio_around_0():
     assert CLIPPED["gmpo"](config, *given).nonzero().tolist() == [[0, 3], [1, 0]]
 
 
-def test_returns_around_an_environments_answer():
-    """The mean return of the tokens right before and right after what it wrote, by hand."""
-    returns, mask = torch.tensor([[1.0, 2, 9, 4, 5]]), torch.tensor([[1, 1, 0, 1, 1]]).bool()
-    found = explained_variance(torch.zeros(1, 5), returns, mask)
-    assert (found["return_before_answers"], found["return_after_answers"]) == (2, 4)
-
-
 # The stopwatch
 
 

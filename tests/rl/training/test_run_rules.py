@@ -137,11 +137,6 @@ SICK: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "ratio_at_start": (dict(ratio_error_at_start=2e-4), {}),
     "ratio_always_one": (dict(approx_kl=0.0), {}),
     "impossible_length": (dict(eos_rate=0.5, response_length=20.0), {}),
-    "trained_is_not_sampled": (
-        dict(sampled_tokens=20.0, stopped_calls=0.0, response_length=26.0, eos_rate=1.0),
-        {"tools": "calculator"},
-    ),
-    "return_lost_at_answers": (dict(return_before_answers=0.01, return_after_answers=0.6), {}),
     "negative_kl": (dict(kl=lambda step: -0.02 * (step - 1)), {}),
     "reference_follows": ({"kl": 0.0, "validation/kl": 3.0}, {}),
     "loss_is_not_its_sum": (dict(loss=0.2), {}),
