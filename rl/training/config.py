@@ -153,11 +153,6 @@ class RunFlags(
         """gamma of a critic's temporal differences."""
         return 1.0
 
-    @property
-    def rounds(self) -> bool:
-        """Whether the weights that sample are not the policy's, but rounded ones."""
-        return False
-
 
 @dataclass(frozen=True)
 class RewardFlags:
