@@ -29,7 +29,6 @@ GONE = {
     "judge",
     "non_finite_reward",
     "normalize_parts",
-    "sample_rows",
     "uwo_coef",
 }
 

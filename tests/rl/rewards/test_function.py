@@ -24,7 +24,7 @@ from harness.files import read_jsonl
 from rl import grpo_engine
 from rl.batches.rollout import sample_rollout
 from rl.grpo_engine import GRPOConfig
-from rl.rewards.function import FunctionReward, open_function
+from rl.rewards.function import open_function
 from rl.training.config import EngineConfig
 
 CPU = torch.device("cpu")
