@@ -258,8 +258,7 @@ def main(run: Path, /, config: TalkConfig) -> None:
 if __name__ == "__main__":
     import tyro
 
-    from harness.command_line import command_name, explained, show_help
+    from harness.command_line import command_name, explained
 
     with explained():
-        show_help(TalkConfig, arguments="RUN")
         tyro.cli(main, prog=command_name(), config=(tyro.conf.OmitArgPrefixes,))
