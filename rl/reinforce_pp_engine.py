@@ -50,27 +50,27 @@ from harness.optimizer import clip_and_step, set_learning_rate
 from rl.batches.rollout import (
     epoch_minibatches,
     micro_batches,
+    old_policy_log_probs,
     prompt_batch,
     rollout_log_probs,
     sample_rollout,
 )
 from rl.equations.advantages import discounted_returns, group_advantages, whiten
-from rl.equations.kl import k2, reward_penalty
+from rl.equations.kl import k2
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.equations.token_rewards import token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards
-from rl.training.config import size_presets, warmed_up
+from rl.training.config import EngineConfig, size_presets, warmed_up
 from rl.training.engine import Engine
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
-from rl.training.sampler_weights import SamplerFlags, old_and_weights, sampler_of
 
 # One response per prompt: a batch of as many responses has more prompts than in the other engines.
 PRESETS = size_presets(dict(prompts_per_step=32))
 
 
 @dataclass(frozen=True)
-class ReinforcePPConfig(SamplerFlags):
+class ReinforcePPConfig(EngineConfig):
     """Improve a policy with REINFORCE++ or REINFORCE++-baseline."""
 
     variant: Literal["plain", "baseline"] = "plain"
@@ -93,9 +93,6 @@ class ReinforcePPConfig(SamplerFlags):
     """epsilon below 1."""
     clip_high: NotNegative = 0.2
     """epsilon above 1."""
-    kl_penalty: Literal["k1", "absolute", "squared"] = "k1"
-    """What the plain variant takes off a token's reward, times kl_coef. k1: log pi - log pi_ref, the
-    paper's and the only one whose policy gradient is the KL's. absolute: |k1|. squared: k1^2 / 2."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,11 +110,6 @@ class ReinforcePPConfig(SamplerFlags):
                 f"gamma {self.gamma} has no meaning in the variant baseline, whose tokens share "
                 "one advantage: leave it at 1, or use --variant plain"
             )
-        if self.variant == "baseline" and self.kl_penalty != "k1":
-            raise ValueError(
-                f"kl_penalty {self.kl_penalty} is taken off a reward, and the variant baseline has "
-                "its KL in the loss: leave kl_penalty out, or use --variant plain"
-            )
 
 
 # --- Advantages before normalisation, (N, T)
@@ -131,10 +123,9 @@ def reward_to_go(
     response_mask: Tensor,  # (N, T)
     kl_coef: float,
 ) -> Tensor:  # (N, T)
-    """R - kl_coef * sum_{u >= t} k1_u, discounted by gamma (Eq. 4); k1, or what kl_penalty names."""
-    penalty = reward_penalty(config.kl_penalty)
+    """R - kl_coef * sum_{u >= t} k1_u, discounted by gamma (Eq. 4)."""
     token_rewards = token_level_rewards(  # line 2
-        rewards, old_log_probs, ref_log_probs, response_mask, kl_coef, penalty=penalty
+        rewards, old_log_probs, ref_log_probs, response_mask, kl_coef
     )
     return discounted_returns(token_rewards, response_mask, config.gamma)  # line 3
 
@@ -232,22 +223,20 @@ def train(
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
-        mu = sampler_of(config, policy)
         with clock.phase("rollout"), precision(policy.device, config.precision):
             rollout = sample_rollout(  # line 1
-                mu, tokenizer, records, params, config.group_size, generators["sampling"]
+                policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # line 2
-            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+            rewards = checked_rewards(reward_fn, rollout)
         with clock.phase("score"):
-            old_log_probs, weights, measured = old_and_weights(config, policy, rollout)  # (N, T)
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
             ref_log_probs = None
             if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
         advantages = reinforce_pp_advantages(  # lines 3-4, or 6-7: (N, T) or (N, 1)
             config, rewards, old_log_probs, ref_log_probs, rollout.response_mask, kl.coef
         )
-        advantages = weights * advantages  # 1, where the policy has drawn
 
         with clock.phase("update"):
             for rows in epoch_minibatches(  # mu
@@ -276,8 +265,7 @@ def train(
 
         step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-        row |= meter.metrics() | measured
-        row |= {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))

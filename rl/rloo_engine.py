@@ -45,12 +45,12 @@ from harness.optimizer import clip_and_step, set_learning_rate
 from rl.batches.rollout import (
     epoch_minibatches,
     micro_batches,
+    old_policy_log_probs,
     prompt_batch,
     rollout_log_probs,
     sample_rollout,
 )
 from rl.equations.advantages import leave_one_out_advantages, whiten
-from rl.equations.kl import reward_penalty
 from rl.equations.losses import (
     clipped_surrogate,
     policy_gradient,
@@ -62,17 +62,16 @@ from rl.equations.losses import (
 )
 from rl.equations.token_rewards import token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards
-from rl.training.config import require_groups, size_presets, warmed_up
+from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics, token_ratio
 from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
-from rl.training.sampler_weights import SamplerFlags, old_and_weights, sampler_of
 
 PRESETS = size_presets()
 
 
 @dataclass(frozen=True)
-class RLOOConfig(SamplerFlags):
+class RLOOConfig(EngineConfig):
     """Improve a policy with REINFORCE and a leave-one-out baseline."""
 
     loss: Literal["sequence", "clipped", "token"] = "sequence"
@@ -84,9 +83,6 @@ class RLOOConfig(SamplerFlags):
     """epsilon above 1, for the losses clipped and token."""
     normalize_advantages: bool = False
     """Divide the advantages by their standard deviation over the batch; the paper does not."""
-    kl_penalty: Literal["k1", "absolute", "squared"] = "k1"
-    """What is taken off the reward, summed over the tokens, times kl_coef. k1: log pi - log pi_ref, the
-    paper's and the only one whose policy gradient is the KL's. absolute: |k1|. squared: k1^2 / 2."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,11 +93,6 @@ class RLOOConfig(SamplerFlags):
                 "Without a ratio its gradient holds for new samples only; take --loss clipped or "
                 "--loss token for several passes"
             )
-
-    @property
-    def ratio_of_responses(self) -> bool:
-        """Whether the loss has one ratio for a whole response."""
-        return self.loss == "clipped"
 
 
 def update_meter(config: RLOOConfig) -> UpdateMeter:
@@ -120,13 +111,9 @@ def rloo_advantages(
     response_mask: Tensor,  # (N, T)
     kl_coef: float,
 ) -> Tensor:  # (N, 1)
-    """R'_i - 1/(G-1) sum_{j != i} R'_j, R' = R - kl_coef * sum_t (log pi_old - log pi_ref).
-
-    `kl_penalty` puts |k1| or k1^2 / 2 in place of that difference, k1.
-    """
-    penalty = reward_penalty(config.kl_penalty)
+    """R'_i - 1/(G-1) sum_{j != i} R'_j, R' = R - kl_coef * sum_t (log pi_old - log pi_ref)."""
     penalised = token_level_rewards(  # line 2
-        rewards, old_log_probs, ref_log_probs, response_mask, kl_coef, penalty=penalty
+        rewards, old_log_probs, ref_log_probs, response_mask, kl_coef
     )
     advantages = leave_one_out_advantages(penalised.sum(1), config.group_size)  # line 3
     if config.normalize_advantages:  # of the whole batch, before it is split
@@ -138,7 +125,7 @@ def rloo_loss(
     config: RLOOConfig,
     log_probs: Tensor,  # (n, T)
     old_log_probs: Tensor,  # (n, T)
-    advantages: Tensor,  # (n, 1), or (n, T) with a sampler's token weights
+    advantages: Tensor,  # (n, 1)
     response_mask: Tensor,  # (n, T)
     *,
     rows: int,
@@ -187,22 +174,20 @@ def train(
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), update_meter(config)
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
-        mu = sampler_of(config, policy)
         with clock.phase("rollout"), precision(policy.device, config.precision):
             rollout = sample_rollout(  # line 1: y_1 ... y_k ~ pi( . | x)
-                mu, tokenizer, records, params, config.group_size, generators["sampling"]
+                policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # line 2: r(x, y)
-            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+            rewards = checked_rewards(reward_fn, rollout)
         with clock.phase("score"):
-            old_log_probs, weights, measured = old_and_weights(config, policy, rollout)  # (N, T)
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
             ref_log_probs = None
             if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
         advantages = rloo_advantages(  # (N, 1)  lines 2-3
             config, rewards, old_log_probs, ref_log_probs, rollout.response_mask, kl.coef
         )
-        advantages = weights * advantages  # 1, where the policy has drawn
 
         with clock.phase("update"):
             for rows in epoch_minibatches(  # line 4
@@ -230,8 +215,7 @@ def train(
 
         step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-        row |= meter.metrics() | measured
-        row |= {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))
