@@ -14,7 +14,6 @@ from typing import Any, NoReturn, TypeVar
 import torch
 
 from harness.command_flags import CommandFlags
-from harness.device import deterministic
 from harness.errors import Finished, UserError
 from harness.files import read_object, received
 from harness.paths import REPOSITORY, STATE_FILE, WORLDS, usual_preset
@@ -117,15 +116,8 @@ def run_script(main: Callable[[Config], Any], config: Config) -> None:
         return
     guard = partial(explained, config.debug)
     work = partial(main, config)
-    if config.deterministic:
-        work = partial(_deterministic, work)
     with guard():
         run_on_ranks(work, Wish(config.ranks, config.device, config.is_small), guard)
-
-
-def _deterministic(work: Callable[[], Any]) -> Any:
-    with deterministic():
-        return work()
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from rl.report import main as write_report
 RECORDED = Path(__file__).parent / "recorded_run"
 GONE = {
     "adapter",
+    "deterministic",
     "format_weight",
     "gold",
     "judge",
