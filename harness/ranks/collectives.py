@@ -14,9 +14,7 @@ here reads `GPT.hidden` and the tied head. With one rank every function here doe
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -54,22 +52,17 @@ def use_shared_memory(board: Board | None) -> None:
 
 def world() -> int:
     """How many ranks share the work."""
-    return (HERE.team or dist.get_world_size()) if dist.is_initialized() else 1
+    return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """The number of this one among those that share the work, from 0."""
-    return 0 if HERE.team == 1 else own_number()
-
-
-def own_number() -> int:
-    """The number of this one among all, from 0."""
+    """The number of this one, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def is_main() -> bool:
     """Whether this is the rank that writes and prints."""
-    return own_number() == 0
+    return rank() == 0
 
 
 # Sharing out --------------------------------------------------------------------------------------
@@ -104,7 +97,7 @@ def gather(value: T) -> list[T]:
     if HERE.board is not None:
         return _safely(HERE.board.gather, value)
     values: list[Any] = [None] * world()
-    _safely(dist.all_gather_object, values, value, HERE.group)
+    _safely(dist.all_gather_object, values, value)
     return values
 
 
@@ -180,7 +173,7 @@ def _sum_bucket(parameters: Sequence[nn.Parameter]) -> None:
     if HERE.board is not None and flat.device.type == "cpu":
         _safely(HERE.board.sum, flat)
     else:
-        _safely(dist.all_reduce, flat, dist.ReduceOp.SUM, HERE.group)
+        _safely(dist.all_reduce, flat, dist.ReduceOp.SUM)
     *summed, there = flat.split([*(g.numel() for g in gradients), len(parameters)])
     for parameter, gradient, whole, found in zip(
         parameters, gradients, summed, there.tolist(), strict=True
@@ -197,40 +190,6 @@ def _safely(collective: Callable[..., T], *arguments: Any) -> T:
         return collective(*arguments)
     except broken as error:
         raise LostRank from error
-
-
-# Different work for each --------------------------------------------------------------------------
-
-
-def split(first: int) -> None:
-    """From now on the `first` ranks share their work, and each other one is a run of its own."""
-    gather(None)  # who has ended is missed here, before torch waits for it
-    if HERE.board is None:
-        HERE.group = dist.new_group(range(first))
-    elif own_number() < first:
-        HERE.board = HERE.board.of_first(first)
-    HERE.team = first if own_number() < first else 1
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A rank of other work, by its number among all, and what it and this one send to each other."""
-
-    number: int
-
-    def send(self, value: Any) -> None:
-        """Give it something that can be pickled; it is waited for."""
-        message = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        _safely(dist.send, torch.tensor([len(message)]), self.number)
-        _safely(dist.send, message, self.number)
-
-    def receive(self) -> Any:
-        """What it sends next. Only for what this program has sent itself: it is unpickled."""
-        length = torch.zeros(1, dtype=torch.long)
-        _safely(dist.recv, length, self.number)
-        message = torch.empty(int(length), dtype=torch.uint8)
-        _safely(dist.recv, message, self.number)
-        return pickle.loads(message.numpy().tobytes())
 
 
 # Doing things once --------------------------------------------------------------------------------

@@ -251,7 +251,6 @@ def _take_part(
         HERE.store = None
         return result
     finally:
-        HERE.team, HERE.group = 0, None
         collectives.use_shared_memory(None)
         if dist.is_initialized():
             dist.destroy_process_group()

@@ -7,7 +7,6 @@ the order of the ranks, so that all have the same bits. For CPU tensors and harn
 
 from __future__ import annotations
 
-import copy
 import os
 import pickle
 import time
@@ -46,12 +45,6 @@ class Board:
         """This rank's view of the board; `gone(n)` says whether another of the first n has ended."""
         self.rank, self.gone = rank, gone
         return self
-
-    def of_first(self, count: int) -> Board:
-        """The same board for the first ranks alone, from now on."""
-        board = copy.copy(self)
-        board.count, board.slots = count, self.slots[:, :count]
-        return board
 
     def gather(self, value: Any) -> list[Any]:
         """What every rank has, in their order."""
