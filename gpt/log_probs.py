@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from data.collate import ResponseBatch
-from gpt.model import GPT, head_product, without_autocast
+from gpt.model import GPT, head_product
 from harness.equation_checks import at_least_float32
 from harness.ranks.collectives import scatter_rows, shard_chunks
 
@@ -127,7 +127,7 @@ class ChunkedScore(torch.autograd.Function):
         grad_weight = None  # of a frozen head, under adapters
         if ctx.needs_input_grad[4]:
             grad_weight = torch.zeros_like(weight)  # a sum of many chunks
-        with without_autocast(hidden.device):
+        with torch.autocast(hidden.device.type, enabled=False):
             for start in range(0, len(hidden), ctx.rows):
                 chunk = slice(start, start + ctx.rows)
                 logits = _logits(hidden[chunk], weight, ctx.temperature)

@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gpt.model import GPT, without_autocast
+from gpt.model import GPT
 from harness.command_flags import MemoryFlags
 from harness.files import write_atomically, write_json
 from harness.seeds import make_generator
@@ -56,7 +56,7 @@ class LoRALinear(nn.Linear):
     @torch.no_grad()
     def merged_weight(self) -> Tensor:
         """W0 + (alpha / r) B A, (out, in)."""
-        with without_autocast(self.weight.device):
+        with torch.autocast(self.weight.device.type, enabled=False):
             return self.weight + self.scale * self.lora_B @ self.lora_A
 
 

@@ -47,18 +47,18 @@ class CommandFlags:
     """Only algorithms that give the same bits each time, also on a GPU; slower there."""
     debug: bool = False
     """Show the traceback of an error."""
-    quiet: bool = False
-    """Print warnings and errors alone."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
 
     fixed_length = False  # whether a learning rate or a stage depends on how many steps there are
 
+    preset = "tiny"  # the model's size, where a command has the flag
+
     @property
     def is_small(self) -> bool:
-        """Whether the model is so small that one process a core beats one with threads (docs/ranks.md)."""
-        return True
+        """Whether one process a core beats one with threads (docs/ranks.md): not at published sizes."""
+        return not self.preset.startswith("gpt2")
 
 
 @dataclass(frozen=True)

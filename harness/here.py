@@ -18,7 +18,6 @@ class Here:
     another_speaks: bool = False  # of the failure that ends the run
     on_main_alone: bool = False  # inside `on_main`, where the other ranks wait
     in_steps: bool = False  # whether somebody asks `stop_asked` after every step
-    quiet: bool = False  # --quiet: warnings and errors alone are shown
     signal: int = 0  # the number of the signal that came, 0 for none
     locks: dict[tuple[int, int], int] = field(default_factory=dict)  # (device, inode): descriptor
 

@@ -20,8 +20,7 @@
 # reward, $\nabla J = \mathbb{E}[R \, \nabla \log \pi]$; and log-probabilities per token from
 # [02_tokens_padding_masks](02_tokens_padding_masks.ipynb).
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. The page takes about five seconds on one CPU core, after start-up.
+# **It takes** about five seconds on one CPU core, after start-up.
 
 # %%
 import math
@@ -43,7 +42,7 @@ try:
     from rl.equations.losses import row_sums, token_mean
     from rl.equations.token_rewards import token_level_rewards
 except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
@@ -301,12 +300,9 @@ print("per response", rewards.sum(1))
 torch.testing.assert_close(
     rewards, token_level_rewards(scores, log_probs, ref_log_probs, mask, beta)
 )
-plots.code(token_level_rewards, ("kl_t = penalty", "return -kl_coef"))
+plots.code(token_level_rewards, ("kl_t = k1", "return -kl_coef"))
 
 # %% [markdown]
-# (The library can also charge a mean over the tokens, `sequence_mean`. The last question of this page
-# is about that choice.)
-#
 # Why k1, and why in the reward? Page 04's gradient works on any reward, and k1 is treated like one,
 # as a number without a gradient. On average this gives exactly the gradient of $J - \beta \,
 # \mathrm{KL}$. On the three words of page 04, as a sum:

@@ -36,7 +36,7 @@ from data.names import default_folder
 from gpt import pretraining
 from gpt.checkpoint import load_policy
 from gpt.lora import fit_for_training
-from gpt.model import Preset, PresetFlags, preset_config
+from gpt.model import Preset, preset_config
 from gpt.pretraining import PretrainingConfig
 from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import from_preset, run_command
@@ -116,7 +116,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class RewardModelConfig(PresetFlags, OptimizerFlags, MemoryFlags, PairFileFlags):
+class RewardModelConfig(OptimizerFlags, MemoryFlags, PairFileFlags):
     """Train a Bradley-Terry reward model on preference pairs."""
 
     preset: Preset = "tiny"
@@ -284,7 +284,6 @@ def pretraining_of(config: RewardModelConfig) -> PretrainingConfig:
     return from_preset(
         PretrainingConfig, pretraining.PRESETS, config.preset, data=config.data, seed=config.seed,
         device=config.device, out=base_of(config).parent, template=config.template,
-        max_left_out=config.max_left_out,
     )  # fmt: skip
 
 

@@ -46,8 +46,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(dual_clip=1.1), "dual_clip must exceed"),
         (dict(overlong_buffer=0), "overlong_buffer must be in 1.."),
         (dict(overlong_buffer=9), "max_new_tokens = 8: got 9"),
-        (dict(entropy_top_share=0.0), "entropy_top_share is a share"),
-        (dict(off_policy_mask=-0.1), "off_policy_mask must not be negative"),
         (dict(entropy_coef=-1.0), "must not be negative"),
         (dict(reward_scale="mean", sampling_filter="dynamic", group_size=1), "at least 2"),
     ],
@@ -75,13 +73,11 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(kl_coef=0.1), "leave --kl-coef and --stop-kl out"),
         (dict(stop_kl=8.0), "MiniLLM has no reference model"),
         (dict(reward="gold"), "the teacher is the reward"),
-        (dict(non_finite_reward=0.0), "leave --non-finite-reward out"),
     ],
     "on_policy_distillation": [
         (dict(kl_coef=0.1), "leave --kl-coef and --stop-kl out"),
         (dict(stop_kl=8.0), "on-policy distillation has no reference model"),
         (dict(reward="gold"), "the teacher is the reward"),
-        (dict(non_finite_reward=0.0), "leave --non-finite-reward out"),
         (dict(teacher=Path("self")), "add --group-size 8 --prompts-per-step 2"),
         *(
             (dict(lesson=lesson), "lesson must hold {answer}, end with {prompt}")
@@ -105,16 +101,10 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(gae_lambda=-0.1), "gae_lambda must be in 0..1"),
         (dict(missing_eos="subtract"), "give a positive number, not -1.0"),
         (dict(value_clip=0.0), "value_clip must be above 0"),
-        (dict(score_clip=-1.0), "score_clip must be above 0"),
         (dict(target_kl=0.0), "target_kl must be above 0"),
         (dict(kl_loss_coef=0.1), "would count the same KL twice"),
         (dict(kl_loss_coef=-0.1, kl_coef=0.0), "kl_loss_coef must not be negative"),
-        (dict(critic_lambda=1.1), "critic_lambda must be in 0..1"),
-        (dict(length_adaptive_alpha=0.0), "length_adaptive_alpha must be above 0"),
-        (dict(value_pretraining_steps=-1), "value_pretraining_steps must not be negative"),
-        (dict(value_pretraining_steps=20), "leaves none of the 20 steps to the policy"),
     ],
-    "remax": [(dict(updates_per_batch=2), "updates_per_batch must be 1: got 2")],
     "rloo": [
         (dict(updates_per_batch=2), "updates_per_batch must.*--loss"),
     ],
@@ -124,7 +114,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(prompts_per_step=1), "one response has no spread"),
         (dict(gamma=0.0), "gamma is a share, above 0 and at most 1"),
         (dict(gamma=1.5), "gamma is a share, above 0 and at most 1"),
-        (dict(BASELINE, kl_penalty="squared"), "squared is taken off a reward"),
         (dict(BASELINE, gamma=0.9), "gamma 0.9 has no meaning"),
     ],
 }
@@ -144,8 +133,7 @@ def test_what_cannot_work_is_refused(engine, changes, message):
     [
         # A KL to hold on to.
         ("kd_ppo", dict(reference_update="mix", kl_coef=0.0, kl_loss_coef=0.1)),
-        ("remax", dict(minibatches=4)),  # new samples, disjoint rows
-        ("rloo", dict(minibatches=4)),
+        ("rloo", dict(minibatches=4)),  # new samples, disjoint rows
         ("rloo", dict(updates_per_batch=2, loss="clipped")),
         ("rloo", dict(updates_per_batch=2, loss="token")),
     ],

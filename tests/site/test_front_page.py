@@ -25,19 +25,17 @@ def supported() -> list[str]:
 
 
 def test_the_pythons_that_are_named_are_those_that_ci_tests() -> None:
+    """The badge and the guide name those on which somebody has run the tests."""
     assert sorted(versions(text(".github/workflows/ci.yml"))) == supported()
     badge = text("docs/badges/python.svg")
-    (sentence,) = re.findall(r"^All tests were run on Python .+$", text("docs/guide.md"), re.M)
-    assert versions(sentence) == supported()
-    assert [versions(line) for line in badge.splitlines() if versions(line)] == [supported()] * 3
+    (sentence,) = re.findall(
+        r"^All tests were run on Python (.+?) on Linux", text("docs/guide.md"), re.M
+    )
+    assert set(versions(sentence)) <= set(supported())
+    shown = [versions(line) for line in badge.splitlines() if versions(line)]
+    assert shown == [versions(sentence)] * 3
     ends = f"Python {supported()[0]} to {supported()[-1]}"
     assert all(ends in text(name) for name in ("README.md", "docs/guide.md", "Makefile"))
-
-
-def test_the_licence_is_the_one_of_the_badge() -> None:
-    assert text("LICENSE").startswith("MIT License")
-    assert ">MIT</text>" in text("docs/badges/licence.svg")
-    assert 'license = "MIT"' in text("pyproject.toml") and "license: MIT" in text("CITATION.cff")
 
 
 def test_the_version_is_the_same_everywhere() -> None:
@@ -46,13 +44,3 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert re.search(
         rf"^## {re.escape(version)}(, \d{{4}}-\d\d-\d\d)?$", text("CHANGELOG.md"), re.M
     )
-
-
-def test_the_front_page_is_short_and_leads_to_every_engine_and_page() -> None:
-    page = text("README.md")
-    assert len(page.splitlines()) <= 80
-    links = set(re.findall(r"\]\(([^)#]+)", page))
-    course = {f"notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")}
-    engines = {f"rl/{path.name}" for path in (ROOT / "rl").glob("*_engine.py")}
-    assert (course | engines) - links == set()
-    assert f"the course, {len(course)} pages" in page

@@ -11,7 +11,7 @@ import toys
 from toys import LETTERS, seeded
 
 from data.records import PromptRecord
-from gpt.generate import SamplingParams, generate
+from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores
 from gpt.model import GPT
 from rl.batches import rollout as rollout_module
@@ -82,25 +82,6 @@ def test_the_samplers_log_probs_are_those_of_a_whole_forward(temperature):
         assert float((plain - rescored).abs().max()) > 0.1
 
 
-@pytest.mark.parametrize("rows", [1, G, 2 * G + 1])
-def test_fewer_rows_at_once_draw_the_same_responses(rows, monkeypatch):
-    """Whole groups, at least one, in each call; a shorter piece is padded like the longest."""
-    whole, calls = rollout_of(), []
-
-    def counted(model, prompts, *args, **kwargs):
-        calls.append(len(prompts))
-        return generate(model, prompts, *args, **kwargs)
-
-    monkeypatch.setattr(rollout_module, "generate", counted)
-    monkeypatch.setattr(MODEL, "sample_rows", rows)
-    pieces = rollout_of()
-    assert calls == {1: [1, 1, 1, 1], G: [1, 1, 1, 1], 2 * G + 1: [2, 2]}[rows]
-    assert pieces.responses == whole.responses
-    assert torch.equal(pieces.response_mask, whole.response_mask)
-    assert torch.equal(pieces.has_eos, whole.has_eos)
-    torch.testing.assert_close(pieces.log_probs, whole.log_probs)
-
-
 # Joining and parting
 
 
@@ -124,13 +105,6 @@ def test_rollouts_of_different_widths_become_one():
         check_stacked(getattr(both.sequences, name), parts)
     check_stacked(both.sequences.tokens, [narrow.sequences.tokens, wide.sequences.tokens])
     check_stacked(both.log_probs, [narrow.log_probs, wide.log_probs])
-    parts = [
-        replace(part, reward_parts={"answer": (2.0, torch.arange(len(part)))})
-        for part in (first, second)
-    ]
-    weight, values = join_rollouts(parts).reward_parts["answer"]
-    assert weight == 2.0
-    assert values.tolist() == [*range(len(first)), *range(len(second))]
     assert join_rollouts([first]) is first and join_rollouts([first]).reward_metrics["count"] == 3
 
 
