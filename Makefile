@@ -1,5 +1,6 @@
 # make demo    set up once, then train and evaluate the whole pipeline (ARGS="--help" lists the options)
 # make test    set up once, then run the tests
+# make notebooks  set up once, then open the course in Jupyter Lab (ARGS="--no-browser" prints the address)
 # make dev     add the contributors' tools;  make lint: use them
 # make quick   before a commit, under 40 seconds: ruff, layout, pages, equations, one engine
 # make docs    build the site, offline and searchable: build/docs/html/index.html
@@ -12,14 +13,16 @@
 # make clean   delete the environments and caches; runs/ stays
 # The tests run in one process a core, at most four: ARGS="-n 0 --pdb" is one process.
 # Another Python:  make demo PYTHON=python3.12
+# Linux without an NVIDIA driver gets PyTorch's CPU build. The default build:  make demo CPU_TORCH=
 
 # Only features of GNU Make 3.81 (macOS) are used here.
 PYTHON ?= python3
 PY := .venv/bin/python
 PEERS_PY := .venv-peers/bin/python
+CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 ARGS ?=
 
-.PHONY: help demo test dev quick lint docs docs-browser browser pages soak bench gpu clean
+.PHONY: help demo test notebooks dev quick lint docs docs-browser browser pages soak bench gpu clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -29,6 +32,10 @@ demo: .venv/.ok
 
 test: .venv/.ok
 	OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+# The root is the repository, so that a page's links to code open too.
+notebooks: .venv/.notebooks
+	$(PY) -m jupyterlab --ServerApp.root_dir=. --LabApp.default_url=/lab/tree/notebooks/00_start_here.ipynb $(ARGS)
 
 dev: .venv/.dev
 
@@ -77,12 +84,22 @@ clean:
 # The stamp is written last, so an install that failed half-way is tried again by the next command.
 # An existing .venv is kept: someone may have put a torch build of their own choice in it.
 .venv/.ok: requirements.txt pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found: install Python 3.10 to 3.13, or name one, as in  make PYTHON=python3.12 ..."; exit 1; }
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 10) <= v <= (3, 13) else "Python 3.10 to 3.13 is needed, this is %d.%d: name another one, as in  make PYTHON=python3.12 ..." % v)'
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) was not found: install Python 3.10 to 3.14, or name one, as in  make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; sys.exit(None if (3, 10) <= v <= (3, 14) else "Python 3.10 to 3.14 is needed, this is %d.%d: name another one, as in  make PYTHON=python3.12 ..." % v)'
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { echo "$(PYTHON) has no venv module: on Debian or Ubuntu run  sudo apt install python3-venv  and try again"; exit 1; }
 	@echo "Setting up .venv (once; torch is a large download)"
 	$(PYTHON) -m venv .venv
+	@if [ -n "$(CPU_TORCH)" ] && [ "$$(uname -s)" = Linux ] && ! command -v nvidia-smi >/dev/null \
+		&& [ ! -e /proc/driver/nvidia ] && ! $(PY) -c 'import torch' 2>/dev/null; then \
+		echo "No NVIDIA driver found: asking $(CPU_TORCH) for PyTorch's CPU build, 2 GB smaller"; \
+		$(PY) -m pip install --no-deps --index-url "$(CPU_TORCH)" --timeout 10 --retries 0 "$$(grep '^torch' requirements.txt)" \
+			|| echo "It did not come from there: taking the default build"; \
+	fi
 	$(PY) -m pip install -r requirements.txt
+	@touch $@
+
+.venv/.notebooks: .venv/.ok requirements-notebooks.txt
+	$(PY) -m pip install -r requirements-notebooks.txt
 	@touch $@
 
 .venv/.dev: .venv/.ok requirements-dev.txt

@@ -196,15 +196,13 @@ class GPT(nn.Module):
     """GPT-2. `hidden` is what every head reads; `forward` adds the tied language-model head.
 
     With `checkpoint_blocks` a block's activations are computed again in the backward pass (Chen et al.
-    2016, arXiv:1604.06174): less memory, a third more work, the same gradients. `sample_rows` bounds
-    how many rows a rollout samples at once.
+    2016, arXiv:1604.06174): less memory, a third more work, the same gradients.
     """
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.config = config
         self.checkpoint_blocks = False
-        self.sample_rows: int | None = None
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.context, config.n_embd)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))

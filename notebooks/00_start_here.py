@@ -6,9 +6,6 @@
 # Python and PyTorch. You need no reinforcement learning. The page takes about ten seconds to run,
 # after start-up.
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`.
-#
 # ## One file first
 #
 # [nano/rlhf.py](../nano/rlhf.py) is all of RLHF in one file of 400 lines that needs nothing but PyTorch:
@@ -27,7 +24,7 @@ try:
     from rl.batches.rollout import sample_rollout
     from rl.rewards.sources import RewardModelReward, RuleReward
 except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 plots.use()
 

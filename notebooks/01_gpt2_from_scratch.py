@@ -18,9 +18,7 @@
 #
 # **You need** PyTorch: tensors, `softmax`, `nn.Linear`.
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. No GPU and no download: the page takes about ten seconds, after
-# start-up.
+# **It takes** about ten seconds, after start-up, and needs no GPU and no download.
 
 # %%
 import math
@@ -39,7 +37,7 @@ try:
     from gpt.model import GPT, PRESETS, Block, GPTConfig, KVCache, causal_mask, plain_attention
     from harness.report.tokens import show_tokens
 except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine

@@ -21,8 +21,7 @@
 #
 # **You need** [01_gpt2_from_scratch](01_gpt2_from_scratch.ipynb): logits, the causal mask, positions.
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. The page takes about 15 seconds on one CPU core, after start-up.
+# **It takes** about 15 seconds on one CPU core, after start-up.
 
 # %%
 import re
@@ -47,7 +46,7 @@ try:
     from harness.metric_log import MetricLog
     from harness.report.tokens import show_tokens
 except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine

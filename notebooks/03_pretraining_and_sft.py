@@ -22,9 +22,7 @@
 # **You need** [01_gpt2_from_scratch](01_gpt2_from_scratch.ipynb) (logits, attention) and
 # [02_tokens_padding_masks](02_tokens_padding_masks.ipynb) (masks, log-probabilities).
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. The page takes about 25 seconds on one CPU core, after start-up: it
-# trains two models.
+# **It takes** about 25 seconds on one CPU core, after start-up: it trains two models.
 
 # %%
 import copy
@@ -54,7 +52,7 @@ try:
     from harness.report.tokens import show_tokens
     from harness.seeds import make_generator
 except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine

@@ -12,8 +12,7 @@
 # **You need** PyTorch's `softmax` and `autograd`, and log-probabilities from
 # [02_tokens_padding_masks](02_tokens_padding_masks.ipynb). No reinforcement learning.
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. The page takes about five seconds on one CPU core, after start-up.
+# **It takes** about five seconds on one CPU core, after start-up.
 
 # %%
 import itertools
@@ -28,7 +27,7 @@ try:
     from rl.equations import advantages as library
     from rl.equations.losses import clipped_surrogate, policy_gradient, sequence_sum
 except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine

@@ -20,8 +20,7 @@
 # reward, $\nabla J = \mathbb{E}[R \, \nabla \log \pi]$; and log-probabilities per token from
 # [02_tokens_padding_masks](02_tokens_padding_masks.ipynb).
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. The page takes about five seconds on one CPU core, after start-up.
+# **It takes** about five seconds on one CPU core, after start-up.
 
 # %%
 import math
@@ -43,7 +42,7 @@ try:
     from rl.equations.losses import row_sums, token_mean
     from rl.equations.token_rewards import token_level_rewards
 except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine

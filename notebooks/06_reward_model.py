@@ -12,8 +12,7 @@
 # **You need** [02](02_tokens_padding_masks.ipynb) (masks, which column is which) and
 # [03](03_pretraining_and_sft.ipynb) (the base model and the reviews world).
 #
-# **It takes** about 15 seconds on one CPU core, after start-up. `make demo` once sets up `.venv`,
-# `make dev` adds the Jupyter kernel; then choose the kernel of `.venv`.
+# **It takes** about 15 seconds on one CPU core, after start-up.
 
 # %%
 import itertools
@@ -27,7 +26,7 @@ try:
     from course import plots, saved_models
     from course.claims import holds
 except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 # %%
 from course.exercises import check

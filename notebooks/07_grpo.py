@@ -14,8 +14,7 @@
 # [04](04_policy_gradients_and_baselines.ipynb) (REINFORCE, baseline, ratio, clip),
 # [05](05_what_a_kl_is.ipynb) (KL) and [06](06_reward_model.ipynb) (the reward model).
 #
-# **It takes** about 15 seconds on one CPU core, after start-up. `make demo` once sets up `.venv`,
-# `make dev` adds the Jupyter kernel; then choose the kernel of `.venv`.
+# **It takes** about 15 seconds on one CPU core, after start-up.
 
 # %%
 import copy
@@ -27,7 +26,7 @@ import torch
 try:
     from course import flipbook, plots, saved_models
 except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 # %%
 from course.claims import holds

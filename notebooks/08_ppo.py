@@ -17,8 +17,7 @@
 # **You need** [05](05_what_a_kl_is.ipynb) (KL in the reward), [06](06_reward_model.ipynb) (the
 # reward model) and [07](07_grpo.ipynb) (the clipped loss).
 #
-# **It takes** about 20 seconds on one CPU core, after start-up. `make demo` once sets up `.venv`,
-# `make dev` adds the Jupyter kernel; then choose the kernel of `.venv`.
+# **It takes** about 20 seconds on one CPU core, after start-up.
 
 # %%
 import copy
@@ -32,7 +31,7 @@ from torch import Tensor
 try:
     from course import plots, saved_models
 except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 # %%
 from course.claims import holds

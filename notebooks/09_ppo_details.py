@@ -11,8 +11,7 @@
 #
 # **You need** [08](08_ppo.ipynb). Read the sections in any order.
 #
-# **It takes** about 15 seconds on one CPU core, after start-up. `make demo` once sets up `.venv`,
-# `make dev` adds the Jupyter kernel; then choose the kernel of `.venv`.
+# **It takes** about 15 seconds on one CPU core, after start-up.
 
 # %%
 import copy
@@ -26,7 +25,7 @@ try:
     from course import plots
     from course.claims import holds
 except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 # %%
 from course.exercises import check

@@ -14,8 +14,7 @@
 # [05](05_what_a_kl_is.ipynb) (KL in the reward) and [07](07_grpo.ipynb), with which section 5
 # compares.
 #
-# **It takes** about 15 seconds on one CPU core, after start-up. `make demo` once sets up `.venv`,
-# `make dev` adds the Jupyter kernel; then choose the kernel of `.venv`.
+# **It takes** about 15 seconds on one CPU core, after start-up.
 
 # %%
 import copy
@@ -30,7 +29,7 @@ try:
     from course import plots, saved_models
     from course.claims import holds
 except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 # %%
 from course.exercises import check

@@ -13,8 +13,7 @@
 # **You need** [05](05_what_a_kl_is.ipynb) (KL in the reward), [07](07_grpo.ipynb) (the loop) and
 # sections 2 and 6 of [08](08_ppo.ipynb) (rewards of tokens, whitening).
 #
-# **It takes** about 20 seconds on one CPU core, after start-up. `make demo` once sets up `.venv`,
-# `make dev` adds the Jupyter kernel; then choose the kernel of `.venv`.
+# **It takes** about 20 seconds on one CPU core, after start-up.
 
 # %%
 import copy
@@ -30,7 +29,7 @@ try:
     from course import plots, saved_models
     from course.claims import holds
 except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 # %%
 from course.exercises import check

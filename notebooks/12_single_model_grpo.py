@@ -20,8 +20,7 @@
 # **You need** [07_grpo](07_grpo.ipynb) and [05_what_a_kl_is](05_what_a_kl_is.ipynb). The engine is
 # [rl/grpo_single_model_engine.py](../rl/grpo_single_model_engine.py).
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core, after start-up.
+# **It takes** about half a minute on one CPU core, after start-up.
 
 # %%
 import copy

@@ -11,9 +11,7 @@
 # **You need** [07_grpo](07_grpo.ipynb), and the clip's four cases from
 # [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb). The engine is
 # [rl/grpo_variants_engine.py](../rl/grpo_variants_engine.py).
-#
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about twenty seconds on one CPU core, after start-up.
+# **It takes** about twenty seconds on one CPU core, after start-up.
 
 # %%
 import copy

@@ -12,8 +12,7 @@
 # [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb), for the policy
 # gradient and the ratio.
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about ten seconds on one CPU core, after start-up.
+# **It takes** about ten seconds on one CPU core, after start-up.
 
 # %%
 import itertools

@@ -18,8 +18,7 @@
 #
 # **You need** [07_grpo](07_grpo.ipynb) and, for part B, [06_reward_model](06_reward_model.ipynb).
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core, after start-up.
+# **It takes** about half a minute on one CPU core, after start-up.
 
 # %%
 import copy

@@ -22,8 +22,7 @@
 # **You need** [07_grpo](07_grpo.ipynb). The rules live in
 # [rl/rewards/verifiable.py](../rl/rewards/verifiable.py).
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about twenty seconds on one CPU core, after start-up.
+# **It takes** about twenty seconds on one CPU core, after start-up.
 
 # %%
 import copy

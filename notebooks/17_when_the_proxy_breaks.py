@@ -22,8 +22,7 @@
 # | 6 | the law of Gao et al. |
 # | 7 | what helps |
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about a minute on one CPU core, after start-up.
+# **It takes** about a minute on one CPU core, after start-up.
 
 # %%
 import itertools
@@ -54,7 +53,7 @@ try:
     from rl.training import run_rules
     from rl.training.evaluation import evaluate
 except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine

@@ -24,8 +24,7 @@
 # **You need** [07_grpo](07_grpo.ipynb), [05_what_a_kl_is](05_what_a_kl_is.ipynb) and, for section 4,
 # [08_ppo](08_ppo.ipynb).
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core, after start-up.
+# **It takes** about half a minute on one CPU core, after start-up.
 
 # %%
 import copy

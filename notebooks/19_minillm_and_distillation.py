@@ -25,8 +25,7 @@
 # [18_knowledge_distillation_rewards](18_knowledge_distillation_rewards.ipynb) is the page before;
 # section 8 shows the difference.
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core, after start-up.
+# **It takes** about half a minute on one CPU core, after start-up.
 
 # %%
 import copy

@@ -13,8 +13,7 @@
 # **You need** [06_reward_model](06_reward_model.ipynb) (Bradley and Terry),
 # [05_what_a_kl_is](05_what_a_kl_is.ipynb) and [07_grpo](07_grpo.ipynb).
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core, after start-up.
+# **It takes** about half a minute on one CPU core, after start-up.
 
 # %%
 import copy

@@ -10,8 +10,8 @@
 # recording. [docs/imdb.md](../docs/imdb.md) has the one command that makes the recording again.
 #
 # **What it needs:** [06](06_reward_model.ipynb) for reward models, [07](07_grpo.ipynb) for GRPO,
-# [05](05_what_a_kl_is.ipynb) for the KL, [20](20_dpo_and_pg_grpo.ipynb) for DPO. **To run it:** a few
-# seconds on one core. `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel.
+# [05](05_what_a_kl_is.ipynb) for the KL, [20](20_dpo_and_pg_grpo.ipynb) for DPO. **To run it:** a
+# few seconds on one core.
 
 # %%
 import json
@@ -28,7 +28,7 @@ try:
     from reward_model.loss import outcome_loss
     from reward_model.ngrams import features
 except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 plots.use()
 recorded = Path("course/recordings/imdb.json").read_text(encoding="utf-8")

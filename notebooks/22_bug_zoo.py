@@ -16,9 +16,8 @@
 # **You need** GRPO's loop ([07_grpo](07_grpo.ipynb)), the critic ([08_ppo](08_ppo.ipynb)) and the
 # masks of [02_tokens_padding_masks](02_tokens_padding_masks.ipynb).
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. Nothing is trained here: all runs are recordings that lie in the
-# repository, so the page takes a few seconds.
+# Nothing is trained here: all runs are recordings that lie in the repository, so the page takes a
+# few seconds.
 
 # %%
 import json
@@ -34,7 +33,7 @@ try:
     from rl.training import run_rules
     from rl.training.run_rules import RULES
 except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 plots.use()
 

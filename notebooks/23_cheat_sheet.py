@@ -8,9 +8,6 @@
 # of your own, and what to read. You need [07](07_grpo.ipynb), [08](08_ppo.ipynb) and
 # [13](13_grpo_family.ipynb). The other engines get a line each. It takes about fifteen seconds,
 # after start-up.
-#
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`.
 
 # %%
 import itertools
@@ -22,7 +19,7 @@ from course.claims import holds
 try:
     from rl.equations import advantages as adv
 except ModuleNotFoundError as error:
-    raise ImportError("run `make demo` once, then choose the kernel of .venv") from error
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 from rl import grpo_engine, rloo_engine
 from rl.equations import losses

@@ -11,8 +11,7 @@
 # **You need** [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb) for the ratio
 # and the clip, and [07_grpo](07_grpo.ipynb).
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about half a minute on one CPU core.
+# **It takes** about half a minute on one CPU core.
 
 # %%
 import itertools

@@ -10,8 +10,7 @@
 # **You need** [14_kl_estimators](14_kl_estimators.ipynb) for k1, k2 and k3, and
 # [05_what_a_kl_is](05_what_a_kl_is.ipynb).
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about three seconds on one CPU core, after start-up.
+# **It takes** about three seconds on one CPU core, after start-up.
 
 # %%
 import torch

@@ -10,8 +10,7 @@
 # **You need** [07_grpo](07_grpo.ipynb) for the loss and [08_ppo](08_ppo.ipynb) for GAE
 # ([arXiv:1506.02438](https://arxiv.org/abs/1506.02438)).
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about 20 seconds on one CPU core.
+# **It takes** about 20 seconds on one CPU core.
 
 # %%
 import random

@@ -11,8 +11,7 @@
 # **You need** [07_grpo](07_grpo.ipynb) for the groups and
 # [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb) for the clip.
 #
-# **To run it yourself:** `make demo` once sets up `.venv`, `make dev` adds the Jupyter kernel; then
-# choose the kernel of `.venv`. It takes about ten seconds on one CPU core, after start-up.
+# **It takes** about ten seconds on one CPU core, after start-up.
 
 # %%
 from itertools import combinations_with_replacement

@@ -9,8 +9,9 @@
                                                and no error
 
 The sources are in percent format (`# %%` starts a cell, `# %% [markdown]` a text cell). Ids, metadata
-and order are fixed, so two builds on one machine differ in measured times alone. A page's badge, and
-the lines that fetch the repository where it is missing, are written here and not in the sources.
+and order are fixed, so two builds on one machine differ in measured times alone. How to open a page,
+its badges, and the lines that fetch the repository where it is missing, are written here and not in
+the sources.
 tests/test_notebooks.py says what each notebook must have. Needs the contributors' tools: `make dev`.
 """
 
@@ -34,6 +35,9 @@ from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernel
 from nbformat import NotebookNode
 
 FOLDER = Path(__file__).resolve().parent
+OPEN = (
+    "*To run this page, type `make notebooks` in a clone of the repository: it opens Jupyter Lab.*"
+)
 METADATA = {
     "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
     "language_info": {"name": "python"},
@@ -97,20 +101,20 @@ def fetching() -> str:
 
 
 def badges(name: str) -> str:
-    """Links that open a page in Colab or Binder, with a blank line before; none without an address."""
+    """Links that open a page in Colab or Binder, with a space before; none without an address."""
     known = address()
     if known is None:
         return ""
     place = known.removeprefix("https://github.com/")
     colab = f"https://colab.research.google.com/github/{place}/blob/main/notebooks/{name}.ipynb"
     binder = f"https://mybinder.org/v2/gh/{place}/HEAD?labpath=notebooks/{name}.ipynb"
-    return f"\n\n[![Open in Colab](../docs/badges/colab.svg)]({colab}) [Binder]({binder})"
+    return f" [![Open in Colab](../docs/badges/colab.svg)]({colab}) [Binder]({binder})"
 
 
 def read_cells(source: Path) -> NotebookNode:
     """The notebook of a percent-format file, without outputs and with everything else fixed.
 
-    The badges stand under the title, and FETCH before the first import of the course.
+    How to open it stands under the title, and FETCH before the first import of the course.
     """
     notebook = jupytext.read(source, fmt="py:percent")
     for number, cell in enumerate(notebook.cells):
@@ -118,7 +122,7 @@ def read_cells(source: Path) -> NotebookNode:
         cell.metadata = {}
     first = notebook.cells[0]
     title, _, rest = first.source.partition("\n")
-    first.source = "\n".join([title + badges(source.stem), *filter(None, [rest])])
+    first.source = "\n".join([title, "", OPEN + badges(source.stem), *filter(None, [rest])])
     for cell in notebook.cells:
         if cell.cell_type == "code" and "from course" in cell.source:
             cell.source = fetching() + cell.source

@@ -38,9 +38,6 @@ class BatchFlags:
     """mu: passes over each rollout batch."""
     minibatches: AtLeastOne = 2
     """Optimizer steps per pass."""
-    sample_rows: AtLeastOne | None = None
-    """Rows that are sampled at once; default: all of a batch. Fewer need a smaller cache and more time,
-    and draw the same tokens."""
 
 
 @dataclass(frozen=True)
@@ -103,21 +100,9 @@ def sample_rollout(
 ) -> Rollout:
     """Sample `group_size` responses to each prompt with the policy as it is now (no gradient).
 
-    Where the policy has `sample_rows`, that many rows are sampled at once: the same numbers are drawn.
     With a `teacher_share` the tokens are drawn from the mixture of both (gpt/generate.py); the
     log-probs are the policy's own all the same.
     """
-    size = max((policy.sample_rows or len(records) * group_size) // group_size, 1)  # prompts
-    if len(records) > size:
-        return join_rollouts(
-            [
-                sample_rollout(
-                    policy, tokenizer, records[start : start + size], params, group_size, generator,
-                    teacher=teacher, teacher_share=teacher_share,
-                )
-                for start in range(0, len(records), size)
-            ]
-        )  # fmt: skip
     encoded = [tokenizer.encode(record.prompt) for record in records]
     sampled = generate(
         policy,

@@ -149,11 +149,6 @@ class RunFlags(
         return None
 
     @property
-    def rows_sampled_at_once(self) -> int | None:
-        """How many rows a rollout samples together; None: all of them."""
-        return None
-
-    @property
     def reward_folders(self) -> tuple[Path, ...]:
         """The reward models that are named; none: the default one of this data and preset."""
         return ()
@@ -234,10 +229,6 @@ class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, RunFlags):
     @property
     def kl_limit(self) -> float | None:
         return self.stop_kl
-
-    @property
-    def rows_sampled_at_once(self) -> int | None:
-        return self.sample_rows
 
     @property
     def reward_folders(self) -> tuple[Path, ...]:

@@ -89,7 +89,6 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
 
 def models_of_run(engine: Engine, config: RunFlags, task: Task) -> tuple[GPT, dict[str, Any]]:
     """The policy as it starts, frozen, and what an engine's `train` is given by keyword."""
-    task.policy.sample_rows = config.rows_sampled_at_once
     fit_for_training(config, task.policy)
     parts = engine.prepare(config, task) if engine.prepare else {}
     if config.precision == "bfloat16" and "refresh" not in parts:  # it trains the reward model

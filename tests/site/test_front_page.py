@@ -25,11 +25,15 @@ def supported() -> list[str]:
 
 
 def test_the_pythons_that_are_named_are_those_that_ci_tests() -> None:
+    """The badge and the guide name those on which somebody has run the tests."""
     assert sorted(versions(text(".github/workflows/ci.yml"))) == supported()
     badge = text("docs/badges/python.svg")
-    (sentence,) = re.findall(r"^All tests were run on Python .+$", text("docs/guide.md"), re.M)
-    assert versions(sentence) == supported()
-    assert [versions(line) for line in badge.splitlines() if versions(line)] == [supported()] * 3
+    (sentence,) = re.findall(
+        r"^All tests were run on Python (.+?) on Linux", text("docs/guide.md"), re.M
+    )
+    assert set(versions(sentence)) <= set(supported())
+    shown = [versions(line) for line in badge.splitlines() if versions(line)]
+    assert shown == [versions(sentence)] * 3
     ends = f"Python {supported()[0]} to {supported()[-1]}"
     assert all(ends in text(name) for name in ("README.md", "docs/guide.md", "Makefile"))
 

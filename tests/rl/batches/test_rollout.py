@@ -11,7 +11,7 @@ import toys
 from toys import LETTERS, seeded
 
 from data.records import PromptRecord
-from gpt.generate import SamplingParams, generate
+from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores
 from gpt.model import GPT
 from rl.batches import rollout as rollout_module
@@ -80,25 +80,6 @@ def test_the_samplers_log_probs_are_those_of_a_whole_forward(temperature):
     if temperature != 1:
         plain = token_log_probs(MODEL, rollout.sequences)
         assert float((plain - rescored).abs().max()) > 0.1
-
-
-@pytest.mark.parametrize("rows", [1, G, 2 * G + 1])
-def test_fewer_rows_at_once_draw_the_same_responses(rows, monkeypatch):
-    """Whole groups, at least one, in each call; a shorter piece is padded like the longest."""
-    whole, calls = rollout_of(), []
-
-    def counted(model, prompts, *args, **kwargs):
-        calls.append(len(prompts))
-        return generate(model, prompts, *args, **kwargs)
-
-    monkeypatch.setattr(rollout_module, "generate", counted)
-    monkeypatch.setattr(MODEL, "sample_rows", rows)
-    pieces = rollout_of()
-    assert calls == {1: [1, 1, 1, 1], G: [1, 1, 1, 1], 2 * G + 1: [2, 2]}[rows]
-    assert pieces.responses == whole.responses
-    assert torch.equal(pieces.response_mask, whole.response_mask)
-    assert torch.equal(pieces.has_eos, whole.has_eos)
-    torch.testing.assert_close(pieces.log_probs, whole.log_probs)
 
 
 # Joining and parting
