@@ -59,7 +59,7 @@ docs: .venv/.docs
 	$(PY) docs/site/make_site.py $(ARGS)
 
 docs-browser: docs
-	$(PY) -m pytest -m browser tests/browser/test_site_in_chromium.py
+	$(PY) -m pytest -m browser tests/browser/test_pages_in_chromium.py
 
 browser: .venv/.ok
 	$(PY) -m pytest -m browser tests/browser $(ARGS)

@@ -159,20 +159,20 @@ def open_corpus(
     context: int,
     seed: int,
     template: bool = False,
-    max_left_out: float | None = None,
+    checked: bool = False,
 ) -> Corpus:
     """The corpus named by a `--data` flag: a world, or a file. DataError says what is wrong with it.
 
-    UserError if more than `max_left_out` of a file's prompts with their answers exceed the context.
+    UserError if `checked` and more than half of a file's prompts with answers exceed the context.
     """
     if data in MODULES:
         return WorldCorpus(data, tokenizer, batch_size, seed)
     texts = read_documents(Path(data), template=template)
-    if max_left_out is not None and is_answered(data):  # what later stages cannot read
+    if checked and is_answered(data):  # what later stages cannot read
         lengths = [
             (len(tokenizer.encode(text)) + 1, 0) for text in texts[:: len(texts) // 4000 + 1]
         ]
-        limits = Limits(context, 0, context, max_left_out=max_left_out, responses=0)
+        limits = Limits(context, 0, context, responses=0)
         check_fit(data, lengths, limits, "texts")
     return TextCorpus(texts, tokenizer, batch_size, context, seed)
 
@@ -181,16 +181,16 @@ def open_prompts(
     data: str,
     tokenizer: Tokenizer,
     room: int,
-    flags: FileFlags = FileFlags(max_left_out=1),  # noqa: B008  (it is frozen)
+    flags: FileFlags = FileFlags(),  # noqa: B008  (it is frozen)
     responses: int = 0,
 ) -> dict[str, list[PromptRecord]]:
     """The prompts of a world or a file per split; those longer than `room` are left out, counted.
 
-    UserError for more of them than the flags accept. `responses` tokens follow a prompt.
+    UserError if these are more than half. `responses` tokens follow a prompt.
     """
     if data in MODULES:
         return {split: prompts(data, split, 2000) for split in ("train", "validation", "test")}
-    limits = Limits(room, 0, room + responses, False, flags.max_left_out, responses)
+    limits = Limits(room, 0, room + responses, False, responses)
     result = read_prompts(Path(data), template=flags.template)
     print(result.summary())
     lengths = [(len(tokenizer.encode(record.prompt)), 0) for record in result.records]

@@ -1,8 +1,8 @@
 """Whether the rows of a file fit a model, told before anything is trained.
 
-Rows that do not fit are left out and counted. Above a tenth that is a warning, above `--max-left-out`
-an error; both name the flags or the preset that would take them. `--cut-answers` cuts long answers
-instead, which then have no EOS.
+Rows that do not fit are left out and counted. Above a tenth that is a warning, above a half an error;
+both name the flags or the preset that would take them. `--cut-answers` cuts long answers instead,
+which then have no EOS.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 from gpt.model import PRESETS
 from harness.errors import UserError
-from harness.flag_ranges import AtLeastOne, Share
+from harness.flag_ranges import AtLeastOne
 from harness.metric_log import say_always
 
 Lengths = Sequence[tuple[int, int]]  # tokens of a prompt, and of its longest answer with the EOS
 
-WARN_FROM = 0.1  # share of the rows
+WARN_FROM, REFUSE_FROM = 0.1, 0.5  # shares of the rows
 SHORTEST_CUT = 16  # tokens: less of an answer says nothing
 ROOMY = "own"  # the smallest preset with the most positions
 
@@ -32,7 +32,6 @@ class Limits:
     answer: int
     context: int | None = None
     cut: bool = False
-    max_left_out: float = 1.0
     responses: int | None = None  # tokens that are sampled after a prompt, where they limit it
 
     def room(self, prompt: int) -> int:
@@ -63,8 +62,6 @@ class FileFlags:
 
     template: bool = False
     """Put the project's headings around prompts that have none; in every command of a run."""
-    max_left_out: Share = 0.5
-    """Share of a file's rows that may be left out because they do not fit; more is an error."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +78,7 @@ class AnswerFileFlags(FileFlags):
     def limits(self, context: int) -> Limits:
         """What fits a model of so many positions."""
         lengths = self.max_prompt_tokens, self.max_response_tokens
-        return Limits(*lengths, context, self.cut_answers, self.max_left_out)
+        return Limits(*lengths, context, self.cut_answers)
 
 
 def check_fit(source: str, lengths: Lengths, limits: Limits, what: str = "rows") -> None:
@@ -93,7 +90,7 @@ def check_fit(source: str, lengths: Lengths, limits: Limits, what: str = "rows")
     share = left_out / len(lengths)
     counts = ", ".join(f"{reason} {count:,}" for reason, count in reasons.items())
     text = f"{left_out:,} of {len(lengths):,} {what} ({share:.0%}) do not fit: {counts}"
-    if share > limits.max_left_out or left_out == len(lengths):
+    if share > REFUSE_FROM:
         raise UserError(f"{source}: {text}; nothing was trained. {advice(lengths, limits)}")
     if share > WARN_FROM:
         say_always(f"warning: {source}: {text}; they are left out. {advice(lengths, limits)}")
@@ -109,7 +106,7 @@ def advice(lengths: Lengths, limits: Limits) -> str:
         for name, side in zip(("prompts", "answers"), sides, strict=True)
         if side[-1]
     )
-    now, ways = limits.share(lengths), list[tuple[str, float]]()
+    ways = list[tuple[str, float]]()
     wider = [wide_enough(limits, at(sides[0], q), at(sides[1], q)) for q in (0.9, 0.95, 0.99, 1)]
     flags, best = max(wider, key=lambda way: way[1].share(lengths))
     ways.append((flags, best.share(lengths)))
@@ -122,8 +119,6 @@ def advice(lengths: Lengths, limits: Limits) -> str:
         ways.append(("--cut-answers", replace(limits, cut=True).share(lengths)))
     most = max((share for flag, share in ways if flag), default=0.0)
     useful = [f"{flag} takes {share:.0%}" for flag, share in ways if flag and share >= 0.8 * most]
-    if 1 - now > limits.max_left_out and now:
-        useful.append(f"--max-left-out 1 trains on the {now:.0%} that fit")
     return f"Tokens (50, 90, 99%, longest): {text}. {'; '.join(useful) or 'Shorten them'}"
 
 

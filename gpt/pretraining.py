@@ -273,7 +273,7 @@ def main(config: PretrainingConfig) -> Path:
         context=shape.context,
         seed=config.seed,
         template=config.template,
-        max_left_out=config.max_left_out,
+        checked=True,
     )
     config = replace(config, steps=steps_of(config, corpus))
     folder = config.out or default_folder("pretraining", config.data, config.preset)

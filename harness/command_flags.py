@@ -47,8 +47,6 @@ class CommandFlags:
     """Only algorithms that give the same bits each time, also on a GPU; slower there."""
     debug: bool = False
     """Show the traceback of an error."""
-    quiet: bool = False
-    """Print warnings and errors alone."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

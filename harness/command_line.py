@@ -6,7 +6,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -17,7 +17,6 @@ from harness.command_flags import CommandFlags
 from harness.device import deterministic
 from harness.errors import Finished, UserError
 from harness.files import read_object, received
-from harness.here import HERE
 from harness.paths import REPOSITORY, STATE_FILE, WORLDS, usual_preset
 from harness.ranks.collectives import Drifted, LostRank
 from harness.ranks.launch import Wish, first_to_fail, run_on_ranks
@@ -131,9 +130,7 @@ def run_script(main: Callable[[Config], Any], config: Config) -> None:
     work = partial(main, config)
     if config.deterministic:
         work = partial(_deterministic, work)
-    HERE.quiet = config.quiet
-    nowhere = open(os.devnull, "w") if config.quiet else None
-    with redirect_stdout(nowhere or sys.stdout), guard():
+    with guard():
         run_on_ranks(work, Wish(config.ranks, config.device, config.is_small), guard)
 
 

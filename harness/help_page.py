@@ -84,7 +84,7 @@ def folded(line: str, width: int) -> list[str]:
 
 
 def usage(name: str, hint: Any) -> str:
-    """The flag with what follows it: --lr FLOAT, --[no-]resume, --gold {rule,judge}."""
+    """The flag with what follows it: --lr FLOAT, --[no-]resume, --ensemble {mean,min}."""
     flag = name.replace("_", "-")
     return f"--[no-]{flag}" if hint is bool else f"--{flag} {value_name(hint)}"
 

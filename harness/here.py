@@ -20,7 +20,6 @@ class Here:
     team: int = 0  # how many ranks share this one's work since `split`; 0: all of them
     group: Any = None  # of torch.distributed, for the team
     in_steps: bool = False  # whether somebody asks `stop_asked` after every step
-    quiet: bool = False  # --quiet: warnings and errors alone are shown
     signal: int = 0  # the number of the signal that came, 0 for none
     locks: dict[tuple[int, int], int] = field(default_factory=dict)  # (device, inode): descriptor
 

@@ -14,7 +14,6 @@ from tqdm import tqdm
 from harness.best_step import BestStep
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, keep_until
-from harness.here import HERE
 from harness.ranks.collectives import is_main
 
 
@@ -24,7 +23,7 @@ def per_second(count: float, begin: float) -> float:
 
 
 def say_always(text: str) -> None:
-    """A warning, which --quiet leaves; of several ranks the first one says it."""
+    """A warning, on stderr; of several ranks the first one says it."""
     if is_main() and sys.stderr is not None:
         print(text, file=sys.stderr, flush=True)
 
@@ -63,7 +62,7 @@ class MetricLog:
             for row in self.rows:
                 best.recall(row)
         in_terminal = sys.stderr is not None and sys.stderr.isatty() and is_main()
-        self.has_bar = bool(show) and in_terminal and not HERE.quiet
+        self.has_bar = bool(show) and in_terminal
         self.bar: tqdm | None = None
 
     def write(self, *, step: int, **metrics: Any) -> None:

@@ -54,7 +54,7 @@ SCRIPT, INPUTS, MADE_WITH = "script", "inputs", "made_with"  # its keys that are
 # What may change when a run is resumed: how long it is, where it runs and how it is watched.
 FREE_FLAGS = (
     "steps", "device", "out", "resume", "eval_every", "eval_prompts", "test_prompts",
-    "checkpoint_every", "ranks", "debug", "record_tokens", "quiet",
+    "checkpoint_every", "ranks", "debug", "record_tokens",
 )  # fmt: skip
 
 # What runs of earlier revisions may have used; without it they would go on as other runs.

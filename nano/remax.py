@@ -12,7 +12,7 @@ is paid from it on, as in PPO.
 What is new next to RLOO: the baseline is one more answer, drawn without chance, and no other sample,
 so one answer per prompt is enough.
 
-    python nano/remax.py        (the same numbers: rl/remax_engine.py)
+    python nano/remax.py
 """
 
 import copy

@@ -300,12 +300,9 @@ print("per response", rewards.sum(1))
 torch.testing.assert_close(
     rewards, token_level_rewards(scores, log_probs, ref_log_probs, mask, beta)
 )
-plots.code(token_level_rewards, ("kl_t = penalty", "return -kl_coef"))
+plots.code(token_level_rewards, ("kl_t = k1", "return -kl_coef"))
 
 # %% [markdown]
-# (The library can also charge a mean over the tokens, `sequence_mean`. The last question of this page
-# is about that choice.)
-#
 # Why k1, and why in the reward? Page 04's gradient works on any reward, and k1 is treated like one,
 # as a number without a gradient. On average this gives exactly the gradient of $J - \beta \,
 # \mathrm{KL}$. On the three words of page 04, as a sum:

@@ -80,7 +80,7 @@ params = SamplingParams(temperature=1.0, max_new_tokens=48)
 critic = ValueModel.from_reward_model(judge)
 for name, model in (("policy", base), ("reward model", judge), ("critic", critic)):
     print(f"{name:12} {sum(p.numel() for p in model.parameters()):,} weights")
-plots.code(ValueModel._at, docstring=False)
+plots.code(ValueModel.forward, docstring=False)
 
 # %% [markdown]
 # ## 2. A reward for every token
@@ -445,7 +445,7 @@ plots.neighbours("grpo", "ppo")
 # | --- | --- |
 # | $y \sim$ policy; score $R$ | `sample_rollout`, `reward_fn` |
 # | $r_t = -\beta (\ell_{old} - \ell_{ref})_t$, and $R$ at the end | `token_level_rewards` |
-# | $V_{old}$; $A$, returns = GAE; whiten | `ppo_targets` |
+# | $V_{old}$; $A$, returns = GAE; whiten | `gae_targets` |
 # | for K epochs, shuffled minibatches | `epoch_minibatches` |
 # | $L_{CLIP} + c_v L_{VF}$ | `ppo_loss` |
 # | step policy and critic | `models.clip_and_step` |

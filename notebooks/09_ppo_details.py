@@ -6,7 +6,7 @@
 #
 # **Why.** Two programs that are both called PPO often differ in ten such details, and the details
 # decide whether a run works. Huang et al. 2024
-# ([arXiv:2403.17031](https://arxiv.org/abs/2403.17031)) list those of RLHF. Here ten options get a
+# ([arXiv:2403.17031](https://arxiv.org/abs/2403.17031)) list those of RLHF. Here eight options get a
 # section each, most of them with a curve. The last section counts what PPO costs.
 #
 # **You need** [08](08_ppo.ipynb). Read the sections in any order.
@@ -36,7 +36,6 @@ from gpt.tokenizer import build_tokenizer
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
 from rl import ppo_engine
-from rl.equations.advantages import gae
 from rl.equations.kl import AdaptiveKL
 from rl.ppo_engine import PPOConfig
 from rl.rewards.sources import RuleReward
@@ -176,35 +175,7 @@ holds(
 # By default every response now runs into the limit of eight tokens. With a score of -1 for those,
 # nearly all end by themselves, after three or four tokens.
 #
-# ## 4. `--bootstrap-truncated`: a cut-off is not an end
-#
-# GAE takes the value after the last token to be 0, because the response has ended. A response that
-# was *cut off* has not: there was more to earn. The option asks the critic how much. (Using a
-# critic's guess where rewards have not been seen is called *bootstrapping*.) Three tokens with
-# rewards 0, 0, 1, values 0.5, 0.4, 0.3, and a state after the cut that is worth 0.6:
-
-# %%
-r, V = torch.tensor([[0.0, 0.0, 1.0]]), torch.tensor([[0.5, 0.4, 0.3]])
-whole = torch.ones(1, 3, dtype=torch.bool)
-ended = gae(r, V, whole, 1.0, 0.95)[0]
-cut_off = gae(r, V, whole, 1.0, 0.95, bootstrap_values=torch.tensor([0.6]))[0]
-torch.testing.assert_close(ended, torch.tensor([[0.43675, 0.565, 0.7]]))
-torch.testing.assert_close(cut_off, torch.tensor([[0.97825, 1.135, 1.3]]))
-bars = {"value after it 0": ended[0], "bootstrapped": cut_off[0]}
-plots.bars(
-    bars,
-    ["token 0", "token 1", "token 2"],
-    numbers=".2f",
-    ylabel="advantage",
-    xlabel="cut off after token 2",
-)
-plt.show()
-
-# %% [markdown]
-# By default a cut-off counts as an end, as in most other code: the length limit is then a part of
-# the task.
-#
-# ## 5. `--whiten-rewards` and `--value-clip`: the scale of the reward
+# ## 4. `--whiten-rewards` and `--value-clip`: the scale of the reward
 #
 # The clip of the value is in the units of the reward ([08](08_ppo.ipynb), section 6). 0.2 is a lot
 # where rewards go from 0 to 1. With rewards near 100 the critic may move by next to nothing per
@@ -238,11 +209,10 @@ for name, rows in scaled.items():
 # token is then paid the mean, about 9. So the returns are as large as before, and the policy learns
 # more slowly. The two other runs learn alike, because the advantages are whitened anyway.
 #
-# So scale the reward itself: for rewards below 1, as in the default run of section 9, the same
-# critic is good. `--score-clip` cuts scores off at plus and minus a number, so that one outlier
-# cannot rule a batch.
+# So scale the reward itself: for rewards below 1, as in the default run of section 7, the same
+# critic is good.
 #
-# ## 6. `--entropy-coef`: keep on trying
+# ## 5. `--entropy-coef`: keep on trying
 #
 # A policy that has found something good stops looking. The bonus pays for **entropy**, the mean
 # surprise over the next token, and is a term of the loss: $-c_H H$.
@@ -255,25 +225,7 @@ compare(bonus, entropy="entropy (nats per token)", reward="reward")
 # The bonus keeps the entropy up, and a little of the reward is lost. Language models are rarely
 # given one. The KL to the reference already keeps variety, that of ordinary language.
 #
-# ## 7. `--kl-in-reward sequence_mean`: the mean of the KL instead of the sum
-#
-# Some descriptions subtract the *mean* of k1 over a response from its score. Then the penalty is
-# divided by the length, and no token is charged its own part. With the same $\beta$ the policy goes
-# further:
-
-# %%
-mean_kl = {
-    "token": run(kl_coef=0.1),
-    "sequence_mean": run(kl_coef=0.1, kl_in_reward="sequence_mean"),
-}
-compare(mean_kl, kl="KL (nats per response)", reward="reward")
-holds(
-    late(mean_kl["sequence_mean"], "kl") > late(mean_kl["token"], "kl"),
-    "with the mean of the KL the policy goes further",
-)
-
-# %% [markdown]
-# ## 8. `--kl-loss-coef`: the KL in the loss instead
+# ## 6. `--kl-loss-coef`: the KL in the loss instead
 #
 # GRPO has its KL in the loss. PPO can have it there too, as k2: half the square of k1. Its gradient
 # is on average that of the KL ([11](11_reinforce_plus_plus.ipynb), section 5). Then the reward, the
@@ -283,7 +235,7 @@ holds(
 # %%
 OFF = 0.0  # the KL in the reward has to stay off where the loss has one
 in_loss = {
-    "in the reward, 0.1": mean_kl["token"],
+    "in the reward, 0.1": run(kl_coef=0.1),
     "in the loss, 0.1": run(kl_coef=OFF, kl_loss_coef=0.1),
 }
 compare(in_loss, kl="KL (nats per response)", reward="reward")
@@ -297,27 +249,21 @@ except ValueError as error:
 # the loss lets it grow to 14. In the reward the KL becomes a part of the advantages, which are whitened as
 # a whole. In the loss it meets advantages of unit spread, whatever the size of the reward.
 #
-# ## 9. `--gae-lambda` and `--critic-lambda`
+# ## 7. `--gae-lambda`
 #
-# $\lambda$ sets how far to trust the critic ([08](08_ppo.ipynb), section 5). VC-PPO (Yuan et al.
-# 2025, [arXiv:2503.01491](https://arxiv.org/abs/2503.01491)) gives the critic's own targets a
-# $\lambda$ of 1, the Monte-Carlo return: what it learns then does not depend on its own errors.
-# In this toy the critic starts at 0 and the reward comes at the end, so a run with $\lambda = 0$
-# has to wait until the value has travelled back from there:
+# $\lambda$ sets how far to trust the critic ([08](08_ppo.ipynb), section 5). In this toy the critic
+# starts at 0 and the reward comes at the end, so a run with $\lambda = 0$ has to wait until the value
+# has travelled back from there:
 
 # %%
-trust = {
-    "lambda 0.95": default,
-    "lambda 0": run(gae_lambda=0.0),
-    "lambda 0, critic 1": run(gae_lambda=0.0, critic_lambda=1.0),
-}
+trust = {"lambda 0.95": default, "lambda 0": run(gae_lambda=0.0)}
 compare(trust, reward="reward", explained_variance="explained variance")
 
 # %% [markdown]
-# It does wait, and targets that are right from the start help it a little at the end. (Do not
-# compare the runs by their explained variance: each is measured against its own targets.)
+# It does wait. (Do not compare the runs by their explained variance: each is measured against its
+# own targets.)
 #
-# ## 10. `--pretraining-coef`: do not forget how to write
+# ## 8. `--pretraining-coef`: do not forget how to write
 #
 # InstructGPT's **PPO-ptx** adds the language model's loss on pre-training text to each update, with
 # a separate weight (arXiv:2203.02155, Eq. 2). RL narrows a policy to what earns reward. This term
@@ -328,7 +274,7 @@ compare(trust, reward="reward", explained_variance="explained variance")
 # python -m rl.ppo_engine --pretraining-coef 0.1
 # ```
 #
-# ## 11. What PPO costs beside GRPO
+# ## 9. What PPO costs beside GRPO
 #
 # A model that learns needs its weights, a gradient and Adam's two moments: four numbers a weight. A
 # frozen one needs one. Per batch, the scoring is one pass of the reference, and for PPO one of the
@@ -392,7 +338,7 @@ def my_approx_kl(log_probs, old_log_probs, mask):
 check("approx_kl", my_approx_kl)
 
 # %% [markdown]
-# **3. `explained_variance`**, the critic's mark of section 5:
+# **3. `explained_variance`**, the critic's mark of section 4:
 
 
 # %%

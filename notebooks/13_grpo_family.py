@@ -519,15 +519,7 @@ plt.show()
 # share of silent groups among all that were sampled (right) is about the same in both: a quarter to
 # a half.
 #
-# ## 8. Which tokens are trained on
-#
-# The *entropy* of the next token says how uncertain the policy is there. Most tokens of a text are
-# forced by the ones before; only some are decisions. `entropy_top_share` keeps the policy loss on
-# the fifth of a batch's tokens with the highest entropy
-# ([arXiv:2506.01939](https://arxiv.org/abs/2506.01939)). It finds decisions, but it knows nothing
-# of rewards: on this page the most uncertain tokens are the chatter that nobody grades.
-#
-# ## 9. All of them side by side
+# ## 8. All of them side by side
 #
 # Every variant trains for 24 steps of two minibatches each, so that there are ratios to hold back. All
 # begin at the same base model, and each runs twice, with other random numbers. CISPO has its own bound.
@@ -570,7 +562,7 @@ holds(min(min(row[1:3]) for row in table) > start + 0.05, "all variants learn")
 #
 # The command: `python -m rl.grpo_variants_engine --variant dapo`, or any of the fields by hand.
 #
-# ## 10. Exercises
+# ## 9. Exercises
 #
 # Fill in the functions and run the cells. `check` says in words what is right or wrong.
 #

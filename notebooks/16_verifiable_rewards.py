@@ -134,16 +134,13 @@ assert equal == [True] * 6 + [False, True] + [False] * 3 + [True]
 # %% [markdown]
 # ## 3. What an answer earns
 #
-# The reward of response $i$ may have several parts $R_{i,k}$, each with a weight $w_k$. The answer is
-# one of them:
+# The reward of response $i$:
 #
-# $$R_i = \sum_k w_k R_{i,k}, \qquad R_{i,\text{answer}} = 1 \text{ if right, else } 0
-# \text{ (or } -1\text{)}$$
+# $$R_i = 1 \text{ if the answer is right, else } 0 \text{ (or } -1\text{)}$$
 #
 # A response that was cut off before its end is wrong, whatever it says. A rule that raises an
 # exception pays like a wrong answer and is counted (`rule_errors`): there is one reward for every
-# row, always. A format rule (DeepSeek-R1's: one `<think>...</think>`, then text) may be a second
-# part.
+# row, always.
 #
 # Now a small task: questions such as "What is 7+8?", and a GPT of two layers that has read sloppy
 # answers to them. Half of the numbers are wrong, and three answers in ten give none. It is trained here

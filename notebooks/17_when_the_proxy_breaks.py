@@ -469,20 +469,20 @@ print(f"spread of the two: {spread[0]:.2f} at the start, {spread[-1]:.2f} at the
 # falls from 0.6 to 0.4 after step 20, while the proxy rises from 1.1 to 1.7. The two weak models
 # disagree only a little more than at the start, because they share their labels and so most of
 # their mistakes. Where members do disagree, the policy has left the answers that they were trained
-# on. Paying the lowest of them, or the mean less its variance, takes the reward away there
-# ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)). The mean less the variance is one line:
+# on. Paying the lowest of them takes the reward away there
+# ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)). It is one line:
 
 # %%
-plots.code(ensembles.uncertainty_weighted)
+plots.code(ensembles.worst_case)
 
 # %% [markdown]
 # **Compare at equal distance.** Above, the other models only watch. What if the policy is *trained*
 # with a mitigation? The study has one baseline, a reward model of 1,800 labels. `more_labels` has
 # 5,400. `own_answers` labels new answers of the policy now and then. `wide_pairs` compares stranger
 # answers too. An `ensemble` of three pays its mean, its lowest score, or the mean less the variance
-# (`uwo`). `kl` is a penalty of that weight. Each row is the gold reward where a run first is 8 nats
-# away, with its 95% interval, the paired difference to the baseline run, and p corrected for eight
-# comparisons:
+# (`uwo`, made with revision 6d26a07a). `kl` is a penalty of that weight. Each row is the gold reward
+# where a run first is 8 nats away, with its 95% interval, the paired difference to the baseline run,
+# and p corrected for eight comparisons:
 
 
 # %%
@@ -582,24 +582,24 @@ check("best_of_n_mean", my_best_of_n_mean)
 # ```
 # </details>
 #
-# **3.** An ensemble that pays less where its members disagree.
+# **3.** An ensemble whose most critical member decides.
 
 
 # %%
-def my_uncertainty_weighted(scores, coef):
-    """scores are (K, N): the mean over the members less coef times their variance."""
+def my_worst_case(scores):
+    """scores are (K, N), K members on the same N responses; the rewards are (N,)."""
     return None
 
 
-check("uncertainty_weighted", my_uncertainty_weighted)
+check("worst_case", my_worst_case)
 
 # %% [markdown]
 # <details>
 # <summary>Solution</summary>
 #
 # ```python
-# def my_uncertainty_weighted(scores, coef):
-#     return scores.mean(0) - coef * scores.var(0)
+# def my_worst_case(scores):
+#     return scores.amin(0)
 # ```
 # </details>
 #

@@ -325,6 +325,8 @@ for axis, key, title in (
     plots.labels(axis, "KL (nats per answer)", "mean log-odds", title, legend=True)
 
 # %% [markdown]
+# (B's curve was made with revision 6d26a07a, which measured it in every validation.)
+#
 # The reward keeps rising with the KL, and so do the judge's log-odds. B was trained on other labels
 # and on a separate trunk, but it is fooled all the same, because a second classifier shares the
 # blind spot of the first. Neither has ever seen a text that is nothing but praise, and to both it

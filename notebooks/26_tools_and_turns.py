@@ -121,6 +121,7 @@ def every_answer(prompt, longest=4):
     return found
 
 
+# %%
 prompt = "ab:"  # one with a secret
 answers = every_answer(prompt)
 tokens, everything = gpt.collate([(prompt, text) for text, _ in answers])

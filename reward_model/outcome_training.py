@@ -5,7 +5,7 @@
 
 The same scalar head as the Bradley-Terry model's learns from labels instead of pairs: the score of a
 text is the log-odds that it is good. It reads pieces of the texts, of --shortest tokens up to the
-context. RL takes the run folder as --reward-model or --judge, as it takes any other.
+context. RL takes the run folder as --reward-model, as it takes any other.
 """
 
 from __future__ import annotations

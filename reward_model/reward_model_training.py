@@ -284,7 +284,6 @@ def pretraining_of(config: RewardModelConfig) -> PretrainingConfig:
     return from_preset(
         PretrainingConfig, pretraining.PRESETS, config.preset, data=config.data, seed=config.seed,
         device=config.device, out=base_of(config).parent, template=config.template,
-        max_left_out=config.max_left_out,
     )  # fmt: skip
 
 

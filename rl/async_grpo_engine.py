@@ -259,7 +259,7 @@ def train(
         with clock.phase("rollout"):
             rollout = sampler.rollout(step, config.steps)
         with clock.phase("reward"):  # line 8
-            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+            rewards = checked_rewards(reward_fn, rollout)
         with clock.phase("score"):
             old_log_probs, sampler_log_probs = scored(config, policy, rollout)  # line 10
             ref_log_probs = None
@@ -296,7 +296,6 @@ def train(
         step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | measured | {"kl_coef": kl.coef, "lr": lr, "lag": lag}
-        row["non_finite_rewards"] = non_finite
         row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))

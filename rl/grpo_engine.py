@@ -49,7 +49,7 @@ from rl.batches.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.equations.advantages import gdpo_advantages, group_advantages
+from rl.equations.advantages import group_advantages
 from rl.equations.kl import k2, k3, loss_estimator
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.rewards.sources import RewardFn, checked_rewards
@@ -71,8 +71,6 @@ class GRPOConfig(EngineConfig):
     """epsilon above 1."""
     kl_estimator: Literal["k3", "k2", "k1"] = "k3"
     """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
-
-    takes_parts = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -137,15 +135,13 @@ def train(
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # line 8
-            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+            rewards = checked_rewards(reward_fn, rollout)
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)  line 6
             ref_log_probs = None
             if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
-        if config.normalize_parts:
-            advantages = gdpo_advantages(rollout.reward_parts, config.group_size)
 
         with clock.phase("update"):
             for rows in epoch_minibatches(  # line 10
@@ -174,7 +170,7 @@ def train(
 
         step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-        row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))

@@ -187,10 +187,8 @@ def train(
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # line 8: the outcome for the log, the steps to learn from
-            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
-            steps, broken = checked_steps(
-                step_reward_fn, rollout, rewards, config.non_finite_reward
-            )
+            rewards = checked_rewards(reward_fn, rollout)
+            steps = checked_steps(step_reward_fn, rollout, rewards)
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)  line 6
             ref_log_probs = None
@@ -229,7 +227,6 @@ def train(
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= step_metrics(steps, advantages, config.group_size)
         row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
-        row |= {"non_finite_rewards": non_finite + broken}
         row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))

@@ -67,7 +67,7 @@ from rl.batches.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.equations.advantages import gdpo_advantages, group_advantages
+from rl.equations.advantages import group_advantages
 from rl.equations.kl import k3, k3_importance, rho_minus_log
 from rl.equations.losses import clipped_surrogate, row_sums, sequence_mean
 from rl.rewards.sources import RewardFn, checked_rewards
@@ -99,17 +99,12 @@ class SingleModelGRPOConfig(EngineConfig):
     """mu: passes over each rollout batch; with one update a batch the penalty is exactly 0."""
     kl_coef: float = 1.0
     """beta, the weight of the penalty on leaving the policy of this batch."""
-    kl_controller: Literal["fixed", "adaptive", "doubling"] = "fixed"
-    """How kl_coef follows kl_old_new after each batch. adaptive: in proportion. doubling: PPO's own
-    rule for this KL, twice above 1.5 kl_target, half below kl_target / 1.5."""
     kl_target: float = 0.05
-    """Nats per response from the old policy, per batch, that the controller holds."""
+    """Nats per response from the old policy, per batch (kl_old_new), that the controller holds."""
     kl_horizon: int = 1_000
     """Responses over which the adaptive controller acts; fewer is faster."""
     stop_kl: KLLimit | None = None
     """A number is refused: it would stop at a KL from the start, and no copy of the start is kept."""
-
-    takes_parts = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -197,12 +192,10 @@ def train(
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # line 8
-            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+            rewards = checked_rewards(reward_fn, rollout)
         with clock.phase("score"):  # line 6: the old policy, which is also the reference
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
-        if config.normalize_parts:
-            advantages = gdpo_advantages(rollout.reward_parts, config.group_size)
 
         with clock.phase("update"):
             for rows in epoch_minibatches(  # line 10
@@ -233,7 +226,7 @@ def train(
         step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, None)
         row |= batch_kl(new_log_probs, old_log_probs, rollout)
-        row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=rollout.tokens)
         kl.update(row["kl_old_new"], len(rollout))
         state.step = step + 1

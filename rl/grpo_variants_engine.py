@@ -54,14 +54,13 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from data.collate import ResponseBatch
 from data.records import PromptRecord
-from gpt.log_probs import TokenScores, full_kl, token_scores
+from gpt.log_probs import TokenScores, token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.command_line import flag_value, from_preset, preset_defaults, run_command
 from harness.device import precision
-from harness.flag_ranges import Count, NotNegative, Share, ZeroToOne
+from harness.flag_ranges import Count, NotNegative, ZeroToOne
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import clip_and_step, set_learning_rate
@@ -70,13 +69,12 @@ from rl.batches.rollout import (
     Rollout,
     micro_batches,
     minibatches,
-    response_entropy,
     rollout_log_probs,
     sample_rollout,
     select_rows,
 )
 from rl.equations import losses
-from rl.equations.advantages import gdpo_advantages, group_advantages, maxrl_advantages
+from rl.equations.advantages import group_advantages, maxrl_advantages
 from rl.equations.kl import absolute, k1_importance, k2, k3, k3_importance, loss_estimator
 from rl.equations.token_rewards import overlong_penalty
 from rl.rewards.sources import RewardFn, checked_rewards
@@ -106,7 +104,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         clip_cov_share=0.0002, clip_low=1.0, clip_high=1.0, reducer="token_mean", kl_coef=0.0,
     ),
 }  # fmt: skip
-OF_SEQUENCES = ("sequence", "gspo", "gspo_token", "gmpo")  # surrogates with one ratio a response
+OF_SEQUENCES = ("sequence", "gspo", "gmpo")  # surrogates with one ratio a response
 ROUNDING = 1e-5  # a log-ratio below it is none: at the first update it is 0 but for rounding
 
 
@@ -118,9 +116,9 @@ class GRPOVariantsConfig(SamplerFlags):
         "grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo", "gmpo", "maxrl", "kl_cov", "clip_cov"
     ] = "grpo"
     """Name of a published bundle of the choices below, filled in before all other flags."""
-    surrogate: Literal["token", "sequence", "gspo", "gspo_token", "gmpo", "cispo", "sapo"] = "token"
-    """The policy loss. token: PPO's clipped ratio per token. sequence, gspo, gspo_token: one ratio per
-    response (the product of its tokens', and their geometric mean). gmpo: the geometric mean of
+    surrogate: Literal["token", "sequence", "gspo", "gmpo", "cispo", "sapo"] = "token"
+    """The policy loss. token: PPO's clipped ratio per token. sequence, gspo: one ratio per response (the
+    product of its tokens', and their geometric mean). gmpo: the geometric mean of
     clipped ratios, its range from exp(-clip_low) to exp(clip_high). cispo: a clipped weight of log
     pi. sapo: a soft gate."""
     clip_low: NotNegative = 0.2
@@ -150,16 +148,11 @@ class GRPOVariantsConfig(SamplerFlags):
     mask_truncated: bool = False
     """DAPO's Overlong Filtering: leave responses without an EOS out of the loss; they still count in
     their group's baseline."""
-    kl_estimator: Literal["k3", "k2", "k3_importance", "k1_importance", "full", "k1"] = "k3"
+    kl_estimator: Literal["k3", "k2", "k3_importance", "k1_importance", "k1"] = "k3"
     """k3 is GRPO's. The importance forms stay unbiased after the first update of a batch, for the KL of
-    each token given the old policy's prefixes; full sums over the vocabulary and costs two more
-    forward passes; k1 is refused, and says why."""
-    off_policy_mask: NotNegative | None = None
-    """Drop the policy loss of a bad response once its tokens have lost this many nats on average."""
+    each token given the old policy's prefixes; k1 is refused, and says why."""
     entropy_coef: NotNegative = 0.0
     """Weight of the entropy bonus."""
-    entropy_top_share: Share | None = None
-    """Policy loss only on this share of a minibatch's tokens, those of highest entropy (0.2)."""
     kl_cov_share: ZeroToOne = 0.0
     """KL-Cov: this share of a minibatch's tokens, those of largest covariance of log pi and A, at least
     one, pays kl_cov_coef |log pi - log pi_old|; 0 is none."""
@@ -173,17 +166,14 @@ class GRPOVariantsConfig(SamplerFlags):
     clip_cov_high: float = 5.0
     """The upper bound."""
 
-    takes_parts = True
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.reward_scale != "mean" or self.sampling_filter == "dynamic":
             require_groups(self)
-        others = self.wrong_reward or self.format_weight or self.overlong_buffer
+        others = self.wrong_reward or self.overlong_buffer
         if self.reward_scale == "mean" and others:
             raise ValueError(
-                "reward_scale mean is for rewards of 0 or 1: leave wrong_reward, format_weight "
-                "and overlong_buffer out"
+                "reward_scale mean is for rewards of 0 or 1: leave wrong_reward and overlong_buffer out"
             )
         if self.clip_cov_low >= self.clip_cov_high:
             raise ValueError(
@@ -211,10 +201,6 @@ class GRPOVariantsConfig(SamplerFlags):
                 f"overlong_buffer must be in 1..max_new_tokens = {self.max_new_tokens}: got "
                 f"{self.overlong_buffer}"
             )
-        if self.normalize_parts and self.reward_scale != "group":
-            raise ValueError(
-                f"normalize_parts scales by the batch: leave reward_scale {self.reward_scale} out"
-            )
 
     @property
     def ratio_of_responses(self) -> bool:
@@ -231,8 +217,7 @@ class GRPOVariantsConfig(SamplerFlags):
     @property
     def drops_tokens(self) -> bool:
         """Whether a choice takes tokens out of the policy loss."""
-        shares = (self.off_policy_mask, self.entropy_top_share, self.clip_cov_share or None)
-        return self.mask_truncated or any(share is not None for share in shares)
+        return self.mask_truncated or self.clip_cov_share > 0
 
 
 # --- variants: fields that are filled in before all others ------------------------------------
@@ -268,9 +253,6 @@ SURROGATES: dict[str, Callable[..., Tensor]] = {
         new, old, A, m, c.clip_low, c.clip_high
     ),
     "gspo": lambda c, new, old, A, m: losses.gspo(new, old, A, m, c.clip_low, c.clip_high),
-    "gspo_token": lambda c, new, old, A, m: losses.gspo_token(
-        new, old, A, m, c.clip_low, c.clip_high
-    ),
     "gmpo": lambda c, new, old, A, m: losses.gmpo(new, old, A, m, c.clip_low, c.clip_high),
     "cispo": lambda c, new, old, A, m: losses.cispo(new, old, A, c.clip_high),
     "sapo": lambda c, new, old, A, m: losses.sapo(new, old, A),
@@ -286,13 +268,12 @@ REDUCERS: dict[str, Callable[..., Tensor]] = {
     ),
 }
 
-# (log_probs, old_log_probs, ref_log_probs, full: () -> (n, T)) -> (n, T)
+# (log_probs, old_log_probs, ref_log_probs) -> (n, T)
 KL_FORMS: dict[str, Callable[..., Tensor]] = {
-    "k3": lambda new, old, ref, full: k3(new, ref),
-    "k2": lambda new, old, ref, full: k2(new, ref),
-    "k3_importance": lambda new, old, ref, full: k3_importance(new, old, ref),
-    "k1_importance": lambda new, old, ref, full: k1_importance(new, old, ref),
-    "full": lambda new, old, ref, full: full(),
+    "k3": lambda new, old, ref: k3(new, ref),
+    "k2": lambda new, old, ref: k2(new, ref),
+    "k3_importance": k3_importance,
+    "k1_importance": k1_importance,
 }
 
 
@@ -340,15 +321,13 @@ def variant_loss(  # line 11
     kl_coef: float,
     whole: Tensor,  # (rows, T) bool, the mask of the whole minibatch
     choice: Choice | None = None,  # of these rows
-    full: Callable[[], Tensor] | None = None,  # the KL over the vocabulary, (n, T)
 ) -> Losses:
     """reduce[ chosen * weights * surrogate + held * kl_cov_coef |log pi - log pi_old| + kl_coef * KL ]
     - entropy_coef * mean_t entropy.
 
-    `chosen` is 0 for the tokens that entropy_top_share and clip_cov_share and the responses that
-    off_policy_mask leave out, which keep their KL and stay in the denominator (DeepSeek-V3.2,
-    arXiv:2512.02556, Eq. 9; arXiv:2506.01939; arXiv:2505.22617). A row whose mask is empty adds
-    exactly 0. Denominators are those of the whole minibatch, so that micro-batches add up.
+    `chosen` is 0 for the tokens that clip_cov_share leaves out, which keep their KL and stay in the
+    denominator (arXiv:2505.22617). A row whose mask is empty adds exactly 0. Denominators are those of
+    the whole minibatch, so that micro-batches add up.
     """
     old, ref, advantages, mask, weights = given
     new = scores.log_probs
@@ -357,28 +336,16 @@ def variant_loss(  # line 11
         loss = losses.dual_clip(loss, advantages, config.dual_clip)
     clipped = CLIPPED[config.surrogate](config, new, old, advantages, mask)
     chosen = mask if choice is None else mask & choice.eligible
-    if config.off_policy_mask is not None:
-        chosen = chosen & losses.off_policy_sequence_mask(
-            new, old, advantages, mask, config.off_policy_mask
-        )
     loss = torch.where(chosen, weights * loss, 0.0)
     if choice is not None and choice.held is not None:
         moved = absolute(new, old)
         loss = loss + config.kl_cov_coef * torch.where(choice.held & (moved > ROUNDING), moved, 0.0)
     if kl_coef:
-        loss = loss + kl_coef * KL_FORMS[config.kl_estimator](new, old, ref, full)
+        loss = loss + kl_coef * KL_FORMS[config.kl_estimator](new, old, ref)
     total = REDUCERS[config.reducer](config, loss, mask, whole)
     if config.entropy_coef:
         total = total - config.entropy_coef * losses.token_mean(scores.entropy, mask, whole.sum())
     return Losses(total, clipped & chosen, chosen)
-
-
-def vocabulary_kl(
-    config: GRPOVariantsConfig, policy: GPT, reference: GPT, batch: ResponseBatch
-) -> Tensor:
-    """KL(policy || reference) over the vocabulary at every response token, (n, T)."""
-    with precision(policy.device, config.precision):
-        return full_kl(policy, reference, batch, config.temperature)
 
 
 def policy_loss_tokens(
@@ -389,20 +356,14 @@ def policy_loss_tokens(
     given: Given,
     generator: torch.Generator,
 ) -> Choice:
-    """A minibatch's tokens of highest entropy, without Clip-Cov's, and KL-Cov's; else all and none.
+    """A minibatch's tokens without Clip-Cov's, and KL-Cov's; else all and none.
 
     The thresholds are those of the whole minibatch now, so its rows are scored once more.
     """
-    by_covariance = config.kl_cov_share or config.clip_cov_share
-    if config.entropy_top_share is None and not by_covariance:
+    if not (config.kl_cov_share or config.clip_cov_share):
         return Choice(given.mask)
     old, _, advantages, mask, _ = given.rows(rows)
     choice = Choice(given.mask.clone())
-    if config.entropy_top_share is not None:
-        entropy = response_entropy(policy, rollout.sequences.rows(rows), config)
-        choice.eligible[rows] = losses.high_entropy_mask(entropy, mask, config.entropy_top_share)
-    if not by_covariance:
-        return choice
     new = rollout_log_probs(policy, select_rows(rollout, rows), config)  # (n, T)
     covariances = losses.token_covariances(new, advantages, mask)
     if config.clip_cov_share:  # of those that the clip has left a gradient
@@ -425,7 +386,6 @@ def policy_loss_tokens(
 def update_policy(
     config: GRPOVariantsConfig,
     policy: GPT,
-    reference: GPT,
     optimizer: torch.optim.Optimizer,
     rollout: Rollout,
     given: Given,
@@ -451,7 +411,6 @@ def update_policy(
                     kl_coef=kl_coef,
                     whole=whole,
                     choice=choice.rows(part),
-                    full=partial(vocabulary_kl, config, policy, reference, batch),
                 )
                 part_loss.total.backward()
                 loss += part_loss.total.detach()
@@ -466,11 +425,9 @@ def update_policy(
 def with_overlong_penalty(
     rollout: Rollout, rewards: Tensor, max_length: int, buffer: int
 ) -> Tensor:
-    """The rewards (N,) with DAPO's penalty of long responses (Eq. 13), for the log and the parts too."""
+    """The rewards (N,) with DAPO's penalty of long responses (Eq. 13), which is logged, too."""
     penalty = overlong_penalty(rollout.lengths, max_length, buffer)
     rollout.reward_metrics["overlong_penalty"] = float(penalty.mean())
-    if rollout.reward_parts:
-        rollout.reward_parts["overlong"] = (1.0, penalty)
     return rewards + penalty
 
 
@@ -510,10 +467,10 @@ def train(
                     mu, tokenizer, records, params, config.group_size, generators["sampling"]
                 )
             with clock.phase("reward"):  # line 5
-                rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+                rewards = checked_rewards(reward_fn, rollout)
             # line 6: by the reward alone; equal rewards of different lengths are no spread
             groups = keep(rewards.view(-1, config.group_size))
-            buffer.add(rollout, rewards, groups, non_finite)
+            buffer.add(rollout, rewards, groups)
         rollout, rewards = buffer.sampled()
         tokens = rollout.tokens
         if config.overlong_tokens is not None:  # line 5
@@ -522,7 +479,7 @@ def train(
             )
 
         row = rollout_metrics(rollout, rewards, rollout.log_probs, None)
-        row |= {"non_finite_rewards": buffer.non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= {"kl_coef": kl.coef, "lr": lr}
         row |= buffer.metrics() if config.sampling_filter != "none" else {}
         rollout, rewards = buffer.to_train(rollout, rewards)  # line 6
         step_batch = None
@@ -538,8 +495,6 @@ def train(
                 advantages = maxrl_advantages(rewards, config.group_size)
             else:
                 advantages = group_advantages(rewards, config.group_size, scale=config.reward_scale)
-            if config.normalize_parts:
-                advantages = gdpo_advantages(rollout.reward_parts, config.group_size)
             mask = rollout.response_mask  # (N, T)
             if config.mask_truncated:
                 mask = mask & rollout.has_eos[:, None]
@@ -547,9 +502,8 @@ def train(
             row |= measured
             with clock.phase("update"):  # lines 10-11
                 row |= update_policy(
-                    config, policy, reference, optimizer, rollout, given, kl.coef,
-                    generators["minibatches"],
-                )  # fmt: skip
+                    config, policy, optimizer, rollout, given, kl.coef, generators["minibatches"]
+                )
             step_batch = StepBatch(acted, rollout, rewards, advantages)
             measured = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
             row |= {key: measured[key] for key in ("kl", "kl_k3") if key in measured}

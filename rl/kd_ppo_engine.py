@@ -10,7 +10,7 @@ print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is PPO (arXiv:1707
     line 5     r = log p_teacher(o | q) [- beta KL]             TeacherReward, kd_token_rewards, placement
     line 6     r = r - lambda L_PT, for all outputs         (2) pt_mode="reward_bonus": holds no text
     line 7     A, returns = GAE(r, V)                           gae_targets: gae, whiten (arXiv:1506.02438,
-                                                                Eq. 16); critic_lambda = 1: Monte-Carlo
+                                                                Eq. 16); gae_lambda = 1: Monte-Carlo
     line 8     for K epochs, shuffled minibatches               updates_per_batch, minibatches
     line 9       L = L_policy + c_v L_value - c_H entropy       ppo_loss: clipped_surrogate, value_loss
     line 10      ... + lambda L_PT                          (2) pt_mode="loss": text_gradient
@@ -35,7 +35,7 @@ What is new next to PPO: the reward is a model's log-probability, token by token
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -62,8 +62,7 @@ from rl.batches.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.equations.kl import k1, reward_penalty
-from rl.equations.token_rewards import at_last_token, token_level_rewards
+from rl.equations.token_rewards import token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards, made_of
 from rl.rewards.teacher_reward import TeacherReward, opened, refuse_other_rewards
 from rl.training.actor_critic import (
@@ -146,24 +145,16 @@ def kd_token_rewards(  # lines 5-6
     *,
     kl_coef: float,
     bonus: float = 0.0,
-    penalty: Callable[[Tensor, Tensor], Tensor] = k1,
 ) -> Tensor:  # (N, T)
     """r_t = (log p_teacher [- log p_student])_t - kl_coef * (log p_student - log p_ref)_t.
 
     terminal: the teacher's part stands as `rewards` at the last token instead, and so does in any
-    case the `bonus`, one number for all responses, and a reward that was replaced (it was not finite).
+    case the `bonus`, one number for all responses.
     """
-
-    def at_the_end(scores: Tensor) -> Tensor:  # (N,) -> (N, T), with the penalty of every token
-        return token_level_rewards(
-            scores, old_log_probs, ref_log_probs, response_mask, kl_coef, penalty=penalty
-        )
-
+    given = old_log_probs, ref_log_probs, response_mask, kl_coef
     if teacher_rewards is None:
-        return at_the_end(rewards + bonus)
-    others = at_the_end(torch.full_like(rewards, bonus))
-    usable = teacher_rewards.isfinite().all(1, keepdim=True)  # (N, 1)
-    return others + torch.where(usable, teacher_rewards, at_last_token(rewards, response_mask))
+        return token_level_rewards(rewards + bonus, *given)
+    return token_level_rewards(torch.full_like(rewards, bonus), *given) + teacher_rewards
 
 
 def warn_of_bonus(config: KDPPOConfig) -> None:
@@ -222,7 +213,7 @@ def train(
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # lines 5-6
-            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+            rewards = checked_rewards(reward_fn, rollout)
             bonus, of_text = text_bonus(config, policy, text, step)  # line 6
         with clock.phase("score"):
             old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)  line 4
@@ -237,7 +228,6 @@ def train(
                 rollout.response_mask,
                 kl_coef=kl.coef,
                 bonus=bonus,
-                penalty=reward_penalty(config.kl_penalty),
             )
             targets = gae_targets(  # lines 4 and 7: v, A and the returns
                 config, rollout, token_rewards, old_log_probs, value_model,
@@ -266,7 +256,7 @@ def train(
 
         step_batch = critic_batch(meter.acted, rollout, rewards, targets, token_rewards)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-        row |= meter.metrics() | {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
         row |= of_text | explained_variance(
             targets.old_values, targets.returns, rollout.response_mask
         )

@@ -112,7 +112,7 @@ class MiniLLMConfig(TextConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_other_rewards(self.reward, self.reward_model, self.non_finite_reward)
+        refuse_other_rewards(self.reward, self.reward_model)
         refuse_reference("MiniLLM", self.kl_coef, self.stop_kl)
 
 

@@ -109,7 +109,7 @@ class OnPolicyDistillationConfig(EngineConfig):
         super().__post_init__()
         refuse_reference("on-policy distillation", self.kl_coef, self.stop_kl)
         if not self.taught_by_itself:
-            refuse_other_rewards(self.reward, self.reward_model, self.non_finite_reward)
+            refuse_other_rewards(self.reward, self.reward_model)
         elif self.group_size < 2:
             raise ValueError(
                 f"group_size must be at least 2 with the teacher self, which is shown another answer "
@@ -236,7 +236,7 @@ def train(
                 policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):
-            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+            rewards = checked_rewards(reward_fn, rollout)
             rows_taught, written, judged = Lessons(torch.arange(len(rollout)), rollout, rollout)
             if check is not None:  # line 4
                 rows_taught, written, judged = lessons(
@@ -287,7 +287,7 @@ def train(
             step_batch = StepBatch(meter.acted, written, paid, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, None) | meter.metrics()
         row |= {"taught_responses": len(written) / len(rollout)}
-        row |= {"non_finite_rewards": non_finite, "lr": lr} | clock.metrics(tokens=rollout.tokens)
+        row |= {"lr": lr} | clock.metrics(tokens=rollout.tokens)
         state.step = step + 1
         if finish_step(config, state, row, log, (policy, None), validate, folder, step_batch):
             break

@@ -11,15 +11,12 @@
     line 9       L = L_CLIP + c_v L_VF - c_H H + gamma L_ptx    ppo_loss, text_gradient
     line 10        [+ c_3 KL, in place of the one in r_t]       kl_loss_coef, kl_loss
     line 11      clip each model's gradient, step both          ActorCritic.clip_and_step
-                 [first steps: descend L_VF alone, lambda 1]     value_pretraining_steps
     line 12      stop the epochs once KL(old || new) is large   target_kl
     line 13    adapt beta to the KL per response                kl_controller (arXiv:1909.08593)
 
 What is new next to GRPO: a critic predicts what a state is worth, so one response per prompt is
 enough and every token has an advantage of its own; the KL penalty is part of the reward. The
-critic shares no weight with the policy, and each is clipped by its own gradient norm. VAPO (Yue et
-al. 2025, arXiv:2504.05118) is this with three options: --value-pretraining-steps, --critic-lambda 1
-and --length-adaptive-alpha.
+critic shares no weight with the policy, and each is clipped by its own gradient norm.
 
     python -m rl.ppo_engine                       reviews, the learned reward model
     python -m rl.ppo_engine --data sums           arithmetic, checked by a rule
@@ -29,13 +26,12 @@ and --length-adaptive-alpha.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from data.records import PromptRecord
 from gpt.corpus import Corpus
@@ -44,11 +40,10 @@ from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.errors import UserError
-from harness.flag_ranges import AboveZero, AtLeastOne, Count
+from harness.flag_ranges import AboveZero, AtLeastOne
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from rl.batches.rollout import (
-    Rollout,
     epoch_minibatches,
     micro_batches,
     prompt_batch,
@@ -56,13 +51,11 @@ from rl.batches.rollout import (
     sample_rollout,
 )
 from rl.equations.advantages import whiten
-from rl.equations.kl import reward_penalty
 from rl.equations.token_rewards import score_missing_eos, token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards, made_of
 from rl.training.actor_critic import (
     ActorCritic,
     ActorCriticConfig,
-    Targets,
     critic_batch,
     gae_targets,
     ppo_loss,
@@ -91,8 +84,6 @@ class PPOConfig(ActorCriticConfig, SamplerFlags):
     kl_coef: float = 0.05
     """beta, the weight of the KL penalty in the reward; with 0, no kl_loss_coef and no stop_kl no
     reference is asked."""
-    kl_in_reward: Literal["token", "sequence_mean"] = "token"
-    """token: -beta * k1 at every token. sequence_mean: -beta * mean k1 at the last token, 1/L of it."""
     critic: Literal["auto", "reward_model", "policy"] = "auto"
     """Start of the critic: the reward model (auto, where there is one; of several the first) or the
     policy with a zero head."""
@@ -100,17 +91,10 @@ class PPOConfig(ActorCriticConfig, SamplerFlags):
     """What a response that was cut off scores: its score, missing_eos_value, or its score less that."""
     missing_eos_value: float = -1.0
     """The score of a response without EOS (replace), or what is taken off it (subtract)."""
-    score_clip: AboveZero | None = None
-    """Clip scores to plus and minus this before the KL penalty."""
     whiten_rewards: bool = False
     """Scale the token rewards r of a batch to (r - mean) / std + mean: spread 1, the mean as it was."""
-    bootstrap_truncated: bool = False
-    """Value the state after a response that was cut off by the critic instead of 0."""
     target_kl: AboveZero | None = None
     """Leave the epochs once KL(old || new) per token of a minibatch exceeds 1.5 times this."""
-    value_pretraining_steps: Count = 0
-    """Of the steps the first so many train the critic alone, on Monte-Carlo returns of the policy as it
-    starts (VC-PPO, VAPO)."""
     pretraining_coef: float = 0.0
     """gamma of PPO-ptx: the weight of the language model's loss on pre-training text."""
 
@@ -121,47 +105,6 @@ class PPOConfig(ActorCriticConfig, SamplerFlags):
                 "missing_eos subtract takes missing_eos_value off the score: give a positive number, "
                 f"not {self.missing_eos_value}"
             )
-        if self.value_pretraining_steps >= self.steps:
-            raise ValueError(
-                f"value_pretraining_steps {self.value_pretraining_steps} leaves none of the "
-                f"{self.steps} steps to the policy: give fewer, or more --steps"
-            )
-
-
-def shaped_scores(config: PPOConfig, rewards: Tensor, has_eos: Tensor) -> Tensor:  # line 4
-    """Scores (N,) after the rule for responses without EOS and the clip."""
-    scores = score_missing_eos(rewards, has_eos, config.missing_eos, config.missing_eos_value)
-    if config.score_clip is not None:
-        scores = scores.clamp(-config.score_clip, config.score_clip)
-    return scores
-
-
-def ppo_targets(  # line 7
-    config: PPOConfig,
-    rollout: Rollout,
-    token_rewards: Tensor,  # (N, T)
-    old_log_probs: Tensor,  # (N, T)
-    value_model: ValueModel,
-    *,
-    ref_log_probs: Tensor | None = None,  # (N, T)
-) -> Targets:
-    """GAE's targets, with the two options that are PPO's: scaled rewards, bootstrapped cut-offs."""
-    after = None
-    if config.bootstrap_truncated:
-        with precision(value_model.gpt.device, config.precision):
-            after = value_model.values_after(rollout.sequences, config.micro_batch_size)
-        after = torch.where(rollout.has_eos, 0.0, after)
-    if config.whiten_rewards:
-        token_rewards = whiten(token_rewards, rollout.response_mask, shift_mean=False)
-    return gae_targets(
-        config,
-        rollout,
-        token_rewards,
-        old_log_probs,
-        value_model,
-        ref_log_probs=ref_log_probs,
-        values_after=after,
-    )
 
 
 def train(
@@ -192,8 +135,7 @@ def train(
     )
 
     for step in state.steps_left(config.steps):  # line 3
-        of_policy = step - config.value_pretraining_steps  # below 0 the critic learns alone
-        lr = models.set_learning_rates(warmed_up(config, of_policy), warmed_up(config, step))
+        lr = models.set_learning_rates(warmed_up(config, step))
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 3
         mu = sampler_of(config, policy)
@@ -202,24 +144,26 @@ def train(
                 mu, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # line 4: R
-            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+            rewards = checked_rewards(reward_fn, rollout)
         with clock.phase("score"):
             old_log_probs, weights, measured = old_and_weights(config, policy, rollout)  # line 5
             ref_log_probs = None
             if kl.coef or config.kl_loss_coef or config.stop_kl is not None:
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)  line 5
             token_rewards = token_level_rewards(  # line 6: r_t, (N, T)
-                shaped_scores(config, rewards, rollout.has_eos),
+                score_missing_eos(
+                    rewards, rollout.has_eos, config.missing_eos, config.missing_eos_value
+                ),
                 old_log_probs,
                 ref_log_probs,
                 rollout.response_mask,
                 kl.coef,
-                kl=config.kl_in_reward,
-                penalty=reward_penalty(config.kl_penalty),
             )
-            learned = config if of_policy >= 0 else replace(config, critic_lambda=1.0)
-            given = (learned, rollout, token_rewards, old_log_probs, value_model)
-            targets = ppo_targets(*given, ref_log_probs=ref_log_probs)  # lines 5 and 7
+            scaled = token_rewards
+            if config.whiten_rewards:
+                scaled = whiten(token_rewards, rollout.response_mask, shift_mean=False)
+            given = (config, rollout, scaled, old_log_probs, value_model)
+            targets = gae_targets(*given, ref_log_probs=ref_log_probs)  # lines 5 and 7
             targets = targets._replace(advantages=weights * targets.advantages)  # 1 by default
 
         with clock.phase("update"):
@@ -238,19 +182,18 @@ def train(
                     meter.add_tokens(scores, goal.old_log_probs, goal.advantages, batch, **more)
                 if config.target_kl is not None and meter.moved_beyond(1.5 * config.target_kl):
                     break  # without the step: far enough from the old policy. line 12
-                held = text if of_policy >= 0 else None  # line 9
-                extra = text_gradient(config, policy, held, step, update)
+                extra = text_gradient(config, policy, text, step, update)  # line 9
                 loss += config.pretraining_coef * extra.get("pretraining_loss", 0.0)
-                norm, critic_norm = models.clip_and_step(critic_alone=of_policy < 0)  # line 11
+                norm, critic_norm = models.clip_and_step()  # line 11
                 meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)
 
         step_batch = critic_batch(meter.acted, rollout, rewards, targets, token_rewards)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | measured
-        row |= {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= {"kl_coef": kl.coef, "lr": lr}
         row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)
         row |= clock.metrics(tokens=rollout.tokens)
-        if "kl" in row and of_policy >= 0:
+        if "kl" in row:
             kl.update(row["kl"], len(rollout))  # line 13
         state.step = step + 1
         if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):

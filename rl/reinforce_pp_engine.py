@@ -55,7 +55,7 @@ from rl.batches.rollout import (
     sample_rollout,
 )
 from rl.equations.advantages import discounted_returns, group_advantages, whiten
-from rl.equations.kl import k2, reward_penalty
+from rl.equations.kl import k2
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.equations.token_rewards import token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards
@@ -93,9 +93,6 @@ class ReinforcePPConfig(SamplerFlags):
     """epsilon below 1."""
     clip_high: NotNegative = 0.2
     """epsilon above 1."""
-    kl_penalty: Literal["k1", "absolute", "squared"] = "k1"
-    """What the plain variant takes off a token's reward, times kl_coef. k1: log pi - log pi_ref, the
-    paper's and the only one whose policy gradient is the KL's. absolute: |k1|. squared: k1^2 / 2."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,11 +110,6 @@ class ReinforcePPConfig(SamplerFlags):
                 f"gamma {self.gamma} has no meaning in the variant baseline, whose tokens share "
                 "one advantage: leave it at 1, or use --variant plain"
             )
-        if self.variant == "baseline" and self.kl_penalty != "k1":
-            raise ValueError(
-                f"kl_penalty {self.kl_penalty} is taken off a reward, and the variant baseline has "
-                "its KL in the loss: leave kl_penalty out, or use --variant plain"
-            )
 
 
 # --- Advantages before normalisation, (N, T)
@@ -131,10 +123,9 @@ def reward_to_go(
     response_mask: Tensor,  # (N, T)
     kl_coef: float,
 ) -> Tensor:  # (N, T)
-    """R - kl_coef * sum_{u >= t} k1_u, discounted by gamma (Eq. 4); k1, or what kl_penalty names."""
-    penalty = reward_penalty(config.kl_penalty)
+    """R - kl_coef * sum_{u >= t} k1_u, discounted by gamma (Eq. 4)."""
     token_rewards = token_level_rewards(  # line 2
-        rewards, old_log_probs, ref_log_probs, response_mask, kl_coef, penalty=penalty
+        rewards, old_log_probs, ref_log_probs, response_mask, kl_coef
     )
     return discounted_returns(token_rewards, response_mask, config.gamma)  # line 3
 
@@ -238,7 +229,7 @@ def train(
                 mu, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # line 2
-            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+            rewards = checked_rewards(reward_fn, rollout)
         with clock.phase("score"):
             old_log_probs, weights, measured = old_and_weights(config, policy, rollout)  # (N, T)
             ref_log_probs = None
@@ -277,7 +268,7 @@ def train(
         step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | measured
-        row |= {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= {"kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))

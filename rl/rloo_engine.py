@@ -50,7 +50,6 @@ from rl.batches.rollout import (
     sample_rollout,
 )
 from rl.equations.advantages import leave_one_out_advantages, whiten
-from rl.equations.kl import reward_penalty
 from rl.equations.losses import (
     clipped_surrogate,
     policy_gradient,
@@ -84,9 +83,6 @@ class RLOOConfig(SamplerFlags):
     """epsilon above 1, for the losses clipped and token."""
     normalize_advantages: bool = False
     """Divide the advantages by their standard deviation over the batch; the paper does not."""
-    kl_penalty: Literal["k1", "absolute", "squared"] = "k1"
-    """What is taken off the reward, summed over the tokens, times kl_coef. k1: log pi - log pi_ref, the
-    paper's and the only one whose policy gradient is the KL's. absolute: |k1|. squared: k1^2 / 2."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -120,13 +116,9 @@ def rloo_advantages(
     response_mask: Tensor,  # (N, T)
     kl_coef: float,
 ) -> Tensor:  # (N, 1)
-    """R'_i - 1/(G-1) sum_{j != i} R'_j, R' = R - kl_coef * sum_t (log pi_old - log pi_ref).
-
-    `kl_penalty` puts |k1| or k1^2 / 2 in place of that difference, k1.
-    """
-    penalty = reward_penalty(config.kl_penalty)
+    """R'_i - 1/(G-1) sum_{j != i} R'_j, R' = R - kl_coef * sum_t (log pi_old - log pi_ref)."""
     penalised = token_level_rewards(  # line 2
-        rewards, old_log_probs, ref_log_probs, response_mask, kl_coef, penalty=penalty
+        rewards, old_log_probs, ref_log_probs, response_mask, kl_coef
     )
     advantages = leave_one_out_advantages(penalised.sum(1), config.group_size)  # line 3
     if config.normalize_advantages:  # of the whole batch, before it is split
@@ -193,7 +185,7 @@ def train(
                 mu, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # line 2: r(x, y)
-            rewards, non_finite = checked_rewards(reward_fn, rollout, config.non_finite_reward)
+            rewards = checked_rewards(reward_fn, rollout)
         with clock.phase("score"):
             old_log_probs, weights, measured = old_and_weights(config, policy, rollout)  # (N, T)
             ref_log_probs = None
@@ -231,7 +223,7 @@ def train(
         step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= meter.metrics() | measured
-        row |= {"non_finite_rewards": non_finite, "kl_coef": kl.coef, "lr": lr}
+        row |= {"kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))

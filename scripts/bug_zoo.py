@@ -55,7 +55,7 @@ from rl import (
 )
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.equations.advantages import gae, whiten
-from rl.equations.kl import k1, k3
+from rl.equations.kl import k3
 from rl.equations.losses import clipped_surrogate
 from rl.rewards.sources import RuleReward, checked_rewards
 from rl.training import actor_critic
@@ -232,9 +232,10 @@ def summed_k3(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
     return k3(log_probs, ref_log_probs).sum(1, keepdim=True).expand_as(log_probs)
 
 
-def kl_added(*arguments: Any, **options: Any) -> Tensor:
+def kl_added(*arguments: Any) -> Tensor:
     """r + beta KL: the penalty is a bonus."""
-    return real_token_rewards(*arguments, **options | dict(penalty=lambda new, ref: -k1(new, ref)))
+    *given, kl_coef = arguments
+    return real_token_rewards(*given, -kl_coef)
 
 
 real_token_rewards = rloo_engine.token_level_rewards
@@ -273,14 +274,15 @@ def whitened_rows(values: Tensor, mask: Tensor, **options: Any) -> Tensor:
 
 
 def gae_beyond_the_end(
-    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lambda_: float, **options: Any
+    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lambda_: float
 ) -> tuple[Tensor, Tensor]:
     """The value after the EOS is the critic's of the EOS itself, not 0."""
-    last = values.gather(1, mask.sum(1, keepdim=True) - 1)[:, 0]
-    return gae(rewards, values, mask, gamma, lambda_, bootstrap_values=last)
+    last = mask.sum(1, keepdim=True) - 1
+    rewards = rewards.scatter_add(1, last, gamma * values.gather(1, last))
+    return gae(rewards, values, mask, gamma, lambda_)
 
 
-def step_of_the_policy_alone(self: Any, critic_alone: bool = False) -> tuple[Tensor, Tensor]:
+def step_of_the_policy_alone(self: Any) -> tuple[Tensor, Tensor]:
     norm = actor_critic.clip_and_step(
         self.optimizer, self.policy.parameters(), self.config.max_norm
     )
@@ -288,9 +290,8 @@ def step_of_the_policy_alone(self: Any, critic_alone: bool = False) -> tuple[Ten
     return norm, torch.nn.utils.get_total_norm(parameters)
 
 
-def rewards_of_the_row_above(*arguments: Any) -> tuple[Tensor, int]:
-    rewards, count = checked_rewards(*arguments)
-    return rewards.roll(1), count
+def rewards_of_the_row_above(*arguments: Any) -> Tensor:
+    return checked_rewards(*arguments).roll(1)
 
 
 def reference_is_the_policy(model: GPT, rollout: Rollout, config: Any) -> Tensor:

@@ -268,8 +268,7 @@ def steer(config: IMDBConfig, folder: Path) -> None:
         prompts = folder / "data" / ("pairs.jsonl" if name == "dpo" else "prompts.jsonl")
         own = dict(
             data=prompts, seed=seed, policy=folder / "pretraining",
-            reward_model=folder / "classifier_a", judge=folder / "classifier_b",
-            max_new_tokens=NEW_TOKENS,
+            reward_model=folder / "classifier_a", max_new_tokens=NEW_TOKENS,
         )  # fmt: skip
         flags = {**RECIPES[name].flags, **own, **small(config, "steering")}
         run_stage(config, folder / f"{name}-{seed}", RECIPES[name].module, flags)
@@ -452,7 +451,7 @@ def table(rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
     return markdown(["policy", "seeds", *(title for title, _, _ in COLUMNS)], lines)
 
 
-KEPT = ("step", "reward", "kl", "validation/reward", "validation/gold", "validation/kl", "entropy")
+KEPT = ("step", "reward", "kl", "validation/reward", "validation/kl", "entropy")
 
 
 def curves(config: IMDBConfig, folder: Path) -> dict[str, list[dict[str, Any]]]:
@@ -492,23 +491,21 @@ def recordings(config: IMDBConfig, judges: Judges, rows: Mapping[str, Any]) -> d
 
 
 def plot(found: Mapping[str, Any], path: Path) -> None:
-    """The reward and the judge against the KL."""
+    """The reward against the KL."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    axes = figure.subplots(1, 2, sharey=True)
+    figure = Figure(figsize=(5, 4), layout="constrained")
+    axis = figure.subplots()
     styles = {"grpo": "-", "ppo": "--", "rloo": "-.", "dpo": ":", "unbounded": "-"}
-    for axis, key, title in (
-        (axes[0], "validation/reward", "classifier A, the reward"),
-        (axes[1], "validation/gold", "classifier B, the judge"),
-    ):
-        for name, rows in found["curves"].items():
-            engine = name.rpartition("-")[0]
-            points = [(row["validation/kl"], row[key]) for row in rows]
-            axis.plot(*zip(*points, strict=True), styles[engine], marker=".", label=name)
-        axis.set(xlabel="KL from the base (nats per answer)", title=title, xscale="log")
-    axes[0].set_ylabel("mean log-odds of positive")
-    axes[0].legend(fontsize="small")
+    for name, rows in found["curves"].items():
+        engine = name.rpartition("-")[0]
+        points = [(row["validation/kl"], row["validation/reward"]) for row in rows]
+        axis.plot(*zip(*points, strict=True), styles[engine], marker=".", label=name)
+    axis.set(
+        xlabel="KL from the base (nats per answer)", title="classifier A, the reward", xscale="log"
+    )
+    axis.set_ylabel("mean log-odds of positive")
+    axis.legend(fontsize="small")
     save_figure(figure, path)
 
 

@@ -155,7 +155,6 @@ def averaged_surrogate(log_probs, old_log_probs, advantages, clip_low, clip_high
     ("kind", "function", "way"),
     [
         ("policy_loss", averaged_surrogate, "clipped_surrogate"),
-        ("policy_loss", losses.gspo_token, "gspo_token"),
         ("policy_loss", losses.cispo, "cispo"),
         ("policy_loss", losses.sapo, "sapo"),
         ("policy_loss", losses.policy_gradient, "reinforce"),

@@ -2,11 +2,9 @@
 
 import json
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
-from studies import runner
 
 from data.records import PromptRecord
 from data.splits import split_of
@@ -139,29 +137,6 @@ def test_a_pair_is_the_best_and_the_worst_answer_token_by_token(tmp_path):
         chosen, rejected = (row[f"{side}_tokens"].count(5) for side in ("chosen", "rejected"))
         assert chosen - rejected == row["margin"] >= 0
         assert TOKENIZER.decode(row["chosen_tokens"]) == row["chosen"]
-
-
-def test_a_finished_stage_is_kept_and_an_interrupted_one_resumed(tmp_path, monkeypatch):
-    commands = []
-    process = SimpleNamespace(wait=lambda: 0, pid=0)
-    monkeypatch.setattr(
-        runner.subprocess, "Popen", lambda words, **_: commands.append(words) or process
-    )
-    monkeypatch.setattr(runner, "wait", lambda process: (0, 1.0))
-    config, done, half = IMDBConfig(device="cpu"), tmp_path / "done", tmp_path / "half"
-    for folder in (done, half):
-        folder.mkdir()
-        (folder / "model.safetensors").touch()
-    (half / "state.pt").touch()
-    imdb.run_stage(config, done, "gpt.pretraining", {})
-    assert commands == []
-    imdb.run_stage(config, half, "gpt.pretraining", {"steps": 3})
-    assert commands[0][1:5] == ["-m", "gpt.pretraining", "--steps", "3"]
-    assert "--resume" in commands[0]
-    assert json.loads((half / "seconds.json").read_text())["cpu"] == 1.0
-    imdb.run_stage(config, tmp_path / "new", "gpt.pretraining", {})
-    runner.run_stage(half, "gpt.pretraining", ())  # its seconds would not be those of the whole
-    assert len(commands) == 3 and not any("--resume" in command for command in commands[1:])
 
 
 def test_distinct_counts_over_all_answers_and_never_across_two():

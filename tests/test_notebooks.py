@@ -6,7 +6,6 @@ Nothing is executed here; `python notebooks/build.py --check` does that.
 from __future__ import annotations
 
 import ast
-import base64
 import importlib.util
 import json
 import os
@@ -187,48 +186,6 @@ def test_a_shown_explorable_is_todays(path: Path) -> None:
 
 
 @each_notebook
-def test_a_page_begins_with_a_question_and_ends_with_the_next_page(path: Path) -> None:
-    first, last = texts(path, "markdown")[0], texts(path, "markdown")[-1]
-    assert "?" in first, "the question that the page answers"
-    assert re.search(r"\b(seconds?|minutes?)\b", first), "how long the page takes to run"
-    if path.stem != COURSE[-1]:
-        following = COURSE[COURSE.index(path.stem) + 1]
-        assert re.search(rf"Next: \[.+?\]\({following}\.ipynb\)", last)
-
-
-def links_to_pages(text: str) -> list[str]:
-    """The pages of the course that a text links to, in order."""
-    return list(dict.fromkeys(re.findall(r"\]\((\d\d_\w+)\.ipynb\)", text)))
-
-
-def needs(page: str) -> list[str]:
-    """The pages that the line "You need" (or "What it needs") of a page names."""
-    first = texts(FOLDER / f"{page}.ipynb", "markdown")[0]
-    found = re.search(r"\*\*(?:You need|What it needs:?)\*\*(.*?)(?:\n\n|\Z)", first, re.S)
-    return links_to_pages(found[1]) if found else []
-
-
-@pytest.mark.parametrize("path", ["An hour", "A day"])
-def test_a_reading_path_holds_what_its_pages_need(path: str) -> None:
-    """Whoever follows it has met, before each page, every page that this one says it needs."""
-    start = "".join(texts(FOLDER / "00_start_here.ipynb", "markdown"))
-    (shown,) = re.findall(rf"^\*\*{path}: .+?(?=\n\n)", start, re.M | re.S)
-    pages = links_to_pages(shown)
-    assert "07_grpo" in pages and pages == sorted(pages)
-    missing = {page: set(needs(page)) - set(pages[:at]) for at, page in enumerate(pages)}
-    assert {page: sorted(found) for page, found in missing.items() if found} == {}
-    assert sum(map(len, map(needs, pages))) > 6
-
-
-def test_page_04_can_be_left_three_times() -> None:
-    """Each exit says where it leads: a short program, an engine's page, the next page."""
-    text = "\n".join(texts(FOLDER / "04_policy_gradients_and_baselines.ipynb", "markdown"))
-    exits = re.findall(r"^> \*\*(\w+) exit\.\*\* ((?:.+\n?)+)", text, re.M)
-    assert [name for name, _ in exits] == ["First", "Second", "Third"]
-    assert all(re.search(r"\]\([\w./]+\.(?:ipynb|py)\)", words) for _, words in exits)
-
-
-@each_notebook
 def test_a_page_shows_its_formula_as_code(path: Path) -> None:
     """An equation, the library's lines highlighted, an assertion, a picture, typed exercises."""
     if path.stem in AROUND:
@@ -245,46 +202,6 @@ def test_a_page_shows_its_formula_as_code(path: Path) -> None:
     checked = set(re.findall(r"\bcheck\(\s*\"(\w+)\"", code))
     assert len(checked) >= TYPED, "exercises that are typed and checked"
     assert checked <= set(exercises.names())
-
-
-@each_notebook
-def test_a_page_fits_twelve_screens(path: Path) -> None:
-    """By an estimate: a screen is 60 lines of 100 columns, a line of a picture 18 pixels high."""
-    screens = sum(height(cell) for cell in cells_of(path)) / LINES_A_SCREEN
-    assert screens <= SCREENS, f"about {screens:.1f} screens: shorten the page, or split it"
-
-
-def height(cell: dict[str, Any]) -> float:
-    """Lines of a cell and its outputs, a blank one after each; what is folded is one line.
-
-    Answers are, and on the site the imports.
-    """
-    source = re.sub(r"<details>.*?</details>", "folded", "".join(cell["source"]), flags=re.DOTALL)
-    source = re.sub(r"\]\([^()]*\)", "]", source)  # a link is as long as its words
-    if cell["cell_type"] == "markdown":
-        return 1 + sum(wrapped(block) for block in source.split("\n\n"))
-    lines = 1 if "os.path.isdir" in source else len(source.splitlines())
-    return 1 + lines + sum(map(height_of_output, cell["outputs"]))
-
-
-def wrapped(block: str) -> float:
-    """Lines of a paragraph, which flows, or of a list or table, which has a line each; and a blank."""
-    lines = block.splitlines()
-    if all(re.match(r"\s*([|*-]|\d+\.) ", line) for line in lines):
-        return len(lines) + 1
-    return len(" ".join(lines)) / COLUMNS + 1.5
-
-
-def height_of_output(output: dict[str, Any]) -> float:
-    data = output.get("data", {})
-    if "image/png" in data:
-        header = base64.b64decode("".join(data["image/png"])[:64])
-        return int.from_bytes(header[20:24], "big") / PIXELS_A_LINE + 1  # after the width
-    if "image/svg+xml" in data and "text/html" not in data:
-        size = re.search(r'viewBox="0 0 \S+ (\S+)"', "".join(data["image/svg+xml"]))
-        return (float(size[1]) if size else 400.0) / PIXELS_A_LINE + 1
-    text = "".join(output.get("text", data.get("text/plain", [])))
-    return len(text.splitlines()) + 1
 
 
 # Papers --------------------------------------------------------------------------------------
@@ -313,16 +230,6 @@ def test_every_cited_paper_is_in_the_table_of_papers() -> None:
         cited = re.findall(r"(?:arXiv[: ]|arxiv\.org/(?:abs|pdf)/)(\d{4}\.\d{4,5})", text)
         missing = sorted(set(cited) - set(known))
         assert not missing, f"{path.relative_to(ROOT)} cites {missing}: add a row to docs/papers.md"
-
-
-def test_the_table_of_papers_names_a_file_that_uses_each() -> None:
-    table = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| \[(\d{4}\.\d{4,5})\].*\[.+?\]\(\.\./(\S+?)\) \|$", table, re.MULTILINE)
-    assert len(rows) == table.count("https://arxiv.org/abs/")
-    for number, name in rows:
-        assert number in (ROOT / name).read_text(encoding="utf-8"), (
-            f"{name} no longer cites {number}"
-        )
 
 
 def test_pages_have_the_names_of_the_course() -> None:

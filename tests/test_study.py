@@ -9,14 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 import tyro
-from studies import runner
 from studies.recipes import Recipe, words
 
 from data import reviews
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.command_line import preset_defaults
-from harness.errors import UserError
 from harness.paths import REPOSITORY
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.teacher_reward import TeacherReward
@@ -47,26 +45,6 @@ def test_the_flags_of_a_run_are_flags_of_its_script(name: str, recipe: Recipe) -
             default = preset_defaults(config, module.PRESETS, ["--preset", "study", *shared])
             parsed = tyro.cli(config, default=default, args=[*shared, *words(recipe.flags), *start])
             assert (parsed.data, parsed.seed, parsed.test_prompts) == (each.world, 1, 0)
-
-
-def test_a_study_has_its_own_runs() -> None:
-    config = StudyConfig(runs=("ppo", "grpo_process", "grpo_iterative", "minillm", "grpo"))
-    runs = {name: study.runs_of(config, each) for name, each in STUDIES.items()}
-    assert runs == {
-        "sums": ["ppo", "grpo_process", "grpo"],
-        "reviews": ["ppo", "grpo_iterative", "grpo"],
-        "distillation": ["minillm"],
-        "pairs": ["grpo"],
-    }
-
-
-def test_a_finished_stage_is_kept_and_a_failing_one_explains_itself(tmp_path: Path) -> None:
-    done = tmp_path / "done"
-    done.mkdir()
-    (done / runner.MODEL_FILE).touch()
-    runner.run_stage(done, "no.such.module", ())  # not run
-    with pytest.raises(UserError, match=r"grpo_engine failed, .*helptext"):
-        runner.run_stage(tmp_path / "broken", "rl.grpo_engine", ("--no-such-flag",), threads=1)
 
 
 def test_a_policy_is_measured_once_per_number_of_prompts(tmp_path: Path) -> None:

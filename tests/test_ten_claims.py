@@ -41,15 +41,6 @@ def test_several_rules_hold_together_and_one_that_fails_is_one_of_several():
     assert failed.p == pytest.approx(2 * RULE(made_up(0.0)).p)
 
 
-def test_a_rerun_is_compared_by_the_effect_that_decided():
-    """The other rule would be the weakest of the rerun; the first runs' was x."""
-    other = Rule("y", 5.0, RULE.effect)
-    assert Weakest((RULE, other)).of_unit("x") is RULE and RULE.of_unit("x") is RULE
-    first, new, far = (RULE(made_up(mean)) for mean in (0.2, 0.21, 0.4))
-    few = RULE(made_up(0.2, 4))
-    assert [claims.repeated(first, v)["inside"] for v in (new, far, few)] == [True, False, None]
-
-
 def test_a_verdict_is_that_of_the_corrected_p():
     verdict = RULE(made_up(0.13))
     assert verdict.word == HELD and verdict.after(10 * verdict.p).word == UNTOLD
@@ -66,16 +57,6 @@ def test_what_rules_read():
     flat = {"points": [{"accuracy": 0.1, "kl": 0.0}] * 3}
     assert at_equal_accuracy("kl", flat, runs[0]) is None
     assert instead(a="b-c")({"a": {}, "b-c": {0: {}}}) == {"a": {0: {}}, "b-c": {0: {}}}
-
-
-def test_jobs_are_shared_and_wait_for_their_start():
-    """An arm that two claims need is one job; the rerun has seeds of its own."""
-    listed = claims.claims()
-    both = claims.jobs(listed, range(2))
-    assert {"start-30-1", "grpo-0", "grpo-1"} <= set(both)
-    assert both["grpo-1"].needs == ("start-30-1",)
-    for claim in listed.values():
-        assert set(claim.arms) <= {job.stage for job in both.values() if claim.name in job.parts}
 
 
 def test_a_sigmoid_is_extrapolated_where_there_is_one():
@@ -99,12 +80,6 @@ def test_the_law_of_entropy_explains_what_follows_it():
         rows = zip(entropy, accuracy, strict=True)
         run = {"points": [{"entropy": h, "accuracy": r} for h, r in rows]}
         assert claims_entropy.explained("grpo")({"grpo": run}) == pytest.approx(least)
-
-
-def test_the_recording_keeps_every_point():
-    run = {"points": [{"step": 0, "kl": 0.0}, {"step": 10, "kl": 1.5}], "seconds": 2.0}
-    assert claims.by_point(claims.by_key(run)) == run
-    assert claims.rounded({"a": [0.123456, 7], "b": "x"}) == {"a": [0.1235, 7], "b": "x"}
 
 
 def climbing(end=0.5, *, speed=1.0, shift=0.0, steps=60):

@@ -35,7 +35,6 @@ HEALTHY: dict[str, tuple[float | None, float | None]] = {
     "clip_low_fraction": (0.0, 0.1),
     "approx_kl": (None, 0.01),
     "ratio_error_at_start": (None, 0.0001),
-    "non_finite_rewards": (0.0, 0.0),
     "rule_errors": (0.0, 0.0),
     "preference_accuracy": (0.5, 0.7),
     "sampling_rounds": (1.0, 3.0),

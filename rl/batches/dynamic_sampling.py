@@ -49,20 +49,18 @@ class GroupBuffer:
     rollouts: list[Rollout] = field(default_factory=list)
     rewards: list[Tensor] = field(default_factory=list)  # (n,) a round
     kept: list[Tensor] = field(default_factory=list)  # (n,) bool a round, whole groups
-    non_finite: int = 0
 
     @property
     def rounds(self) -> int:
         """How often the policy was asked."""
         return len(self.rollouts)
 
-    def add(self, rollout: Rollout, rewards: Tensor, groups: Tensor, non_finite: int) -> None:
+    def add(self, rollout: Rollout, rewards: Tensor, groups: Tensor) -> None:
         """Put in one round: its rewards (n,), which of its groups to keep (n / G,) bool."""
         self.rollouts.append(rollout)
         self.rewards.append(rewards)
         self.kept.append(groups.repeat_interleave(rollout.group_size))
         self.missing -= int(groups.sum())
-        self.non_finite += non_finite
 
     def sampled(self) -> tuple[Rollout, Tensor]:
         """All N responses as one rollout, and their rewards (N,)."""

@@ -51,8 +51,6 @@ class Rollout:
     group_size: int
     # What the reward has measured: counts as int, shares and means as float.
     reward_metrics: dict[str, float] = field(default_factory=dict)
-    # What a reward of several parts is made of: {name: (weight, (N,))}.
-    reward_parts: dict[str, tuple[float, Tensor]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.records)
@@ -131,7 +129,7 @@ def sample_rollout(
 
 
 def select_rows(rollout: Rollout, rows: Tensor) -> Rollout:
-    """These rows (int64 indices) of a rollout, groups whole, with the parts of their reward."""
+    """These rows (int64 indices) of a rollout, groups whole."""
     chosen = rows.tolist()
     return Rollout(
         records=[rollout.records[row] for row in chosen],
@@ -139,10 +137,6 @@ def select_rows(rollout: Rollout, rows: Tensor) -> Rollout:
         sequences=rollout.sequences.rows(rows),
         log_probs=rollout.log_probs[rows.to(rollout.log_probs.device)],
         group_size=rollout.group_size,
-        reward_parts={
-            name: (weight, part[rows.to(part.device)])
-            for name, (weight, part) in rollout.reward_parts.items()
-        },
     )
 
 
@@ -164,10 +158,6 @@ def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
         log_probs=_stacked([rollout.log_probs for rollout in rollouts]),
         group_size=rollouts[0].group_size,
         reward_metrics=_joined_metrics(rollouts),
-        reward_parts={
-            name: (weight, torch.cat([rollout.reward_parts[name][1] for rollout in rollouts]))
-            for name, (weight, _) in rollouts[0].reward_parts.items()
-        },
     )
 
 
@@ -259,17 +249,6 @@ def rollout_log_probs(model: GPT, rollout: Rollout, config: ScoringConfig) -> Te
         return score_in_micro_batches(
             lambda batch: token_log_probs(model, batch, config.temperature),
             rollout.sequences,
-            config.micro_batch_size,
-        )
-
-
-@torch.no_grad()
-def response_entropy(model: GPT, sequences: ResponseBatch, config: ScoringConfig) -> Tensor:
-    """The entropy (n, T) of the model's choice of each response token, at the sampler's temperature."""
-    with precision(model.device, config.precision):
-        return score_in_micro_batches(
-            lambda batch: token_scores(model, batch, config.temperature).entropy,
-            sequences,
             config.micro_batch_size,
         )
 

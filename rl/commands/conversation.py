@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 
@@ -42,9 +42,9 @@ from rl.rewards.teacher_reward import TeacherReward
 from rl.training.open_reward import (
     RewardChoice,
     answer_rule,
-    apply_answer_weights,
     open_reward,
     open_reward_model,
+    with_wrong_reward,
     world_rule,
 )
 
@@ -219,7 +219,7 @@ def open_measures(
 
     prompts = open_typed(run.data, template=bool(run.flags.get("template")))
     rule = noted("no gold", _rule, prompts.records if isinstance(prompts, FilePrompts) else [])
-    measures.gold = rule or noted("no gold", _judge, tokenizer, device)
+    measures.gold = rule
     if isinstance(scorer, Path):
         model = open_reward_model(scorer, tokenizer, device, "", "--reward-model: ")
         measures.reward = RewardModelReward(model)
@@ -234,13 +234,6 @@ def open_measures(
 def _rule(run: RunFolder, records: Sequence[PromptRecord]) -> RuleReward | None:
     answers = answer_rule(run.data, {"all": records}) if records else None
     return world_rule(run.data) or answers
-
-
-def _judge(run: RunFolder, tokenizer: Tokenizer, device: torch.device) -> RewardFn | None:
-    if not run.flags.get("judge"):
-        return None
-    folder = _present(run, Path(run.flags["judge"]), "judge")
-    return RewardModelReward(open_reward_model(folder, tokenizer, device, ""), name="judge")
 
 
 def _reward(
@@ -264,11 +257,9 @@ def _reward(
         run.preset,
         folders,
         run.flags.get("ensemble", "mean"),
-        run.flags.get("uwo_coef", 0.5),
     )
-    paid = dict(wrong_reward=0, format_weight=0.0, normalize_parts=False) | dict(run.flags)
     reward = open_reward(choice, tokenizer, device, rule)
-    return apply_answer_weights(cast(Any, SimpleNamespace(**paid)), reward)
+    return with_wrong_reward(float(run.flags.get("wrong_reward") or 0), reward)
 
 
 def _present(run: RunFolder, path: Path, what: str) -> Path:

@@ -5,7 +5,6 @@ decorators (harness/equation_checks.py) check shapes and groups, and put 0 at ma
 before and after.
 """
 
-from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -36,38 +35,24 @@ def gae(
     values: NxT,  # V of the state before token t
     response_mask: Mask[NxT],
     gamma: float,
-    gae_lambda: float | N,
-    *,
-    bootstrap_values: N | None = None,
+    gae_lambda: float,
 ) -> tuple[NxT, NxT]:
     """Generalised advantage estimation (Schulman et al. 2016, arXiv:1506.02438, Eq. 16).
 
     delta_t = r_t + gamma V_{t+1} - V_t
     A_t     = delta_t + gamma lambda A_{t+1},   returns_t = A_t + V_t
 
-    Returns (advantages, returns). The recursion steps over masked positions: the value after the
-    last valid token is 0 (the response ended), or the row's `bootstrap_values` (the value of the
-    state in which a truncated response was cut off; 0 for the others). lambda may differ by row.
+    Returns (advantages, returns). The recursion steps over masked positions, and the value after the
+    last valid token is 0: there the response ends, also one that was cut off.
     """
     advantages, A = torch.zeros_like(values), torch.zeros_like(values[:, 0])
-    V = A if bootstrap_values is None else bootstrap_values  # of the state to come
+    V = A  # of the state to come
     for t in reversed(range(values.shape[1])):
         delta = token_rewards[:, t] + gamma * V - values[:, t]
         A = torch.where(response_mask[:, t], delta + gamma * gae_lambda * A, A)
         V = torch.where(response_mask[:, t], values[:, t], V)
         advantages[:, t] = A
     return advantages, advantages + values
-
-
-@torch.no_grad()
-@in_range(alpha="(0, inf)")
-@row_equation
-def length_adaptive_lambda(lengths: N, alpha: float) -> N:
-    """VAPO's lambda = 1 - 1 / (alpha l) of a response of l tokens (arXiv:2504.05118, section 4.2).
-
-    The weights 1, lambda, lambda^2, ... of GAE then add up to alpha l: a share of the response.
-    """
-    return (1 - 1 / (alpha * lengths)).clamp(min=0.0)
 
 
 @constant_equation
@@ -156,26 +141,6 @@ def maxrl_advantages(rewards: N, group_size: int) -> Nx1:
         return groups
     mean = groups.mean(1, keepdim=True)
     return torch.where(mean > 0, (groups - mean) / mean, 0.0).view(-1, 1)
-
-
-@torch.no_grad()
-def gdpo_advantages(
-    parts: Mapping[str, tuple[float, Tensor]],  # {name: (weight, (N,) rewards)}
-    group_size: int,
-    *,
-    eps: float = 1e-4,
-) -> Nx1:
-    """GDPO's A = (S - mean(S)) / (std(S) + eps), S_i = sum_k w_k z_ik (arXiv:2601.05242).
-
-    z_ik is the z-score of part k within its prompt's group; mean and std of S run over all N
-    responses, because a second division by the group's would make groups that differ in one part and
-    in both look the same. A ValueError without parts.
-    """
-    if not parts:
-        raise ValueError("GDPO normalises the parts of a reward, and this reward has none")
-    z_scores = [w * group_advantages(part, group_size, eps=eps) for w, part in parts.values()]
-    total = torch.stack(z_scores).sum(0)
-    return (total - total.mean()) / (total.std() + eps)
 
 
 @group_equation

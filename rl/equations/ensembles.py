@@ -18,13 +18,3 @@ def ensemble_mean(scores: KxN) -> N:
 def worst_case(scores: KxN) -> N:
     """min_k R_k, (K, N) -> (N,): the member that likes a response least decides (WCO)."""
     return scores.amin(0)
-
-
-@row_equation
-def uncertainty_weighted(scores: KxN, coef: float) -> N:
-    """mean_k R_k - lambda Var_k R_k, (K, N) -> (N,), with lambda = `coef` (UWO).
-
-    The variance is that of a sample, over K - 1, as in the PPO code of the paper's authors; the
-    paper and their best-of-n code divide by K. At least two members.
-    """
-    return scores.mean(0) - coef * scores.var(0)

@@ -110,20 +110,6 @@ def loss_estimator(name: str) -> Callable[[Tensor, Tensor], Tensor]:
     return {"k2": k2, "k3": k3}[name]
 
 
-def reward_penalty(name: str) -> Callable[[Tensor, Tensor], Tensor]:
-    """What may be subtracted from a token's reward: "k1", "absolute" or "squared".
-
-    Only k1 has the KL's policy gradient. |k1| and k1^2 / 2 punish a token that has become less
-    likely as well, and pull towards the reference by another law.
-    """
-    penalties = {"k1": k1, "absolute": absolute, "squared": k2}
-    if name not in penalties:
-        raise ValueError(
-            f"the penalty in the reward is one of {', '.join(penalties)}: not {name!r}"
-        )
-    return penalties[name]
-
-
 # --- the coefficient of a KL penalty -----------------------------------------------------------
 # Fed with the KL *per response*: k1 summed over a response's tokens, averaged over responses, in
 # nats. The mean per token is a different number, smaller by the length.
@@ -193,26 +179,3 @@ class AdaptiveKL(_Coefficient):
             )
         error = min(max(kl_per_response / self.target - 1, -0.2), 0.2)
         self.coef *= 1 + error * responses / self.horizon
-
-
-@dataclass
-class DoublingKL(_Coefficient):
-    """PPO's rule for a KL penalty (Schulman et al. 2017, arXiv:1707.06347, section 4, Eq. 8).
-
-    KL > 1.5 * target doubles the coefficient, KL < target / 1.5 halves it. The paper applies it
-    to KL(pi_old || pi) as a term of the loss.
-    """
-
-    target: float
-
-    def __post_init__(self) -> None:
-        if not (self.coef > 0 and self.target > 0):
-            raise ValueError(f"coef and target must be positive: got {self}")
-
-    def update(self, kl_per_response: float, responses: int) -> None:
-        """Double, halve or keep the coefficient after one rollout."""
-        _check_update(kl_per_response, responses)
-        if kl_per_response > 1.5 * self.target:
-            self.coef *= 2
-        elif kl_per_response < self.target / 1.5:
-            self.coef /= 2

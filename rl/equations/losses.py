@@ -6,8 +6,6 @@ shapes of the signature, let only what is `Trained` carry a gradient, and keep w
 not valid out of the arithmetic. What stands in a body is the formula.
 """
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -193,26 +191,6 @@ def gspo(
 
 
 @masked_equation
-def gspo_token(
-    log_probs: Trained[NxT],
-    old_log_probs: NxT,
-    advantages: NxT | Nx1,
-    mask: Mask[NxT],
-    clip_low: float,
-    clip_high: float,
-) -> NxT:
-    """GSPO-token: GSPO's ratio, an advantage for each token (arXiv:2507.18071, Eqs. 13-14).
-
-    s_t = stop_gradient(s) pi(y_t) / stop_gradient(pi(y_t)). With equal advantages along a row, its
-    value, clipping and gradient are those of `gspo`.
-    """
-    ratio = mean_ratio(log_probs, old_log_probs, mask).detach()
-    ratio = ratio * (log_probs - log_probs.detach()).exp()
-    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
-    return -torch.minimum(ratio * advantages, clipped * advantages)
-
-
-@masked_equation
 def gmpo(
     log_probs: Trained[NxT],
     old_log_probs: NxT,
@@ -234,41 +212,6 @@ def gmpo(
 
 
 # --- which tokens a policy loss reads -----------------------------------------------------------
-
-
-@torch.no_grad()
-@masked_equation
-def off_policy_sequence_mask(
-    log_probs: NxT,
-    old_log_probs: NxT,
-    advantages: Nx1,
-    mask: Mask[NxT],
-    threshold: float,
-) -> Mask[Nx1]:
-    """The responses that keep their policy loss (DeepSeek-V3.2, arXiv:2512.02556, Eq. 9).
-
-    False where A < 0 and 1/L sum_t (log pi_old - log pi) > threshold: a bad response that the
-    policy has left behind needs no further push. Good ones always stay, and so does any KL term.
-    """
-    drift = row_means(old_log_probs - log_probs, mask).unsqueeze(1)
-    bad = (advantages < 0).any(1, keepdim=True)
-    return ~(bad & (drift > threshold))
-
-
-@torch.no_grad()
-@in_range(share="(0, 1]")
-@masked_equation
-def high_entropy_mask(entropy: NxT, mask: Mask[NxT], share: float) -> Mask[NxT]:
-    """The `share` of the valid tokens with the highest entropy (arXiv:2506.01939).
-
-    Of n valid tokens the ceil(share n) highest, and all that tie with the last of them. Call it on
-    the whole minibatch: the threshold is one number for all of its tokens.
-    """
-    valid = entropy[mask]
-    if len(valid) == 0:
-        return mask
-    count = math.ceil(share * len(valid) - 1e-9)  # 0.1 * 30 is a little above 3
-    return mask & (entropy >= valid.topk(max(count, 1)).values[-1])
 
 
 @torch.no_grad()

@@ -1,23 +1,19 @@
 """The arithmetic that turns scores of responses into a training signal. Nothing has a gradient."""
 
-from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from harness.equation_checks import (
     Mask,
     N,
     NxT,
-    at_least_float32,
     constant_equation,
     in_range,
     one_of,
     row_equation,
 )
 from rl.equations.kl import k1
-from rl.equations.losses import row_means
 
 
 @constant_equation
@@ -31,7 +27,6 @@ def at_last_token(scores: N, response_mask: Mask[NxT]) -> NxT:
     return torch.where(tokens_from_here == 1, scores.unsqueeze(1), 0.0)
 
 
-@one_of(kl=("token", "sequence_mean"))
 @constant_equation
 def token_level_rewards(
     scores: N,
@@ -39,25 +34,18 @@ def token_level_rewards(
     ref_log_probs: NxT | None,  # may be None when kl_coef is 0
     response_mask: Mask[NxT],
     kl_coef: float,
-    *,
-    kl: Literal["token", "sequence_mean"] = "token",
-    penalty: Callable[[Tensor, Tensor], Tensor] = k1,
 ) -> NxT:
     """r_t = -beta (log pi - log pi_ref)_t, plus the score at the last token; (N, T).
 
     The sum over t is InstructGPT's R - beta log(pi / pi_ref)(y|x) (Ouyang et al. 2022,
     arXiv:2203.02155, Eq. 2), which is also the sequence reward of RLOO (arXiv:2402.14740, section
-    2.3). "sequence_mean" puts everything at the last token and divides the penalty by the length,
-    R - beta mean_t(k1): 1/L of the paper's and without credit per token. Another `penalty` than k1
-    (`reward_penalty` of rl/equations/kl.py) is not the KL's.
+    2.3). No other form than k1 has the KL's policy gradient here.
     """
     if kl_coef == 0:  # no reference is needed, and 0 * infinity cannot arise
         return at_last_token(scores, response_mask)
     if ref_log_probs is None:
         raise ValueError(f"kl_coef {kl_coef} needs ref_log_probs: got None")
-    kl_t = penalty(log_probs, ref_log_probs)
-    if kl == "sequence_mean":
-        return at_last_token(scores - kl_coef * row_means(kl_t, response_mask), response_mask)
+    kl_t = k1(log_probs, ref_log_probs)
     return -kl_coef * kl_t + at_last_token(scores, response_mask)
 
 
@@ -120,23 +108,3 @@ def own_text_penalty(
     entropy. With log p - log q as the reward it leaves log p - (1 - lambda) log q.
     """
     return token_rewards + coef * old_log_probs
-
-
-@torch.no_grad()
-def weighted_sum(
-    parts: Mapping[str, Tensor], weights: Mapping[str, float]
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """R = sum_k w_k R_k of named reward parts, each (N,).
-
-    Returns (total (N,), weighted parts): the parts add up to the total and go to the log, so a
-    rise in reward can be traced to the rule that gave it.
-    """
-    if not parts or parts.keys() != weights.keys():
-        raise ValueError(
-            f"every reward part needs one weight: parts {sorted(parts)}, weights {sorted(weights)}"
-        )
-    shapes = {name: tuple(part.shape) for name, part in parts.items()}
-    if len(set(shapes.values())) > 1 or any(len(shape) != 1 for shape in shapes.values()):
-        raise ValueError(f"reward parts must all be (N,), one value per response: got {shapes}")
-    weighted = {name: weights[name] * at_least_float32(part) for name, part in parts.items()}
-    return torch.stack(list(weighted.values())).sum(0), weighted

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Literal
 
@@ -15,17 +14,17 @@ from gpt.log_probs import score_in_micro_batches
 from harness.device import precision
 from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout
-from rl.equations.ensembles import ensemble_mean, uncertainty_weighted, worst_case
+from rl.equations.ensembles import ensemble_mean, worst_case
 from rl.rewards.sources import MadeOf, prefix_scores
 
-Combine = Literal["mean", "min", "uwo"]
+Combine = Literal["mean", "min"]
 
 
 class EnsembleReward:
     """Several reward models' scores of a rollout, combined into one reward per response, (N,).
 
-    mean: their mean. min: the lowest (WCO). uwo: mean - `uwo_coef` * variance (Coste et al. 2024,
-    arXiv:2310.02743). All members must share the policy's tokenizer.
+    mean: their mean. min: the lowest (WCO; Coste et al. 2024, arXiv:2310.02743). All members must share
+    the policy's tokenizer.
 
     With `reference` each member is standardised on those responses, so that what is left between them
     is disagreement. They are fixed, and not the rollout: a reward that is centred on every batch could
@@ -37,18 +36,15 @@ class EnsembleReward:
         models: Sequence[RewardModel],
         *,
         combine: Combine = "mean",
-        uwo_coef: float = 0.5,
         reference: ResponseBatch | None = None,
         micro_batch_size: int = 64,
         dtype: str = "float32",
     ) -> None:
         if len(models) < 2:
             raise ValueError(f"an ensemble needs at least 2 reward models: got {len(models)}")
-        if combine not in ("mean", "min", "uwo"):
-            raise ValueError(f'combine must be "mean", "min" or "uwo": got {combine!r}')
-        if not 0 <= uwo_coef < math.inf:
-            raise ValueError(f"uwo_coef must be a number from 0 on: got {uwo_coef}")
-        self.models, self.combine, self.uwo_coef = list(models), combine, uwo_coef
+        if combine not in ("mean", "min"):
+            raise ValueError(f'combine must be "mean" or "min": got {combine!r}')
+        self.models, self.combine = list(models), combine
         self.micro_batch_size, self.dtype = micro_batch_size, dtype
         self.name = f"{combine} of {len(models)} reward models"
         if reference is not None:
@@ -76,12 +72,8 @@ class EnsembleReward:
                     score_in_micro_batches(model, rollout.sequences, self.micro_batch_size)
                 )
         scores = torch.stack(members)  # (K, N)
-        combined: dict[str, Callable[[Tensor], Tensor]] = {
-            "mean": ensemble_mean,
-            "min": worst_case,
-            "uwo": partial(uncertainty_weighted, coef=self.uwo_coef),
-        }
-        return combined[self.combine](scores), {
+        combined = {"mean": ensemble_mean, "min": worst_case}[self.combine]
+        return combined(scores), {
             "ensemble_mean": float(scores.mean()),
             "ensemble_spread": float(scores.std(0).mean()),
         }

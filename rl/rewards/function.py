@@ -39,7 +39,7 @@ from rl.batches.rollout import Rollout
 OPTIONAL = ("record", "ended")
 
 
-def open_function(reward: str, *, keep_non_finite: bool = False) -> FunctionReward:
+def open_function(reward: str) -> FunctionReward:
     """The function that a --reward of the form WHERE:FUNCTION names. UserError if it cannot be used."""
     where, _, name = reward.rpartition(":")
     module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
@@ -53,7 +53,7 @@ def open_function(reward: str, *, keep_non_finite: bool = False) -> FunctionRewa
             f"--reward {reward}: {name} is a {type(function).__name__}, not a function that could be "
             "called with a prompt and a response"
         )
-    return FunctionReward(function, reward, _wanted(function, reward), keep_non_finite)
+    return FunctionReward(function, reward, _wanted(function, reward))
 
 
 def _import_module(where: str) -> ModuleType:
@@ -140,18 +140,11 @@ def _told(value: Any) -> tuple[float | None, str]:
 class FunctionReward:
     """What a user's function gives for (prompt, response), one number per row, (N,).
 
-    UserError names the row where it raises or gives no finite number; `keep_non_finite` lets NaN pass.
+    UserError names the row where it raises or gives no finite number.
     """
 
-    def __init__(
-        self,
-        function: Callable[..., Any],
-        name: str,
-        wanted: Sequence[str] = (),
-        keep_non_finite: bool = False,
-    ) -> None:
+    def __init__(self, function: Callable[..., Any], name: str, wanted: Sequence[str] = ()) -> None:
         self.function, self.name, self.wanted = function, name, tuple(wanted)
-        self.keep_non_finite = keep_non_finite
 
     def __call__(self, rollout: Rollout) -> Tensor:
         rows = zip(rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True)
@@ -174,7 +167,7 @@ class FunctionReward:
             raise UserError(
                 f"--reward {self.name} failed at {place}: {failed}"
             ) from failed.__cause__
-        if number is None or not (self.keep_non_finite or math.isfinite(number)):
+        if number is None or not math.isfinite(number):
             raise UserError(
                 f"--reward {self.name} gave {written} at {place}: it must give a finite number"
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -76,10 +76,8 @@ class Check(RewardFn, Protocol):
     def correct(self, rollout: Rollout) -> Tensor:
         """(N,) bool: which responses are right."""
 
-    def paying(
-        self, *, wrong: float = ..., others: Mapping[str, tuple[float, Rule]] | None = ...
-    ) -> RewardFn:
-        """The same check with other payments."""
+    def paying(self, *, wrong: float) -> RewardFn:
+        """The same check with another payment of a wrong answer."""
 
 
 @dataclass(frozen=True)
@@ -110,15 +108,12 @@ def prefix_scores(model: RewardModel, rollout: Rollout) -> dict[str, Tensor]:
 class RewardModelReward:
     """The score of a trained reward model, in `dtype`; it must share the policy's tokenizer."""
 
+    name = "reward model"
+
     def __init__(
-        self,
-        model: RewardModel,
-        micro_batch_size: int = 64,
-        name: str = "reward model",
-        dtype: str = "float32",
+        self, model: RewardModel, micro_batch_size: int = 64, dtype: str = "float32"
     ) -> None:
-        self.model, self.micro_batch_size, self.name = model, micro_batch_size, name
-        self.dtype = dtype
+        self.model, self.micro_batch_size, self.dtype = model, micro_batch_size, dtype
 
     @property
     def made_of(self) -> MadeOf:
@@ -146,25 +141,18 @@ class RuleReward:
 
 
 @torch.no_grad()
-def checked_rewards(
-    reward_fn: RewardFn, rollout: Rollout, replacement: float | None = None
-) -> tuple[Tensor, int]:
-    """Rewards (N,) and how many were not finite. What the reward measures goes to the rollout."""
+def checked_rewards(reward_fn: RewardFn, rollout: Rollout) -> Tensor:
+    """Rewards (N,), all finite. What the reward measures goes to the rollout."""
     if isinstance(reward_fn, MeasuringReward):
         rewards, metrics = reward_fn.with_metrics(rollout)
         rollout.reward_metrics.update(metrics)
     else:
         rewards = reward_fn(rollout)
-    return finite_rewards(rewards, reward_fn.name, rollout, replacement)
+    return finite_rewards(rewards, reward_fn.name, rollout)
 
 
-def finite_rewards(
-    rewards: Tensor, name: str, rollout: Rollout, replacement: float | None = None
-) -> tuple[Tensor, int]:
-    """Rewards (N,) without NaN and infinity, on the rollout's device, and how many there were.
-
-    Without a `replacement` such a reward is a ValueError; with one it becomes that number.
-    """
+def finite_rewards(rewards: Tensor, name: str, rollout: Rollout) -> Tensor:
+    """Rewards (N,) on the rollout's device. ValueError for another shape, NaN and infinity."""
     rewards = rewards.float()
     if rewards.shape != (len(rollout),):
         raise ValueError(
@@ -172,12 +160,10 @@ def finite_rewards(
             f"({len(rollout)},): got {tuple(rewards.shape)}"
         )
     broken = ~rewards.isfinite()
-    count = int(broken.sum())
-    if count and replacement is None:
+    if broken.any():
         row = int(broken.nonzero()[0])
         raise ValueError(
-            f"{count} of {len(rollout)} rewards are not finite (row {row}: "
-            f"{rollout.responses[row][:60]!r}): mend the reward, or give a number to put in its place"
+            f"{int(broken.sum())} of {len(rollout)} rewards are not finite (row {row}: "
+            f"{rollout.responses[row][:60]!r}): mend the reward"
         )
-    finite = torch.where(broken, replacement or 0.0, rewards)
-    return on_device(finite, rollout.response_tokens.device), count
+    return on_device(rewards, rollout.response_tokens.device)

@@ -51,12 +51,8 @@ def checked_steps(
     step_reward_fn: StepRewardFn,
     rollout: Rollout,
     rewards: Tensor,  # (N,)
-    replacement: float | None = None,
-) -> tuple[StepRewards, int]:
-    """Step rewards, and how many of them were not finite and became the `replacement`.
-
-    ValueError for steps that leave a token out or have it twice, and for NaN without a replacement.
-    """
+) -> StepRewards:
+    """Step rewards. ValueError for steps that leave a token out or have it twice, NaN and infinity."""
     steps = step_reward_fn(rollout, rewards)
     values, ends, mask = steps
     before = torch.cat([torch.full_like(ends[:, :1], -1), ends[:, :-1]], 1)
@@ -72,14 +68,13 @@ def checked_steps(
             f"{int(final[row])}, the response's last: got {ends[row, mask[row]].tolist()}"
         )
     broken = mask & ~values.isfinite()
-    count = int(broken.sum())
-    if count and replacement is None:
+    if broken.any():
         row = int(broken.any(1).nonzero()[0])
         raise ValueError(
-            f"{count} step rewards are not finite (row {row}: {rollout.responses[row][:60]!r}): mend "
-            "the reward, or give a number to put in its place"
+            f"{int(broken.sum())} step rewards are not finite (row {row}: "
+            f"{rollout.responses[row][:60]!r}): mend the reward"
         )
-    return steps._replace(rewards=torch.where(broken, replacement or 0.0, values)), count
+    return steps
 
 
 # --- from characters to tokens --------------------------------------------------------------------

@@ -172,19 +172,12 @@ def best_answers(
     return kept
 
 
-def refuse_other_rewards(
-    reward: str, reward_model: Sequence[Path], non_finite_reward: float | None = None
-) -> None:
+def refuse_other_rewards(reward: str, reward_model: Sequence[Path]) -> None:
     """ValueError if the flags name a reward: an engine that distils learns from its teacher alone."""
     if reward != "auto" or reward_model:
         raise ValueError(
             "the teacher is the reward of this engine: leave --reward and --reward-model out, or use "
             "an engine that trains on them"
-        )
-    if non_finite_reward is not None:
-        raise ValueError(
-            "a teacher whose log-probs are not finite is refused, there is nothing to put in "
-            "their place: leave --non-finite-reward out"
         )
 
 

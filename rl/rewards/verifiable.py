@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 
 import torch
@@ -32,7 +32,6 @@ from torch import Tensor
 
 from data.records import PromptRecord
 from rl.batches.rollout import Rollout
-from rl.equations.token_rewards import weighted_sum
 from rl.rewards.sources import MadeOf, Rule, RuleReward
 
 # --- reading and comparing answers ----------------------------------------------------------------
@@ -169,26 +168,15 @@ def answer_match(record: PromptRecord, response: str, ended: bool) -> float:
     return float(ended and given is not None and same_answer(given, str(record.answer)))
 
 
-def think_format(record: PromptRecord, response: str, ended: bool) -> float:
-    """1.0 for one <think>...</think> at the beginning, text after it, and an end; else 0.0.
-
-    The format reward of DeepSeek-R1 (arXiv:2501.12948, section 2.2.2).
-    """
-    opening, closing = response.count("<think>"), response.count("</think>")
-    inside, _, after = response.strip().partition("</think>")
-    right = opening == closing == 1 and inside.startswith("<think>") and after.strip() != ""
-    return float(ended and right)
-
-
 # --- the reward -----------------------------------------------------------------------------------
 
 
 class VerifiableReward(RuleReward):
-    """R = (1 if right, else `wrong`) + sum_k w_k R_k over `others`, {name: (weight, rule)}.
+    """R = 1 if right, else `wrong`.
 
-    The parts are left in the rollout (`reward_parts`) too, for `gdpo_advantages`. A response that was
-    cut off earns what a wrong one does, and so does one whose rule raises or returns no finite number,
-    which is counted. `reads` finds the answer in a response and serves the counts alone.
+    A response that was cut off earns what a wrong one does, and so does one whose rule raises or
+    returns no finite number, which is counted. `reads` finds the answer in a response and serves the
+    counts alone.
     """
 
     def __init__(
@@ -198,21 +186,15 @@ class VerifiableReward(RuleReward):
         *,
         reads: Callable[[PromptRecord, str], str | None] | None = None,
         wrong: float = 0.0,
-        others: Mapping[str, tuple[float, Rule]] | None = None,
     ) -> None:
         if not wrong < 1:
             raise ValueError(f"a wrong answer must earn less than a right one's 1: got {wrong}")
         super().__init__(rule, name)
-        self.reads, self.wrong, self.others = reads, wrong, dict(others or {})
+        self.reads, self.wrong = reads, wrong
 
-    def paying(
-        self,
-        *,
-        wrong: float = 0.0,
-        others: Mapping[str, tuple[float, Rule]] | None = None,
-    ) -> VerifiableReward:
-        """The same check with other payments."""
-        return VerifiableReward(self.rule, self.name, reads=self.reads, wrong=wrong, others=others)
+    def paying(self, *, wrong: float) -> VerifiableReward:
+        """The same check with another payment of a wrong answer."""
+        return VerifiableReward(self.rule, self.name, reads=self.reads, wrong=wrong)
 
     @property
     def made_of(self) -> MadeOf:
@@ -229,21 +211,11 @@ class VerifiableReward(RuleReward):
         """Rewards (N,), and what to log of them (docs/metrics.md, "Verifiable rewards")."""
         value, errors = _checked(self.rule, rollout)
         correct = value == 1
-        parts = {"answer": torch.where(correct, 1.0, self.wrong)}
-        weights = {"answer": 1.0}
-        for name, (weight, rule) in self.others.items():
-            parts[name], failures = _checked(rule, rollout)
-            weights[name] = weight
-            errors += failures
-        total, weighted = weighted_sum(parts, weights)
-        rollout.reward_parts.update({name: (weights[name], parts[name]) for name in parts})
         metrics = {"correct_rate": float(correct.float().mean()), "rule_errors": errors}
         metrics |= solve_rates(correct, rollout.group_size)
         if self.reads is not None:
             metrics["unanswered"] = _unanswered(self.reads, rollout)
-        if self.others:
-            metrics |= {f"reward/{name}": float(part.mean()) for name, part in weighted.items()}
-        return total, metrics
+        return torch.where(correct, 1.0, self.wrong), metrics
 
 
 def _checked(rule: Rule, rollout: Rollout) -> tuple[Tensor, int]:

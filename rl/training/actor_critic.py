@@ -8,7 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch
@@ -19,7 +18,7 @@ from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative, ZeroToOne
 from harness.optimizer import adamw, clip_and_step, set_learning_rate
 from harness.training_state import HasState
 from rl.batches.rollout import Rollout
-from rl.equations.advantages import gae, length_adaptive_lambda, whiten
+from rl.equations.advantages import gae, whiten
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import clipped_surrogate, token_mean, value_loss
 from rl.training.metrics import Acted, StepBatch
@@ -37,9 +36,6 @@ class ActorCriticConfig(TextConfig):
     """Responses per prompt; the critic is the baseline, so one is enough."""
     updates_per_batch: AtLeastOne = 2
     """K: epochs of shuffled minibatches over each rollout batch."""
-    kl_penalty: Literal["k1", "absolute", "squared"] = "k1"
-    """What is taken off a token's reward, times kl_coef. k1: log pi - log pi_ref, the only one whose
-    policy gradient is the KL's. absolute: |k1|. squared: k1^2 / 2."""
     kl_loss_coef: NotNegative = 0.0
     """c_3, the weight of a KL term in the loss instead; not with a kl_coef, or the KL counts twice."""
     kl_loss: Literal["k2", "k3"] = "k2"
@@ -49,12 +45,6 @@ class ActorCriticConfig(TextConfig):
     """Discount per token."""
     gae_lambda: ZeroToOne = 0.95
     """lambda of GAE; 1 is the whole return minus the value."""
-    critic_lambda: ZeroToOne | None = None
-    """lambda of the critic's own targets (VC-PPO, VAPO); 1 is the Monte-Carlo return. None: that of the
-    advantages."""
-    length_adaptive_alpha: AboveZero | None = None
-    """alpha of VAPO: the advantages of a response of l tokens have lambda 1 - 1 / (alpha l), at least 0,
-    in the place of gae_lambda. The paper has 0.05 for thousands of tokens; for 20 take about 1."""
     clip_low: NotNegative = 0.2
     """epsilon below 1."""
     clip_high: NotNegative = 0.2
@@ -99,11 +89,10 @@ class ActorCritic:
         """What a checkpoint has to hold beside the policy and its optimizer."""
         return {"value_model": self.value_model, "critic_optimizer": self.critic_optimizer}
 
-    def set_learning_rates(self, share: float, critic_share: float | None = None) -> float:
-        """Give both their peak rate times `share`, the critic times its own; returns the policy's."""
-        critic_share = share if critic_share is None else critic_share
+    def set_learning_rates(self, share: float) -> float:
+        """Give both their peak rate times `share`; returns the policy's."""
         set_learning_rate(self.optimizer, self.config.lr * share)
-        set_learning_rate(self.critic_optimizer, self.config.critic_lr * critic_share)
+        set_learning_rate(self.critic_optimizer, self.config.critic_lr * share)
         return self.config.lr * share
 
     def zero_grad(self) -> None:
@@ -120,17 +109,13 @@ class ActorCritic:
             )
             return scores, self.value_model(batch)
 
-    def clip_and_step(self, *, critic_alone: bool = False) -> tuple[Tensor, Tensor]:
+    def clip_and_step(self) -> tuple[Tensor, Tensor]:
         """Clip each gradient by its own norm, then step; returns both norms from before the clip.
 
-        One norm over both would let a critic that is far off shrink the policy's step. With
-        `critic_alone` the policy takes none, and its norm is 0.
+        One norm over both would let a critic that is far off shrink the policy's step.
         """
         max_norm = self.config.max_norm
-        if critic_alone:
-            norm = torch.zeros((), device=self.policy.device)
-        else:
-            norm = clip_and_step(self.optimizer, self.policy.parameters(), max_norm)
+        norm = clip_and_step(self.optimizer, self.policy.parameters(), max_norm)
         critic_norm = clip_and_step(self.critic_optimizer, self.value_model.parameters(), max_norm)
         return norm, critic_norm
 
@@ -161,29 +146,16 @@ def gae_targets(
     value_model: ValueModel,
     *,
     ref_log_probs: Tensor | None = None,  # (N, T)
-    values_after: Tensor | None = None,  # (N,)
 ) -> Targets:
     """Values, GAE advantages (whitened over the whole batch) and returns of a rollout.
 
-    The returns, V_old + GAE, may have a lambda of their own, critic_lambda (VC-PPO, arXiv:2503.01491),
-    and the advantages one for each length (VAPO, arXiv:2504.05118). A response ends with value 0, or
-    with `values_after`.
+    The returns are V_old + GAE.
     """
     mask = rollout.response_mask
     with precision(value_model.gpt.device, config.precision):
         old_values = value_model.rollout_values(rollout.sequences, config.micro_batch_size)
 
-    def advantages_and_returns(lambda_: float | Tensor) -> tuple[Tensor, Tensor]:
-        return gae(
-            token_rewards, old_values, mask, config.gamma, lambda_, bootstrap_values=values_after
-        )
-
-    policy_lambda: float | Tensor = config.gae_lambda
-    if config.length_adaptive_alpha is not None:
-        policy_lambda = length_adaptive_lambda(rollout.lengths, config.length_adaptive_alpha)
-    advantages, returns = advantages_and_returns(policy_lambda)
-    if config.critic_lambda is not None:
-        _, returns = advantages_and_returns(config.critic_lambda)
+    advantages, returns = gae(token_rewards, old_values, mask, config.gamma, config.gae_lambda)
     return Targets(old_log_probs, old_values, whiten(advantages, mask), returns, ref_log_probs)
 
 

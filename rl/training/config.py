@@ -25,7 +25,7 @@ from harness.flag_ranges import (
 )
 from harness.paths import folder_of_run
 from rl.batches.rollout import BatchFlags
-from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
+from rl.equations.kl import AdaptiveKL, FixedKL
 from rl.rewards.sources import check_reward
 
 SIZES: dict[str, dict[str, Any]] = {
@@ -119,11 +119,6 @@ class MeasureFlags(BestFlags):
     record_tokens: Count = 4
     """Validation prompts whose answers are kept token by token for the report, with one group of the
     step's batch; at most 16, and 0 keeps nothing."""
-    judge: Path | None = None
-    """Run folder of a second reward model that is only measured, as validation/gold, in the report and
-    its win rate, where no rule knows the gold."""
-    gold: Literal["rule", "judge"] = "rule"
-    """judge: measure by --judge although a rule is known."""
 
 
 @dataclass(frozen=True)
@@ -174,20 +169,10 @@ class RewardFlags:
     as function(prompt, response) and gives a number (rl/rewards/function.py)."""
     reward_model: tuple[Path, ...] = ()
     """Run folder of the reward model, or several of them; default: the one of this data and preset."""
-    ensemble: Literal["mean", "min", "uwo"] = "mean"
-    """What several reward models pay: their mean, the least of them, or uwo, the mean less uwo_coef
-    times their variance."""
-    uwo_coef: NotNegative = 0.5
-    """lambda, what the disagreement of the reward models costs with ensemble uwo."""
+    ensemble: Literal["mean", "min"] = "mean"
+    """What several reward models pay: their mean, or the least of them."""
     wrong_reward: Literal[0, -1] = 0
     """What a checked answer earns if it is wrong; a right one earns 1."""
-    format_weight: float = 0.0
-    """Weight of the format reward beside a checked answer: one <think>...</think>, then text."""
-    normalize_parts: bool = False
-    """GDPO's advantages: answer and format reward become z-scores within the group, their weighted sum
-    one within the batch. `reward` in the log stays the plain sum."""
-    non_finite_reward: float | None = None
-    """Put this number in place of a NaN or infinite reward; by default such a reward is refused."""
 
 
 @dataclass(frozen=True)
@@ -196,11 +181,10 @@ class PenaltyFlags:
 
     kl_coef: float = 0.1
     """beta, the weight of the KL penalty; with 0 and no stop_kl no reference is asked."""
-    kl_controller: Literal["fixed", "adaptive", "doubling"] = "fixed"
-    """How kl_coef follows the KL after each batch. adaptive: in proportion. doubling: twice above 1.5
-    kl_target, half below kl_target / 1.5; PPO's paper has it for KL(old || new) of one batch."""
+    kl_controller: Literal["fixed", "adaptive"] = "fixed"
+    """How kl_coef follows the KL after each batch. adaptive: in proportion."""
     kl_target: float = 6.0
-    """Nats per response that the adaptive and the doubling controller hold."""
+    """Nats per response that the adaptive controller holds."""
     kl_horizon: int = 10_000
     """Responses over which the adaptive controller acts; fewer is faster."""
     stop_kl: KLLimit | None = 6.0
@@ -211,12 +195,8 @@ class PenaltyFlags:
 class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, RunFlags):
     """What every engine that samples is asked for."""
 
-    takes_parts = False  # whether the engine's line 9 knows normalize_parts
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.normalize_parts:
-            require_parts(self)
         check_reward(self.reward)
         check_ensemble(self)
         kl_controller(self)
@@ -254,7 +234,7 @@ def check_ensemble(config: EngineConfig) -> None:
         )
 
 
-def kl_controller(config: EngineConfig) -> FixedKL | AdaptiveKL | DoublingKL:
+def kl_controller(config: EngineConfig) -> FixedKL | AdaptiveKL:
     """The rule for the KL coefficient that the flags ask for. Raises ValueError if it cannot work."""
     if config.kl_controller == "fixed":
         return FixedKL(config.kl_coef)
@@ -264,8 +244,6 @@ def kl_controller(config: EngineConfig) -> FixedKL | AdaptiveKL | DoublingKL:
                 f"{name} must be positive and finite with kl_controller {config.kl_controller}: "
                 f"got {value}"
             )
-    if config.kl_controller == "doubling":
-        return DoublingKL(config.kl_coef, config.kl_target)
     rows = config.prompts_per_step * config.group_size
     if rows >= 5 * config.kl_horizon:
         raise ValueError(
@@ -279,21 +257,6 @@ def require_groups(config: EngineConfig) -> None:
     if config.group_size < 2:
         raise ValueError(
             f"group_size must be at least 2, the group is the baseline: got {config.group_size}"
-        )
-
-
-def require_parts(config: EngineConfig) -> None:
-    """Refuse normalize_parts where nothing would read it, or where there is nothing to compare."""
-    if not config.takes_parts:
-        raise ValueError(
-            "normalize_parts is GDPO's group-relative advantage, which this engine does not have: "
-            "leave it out, or use rl.grpo_engine or one of its iterative, single-model and variants "
-            "forms"
-        )
-    if config.group_size < 2:
-        raise ValueError(
-            "normalize_parts compares the responses of a group: raise group_size from "
-            f"{config.group_size} to 2 or more, or leave normalize_parts out"
         )
 
 

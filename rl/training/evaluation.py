@@ -45,12 +45,10 @@ class Conditions:
     micro_batch_size: int = 32
     precision: str = "float32"
     seed: int = 0
-    non_finite_reward: float | None = None  # in place of NaN and infinity
 
     def rewards(self, reward_fn: RewardFn, rollout: Rollout) -> Tensor:
         """The rewards (N,), as finite as in training."""
-        rewards = reward_fn(rollout)
-        return finite_rewards(rewards, reward_fn.name, rollout, self.non_finite_reward)[0]
+        return finite_rewards(reward_fn(rollout), reward_fn.name, rollout)
 
     @property
     def scored(self) -> int:
@@ -69,8 +67,7 @@ class Conditions:
     @classmethod
     def of(cls, config: RunFlags) -> Conditions:
         """Those of an engine's config."""
-        number = vars(config).get("non_finite_reward")
-        return cls(config.micro_batch_size, config.precision, non_finite_reward=number)
+        return cls(config.micro_batch_size, config.precision)
 
 
 @dataclass(frozen=True)

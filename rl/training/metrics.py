@@ -103,7 +103,6 @@ CLIPPED: dict[str, Callable[..., Tensor]] = {
     "token": clip_of(token_ratio),
     "sequence": clip_of(sequence_ratio),
     "gspo": clip_of(mean_ratio),
-    "gspo_token": clip_of(mean_ratio),
     "gmpo": clip_of(lambda new, old, m: 1 + (new - old)),  # its clip is around 0, of the log
     "cispo": lambda c, new, old, A, m: likelihood_ratio(new, old) > 1 + c.clip_high,
     "sapo": lambda c, new, old, A, m: torch.zeros_like(m),

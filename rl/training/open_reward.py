@@ -1,8 +1,7 @@
-"""Opening the reward that the flags ask for, and what a run is measured by: rules, models, judges."""
+"""Opening the reward that the flags ask for, and the rule that a run is measured by."""
 
 from __future__ import annotations
 
-import filecmp
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from reward_model.scalar_head import RewardModel, load_reward_model
 from rl.rewards.ensemble import Combine, EnsembleReward
 from rl.rewards.function import open_function
 from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward, is_function, made_of
-from rl.rewards.verifiable import VerifiableReward, answer_match, read_answer, think_format
+from rl.rewards.verifiable import VerifiableReward, answer_match, read_answer
 from rl.training.config import EngineConfig, RunFlags
 
 
@@ -67,8 +66,6 @@ class RewardChoice:
     preset: str
     folders: tuple[Path, ...] = ()
     ensemble: Combine = "mean"
-    uwo_coef: float = 0.5
-    keep_non_finite: bool = False
     micro_batch_size: int = 32  # of an update: scoring keeps no graph and takes twice as many rows
     precision: str = "float32"
 
@@ -81,12 +78,7 @@ class RewardChoice:
         )  # fmt: skip
         if not isinstance(config, EngineConfig):
             return choice
-        return replace(
-            choice,
-            ensemble=config.ensemble,
-            uwo_coef=config.uwo_coef,
-            keep_non_finite=config.non_finite_reward is not None,
-        )
+        return replace(choice, ensemble=config.ensemble)
 
     @property
     def used_folders(self) -> tuple[Path, ...]:
@@ -107,7 +99,7 @@ def open_reward(
     if is_function(kind):
         if choice.folders and data != "reviews":  # PG-GRPO reads recorded pairs there
             raise _unused(choice, f"function {kind}")
-        return open_function(kind, keep_non_finite=choice.keep_non_finite)
+        return open_function(kind)
     rule = rule or world_rule(data)
     checks = made_of(rule).check is not None
     if kind in ("gold", "rule") or (kind == "auto" and checks):
@@ -127,7 +119,7 @@ def open_reward(
     room = min(model.gpt.config.context for model in models)
     reference = reference_responses(choice.used_folders[0], tokenizer, room)
     return EnsembleReward(
-        models, combine=choice.ensemble, uwo_coef=choice.uwo_coef, reference=reference,
+        models, combine=choice.ensemble, reference=reference,
         micro_batch_size=choice.scored_rows, dtype=choice.precision,
     )  # fmt: skip
 
@@ -184,59 +176,17 @@ def open_reward_model(
     return model
 
 
-def open_gold(
-    config: RunFlags,
-    rule: RuleReward | None,
-    reward_fn: RewardFn | None,
-    tokenizer: Tokenizer,
-    device: torch.device,
-) -> RewardFn | None:
-    """What the policy is measured by and never trained on: the rule, --judge's model, or nothing."""
-    judge = config.judge
-    if judge is None:
-        if config.gold == "judge":
-            raise UserError("--gold judge needs the judge: add --judge and its run folder")
-        return rule
-    if rule is not None and config.gold != "judge":
-        raise UserError(
-            f"--judge {judge}: {config.data} has a rule, the {rule.name}, which is the gold itself "
-            "where a judge only guesses it: leave --judge out, or add --gold judge to measure by it "
-            "all the same"
-        )
-    choice = RewardChoice.of(config)
-    if made_of(reward_fn).reward_models and any(
-        _same_model(judge, folder) for folder in choice.used_folders
-    ):
-        raise UserError(
-            f"--judge {judge} is the reward model itself, which cannot show that it is being "
-            "exploited: train another one, with another --seed or other pairs"
-        )
-    flags = f"{flags_for(config.data, config.preset)} --seed 1 --out {judge}"
-    model = open_reward_model(judge, tokenizer, device, flags, "--judge: ")
-    return RewardModelReward(model, choice.scored_rows, "judge", choice.precision)
-
-
-def _same_model(one: Path, other: Path) -> bool:
-    """Whether two run folders are one, or hold the same weights, as a copy does."""
-    one, other = folder_of_run(one.resolve()), folder_of_run(other.resolve())
-    if one == other:
-        return True
-    files = one / MODEL_FILE, other / MODEL_FILE
-    return all(file.is_file() for file in files) and filecmp.cmp(*files, shallow=False)
-
-
-def apply_answer_weights(config: EngineConfig, reward_fn: RewardFn) -> RewardFn:
-    """The reward with what the flags say a checked answer earns; UserError if it checks none."""
-    if not (config.wrong_reward or config.format_weight or config.normalize_parts):
+def with_wrong_reward(wrong: float, reward_fn: RewardFn) -> RewardFn:
+    """The reward whose wrong answers earn `wrong`; UserError if it checks no answers."""
+    if not wrong:
         return reward_fn
     check = made_of(reward_fn).check
     if check is None:
         raise UserError(
-            "--wrong-reward, --format-weight and --normalize-parts change what a checked answer "
-            f"earns; the {reward_fn.name} checks none: leave them out"
+            f"--wrong-reward is what a wrong answer earns, and the {reward_fn.name} checks none: leave "
+            "it out"
         )
-    others = {"format": (config.format_weight, think_format)} if config.format_weight else None
-    return check.paying(wrong=config.wrong_reward, others=others)
+    return check.paying(wrong=wrong)
 
 
 def require_reach(

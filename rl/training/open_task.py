@@ -27,10 +27,9 @@ from rl.training.config import EngineConfig, RunFlags
 from rl.training.open_reward import (
     RewardChoice,
     answer_rule,
-    apply_answer_weights,
-    open_gold,
     open_reward,
     require_reach,
+    with_wrong_reward,
     world_rule,
 )
 
@@ -43,7 +42,7 @@ class Task:
     tokenizer: Tokenizer
     prompts: dict[str, list[PromptRecord]]  # train, validation, test
     reward_fn: RewardFn | None  # None where none is needed and none is there
-    gold: RewardFn | None  # the true objective where it is known, or a judge; never trained on
+    gold: RewardFn | None  # the true objective where it is known; never trained on
 
     @property
     def reward_name(self) -> str:
@@ -108,17 +107,15 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
         reward_fn = own_reward(config, tokenizer, device)
     else:
         reward_fn = open_reward(RewardChoice.of(config), tokenizer, device, rule)
-    gold = open_gold(config, rule, reward_fn, tokenizer, device)
-    for scorer in (reward_fn, gold):
-        require_reach(scorer, policy, tokenizer, prompts, config.max_new_tokens)
+    require_reach(reward_fn, policy, tokenizer, prompts, config.max_new_tokens)
     if reward_fn is not None and isinstance(config, EngineConfig):
-        reward_fn = apply_answer_weights(config, reward_fn)
-    return Task(policy, tokenizer, prompts, reward_fn, gold)
+        reward_fn = with_wrong_reward(config.wrong_reward, reward_fn)
+    return Task(policy, tokenizer, prompts, reward_fn, rule)
 
 
 def to_bfloat16(task: Task) -> None:
-    """Linear layers of the task's reward models, judge and teacher in bfloat16."""
-    for made in (made_of(task.reward_fn), made_of(task.gold)):
-        for model in (*made.reward_models, made.teacher):
-            if model is not None:
-                linears_to_bfloat16(model)
+    """Linear layers of the task's reward models and teacher in bfloat16."""
+    made = made_of(task.reward_fn)
+    for model in (*made.reward_models, made.teacher):
+        if model is not None:
+            linears_to_bfloat16(model)

@@ -22,7 +22,7 @@ from harness.training_state import (
     keep_state,
     load_changing_state,
 )
-from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
+from rl.equations.kl import AdaptiveKL, FixedKL
 from rl.training.config import EngineConfig, RunFlags, kl_controller
 from rl.training.engine import Engine
 from rl.training.metrics import StepBatch, exceeds
@@ -84,7 +84,7 @@ class SetUp(NamedTuple):
 
     params: SamplingParams
     optimizer: torch.optim.Optimizer
-    kl: FixedKL | AdaptiveKL | DoublingKL
+    kl: FixedKL | AdaptiveKL
     generators: dict[str, torch.Generator]
     state: TrainingState
 

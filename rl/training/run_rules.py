@@ -86,7 +86,7 @@ def loss_is_not_its_sum(run: Run) -> str | None:
     others = ("variant", "policy_loss", "preference_coef", "loss", "penalty", "steps_from")
     if "clip_low" not in run.flags or any(name in run.flags for name in others):
         return None
-    if run.flag("normalize_parts") or run.flag("kl_estimator") != "k3":
+    if run.flag("kl_estimator") != "k3":
         return None
     if run.flag("group_size", 1) < 2 or run.flag("pretraining_coef"):
         return None

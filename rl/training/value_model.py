@@ -54,23 +54,10 @@ class ValueModel(nn.Module):
 
     def forward(self, batch: ResponseBatch) -> Tensor:
         """V_t of the state before each response token, (N, T), float32 at least, 0 at padding."""
-        return self._at(batch, batch.predicting_columns)
-
-    def _at(self, batch: ResponseBatch, columns: Tensor) -> Tensor:
-        hidden = response_hidden(self.gpt, batch, columns)  # (M, D)
+        hidden = response_hidden(self.gpt, batch, batch.predicting_columns)  # (M, D)
         values = head_product(hidden, self.head.weight, self.head.bias)[:, 0]  # (M,)
         return scatter_responses(values, batch)
 
     def rollout_values(self, batch: ResponseBatch, micro_batch_size: int) -> Tensor:
         """`forward` in micro-batches and without a gradient, (N, T)."""
         return score_in_micro_batches(self, batch, micro_batch_size)
-
-    def values_after(self, batch: ResponseBatch, micro_batch_size: int) -> Tensor:
-        """The value of the state after the last token, (N,), without a gradient; 0 for an empty row."""
-
-        def last(part: ResponseBatch) -> Tensor:
-            values = self._at(part, part.response_columns)
-            index = (part.lengths - 1).clamp(min=0)
-            return values.gather(1, index[:, None]).squeeze(1)
-
-        return score_in_micro_batches(last, batch, micro_batch_size)

@@ -177,7 +177,7 @@ def cured_runs(
 
     grpo = "rl.grpo_engine"
     yield run(settings, f"start-{start}/law/grpo-{size}-{labels}", start, one, grpo)
-    for combine in ("mean", "min", "uwo"):
+    for combine in ("mean", "min"):
         name = named(f"ensemble_{combine}")
         yield run(settings, name, start, all_members, grpo, ensemble=combine)
     yield run(settings, named("more_labels"), start, (more,), grpo)
@@ -195,7 +195,7 @@ def cured_runs(
 
 CURES = (
     "patient", "more_labels", "own_answers", "wide_pairs", "ensemble_mean", "ensemble_min",
-    "ensemble_uwo", *(f"kl_{coefficient}" for coefficient in COEFFICIENTS),
+    *(f"kl_{coefficient}" for coefficient in COEFFICIENTS),
 )  # fmt: skip
 
 

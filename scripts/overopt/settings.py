@@ -123,7 +123,6 @@ SETTINGS: dict[str, Settings] = {"full": Settings(), "rehearsal": Rehearsal()}
 ENGINES = {
     name: recipe for name, recipe in recipes.ENGINES.items() if name != "grpo_iterative_frozen"
 } | {
-    "remax": Recipe("rl.remax_engine"),
     "maxrl": Recipe(recipes.VARIANTS, dict(variant="maxrl"), worlds=("sums",)),  # rewards of 0 or 1
     "gmpo": Recipe(recipes.VARIANTS, dict(variant="gmpo")),
 }

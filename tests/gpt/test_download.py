@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib
 import json
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -182,10 +181,6 @@ def refused(sentence: str, name: str = NAME) -> str:
     return str(raised.value)
 
 
-REPO = f"https://huggingface.co/openai-community/{NAME}"
-BY_HAND = f"fetch config.json and model.safetensors of {REPO} elsewhere into one "
-
-
 @pytest.mark.parametrize(
     ("name", "repo"),
     [
@@ -197,23 +192,6 @@ BY_HAND = f"fetch config.json and model.safetensors of {REPO} elsewhere into one
 def test_cached_model_needs_no_network(settings, published, tmp_path, name, repo):
     put_in_cache(tmp_path / "cache", repo, published, COMMIT, ref=True)
     assert_tiny(load_gpt2(name))
-
-
-@one_file
-@pytest.mark.parametrize(
-    ("repo", "revision", "ref"),
-    [
-        ("openai-community/gpt2", "c" * 40, False),  # fetched by this project
-        ("openai-community/gpt2", COMMIT, True),  # another commit that holds the same file
-        ("gpt2", COMMIT, True),
-    ],
-)
-def test_cached_gpt2_of_any_commit_is_known_by_its_hash(
-    settings, published, tmp_path, monkeypatch, repo, revision, ref
-):
-    pin(monkeypatch, published["model.safetensors"])
-    put_in_cache(tmp_path / "cache", repo, published, revision, ref)
-    assert_tiny(load_gpt2("gpt2"))
 
 
 @one_file
@@ -260,47 +238,6 @@ def test_wrong_file_is_refused_and_replaced_as_the_sentence_says(hub, published,
     assert refused("has sha256", "gpt2") == message  # it stays refused
     Path(message.split(" has ")[0]).unlink()
     assert_tiny(load_gpt2("gpt2"))
-
-
-def test_without_the_extra(monkeypatch):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert BY_HAND in refused(r'huggingface_hub, .* not installed: run pip install -e "\.\[hub\]"')
-    assert "openai-community/gpt2 " in refused("not installed", "gpt2")
-
-
-def test_offline_mode(settings):
-    message = refused("not in the hub's cache .* HF_HUB_OFFLINE forbids the network: unset it")
-    assert message.endswith(BY_HAND + "folder and pass it with --weights FOLDER")
-
-
-def test_no_network_is_said_at_once(settings, monkeypatch):
-    """The tests' own network block stands for a laptop without network; the client alone waits 23 s."""
-    waited = []
-    monkeypatch.setattr(time, "sleep", waited.append)
-    monkeypatch.setattr(settings, "HF_HUB_OFFLINE", False)
-    message = refused(r"https://huggingface\.co could not deliver it \(.*\): look at the network")
-    assert "LocalEntryNotFound" not in message
-    assert BY_HAND in message
-    assert not waited
-
-
-@one_file
-def test_a_hub_that_does_not_answer_is_given_up(hub, monkeypatch):
-    monkeypatch.setattr(pretrained, "HUB_TIMEOUT", 0.2)
-    hub.silence.set()
-    refused(r"could not deliver it \(\w*Timeout: ?.*\): look at the network")
-    assert len(hub.seen) == 1
-
-
-@one_file
-@pytest.mark.parametrize(
-    ("status", "error_code"), [(401, ""), (401, "GatedRepo"), (403, "GatedRepo"), (404, "")]
-)
-def test_gated_private_or_not_there(hub, status, error_code):
-    hub.status, hub.error_code = status, error_code
-    message = refused(f"does not give it out .status {status}: ", "hf://someone/gated")
-    assert "open https://huggingface.co/someone/gated, accept its terms" in message
-    assert "run hf auth login, or fetch config.json" in message and len(hub.seen) == 1
 
 
 @pytest.mark.parametrize("name", ["gpt3", "hf://gpt2", "hf://a/b/c", "owner/name"])

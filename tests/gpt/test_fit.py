@@ -16,9 +16,9 @@ ROWS = [(n, 60 if n % 5 == 0 else 20) for n in range(1, 101)]
     [
         (Limits(100, 60, 160), None),
         (Limits(95, 60, 256), "left out 5 of 100 pairs (5%)"),
-        (Limits(100, 20, 256, max_left_out=0.5), "--max-response-tokens 60 takes 100%"),
-        (Limits(60, 60, 256, max_left_out=0.5), "--max-prompt-tokens 100 takes 100%"),
-        (Limits(56, 60, 120, max_left_out=0.5, responses=64), "--max-new-tokens 21 takes 92%"),
+        (Limits(100, 20, 256), "--max-response-tokens 60 takes 100%"),
+        (Limits(60, 60, 256), "--max-prompt-tokens 100 takes 100%"),
+        (Limits(56, 60, 120, responses=64), "--max-new-tokens 21 takes 92%"),
         (Limits(100, 20, 256, cut=True), None),
     ],
 )
@@ -31,11 +31,10 @@ def test_what_is_left_out_is_said_with_the_flags_that_take_it(capsys, limits, sa
 @pytest.mark.parametrize(
     ("limits", "remedy"),
     [
-        (Limits(40, 60, 256, max_left_out=0.5), "--max-prompt-tokens 100 takes 100%"),
-        (Limits(100, 60, 64, max_left_out=0.5), "--preset own in every command takes 100%"),
-        (Limits(100, 16, 256, max_left_out=0.5), "--cut-answers takes 100%"),
-        (Limits(40, 60, 256, max_left_out=0.5), "--max-left-out 1 trains on the 40%"),
-        (Limits(5, 9), "100 of 100"),  # nothing is left, whatever the flags accept
+        (Limits(40, 60, 256), "--max-prompt-tokens 100 takes 100%"),
+        (Limits(100, 60, 64), "--preset own in every command takes 100%"),
+        (Limits(100, 16, 256), "--cut-answers takes 100%"),
+        (Limits(5, 9), "100 of 100"),  # nothing is left
     ],
 )
 def test_more_than_half_is_refused_in_one_message(limits, remedy):

@@ -285,12 +285,6 @@ def test_damaged_weights(own_folder, keep):
     refused(own_folder, r"model\.safetensors is not a readable safetensors file .*: fetch it again")
 
 
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
-def test_forms_that_are_not_read_say_how_to_convert_them(own_folder, name):
-    (own_folder / "model.safetensors").rename(own_folder / name)
-    refused(own_folder, rf"\({name}\), which is not read here: convert it .*\.save_pretrained\(")
-
-
 @pytest.fixture
 def shards(own_folder):
     """The tensors of `own_folder` in three files, cut where a layer falls into two of them."""
@@ -340,12 +334,6 @@ def test_shards_are_read_as_strictly_as_one_file(shards, change, sentence):
 def test_damaged_index(shards, text):
     (shards / INDEX_FILE).write_bytes(text.encode("latin-1"))
     refused(shards, r"index\.json does not name the files of a model: fetch it again")
-
-
-def test_places_without_weights(tmp_path, own_folder):
-    refused(tmp_path / "nowhere", "there is no folder .*nowhere: .* gpt2, gpt2-medium, gpt2-large")
-    refused(own_folder / "model.safetensors", "is a file: pass the folder")
-    refused(tmp_path, r"holds no model\.safetensors")
 
 
 def test_a_path_is_a_folder_even_if_it_has_a_published_name(tmp_path, monkeypatch):

@@ -22,8 +22,7 @@ from harness.command_line import preset_defaults, run_script
 from harness.device import CUDNN_ATTENTION, open_device
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl, write_atomically, write_json
-from harness.here import HERE
-from harness.metric_log import MetricLog, say_always
+from harness.metric_log import MetricLog
 from harness.optimizer import adamw
 from harness.seeds import derive_seed
 from harness.training_state import TrainingState, saved_step
@@ -262,22 +261,6 @@ def test_the_best_step_is_kept_also_over_a_resume(tmp_path):
     wrong = MetricLog(5, best=BestStep("gold", tmp_path, lambda path: None, 1))
     with pytest.raises(UserError, match="--keep-best gold: .* it has loss"):
         wrong.write(step=1, loss=1.0)
-
-
-@pytest.mark.parametrize("quiet", [False, True])
-def test_quiet_leaves_warnings_alone(capsys, monkeypatch, quiet):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr(HERE, "quiet", False)
-
-    def main(config: CommandFlags) -> None:
-        log = MetricLog(1, show=("loss",), title="demo")
-        print("first")  # no bar is there yet that it could share a line with
-        log.write(step=1, loss=1.0)
-        say_always("warning: far")
-
-    run_script(main, CommandFlags(quiet=quiet, ranks=1))
-    out, err = capsys.readouterr()
-    assert (out == "") == quiet and err.endswith("warning: far\n") and ("step" in err) != quiet
 
 
 def test_a_resumed_log_drops_the_steps_that_will_run_again(tmp_path):

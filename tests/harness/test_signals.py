@@ -214,43 +214,6 @@ def test_a_row_that_does_not_fit_names_its_file(tmp_path):
 # Output
 
 
-def test_a_pipe_that_nobody_reads_ends_nothing(tmp_path, monkeypatch, capfd):
-    reading, writing = os.pipe()
-    monkeypatch.setattr(sys, "stdout", os.fdopen(writing, "w"))
-
-    def disturb(step: int) -> None:
-        print("step", step, flush=True)
-        if step == 2:
-            os.close(reading)
-
-    run_script(lambda config: run(config, disturb), Flags(tmp_path / "run"))
-    assert (tmp_path / "run" / "report.json").exists()
-    assert "output cannot be written (Broken pipe): going on" in capfd.readouterr().err
-    sys.stdout.close()  # what is buffered goes nowhere, and the interpreter ends in peace
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux has one")
-def test_a_full_disk_behind_the_output_ends_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(sys, "stdout", open("/dev/full", "w"))
-    run_script(lambda config: run(config, lambda step: print(step)), Flags(tmp_path / "run"))
-    assert (tmp_path / "run" / "report.json").exists()
-    sys.stdout.close()
-
-
-@pytest.mark.parametrize("closed", [(0,), (1,), (2,), (0, 1, 2)])
-def test_a_closed_stream_is_no_place_for_a_file(closed):
-    """With `2>&-` the next file would be number 2, and get what is said there."""
-    program = (
-        f"import os; [os.close(number) for number in {closed}]; import sys\n"
-        f"for number in {closed}: setattr(sys, ('stdin', 'stdout', 'stderr')[number], None)\n"
-        "from harness.process import fill_streams; fill_streams()\n"
-        "print('said', flush=True); print('said', file=sys.stderr, flush=True)\n"
-        "os._exit(0 if os.open('/dev/null', os.O_RDONLY) > 2 and not sys.stdin.isatty() else 1)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, stdin=subprocess.DEVNULL)
-    assert done.returncode == 0
-
-
 # Settings
 
 

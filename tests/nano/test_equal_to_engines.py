@@ -126,10 +126,6 @@ TWINS = [
     Twin("reinforce", FAMILY, REINFORCE | dict(minibatches=1, kl_coef=0.0), clips=False),
     Twin("rloo", "rl.rloo_engine", dict(minibatches=2, kl_coef=0.3), dict(kl_coef=0.3), clips=False),
     Twin(
-        "remax", "rl.remax_engine", dict(minibatches=1, kl_coef=0.3), dict(kl_coef=0.3),
-        group_size=None, clips=False,
-    ),
-    Twin(
         "reinforce_pp", "rl.reinforce_pp_engine", TWO_EPOCHS | dict(kl_coef=0.3),
         dict(kl_coef=0.3), group_size=None,
     ),
@@ -167,7 +163,7 @@ TWINS = [
         clips=False,
     ),
 ]  # fmt: skip
-OWN_TESTS = ("dpo", "reward_model", "tools")  # below; the first two learn from PAIRS
+OWN_TESTS = ("dpo", "reward_model", "tools", "remax")  # below; the first two learn from PAIRS
 
 
 def test_every_file_has_its_case() -> None:
@@ -224,10 +220,7 @@ def run_nano(
 
     def sample(drawn_from: Any, *args: Any) -> Any:
         tokens, mask = real(drawn_from, *args)
-        if drawn_from is policy or twin.nano in (
-            "minillm",
-            "async_grpo",
-        ):  # remax asks the greedy policy, too
+        if drawn_from is policy or twin.nano in ("minillm", "async_grpo"):
             answers.extend(row[m].tolist() for row, m in zip(tokens[:, 1:], mask, strict=True))
         return tokens, mask
 
@@ -252,8 +245,6 @@ def run_engine(
 
     def sample_rollout(*args: Any, **options: Any) -> Any:
         rollout = real(*args, **options)
-        if args[3].greedy:  # remax's baseline
-            return rollout
         pairs = zip(rollout.response_tokens, rollout.response_mask, strict=True)
         answers.extend(row[m].tolist() for row, m in pairs)
         return rollout
@@ -321,6 +312,65 @@ def test_nano_is_the_engine(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None
     if twin.clips:
         assert sum(row.get("clip_high_fraction", 0) for row in long_rows) > 0
         assert sum(row.get("clip_low_fraction", 0) for row in long_rows) > 0 or twin.nano == "cispo"
+
+
+def test_remax_is_its_equation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which has no engine: every step once more by loops over single rows that are not padded."""
+    from nano import remax
+
+    policy, slow = two_models()
+    reference = copy.deepcopy(slow)
+    optimizer = torch.optim.Adam(slow.parameters(), lr=3e-3, betas=(0.9, 0.95))
+    batches: list[list[tuple[str, str]]] = []
+    sample = nano_gpt.sample
+
+    def noted(drawn_from: Any, prompts: list[str], *args: Any) -> Any:
+        drawn = sample(drawn_from, prompts, *args)
+        if drawn_from is policy:  # and not its greedy form
+            batches.append(list(zip(prompts, nano_gpt.decode(*drawn), strict=True)))
+        return drawn
+
+    monkeypatch.setattr(nano_gpt, "sample", noted)
+    numbers = remax.train(
+        policy, varied, PROMPTS, steps=STEPS, prompts_per_step=16, kl_coef=0.3, lr=3e-3, seed=3
+    )
+    likeliest = set()
+    for batch, row in zip(batches, numbers, strict=True):
+        loss = torch.zeros((), dtype=torch.float64)
+        for prompt, answer in batch:
+            greedy = likeliest_answer(slow, prompt)
+            likeliest.add(greedy)
+            ours, theirs = (row_log_probs(model, prompt, answer) for model in (slow, reference))
+            k1 = [(our - their).item() for our, their in zip(ours, theirs, strict=True)]
+            for t, log_prob in enumerate(ours):
+                earned = varied(prompt, answer) - varied(prompt, greedy) - 0.3 * sum(k1[t:])
+                loss = loss - earned * log_prob / len(batch)
+        optimizer.zero_grad()
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(slow.parameters(), 1.0)
+        optimizer.step()
+        expected = {"loss": loss.item(), "grad_norm": norm.item()}
+        found = {name: row[name] for name in expected}
+        assert found == pytest.approx(expected, rel=TOLERANCE, abs=TOLERANCE)
+    assert len(likeliest) > 3 and row["kl"] > 0.01  # a run in which a mistake would show
+    weights = dict(slow.named_parameters())
+    for name, weight in policy.named_parameters():
+        torch.testing.assert_close(weight, weights[name], rtol=0, atol=TOLERANCE)
+
+
+def row_log_probs(model: GPT, prompt: str, answer: str) -> list[torch.Tensor]:
+    """log pi of every letter of an answer, from one forward of prompt and answer."""
+    tokens = tokens_of(prompt + answer)
+    log_probs = model(torch.tensor([tokens]))[0].log_softmax(-1)
+    return [log_probs[i - 1, tokens[i]] for i in range(len(prompt), len(tokens))]
+
+
+def likeliest_answer(model: GPT, prompt: str) -> str:
+    """The likeliest letter after every prefix, up to END or to 8 letters."""
+    text = prompt
+    while len(text) < len(prompt) + 8 and not text.endswith(nano_gpt.END):
+        text += LETTERS[int(model(torch.tensor([tokens_of(text)]))[0, -1].argmax())]
+    return text.removeprefix(prompt)
 
 
 def test_dpo_is_the_engine() -> None:

@@ -171,7 +171,7 @@ def sampled_things() -> dict[str, Any]:
     done["best of n"] = list(best)
     values = ValueModel.from_reward_model(judge).double()
     answers = finetuning.collate_examples([(pair.prompt, pair.chosen) for pair in PAIRS], 8)
-    done["values"] = [values.rollout_values(answers, 2), values.values_after(answers, 2)]
+    done["values"] = [values.rollout_values(answers, 2)]
     return done
 
 

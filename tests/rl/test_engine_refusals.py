@@ -51,8 +51,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(dual_clip=1.1), "dual_clip must exceed"),
         (dict(overlong_buffer=0), "overlong_buffer must be in 1.."),
         (dict(overlong_buffer=9), "max_new_tokens = 8: got 9"),
-        (dict(entropy_top_share=0.0), "entropy_top_share is a share"),
-        (dict(off_policy_mask=-0.1), "off_policy_mask must not be negative"),
         (dict(entropy_coef=-1.0), "must not be negative"),
         (dict(reward_scale="mean", sampling_filter="dynamic", group_size=1), "at least 2"),
         (dict(surrogate="gspo", sampler_precision="int8"), "take sequence_tis"),
@@ -81,13 +79,11 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(kl_coef=0.1), "leave --kl-coef and --stop-kl out"),
         (dict(stop_kl=8.0), "MiniLLM has no reference model"),
         (dict(reward="gold"), "the teacher is the reward"),
-        (dict(non_finite_reward=0.0), "leave --non-finite-reward out"),
     ],
     "on_policy_distillation": [
         (dict(kl_coef=0.1), "leave --kl-coef and --stop-kl out"),
         (dict(stop_kl=8.0), "on-policy distillation has no reference model"),
         (dict(reward="gold"), "the teacher is the reward"),
-        (dict(non_finite_reward=0.0), "leave --non-finite-reward out"),
         (dict(teacher=Path("self")), "add --group-size 8 --prompts-per-step 2"),
         *(
             (dict(lesson=lesson), "lesson must hold {answer}, end with {prompt}")
@@ -111,17 +107,11 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(gae_lambda=-0.1), "gae_lambda must be in 0..1"),
         (dict(missing_eos="subtract"), "give a positive number, not -1.0"),
         (dict(value_clip=0.0), "value_clip must be above 0"),
-        (dict(score_clip=-1.0), "score_clip must be above 0"),
         (dict(target_kl=0.0), "target_kl must be above 0"),
         (dict(kl_loss_coef=0.1), "would count the same KL twice"),
         (dict(kl_loss_coef=-0.1, kl_coef=0.0), "kl_loss_coef must not be negative"),
-        (dict(critic_lambda=1.1), "critic_lambda must be in 0..1"),
-        (dict(length_adaptive_alpha=0.0), "length_adaptive_alpha must be above 0"),
-        (dict(value_pretraining_steps=-1), "value_pretraining_steps must not be negative"),
-        (dict(value_pretraining_steps=20), "leaves none of the 20 steps to the policy"),
         (dict(correction="dppo_tv"), "dppo_tv is a loss of its own.*async_grpo.*token_tis"),
     ],
-    "remax": [(dict(updates_per_batch=2), "updates_per_batch must be 1: got 2")],
     "rloo": [
         (dict(updates_per_batch=2), "updates_per_batch must.*--loss"),
         (dict(correction="sampler_clip"), "sampler_clip is a loss of its own"),
@@ -133,7 +123,6 @@ REFUSED: dict[str, list[tuple[dict[str, Any], str]]] = {
         (dict(prompts_per_step=1), "one response has no spread"),
         (dict(gamma=0.0), "gamma is a share, above 0 and at most 1"),
         (dict(gamma=1.5), "gamma is a share, above 0 and at most 1"),
-        (dict(BASELINE, kl_penalty="squared"), "squared is taken off a reward"),
         (dict(BASELINE, gamma=0.9), "gamma 0.9 has no meaning"),
         (dict(weight_floor=3.0), "weight_floor 3 to weight_cap 2 must hold 1"),
     ],
@@ -154,8 +143,7 @@ def test_what_cannot_work_is_refused(engine, changes, message):
     [
         # A KL to hold on to.
         ("kd_ppo", dict(reference_update="mix", kl_coef=0.0, kl_loss_coef=0.1)),
-        ("remax", dict(minibatches=4)),  # new samples, disjoint rows
-        ("rloo", dict(minibatches=4)),
+        ("rloo", dict(minibatches=4)),  # new samples, disjoint rows
         ("rloo", dict(updates_per_batch=2, loss="clipped")),
         ("rloo", dict(updates_per_batch=2, loss="token")),
     ],

@@ -145,19 +145,7 @@ def test_a_source_that_is_not_there_is_refused_in_one_sentence(data, reward, ste
     assert "\n" not in str(refused.value)
 
 
-def test_broken_rewards_are_refused_or_replaced_and_counted():
-    """Of the outcome and of the steps; the steps' mask says which of them count."""
+def test_broken_step_rewards_are_refused():
     source = LetterSteps(lambda letters: math.nan if letters.endswith("b") else 1.0)
     with pytest.raises(ValueError, match="step rewards are not finite"):
         run(small_gpt(), steps=1, step_reward_fn=source)
-    reward = Noted(RuleReward(lambda record, text, ended: math.nan if "c" in text else 1.0, ""))
-    policy = small_gpt()
-    (row,) = run(policy, reward, steps=1, step_reward_fn=source, non_finite_reward=0.0)
-    (rollout,) = reward.rollouts
-    outcomes = sum("c" in text for text in rollout.responses)
-    steps = [letters for i in range(16) for _, letters in source.steps_of(rollout, i)]
-    broken = sum(letters.endswith("b") for letters in steps)
-    assert outcomes > 0 and broken > 0
-    assert row["non_finite_rewards"] == outcomes + broken
-    assert row["step_reward"] == pytest.approx(1 - broken / len(steps))
-    assert weights(policy).isfinite().all()

@@ -43,7 +43,6 @@ CONTRACT = {
         "stop_kl_ends_the_run_with_a_validation": "there is no reference, and --stop-kl is refused",
         "the_adaptive_controller_moves_the_penalty": "there is no penalty",
         "a_stronger_kl_penalty_stays_nearer": "there is no penalty",
-        "a_broken_reward_is_replaced_and_counted": "--non-finite-reward is refused: own file",
         "minibatches_keep_groups_together": "there are no groups: rows are shuffled one by one",
         "a_constant_reward_teaches_nothing": "a teacher's reward differs between responses",
         "a_toy_reward_is_learned_and_its_negative_unlearned": "the teacher is the reward: own file",

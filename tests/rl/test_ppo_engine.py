@@ -10,10 +10,10 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from engines import DIVERSE, SHARE_OF_A, Texts, engine_named, small_gpt, some_rollout
+from engines import DIVERSE, SHARE_OF_A, engine_named, small_gpt, some_rollout
 from slow import assert_gradient, response_gradient, whitened
-from toys import seeded, weights
-from watched import Call, Noted, Validations, calls_of
+from toys import seeded
+from watched import Call, Noted, calls_of
 
 from gpt.log_probs import TokenScores
 from gpt.model import GPT
@@ -21,10 +21,10 @@ from harness.errors import UserError
 from reward_model.scalar_head import RewardModel
 from rl import ppo_engine
 from rl.batches.rollout import epoch_minibatches
-from rl.ppo_engine import open_critic_and_text, ppo_targets
+from rl.ppo_engine import open_critic_and_text
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.training import actor_critic
-from rl.training.actor_critic import Targets, ppo_loss
+from rl.training.actor_critic import Targets, gae_targets, ppo_loss
 from rl.training.value_model import ValueModel
 
 PPO = engine_named("ppo")
@@ -90,7 +90,7 @@ def test_targets_are_gae_whitened_over_the_batch():
     rollout, critic = some_rollout(policy), random_critic(policy)
     rewards = torch.randn(rollout.response_mask.shape, generator=seeded(2))
     config = replace(CONFIG, gamma=0.9, gae_lambda=0.8)
-    targets = ppo_targets(config, rollout, rewards, rollout.log_probs, critic)
+    targets = gae_targets(config, rollout, rewards, rollout.log_probs, critic)
     values = critic(rollout.sequences).detach()
     torch.testing.assert_close(targets.old_values, values)
     raw = torch.zeros_like(values)
@@ -107,60 +107,27 @@ def test_targets_are_gae_whitened_over_the_batch():
     assert float(targets.advantages[~mask].abs().sum()) == 0
 
 
-def test_a_truncated_response_is_valued_by_the_critic_only_if_asked():
-    """gamma = lambda = 1 and no reward: the return is the value after the last token, or 0."""
-    policy = small_gpt()
-    rollout, critic = some_rollout(policy, max_new_tokens=3), random_critic(policy)
-    ended = rollout.has_eos
-    assert ended.any() and not ended.all()
-    rewards = torch.zeros(rollout.response_mask.shape)
-    config = replace(CONFIG, gamma=1.0, gae_lambda=1.0)
-    plain = ppo_targets(config, rollout, rewards, rollout.log_probs, critic)
-    assert float(plain.returns.abs().max()) < 1e-6
-    config = replace(config, bootstrap_truncated=True)
-    targets = ppo_targets(config, rollout, rewards, rollout.log_probs, critic)
-    after = critic.values_after(rollout.sequences, 64)
-    torch.testing.assert_close(targets.returns[~ended][:, 0], after[~ended])
-    assert float(targets.returns[ended].abs().max()) < 1e-6
-
-
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({}, [3.0, -5.0]),
-        ({"missing_eos": "replace"}, [3.0, -1.0]),
-        ({"missing_eos": "subtract", "missing_eos_value": 2.0}, [3.0, -7.0]),
-        ({"score_clip": 2.5}, [2.5, -2.5]),
-        ({"missing_eos": "replace", "score_clip": 0.5}, [0.5, -0.5]),
-    ],
-)
-def test_scores_without_eos_and_the_clip(changes, expected):
-    config, ended = replace(CONFIG, **changes), torch.tensor([True, False])
-    scores = ppo_engine.shaped_scores(config, torch.tensor([3.0, -5.0]), ended)
-    assert scores.tolist() == expected
-
-
 @pytest.fixture
 def all_targets(monkeypatch) -> list[Call]:
-    """The calls of `ppo_targets`: what it is given of every step, and its targets."""
-    return calls_of(monkeypatch, ppo_engine, "ppo_targets")
+    """The calls of `gae_targets`: what it is given of every step, and its targets."""
+    return calls_of(monkeypatch, ppo_engine, "gae_targets")
 
 
-def test_the_rule_for_missing_eos_and_the_clip_come_before_the_kl(all_targets):
-    """1.5 a letter, clipped to 2; -1 for a response that was cut off."""
+def test_the_rule_for_missing_eos_comes_before_the_kl(all_targets):
+    """1.5 a letter; -1 for a response that was cut off."""
     reward = RuleReward(lambda record, text, ended: 1.5 * len(text), "letters")
-    options = dict(max_new_tokens=4, missing_eos="replace", score_clip=2.0)
+    options = dict(max_new_tokens=4, missing_eos="replace")
     run(small_gpt(), reward, steps=2, kl_coef=0.3, **options)
     _, rollout, token_rewards, old_log_probs, _ = all_targets[-1].args
     ref = ppo_engine.rollout_log_probs(small_gpt(), rollout, CONFIG)
     kinds = set()
     for i, length in enumerate(rollout.lengths.tolist()):
         ended = bool(rollout.has_eos[i])
-        score = min(1.5 * len(rollout.responses[i]), 2.0) if ended else -1.0
+        score = 1.5 * len(rollout.responses[i]) if ended else -1.0
         kinds.add((ended, score))
         k1 = float((old_log_probs - ref)[i, length - 1])
         assert float(token_rewards[i, length - 1]) == pytest.approx(score - 0.3 * k1, abs=1e-5)
-    assert kinds >= {(True, 1.5), (True, 2.0), (False, -1.0)}
+    assert kinds >= {(True, 1.5), (True, 3.0), (False, -1.0)}
 
 
 # Learning
@@ -217,7 +184,7 @@ def test_the_critic_starts_from_the_reward_model_where_there_is_one():
         open_critic_and_text(replace(CONFIG, critic="reward_model"), ruled)
 
 
-# A KL in the loss, other penalties, the critic's own lambda, and what is logged of both models
+# The KL in the loss and in the reward, and what is logged of both models
 
 
 @pytest.mark.parametrize(
@@ -242,18 +209,14 @@ def test_the_kl_in_the_loss_is_its_mean_over_the_tokens(form, expected):
         ppo_loss(config, WORKED_SCORES, values, WORKED, MASK, tokens=2)
 
 
-@pytest.mark.parametrize(
-    ("name", "penalty"),
-    [("k1", lambda k1: k1), ("absolute", abs), ("squared", lambda k1: k1 * k1 / 2)],
-)
-def test_the_named_penalty_is_taken_off_the_rewards(all_targets, name, penalty):
-    run(small_gpt(), steps=3, kl_coef=0.3, kl_penalty=name)
+def test_k1_is_taken_off_the_rewards(all_targets):
+    run(small_gpt(), steps=3, kl_coef=0.3)
     _, rollout, token_rewards, old_log_probs, _ = all_targets[-1].args
     ref = ppo_engine.rollout_log_probs(small_gpt(), rollout, CONFIG)
     assert float((old_log_probs - ref).min()) < -0.01, "k1 is nowhere negative"
     scores = SHARE_OF_A(rollout).tolist()
     for i, length in enumerate(rollout.lengths.tolist()):
-        expected = [-0.3 * penalty(float(old_log_probs[i, t] - ref[i, t])) for t in range(length)]
+        expected = [-0.3 * float(old_log_probs[i, t] - ref[i, t]) for t in range(length)]
         expected[-1] += scores[i]
         assert token_rewards[i, :length].tolist() == pytest.approx(expected, abs=1e-5)
 
@@ -262,7 +225,7 @@ def test_the_named_penalty_is_taken_off_the_rewards(all_targets, name, penalty):
 G_REWARDS = torch.tensor([[-0.1, 0.0, 0.2, 1.0], [0.0, 1.0, 9.0, 9.0]])
 G_VALUES = torch.tensor([[0.5, 0.4, 0.3, 0.2], [0.6, 0.5, 7.0, 7.0]])
 G_MASK = torch.tensor([[True] * 4, [True, True, False, False]])
-G_ROLLOUT = SimpleNamespace(response_mask=G_MASK, lengths=G_MASK.sum(1), sequences=None)
+G_ROLLOUT = SimpleNamespace(response_mask=G_MASK, sequences=None)
 CPU = SimpleNamespace(device=torch.device("cpu"))
 G_CRITIC = SimpleNamespace(gpt=CPU, rollout_values=lambda *args: G_VALUES)
 G_ADVANTAGES = {0.95: [0.48115, 0.717, 0.86, 0.8, 0.375, 0.5], 1.0: [0.6, 0.8, 0.9, 0.8, 0.4, 0.5]}
@@ -270,52 +233,13 @@ G_RETURNS = {0.95: [0.98115, 1.117, 1.16, 1.0, 0.975, 1.0], 1.0: [1.1, 1.2, 1.2,
 
 
 @pytest.mark.parametrize("gae_lambda", [0.95, 1.0])
-@pytest.mark.parametrize("critic_lambda", [None, 0.95, 1.0])
-def test_the_critic_has_targets_of_its_own_lambda(gae_lambda, critic_lambda):
-    """1 is the Monte-Carlo return; the policy's advantages stay those of gae_lambda."""
-    config = replace(CONFIG, gae_lambda=gae_lambda, critic_lambda=critic_lambda)
-    targets = ppo_targets(config, G_ROLLOUT, G_REWARDS, torch.zeros(2, 4), G_CRITIC)
-    expected = G_RETURNS[gae_lambda if critic_lambda is None else critic_lambda]
-    assert targets.returns[G_MASK].tolist() == pytest.approx(expected, abs=1e-6)
+def test_the_targets_are_the_worked_example(gae_lambda):
+    """With lambda 1 the returns are those of Monte Carlo."""
+    config = replace(CONFIG, gae_lambda=gae_lambda)
+    targets = gae_targets(config, G_ROLLOUT, G_REWARDS, torch.zeros(2, 4), G_CRITIC)
+    assert targets.returns[G_MASK].tolist() == pytest.approx(G_RETURNS[gae_lambda], abs=1e-6)
     expected = whitened(G_ADVANTAGES[gae_lambda])
     assert targets.advantages[G_MASK].tolist() == pytest.approx(expected, abs=1e-4)
-
-
-def test_a_longer_response_has_a_larger_lambda():
-    """Of 4 tokens 0.75, of 2 tokens 0.5; the critic's targets have a lambda of their own all the same."""
-    config = replace(CONFIG, length_adaptive_alpha=1.0, critic_lambda=1.0)
-    targets = ppo_targets(config, G_ROLLOUT, G_REWARDS, torch.zeros(2, 4), G_CRITIC)
-    # delta: -0.2, -0.1, 0.1, 0.8 and -0.1, 0.5
-    raw = [0.8, -0.1 + 0.5 * 0.5, 0.5]
-    for delta in (0.1, -0.1, -0.2):
-        raw.insert(0, delta + 0.75 * raw[0])
-    assert targets.advantages[G_MASK].tolist() == pytest.approx(whitened(raw), abs=1e-4)
-    assert targets.returns[G_MASK].tolist() == pytest.approx(G_RETURNS[1.0], abs=1e-6)
-
-
-def test_first_the_critic_learns_alone_from_whole_returns(all_targets):
-    """The policy has no step, also none of Adam's, and its warm-up begins with its first."""
-    seen = Validations()
-    reward, options = Noted(SHARE_OF_A), dict(kl_coef=0.1, gae_lambda=0.5, warmup=2)
-    rows = run(
-        small_gpt(), reward, steps=6, value_pretraining_steps=3, validate=seen,
-        pretraining_coef=0.5, corpus=Texts(), eval_every=1, critic_lr=1e-3, **options,
-    )  # fmt: skip
-    policies, targets = list(map(weights, seen.policies)), [call.result for call in all_targets]
-    assert all(torch.equal(old, weights(small_gpt())) for old in policies[:3])
-    assert not torch.equal(policies[3], policies[2])
-    assert [row["lr"] for row in rows] == pytest.approx([0, 0, 0, 0.005, 0.01, 0.01])
-    assert [row["grad_norm"] > 0 for row in rows] == [False] * 3 + [True] * 3
-    assert ["pretraining_loss" in row for row in rows] == [False] * 3 + [True] * 3
-    assert not targets[0].old_values.any() and targets[1].old_values.any()
-    for step in range(4):
-        rewards, mask = SHARE_OF_A(reward.rollouts[step]), reward.rollouts[step].response_mask
-        whole = rewards[:, None].expand_as(mask)[mask]  # at the start there is no KL to pay
-        close = torch.allclose(targets[step].returns[mask], whole, atol=1e-5)
-        assert close == (step < 3)
-    # From its first step on it is PPO with that critic, bit for bit: Adam knows of no earlier step.
-    change = (policies[3] - policies[2]).abs().max()
-    assert float(change) == pytest.approx(0.005, rel=0.01)  # Adam's first step is the rate
 
 
 def test_the_policys_loss_and_the_critics_norm_are_logged_apart(gradients):

@@ -194,13 +194,13 @@ def test_a_whole_run_in_bfloat16_with_its_frozen_start_in_half(tmp_path, monkeyp
     assert "prefix_score" in rows[0]["values"]
 
 
-def test_ensembles_judges_and_teachers_are_halved(tmp_path):
+def test_ensembles_and_teachers_are_halved(tmp_path):
     models = [reward_model(seed) for seed in (1, 2, 3)]
     for model in models:
         model.requires_grad_(False)
     teacher = small_gpt(4).requires_grad_(False)
-    judge, config = RewardModelReward(models[2], name="judge"), PPOConfig()
-    for reward in (EnsembleReward(models[:2]), TeacherReward(teacher, config)):
-        to_bfloat16(Task(small_gpt(), LETTERS, {}, reward, judge))
+    config = PPOConfig()
+    for reward in (EnsembleReward(models), TeacherReward(teacher, config)):
+        to_bfloat16(Task(small_gpt(), LETTERS, {}, reward, None))
     for trunk in (*(model.gpt for model in models), teacher):
         assert trunk.h[1].mlp.c_fc.weight.dtype == torch.bfloat16

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:with one update a batch")
 
 # The waits of a whole step of 16 responses. GRPO's are 6 on a device; here the counter is a little coarser.
 A_STEP = {"grpo_process": 70, "pg_grpo": 55}
-A_STEP |= dict.fromkeys(("ppo", "kd_ppo", "grpo_variants", "remax"), 50)  # remax samples twice
+A_STEP |= dict.fromkeys(("ppo", "kd_ppo", "grpo_variants"), 50)
 # DPO's rows are put together on the CPU, which the counter cannot tell from a device.
 A_MICRO_BATCH = {"dpo": 9, "pg_grpo": 1}
 # What asks a GPU for a size or a number, also where autograd calls it.

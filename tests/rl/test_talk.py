@@ -132,34 +132,7 @@ def test_a_files_prompts_bring_their_template_and_their_answers(
     assert answer["gold"] is answer["reward"] is None
 
 
-def test_a_teachers_run_shows_how_much_likelier_the_teacher_finds_the_answer(runs: Path) -> None:
-    run_folder(
-        runs / "kd", 2, data="reviews", teacher=str(runs / "base"), policy=str(runs / "base"),
-        reward="auto", reward_model=[],
-    )  # fmt: skip
-    answers = ask(runs / "kd", config=replace(CPU, samples=64))["answers"]
-    rewards = torch.tensor([answer["reward"] for answer in answers])
-    kls = torch.tensor([answer["kl"] for answer in answers])
-    # Teacher and start are one here, so the mean reward is minus the KL, but for noise.
-    error = float(rewards.std()) / 8
-    assert float((rewards + kls).mean().abs()) < 4 * error
-    assert error < float(kls.mean())
-
-
 # --- what is missing ------------------------------------------------------------------------------
-
-
-def test_what_is_gone_leaves_a_note_and_the_model_still_answers(runs: Path) -> None:
-    run_folder(
-        runs / "lonely", 2, data="reviews", preset="tiny", reward="auto",
-        policy=str(runs / "nowhere"), reward_model=[str(runs / "nothing")],
-    )  # fmt: skip
-    opened = open_talk(runs / "lonely", CPU)
-    assert isinstance(opened, Talk)
-    notes = "\n".join(opened.partners[0].measures.notes)
-    assert "no reward: there is no reward model in" in notes and "no KL" in notes
-    (answer,) = opened.as_object(KETTLE)["answers"]
-    assert answer["reward"] is answer["kl"] is None and answer["gold"] is not None
 
 
 def test_a_function_named_in_a_run_folder_is_not_started(runs: Path) -> None:
@@ -180,17 +153,6 @@ def test_a_function_that_is_named_again_scores_the_answers(runs: Path) -> None:
     for wrong in (dict(reward="model"), dict(reward=named, reward_model=runs / "judge")):
         with pytest.raises(ValueError, match="FILE.py:FUNCTION"):
             replace(CPU, **wrong)
-
-
-def test_a_prompt_that_is_too_long_or_empty_is_one_sentence(runs: Path) -> None:
-    opened = open_talk(runs / "grpo", CPU)
-    with pytest.raises(UserError, match="leaves no room for an answer"):
-        opened.as_object("word " * 64)
-    long = open_talk(runs / "grpo", replace(CPU, max_new_tokens=1000)).as_object(KETTLE)
-    assert long["answers"][0]["tokens"] <= 64
-    run_folder(runs / "plain", 1)
-    with pytest.raises(UserError, match="empty prompt"):
-        open_talk(runs / "plain", CPU).as_object("")
 
 
 # --- two models -----------------------------------------------------------------------------------
@@ -306,15 +268,3 @@ def test_a_pipe_gets_an_object_per_prompt_and_the_exit_status_of_the_worst(runs:
     assert result.returncode == 1
     (line,) = result.stderr.splitlines()
     assert line.startswith("error: the prompt has")
-
-
-def test_readers_of_prompts_know_their_worlds_and_nothing_else() -> None:
-    for split in ("train", "test", "held_out"):
-        for record in reviews.prompts(split)[:200]:
-            assert reviews.read_prompt(f" {record.prompt.strip()}  ") == record
-    for record in sums.prompts("test", count=50):
-        assert sums.read_prompt(record.prompt) == record
-    for text in (KETTLE[:-1], "Review the red moon for Anna.", KETTLE + " Please."):
-        assert reviews.read_prompt(text) is None
-    for text in ("12+345=", "012+345=", "123+456", "123+456=7", "1234+456="):
-        assert sums.read_prompt(text) is None

@@ -63,17 +63,3 @@ def test_the_matrix_leads_to_every_pair(tmp_path: Path) -> None:
     assert {tmp_path / "beside" / link for link in linked} == set(written)
     assert len(linked) == 2 * len(written) == len(PAPERS) * (len(PAPERS) - 1)
     assert sum(path.stat().st_size for path in written) < 1_500_000
-
-
-def test_a_pair_says_what_the_difference_does_and_what_the_study_measured(tmp_path: Path) -> None:
-    known, other, unmeasured = ("grpo", "dr_grpo"), ("rloo", "minillm"), ("reinforce", "ppo")
-    assert family.sentence(known) == family.neighbours()[known]
-    assert family.sentence(other) == "RLOO: " + family.papers()["rloo"] + ". MiniLLM: " + (
-        family.papers()["minillm"] + "."
-    )
-    study = (ROOT / "docs" / "study.md").read_text("utf-8")
-    said = family.in_the_study(known)
-    for name in known:
-        row = re.search(rf"^\| {name} \| ([^|]+) \|", study, re.MULTILINE)
-        assert row and f"<b>{name}</b> gold reward {row[1]}" in said
-    assert "study.html#reviews" in said and "No table" in family.in_the_study(unmeasured)

@@ -38,25 +38,9 @@ def test_the_pythons_that_are_named_are_those_that_ci_tests() -> None:
     assert all(ends in text(name) for name in ("README.md", "docs/guide.md", "Makefile"))
 
 
-def test_the_licence_is_the_one_of_the_badge() -> None:
-    assert text("LICENSE").startswith("MIT License")
-    assert ">MIT</text>" in text("docs/badges/licence.svg")
-    assert 'license = "MIT"' in text("pyproject.toml") and "license: MIT" in text("CITATION.cff")
-
-
 def test_the_version_is_the_same_everywhere() -> None:
     (version,) = re.findall(r'^version = "(.+)"$', text("pyproject.toml"), re.M)
     assert f"\nversion: {version}\n" in text("CITATION.cff")
     assert re.search(
         rf"^## {re.escape(version)}(, \d{{4}}-\d\d-\d\d)?$", text("CHANGELOG.md"), re.M
     )
-
-
-def test_the_front_page_is_short_and_leads_to_every_engine_and_page() -> None:
-    page = text("README.md")
-    assert len(page.splitlines()) <= 80
-    links = set(re.findall(r"\]\(([^)#]+)", page))
-    course = {f"notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")}
-    engines = {f"rl/{path.name}" for path in (ROOT / "rl").glob("*_engine.py")}
-    assert (course | engines) - links == set()
-    assert f"the course, {len(course)} pages" in page

@@ -12,7 +12,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "docs" / "site"))
 import api_pages
 import files
 import notebook_pages
-from conftest import require_package
 
 PIXEL = base64.b64encode(b"\x89PNG picture").decode()
 CELLS = [
@@ -54,25 +53,9 @@ def test_a_notebook_keeps_its_texts_code_and_outputs(tmp_path: Path) -> None:
     assert picture.read_bytes() == b"\x89PNG picture" and f"pictures/{picture.name}" in text
 
 
-def test_a_notebook_in_parts_has_one_title() -> None:
-    texts = ["# Page\n\n## First", "text", "# Part\n\n## Second", "### Third"]
-    wanted = ["# Page\n\n## First", "text", "## Part\n\n### Second", "#### Third"]
-    assert notebook_pages.one_title(texts) == wanted
-    assert notebook_pages.one_title(texts[:2]) == texts[:2]
-
-
 def test_every_page_of_the_course_has_a_title() -> None:
     titles = [notebook_pages.title_of(files.ROOT / name) for name in files.notebooks()]
     assert len(set(titles)) == len(titles) and all(titles)
-
-
-def test_a_formula_keeps_argmax_together_and_log_apart() -> None:
-    require_package("latex2mathml", "make docs")
-    import formulas
-
-    shown = formulas.mathml(r"\arg\max_a f + \mathrm{x} \log \pi + \log (p)")
-    assert "\\" not in shown and ">argmax<" in shown
-    assert 'rspace="0.167em">log<' in shown and 'rspace="0em">log<' in shown
 
 
 def test_every_notebook_guide_and_module_has_a_page() -> None:
@@ -82,12 +65,3 @@ def test_every_notebook_guide_and_module_has_a_page() -> None:
     assert not [name for name in files.guides() if name.startswith("docs/boxes/")]
     modules = {api_pages.module_name(name) for name in api_pages.modules()}
     assert {"rl.equations.losses", "rl.grpo_engine", "gpt.model", "data.collate"} <= modules
-
-
-def test_a_reference_page_shows_shapes_and_escapes_what_markdown_would_eat() -> None:
-    page = api_pages.module_page("rl/equations/losses.py")
-    assert "    advantages: NxT | Nx1,\n" in page
-    assert "## clipped\\_surrogate" in page and "code/rl/equations/losses.py#L" in page
-    assert api_pages.escaped("a_b *c* `d_e` x*") == "a\\_b *c* `d_e` x\\*"
-    literal = api_pages.docstring_markdown("Says:\n\n    x = *y*\n\n    z\n\nDone.")
-    assert "```text\n    x = *y*\n\n    z\n```" in literal and literal.endswith("Done.\n")

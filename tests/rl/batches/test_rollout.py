@@ -105,13 +105,6 @@ def test_rollouts_of_different_widths_become_one():
         check_stacked(getattr(both.sequences, name), parts)
     check_stacked(both.sequences.tokens, [narrow.sequences.tokens, wide.sequences.tokens])
     check_stacked(both.log_probs, [narrow.log_probs, wide.log_probs])
-    parts = [
-        replace(part, reward_parts={"answer": (2.0, torch.arange(len(part)))})
-        for part in (first, second)
-    ]
-    weight, values = join_rollouts(parts).reward_parts["answer"]
-    assert weight == 2.0
-    assert values.tolist() == [*range(len(first)), *range(len(second))]
     assert join_rollouts([first]) is first and join_rollouts([first]).reward_metrics["count"] == 3
 
 

@@ -10,7 +10,6 @@ from rl.equations.advantages import (
     best_worst_pairs,
     discounted_returns,
     gae,
-    gdpo_advantages,
     group_advantages,
     leave_one_out_advantages,
     ordered_pairs,
@@ -114,43 +113,6 @@ def test_steps_without_another_to_compare_with_give_no_advantage():
         for unbiased in (True, False):
             advantages = process_advantages(rewards, *given, 2, unbiased=unbiased, eps=0)
             assert advantages.shape == (2, 2) and not advantages.any()
-
-
-# --- GDPO -------------------------------------------------------------------------------------
-
-
-def slow_gdpo(parts, group_size, eps):
-    """z-scores within groups, weighted and added, then one z-score over the batch; plain Python."""
-    totals = [0.0] * len(next(iter(parts.values()))[1])
-    for weight, values in parts.values():
-        for start in range(0, len(values), group_size):
-            group = [float(value) for value in values[start : start + group_size]]
-            for i, value in enumerate(group):
-                spread = statistics.stdev(group) + eps
-                totals[start + i] += weight * (value - statistics.mean(group)) / spread
-    mean, std = statistics.mean(totals), statistics.stdev(totals)
-    return [(total - mean) / (std + eps) for total in totals]
-
-
-def test_gdpo_advantages_are_a_z_score_of_z_scores():
-    """Three parts of very different spreads and weights, three groups of four."""
-    generator = torch.Generator().manual_seed(3)
-    values = torch.randn(3, 12, generator=generator, dtype=torch.float64)
-    parts = {
-        name: (weight, scale * value)
-        for name, weight, scale, value in zip("abc", (1.0, 0.5, 2.0), (1, 100, 0.1), values, strict=True)
-    }  # fmt: skip
-    advantages = gdpo_advantages(parts, 4)
-    assert advantages.shape == (12, 1)
-    assert advantages[:, 0].tolist() == pytest.approx(slow_gdpo(parts, 4, 1e-4), abs=1e-12)
-
-
-def test_gdpo_with_nothing_to_compare():
-    """Equal values in every part give exactly 0; a reward without parts is refused."""
-    equal = torch.full((4,), 0.1)
-    assert gdpo_advantages({"a": (1.0, equal), "b": (2.0, equal)}, 2).tolist() == [[0]] * 4
-    with pytest.raises(ValueError, match="this reward has none"):
-        gdpo_advantages({}, 2)
 
 
 # --- preference pairs, from the rewards of a group ---------------------------------------------

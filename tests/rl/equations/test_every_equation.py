@@ -30,18 +30,18 @@ MODULES = (
 )  # fmt: skip
 POLICY, PAIR = ("log_probs",), ("policy_chosen", "policy_rejected")
 TRAINED = {  # equation: the arguments that have a gradient
-    "gae": (), "length_adaptive_lambda": (), "discounted_returns": (), "whiten": (), "group_advantages": (),
+    "gae": (), "discounted_returns": (), "whiten": (), "group_advantages": (),
     "leave_one_out_advantages": (), "maxrl_advantages": (), "greedy_baseline_advantages": (),
     "process_advantages": (), "best_worst_pairs": (),
     "ordered_pairs": (), "best_of_n_mean": (), "ensemble_mean": (), "worst_case": (),
-    "uncertainty_weighted": (), "k1": POLICY, "k2": POLICY, "k3": POLICY,
+    "k1": POLICY, "k2": POLICY, "k3": POLICY,
     "rho_minus_log": POLICY, "absolute": POLICY, "k1_importance": POLICY,
     "k3_importance": POLICY, "likelihood_ratio": POLICY, "sequence_ratio": POLICY,
     "mean_ratio": POLICY, "policy_gradient": POLICY, "clipped_surrogate": POLICY,
     "clip_acted": (), "dual_clip": ("loss",), "cispo": POLICY, "sapo": POLICY,
-    "sequence_clipped_surrogate": POLICY, "gspo": POLICY, "gspo_token": POLICY,
+    "sequence_clipped_surrogate": POLICY, "gspo": POLICY,
     "gmpo": POLICY, "token_covariances": (), "kl_cov_tokens": (), "clip_cov_tokens": (),
-    "off_policy_sequence_mask": (), "high_entropy_mask": (), "value_loss": ("values",),
+    "value_loss": ("values",),
     "length_normalized_returns": (), "mixed_sampling_weights": (), "row_sums": ("x",),
     "row_means": ("x",), "token_mean": ("loss",), "sequence_mean": ("loss",),
     "sequence_sum": ("loss",), "constant_length_mean": ("loss",), "preference_gap": PAIR,
@@ -54,8 +54,8 @@ TRAINED = {  # equation: the arguments that have a gradient
     "outcome_loss": ("outcome_scores",),
 }  # fmt: skip
 NO_TENSOR_OF_ONE_SHAPE = {  # counts, choices by name, and mappings that check their own parts
-    *("mean_within", "at_least_one", "gdpo_advantages", "weighted_sum"),
-    *("best_of_n_kl", "best_of_n_weights", "loss_estimator", "reward_penalty"),
+    *("mean_within", "at_least_one"),
+    *("best_of_n_kl", "best_of_n_weights", "loss_estimator"),
 }
 FUNCTIONS = {
     name: function
@@ -134,7 +134,7 @@ def test_only_what_is_trained_has_a_gradient(name):
     assert all(part.requires_grad == bool(found) for part in results)
 
 
-STOPPED = {"cispo", "gspo_token", "dppo"}  # constants in them: see test_gradients.py, test_gspo
+STOPPED = {"cispo", "dppo"}  # constants in them: see test_gradients.py, test_gspo
 
 
 @pytest.mark.parametrize(
@@ -203,7 +203,6 @@ def test_what_some_declarations_leave_out():
     for name, argument, value in (
         ("sequence_clipped_surrogate", "advantages", torch.ones(4, 3)),
         ("gspo", "advantages", torch.ones(4, 3)),
-        ("off_policy_sequence_mask", "advantages", torch.ones(4, 3)),
         ("value_loss", "returns", torch.ones(4, 1)),
         ("token_mean", "mask", torch.ones(4, 3)),
         ("score_missing_eos", "has_eos", torch.ones(4)),
@@ -270,12 +269,10 @@ def test_a_nan_that_takes_part_is_seen(name):
         *((name, "beta", (0.0, -1.0)) for name in ("simpo_loss", "kto_loss", "orpo_loss")),
         ("mixed_sampling_weights", "alpha", (1.0, -0.1)),
         ("constant_length_mean", "length", (0,)),
-        ("high_entropy_mask", "share", (0.0, 1.1)),
         *((name, "share", (-0.1, 1.1)) for name in ("kl_cov_tokens", "clip_cov_tokens")),
         ("overlong_penalty", "buffer", (0, 21)),
         *((name, "margin", (-0.1, math.nan)) for name in ("best_worst_pairs", "ordered_pairs")),
         ("group_advantages", "scale", ("std",)),
-        ("token_level_rewards", "kl", ("sequence",)),
         ("score_missing_eos", "rule", ("drop",)),
     ],
 )
@@ -290,7 +287,6 @@ def test_a_value_outside_its_range_is_refused(name, argument, values):
     [
         *(FUNCTIONS[name] for name in ("group_advantages", "leave_one_out_advantages")),
         *(FUNCTIONS[name] for name in ("best_worst_pairs", "ordered_pairs")),
-        lambda rewards, size: advantages.gdpo_advantages({"a": (1.0, rewards)}, size),
         lambda rewards, size: advantages.process_advantages(
             rewards[:, None], torch.zeros(len(rewards), 1, dtype=torch.long),
             torch.ones(len(rewards), 1, dtype=torch.bool),

@@ -12,7 +12,6 @@ from rl.equations.losses import (
     clipped_surrogate,
     dual_clip,
     gspo,
-    gspo_token,
     likelihood_ratio,
     mean_ratio,
     policy_gradient,
@@ -57,7 +56,6 @@ def test_the_clip_stops_the_gradient_only_on_the_bad_side(ratio, advantage, slop
             sequence_ratio(log_probs, old, mask),
         ),
         (gspo(log_probs, old, A, mask, 0.2, 0.2), mean_ratio(log_probs, old, mask)),
-        (gspo_token(log_probs, old, A, mask, 0.2, 0.2), mean_ratio(log_probs, old, mask)),
     ):
         assert torch.autograd.grad(loss.sum(), log_probs)[0].item() == pytest.approx(slope)
         assert clip_acted(of, A, 0.2, 0.2).item() == (slope == 0)

@@ -28,7 +28,6 @@ from rl.equations.losses import (  # noqa: E402
     constant_length_mean,
     dual_clip,
     gspo,
-    gspo_token,
     length_normalized_returns,
     mixed_sampling_weights,
     policy_gradient,
@@ -51,7 +50,6 @@ TOKEN_LOSSES = (
     lambda b: value_loss(b["new"], b["old"], b["advantages"], 0.2),
     lambda b: sequence_clipped_surrogate(b["new"], b["old"], b["rows"], b["mask"], 0.2, 0.2),
     lambda b: gspo(b["new"], b["old"], b["rows"], b["mask"], 0.02, 0.03),
-    lambda b: gspo_token(b["new"], b["old"], b["advantages"], b["mask"], 0.02, 0.03),
     lambda b: k2(b["new"], b["old"]),
     lambda b: k3(b["new"], b["old"]),
 )
@@ -68,9 +66,6 @@ TOKEN_RESULTS = (
     lambda b: whiten(b["new"], b["mask"]),
     lambda b: whiten(b["new"], b["mask"], shift_mean=False, unbiased=False),
     lambda b: token_level_rewards(b["rows"][:, 0], b["new"], b["old"], b["mask"], 0.1),
-    lambda b: token_level_rewards(
-        b["rows"][:, 0], b["new"], b["old"], b["mask"], 0.1, kl="sequence_mean"
-    ),
     lambda b: length_normalized_returns(b["new"], b["mask"]),
     lambda b: mixed_sampling_weights(b["new"], b["old"], b["mask"], 0.2),
 )

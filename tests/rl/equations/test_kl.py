@@ -7,14 +7,10 @@ import torch
 
 from rl.equations.kl import (
     AdaptiveKL,
-    DoublingKL,
     FixedKL,
-    absolute,
-    k1,
     k2,
     k3,
     loss_estimator,
-    reward_penalty,
     rho_minus_log,
 )
 
@@ -61,7 +57,6 @@ def test_rho_minus_log_in_float32_and_at_the_edges():
     [
         (FixedKL(0.1), FixedKL(0.7)),
         (AdaptiveKL(0.1, 6, 100), AdaptiveKL(0.7, 6, 100)),
-        (DoublingKL(0.1, 0.6), DoublingKL(0.7, 0.6)),
     ],
 )
 def test_state_round_trip(controller, fresh):
@@ -87,13 +82,10 @@ def test_senseless_settings_and_measurements_are_refused():
         lambda: AdaptiveKL(0.0, 6, 100),
         lambda: AdaptiveKL(0.2, 0, 100),
         lambda: AdaptiveKL(0.2, 6, 0),
-        lambda: DoublingKL(0.2, -1),
-        lambda: DoublingKL(0.2, 0),
-        lambda: DoublingKL(0.0, 6),
     ):
         with pytest.raises(ValueError, match="coef"):
             make()
-    for controller in (FixedKL(0.2), AdaptiveKL(0.2, 6, 100), DoublingKL(0.2, 6)):
+    for controller in (FixedKL(0.2), AdaptiveKL(0.2, 6, 100)):
         for kl_per_response, responses in ((math.nan, 8), (math.inf, 8), (1.0, 0)):
             with pytest.raises(ValueError, match="finite KL of at least one response"):
                 controller.update(kl_per_response, responses)
@@ -107,11 +99,3 @@ def test_k1_is_refused_as_a_loss():
     with pytest.raises(ValueError, match="k2 or k3"):
         loss_estimator("absolute")
     assert (loss_estimator("k2"), loss_estimator("k3")) == (k2, k3)
-
-
-def test_penalties_in_the_reward_by_name():
-    names = {"k1": k1, "absolute": absolute, "squared": k2}
-    assert {name: reward_penalty(name) for name in names} == names
-    for name in ("k3", "k2", "full"):
-        with pytest.raises(ValueError, match="k1, absolute, squared"):
-            reward_penalty(name)

@@ -8,10 +8,8 @@ import torch
 from rl.equations.losses import (
     clipped_surrogate,
     constant_length_mean,
-    high_entropy_mask,
     likelihood_ratio,
     mean_ratio,
-    off_policy_sequence_mask,
     sequence_mean,
     sequence_ratio,
     sequence_sum,
@@ -47,24 +45,3 @@ def test_an_empty_batch_costs_zero():
     assert constant_length_mean(*no_rows, 4).item() == 0
     empty = torch.zeros(0)
     assert dpo_loss(empty, empty, empty, empty, 0.1).sum() == 0
-
-
-def test_the_off_policy_mask_drops_a_bad_response_only_once_it_has_drifted_past_the_threshold():
-    """Good and drifted stays, bad and near stays, bad and at the threshold stays."""
-    old = torch.zeros(4, 2)
-    new = torch.tensor([[-2.0, -2.0], [-0.25, -0.25], [-1.0, -0.0], [-1.5, -0.0]])
-    advantages = torch.tensor([[1.0], [-1.0], [-1.0], [-1.0]])
-    keep = off_policy_sequence_mask(new, old, advantages, torch.ones(4, 2, dtype=torch.bool), 0.5)
-    assert keep.tolist() == [[True], [True], [True], [False]]
-
-
-def test_the_high_entropy_mask_takes_the_share_of_valid_tokens_and_all_ties():
-    entropy = torch.tensor([[3.0, 1.0, 9.0], [2.0, 3.0, 0.5]])
-    mask = torch.tensor([[True, True, False], [True, True, True]])
-    kept = high_entropy_mask(entropy, mask, 0.2)  # ceil(0.2 * 5) = 1, and what ties with it
-    assert kept.tolist() == [[True, False, False], [False, True, False]]
-    assert high_entropy_mask(entropy, mask, 1.0).equal(mask)
-    assert not high_entropy_mask(entropy, torch.zeros_like(mask), 0.5).any()
-    thirty = torch.arange(30.0).view(5, 6)  # 0.1 of them are three, though 0.1 * 30 is above 3
-    for share, least in ((0.1, 27), (0.001, 29)):
-        assert high_entropy_mask(thirty, thirty >= 0, share).equal(thirty >= least)

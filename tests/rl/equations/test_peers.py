@@ -39,7 +39,6 @@ from rl.equations.losses import (
     clipped_surrogate,
     gmpo,
     gspo,
-    gspo_token,
     kl_cov_tokens,
     length_normalized_returns,
     likelihood_ratio,
@@ -59,7 +58,6 @@ from rl.equations.token_rewards import (
     overlong_penalty,
     score_missing_eos,
     token_level_rewards,
-    weighted_sum,
 )
 
 GOLDEN = json.loads((Path(__file__).parent / "peer_golden.json").read_text(encoding="utf-8"))
@@ -202,12 +200,6 @@ def minillm_return(x: Inputs) -> Result:
     return {"including_now": torch.cat([first, ours[:, :-1]], 1)}
 
 
-def weighted_parts(x: Inputs) -> Result:
-    parts = {str(index): part for index, part in enumerate(x.parts)}
-    weights = {str(index): weight for index, weight in enumerate(x.raw["weights"])}
-    return {"total": weighted_sum(parts, weights)[0]}
-
-
 def missing_eos(x: Inputs, value: float) -> Result:
     has_eos = first_eos_mask(x.tokens, 0)[1]
     return {"scores": score_missing_eos(x.scores, has_eos, "subtract", value)}
@@ -248,12 +240,6 @@ def grpo(
 def sequence_ratio(function: Callable[..., Any], x: Inputs, clip_low: float, clip_high: float):
     log_probs, advantages = x.leaf("log_probs"), x.row_advantages[:, None]
     loss = function(log_probs, x.old_log_probs, advantages, x.mask, clip_low, clip_high)
-    return with_gradient(sequence_mean(loss, x.mask), log_probs)
-
-
-def gspo_of_tokens(x: Inputs, clip_low: float, clip_high: float) -> Result:
-    log_probs = x.leaf("log_probs")
-    loss = gspo_token(log_probs, x.old_log_probs, x.advantages, x.mask, clip_low, clip_high)
     return with_gradient(sequence_mean(loss, x.mask), log_probs)
 
 
@@ -377,7 +363,6 @@ CASES: dict[str, Callable[..., Result]] = {
     "grpo": grpo,
     "gmpo": functools.partial(sequence_ratio, gmpo),
     "gspo": functools.partial(sequence_ratio, gspo),
-    "gspo_token": gspo_of_tokens,
     "kl": kl_estimate,
     "kl_cov": kl_cov,
     "kto": kto,
@@ -406,7 +391,6 @@ CASES: dict[str, Callable[..., Result]] = {
     "token_log_probs": log_probs_and_entropy,
     "token_rewards": lambda x, kl_coef: {"rewards": penalised(x, kl_coef)},
     "value_loss": squared_error,
-    "weighted_sum": weighted_parts,
     "whiten": lambda x, **flags: {"whitened": whiten(x.token_rewards, x.mask, **flags)},
 }
 
@@ -433,16 +417,6 @@ def test_our_numbers_are_the_peers(name: str) -> None:
         if key not in ("mask", "gradient") and mask is not None and mask.shape == actual.shape:
             actual, expected = actual[mask], expected[mask]
         torch.testing.assert_close(actual, expected, atol=1e-6, rtol=0, msg=f"{name}: {key}")
-
-
-def test_gspo_is_gspo_token_where_the_advantages_are_equal() -> None:
-    """verl and the paper write the second form, TRL and OpenRLHF the first; all entries agree."""
-    for name, entry in ENTRIES.items():
-        if entry["case"] != "gspo":
-            continue
-        ours = sequence_ratio(gspo_token, Inputs(entry["inputs"]), **entry["parameters"])
-        expected = torch.tensor(entry["expected"]["gradient"], dtype=torch.float64)
-        torch.testing.assert_close(ours["gradient"], expected, atol=1e-6, rtol=0, msg=name)
 
 
 # --- the file itself ------------------------------------------------------------------------------

@@ -9,7 +9,6 @@ from rl.equations.token_rewards import (
     at_last_token,
     score_missing_eos,
     token_level_rewards,
-    weighted_sum,
 )
 
 MASK = torch.tensor([[True, True, True], [True, False, False], [False, False, False]])
@@ -45,33 +44,6 @@ def test_rules_for_a_missing_eos():
     assert score_missing_eos(scores, has_eos, "replace", -1.0).tolist() == [2, -1]
     assert score_missing_eos(scores, has_eos, "subtract", 1.5).tolist() == [2, 1.5]
     assert score_missing_eos(scores, has_eos, "none", 1.5).tolist() == [2, 3]
-
-
-def test_weighted_sum_and_its_parts():
-    parts = {
-        "correct": torch.tensor([1.0, 0.0], requires_grad=True),
-        "format": torch.tensor([1, 1]),
-    }
-    total, weighted = weighted_sum(parts, {"correct": 2.0, "format": 0.5})
-    assert total.tolist() == [2.5, 0.5] and not total.requires_grad
-    assert {name: part.tolist() for name, part in weighted.items()} == {
-        "correct": [2, 0],
-        "format": [0.5, 0.5],
-    }
-
-
-def test_weighted_sum_refuses_what_it_would_drop_or_broadcast():
-    parts = {"correct": torch.ones(2)}
-    for bad_parts, weights in (
-        ({}, {}),
-        (parts, {}),
-        (parts, {"correct": 1.0, "format": 1.0}),  # a weight without a part: a typing error
-    ):
-        with pytest.raises(ValueError, match="one weight"):
-            weighted_sum(bad_parts, weights)
-    uneven = {"correct": torch.ones(2), "format": torch.ones(1)}
-    with pytest.raises(ValueError, match="one value per response"):
-        weighted_sum(uneven, {"correct": 1.0, "format": 1.0})
 
 
 def test_an_infinite_score_is_not_hidden():

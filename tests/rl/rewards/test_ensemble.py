@@ -43,8 +43,8 @@ def test_the_spread_between_members_is_logged():
     reward = EnsembleReward(MEMBERS, combine="min")
     assert isinstance(reward, MeasuringReward)
     four = rollout()
-    rewards, broken = checked_rewards(reward, four)
-    assert broken == 0 and rewards.tolist() == pytest.approx(SCORES.amin(0).tolist())
+    rewards = checked_rewards(reward, four)
+    assert rewards.tolist() == pytest.approx(SCORES.amin(0).tolist())
     row = rollout_metrics(four, rewards, torch.zeros(4, 3), None)
     assert row["ensemble_spread"] == pytest.approx(float(SCORES.std(0).mean()))
     assert row["ensemble_mean"] == pytest.approx(float(SCORES.mean()))
@@ -57,10 +57,10 @@ def test_on_reference_responses_the_members_have_one_scale():
     twin = copy.deepcopy(MEMBERS[0])
     twin.mean.fill_(-3.0)
     twin.std.fill_(0.1)
-    apart = EnsembleReward([copy.deepcopy(MEMBERS[0]), twin], combine="uwo")
+    apart = EnsembleReward([copy.deepcopy(MEMBERS[0]), twin], combine="min")
     assert apart.with_metrics(FOUR)[1]["ensemble_spread"] > 1
     pair = [copy.deepcopy(MEMBERS[0]), twin]
-    together = EnsembleReward(pair, combine="uwo", reference=FOUR.sequences)
+    together = EnsembleReward(pair, combine="min", reference=FOUR.sequences)
     rewards, metrics = together.with_metrics(FOUR)
     assert metrics["ensemble_spread"] == pytest.approx(0, abs=1e-5)
     raw = MEMBERS[0].raw_scores(FOUR.sequences)

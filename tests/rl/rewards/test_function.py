@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-import signal
 import sys
 from pathlib import Path
 
@@ -23,14 +21,11 @@ from gpt.tokenizer import load_tokenizer
 from harness.command_line import explained
 from harness.errors import UserError
 from harness.files import read_jsonl
-from harness.foreign_code import SETTINGS
 from rl import grpo_engine
 from rl.batches.rollout import sample_rollout
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.function import FunctionReward, open_function
-from rl.rewards.sources import checked_rewards
 from rl.training.config import EngineConfig
-from rl.training.open_reward import RewardChoice, open_reward
 
 CPU = torch.device("cpu")
 GLASSBOX = load_tokenizer("glassbox")
@@ -170,19 +165,6 @@ def test_what_is_no_finite_number_is_refused(source, value):
         open_function(f"{name}:f")(ROLLOUT)
 
 
-def test_with_a_replacement_nan_is_replaced_and_counted(source):
-    reward = FunctionReward(lambda p, r: math.nan if p == "ab" else 2, "f", keep_non_finite=True)
-    rewards, count = checked_rewards(reward, ROLLOUT, -1.0)
-    assert rewards.tolist() == [-1, -1, -1, 2, 2, 2] and count == 3
-    name = source("def f(prompt, response): return float('nan')")
-    for number in (None, 0.0):
-        config = EngineConfig(reward=f"{name}:f", non_finite_reward=number)
-        opened = open_reward(RewardChoice.of(config), GLASSBOX, CPU)
-        assert isinstance(opened, FunctionReward) and opened.keep_non_finite == (number == 0.0)
-    with pytest.raises(UserError, match="gave None"):
-        FunctionReward(lambda p, r: None, "f", keep_non_finite=True)(ROLLOUT)
-
-
 # How a function may end
 
 
@@ -228,52 +210,6 @@ def test_no_way_of_ending_passes_for_success(source, end):
                 open_function(f"{where}:f")
             assert f"{where} cannot be imported: {words.split(' (')[0]}" in str(ended.value.code)
     assert os._exit is leave
-
-
-def test_a_signal_and_a_notebooks_interrupt_pass():
-    """`explained` takes the signals; where nobody does, Ctrl-C is the user's own."""
-
-    def interrupted(prompt: str, response: str) -> float:
-        os.kill(os.getpid(), signal.SIGINT)
-        return 1.0
-
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job ignores it
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            FunctionReward(interrupted, "f")(ROLLOUT)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    with pytest.raises(SystemExit) as ended, explained():
-        FunctionReward(interrupted, "f")(ROLLOUT)
-    assert ended.value.code == 130
-
-
-SETS = {
-    "torch.set_grad_enabled(False)": "torch.set_grad_enabled",
-    "torch.set_default_dtype(torch.float64)": "torch.set_default_dtype",
-    "torch.set_default_device('meta')": "torch.set_default_device",
-    "torch.set_num_threads(torch.get_num_threads() + 1)": "torch.set_num_threads",
-    "torch.use_deterministic_algorithms(True)": "torch.use_deterministic_algorithms",
-    "torch.set_float32_matmul_precision('medium')": "torch.set_float32_matmul_precision",
-    "os.chdir('/')": "os.chdir",
-    "signal.signal(signal.SIGTERM, signal.SIG_IGN)": "signal.signal",
-}
-
-
-@pytest.mark.parametrize("setting", SETS)
-def test_what_it_sets_for_the_whole_process_is_set_back_and_said(source, setting, capsys):
-    def state() -> list:
-        return [read() for read, _ in SETTINGS.values()]
-
-    before = state()
-    modules = "import os, signal, torch\n"
-    called = source(f"{modules}def f(prompt, response):\n    {setting}\n    return 1\n")
-    assert open_function(f"{called}:f")(ROLLOUT).dtype == torch.float32 and state() == before
-    note = f"calls {SETS[setting]}, which is for the whole run: set back\n"
-    assert capsys.readouterr().out == f"note: --reward {called}:f {note}"
-    read = source(f"{modules}{setting}\ndef f(prompt, response): return 1\n")
-    open_function(f"{read}:f")
-    assert state() == before and capsys.readouterr().out == f"note: --reward {read} {note}"
 
 
 # In a run

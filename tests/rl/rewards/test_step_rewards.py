@@ -137,8 +137,8 @@ def test_every_token_of_a_sum_belongs_to_one_step_and_the_rewards_are_the_checks
     record = sums.prompts("train", 1, seed=3)[0]
     texts = [sums.sample_response(record, rng) for _ in range(200)]
     rollout = rollout_of(*texts, record=record)
-    steps, broken = checked_steps(CheckedSteps(GLASSBOX), rollout, torch.zeros(len(texts)))
-    assert broken == 0 and steps.rewards.shape == (200, 4)
+    steps = checked_steps(CheckedSteps(GLASSBOX), rollout, torch.zeros(len(texts)))
+    assert steps.rewards.shape == (200, 4)
     for row, text in enumerate(texts):
         pieces = re.findall(r"[^,:]*[,:]", text) + [text.rpartition(":")[2]]
         assert texts_of(rollout, steps, GLASSBOX, row) == pieces
@@ -188,7 +188,7 @@ def test_sentences_end_at_their_mark_or_line_break(ended):
     texts = [text for text in TEXTS if text or ended]
     rollout = rollout_of(*texts, record=PromptRecord("Review it.\n"), ended=ended)
     source = RewardModelSteps(random_model(), GLASSBOX)
-    steps, _ = checked_steps(source, rollout, torch.zeros(len(texts)))
+    steps = checked_steps(source, rollout, torch.zeros(len(texts)))
     for row, text in enumerate(texts):
         assert texts_of(rollout, steps, GLASSBOX, row) == TEXTS[text], text
 
@@ -246,18 +246,15 @@ class Given:
 def test_steps_that_leave_a_token_out_or_have_it_twice_are_refused(wrong):
     rollout = rollout_of("935", "936")  # four tokens each
     good = [(1, 1.0), (3, 0.0)]
-    steps, count = checked_steps(Given([good, good]), rollout, torch.zeros(2))
-    assert count == 0 and listed(steps, 1) == good
+    steps = checked_steps(Given([good, good]), rollout, torch.zeros(2))
+    assert listed(steps, 1) == good
     with pytest.raises(ValueError, match="row 1: .* at token 3"):
         checked_steps(Given([good, wrong]), rollout, torch.zeros(2))
 
 
-def test_a_broken_step_reward_is_refused_or_replaced_and_counted():
+def test_a_broken_step_reward_is_refused():
     rollout = rollout_of("935", "936")
     source = Given([[(1, 1.0), (3, float("nan"))], [(0, float("inf")), (3, 2.0)]])
     source.steps.rewards[:, 2] = float("nan")  # padding
     with pytest.raises(ValueError, match="2 step rewards .*row 0: '935'"):
         checked_steps(source, rollout, torch.zeros(2))
-    steps, count = checked_steps(source, rollout, torch.zeros(2), replacement=-1.0)
-    assert count == 2
-    assert [listed(steps, row) for row in (0, 1)] == [[(1, 1.0), (3, -1.0)], [(0, -1.0), (3, 2.0)]]

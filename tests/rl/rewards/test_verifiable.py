@@ -38,7 +38,6 @@ from rl.rewards.verifiable import (
     read_answer,
     same_answer,
     solve_rates,
-    think_format,
     without_echo,
 )
 from rl.training.evaluation import compare, measure_accuracy
@@ -202,25 +201,6 @@ def test_a_truncated_answer_is_wrong(ended, value):
     assert answer_match(PromptRecord("?", answer="42"), "#### 42", ended) == value
 
 
-# The format
-
-
-@pytest.mark.parametrize(
-    ("response", "value"),
-    [
-        ("<think>a\nb</think>42", 1), (" <think></think> 42\n", 1), ("42", 0),
-        ("<think>a</think>", 0), ("<think>a</think> \n", 0),  # no text after it
-        ("<think>a", 0), ("a</think>42", 0), ("</think>a<think>42", 0),
-        ("<think>a</think><think>b</think>42", 0), ("<think><think>a</think>42", 0),
-        ("<think>a</think>42</think>", 0), ("well <think>a</think>42", 0), ("<Think>a</Think>42", 0),
-    ],
-)  # fmt: skip
-def test_the_think_format(response, value):
-    record = PromptRecord("?", answer="42")
-    assert think_format(record, response, True) == value
-    assert think_format(record, response, False) == 0
-
-
 # The reward
 
 
@@ -253,8 +233,7 @@ def test_whatever_a_rule_says_a_truncated_response_is_wrong():
     always = VerifiableReward(lambda *_: 1.0, "always")
     cut = rollout(["a", "b"], [True, False])
     assert always(cut).tolist() == [1, 0]
-    more = always.paying(wrong=-1, others={"more": (0.5, lambda *_: 1.0)})
-    assert more(cut).tolist() == [1.5, -1]
+    assert always.paying(wrong=-1)(cut).tolist() == [1, -1]
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0])
@@ -270,24 +249,6 @@ def test_a_rule_that_fails_earns_what_a_wrong_answer_does_and_is_counted(wrong):
     rewards, metrics = reward.with_metrics(rollout(["boom", "a", "nan", "inf", "b", "boom"]))
     assert rewards.tolist() == [wrong, 1, wrong, wrong, 1, wrong]
     assert metrics["rule_errors"] == 4 and metrics["correct_rate"] == pytest.approx(1 / 3)
-    both = reward.paying(wrong=wrong, others={"too": (2.0, fragile)})
-    rewards, metrics = both.with_metrics(rollout(["boom", "a"]))
-    assert rewards.tolist() == [wrong, 3] and metrics["rule_errors"] == 2
-
-
-def test_the_parts_of_a_reward_stay_with_the_rollout():
-    """For advantages that normalise each of them; the reward itself is their weighted sum."""
-    reward = ANSWERS.paying(others={"format": (0.5, think_format)})
-    texts = ["0", "9", "9", "<think>a</think>9", "7", "<think>a</think>7", "7", "7"]
-    eight = rollout(texts, group_size=4)
-    rewards, metrics = reward.with_metrics(eight)
-    assert rewards.tolist() == [1, 0, 0, 0.5, 0, 0.5, 0, 0]
-    assert metrics["reward/answer"] == 0.125 and metrics["reward/format"] == 0.125
-    parts = {name: (weight, part.tolist()) for name, (weight, part) in eight.reward_parts.items()}
-    assert parts == {
-        "answer": (1.0, [1, 0, 0, 0, 0, 0, 0, 0]), "format": (0.5, [0, 0, 0, 1, 0, 1, 0, 0]),
-    }  # fmt: skip
-    assert torch.equal(reward(replace(eight, group_size=1)), rewards)  # a validation
 
 
 def test_responses_without_an_answer_are_counted():
@@ -343,11 +304,10 @@ BEGINS = VerifiableReward(
     lambda record, text, ended: float(text.startswith(str(record.answer))),
     "begins with a",
     reads=lambda record, text: text or None,
-    others={"format": (0.2, lambda record, text, ended: float(len(text) < 4))},
 )
 TOY = GRPOConfig(
     steps=20, prompts_per_step=3, group_size=16, minibatches=1, micro_batch_size=64, lr=1e-2,
-    warmup=1, kl_coef=0.02, stop_kl=None, max_new_tokens=6, eval_every=100, max_norm=1e9,
+    warmup=1, kl_coef=0.02, stop_kl=None, max_new_tokens=6, eval_every=100, max_norm=1.0,
 )  # fmt: skip
 
 
@@ -364,15 +324,14 @@ def test_an_engine_logs_the_documented_keys_and_learns(learned):
     assert set(rows[0]) == every | documented("Verifiable rewards")
     assert sum(row["correct_rate"] for row in rows[-3:]) / 3 > 0.4 > 0.1 > rows[0]["correct_rate"]
     for row in rows:
-        assert row["reward"] == pytest.approx(row["reward/answer"] + row["reward/format"], abs=1e-6)
-        assert row["reward/answer"] == pytest.approx(row["correct_rate"], abs=1e-6)
+        assert row["reward"] == pytest.approx(row["correct_rate"], abs=1e-6)
         assert row["solve_rate_all"] <= row["correct_rate"] <= row["solve_rate"]
 
 
 def test_the_report_has_pass_at_k_and_greedy_accuracy(learned):
     policy, _ = learned
     task = SimpleNamespace(
-        policy=policy, tokenizer=LETTERS, reward_fn=BEGINS, gold=BEGINS.paying(),
+        policy=policy, tokenizer=LETTERS, reward_fn=BEGINS, gold=BEGINS,
         prompts={"test": PROMPTS},
     )  # fmt: skip
     params = SamplingParams(max_new_tokens=4)
@@ -459,11 +418,10 @@ def test_a_file_with_answers_is_checked_by_the_rule(runs, kind):
 
 
 def test_what_an_answer_earns_is_set_by_flags(runs):
-    task = open_file(runs, wrong_reward=-1, format_weight=0.5)
+    task = open_file(runs, wrong_reward=-1)
     record = task.prompts["train"][0]
     one = replace(rollout([f"<think>a</think>{record.answer}", "0"]), records=[record] * 2)
-    assert task.reward_fn(one).tolist() == [1.5, -1]
+    assert task.reward_fn(one).tolist() == [1, -1]
     assert task.gold(one).tolist() == [1, 0]  # the objective itself stays right or wrong
-    for changes in (dict(wrong_reward=-1), dict(normalize_parts=True)):
-        with pytest.raises(UserError, match="checks none: leave them out"):
-            open_file(runs, reward="model", **changes)
+    with pytest.raises(UserError):
+        open_file(runs, reward="model", wrong_reward=-1)

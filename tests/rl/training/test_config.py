@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.command_line import from_preset, preset_defaults
-from rl.equations.kl import AdaptiveKL, DoublingKL, FixedKL
+from rl.equations.kl import AdaptiveKL, FixedKL
 from rl.training.config import SIZES, EngineConfig, kl_controller, size_presets
 
 RL = Path(__file__).resolve().parents[3] / "rl"
@@ -71,5 +71,3 @@ def test_the_kl_controller_is_the_one_asked_for() -> None:
     assert kl_controller(EngineConfig(kl_coef=0.3)) == FixedKL(0.3)
     adaptive = EngineConfig(kl_coef=0.3, kl_controller="adaptive", kl_target=4.0, kl_horizon=900)
     assert kl_controller(adaptive) == AdaptiveKL(0.3, 4.0, 900)
-    doubling = EngineConfig(kl_coef=0.3, kl_controller="doubling", kl_target=4.0, kl_horizon=1)
-    assert kl_controller(doubling) == DoublingKL(0.3, 4.0)  # the horizon is the adaptive one's

@@ -203,7 +203,6 @@ def test_a_rule_finds_its_example_and_says_what_it_saw(rule: str) -> None:
         ("exploding_gradient", dict(grad_norm=lambda step: 9.0 if step < 3 else 0.4), {}),
         ("steps_too_large", dict(clip_high_fraction=0.3), dict(clip_high=4e-4)),
         ("kl_runs_away", dict(kl=lambda step: 0.22 * (step - 1)), dict(stop_kl=None)),
-        ("non_finite", dict(non_finite_rewards=0), {}),
         ("loss_rises", dict(loss=lambda step: 2 + step / 20), {}),  # of RL a loss says nothing
         ("loss_rises", dict(reward=None, loss=lambda step: 2 + 0.3 * (step % 3)), {}),
         ("nothing_learned", dict(reward=None, loss=1.1), {}),  # fine-tuning on text it knows

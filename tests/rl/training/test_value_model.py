@@ -45,19 +45,6 @@ def test_a_value_is_read_before_its_token():
     assert not values[~ROWS.response_mask].any()
 
 
-def test_the_value_after_the_last_token_is_one_column_on():
-    model = critic()
-    after = model.values_after(ROWS, 2)
-    for i, (prompt, response) in enumerate(PAIRS):
-        expected = model.head(model.gpt.hidden(torch.tensor([prompt + response]))[0, -1])[0]
-        torch.testing.assert_close(after[i], expected)
-
-
-def test_a_response_without_tokens_has_no_value_after_it():
-    after = critic().values_after(batch(([1, 2], []), ([3], [4, EOS])), 2)
-    assert after[0] == 0 and after[1] != 0
-
-
 def test_from_the_policy_every_value_is_zero_and_the_trunks_are_apart():
     policy = small_gpt().train()
     model = ValueModel.from_policy(policy)
@@ -74,7 +61,7 @@ def test_the_critic_computes_in_the_precision_of_what_it_starts_from():
     scorer = RewardModel.from_policy(policy, generator=torch.Generator().manual_seed(1)).double()
     for model in (ValueModel.from_policy(policy), ValueModel.from_reward_model(scorer)):
         assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
-        assert model(ROWS).dtype == model.values_after(ROWS, 2).dtype == torch.float64
+        assert model(ROWS).dtype == torch.float64
 
 
 def test_from_the_reward_model_the_value_is_its_score_so_far():

@@ -1,21 +1,20 @@
-"""Several --reward-model as one reward, and --judge: a second model that is measured, never trained on."""
+"""Several --reward-model as one reward."""
 
 from __future__ import annotations
 
 import copy
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from toys import seeded, weights
+from toys import seeded
 
 from data import names
 from data.records import PromptRecord
-from gpt.checkpoint import load_gpt, save_gpt
+from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
@@ -29,7 +28,6 @@ from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardModelReward
 from rl.training.config import EngineConfig
 from rl.training.open_reward import RewardChoice, open_reward, open_reward_model
-from rl.training.open_task import open_task
 
 CPU = torch.device("cpu")
 GLASSBOX = load_tokenizer("glassbox")
@@ -78,18 +76,17 @@ def scores(seed: int, rollout: Rollout) -> torch.Tensor:
 # Several reward models
 
 
-@pytest.mark.parametrize("combine", ["mean", "min", "uwo"])
+@pytest.mark.parametrize("combine", ["mean", "min"])
 def test_several_reward_models_are_combined_as_the_flag_says(runs, combine):
     config = GRPOConfig(
         reward_model=(runs / "model1", runs / "model2", runs / "model3" / "model.safetensors"),
-        ensemble=combine, uwo_coef=0.7,
+        ensemble=combine,
     )  # fmt: skip
     reward, rollout = open_reward(RewardChoice.of(config), GLASSBOX, CPU), sampled()
     members = torch.stack([scores(seed, rollout) for seed in (1, 2, 3)])
     expected = {
         "mean": members.sum(0) / 3,
         "min": members.min(0).values,
-        "uwo": members.sum(0) / 3 - 0.7 * ((members - members.mean(0)) ** 2).sum(0) / 2,
     }
     torch.testing.assert_close(reward(rollout), expected[combine], rtol=0, atol=1e-5)
     assert float((expected["mean"] - expected["min"]).abs().min()) > 1e-3
@@ -106,13 +103,20 @@ def test_one_folder_is_that_reward_model_and_none_the_default(runs):
         open_reward(RewardChoice.of(GRPOConfig()), GLASSBOX, CPU)
 
 
+def test_a_reward_model_that_reads_other_tokens_is_refused(runs):
+    other = copy.copy(GLASSBOX)
+    object.__setattr__(other, "fingerprint", "0" * 64)
+    with pytest.raises(UserError):
+        open_reward_model(runs / "model1", other, CPU, "")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         (dict(reward_model=Path("a")), "reward_model must be a tuple of folders: got"),
         (dict(reward_model=(Path("a"), Path("b/../a"))), "names a folder twice"),
         (dict(ensemble="min"), "ensemble min needs several reward models"),
-        (dict(ensemble="uwo", reward_model=(Path("a"),)), "ensemble uwo needs several"),
+        (dict(ensemble="min", reward_model=(Path("a"),)), "ensemble min needs several"),
     ],
 )
 def test_what_makes_no_ensemble_is_refused(changes, message):
@@ -134,63 +138,3 @@ def test_an_engine_trains_on_an_ensemble_and_logs_the_spread(runs):
     assert flags["reward_model"] == [str(runs / "model1"), str(runs / "model2")]
     for row in read_jsonl(folder / "metrics.jsonl"):
         assert row["ensemble_spread"] > 0 and row["reward"] < row["ensemble_mean"]
-
-
-# The judge
-
-
-def test_the_judge_is_the_gold_of_a_file(runs, capsys):
-    """In validations, in the report before and after, and in its win rate; training never asks it."""
-    data = str(runs / "pairs.json")
-    config = GRPOConfig(
-        **small_run(runs), data=data, reward_model=(runs / "model1",), judge=runs / "model3"
-    )
-    task = open_task(config, CPU)
-    rollout = sampled()
-    assert torch.equal(task.gold(rollout), scores(3, rollout)) and task.gold.name == "judge"
-    assert torch.equal(task.reward_fn(rollout), scores(1, rollout))
-    folder = grpo_engine.main(config)
-    report = json.loads((folder / "report.json").read_text())
-    assert {"gold", "gold_error"} <= report["before"].keys() & report["after"].keys()
-    assert 0 <= report["win_rate"] <= 1
-    assert all("validation/gold" in row for row in read_jsonl(folder / "metrics.jsonl"))
-    out = capsys.readouterr().out
-    assert "judge" in out and "win rate of grpo" in out
-    other = GRPOConfig(**{**vars(config), "out": runs / "other", "judge": None})
-    grpo_engine.main(other)
-    judged, unjudged = (weights(load_gpt(path)[0]) for path in (folder, runs / "other"))
-    assert torch.equal(judged, unjudged)
-
-
-def test_where_a_rule_is_known_a_judge_is_used_on_demand_only(runs):
-    flags = small_run(runs) | dict(reward_model=(runs / "model1",), judge=runs / "model3")
-    with pytest.raises(UserError, match=r"reviews has .* add --gold judge"):
-        open_task(GRPOConfig(**flags), CPU)
-    task = open_task(GRPOConfig(**flags, gold="judge"), CPU)
-    assert isinstance(task.gold, RewardModelReward) and task.gold.name == "judge"
-    with pytest.raises(UserError, match="needs the judge: add --judge"):
-        open_task(GRPOConfig(**small_run(runs), reward="gold", gold="judge"), CPU)
-
-
-@pytest.mark.parametrize("judge", ["model1", "model1/model.safetensors", "base/../model1", "copy"])
-def test_a_judge_that_is_the_reward_is_refused(runs, judge):
-    shutil.copytree(runs / "model1", runs / "copy", dirs_exist_ok=True)
-    config = GRPOConfig(
-        **small_run(runs), data=str(runs / "pairs.json"), judge=runs / judge,
-        reward_model=(runs / "model2", runs / "model1"),
-    )  # fmt: skip
-    with pytest.raises(UserError, match="is the reward model itself"):
-        open_task(config, CPU)
-
-
-def test_a_judge_that_is_missing_or_reads_other_tokens_is_refused(runs):
-    flags = small_run(runs) | dict(
-        data=str(runs / "pairs.json"), reward_model=(runs / "model1",), judge=runs / "nowhere"
-    )
-    with pytest.raises(UserError, match="--judge: .*no reward .*nowhere") as error:
-        open_task(GRPOConfig(**flags), CPU)
-    assert f"--seed 1 --out {runs / 'nowhere'}" in str(error.value)
-    other = copy.copy(GLASSBOX)
-    object.__setattr__(other, "fingerprint", "0" * 64)
-    with pytest.raises(UserError, match="--judge: .*model1 reads 'glassbox'"):
-        open_reward_model(runs / "model1", other, CPU, "", "--judge: ")
