@@ -1,6 +1,6 @@
 """Whole pipelines of demo.py with several seeds, on the pages: tables, samples, and a picture of dots.
 
-    python scripts/demo.py --seeds 12                  the runs, into runs/demo/seed0 and so on
+    python scripts/demo.py --seed 200 --seeds 12       the runs, into runs/demo/seed0 and so on
     python scripts/demo_seeds.py --runs runs/demo      keeps their numbers in docs/demo_seeds.json
     python scripts/write_tables.py                     writes them into the pages and docs/demo_seeds.svg
 
