@@ -21,7 +21,6 @@ from torch import Tensor
 
 from data.collate import first_eos_mask, left_pad
 from gpt.model import GPT
-from harness.device import running_sum
 from harness.equation_checks import at_least_float32
 from harness.ranks.collectives import joined_blocks, on_device, shard_block
 
@@ -81,7 +80,7 @@ def truncate_logits(logits: Tensor, params: SamplingParams) -> Tensor:
     if params.top_p < 1:
         ordered, order = logits.sort(descending=True)
         probs = ordered.softmax(-1)
-        before = running_sum(probs) - probs  # probability of strictly likelier tokens
+        before = probs.cumsum(1) - probs  # probability of strictly likelier tokens
         ordered = ordered.masked_fill(before >= params.top_p, float("-inf"))
         logits = torch.empty_like(logits).scatter_(1, order, ordered)
     return logits
@@ -89,7 +88,7 @@ def truncate_logits(logits: Tensor, params: SamplingParams) -> Tensor:
 
 def where_passed(probs: Tensor, uniforms: Tensor) -> Tensor:
     """(N, 1): where the running sum of probs (N, V) passes the uniform (N,), scaled by the total."""
-    cumulative = running_sum(probs)  # (N, V)
+    cumulative = probs.cumsum(1)  # (N, V)
     # Scaled by the total, because a float32 sum of many probabilities is not exactly 1.
     target = uniforms[:, None] * cumulative[:, -1:]
     passed = torch.searchsorted(cumulative, target, right=True)

@@ -43,8 +43,6 @@ class CommandFlags:
     """Run folder; default runs/COMMAND-DATA-PRESET."""
     resume: bool = False
     """Continue the run in the run folder."""
-    deterministic: bool = False
-    """Only algorithms that give the same bits each time, also on a GPU; slower there."""
     debug: bool = False
     """Show the traceback of an error."""
 

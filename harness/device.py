@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from harness.errors import UserError
 from harness.ranks.collectives import world
@@ -62,37 +59,6 @@ def open_device(name: str = "auto", dtype: str = "float32") -> torch.device:
     return device
 
 
-@contextmanager
-def deterministic() -> Iterator[None]:
-    """Inside, the algorithms of --deterministic; it begins before cuBLAS reads its setting."""
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)
-
-
-def must_repeat(device: torch.device) -> bool:
-    """Whether --deterministic is on where it changes something: on a GPU."""
-    return device.type == "cuda" and torch.are_deterministic_algorithms_enabled()
-
-
-def running_sum(values: Tensor) -> Tensor:
-    """values.cumsum(1), (N, K) -> (N, K).
-
-    CUDA adds floats up in no fixed order, or refuses to under --deterministic. Then it is done by
-    doubling (Hillis and Steele 1986): after n rounds a number is the sum of the 2^n up to its place.
-    """
-    if not must_repeat(values.device):
-        return values.cumsum(1)
-    reach = 1
-    while reach < values.shape[1]:
-        values = values + F.pad(values[:, :-reach], (reach, 0))
-        reach *= 2
-    return values
-
-
 def precision(device: torch.device, dtype: str) -> Any:
     """A context manager: bfloat16 autocast over float32 weights, or nothing for "float32".
 
@@ -108,3 +74,10 @@ def precision(device: torch.device, dtype: str) -> Any:
     if dtype == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[None]:
+    """Inside, products are computed in the dtype of their inputs."""
+    if device.type == "meta":  # shapes alone: autocast does not know this device
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)

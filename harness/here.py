@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from harness.ranks.shared_memory import Board
+from typing import Any
 
 
 @dataclass
 class Here:
     """The state that belongs to the process and to no run folder, model or config."""
 
-    board: Board | None = None  # where ranks on one machine talk; without it torch.distributed does
     store: Any = None  # where the ranks met
     another_speaks: bool = False  # of the failure that ends the run
     on_main_alone: bool = False  # inside `on_main`, where the other ranks wait

@@ -19,7 +19,6 @@ from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_bat
 from gpt.lora import copy_to_train, merged_state
 from gpt.model import GPT, head_product
 from gpt.tokenizer import Tokenizer
-from harness.device import running_sum
 from harness.errors import UserError
 from harness.safetensors_file import load_weights, save_weights
 
@@ -84,7 +83,7 @@ class RewardModel(nn.Module):
         """The normalised reward if the response ended after this token, (N, T), 0 at padding."""
         scores, mask = self.token_scores(batch), batch.response_mask
         if self.pooling == "mean_score":
-            scores = running_sum(scores) / mask.cumsum(1).clamp(min=1)
+            scores = scores.cumsum(1) / mask.cumsum(1).clamp(min=1)
         return torch.where(mask, (scores - self.mean) / self.std, 0.0)
 
     def forward(self, batch: ResponseBatch) -> Tensor:

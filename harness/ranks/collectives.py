@@ -23,7 +23,6 @@ import torch.nn as nn
 from torch import Tensor
 
 from harness.here import HERE
-from harness.ranks.shared_memory import Board, PeerGone
 
 T = TypeVar("T")
 BUCKET = 2**22  # gradient elements that are summed together: 16 MiB in float32
@@ -41,13 +40,6 @@ class LostRank(RuntimeError):
 
 class Drifted(RuntimeError):
     """The ranks no longer hold the same weights."""
-
-
-def use_shared_memory(board: Board | None) -> None:
-    """Let this rank talk on the board from now on, once all the others do; None ends it."""
-    HERE.board = board
-    if board is not None:
-        _safely(board.gather, None)
 
 
 def world() -> int:
@@ -94,8 +86,6 @@ def gather(value: T) -> list[T]:
     """What every rank has, in the order of the ranks. Tensors are to be on the CPU."""
     if world() == 1:
         return [value]
-    if HERE.board is not None:
-        return _safely(HERE.board.gather, value)
     values: list[Any] = [None] * world()
     _safely(dist.all_gather_object, values, value)
     return values
@@ -148,8 +138,6 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """
     if world() == 1:
         return
-    if HERE.board is not None:  # a rank that has failed is missed here, before NCCL waits for it
-        _safely(HERE.board.gather, None)
     bucket: list[nn.Parameter] = []
     size = 0
     for parameter in parameters:
@@ -170,10 +158,9 @@ def _sum_bucket(parameters: Sequence[nn.Parameter]) -> None:
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     there = torch.tensor([float(p.grad is not None) for p in parameters])
     flat = torch.cat([*(g.flatten() for g in gradients), there.to(first.device, first.dtype)])
-    if HERE.board is not None and flat.device.type == "cpu":
-        _safely(HERE.board.sum, flat)
-    else:
-        _safely(dist.all_reduce, flat, dist.ReduceOp.SUM)
+    if flat.is_cuda:
+        gather(None)  # a rank that has ended is missed here, before NCCL waits for it
+    _safely(dist.all_reduce, flat, dist.ReduceOp.SUM)
     *summed, there = flat.split([*(g.numel() for g in gradients), len(parameters)])
     for parameter, gradient, whole, found in zip(
         parameters, gradients, summed, there.tolist(), strict=True
@@ -184,11 +171,9 @@ def _sum_bucket(parameters: Sequence[nn.Parameter]) -> None:
 
 def _safely(collective: Callable[..., T], *arguments: Any) -> T:
     """Call it; a broken connection becomes LostRank, which is told apart from an error of ours."""
-    on_board = isinstance(getattr(collective, "__self__", None), Board)
-    broken = PeerGone if on_board else RuntimeError  # torch has no class for it
     try:
         return collective(*arguments)
-    except broken as error:
+    except RuntimeError as error:  # torch has no class for it
         raise LostRank from error
 
 

@@ -9,7 +9,6 @@ not valid out of the arithmetic. What stands in a body is the formula.
 import torch
 from torch import Tensor
 
-from harness.device import running_sum
 from harness.equation_checks import (
     Mask,
     N,
@@ -300,7 +299,7 @@ def length_normalized_returns(token_rewards: NxT, mask: Mask[NxT]) -> NxT:
     single-step KL. We divide by the number of terms: the factor printed in Eq. 6 is one less, and
     0 at the second to last token.
     """
-    after = running_sum(token_rewards.flip(1)).flip(1) - token_rewards
+    after = token_rewards.flip(1).cumsum(1).flip(1) - token_rewards
     count = mask.long().flip(1).cumsum(1).flip(1) - 1  # tokens after t
     return torch.where(count > 0, after / count.clamp(min=1), 0.0)
 

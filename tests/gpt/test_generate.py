@@ -20,7 +20,6 @@ from gpt.generate import (
     where_passed,
 )
 from gpt.model import GPT, GPTConfig, KVCache
-from harness import device
 
 EOS = 3  # also a token of some prompts, where it ends nothing
 RAGGED = [[1, 2], [3], [4, 0, 1, 2], [2, 2, 2]]
@@ -56,24 +55,6 @@ def test_impossible_tokens_are_never_drawn():
 
 def test_a_number_that_rounds_up_to_the_total_is_the_last_token():
     assert where_passed(torch.eye(3)[2:], torch.ones(1)).tolist() == [[2]]
-
-
-def test_deterministic_draws_on_a_gpu_need_no_running_sum_of_pytorch(monkeypatch):
-    """There a float cumsum is refused: sums by doubling draw the same tokens."""
-    values = torch.rand(3, 11, dtype=torch.float64, generator=seeded(0))
-    params = SamplingParams(max_new_tokens=10, top_p=0.9)
-    expected = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=8)
-    sums, cumsum = values.cumsum(1), torch.Tensor.cumsum
-    monkeypatch.setattr(device, "must_repeat", lambda device: True)
-
-    def refusing(self, dim):
-        assert not self.is_floating_point()
-        return cumsum(self, dim)
-
-    monkeypatch.setattr(torch.Tensor, "cumsum", refusing)
-    torch.testing.assert_close(device.running_sum(values), sums)
-    found = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=8)
-    assert found.token_lists() == expected.token_lists()
 
 
 def test_half_precision_logits_are_drawn_in_float32():

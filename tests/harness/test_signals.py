@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.command_flags import CommandFlags
 from harness.command_line import explained, run_script
 from harness.errors import Finished, UserError
 from harness.files import append_jsonl, read_jsonl, write_json
@@ -212,17 +211,6 @@ def test_a_row_that_does_not_fit_names_its_file(tmp_path):
 
 
 # Output
-
-
-# Settings
-
-
-def test_deterministic_algorithms_are_for_the_run_alone():
-    seen = []
-    for deterministic in (True, False):
-        config = CommandFlags(ranks=1, device="cpu", deterministic=deterministic)
-        run_script(lambda config: seen.append(torch.are_deterministic_algorithms_enabled()), config)
-    assert seen == [True, False] and not torch.are_deterministic_algorithms_enabled()
 
 
 def test_a_finished_run_is_told_of_whichever_rank_is_the_first_to_end(monkeypatch, capsys):
