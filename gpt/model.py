@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from harness.device import without_autocast
 from harness.equation_checks import at_least_float32
 
 
@@ -295,6 +296,6 @@ def head_product(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
     weights lie between -120 and -70, where neighbouring bfloat16 numbers are 0.5 apart: log-probs would
     be off by 0.1 nats per token, and one ratio in a hundred would leave PPO's clip range at once.
     """
-    with torch.autocast(hidden.device.type, enabled=False):
+    with without_autocast(hidden.device):
         bias = None if bias is None else at_least_float32(bias)
         return F.linear(at_least_float32(hidden), at_least_float32(weight), bias)
