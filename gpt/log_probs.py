@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from data.collate import ResponseBatch
 from gpt.model import GPT, head_product
+from harness.device import without_autocast
 from harness.equation_checks import at_least_float32
 from harness.ranks.collectives import scatter_rows, shard_chunks
 
@@ -127,7 +128,7 @@ class ChunkedScore(torch.autograd.Function):
         grad_weight = None  # of a frozen head, under adapters
         if ctx.needs_input_grad[4]:
             grad_weight = torch.zeros_like(weight)  # a sum of many chunks
-        with torch.autocast(hidden.device.type, enabled=False):
+        with without_autocast(hidden.device):
             for start in range(0, len(hidden), ctx.rows):
                 chunk = slice(start, start + ctx.rows)
                 logits = _logits(hidden[chunk], weight, ctx.temperature)

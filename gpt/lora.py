@@ -22,6 +22,7 @@ from torch import Tensor
 
 from gpt.model import GPT
 from harness.command_flags import MemoryFlags
+from harness.device import without_autocast
 from harness.files import write_atomically, write_json
 from harness.seeds import make_generator
 from harness.training_state import unchanging_names
@@ -56,7 +57,7 @@ class LoRALinear(nn.Linear):
     @torch.no_grad()
     def merged_weight(self) -> Tensor:
         """W0 + (alpha / r) B A, (out, in)."""
-        with torch.autocast(self.weight.device.type, enabled=False):
+        with without_autocast(self.weight.device):
             return self.weight + self.scale * self.lora_B @ self.lora_A
 
 

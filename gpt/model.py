@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from harness.device import without_autocast
 from harness.equation_checks import at_least_float32
 
 
@@ -220,10 +221,9 @@ class GPT(nn.Module):
     ) -> Tensor:
         """Hidden states after the final LayerNorm, (N, S, D).
 
-        tokens: (N, S) int64. attention_mask: (N, past + S) bool, True = real token, or None if every
-        column up to a row's last real one is real: padding behind a row needs no mask under causal
-        attention. With a `cache` the tokens are the new columns behind its `length` filled ones.
-        Positions count real tokens, so left-padded, right-padded and unpadded rows agree.
+        tokens: (N, S) int64. attention_mask: (N, past + S) bool, True = real token, or None if no row
+        has padding before its end: none looks ahead. With a `cache` the tokens are the new columns
+        behind its `length` filled ones. Positions count real tokens, so rows agree however padded.
         """
         N, S = tokens.shape
         past = 0 if cache is None else cache.length
@@ -295,6 +295,6 @@ def head_product(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
     weights lie between -120 and -70, where neighbouring bfloat16 numbers are 0.5 apart: log-probs would
     be off by 0.1 nats per token, and one ratio in a hundred would leave PPO's clip range at once.
     """
-    with torch.autocast(hidden.device.type, enabled=False):
+    with without_autocast(hidden.device):
         bias = None if bias is None else at_least_float32(bias)
         return F.linear(at_least_float32(hidden), at_least_float32(weight), bias)
