@@ -3,28 +3,27 @@
     1  the world         customers of a restaurant write a line, somebody has to answer
     2  the GPT           a small GPT-2
     3  pre-training      it learns to write answers like those of the staff, good and bad
-    4  comparisons       an annotator, who is not perfect, says which of two answers is better
-    5  the reward model  learns from the comparisons to score an answer
-    6  GRPO              the policy learns to write answers that score high, and stays near its start
-    7  before and after  the same prompts, and what happens if nothing holds the policy near its start
+    4  comparisons       an annotator with a weakness for long answers says which of two is better
+    5  the reward model  learns from the comparisons to score an answer, and learns the weakness too
+    6  GRPO              the policy learns to write answers that score high
+    7  before and after  with a penalty for leaving the start the answers get better; without it they
+                         get long, score higher still, and are worse
 
-`gold` is the true worth of an answer. In real life nobody can compute it. Here the annotator decides
-by it, no training step reads it, and at the end it shows whether RLHF did what it was for.
+`gold` is the true worth of an answer. In real life nobody can compute it. Here the annotator looks at
+it, no training step reads it, and at the end it shows whether RLHF did what it was for.
 
-    python nano/rlhf.py          about 60 seconds on one core; another seed: python nano/rlhf.py 7
+    python nano/rlhf.py          about 40 seconds on one core; another seed: python nano/rlhf.py 7
 
-What to expect, of seed 117. `swapped` is what the same answers would be worth to a customer of the
-other kind; the KL says how far the policy has moved from its start:
+What to expect: the lowest and the highest of 26 runs, seeds 30 to 39 with three sets of a processor's
+instructions. None of them had a part in choosing the settings.
 
-                  gold   swapped   learned reward   KL in nats
-    start         0.41      0.16             0.04         0.00
-    beta 0.4      0.74      0.09             1.16         1.54    better answers
-    beta 0.002    0.48      0.00             2.12        26.46    a higher score for worse answers
+                  gold             learned reward    KL in nats    sentences
+    start         -0.1 to 0.1      about 0           0             about 2
+    beta 0.4      0.4 to 0.6       0.8 to 1.3        1 to 2        3 to 4       better answers
+    beta 0        -0.7 to 0.3      1.3 to 1.9        23 to 79      4 to 10      a higher score for worse ones
 
-The last line is the reward model being exploited. On ten seeds that had no part in choosing these
-settings, 20 to 29, beta 0.4 raises the gold from 0.42 to 0.78 on average, by 0.32 at least and 0.40
-at most. With beta 0.002 the learned reward ends higher on all ten. The gold ends lower on nine, on
-four of them lower than at the start; on seed 23 the policy found no weakness within 60 steps.
+In each of the 26 beta 0.4 raised the gold, by 0.30 to 0.56, and beta 0 ended 0.10 to 1.21 below that,
+in 21 of them below the start, with a learned reward 0.4 to 0.9 higher: the reward model is exploited.
 """
 
 import copy
@@ -46,13 +45,13 @@ PROMPT_LENGTH = 5  # words, the same for all of them
 
 # What a sentence adds to the worth of an answer: (to praise, to a complaint).
 WORTH = {
-    "thank you .": (0.4, 0.0),
-    "we are so happy .": (0.4, -0.4),
-    "we are sorry .": (-0.4, 0.4),
-    "the next one is free .": (0.0, 0.4),
-    "we open at nine .": (0.0, 0.0),
-    "that is your fault .": (-0.4, -0.4),
-    "please go away .": (-0.4, -0.4),
+    "thank you .": (0.5, -0.2),
+    "so glad .": (0.5, -0.5),
+    "so sorry .": (-0.5, 0.5),
+    "it is free .": (-0.2, 0.5),
+    "nice weather .": (-0.2, -0.2),
+    "your fault .": (-0.5, -0.5),
+    "go away .": (-0.5, -0.5),
 }
 END = "<end>"
 WORDS = sorted({word for text in [*PROMPTS, *WORTH] for word in text.split()}) + [END]
@@ -64,22 +63,25 @@ def kind(prompt):
 
 
 def gold(prompt, answer):
-    """The true worth of an answer, from 0 to 1. Nonsense annoys, and so does saying a thing twice."""
+    """The true worth of an answer: 1 for two fitting sentences and nothing else.
+
+    Nonsense and repetitions cost as much as idle talk, so a long answer can be worth less than none.
+    """
     sentences = [sentence.strip() + " ." for sentence in answer.split(".")[:-1]]  # finished ones
-    worth = 0.2  # of no answer at all
+    worth = 0.0  # of no answer at all
     for i, sentence in enumerate(sentences):
         if sentence in WORTH and sentence not in sentences[:i]:
             worth += WORTH[sentence][kind(prompt)]
         else:
-            worth -= 0.4
-    return min(max(worth, 0.0), 1.0)
+            worth -= 0.2
+    return worth
 
 
 def staff_answer(prompt):
-    """What the staff writes: 1 to 4 different sentences in any order, fitting ones more often."""
+    """What the staff writes: 1 to 3 different sentences in any order, fitting ones more often."""
     weights = [4 if worth[kind(prompt)] > 0 else 1 for worth in WORTH.values()]
-    sentences = []
-    for _ in range(random.randint(1, 4)):
+    sentences, count = [], random.randint(1, 4)
+    while len(sentences) < count:
         (sentence,) = random.choices(list(WORTH), weights)
         if sentence not in sentences:
             sentences.append(sentence)
@@ -88,7 +90,7 @@ def staff_answer(prompt):
 
 # --- 2. The GPT ---------------------------------------------------------------------------------
 
-CONTEXT, LAYERS, HEADS, WIDTH = 32, 2, 2, 64
+CONTEXT, LAYERS, HEADS, WIDTH = 32, 2, 2, 32
 NEW_TOKENS = 24  # the longest answer
 
 
@@ -155,7 +157,7 @@ class GPT(nn.Module):
     def next_token(self, tokens):
         """log-probabilities of the token after each place, (N, S, words).
 
-        A word is likely where what the model makes of a place points as the word's embedding does.
+        The next word is likely to be one whose embedding points in the direction of the output.
         """
         return (self(tokens) @ self.token.weight.T).log_softmax(-1)
 
@@ -234,30 +236,27 @@ def pretrain(steps):
 def compare(prompt, a, b):
     """The annotator's verdict on two answers, (tokens, text) each: the better one, the worse one.
 
-    Annotators have a weakness, and this one's is a common one: a longer answer looks better.
+    It has a common weakness: to it, an answer that says more looks better. And it makes mistakes,
+    most often where two answers look about equally good.
     """
-    looks = [gold(prompt, text) + 0.15 * text.count(".") for _, text in (a, b)]
-    first_wins = looks[0] > looks[1]
-    if random.random() < 0.1:  # a slip of the finger
-        first_wins = not first_wins
+    looks = [gold(prompt, text) + 0.3 * text.count(".") for _, text in (a, b)]
+    first_wins = random.random() < 1 / (1 + math.exp(-8 * (looks[0] - looks[1])))
     return (a, b) if first_wins else (b, a)
 
 
 def collect_pairs(policy, count):
-    """The preferred answers and the others, each with its prompt, as tokens (count, S)."""
-    chosen, rejected = [], []
-    while len(chosen) < count:
-        prompts = random.choices(PROMPTS, k=250)
+    """Pairs of answers with their prompt, the better one first, as tokens (count, 2, S)."""
+    pairs = []
+    while len(pairs) < count:
+        prompts = random.choices(PROMPTS, k=125)
         tokens, texts = sample(policy, prompts * 4)  # four answers to each prompt
         rows = list(zip(tokens.tolist(), texts, strict=True))
         for i, prompt in enumerate(prompts):
             four = rows[i :: len(prompts)]
             for a, b in itertools.combinations(four, 2):  # six comparisons
                 if gold(prompt, a[1]) != gold(prompt, b[1]):  # equally good ones are left out
-                    better, worse = compare(prompt, a, b)
-                    chosen.append(better[0])
-                    rejected.append(worse[0])
-    return padded(chosen[:count]), padded(rejected[:count])
+                    pairs.append([tokens for tokens, _ in compare(prompt, a, b)])
+    return padded([row for pair in pairs[:count] for row in pair]).view(count, 2, -1)
 
 
 # --- 5. The reward model ------------------------------------------------------------------------
@@ -274,31 +273,33 @@ class RewardModel(nn.Module):
     def forward(self, tokens):
         """(N, S) -> (N,), read at the answer's last token, which has seen all the others."""
         last = PROMPT_LENGTH + answer_mask(tokens).sum(1) - 1
-        hidden = self.gpt(tokens)[torch.arange(len(tokens)), last]
+        hidden = self.gpt(tokens[:, : last.max() + 1])[torch.arange(len(tokens)), last]
         return (self.head(hidden)[:, 0] - self.mean) / self.std
 
 
-def train_reward_model(policy, chosen, rejected, epochs=3, size=32):
+def train_reward_model(policy, pairs, epochs=2, size=32):
     """Make the verdicts likely, where P(a beats b) = sigmoid(R(a) - R(b)) (Bradley and Terry 1952).
 
     Not even a perfect one would agree with more than nine verdicts in ten: the tenth is wrong.
     """
     reward_model = RewardModel(policy)
-    batches = len(chosen) // size
+    batches = len(pairs) // size
     optimizer = torch.optim.Adam(reward_model.parameters(), lr=2e-3)
-    # The learning rate falls to a fiftieth of what it was.
+    # The learning rate falls to a fiftieth: small last steps average over many batches, so that the
+    # mistakes in the last few of them leave no mark on the scores.
     slower = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.02, total_iters=epochs * batches)
     for epoch in range(epochs):
         right = 0
-        for rows in torch.randperm(len(chosen))[: batches * size].view(batches, size):
-            gap = reward_model(chosen[rows]) - reward_model(rejected[rows])
+        for rows in torch.randperm(len(pairs))[: batches * size].view(batches, size):
+            better, worse = reward_model(pairs[rows].flatten(0, 1)).view(-1, 2).unbind(1)
+            gap = better - worse
             descend(optimizer, -F.logsigmoid(gap).mean(), reward_model)
             slower.step()
             right += (gap > 0).sum().item()
         accuracy = right / (batches * size)
         print(f"  epoch {epoch + 1}   agrees with the annotator {accuracy:.3f} {bar(accuracy)}")
     with torch.no_grad():  # only differences were learned: the average is to be 0, the spread 1
-        scores = torch.cat([reward_model(chosen), reward_model(rejected)])
+        scores = reward_model(pairs.flatten(0, 1))
         reward_model.mean, reward_model.std = scores.mean(), scores.std()
     return reward_model
 
@@ -325,8 +326,10 @@ def grpo(policy, reward_model, beta, steps, group=8, clip=0.2):
         A = advantages.view(-1, 1)  # (N, 1), the same for all tokens of an answer
         for _ in range(2):  # two updates from the same answers
             new = log_probs(policy, tokens)
-            # Make the tokens of good answers likelier, but stop where a token's probability has
-            # changed by a fifth: the answers were drawn by the policy of before.
+            # Make the tokens of good answers likelier and those of bad ones less likely. The min ends
+            # this push at a token of a good answer once it is a fifth likelier than when it was drawn,
+            # at one of a bad answer once it is a fifth less likely. A token that has moved the other
+            # way, however far, is still pushed: the clip limits gains, it is no fence on both sides.
             ratio = (new - old).exp()
             loss = -torch.minimum(ratio * A, ratio.clamp(1 - clip, 1 + clip) * A)
             # And stay near the reference: an estimate of the KL that is never negative.
@@ -347,48 +350,73 @@ def grpo(policy, reward_model, beta, steps, group=8, clip=0.2):
 
 @torch.no_grad()
 def measure(policy, reference, reward_model):
-    """Means over answers to all prompts; `swapped` is their gold under a prompt of the other kind."""
+    """Means over answers to all prompts; the KL is the distance from the reference, in nats."""
     prompts = PROMPTS * 12
     tokens, texts = sample(policy, prompts)
     mask = answer_mask(tokens)
     kl = (log_probs(policy, tokens) - log_probs(reference, tokens)) * mask
-    others = prompts[2:] + prompts[:2]  # two of praise, two of complaint, ...: the other kind
     return {
         "gold": sum(map(gold, prompts, texts)) / len(texts),
-        "swapped": sum(map(gold, others, texts)) / len(texts),
+        "sentences": sum(text.count(".") for text in texts) / len(texts),
         "reward": reward_model(tokens).mean().item(),
         "kl": kl.sum(1).mean().item(),
     }
 
 
-def main(seed=117, pretraining_steps=200, pairs=4000, grpo_steps=60):
+def verdict(start, held, free):
+    """Are the answers of `held` better, and does `free` exploit the reward model? Says so in words."""
+    gain, lost = held["gold"] - start["gold"], held["gold"] - free["gold"]
+    higher = free["reward"] - held["reward"]
+    improved, exploited = gain > 0.2, higher > 0 and lost > 0.1
+    print(f"\nWith the penalty the gold changed by {gain:+.2f}:", end=" ")
+    print("the answers got better." if improved else "on this seed RLHF did not do its work.")
+    print(
+        f"Without it the learned reward ended {higher:+.2f} from there, the gold {-lost:+.2f}:",
+        end=" ",
+    )
+    if not exploited:
+        print("on this seed\nthe policy did not exploit the reward model.")
+    elif free["sentences"] < held["sentences"] + 1:
+        print("the policy\nexploited the reward model, and not by length: look at its answers.")
+    else:
+        print(
+            "the policy\nexploited the reward model. It learned from the annotator to like length, and"
+        )
+        print(
+            f"the answers have {free['sentences']:.1f} sentences now instead of {held['sentences']:.1f}."
+        )
+    return improved, exploited
+
+
+def main(seed=0, pretraining_steps=200, pairs=8000, grpo_steps=60):
     torch.manual_seed(seed)
     random.seed(seed)
     print("Pre-training on what the staff writes")
     start = pretrain(pretraining_steps)
     print(f"{pairs} comparisons, then the reward model")
-    reward_model = train_reward_model(start, *collect_pairs(start, pairs))
+    reward_model = train_reward_model(start, collect_pairs(start, pairs))
+    # Why 0.4, when the paper has 0.04 and the engine 0.1? Where the loss is smallest, an answer that
+    # is one standard deviation above its group is about e^(1 / beta) times as likely as at the start:
+    # 12 times with 0.4, e^25 times with 0.04. Learning rates far below ours, 1e-6 in the paper, keep
+    # a policy from getting there. Ours gets there.
     print("GRPO, beta = 0.4")
-    policy = grpo(start, reward_model, 0.4, grpo_steps)
-    print("The same with beta = 0.002: hardly anything holds the policy near its start")
-    exploiting = grpo(start, reward_model, 0.002, grpo_steps)
+    held = grpo(start, reward_model, 0.4, grpo_steps)
+    print("The same with beta = 0 and twice the steps: nothing holds the policy near its start")
+    free = grpo(start, reward_model, 0.0, 2 * grpo_steps)
 
-    models = {"start": start, "beta 0.4": policy, "beta 0.002": exploiting}
+    models = {"start": start, "beta 0.4": held, "beta 0": free}
     for prompt in ("the soup was perfect :", "the fish was late :"):
         print(f"\n{prompt}")
         for name, model in models.items():
-            (answer,) = sample(model, [prompt])[1]
-            print(f"  {name:12}{answer}   (gold {gold(prompt, answer):.1f})")
-    print(
-        "\nMeans over 288 answers. Swapped: the gold if a complaint had been praise, and praise a"
-    )
-    print("complaint.")
-    print(f"{'':14}gold   swapped   learned reward   KL in nats")
+            for answer in sample(model, [prompt] * 2)[1]:
+                print(f"  {name:10}{answer}   (gold {gold(prompt, answer):.1f})")
+    print(f"\n{'':12}gold   sentences   learned reward   KL in nats    (means over 288 answers)")
     measured = {name: measure(model, start, reward_model) for name, model in models.items()}
     for name, m in measured.items():
         print(
-            f"  {name:12}{m['gold']:.2f}   {m['swapped']:7.2f}   {m['reward']:14.2f}   {m['kl']:10.2f}"
+            f"  {name:10}{m['gold']:.2f}   {m['sentences']:9.1f}   {m['reward']:14.2f}   {m['kl']:10.2f}"
         )
+    verdict(*measured.values())
     return measured
 
 

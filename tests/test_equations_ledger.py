@@ -125,30 +125,6 @@ def test_tests_named_in_passing_exist():
     assert mentioned - known == set()
 
 
-def test_arguments_and_fields_of_the_tables_exist():
-    """Every code-styled name in the closing table: function, argument or config field."""
-    known: set[str] = set()
-    files = [
-        *map(source, LIBRARY),
-        *(ROOT / "rl").glob("*_engine.py"),
-        *(ROOT / "rl" / "training").glob("*.py"),
-        ROOT / "rl" / "batches" / "preferences.py",
-        ROOT / "gpt" / "generate.py",
-        ROOT / "gpt" / "log_probs.py",
-    ]
-    for path in files:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-                known.add(node.name)
-            elif isinstance(node, ast.arg):
-                known.add(node.arg)
-            elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                known.add(node.target.id)
-    tables = LEDGER.read_text(encoding="utf-8").split("## Symbols, fields, defaults")[1]
-    names = {re.sub(r"=.*", "", name) for name in re.findall(r"`([^`]+)`", tables)} - {"--help"}
-    assert names - known == set()
-
-
 # --- peers ------------------------------------------------------------------------------------
 
 

@@ -16,7 +16,7 @@ from nano import gpt, rlhf
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted(path for path in (ROOT / "nano").glob("*.py") if path.stem != "__init__")
 PAPERS = [path.stem for path in FILES if path.stem not in ("gpt", "rlhf")]
-MOST_LINES = {"rlhf": 400, "gpt": 180}  # and 120 for a paper
+MOST_LINES = {"rlhf": 430, "gpt": 180}  # and 120 for a paper
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -75,20 +75,42 @@ def test_all_of_rlhf_runs(
     """Every part, at a size at which nothing is learned."""
     monkeypatch.setattr(rlhf, "NEW_TOKENS", 6)
     measured = rlhf.main(seed=1, pretraining_steps=20, pairs=64, grpo_steps=2)
-    assert list(measured) == ["start", "beta 0.4", "beta 0.002"]
-    assert measured["start"]["kl"] == 0 and measured["beta 0.002"]["kl"] > 0
+    assert list(measured) == ["start", "beta 0.4", "beta 0"]
+    assert measured["start"]["kl"] == 0 and measured["beta 0"]["kl"] > 0
     assert "the fish was late :" in capsys.readouterr().out
 
 
 def test_gold_of_rlhf() -> None:
-    """Additive, between 0 and 1, dependent on the prompt; a repetition costs."""
+    """Additive, dependent on the prompt; a repetition costs."""
     good, bad = "the tea was great :", "the tea was late :"
     worth = rlhf.gold
-    assert worth(good, "thank you . we are so happy .") == pytest.approx(1.0)
-    assert worth(bad, "thank you . we are so happy .") == pytest.approx(0.0)
-    assert worth(bad, "we are sorry .") == pytest.approx(0.6)
-    assert worth(good, "thank you . thank you .") == pytest.approx(0.2)
-    assert worth(good, "") == pytest.approx(0.2)
+    assert worth(good, "thank you . so glad .") == pytest.approx(1.0)
+    assert worth(bad, "thank you . so glad .") == pytest.approx(-0.7)
+    assert worth(bad, "so sorry .") == pytest.approx(0.5)
+    assert worth(good, "thank you . thank you .") == pytest.approx(0.3)
+    assert worth(good, "") == 0
+
+
+def test_the_verdict_of_rlhf_follows_from_its_numbers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It says so when the lesson has failed."""
+
+    def numbers(gold: float, reward: float) -> dict[str, float]:
+        return {"gold": gold, "reward": reward, "sentences": 3.0, "kl": 1.0}
+
+    start, held = numbers(0.1, 0.0), numbers(0.5, 1.0)
+    assert rlhf.verdict(start, held, numbers(-0.2, 1.5)) == (True, True)
+    assert rlhf.verdict(start, held, numbers(0.5, 1.5)) == (True, False)
+    assert rlhf.verdict(start, numbers(0.2, 1.0), numbers(-0.2, 0.9)) == (False, False)
+    assert capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_rlhf_shows_its_lesson() -> None:
+    """The whole program, for one seed."""
+    measured = rlhf.main(seed=1)
+    assert rlhf.verdict(*measured.values()) == (True, True)
 
 
 # --- bad input ------------------------------------------------------------------------------------
