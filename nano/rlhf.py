@@ -19,8 +19,8 @@ instructions. None of them had a part in choosing the settings.
 
                   gold             learned reward    KL in nats    sentences
     start         -0.1 to 0.1      about 0           0             about 2
-    beta 0.4      0.4 to 0.6       0.8 to 1.3        1 to 2        3 to 4       better answers
-    beta 0        -0.7 to 0.3      1.3 to 1.9        23 to 79      4 to 10      a higher score for worse ones
+    beta 0.4      0.4 to 0.6       0.8 to 1.3        1 to 2        3 to 4      better answers
+    beta 0        -0.7 to 0.3      1.3 to 1.9        23 to 79      4 to 10     scored higher, and worse
 
 In each of the 26 beta 0.4 raised the gold, by 0.30 to 0.56, and beta 0 ended 0.10 to 1.21 below that,
 in 21 of them below the start, with a learned reward 0.4 to 0.9 higher: the reward model is exploited.
