@@ -131,7 +131,7 @@ for name, rows in held.items():
     print(f"{name}: at the end KL {late(rows, 'kl'):.1f}, beta {late(rows, 'kl_coef'):.3f}")
 
 # %% [markdown]
-# After 90 batches both have a $\beta$ of 0.06, and a KL of 4.1 and 3.5, a little above the target.
+# After 90 batches both have a $\beta$ of 0.06, and a KL of 4.1 and 3.4, a little above the target.
 # The small start first goes far beyond it: the policy learns faster than $\beta$ rises, and comes
 # back when the price is high enough. The large start hardly leaves the reference until $\beta$ has
 # come down. The usual horizon of 10,000 responses is slow on purpose.
