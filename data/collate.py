@@ -1,5 +1,7 @@
 """Padding and every mask, in one place.
 
+nano/gpt.py: collate is the second of the two layouts below, in ten lines.
+
 GPT-2 has one special token, so its padding id is its EOS id and `ids != pad` would drop the EOS from
 every loss: the policy would never learn to stop. Masks here come from lengths and from the first-EOS
 rule, never from comparing ids with the padding. All masks are bool; True means "takes part".

@@ -5,7 +5,7 @@
     read_prompts       what a policy is asked  PromptRecord
     read_text          pre-training            list of documents
 
-JSON lines, a JSON array, Parquet and gzipped files are told apart by content, CSV and TSV by name, the
+JSON lines, a JSON array and gzipped files are told apart by content, CSV by name, the
 kind of rows by the first row's keys (formats.py). What cannot be used is dropped whole and counted by
 reason; what breaks its format is a DataError with file and line. No text is ever cut.
 """
@@ -43,7 +43,7 @@ from data.formats import (
 )
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
 from data.splits import Split, split_of
-from data.tables import MissingPackage, hub_rows, is_hub, is_table, parquet_rows, table_rows
+from data.tables import is_table, table_rows
 from data.templates import HEADINGS, instruction_prompt
 
 Record = TypeVar("Record", PreferenceRecord, ResponseRecord, PromptRecord)
@@ -143,9 +143,9 @@ def read_text(path: str | Path) -> list[str]:
 
 
 def holds_rows(path: str | Path) -> bool:
-    """Whether a file's name, or the Hub, promises rows and no plain text."""
+    """Whether a file's name promises rows and no plain text."""
     names = Path(path).name.lower().removesuffix(".gz")
-    return is_hub(path) or is_table(path) or names.endswith((".json", ".jsonl", ".parquet"))
+    return is_table(path) or names.endswith((".json", ".jsonl"))
 
 
 def folder_texts(folder: Path) -> Iterator[tuple[Path, str]]:
@@ -279,12 +279,7 @@ def _recognise(path: str | Path, place: str, row: Row) -> Format:
 def rows_of(path: str | Path) -> Iterator[tuple[str, Row]]:
     """The objects of a file with the place of each, for messages; DataError for anything else."""
     with _opened(path) as stream:
-        if stream is None:  # datasets or pyarrow opens it
-            rows = hub_rows(path) if is_hub(path) else parquet_rows(path)
-        elif is_table(path):
-            rows = table_rows(path, stream)
-        else:
-            rows = _json_rows(path, stream)
+        rows = table_rows(path, stream) if is_table(path) else _json_rows(path, stream)
         for place, row in _explained(path, rows):
             if not isinstance(row, dict):
                 raise DataError(
@@ -304,14 +299,12 @@ def _json_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[st
 def _explained(
     path: str | Path, rows: Iterator[tuple[str, object]]
 ) -> Iterator[tuple[str, object]]:
-    """The rows, with the readers of other packages' errors as a sentence."""
+    """The rows, with the errors of csv as a sentence."""
     try:
         yield from rows
     except (DataError, OSError, EOFError, zlib.error):
         raise
-    except MissingPackage as error:
-        raise DataError(str(error)) from None
-    except Exception as error:  # csv, pyarrow and datasets raise their own classes
+    except Exception as error:  # csv raises classes of its own
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"{path}: {reason}; correct the file, or give JSON lines") from error
 
@@ -367,17 +360,12 @@ def _decoded(path: str | Path, raw: bytes, line: int) -> str:
 
 def _whole_text(path: str | Path) -> str:
     with _opened(path) as stream:
-        if stream is None:
-            raise DataError(f"{path}: a Parquet file without that name; let it end in .parquet")
         return _decoded(path, stream.read(), 1)
 
 
 @contextmanager
-def _opened(path: str | Path) -> Iterator[io.BufferedIOBase | None]:
-    """Open a plain or gzipped file, told apart by its first bytes; None for Parquet and the Hub."""
-    if is_hub(path):
-        yield None
-        return
+def _opened(path: str | Path) -> Iterator[io.BufferedIOBase]:
+    """Open a plain or gzipped file, told apart by its first bytes."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
             raise DataError(
@@ -387,8 +375,9 @@ def _opened(path: str | Path) -> Iterator[io.BufferedIOBase | None]:
             start = file.read(4)
             file.seek(0)
             if start == b"PAR1":
-                yield None
-                return
+                raise DataError(
+                    f"{path}: a Parquet file; save it as JSON lines, as datasets' to_json does"
+                )
             if start[:2] != b"\x1f\x8b":
                 yield file
                 return

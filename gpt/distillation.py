@@ -44,7 +44,7 @@ from gpt.log_probs import (
     scatter_responses,
 )
 from gpt.lora import fit_for_training, save_adapter
-from gpt.model import GPT, Preset, PresetFlags, head_product
+from gpt.model import GPT, Preset, head_product
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer
@@ -89,7 +89,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class DistillationConfig(PresetFlags, FileFlags, OptimizerFlags, MemoryFlags, RecordedFlags):
+class DistillationConfig(FileFlags, OptimizerFlags, MemoryFlags, RecordedFlags):
     """Distil a teacher into a GPT-2 with a supervised loss."""
 
     preset: Preset = "tiny"

@@ -30,7 +30,7 @@ from gpt.corpus import encode_record
 from gpt.fit import AnswerFileFlags, check_fit
 from gpt.generate import SamplingParams, generate
 from gpt.lora import fit_for_training, save_adapter
-from gpt.model import GPT, Preset, PresetFlags
+from gpt.model import GPT, Preset
 from gpt.pretraining import held_out_loss, language_model_loss
 from gpt.published.pretrained import load_with_tokenizer
 from gpt.token_rows import RecordedFlags, TextLog, open_texts
@@ -75,9 +75,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class FinetuningConfig(
-    PresetFlags, AnswerFileFlags, OptimizerFlags, MemoryFlags, BestFlags, RecordedFlags
-):
+class FinetuningConfig(AnswerFileFlags, OptimizerFlags, MemoryFlags, BestFlags, RecordedFlags):
     """Fine-tune a GPT-2 on prompt + answer records."""
 
     preset: Preset = "tiny"

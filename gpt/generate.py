@@ -1,5 +1,7 @@
 """Sampling from a GPT: a preallocated KV cache, per-row stop at EOS, and the sampler's log-probs.
 
+nano/gpt.py: sample is the same in ten lines, without cache, truncation and teacher.
+
 Prompts are left-padded so that all rows write their next token into the same column. Random numbers
 are drawn up front, one per row and step, and a token is found by inverting the cumulative
 distribution: a row's sample depends on its own numbers alone, whichever rows are dropped.
@@ -7,7 +9,6 @@ distribution: a row's sample depends on its own numbers alone, whichever rows ar
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from data.collate import first_eos_mask, left_pad
-from gpt.model import GPT, KVCache
+from gpt.model import GPT
 from harness.equation_checks import at_least_float32
 from harness.ranks.collectives import joined_blocks, on_device, shard_block
 
@@ -49,11 +50,6 @@ class SamplingParams:
             )
         if self.max_new_tokens < 1:
             raise ValueError(f"max_new_tokens={self.max_new_tokens} must be at least 1")
-
-    @property
-    def truncates(self) -> bool:
-        """True if some tokens can never be drawn, so that the sampler is not the policy."""
-        return self.greedy or self.top_k > 0 or self.top_p < 1
 
 
 @dataclass(frozen=True)
@@ -109,13 +105,10 @@ def choose_tokens(
     logits = at_least_float32(logits)
     if params.temperature != 1:
         logits = logits / params.temperature
-    if params.truncates and not params.greedy:
+    if not params.greedy:
         logits = truncate_logits(logits, params)
     probs = logits.softmax(-1)  # (N, V)
-    if params.greedy:
-        tokens = logits.argmax(-1, keepdim=True)
-    else:
-        tokens = where_passed(probs, uniforms)
+    tokens = logits.argmax(-1, keepdim=True) if params.greedy else where_passed(probs, uniforms)
     return tokens.squeeze(1), probs.gather(1, tokens).log().squeeze(1)
 
 
@@ -140,19 +133,17 @@ class Reader:
     """A model that reads along: its cache, and the hidden state (rows, D) behind the last column."""
 
     def __init__(
-        self, model: GPT, tokens: Tensor, mask: Tensor | None, cache: KVCache, repeats: int
+        self, model: GPT, tokens: Tensor, mask: Tensor | None, samples: int, columns: int
     ) -> None:
-        self.model, self.cache = model, cache
-        self.cache.rows = len(tokens)
+        """Read the prompts, tokens (B, P), once; then there are `samples` rows of each."""
+        B = len(tokens)
+        self.model, self.cache = model, model.new_cache(B * samples, columns)
+        self.cache.rows = B
         self.last = model.hidden(tokens, mask, self.cache)[:, -1]  # (B, D)
-        if repeats > 1:
-            rows = torch.arange(len(tokens), device=tokens.device).repeat_interleave(repeats)
+        if samples > 1:
+            rows = torch.arange(B, device=tokens.device).repeat_interleave(samples)
             self.cache.keep(rows)
             self.last = self.last[rows]
-
-    def logits(self) -> Tensor:
-        """(rows, V) of the next token."""
-        return self.model.logits(self.last)
 
     def read(self, chosen: Tensor, seen: Tensor | None) -> None:
         """Append one token (rows,) to each row; `seen` (rows, columns) masks the prompts' padding."""
@@ -160,17 +151,14 @@ class Reader:
 
 
 def draw(
-    readers: Sequence[Reader],
-    teacher_share: float,
-    params: SamplingParams,
-    uniforms: Tensor,
+    readers: Sequence[Reader], teacher_share: float, params: SamplingParams, uniforms: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The next token of each row, its log-prob as it was drawn and under the first model; (rows,)."""
-    logits = readers[0].logits()
-    if len(readers) == 1:
+    logits, *of_teacher = (reader.model.logits(reader.last) for reader in readers)  # (rows, V)
+    if not of_teacher:
         tokens, log_probs = choose_tokens(logits, params, uniforms)
         return tokens, log_probs, log_probs
-    mixture = mixed_logits(logits, readers[1].logits(), teacher_share, params.temperature)
+    mixture = mixed_logits(logits, of_teacher[0], teacher_share, params.temperature)
     tokens, log_probs = choose_tokens(mixture, params, uniforms)
     own = (at_least_float32(logits) / params.temperature).log_softmax(-1)
     return tokens, log_probs, own.gather(1, tokens[:, None]).squeeze(1)
@@ -206,30 +194,6 @@ def _sampling_models(
     return models
 
 
-def read_prompts(
-    models: Sequence[GPT],
-    prompts: Sequence[Sequence[int]],
-    eos_id: int,
-    columns: int,
-    samples_per_prompt: int,
-) -> tuple[list[Reader], Tensor]:
-    """A reader of every model with the prompts in its cache, and which columns hold tokens (N, columns).
-
-    The columns of the responses to come count as tokens.
-    """
-    device = models[0].device
-    tokens, prompt_mask = left_pad(prompts, eos_id)
-    given = None if prompt_mask.all() else on_device(prompt_mask, device)  # None: none is padded
-    tokens, prompt_mask = on_device(tokens, device), on_device(prompt_mask, device)
-    rows = len(prompts) * samples_per_prompt
-    readers = [
-        Reader(one, tokens, given, one.new_cache(rows, columns), samples_per_prompt)
-        for one in models
-    ]
-    mask = F.pad(prompt_mask, (0, columns - tokens.shape[1]), value=True)
-    return readers, mask.repeat_interleave(samples_per_prompt, 0)
-
-
 @torch.no_grad()
 def decode(
     models: Sequence[GPT],
@@ -243,15 +207,21 @@ def decode(
     """One response for each row of `uniforms` (N, max_new_tokens), the random numbers of its tokens.
 
     Rows of a prompt are adjacent, N / len(prompts) of each. `models` is the model, with a teacher
-    behind it if one takes part. Returns the tokens (N, max_new_tokens), padded with `eos_id`, their
-    log-probs as they were drawn and their log-probs under the model alone, 0 behind the first EOS.
+    behind it if one takes part. Returns the tokens (N, max_new_tokens), their log-probs as they were
+    drawn and under the model alone; what stands behind the first EOS means nothing.
     """
-    device, (N, steps) = models[0].device, uniforms.shape
-    longest = max(len(prompt) for prompt in prompts)
-    readers, mask = read_prompts(models, prompts, eos_id, longest + steps, N // len(prompts))
-    ragged = len({len(prompt) for prompt in prompts}) > 1
-    uniforms = uniforms.to(device)
-    out_tokens, out_log_probs, own_log_probs = empty_answers(models[0], N, steps, eos_id)
+    device, (N, steps), samples = models[0].device, uniforms.shape, len(uniforms) // len(prompts)
+    tokens, real = left_pad(prompts, eos_id)
+    P, ragged = tokens.shape[1], not real.all()
+    tokens, real, uniforms = (on_device(x, device) for x in (tokens, real, uniforms))
+    given = real if ragged else None
+    readers = [Reader(model, tokens, given, samples, P + steps) for model in models]
+    # (N, P + steps): the columns of the responses to come count as real.
+    mask = F.pad(real, (0, steps), value=True).repeat_interleave(samples, 0)
+
+    out_tokens = torch.full((N, steps), eos_id, device=device)
+    dtype = torch.promote_types(models[0].wte.weight.dtype, torch.float32)
+    out_log_probs, own_log_probs = torch.zeros(2, N, steps, dtype=dtype, device=device)
     rows = torch.arange(N, device=device)  # the output row of each cache row
     running = torch.ones(N, dtype=torch.bool, device=device)  # per cache row
     for step in range(steps):
@@ -268,54 +238,10 @@ def decode(
             for reader in readers:
                 reader.cache.keep(keep)
             rows, running, chosen, mask = rows[keep], running[keep], chosen[keep], mask[keep]
-        seen = mask[:, : longest + step + 1] if ragged else None
+        seen = mask[:, : P + step + 1] if ragged else None
         for reader in readers:
             reader.read(chosen, seen)
-    return cut_at_eos(out_tokens, out_log_probs, own_log_probs, eos_id)
-
-
-def empty_answers(model: GPT, rows: int, steps: int, eos_id: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens (rows, steps) that are all EOS, and zeros for their two kinds of log-probs."""
-    tokens = torch.full((rows, steps), eos_id, dtype=torch.long, device=model.device)
-    dtype = torch.promote_types(model.wte.weight.dtype, torch.float32)
-    log_probs, own_log_probs = torch.zeros(2, rows, steps, dtype=dtype, device=model.device)
-    return tokens, log_probs, own_log_probs
-
-
-def cut_at_eos(
-    tokens: Tensor, log_probs: Tensor, own_log_probs: Tensor, eos_id: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """All three with nothing behind a row's first EOS: it was sampled on for a while."""
-    valid, _ = first_eos_mask(tokens, eos_id)
-    return (
-        torch.where(valid, tokens, eos_id),
-        torch.where(valid, log_probs, 0.0),
-        torch.where(valid, own_log_probs, 0.0),
-    )
-
-
-def is_compiled(model: nn.Module) -> bool:
-    """Whether harness/compile_blocks.py has been at work on it."""
-    return any(module._compiled_call_impl is not None for module in model.modules())
-
-
-def as_sampled(model: GPT) -> GPT:
-    """The model as the loops call it: not compiled, and its weights cast once instead of at every step.
-
-    Under autocast the linear layers are copied in its dtype. Everything else is shared with `model`.
-    """
-    kind = model.device.type
-    cast = torch.is_autocast_enabled(kind)
-    if not (cast or is_compiled(model)):
-        return model
-    dtype = torch.get_autocast_dtype(kind)
-    shared: dict[int, object] = {id(x): x for x in (*model.parameters(), *model.buffers())}
-    for layer in model.modules():
-        if cast and isinstance(layer, nn.Linear):
-            for weight in layer.parameters(recurse=False):
-                if weight.dtype == torch.float32:
-                    shared[id(weight)] = nn.Parameter(weight.detach().to(dtype), False)
-    return copy.deepcopy(model, shared)  # whose memo says what takes the place of what
+    return out_tokens, out_log_probs, own_log_probs
 
 
 @contextmanager
@@ -353,16 +279,20 @@ def generate(
     )
     mine = shard_block(len(prompts))  # of several ranks each answers prompts of its own
     rows = slice(mine.start * samples_per_prompt, mine.stop * samples_per_prompt)
-    with evaluation_mode(models):
-        models = [as_sampled(one) for one in models]
-        answered = None
-        if prompts[mine]:
+    answered = None
+    if prompts[mine]:
+        with evaluation_mode(models):
             answered = decode(
                 models, prompts[mine], uniforms[rows], params,
                 eos_id=eos_id, teacher_share=teacher_share,
             )  # fmt: skip
-        tokens, log_probs, own_log_probs = joined_blocks(answered, model.device)
+    tokens, log_probs, own_log_probs = joined_blocks(answered, model.device)
     tokens = tokens.cpu()
     mask, has_eos = first_eos_mask(tokens, eos_id)
     T = int(mask.sum(1).max())  # the longest response
-    return Generation(tokens[:, :T], mask[:, :T], has_eos, log_probs[:, :T], own_log_probs[:, :T])
+    tokens, mask = torch.where(mask, tokens, eos_id)[:, :T], mask[:, :T]
+    drawn = on_device(mask, model.device)
+    log_probs, own_log_probs = (
+        torch.where(drawn, x[:, :T], 0.0) for x in (log_probs, own_log_probs)
+    )
+    return Generation(tokens, mask, has_eos, log_probs, own_log_probs)

@@ -17,7 +17,8 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from data.collate import ResponseBatch
-from gpt.model import GPT, head_product, without_autocast
+from gpt.model import GPT, head_product
+from harness.device import without_autocast
 from harness.equation_checks import at_least_float32
 from harness.ranks.collectives import scatter_rows, shard_chunks
 

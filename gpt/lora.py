@@ -20,8 +20,9 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gpt.model import GPT, without_autocast
+from gpt.model import GPT
 from harness.command_flags import MemoryFlags
+from harness.device import without_autocast
 from harness.files import write_atomically, write_json
 from harness.seeds import make_generator
 from harness.training_state import unchanging_names

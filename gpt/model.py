@@ -4,15 +4,14 @@ nano/gpt.py is the same model in 50 lines, without cache, dropout, left padding 
 
     tokens -> wte + wpe -> n_layer x [x + attention(LN(x)); x + MLP(LN(x))] -> LN -> logits with wte
 
-Exactly GPT-2: pre-LayerNorm, learned positions, tanh-GELU, biases everywhere, an output head tied to
-the token embedding. Module names follow OpenAI's variable names (wte, wpe, h, ln_1, c_attn, ...), so a
-published checkpoint maps one to one. Shapes: N rows, S columns, D embedding, H heads, V vocabulary.
+Pre-LayerNorm, learned positions, tanh-GELU, biases everywhere, the head tied to the token embedding.
+Modules have OpenAI's names (wte, wpe, h, ln_1, c_attn, ...), so published weights map one to one.
+Shapes: N rows, S columns, D embedding, H heads, V vocabulary.
 """
 
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -22,9 +21,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from harness.device import without_autocast
 from harness.equation_checks import at_least_float32
-
-INIT_STD = 0.02  # OpenAI's gpt-2/src/model.py; position embeddings use half of it
 
 
 @dataclass(frozen=True)
@@ -41,8 +39,7 @@ class GPTConfig:
     def __post_init__(self) -> None:
         if self.n_embd % self.n_head:
             raise ValueError(
-                f"n_embd={self.n_embd} is not divisible by n_head={self.n_head}: "
-                "choose an embedding width that the heads share equally"
+                f"n_embd={self.n_embd} is not divisible by n_head={self.n_head}: choose another width"
             )
 
 
@@ -60,17 +57,6 @@ PRESETS: dict[str, GPTConfig] = {
     "gpt2-large": GPTConfig(n_layer=36, n_head=20, n_embd=1280),
     "gpt2-xl": GPTConfig(n_layer=48, n_head=25, n_embd=1600),
 }
-
-
-class PresetFlags:
-    """What the flag `preset` says of a command (harness/command_flags.py)."""
-
-    preset: str
-
-    @property
-    def is_small(self) -> bool:
-        """Whether one process a core is faster than threads."""
-        return PRESETS[self.preset].n_embd < 256
 
 
 def preset_config(name: str, vocab_size: int, dropout: float = 0.0) -> GPTConfig:
@@ -92,8 +78,7 @@ class KVCache:
         shape = (config.n_layer, rows, config.n_head, columns, config.n_embd // config.n_head)
         self.keys = torch.empty(shape, device=device, dtype=dtype)
         self.values = torch.empty(shape, device=device, dtype=dtype)
-        self.length = 0
-        self.rows = rows
+        self.length, self.rows = 0, rows
 
     def extend(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Write one layer's new columns behind the filled ones; return all of them, (N, H, S, D/H)."""
@@ -152,9 +137,7 @@ class Attention(nn.Module):
             merged = plain_attention(query, key, value, mask)  # faster than the kernel there
         else:
             merged = F.scaled_dot_product_attention(
-                query, key, value,
-                attn_mask=mask,
-                dropout_p=self.dropout if self.training else 0.0,
+                query, key, value, mask, dropout_p=self.dropout if self.training else 0.0,
                 is_causal=mask is None and S > 1,  # one new column without a mask sees all the past
             )  # fmt: skip
         merged = merged.transpose(1, 2).reshape(N, S, D)
@@ -217,7 +200,7 @@ class GPT(nn.Module):
             elif parameter.ndim == 1:  # LayerNorm gain
                 parameter.fill_(1.0)
             else:
-                std = INIT_STD / 2 if name == "wpe.weight" else INIT_STD
+                std = 0.01 if name == "wpe.weight" else 0.02  # OpenAI's gpt-2/src/model.py
                 if name.endswith("c_proj.weight"):
                     std /= math.sqrt(2 * self.config.n_layer)
                 parameter.copy_(torch.empty(parameter.shape).normal_(0.0, std, generator=generator))
@@ -238,11 +221,9 @@ class GPT(nn.Module):
     ) -> Tensor:
         """Hidden states after the final LayerNorm, (N, S, D).
 
-        tokens: (N, S) int64. attention_mask: (N, past + S) bool, True = real token, or None if every
-        column up to a row's last real one is real: padding behind a row needs no mask under causal
-        attention. With a `cache` the tokens are the new columns behind its `length` filled ones.
-        Positions count real tokens, so left-padded, right-padded and unpadded rows agree.
-        Raises ValueError if a row is longer than the learned positions.
+        tokens: (N, S) int64. attention_mask: (N, past + S) bool, True = real token, or None if no row
+        has padding before its end: none looks ahead. With a `cache` the tokens are the new columns
+        behind its `length` filled ones. Positions count real tokens, so rows agree however padded.
         """
         N, S = tokens.shape
         past = 0 if cache is None else cache.length
@@ -265,8 +246,9 @@ class GPT(nn.Module):
         for layer, block in enumerate(self.h):
             if again:
                 x = checkpoint(block, x, mask, cache, layer, use_reentrant=False)
-            else:
-                x = block(x, mask, cache, layer)
+            else:  # --compile would compile anew for every length of a cache: `forward` is plain
+                run = block if cache is None else block.forward
+                x = run(x, mask, cache, layer)
         if cache is not None:
             cache.length += S
         return self.ln_f(x)
@@ -306,24 +288,13 @@ class GPT(nn.Module):
         return sum(parameter.numel() for parameter in self.parameters())
 
 
-# The head -----------------------------------------------------------------------------------------
-
-
 def head_product(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """hidden (..., D) times weight (V, D), plus bias (V,): (..., V), float32 at least.
 
     The one product behind every head, in float32 whatever autocast says. The logits of published GPT-2
-    weights lie between -120 and -70, where neighbouring bfloat16 numbers are 0.5 apart: rounded so,
-    log-probs are off by 0.1 nats per token, and one ratio in a hundred leaves PPO's clip range at
-    once.
+    weights lie between -120 and -70, where neighbouring bfloat16 numbers are 0.5 apart: log-probs would
+    be off by 0.1 nats per token, and one ratio in a hundred would leave PPO's clip range at once.
     """
     with without_autocast(hidden.device):
         bias = None if bias is None else at_least_float32(bias)
         return F.linear(at_least_float32(hidden), at_least_float32(weight), bias)
-
-
-def without_autocast(device: torch.device) -> AbstractContextManager[None]:
-    """Inside, products are computed in the dtype of their inputs."""
-    if device.type == "meta":  # shapes alone: autocast does not know this device
-        return nullcontext()
-    return torch.autocast(device.type, enabled=False)

@@ -30,7 +30,7 @@ from gpt.corpus import Corpus, TextCorpus, open_corpus
 from gpt.fit import FileFlags
 from gpt.generate import evaluation_mode
 from gpt.log_probs import token_log_probs
-from gpt.model import GPT, Preset, PresetFlags, preset_config
+from gpt.model import GPT, Preset, preset_config
 from gpt.token_rows import RecordedFlags, TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_flags import CheckpointFlags, OptimizerFlags
@@ -89,7 +89,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class PretrainingConfig(PresetFlags, FileFlags, OptimizerFlags, CheckpointFlags, RecordedFlags):
+class PretrainingConfig(FileFlags, OptimizerFlags, CheckpointFlags, RecordedFlags):
     """Pre-train a GPT-2 from random weights."""
 
     preset: Literal[Preset, "teacher", "english"] = "tiny"

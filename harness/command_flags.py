@@ -51,10 +51,12 @@ class CommandFlags:
 
     fixed_length = False  # whether a learning rate or a stage depends on how many steps there are
 
+    preset = "tiny"  # the model's size, where a command has the flag
+
     @property
     def is_small(self) -> bool:
-        """Whether the model is so small that one process a core beats one with threads (docs/ranks.md)."""
-        return True
+        """Whether one process a core beats one with threads (docs/ranks.md): not at published sizes."""
+        return not self.preset.startswith("gpt2")
 
 
 @dataclass(frozen=True)

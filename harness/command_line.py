@@ -86,7 +86,6 @@ def run_command(
         require_working_folder()
         if default is None and presets:
             default = preset_defaults(config_class, presets)
-        show_help(config_class, default)
         given: dict[str, Any] = {} if default is None else {"default": default}
         config: Config = tyro.cli(config_class, prog=command_name(), **given)
     run_script(main, config)
@@ -98,16 +97,6 @@ def require_working_folder() -> None:
         os.getcwd()
     except FileNotFoundError:
         raise UserError("the working folder is gone: change to one that exists") from None
-
-
-def show_help(config_class: Any, default: Any = None, arguments: str = "") -> None:
-    """With -h or --help on the command line: print the page and end. `arguments` stand before the flags."""
-    if {"-h", "--help"}.isdisjoint(sys.argv[1:]):
-        return
-    from harness.help_page import help_page
-
-    print(help_page(config_class, default, command_name(), arguments))
-    sys.exit()
 
 
 def command_name() -> str:

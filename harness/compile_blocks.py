@@ -1,7 +1,7 @@
 """torch.compile for the update, where a compiler is at hand: numbers differ in their last bits only.
 
 Blocks are compiled one by one, so that one compilation serves them all. A copy of a compiled model is
-a plain one, and `generate` samples from such a copy, whose cache grows with every token.
+a plain one, and a forward pass with a cache goes past what is compiled: the cache grows with every token.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -74,3 +74,10 @@ def precision(device: torch.device, dtype: str) -> Any:
     if dtype == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def without_autocast(device: torch.device) -> AbstractContextManager[None]:
+    """Inside, products are computed in the dtype of their inputs."""
+    if device.type == "meta":  # shapes alone: autocast does not know this device
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)

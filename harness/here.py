@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from harness.ranks.shared_memory import Board
+from typing import Any
 
 
 @dataclass
 class Here:
     """The state that belongs to the process and to no run folder, model or config."""
 
-    board: Board | None = None  # where ranks on one machine talk; without it torch.distributed does
     store: Any = None  # where the ranks met
     another_speaks: bool = False  # of the failure that ends the run
     on_main_alone: bool = False  # inside `on_main`, where the other ranks wait
-    team: int = 0  # how many ranks share this one's work since `split`; 0: all of them
-    group: Any = None  # of torch.distributed, for the team
     in_steps: bool = False  # whether somebody asks `stop_asked` after every step
     signal: int = 0  # the number of the signal that came, 0 for none
     locks: dict[tuple[int, int], int] = field(default_factory=dict)  # (device, inode): descriptor

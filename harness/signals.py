@@ -36,7 +36,7 @@ class Ended(BaseException):
 def signals_noted() -> Iterator[None]:
     """While this is open, SIGNALS are answered as above, in the main thread.
 
-    A rank or sampler that rank 0 has started leaves them to it: the terminal sends Ctrl-C to all. Such
+    A rank that rank 0 has started leaves them to it: the terminal sends Ctrl-C to all. Such
     a process is daemonic, it ends with the run; one that somebody else has started need not be.
     """
     if threading.current_thread() is not threading.main_thread():

@@ -3,7 +3,7 @@
 What is new next to GRPO: a past policy samples, and each answer weighs by how much likelier the policy
 has made it since, pi_old / mu of the whole answer, truncated at `cap` (sequence TIS).
 
-    python nano/async_grpo.py         (the same numbers: rl/async_grpo_engine.py, sequence_tis)
+    python nano/async_grpo.py         (its weights: sequence_tis of rl/equations/sampler_correction.py)
 """
 
 import copy
@@ -39,21 +39,17 @@ def train(
     reference = copy.deepcopy(policy)  # line 3
     optimizer = torch.optim.Adam(policy.parameters(), lr=lr, betas=(0.9, 0.95))
     shuffling = gpt.generator(seed, "minibatches")
-    past, numbers = [copy.deepcopy(policy)], []  # the policy after 0, 1, 2 ... updates
+    past, numbers = [copy.deepcopy(policy)], []  # the policy as it was, up to `lag` updates ago
     for step in range(steps):  # line 4
         asked = gpt.shuffled(prompts, step * prompts_per_step, prompts_per_step, seed)  # line 5
         asked = [prompt for prompt in asked for _ in range(group_size)]
-        updates = len(past) - 1
-        mu, sampling = (
-            past[max(updates - lag, 0)],
-            gpt.generator(seed, f"sampling {step}"),
-        )  # line 6
+        mu, sampling = past[0], gpt.generator(seed, f"sampling {step}")  # new: an older policy
         tokens, mask = gpt.sample(mu, asked, max_new_tokens, sampling)  # line 7
         rewards = torch.tensor(list(map(reward, asked, gpt.decode(tokens, mask))))  # (N,)  line 8
         with torch.no_grad():
-            old_log_probs = gpt.log_probs(policy, tokens)  # (N, S - 1)
+            old_log_probs = gpt.log_probs(policy, tokens)  # (N, S - 1)  line 6
             moved = ((old_log_probs - gpt.log_probs(mu, tokens)) * mask).sum(1, keepdim=True)
-            weights = moved.exp().clamp(max=cap)  # (N, 1)  line 10
+            weights = moved.exp().clamp(max=cap)  # (N, 1)  new: sequence TIS
             ref_log_probs = gpt.log_probs(reference, tokens)  # (N, S - 1)
         k1 = (old_log_probs - ref_log_probs) * mask  # its sum over an answer estimates the KL
         groups = rewards.view(-1, group_size)  # line 9
@@ -61,7 +57,7 @@ def train(
         advantages = advantages.view(-1, 1)  # (N, 1), one for all tokens of an answer
 
         losses, norms = [], []
-        for _ in range(epochs):  # line 11
+        for _ in range(epochs):  # line 10
             order = torch.randperm(prompts_per_step, generator=shuffling)
             for part in order.tensor_split(minibatches):
                 rows = (part[:, None] * group_size + torch.arange(group_size)).flatten()
@@ -69,7 +65,7 @@ def train(
                 new_log_probs = gpt.log_probs(policy, tokens[rows])
                 ratio = (new_log_probs - old_log_probs[rows]).exp()
                 clipped = ratio.clamp(1 - clip, 1 + clip)
-                loss = -weights[rows] * torch.minimum(ratio * A, clipped * A)  # line 12
+                loss = -weights[rows] * torch.minimum(ratio * A, clipped * A)  # line 11: w Eq. 3
                 delta = ref_log_probs[rows] - new_log_probs
                 loss = loss + kl_coef * (delta.exp() - delta - 1)  # Eq. 4
                 loss = ((loss * m).sum(1) / m.sum(1)).mean()  # 1/G sum 1/|o| sum
@@ -77,7 +73,7 @@ def train(
                 loss.backward()
                 norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), max_norm)
                 optimizer.step()
-                past = [*past, copy.deepcopy(policy)]
+                past = [*past, copy.deepcopy(policy)][-lag - 1 :]
                 losses.append(loss.item())
                 norms.append(norm.item())
         gpt.report(numbers, reward=rewards, kl=k1.sum(1), loss=losses, grad_norm=norms)

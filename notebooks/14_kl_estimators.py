@@ -25,13 +25,14 @@ from course.claims import holds
 from course.exercises import check
 from torch import Tensor
 
+from conformance.checking import check as hold
+from conformance.kinds import KINDS
 from data import reviews
 from gpt.generate import SamplingParams
 from gpt.log_probs import kl_from_logits, token_scores, token_scores_and_kl
 from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
 from rl.batches.rollout import sample_rollout
-from rl.equations import kl
 from rl.equations.advantages import discounted_returns
 from rl.equations.kl import absolute, k1, k1_importance, k2, k3, k3_importance
 from rl.equations.losses import clipped_surrogate, policy_gradient, row_sums
@@ -539,38 +540,12 @@ holds(
 # that adapts the coefficient is `--kl-controller adaptive`
 # ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593), section 2.2). Its target is in nats per
 # *response*.
-
-# %%
-plots.code(kl.loss_estimator, docstring=False)
-
-# %% [markdown]
+#
 # ## 7. Exercises
 #
 # Fill in the functions and run the cells. `check` says in words what is right or wrong.
 #
-# **1.** Write the exact reverse KL of rows of logits: (N, V) and (N, V) give (N,).
-
-
-# %%
-def my_reverse_kl(logits, ref_logits):
-    return ...  # your lines
-
-
-check("reverse_kl", my_reverse_kl)
-
-# %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_reverse_kl(logits, ref_logits):
-#     log_pi, log_ref = logits.log_softmax(-1), ref_logits.log_softmax(-1)
-#     return (log_pi.exp() * (log_pi - log_ref)).sum(-1)
-# ```
-#
-# </details>
-#
-# **2.** What does k2 do in the loss, on average? Write its expected gradient for the logits of one
+# **1.** What does k2 do in the loss, on average? Write its expected gradient for the logits of one
 # distribution, (V,), without autograd. (By the chain rule $\nabla k_2(y) = \log \frac{\pi(y)}
 # {\pi_{ref}(y)} \nabla \log \pi(y)$, and $\nabla \log \pi(y)$ is the one-hot of $y$ minus the
 # probabilities: [page 04](04_policy_gradients_and_baselines.ipynb), section 3. Then average over $y$.)
@@ -598,7 +573,7 @@ check("k2_gradient", my_k2_gradient)
 #
 # </details>
 #
-# **3.** Write k3 for samples of an older policy. All arguments are (N, T) log-probs.
+# **2.** Write k3 for samples of an older policy. All arguments are (N, T) log-probs.
 
 
 # %%
@@ -621,19 +596,70 @@ check("k3_old_samples", my_k3_old_samples)
 #
 # </details>
 #
-# **To think about.** A code base computes `log_ratio = log_probs - ref_log_probs` and then "k3" as
-# `log_ratio.exp() - log_ratio - 1`, for samples of the policy. Would a curve of it look suspicious?
-# What does it estimate?
+# ## 8. A loss of your own against the truth
 #
+# A book's code on policy gradients has a "k3" for tokens that the policy drew, as a term of the loss.
+# Written anew:
+
+
+# %%
+def published(log_probs, ref_log_probs):
+    log_ratio = log_probs - ref_log_probs
+    return torch.expm1(log_ratio) - log_ratio
+
+
+# %% [markdown]
+# It is never negative, it is 0 where both agree, and its own test passes. But users
+# [report](https://github.com/natolambert/rlhf-book/issues/489) large spikes of the loss early in training.
+# **Guess first.** Is it right? Two ways to find out need no training. By hand: for one token of
+# probability 0.1, and 0.4 under the reference, Eq. 4 wants $4 - \log 4 - 1$. And by enumeration: its
+# mean over the three symbols of section 1 is to be the KL.
+
+# %%
+one, its_ref = torch.tensor([[0.1]]).log(), torch.tensor([[0.4]]).log()
+print(f"wanted {3 - math.log(4):.4f}, published {published(one, its_ref).item():.4f}")
+mean = (POLICY.exp() * published(POLICY, REF)).sum()
+print(f"the KL {true_kl:.4f}, mean of published {mean:.4f}")
+holds(mean > true_kl + 0.1, "the mean of the published k3 is not the KL")
+
+# %% [markdown]
+# The ratio is upside down: it is right for samples of the *reference*. Near the reference both are
+# $\delta^2 / 2$, so no curve looks suspicious. But a token that the policy likes $e^5$ times more than the
+# reference costs 142 instead of 4, and these are the tokens that a policy samples.
+#
+# The [conformance kit](../conformance/README.md) does both and more. It calls a function on worked cases
+# and ragged batches with garbage in the padding, and compares its numbers and gradients with every known
+# way to compute such a thing, right or wrong. So it can name the mistake:
+
+# %%
+verdict = hold(published, KINDS["kl_loss"])
+print(f"{verdict.status}: {verdict.says}")
+holds(verdict.status == "mistake", "it can name the mistake")
+
+# %% [markdown]
+# `python -m conformance mine.py:loss` does the same for a file of yours, and
+# [twelve public code bases](../docs/conformance.md) were put to this test. It cannot see
+# whether a function is called with the right things; for that there is the [bug zoo](22_bug_zoo.ipynb).
+#
+# **3.** Mend the published function.
+
+
+# %%
+def mended(log_probs, ref_log_probs):
+    return ...  # your lines
+
+
+check("k3", mended)
+
+# %% [markdown]
 # <details>
-# <summary>Answer</summary>
+# <summary>Solution</summary>
 #
-# It is never negative, 0 at agreement, and near the reference it is $\delta^2 / 2$ like the right
-# one, so no curve looks suspicious. It estimates $\mathbb{E}_\pi[\pi / \pi_{ref}] - 1 - \mathrm{KL} =
-# \chi^2(\pi \Vert \pi_{ref}) - \mathrm{KL}(\pi \Vert \pi_{ref})$, with $\chi^2(p \Vert q) = \sum p^2
-# / q - 1$. For the three symbols of section 1 that is 0.339529, where the KL is 0.223805. As a loss
-# it pulls back harder and harder where the policy has gained mass: a penalty, but not the one in the
-# paper.
+# ```python
+# def mended(log_probs, ref_log_probs):
+#     delta = ref_log_probs - log_probs
+#     return torch.expm1(delta) - delta
+# ```
 #
 # </details>
 #

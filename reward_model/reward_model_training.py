@@ -36,7 +36,7 @@ from data.names import default_folder
 from gpt import pretraining
 from gpt.checkpoint import load_policy
 from gpt.lora import fit_for_training
-from gpt.model import Preset, PresetFlags, preset_config
+from gpt.model import Preset, preset_config
 from gpt.pretraining import PretrainingConfig
 from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import from_preset, run_command
@@ -116,7 +116,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class RewardModelConfig(PresetFlags, OptimizerFlags, MemoryFlags, PairFileFlags):
+class RewardModelConfig(OptimizerFlags, MemoryFlags, PairFileFlags):
     """Train a Bradley-Terry reward model on preference pairs."""
 
     preset: Preset = "tiny"

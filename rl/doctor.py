@@ -16,7 +16,7 @@ import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from harness.command_line import command_name, explained, show_help
+from harness.command_line import command_name, explained
 from harness.errors import UserError
 from harness.files import display_path, read_metrics, read_object, received
 from harness.report.page import read
@@ -76,5 +76,4 @@ if __name__ == "__main__":
     import tyro
 
     with explained():
-        show_help(DoctorConfig, arguments="RUN ...")
         tyro.cli(main, prog=command_name(), config=(tyro.conf.OmitArgPrefixes,))

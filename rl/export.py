@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.command_line import command_name, explained, show_help
+from harness.command_line import command_name, explained
 from rl.commands.hub_export import export_hub
 
 
@@ -35,5 +35,4 @@ if __name__ == "__main__":
     import tyro
 
     with explained():
-        show_help(ExportConfig, arguments="RUN")
         tyro.cli(main, prog=command_name(), config=(tyro.conf.OmitArgPrefixes,))

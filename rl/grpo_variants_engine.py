@@ -69,6 +69,7 @@ from rl.batches.rollout import (
     Rollout,
     micro_batches,
     minibatches,
+    old_policy_log_probs,
     rollout_log_probs,
     sample_rollout,
     select_rows,
@@ -82,7 +83,6 @@ from rl.training.config import EngineConfig, require_groups, size_presets, warme
 from rl.training.engine import Engine
 from rl.training.metrics import CLIPPED, StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import Validate, finish_step, run_training, set_up
-from rl.training.sampler_weights import SamplerFlags, old_and_weights, sampler_of
 
 PRESETS = size_presets()
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -109,7 +109,7 @@ ROUNDING = 1e-5  # a log-ratio below it is none: at the first update it is 0 but
 
 
 @dataclass(frozen=True)
-class GRPOVariantsConfig(SamplerFlags):
+class GRPOVariantsConfig(EngineConfig):
     """Improve a policy with GRPO or one of its relatives."""
 
     variant: Literal[
@@ -203,11 +203,6 @@ class GRPOVariantsConfig(SamplerFlags):
             )
 
     @property
-    def ratio_of_responses(self) -> bool:
-        """Whether the loss has one ratio for a whole response."""
-        return self.surrogate in OF_SEQUENCES
-
-    @property
     def overlong_tokens(self) -> int | None:
         """Length of the overlong penalty's ramp; DAPO's is a fifth, 4096 of 20480 tokens."""
         if self.overlong_buffer == "fifth":
@@ -287,7 +282,6 @@ class Given(NamedTuple):
     ref_log_probs: Tensor | None  # (n, T)
     advantages: Tensor  # (n, 1)
     mask: Tensor  # (n, T) bool: the tokens that take part
-    weights: Tensor  # (n, T) or (n, 1) of the sampler's correction; 1 where the policy has drawn
 
     def rows(self, index: Tensor) -> Given:
         """The same of some rows."""
@@ -322,21 +316,21 @@ def variant_loss(  # line 11
     whole: Tensor,  # (rows, T) bool, the mask of the whole minibatch
     choice: Choice | None = None,  # of these rows
 ) -> Losses:
-    """reduce[ chosen * weights * surrogate + held * kl_cov_coef |log pi - log pi_old| + kl_coef * KL ]
+    """reduce[ chosen * surrogate + held * kl_cov_coef |log pi - log pi_old| + kl_coef * KL ]
     - entropy_coef * mean_t entropy.
 
     `chosen` is 0 for the tokens that clip_cov_share leaves out, which keep their KL and stay in the
     denominator (arXiv:2505.22617). A row whose mask is empty adds exactly 0. Denominators are those of
     the whole minibatch, so that micro-batches add up.
     """
-    old, ref, advantages, mask, weights = given
+    old, ref, advantages, mask = given
     new = scores.log_probs
     loss = SURROGATES[config.surrogate](config, new, old, advantages, mask)
     if config.dual_clip is not None:
         loss = losses.dual_clip(loss, advantages, config.dual_clip)
     clipped = CLIPPED[config.surrogate](config, new, old, advantages, mask)
     chosen = mask if choice is None else mask & choice.eligible
-    loss = torch.where(chosen, weights * loss, 0.0)
+    loss = torch.where(chosen, loss, 0.0)
     if choice is not None and choice.held is not None:
         moved = absolute(new, old)
         loss = loss + config.kl_cov_coef * torch.where(choice.held & (moved > ROUNDING), moved, 0.0)
@@ -362,7 +356,7 @@ def policy_loss_tokens(
     """
     if not (config.kl_cov_share or config.clip_cov_share):
         return Choice(given.mask)
-    old, _, advantages, mask, _ = given.rows(rows)
+    old, _, advantages, mask = given.rows(rows)
     choice = Choice(given.mask.clone())
     new = rollout_log_probs(policy, select_rows(rollout, rows), config)  # (n, T)
     covariances = losses.token_covariances(new, advantages, mask)
@@ -459,12 +453,11 @@ def train(
         lr = config.lr * warmed_up(config, step)
         set_learning_rate(optimizer, lr)
         clock, buffer = Stopwatch(), GroupBuffer(config.prompts_per_step)
-        mu = sampler_of(config, policy)
         while buffer.missing and buffer.rounds <= config.max_resamples:  # lines 7-8
             records = cursor.take(buffer.missing)  # line 2
             with clock.phase("rollout"), precision(policy.device, config.precision):  # lines 3-4
                 rollout = sample_rollout(  # before its update the policy is the old policy
-                    mu, tokenizer, records, params, config.group_size, generators["sampling"]
+                    policy, tokenizer, records, params, config.group_size, generators["sampling"]
                 )
             with clock.phase("reward"):  # line 5
                 rewards = checked_rewards(reward_fn, rollout)
@@ -485,9 +478,7 @@ def train(
         step_batch = None
         if len(rollout):
             with clock.phase("score"):
-                old_log_probs, weights, measured = old_and_weights(
-                    config, policy, rollout
-                )  # line 3
+                old_log_probs = old_policy_log_probs(policy, rollout, config)  # line 3
                 ref_log_probs = None
                 if kl.coef or config.stop_kl is not None:  # in the loss, or to know when to stop
                     ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
@@ -498,8 +489,7 @@ def train(
             mask = rollout.response_mask  # (N, T)
             if config.mask_truncated:
                 mask = mask & rollout.has_eos[:, None]
-            given = Given(old_log_probs, ref_log_probs, advantages, mask, weights)
-            row |= measured
+            given = Given(old_log_probs, ref_log_probs, advantages, mask)
             with clock.phase("update"):  # lines 10-11
                 row |= update_policy(
                     config, policy, optimizer, rollout, given, kl.coef, generators["minibatches"]

@@ -46,6 +46,7 @@ from harness.metric_log import MetricLog
 from rl.batches.rollout import (
     epoch_minibatches,
     micro_batches,
+    old_policy_log_probs,
     prompt_batch,
     rollout_log_probs,
     sample_rollout,
@@ -65,7 +66,6 @@ from rl.training.engine import Engine
 from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
 from rl.training.open_task import Task
 from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
-from rl.training.sampler_weights import SamplerFlags, old_and_weights, sampler_of
 from rl.training.text import open_text, text_gradient, text_of
 from rl.training.value_model import ValueModel
 
@@ -76,7 +76,7 @@ PRESETS = size_presets(
 
 
 @dataclass(frozen=True)
-class PPOConfig(ActorCriticConfig, SamplerFlags):
+class PPOConfig(ActorCriticConfig):
     """Improve a policy with PPO."""
 
     steps: AtLeastOne = 50
@@ -138,15 +138,14 @@ def train(
         lr = models.set_learning_rates(warmed_up(config, step))
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 3
-        mu = sampler_of(config, policy)
         with clock.phase("rollout"), precision(policy.device, config.precision):  # line 4
             rollout = sample_rollout(
-                mu, tokenizer, records, params, config.group_size, generators["sampling"]
+                policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # line 4: R
             rewards = checked_rewards(reward_fn, rollout)
         with clock.phase("score"):
-            old_log_probs, weights, measured = old_and_weights(config, policy, rollout)  # line 5
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # line 5
             ref_log_probs = None
             if kl.coef or config.kl_loss_coef or config.stop_kl is not None:
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)  line 5
@@ -164,7 +163,6 @@ def train(
                 scaled = whiten(token_rewards, rollout.response_mask, shift_mean=False)
             given = (config, rollout, scaled, old_log_probs, value_model)
             targets = gae_targets(*given, ref_log_probs=ref_log_probs)  # lines 5 and 7
-            targets = targets._replace(advantages=weights * targets.advantages)  # 1 by default
 
         with clock.phase("update"):
             updates = epoch_minibatches(config, len(rollout), generators["minibatches"])  # line 8
@@ -189,8 +187,7 @@ def train(
 
         step_batch = critic_batch(meter.acted, rollout, rewards, targets, token_rewards)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-        row |= meter.metrics() | measured
-        row |= {"kl_coef": kl.coef, "lr": lr}
+        row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
         row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)
         row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:

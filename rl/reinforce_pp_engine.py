@@ -50,6 +50,7 @@ from harness.optimizer import clip_and_step, set_learning_rate
 from rl.batches.rollout import (
     epoch_minibatches,
     micro_batches,
+    old_policy_log_probs,
     prompt_batch,
     rollout_log_probs,
     sample_rollout,
@@ -59,18 +60,17 @@ from rl.equations.kl import k2
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.equations.token_rewards import token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards
-from rl.training.config import size_presets, warmed_up
+from rl.training.config import EngineConfig, size_presets, warmed_up
 from rl.training.engine import Engine
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
-from rl.training.sampler_weights import SamplerFlags, old_and_weights, sampler_of
 
 # One response per prompt: a batch of as many responses has more prompts than in the other engines.
 PRESETS = size_presets(dict(prompts_per_step=32))
 
 
 @dataclass(frozen=True)
-class ReinforcePPConfig(SamplerFlags):
+class ReinforcePPConfig(EngineConfig):
     """Improve a policy with REINFORCE++ or REINFORCE++-baseline."""
 
     variant: Literal["plain", "baseline"] = "plain"
@@ -223,22 +223,20 @@ def train(
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
-        mu = sampler_of(config, policy)
         with clock.phase("rollout"), precision(policy.device, config.precision):
             rollout = sample_rollout(  # line 1
-                mu, tokenizer, records, params, config.group_size, generators["sampling"]
+                policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # line 2
             rewards = checked_rewards(reward_fn, rollout)
         with clock.phase("score"):
-            old_log_probs, weights, measured = old_and_weights(config, policy, rollout)  # (N, T)
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
             ref_log_probs = None
             if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
         advantages = reinforce_pp_advantages(  # lines 3-4, or 6-7: (N, T) or (N, 1)
             config, rewards, old_log_probs, ref_log_probs, rollout.response_mask, kl.coef
         )
-        advantages = weights * advantages  # 1, where the policy has drawn
 
         with clock.phase("update"):
             for rows in epoch_minibatches(  # mu
@@ -267,8 +265,7 @@ def train(
 
         step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-        row |= meter.metrics() | measured
-        row |= {"kl_coef": kl.coef, "lr": lr}
+        row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))

@@ -45,6 +45,7 @@ from harness.optimizer import clip_and_step, set_learning_rate
 from rl.batches.rollout import (
     epoch_minibatches,
     micro_batches,
+    old_policy_log_probs,
     prompt_batch,
     rollout_log_probs,
     sample_rollout,
@@ -61,17 +62,16 @@ from rl.equations.losses import (
 )
 from rl.equations.token_rewards import token_level_rewards
 from rl.rewards.sources import RewardFn, checked_rewards
-from rl.training.config import require_groups, size_presets, warmed_up
+from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
 from rl.training.engine import Engine
 from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics, token_ratio
 from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
-from rl.training.sampler_weights import SamplerFlags, old_and_weights, sampler_of
 
 PRESETS = size_presets()
 
 
 @dataclass(frozen=True)
-class RLOOConfig(SamplerFlags):
+class RLOOConfig(EngineConfig):
     """Improve a policy with REINFORCE and a leave-one-out baseline."""
 
     loss: Literal["sequence", "clipped", "token"] = "sequence"
@@ -93,11 +93,6 @@ class RLOOConfig(SamplerFlags):
                 "Without a ratio its gradient holds for new samples only; take --loss clipped or "
                 "--loss token for several passes"
             )
-
-    @property
-    def ratio_of_responses(self) -> bool:
-        """Whether the loss has one ratio for a whole response."""
-        return self.loss == "clipped"
 
 
 def update_meter(config: RLOOConfig) -> UpdateMeter:
@@ -130,7 +125,7 @@ def rloo_loss(
     config: RLOOConfig,
     log_probs: Tensor,  # (n, T)
     old_log_probs: Tensor,  # (n, T)
-    advantages: Tensor,  # (n, 1), or (n, T) with a sampler's token weights
+    advantages: Tensor,  # (n, 1)
     response_mask: Tensor,  # (n, T)
     *,
     rows: int,
@@ -179,22 +174,20 @@ def train(
         set_learning_rate(optimizer, lr)
         clock, meter = Stopwatch(), update_meter(config)
         records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
-        mu = sampler_of(config, policy)
         with clock.phase("rollout"), precision(policy.device, config.precision):
             rollout = sample_rollout(  # line 1: y_1 ... y_k ~ pi( . | x)
-                mu, tokenizer, records, params, config.group_size, generators["sampling"]
+                policy, tokenizer, records, params, config.group_size, generators["sampling"]
             )
         with clock.phase("reward"):  # line 2: r(x, y)
             rewards = checked_rewards(reward_fn, rollout)
         with clock.phase("score"):
-            old_log_probs, weights, measured = old_and_weights(config, policy, rollout)  # (N, T)
+            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
             ref_log_probs = None
             if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
                 ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
         advantages = rloo_advantages(  # (N, 1)  lines 2-3
             config, rewards, old_log_probs, ref_log_probs, rollout.response_mask, kl.coef
         )
-        advantages = weights * advantages  # 1, where the policy has drawn
 
         with clock.phase("update"):
             for rows in epoch_minibatches(  # line 4
@@ -222,8 +215,7 @@ def train(
 
         step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-        row |= meter.metrics() | measured
-        row |= {"kl_coef": kl.coef, "lr": lr}
+        row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
         row |= clock.metrics(tokens=rollout.tokens)
         if "kl" in row:
             kl.update(row["kl"], len(rollout))

@@ -34,20 +34,17 @@ from harness.seeds import make_generator
 
 ROOT = Path(__file__).resolve().parents[1]
 
-CHARACTER, LINE, WIDTH, MARGIN = 9.0, 28, 1000, 24
+# Narrow and large, to be read on a phone too: 46 characters a line.
+CHARACTER, LINE, WIDTH, MARGIN = 9.6, 25, 480, 18
 FULL_COLOUR = 4.0  # nats
 LIKELIER, RARER = "#56B4E9", "#E69F00"
 SAMPLES = 15
 KEY = (
-    "0.00 to 1.00: the gold reward. Blue: tokens that GRPO made likelier, orange: rarer.",
-    f"Of {SAMPLES} answers of each model the one with the median gold reward is shown.",
+    "Blue: GRPO made the token likelier.",
+    "Orange: GRPO made it rarer.",
+    f"Each answer: the median of {SAMPLES}, by gold reward.",
 )
-JUDGED = {
-    "sent": "kind",
-    "topic": "about the {item}",
-    "polite": "greets {name} and ends politely",
-    "form": "well formed",
-}
+JUDGED = {"sent": "kind", "topic": "on topic", "polite": "polite", "form": "well formed"}
 
 PICTURE = Path(__file__).with_name("before_after.svg.jinja")
 
@@ -79,12 +76,11 @@ def log_ratios(
 
 def pieces_of(tokens: list[int], ratios: list[float], tokenizer: Tokenizer) -> list[dict[str, Any]]:
     """A rectangle and a text for each token; the EOS is shown as [end], long answers are wrapped."""
-    pieces, start, below = [], MARGIN + 18 * CHARACTER, 0
-    x = start
+    pieces, x, below = [], float(MARGIN), 0
     for token, ratio in zip(tokens, ratios, strict=True):
         text = "[end]" if token == tokenizer.eos_id else tokenizer.decode([token])
         if x + len(text) * CHARACTER > WIDTH - MARGIN:
-            x, below = start, below + LINE
+            x, below, text = MARGIN, below + LINE, text.lstrip()
         width, share = len(text) * CHARACTER, min(abs(ratio) / FULL_COLOUR, 1)
         piece = dict(x=round(x, 1), below=below, width=round(width, 1), text=text)
         piece |= dict(fill=LIKELIER if ratio > 0 else RARER, opacity=round(share * 0.75, 2))
@@ -95,34 +91,33 @@ def pieces_of(tokens: list[int], ratios: list[float], tokenizer: Tokenizer) -> l
 
 def picture(base: GPT, policy: GPT, tokenizer: Tokenizer, records: Sequence[PromptRecord]) -> str:
     rows: list[dict[str, Any]] = []
-    y = 0.0
+    y = 4.0
     for index, record in enumerate(records):
         prompt = record.prompt
-        y += LINE + 10
-        rows.append(dict(y=y, label=prompt.strip(), weight="bold", ink="#1a1a1a", pieces=[]))
-        for name, model in (("base model", base), ("policy, GRPO", policy)):
+        y += LINE + 8
+        rows.append(dict(y=y, label=prompt.strip(), weight="bold", ink="#1a1a1a"))
+        for name, model in (("before", base), ("after GRPO", policy)):
             response, judged = typical_answer(model, tokenizer, record, index)
             asked = tokenizer.encode(prompt)
             ratios = log_ratios(policy, base, asked, response, tokenizer.eos_id)
             pieces = pieces_of(response, ratios, tokenizer)
+            y += LINE + 6
+            rows.append(dict(y=y, label=f"{name}: gold reward {judged.reward:.2f}", ink="#555"))
             y += LINE
-            label = f"{name:12} {judged.reward:.2f}"
-            rows.append(dict(y=y, label=label, weight="normal", ink="#555", pieces=pieces))
-            y += pieces[-1]["below"] + LINE - 6
-            rows.append(dict(y=y, x=pieces[0]["x"], label=verdict(judged, record), ink="#555"))
-    y += 10
+            rows.append(dict(y=y, pieces=pieces))
+            y += pieces[-1]["below"] + LINE
+            rows.append(dict(y=y, label=verdict(judged), ink="#555"))
+        y += 10
     for line in KEY:
-        y += LINE - 4
-        rows.append(dict(y=y, label=line, weight="normal", ink="#555", pieces=[]))
-    return drawn(rows, round(y + 20)) + "\n"
+        y += LINE
+        rows.append(dict(y=y, label=line, ink="#555"))
+    return drawn(rows, round(y + 18)) + "\n"
 
 
-def verdict(judged: reviews.GoldParts, record: PromptRecord) -> str:
+def verdict(judged: reviews.GoldParts) -> str:
     """What gold found more than half right, and what not."""
     found = [(getattr(judged, part) > 0.5, words) for part, words in JUDGED.items()]
-    return "  ".join(f"{'✓' if right else '✗'} {words}" for right, words in found).format(
-        **record.meta
-    )
+    return "  ".join(f"{'✓' if right else '✗'} {words}" for right, words in found)
 
 
 def drawn(rows: Sequence[Mapping[str, Any]], height: int) -> str:
@@ -134,7 +129,7 @@ def drawn(rows: Sequence[Mapping[str, Any]], height: int) -> str:
 class BeforeAfterConfig:
     """Draw the front page's answers, coloured token by token."""
 
-    prompts: int = 3
+    prompts: int = 2
     """How many prompts of the test split."""
     out: Path = ROOT / "docs" / "before_after.svg"
     """The picture."""

@@ -364,7 +364,7 @@ def pipeline(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any]:
     # After `make demo` .venv is not activated. display_path would follow its link to the system's.
     used, here = Path(sys.executable), Path.cwd()
     python = used.relative_to(here) if used.is_relative_to(here) else "python"
-    print(f"talk to it: {python} -m rl.talk {display_path(folder / 'grpo')} --against")
+    print(f"talk to it: {python} -m rl.talk {display_path(folder / 'grpo')}")
     return results | {"seconds": seconds | {"total": total}}
 
 

@@ -1,14 +1,14 @@
 """Whole pipelines of demo.py with several seeds, on the pages: tables, samples, and a picture of dots.
 
-    python scripts/demo.py --seeds 12                  the runs, into runs/demo/seed0 and so on
+    python scripts/demo.py --seed 200 --seeds 12       the runs, into runs/demo/seed200 and so on
     python scripts/demo_seeds.py --runs runs/demo      keeps their numbers in docs/demo_seeds.json
     python scripts/write_tables.py                     writes them into the pages and docs/demo_seeds.svg
 
 Where a seed's folder also holds a policy of the same base trained otherwise (`OTHERWISE`), it is
 measured like the demo's own, on the same prompts with the same random numbers:
 
-    python -m rl.grpo_engine --policy runs/demo/seed5/pretraining --reward gold --seed 5 --ranks 1 \\
-        --stop-kl 6 --test-prompts 0 --out runs/demo/seed5/grpo_gold
+    python -m rl.grpo_engine --policy runs/demo/seed210/pretraining --reward gold --seed 210 \\
+        --ranks 1 --test-prompts 0 --out runs/demo/seed210/grpo_gold
 
 Every number on the pages comes from that file; a test writes them again and compares.
 """
@@ -18,7 +18,6 @@ from __future__ import annotations
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import json
-import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ from typing import Any
 
 import jinja2
 from demo import DemoConfig
-from studies.pages import markdown, rounded, spread
+from studies.pages import average, markdown, rounded, spread
 
 from data import reviews
 from gpt.checkpoint import load_gpt
@@ -166,19 +165,18 @@ def answers() -> list[str]:
 
 
 def caption() -> list[str]:
-    """What the front page says of them."""
+    """What the front page says of them: gold and KL of each contestant, and GRPO on new items."""
     rows = kept()
-    gold, unseen = column(rows, "GRPO", "gold"), column(rows, "GRPO", "gold", UNSEEN)
-    others = [name for name in rows[0][TEST] if name != "GRPO"]
-    base, best, tuned = (statistics.fmean(column(rows, name, "gold")) for name in others)
-    return [
-        f"*{len(rows)} seeds of `make demo`, on {rows[0]['prompts'][TEST]} prompts that no stage has "
-        f"seen: GRPO raises the gold reward from {base:.2f} to {spread(gold, 2)}",
-        f"at {spread(column(rows, 'GRPO', 'kl'), 1)} nats of KL. Best of 8 by the same reward model "
-        f"reaches {best:.2f}, fine-tuning on the preferred answers {tuned:.2f}.",
-        f"On items that only pre-training has seen GRPO reaches {spread(unseen, 2)}. All seeds, "
-        "what limits them, all engines: [docs/results.md](docs/results.md#the-demo).*",
+    lines = [
+        [name, average(column(rows, name, "gold"), 2), average(column(rows, name, "kl"), 1)]
+        for name in rows[0][TEST]
+        if name != "GRPO"
     ]
+    lines.sort(key=lambda line: line[1])
+    for name, where in (("**GRPO**", TEST), ("GRPO, on items that are new to it", UNSEEN)):
+        gold, kl = (column(rows, "GRPO", key, where) for key in ("gold", "kl"))
+        lines.append([name, spread(gold, 2), spread(kl, 1)])
+    return markdown([f"{len(rows)} seeds of `make demo`", "gold reward", "KL (nats)"], lines)
 
 
 def picture() -> str:

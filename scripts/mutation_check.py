@@ -38,7 +38,7 @@ from functools import cache
 from itertools import groupby
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import TypeVar
 
 from harness.command_line import run_command
 from harness.errors import UserError
@@ -48,6 +48,7 @@ ROOT = Path(__file__).resolve().parents[1]
 BUGS = ROOT / "scripts" / "planted_bugs.txt"
 PACKAGES = ("harness", "data", "gpt", "reward_model", "rl")
 ELSEWHERE = ("nano", "scripts")  # for a name that no package has
+Result = TypeVar("Result")
 TIMEOUT = 600.0  # seconds for one run of tests: a loop that no longer ends is no result
 
 
@@ -338,7 +339,7 @@ def outcomes_of(bugs: Sequence[Bug], jobs: int) -> list[Outcome]:
         for number in range(jobs):
             copies.put(repository_copy(Path(folder) / str(number)))
 
-        def in_a_copy(work: Callable[[Path], Any]) -> Any:
+        def in_a_copy(work: Callable[[Path], Result]) -> Result:
             root = copies.get()
             try:
                 return work(root)
@@ -350,7 +351,11 @@ def outcomes_of(bugs: Sequence[Bug], jobs: int) -> list[Outcome]:
         for result, last in pool.map(lambda g: in_a_copy(lambda root: run_tests(root, g)), groups):
             if result != "survived":
                 raise UserError(f"the tests fail without any planted bug: {last}")
-        return list(pool.map(lambda one: in_a_copy(lambda root: check(*one, root)), ready))
+
+        def tried(bug: Bug, texts: Mapping[str, str], tests: Sequence[str]) -> Outcome:
+            return in_a_copy(lambda root: check(bug, texts, tests, root))
+
+        return list(pool.map(tried, *zip(*ready, strict=True)))
 
 
 if __name__ == "__main__":

@@ -82,8 +82,9 @@ class Run:
         command = [sys.executable, "-m", self.module, *flags.format(inputs=self.inputs).split()]
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         with self.folder.with_suffix(".log").open("ab") as log:
-            streams = {"stdout": log, "stderr": log}
-            return subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True, **streams)
+            return subprocess.Popen(
+                command, cwd=REPOSITORY, stdout=log, stderr=log, start_new_session=True
+            )
 
     def finish(self) -> None:
         """Take it to its end."""

@@ -31,6 +31,10 @@ from harness.paths import REPOSITORY
 from rl.commands.engines import every_engine
 from rl.training.config import EngineConfig
 
+FIRST = (  # on the front page
+    *("grpo", "ppo", "grpo_variants", "rloo", "reinforce_pp", "dpo"),
+    *("on_policy_distillation", "kd_grpo"),
+)
 MEASURED = REPOSITORY / "docs" / "measured.json"
 MEASURED_PAGES = tuple(f"docs/{name}.md" for name in ("study", "results", "lora", "ranks"))
 IMDB = REPOSITORY / "notebooks" / "course" / "recordings" / "imdb.json"
@@ -64,18 +68,27 @@ def page_of_course(name: str, root: str) -> str:
 
 
 def front_page() -> str:
-    rows = []
-    for engine, box in boxes():
-        numbers = re.split(r",\s*", box.fields["arxiv"])
-        links = ", ".join(f"[{number}](https://arxiv.org/abs/{number})" for number in numbers)
-        rows.append([
-            f"[{engine.box}](rl/{engine.name}_engine.py)",
-            f"{box.fields['paper']} ({links})",
-            f"[box](docs/boxes/{engine.name}.md)",
-            page_of_course(box.fields["notebook"], ""),
-        ])  # fmt: skip
-    table = markdown(["engine", "paper", "box", "page"], rows)
+    """README.md: the engines that readers come for, then the others; each paper is linked once."""
+    known, linked = {engine.name: (engine, box) for engine, box in boxes()}, set[str]()
+    first = [front_row(*known.pop(name), linked) for name in FIRST if name in known]
+    rest = [front_row(*pair, linked) for pair in known.values()]
+    for row in rest:
+        row[-1] = row[-1][1:3]  # the page's number alone: sixty links are enough
+    columns = ["engine", "what is new in it", "paper", "page"]
+    table = [*markdown(columns, first), "", f"<details><summary>{len(rest)} more engines</summary>"]
+    table += ["", *markdown(columns, rest), "", "</details>"]
     return with_demo_seeds("README.md", between("README.md", "engines", table))
+
+
+def front_row(engine: Any, box: Any, linked: set[str]) -> list[str]:
+    """Its cells. The first author that the box names is a link, unless an earlier row had it."""
+    paper, number = box.fields["paper"], re.split(r",\s*", box.fields["arxiv"])[0]
+    if number not in linked:
+        link = rf"[\g<0>](https://arxiv.org/abs/{number})"
+        paper, found = re.subn(r"\w+ et al\. \d{4}", link, paper, count=1)
+        linked |= {number} if found else set()
+    page = page_of_course(box.fields["notebook"], "")
+    return [f"[{engine.box}](rl/{engine.name}_engine.py)", box.fields["idea"], paper, page]
 
 
 def page_of_rl() -> str:

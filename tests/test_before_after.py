@@ -38,11 +38,13 @@ def test_the_picture_holds_each_prompt_twice_answered_and_escapes_markup() -> No
     records = list(reviews.prompts("test"))[:2]
     svg = before_after.picture(model(0), model(1), TOKENIZER, records)
     assert svg == before_after.picture(model(0), model(1), TOKENIZER, records)
-    for record in records:
-        assert svg.count(record.prompt.strip()) == 1
-        assert len(re.findall(rf"[✓✗] about the {record.meta['item']}", svg)) == 2
-    assert len(re.findall(r"base model +[01]\.\d\d", svg)) == 2
-    shown = before_after.drawn([dict(y=1, label="<b>&", pieces=[])], height=9)
+    assert all(svg.count(record.prompt.strip()) == 1 for record in records)
+    assert len(re.findall(r"before: gold reward [01]\.\d\d<", svg)) == 2
+    assert len(re.findall(r"after GRPO: gold reward [01]\.\d\d<", svg)) == 2
+    assert len(re.findall(r"[✓✗] on topic", svg)) == 4
+    pieces = re.findall(r'<rect x="([\d.]+)" y=.+? width="([\d.]+)"', svg)
+    assert max(float(x) + float(width) for x, width in pieces) <= before_after.WIDTH
+    shown = before_after.drawn([dict(y=1, label="<b>&")], height=9)
     assert "&lt;b&gt;&amp;" in shown
 
 

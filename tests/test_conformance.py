@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from conformance_peers import PeersConfig
-from conformance_peers import main as peers
 
 from conformance.__main__ import main
 from conformance.checking import Candidate, Kind, check
@@ -374,23 +372,3 @@ def test_every_section_belongs_to_a_kind_or_an_average() -> None:
 def test_a_change_of_what_is_not_there_is_an_error() -> None:
     with pytest.raises(ValueError, match="mistaken of policy_loss"):
         made("policy_loss", "mistaken", ["a line -> another"])
-
-
-def test_peers_are_taken_from_the_users_clones(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A function is read out of its file; a clone that is missing is a sentence, not an error."""
-    file = tmp_path / "rlhf-book/code/policy_gradients/loss.py"
-    file.parent.mkdir(parents=True)
-    (file.parent / "utils.py").touch()
-    file.write_text(
-        "import nowhere\n\ndef approx_kl3(new, ref, mask):\n    return (new - ref) ** 2 / 2\n"
-    )
-    peers(PeersConfig(tmp_path, ("book_kl3_kl_loss", "verl_kl_loss", "book_policy_loss")))
-    missing, found, *_, old = capsys.readouterr().out.splitlines()
-    assert "there is no GRPOLoss in its files: is it another commit?" in old
-    assert found.startswith("right, one of several ways: book_kl3_kl_loss") and "k2" in found
-    assert (
-        missing.startswith("not checked: verl_kl_loss: there is no")
-        and "volcengine/verl" in missing
-    )

@@ -272,11 +272,11 @@ def test_declared_requirements_agree() -> None:
     whole = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     project = whole["project"]
     assert whole["tool"]["uv"]["constraint-dependencies"] == ["torch<2.14"]  # for `uv sync`
-    assert whole["dependency-groups"]["dev"] == ["pytest>=8", "pytest-xdist>=3.8"]
+    assert whole["dependency-groups"]["dev"] == ["pytest>=8.2", "pytest-xdist>=3.8"]
     lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
     lines = [line for line in lines if not line.startswith("#")]
     assert lines[0] == "torch>=2.6,<2.14" and lines[-3:] == [
-        "pytest>=8",
+        "pytest>=8.2",
         "pytest-xdist>=3.8",
         "-e .",
     ]

@@ -34,10 +34,9 @@ COURSE = (
     *("16_verifiable_rewards", "17_when_the_proxy_breaks", "18_knowledge_distillation_rewards"),
     *("19_minillm_and_distillation", "20_dpo_and_pg_grpo", "21_real_english", "22_bug_zoo"),
     *("23_cheat_sheet", "24_when_the_sampler_is_not_the_policy"),
-    *("25_hold_a_loss_against_the_truth", "26_tools_and_turns"),
-    "27_which_would_you_have_believed",
+    *("26_tools_and_turns", "27_which_would_you_have_believed"),
 )  # in reading order
-AROUND = ("00_start_here", "21_real_english", *COURSE[22:26])  # teach no equation
+AROUND = ("00_start_here", "21_real_english", *COURSE[22:25])  # teach no equation
 TYPED = 3  # exercises of a page that teaches one
 SCREENS, LINES_A_SCREEN, COLUMNS, PIXELS_A_LINE = 12, 60, 100, 18
 

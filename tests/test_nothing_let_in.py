@@ -81,8 +81,7 @@ def test_no_code_of_ours_unpacks_an_archive_or_unpickles_a_file():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
                 if node.func.attr == "load" and ast.unparse(node.func.value) == "torch":
                     assert "weights_only=True" in ast.unparse(node), path
-                if ast.unparse(node.func) in ("pickle.load", "pickle.loads"):
-                    assert path.name == "samplers.py"  # what its own fork has sent
+                assert ast.unparse(node.func) not in ("pickle.load", "pickle.loads"), path
 
 
 @pytest.mark.parametrize("name", ["../model.safetensors", "/etc/passwd", "a/b.safetensors", ""])

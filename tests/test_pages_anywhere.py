@@ -20,7 +20,7 @@ from run_page import EDITS, FOLDER
 from test_pages_name_what_exists import ROOT, tracked
 
 PAGES = [path.stem for path in sorted(FOLDER.glob("[0-9][0-9]_*.py"))]
-LEARNING, SHORTEST = "04_policy_gradients_and_baselines", "25_hold_a_loss_against_the_truth"
+LEARNING, SHORTEST = "04_policy_gradients_and_baselines", "05_what_a_kl_is"
 # What contributors install and readers do not.
 MISSING = ("pytest", "hypothesis", "jupytext", "nbclient", "nbformat", "transformers", "IPython")
 # A Python that sees the installed packages without the project, which `pip install -e .` links there.

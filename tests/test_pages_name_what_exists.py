@@ -87,7 +87,6 @@ def strange(name: str) -> list[str]:
 def test_paths_in_pages_and_code_exist() -> None:
     pages = [n for n in tracked() if n.endswith((".md", ".jinja")) or n == "Makefile"]
     files = python_files(*CODE, "notebooks", "docs")
-    files.remove("scripts/conformance_peers.py")  # names files of other repositories
     assert len(pages) > 40 and len(files) > 200
     assert {name: found for name in [*pages, *files] if (found := strange(name))} == {}
 

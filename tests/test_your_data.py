@@ -23,7 +23,7 @@ from harness.files import read_jsonl
 from reward_model import reward_model_training
 from rl import dpo_engine, grpo_engine, talk
 from rl import report as report_command
-from rl.commands.talking import TalkConfig, open_talk
+from rl.talk import Talk, TalkConfig
 
 ROOT = Path(__file__).resolve().parents[1]
 TOY: dict[ModuleType, dict[str, Any]] = {
@@ -101,12 +101,8 @@ def run(command: str, patch: pytest.MonkeyPatch) -> None:
         module.main(module.ReportConfig(tuple(map(Path, arguments))))
     elif module is talk:
         reward = arguments[arguments.index("--reward") + 1] if "--reward" in arguments else None
-        against = "start" if "--against" in arguments else None
-        opened = open_talk(
-            Path(arguments[0]), TalkConfig(against=against, reward=reward, device="cpu")
-        )
-        answer = opened.as_object("Is it kind?")["answers"][0]
-        assert answer["reward"] is not None
+        opened = Talk(Path(arguments[0]), TalkConfig(reward=reward, device="cpu"))
+        assert opened.answer("Is it kind?")[0].reward is not None
     else:
         (config,) = (
             c for n, c in vars(module).items() if n.endswith("Config") and c.__module__ == name

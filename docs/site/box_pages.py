@@ -156,8 +156,8 @@ def equation_list(box: Box) -> str:
         entry = ledger.equations()[name]
         peers = f", {in_words(entry.peers)}" if entry.peers else ""
         text += (
-            f"**[{entry.title}](/docs/equations.md#{entry.anchor})** `{entry.function}`, "
-            f"{len(entry.tests)} tests{peers}\n\n$$\n{entry.formula}\n$$\n\n"
+            f"**[{entry.title}](/docs/equations.md#{entry.anchor})** `{entry.function}`"
+            f"{peers}\n\n$$\n{entry.formula}\n$$\n\n"
         )
     return text
 
@@ -243,7 +243,7 @@ def page(box: Box) -> str:
     text += raw(beside(box), "bx-page") + "\n"
     for title, body in box.sections.items():
         text += f"## {title}\n\n{body}\n\n"
-    text += f"## Its equations, each with its proofs\n\n{equation_list(box)}"
+    text += f"## Its equations\n\n{equation_list(box)}"
     table = study_table(box)
     if table:
         text += (

@@ -17,7 +17,6 @@ class Equation:
     title: str
     formula: str
     function: str  # dotted name
-    tests: tuple[str, ...]
     peers: int
 
     @property
@@ -42,11 +41,9 @@ def equations() -> dict[str, Equation]:
         function = re.search(r"^- \*\*Function:\*\* `([^`]+)`", body, flags=re.MULTILINE)
         if not formula or not function:
             continue
-        tests = re.search(r"^- \*\*Tests:\*\* (.+)$", body, flags=re.MULTILINE)
         peers = re.search(r"^- \*\*Peers:\*\* (.+)$", body, flags=re.MULTILINE)
-        names = re.findall(r"`([^`]+)`", tests[1]) if tests else []
         count = count_peers(peers[1], text) if peers else 0
-        entry = Equation(title, formula[1], function[1], tuple(names), count)
+        entry = Equation(title, formula[1], function[1], count)
         found[function[1].rsplit(".", 1)[-1]] = entry
     return found
 

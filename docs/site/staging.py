@@ -14,7 +14,6 @@ import files
 import notebook_pages
 from course.explorables import html_of
 from files import ROOT
-from ledger import count_peers
 from PIL import Image
 
 # Sidebar: title -> pages in order. What is not named here is found and goes where it belongs.
@@ -80,25 +79,6 @@ def shrink(picture: Path) -> None:
         picture.write_bytes(smaller.getvalue())
 
 
-def with_folded_proofs(ledger: str) -> str:
-    """The ledger with the names of an entry's tests and peers under one line that opens at a tap."""
-
-    def folded(entry: re.Match[str]) -> str:
-        tests, peers = entry[1].count("::"), count_peers(entry[2] or "", ledger)
-        others = f", {box_pages.in_words(peers)}" if peers else ""
-        proofs = entry[1] + (entry[2] or "")
-        return (
-            (entry[3] or "") + "\n" + notebook_pages.fold(f"Proofs: {tests} tests{others}", proofs)
-        )
-
-    return re.sub(
-        r"^(- \*\*Tests:\*\* .+\n)(- \*\*Peers:\*\* .+\n)?((?:- \*\*.+\n)+)?",
-        folded,
-        ledger,
-        flags=re.M,
-    )
-
-
 def with_explorables(page: str) -> str:
     """A page with the explorables in the place of the comments that name them."""
     return re.sub(
@@ -131,7 +111,6 @@ def stage(target: Path, only: tuple[str, ...] = ()) -> None:
         pages[page] = f"{title}\n\n{box_pages.boxes_of(page)}\n{rest}"
     for picture in (target / "notebooks" / "pictures").glob("*.png"):
         shrink(picture)
-    pages["docs/equations"] = with_folded_proofs(pages["docs/equations"])
     pages["docs/explorables"] = with_explorables(pages["docs/explorables"])
     pages |= api_pages.pages() | box_pages.pages() | family.pages()
     if only:

@@ -14,9 +14,7 @@ here reads `GPT.hidden` and the tied head. With one rank every function here doe
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -25,7 +23,6 @@ import torch.nn as nn
 from torch import Tensor
 
 from harness.here import HERE
-from harness.ranks.shared_memory import Board, PeerGone
 
 T = TypeVar("T")
 BUCKET = 2**22  # gradient elements that are summed together: 16 MiB in float32
@@ -45,31 +42,19 @@ class Drifted(RuntimeError):
     """The ranks no longer hold the same weights."""
 
 
-def use_shared_memory(board: Board | None) -> None:
-    """Let this rank talk on the board from now on, once all the others do; None ends it."""
-    HERE.board = board
-    if board is not None:
-        _safely(board.gather, None)
-
-
 def world() -> int:
     """How many ranks share the work."""
-    return (HERE.team or dist.get_world_size()) if dist.is_initialized() else 1
+    return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def rank() -> int:
-    """The number of this one among those that share the work, from 0."""
-    return 0 if HERE.team == 1 else own_number()
-
-
-def own_number() -> int:
-    """The number of this one among all, from 0."""
+    """The number of this one, from 0."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def is_main() -> bool:
     """Whether this is the rank that writes and prints."""
-    return own_number() == 0
+    return rank() == 0
 
 
 # Sharing out --------------------------------------------------------------------------------------
@@ -101,10 +86,8 @@ def gather(value: T) -> list[T]:
     """What every rank has, in the order of the ranks. Tensors are to be on the CPU."""
     if world() == 1:
         return [value]
-    if HERE.board is not None:
-        return _safely(HERE.board.gather, value)
     values: list[Any] = [None] * world()
-    _safely(dist.all_gather_object, values, value, HERE.group)
+    _safely(dist.all_gather_object, values, value)
     return values
 
 
@@ -155,8 +138,6 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """
     if world() == 1:
         return
-    if HERE.board is not None:  # a rank that has failed is missed here, before NCCL waits for it
-        _safely(HERE.board.gather, None)
     bucket: list[nn.Parameter] = []
     size = 0
     for parameter in parameters:
@@ -177,10 +158,9 @@ def _sum_bucket(parameters: Sequence[nn.Parameter]) -> None:
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     there = torch.tensor([float(p.grad is not None) for p in parameters])
     flat = torch.cat([*(g.flatten() for g in gradients), there.to(first.device, first.dtype)])
-    if HERE.board is not None and flat.device.type == "cpu":
-        _safely(HERE.board.sum, flat)
-    else:
-        _safely(dist.all_reduce, flat, dist.ReduceOp.SUM, HERE.group)
+    if flat.is_cuda:
+        gather(None)  # a rank that has ended is missed here, before NCCL waits for it
+    _safely(dist.all_reduce, flat, dist.ReduceOp.SUM)
     *summed, there = flat.split([*(g.numel() for g in gradients), len(parameters)])
     for parameter, gradient, whole, found in zip(
         parameters, gradients, summed, there.tolist(), strict=True
@@ -191,46 +171,10 @@ def _sum_bucket(parameters: Sequence[nn.Parameter]) -> None:
 
 def _safely(collective: Callable[..., T], *arguments: Any) -> T:
     """Call it; a broken connection becomes LostRank, which is told apart from an error of ours."""
-    on_board = isinstance(getattr(collective, "__self__", None), Board)
-    broken = PeerGone if on_board else RuntimeError  # torch has no class for it
     try:
         return collective(*arguments)
-    except broken as error:
+    except RuntimeError as error:  # torch has no class for it
         raise LostRank from error
-
-
-# Different work for each --------------------------------------------------------------------------
-
-
-def split(first: int) -> None:
-    """From now on the `first` ranks share their work, and each other one is a run of its own."""
-    gather(None)  # who has ended is missed here, before torch waits for it
-    if HERE.board is None:
-        HERE.group = dist.new_group(range(first))
-    elif own_number() < first:
-        HERE.board = HERE.board.of_first(first)
-    HERE.team = first if own_number() < first else 1
-
-
-@dataclass(frozen=True)
-class Peer:
-    """A rank of other work, by its number among all, and what it and this one send to each other."""
-
-    number: int
-
-    def send(self, value: Any) -> None:
-        """Give it something that can be pickled; it is waited for."""
-        message = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        _safely(dist.send, torch.tensor([len(message)]), self.number)
-        _safely(dist.send, message, self.number)
-
-    def receive(self) -> Any:
-        """What it sends next. Only for what this program has sent itself: it is unpickled."""
-        length = torch.zeros(1, dtype=torch.long)
-        _safely(dist.recv, length, self.number)
-        message = torch.empty(int(length), dtype=torch.uint8)
-        _safely(dist.recv, message, self.number)
-        return pickle.loads(message.numpy().tobytes())
 
 
 # Doing things once --------------------------------------------------------------------------------

@@ -31,7 +31,6 @@ import torch.multiprocessing as multiprocessing
 from harness.errors import UserError
 from harness.here import HERE
 from harness.ranks import collectives
-from harness.ranks.shared_memory import Board
 
 MOST_BY_DEFAULT = 8  # a batch of 16 prompts gives more ranks too little to do
 MOST_RANKS = 100_000
@@ -97,7 +96,7 @@ def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         file = os.path.join(folder, "meeting")
-        here = Meeting(count, threads, wish.device, file, Board(context, count), os.getpid())
+        here = Meeting(count, threads, wish.device, file, os.getpid())
         children = [
             context.Process(target=_as_rank, args=(number, here, work, guard), daemon=True)
             for number in range(1, count)
@@ -105,8 +104,8 @@ def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
         for child in children:
             child.start()
 
-        def one_has_ended(first: int) -> bool:  # whatever its status: these leave together
-            return any(child.exitcode is not None for child in children[: first - 1])
+        def one_has_ended() -> bool:  # whatever its status: these leave together
+            return any(child.exitcode is not None for child in children)
 
         try:
             with guard():  # here, while the others can still be asked who failed first
@@ -118,6 +117,8 @@ def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
                 child.terminate()
             raise
         finally:
+            if dist.is_initialized():  # still, after a failure
+                dist.destroy_process_group()
             for child in children:  # one that still has threads of the user's would never end
                 child.join(PATIENCE)
                 child.kill()
@@ -169,19 +170,18 @@ class Meeting:
     threads: int  # of each
     device: str
     file: str
-    board: Board
     parent: int  # the process of rank 0
 
-    def join(self, number: int, gone: Callable[[int], bool], work: Work) -> Any:
-        """Run as this rank; `gone(n)` says whether one of the first n has ended before its time."""
+    def join(self, number: int, gone: Callable[[], bool], work: Work) -> Any:
+        """Run as this rank; `gone` says whether another one has ended before its time."""
         if platform.system() != "Windows":  # no need of the machine's network
             loopback = "lo0" if platform.system() == "Darwin" else "lo"
             os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
         os.environ["LOCAL_RANK"] = str(number)
         torch.set_num_threads(self.threads)
         store = dist.FileStore(self.file, self.count)
-        board = self.board.take_part(number, gone)
-        return _take_part(number, self.count, store, work, self.device, board)
+        _wait_for_all(store, number, self.count, gone)
+        return _take_part(number, self.count, store, work, self.device)
 
 
 def _require_devices(count: int, device: str) -> None:
@@ -203,8 +203,7 @@ def _require_devices(count: int, device: str) -> None:
 
 
 def _as_rank(number: int, here: Meeting, work: Work, guard: Guard) -> None:
-
-    def gone(first: int = 0) -> bool:
+    def gone() -> bool:
         return os.getppid() != here.parent
 
     threading.Thread(target=_wait_for_nobody, args=(gone,), daemon=True).start()
@@ -220,41 +219,38 @@ def _wait_for_nobody(gone: Callable[[], bool]) -> None:
         time.sleep(0.2)
 
 
-def _take_part(
-    number: int,
-    count: int,
-    store: Any,
-    work: Work,
-    device: str,
-    board: Board | None = None,
-) -> Any:
+def _wait_for_all(store: Any, number: int, count: int, gone: Callable[[], bool]) -> None:
+    """Return once all ranks have come; LostRank once one has ended, which torch would wait for."""
+    names = [f"rank {other} has come" for other in range(count)]
+    store.set(names[number], "")
+    while not store.check(names):
+        if gone():
+            raise collectives.LostRank
+        time.sleep(0.01)
+
+
+def _take_part(number: int, count: int, store: Any, work: Work, device: str) -> Any:
+    """work() as this rank. One that fails stays connected until it has said why: see `first_to_fail`."""
     HERE.store = store
     cuda = torch.cuda.is_available() and device != "cpu"
     if cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    # Who has failed by now is missed here, not in torch's half an hour.
-    collectives.use_shared_memory(board)
+    backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
     try:
-        backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
-        try:
-            dist.init_process_group(backend, store=store, rank=number, world_size=count)
-        except RuntimeError as error:
-            raise UserError(
-                f"the ranks cannot be joined ({str(error).splitlines()[0][-120:]}): check "
-                "GLOO_SOCKET_IFNAME and the limit of open files, or use --ranks 1"
-            ) from None
-        if number:
-            sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
-            warnings.simplefilter("ignore")  # the first rank gives them
-        result = work()
-        collectives.gather(None)  # nobody leaves before the last one is done
-        HERE.store = None
-        return result
-    finally:
-        HERE.team, HERE.group = 0, None
-        collectives.use_shared_memory(None)
-        if dist.is_initialized():
-            dist.destroy_process_group()
+        dist.init_process_group(backend, store=store, rank=number, world_size=count)
+    except RuntimeError as error:
+        raise UserError(
+            f"the ranks cannot be joined ({str(error).splitlines()[0][-120:]}): check "
+            "GLOO_SOCKET_IFNAME and the limit of open files, or use --ranks 1"
+        ) from None
+    if number:
+        sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
+        warnings.simplefilter("ignore")  # the first rank gives them
+    result = work()
+    collectives.gather(None)  # nobody leaves before the last one is done
+    HERE.store = None
+    dist.destroy_process_group()
+    return result
 
 
 def first_to_fail() -> bool:

@@ -19,7 +19,6 @@ from typing import Any
 from harness.command_flags import Flags
 from harness.errors import UserError
 from harness.files import parse_json, read_json
-from harness.help_page import default_value
 from harness.paths import TOKENS
 from harness.report.guide import HEALTHY, explain
 from harness.report.templating import finite, render
@@ -108,6 +107,13 @@ def lines(path: Path) -> list[dict[str, Any]]:
             if isinstance(row, dict):
                 rows.append(row)
     return rows
+
+
+def default_value(field: dataclasses.Field[Any]) -> Any:
+    """What a field is without a flag; MISSING where the flag is required."""
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return field.default
 
 
 def defaults_of(config: Flags) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,52 @@ from gpt.model import GPT
 from gpt.published.pretrained import save_gpt2
 from gpt.tokenizer import PAD, Tokenizer, build_tokenizer
 from harness.errors import UserError
-from harness.files import display_path, expanded, read_jsonl, write_json
+from harness.files import (
+    display_path,
+    expanded,
+    read_jsonl,
+    read_object,
+    require_regular,
+    write_json,
+)
+from harness.paths import MODEL_FILE, folder_of_run
 from harness.report.writing import write_text
+from harness.safetensors_file import read_safetensors
 from reward_model.scalar_head import RewardModel, load_reward_model
-from rl.commands.conversation import RunFolder
 
 CARD = "README.md"
 KEPT = ("reward", "validation/gold", "kl", "accuracy", "held_out_accuracy", "held_out_loss")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run folder with weights, and the flags that it was made with (none if it keeps none)."""
+
+    path: Path
+    flags: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, path: Path) -> RunFolder:
+        """UserError if there is no model in it, or its config.json is damaged."""
+        path = folder_of_run(path)
+        if not (path / MODEL_FILE).exists():
+            raise UserError(
+                f"there is no {MODEL_FILE} in {display_path(path)}: give the folder of a finished run"
+            )
+        config = path / "config.json"
+        return cls(path, read_object(config) if config.exists() else {})
+
+    @property
+    def data(self) -> str:
+        """The world or the file of the run; "" if nothing says it."""
+        return str(self.flags.get("data") or "")
+
+    @property
+    def kind(self) -> str:
+        """What the weights are, by their header: "gpt", "reward_model" or "" for another program's."""
+        path = self.path / MODEL_FILE
+        require_regular(path)
+        return read_safetensors(path, lambda file: file.metadata() or {}).get("kind", "")
 
 
 def new_folder(path: Path) -> Path:

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from data.names import Data
 from gpt.fit import FileFlags
-from gpt.model import Preset, PresetFlags
+from gpt.model import Preset
 from harness.command_flags import BestFlags, MemoryFlags, TrainingFlags
 from harness.flag_ranges import (
     AboveZero,
@@ -130,9 +130,7 @@ class EngineMemoryFlags(MemoryFlags):
 
 
 @dataclass(frozen=True)
-class RunFlags(
-    PresetFlags, StartFlags, FileFlags, StepFlags, MeasureFlags, EngineMemoryFlags, TrainingFlags
-):
+class RunFlags(StartFlags, FileFlags, StepFlags, MeasureFlags, EngineMemoryFlags, TrainingFlags):
     """The run"""
 
     checkpoint_every: AtLeastOne = 50
@@ -152,11 +150,6 @@ class RunFlags(
     def discount(self) -> float:
         """gamma of a critic's temporal differences."""
         return 1.0
-
-    @property
-    def rounds(self) -> bool:
-        """Whether the weights that sample are not the policy's, but rounded ones."""
-        return False
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ import torch
 from data.names import default_folder, flags_for
 from data.readers import read_prompts
 from data.records import PromptRecord
-from data.tables import is_hub
 from data.worlds import CHECKED
 from gpt.checkpoint import load_gpt
 from gpt.corpus import open_prompts
@@ -52,8 +51,7 @@ class Task:
 
 def brings_answers(data: str) -> bool:
     """Whether the first prompt of a file comes with an answer."""
-    known = Path(data).is_file() or is_hub(data)
-    return known and read_prompts(Path(data), limit=1).records[0].answer is not None
+    return Path(data).is_file() and read_prompts(Path(data), limit=1).records[0].answer is not None
 
 
 def open_policy(
@@ -65,7 +63,7 @@ def open_policy(
     with_reward_model: bool = True,
 ) -> tuple[GPT, Tokenizer]:
     """The policy to start from, or a UserError with the command that makes it, or the reward model too."""
-    if data not in WORLDS and not is_hub(data) and not Path(data).exists():
+    if data not in WORLDS and not Path(data).exists():
         raise UserError(f"there is no file {data}: --data takes {', '.join(WORLDS)} or a file")
     explicit = folder is not None
     folder = folder or default_folder("pretraining", data, preset)

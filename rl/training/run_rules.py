@@ -270,45 +270,11 @@ def proxy_suspected(run: Run) -> str | None:
     return f"the reward rose from {first:.2f} to {last:.2f} with " + ", ".join(signs)
 
 
-# Another sampler ----------------------------------------------------------------------------------
-
-
-def stale_sampler(run: Run) -> str | None:
-    """Few answers count once they are weighed by how likely the policy has made them since."""
-    share, kl, lag = (run.end(key) for key in ("ess_responses", "sampler_kl", "lag"))
-    if share is None or kl is None or lag is None or share > 0.3:
-        return None
-    return (
-        f"{share:.0%} of the answers count by the last steps (ess_responses), at a lag of {lag:.0f} "
-        f"optimizer steps and a KL(mu, pi_old) of {kl:.2g} nats"
-    )
-
-
-def mismatch_grows(run: Run) -> str | None:
-    """The sampler's distance from the policy grows although its lag does not."""
-    lag = run.flag("lag", 0)
-    kls = [row["sampler_kl"] for row in run.rows if row.get("lag") == lag and "sampler_kl" in row]
-    if len(kls) < 12:
-        return None
-    first, last, error = halves(kls)
-    if last < 0.2 or last < 3 * first or last - first < 3 * error:
-        return None
-    return f"sampler_kl grew from {first:.2g} to {last:.2g} nats at the same lag, {lag}"
-
-
-def weights_hit_cap(run: Run) -> str | None:
-    """The correction's bound changes the weights of many tokens."""
-    cut = run.end("weights_cut")
-    if cut is None or cut < 0.2:
-        return None
-    return f"the bound changes the weights of {cut:.0%} of the tokens over the last steps"
-
-
 # The list -----------------------------------------------------------------------------------------
 
 RULES = rules.RULES | rules_of(
     ratio_at_start, ratio_always_one, impossible_length, negative_kl, reference_follows,
     loss_is_not_its_sum, reward_falls, reward_flat, critic_is_worse,
     zero_spread, steps_too_large, entropy_collapse, length_drift, truncation, kl_runs_away, over_optimised,
-    proxy_suspected, stale_sampler, mismatch_grows, weights_hit_cap,
+    proxy_suspected,
 )  # fmt: skip

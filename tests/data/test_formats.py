@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -290,9 +288,9 @@ def test_malformed_rows(tmp_path: Path, good: Row, changes: Row, message: str) -
 # Tables, packages that are not there, and the template for rows without one.
 
 
-@pytest.mark.parametrize("name", ["rows.csv", "rows.TSV", "rows.csv.gz", "rows;.csv"])
+@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz", "rows;.csv"])
 def test_tables_have_cells_of_text_and_named_numbers(tmp_path: Path, name: str) -> None:
-    comma = "\t" if "TSV" in name else ";" if ";" in name else ","
+    comma = ";" if ";" in name else ","
     lines = 'prompt,chosen,rejected,margin\r\n"Sky, ""high""\nup?",blue,7,2\r\n'
     text = (lines + "Sea?\n,green,red,0.5").replace(",", comma).replace("Sky" + comma, "Sky,")
     content = ("\ufeff" + text).encode()
@@ -307,30 +305,6 @@ def test_a_table_with_a_ragged_row_is_refused(tmp_path: Path, line: str) -> None
     path.write_text(f"prompt,chosen,rejected\nx,y,z\n{line}\n", encoding="utf-8")
     with pytest.raises(DataError, match="rows.csv: 3: .*another number of"):
         read_preferences(path)
-
-
-def test_optional_packages_are_named_or_used(tmp_path: Path, monkeypatch: Any) -> None:
-    """Stand-ins for pyarrow and datasets; nothing reaches a network."""
-    row = {"prompt": "Sky?\n", "chosen": "blue", "rejected": "red"}
-    parquet = tmp_path / "rows.parquet"
-    parquet.write_bytes(b"PAR1")
-    for name in ("pyarrow", "pyarrow.parquet", "datasets"):
-        monkeypatch.setitem(sys.modules, name, None)
-    for path, package in ((parquet, "pyarrow"), ("hf://a/b", "datasets")):
-        with pytest.raises(DataError, match=f"pip install {package}, or"):
-            read_preferences(path)
-    batch = SimpleNamespace(to_pylist=lambda: [row])
-    opened = SimpleNamespace(iter_batches=lambda: [batch])
-    asked: list[Any] = []
-    modules = {
-        "pyarrow.parquet": SimpleNamespace(ParquetFile=lambda path: opened),
-        "datasets": SimpleNamespace(load_dataset=lambda *a, **k: asked.append((a, k)) or [row]),
-    }
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    for path in (parquet, "hf://a/b", Path("hf://a/b")):
-        assert read_preferences(path).records == [PreferenceRecord("Sky?\n", "blue", "red")]
-    assert asked == [(("a/b",), {"split": "train"})] * 2
 
 
 def test_the_template_is_put_around_prompts_that_have_none(tmp_path: Path) -> None:

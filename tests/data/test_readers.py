@@ -67,7 +67,7 @@ def test_limit_counts_kept_records(tmp_path: Path) -> None:
         ("a.json", b'[{"prompt": "x"},\n\n"\xff"]', "a.json:3: not UTF-8"),
         ("a.gz", gzip.compress(b"", mtime=0)[:10] + b"\xff" * 20, "a.gz: damaged gzip data"),
         ("a.gz", b"\x1f\x8b\x00nothing", "a.gz: damaged gzip data"),
-        ("a.parquet", b"PAR1\x15\x04", "a.parquet: a Parquet file is read by pyarrow"),
+        ("a.parquet", b"PAR1\x15\x04", "a.parquet: a Parquet file"),
         ("a.jsonl", b'{"prompt": ""}\n', "a.jsonl: no row can be used .empty prompt 1."),
         ("a.jsonl", b'{"prompt": ' + b"1" * 5000 + b"}", "a.jsonl:1: not usable JSON: Exceeds"),
     ],

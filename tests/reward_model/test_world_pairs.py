@@ -37,10 +37,10 @@ def test_the_annotator_compares_gold_rewards_with_noise():
 
 
 def test_held_out_answers_are_two_at_temperature_one_however_the_others_are_drawn(monkeypatch):
-    used: list[tuple[float, bool, int]] = []
+    used: list[tuple[float, int, float, int]] = []
 
     def spy(model, prompts, params, *args, **options):
-        used.append((params.temperature, params.truncates, options["samples_per_prompt"]))
+        used.append((params.temperature, params.top_k, params.top_p, options["samples_per_prompt"]))
         return generate(model, prompts, params, *args, **options)
 
     monkeypatch.setattr("reward_model.pairs.generate", spy)
@@ -50,7 +50,7 @@ def test_held_out_answers_are_two_at_temperature_one_however_the_others_are_draw
     )  # fmt: skip
     pairs, held_out = sampled_pairs(random_gpt(GLASSBOX.n_vocab, 64, scale=0.02), GLASSBOX, config)
     assert (len(pairs), len(held_out)) == (6, 3)
-    assert used == [(1.0, False, 2), (1.7, False, 2), (1.0, False, 2)]
+    assert used == [(1.0, 0, 1.0, 2), (1.7, 0, 1.0, 2), (1.0, 0, 1.0, 2)]
 
 
 def test_only_a_world_with_an_annotator_makes_pairs():

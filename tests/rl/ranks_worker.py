@@ -202,9 +202,6 @@ def work(job: Job) -> None:
     """All of it, on one rank of `job.ranks`."""
     warnings.simplefilter("ignore")
     assert collectives.world() == job.ranks
-    # Two talk by torch.distributed alone, four on the board of harness/ranks/shared_memory.py.
-    if job.ranks == 2:
-        collectives.use_shared_memory(None)
     seen = seen_gradients(pytest.MonkeyPatch())
     results = {
         "engines": engine_runs(seen),

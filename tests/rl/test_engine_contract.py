@@ -411,6 +411,8 @@ def test_micro_batches_do_not_change_the_update(monkeypatch, engine, form):
     steps = 1 if engine.has("minibatches") else 2  # at DPO's first the sign of a margin is rounding
     options = dict(steps=steps, **known(engine, minibatches=3, updates_per_batch=1))
     few, many = same_update(monkeypatch, engine, **(options | engine.everything | form))
+    for row in (few[-1], many[-1]):  # in a first minibatch, too, the sign of a margin is rounding
+        row.pop("preference_accuracy", None)
     expected = {key: pytest.approx(value, rel=1e-5, abs=1e-6) for key, value in many[-1].items()}
     assert few[-1] == expected
 

@@ -94,7 +94,7 @@ def loss_of(config: GRPOVariantsConfig, new=NEW, old=OLD, ref=None, advantages=A
     """The loss of a minibatch that is one micro-batch."""
     entropy = torch.zeros_like(new) if entropy is None else entropy
     advantages = torch.as_tensor(advantages)[:, None]
-    given = Given(old, ref, advantages, mask, torch.ones_like(advantages))
+    given = Given(old, ref, advantages, mask)
     options = {"whole": mask} | options
     return variant_loss(config, TokenScores(new, entropy), given, kl_coef=kl_coef, **options)
 

@@ -156,7 +156,6 @@ FAILING = """
 import os, signal, sys, threading, time
 from dataclasses import dataclass
 import torch
-from harness.here import HERE
 from harness.ranks import collectives, launch
 from harness.command_flags import CommandFlags
 from harness.command_line import run_script
@@ -193,19 +192,6 @@ def main(config):
     if what == "file":
         append_jsonl(Path(sys.argv[3]), [{"rank": collectives.rank()}])
         append_jsonl(Path(sys.argv[3]) / "below a file", [{}])
-    if what == "board":
-        board = HERE.board
-        for size in (1, 1000, 3_000_000):  # the last one needs several pieces
-            mine = torch.arange(size, dtype=torch.float64) * (collectives.rank() + 1)
-            on_board, plain = mine.clone(), mine.clone()
-            board.sum(on_board)
-            torch.distributed.all_reduce(plain)
-            assert torch.equal(on_board, plain), size
-            text = chr(97 + collectives.rank()) * size * (1 + collectives.rank())
-            assert board.gather(text) == ["a" * size, "b" * size * 2], size
-            collectives.use_shared_memory(None)
-            assert collectives.gather(text) == board.gather(text)
-            collectives.use_shared_memory(board)
     collectives.gather(2)
 
 if __name__ == "__main__":
@@ -253,9 +239,12 @@ def test_ranks_that_have_drifted_apart_are_noticed(failing):
     assert done.stderr.count("error:") == 1
 
 
-def test_the_board_gives_what_torch_distributed_gives(failing):
-    done = failing("board", 0)
-    assert done.returncode == 0, done.stderr
+def test_a_rank_that_ends_before_all_have_met_is_missed(tmp_path):
+    store = torch.distributed.FileStore(str(tmp_path / "meeting"), 2)
+    with pytest.raises(collectives.LostRank):
+        launch._wait_for_all(store, 0, 2, lambda: True)
+    store.set("rank 1 has come", "")
+    launch._wait_for_all(store, 0, 2, lambda: True)
 
 
 def test_one_rank_writes_and_its_trouble_is_everyones(failing, tmp_path):

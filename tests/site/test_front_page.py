@@ -44,3 +44,11 @@ def test_the_version_is_the_same_everywhere() -> None:
     assert re.search(
         rf"^## {re.escape(version)}(, \d{{4}}-\d\d-\d\d)?$", text("CHANGELOG.md"), re.M
     )
+
+
+def test_the_front_page_is_short_and_leads_to_every_engine() -> None:
+    page = text("README.md")
+    links = re.findall(r"\]\(([^)]+)\)", page)
+    assert len(page.splitlines()) <= 150 and len(links) <= 60
+    engines = {f"rl/{path.name}" for path in (ROOT / "rl").glob("*_engine.py")}
+    assert {*engines, "nano/rlhf.py", "notebooks/00_start_here.ipynb"} <= set(links)

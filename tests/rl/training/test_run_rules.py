@@ -173,9 +173,6 @@ SICK: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "nothing_learned": (dict(reward=None, loss=0.7, accuracy=lambda s: 0.5 + 0.02 * (s % 3)), {}),
     "no_better_than_length": ({}, {}),
     "above_the_labels": ({}, {}),
-    "stale_sampler": (dict(ess_responses=0.1, sampler_kl=2.0, lag=16), dict(lag=16)),
-    "mismatch_grows": (dict(sampler_kl=lambda step: 0.02 * step, lag=4), dict(lag=4)),
-    "weights_hit_cap": (dict(weights_cut=0.3), {}),
     "away_from_teacher": ({"validation/reverse_kl_full": lambda step: 2 + step / 20}, {}),
 }  # fmt: skip
 
@@ -207,9 +204,6 @@ def test_a_rule_finds_its_example_and_says_what_it_saw(rule: str) -> None:
         ("loss_rises", dict(reward=None, loss=lambda step: 2 + 0.3 * (step % 3)), {}),
         ("nothing_learned", dict(reward=None, loss=1.1), {}),  # fine-tuning on text it knows
         ("away_from_teacher", {"validation/reverse_kl_full": lambda step: 3 - step / 20}, {}),
-        ("stale_sampler", dict(ess_responses=0.8, sampler_kl=0.1, lag=16), dict(lag=16)),
-        ("mismatch_grows", dict(sampler_kl=lambda s: 0.02 * s, lag=lambda s: s), dict(lag=64)),
-        ("mismatch_grows", dict(sampler_kl=lambda s: 0.3 + 0.1 * (s % 2), lag=4), dict(lag=4)),
     ],
 )
 def test_a_rule_is_silent_where_the_same_numbers_are_right(
