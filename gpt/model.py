@@ -221,10 +221,9 @@ class GPT(nn.Module):
     ) -> Tensor:
         """Hidden states after the final LayerNorm, (N, S, D).
 
-        tokens: (N, S) int64. attention_mask: (N, past + S) bool, True = real token, or None if every
-        column up to a row's last real one is real: padding behind a row needs no mask under causal
-        attention. With a `cache` the tokens are the new columns behind its `length` filled ones.
-        Positions count real tokens, so left-padded, right-padded and unpadded rows agree.
+        tokens: (N, S) int64. attention_mask: (N, past + S) bool, True = real token, or None if no row
+        has padding before its end: none looks ahead. With a `cache` the tokens are the new columns
+        behind its `length` filled ones. Positions count real tokens, so rows agree however padded.
         """
         N, S = tokens.shape
         past = 0 if cache is None else cache.length

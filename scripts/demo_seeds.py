@@ -1,14 +1,14 @@
 """Whole pipelines of demo.py with several seeds, on the pages: tables, samples, and a picture of dots.
 
-    python scripts/demo.py --seeds 12                  the runs, into runs/demo/seed0 and so on
+    python scripts/demo.py --seed 200 --seeds 12       the runs, into runs/demo/seed200 and so on
     python scripts/demo_seeds.py --runs runs/demo      keeps their numbers in docs/demo_seeds.json
     python scripts/write_tables.py                     writes them into the pages and docs/demo_seeds.svg
 
 Where a seed's folder also holds a policy of the same base trained otherwise (`OTHERWISE`), it is
 measured like the demo's own, on the same prompts with the same random numbers:
 
-    python -m rl.grpo_engine --policy runs/demo/seed5/pretraining --reward gold --seed 5 --ranks 1 \\
-        --stop-kl 6 --test-prompts 0 --out runs/demo/seed5/grpo_gold
+    python -m rl.grpo_engine --policy runs/demo/seed210/pretraining --reward gold --seed 210 \\
+        --ranks 1 --test-prompts 0 --out runs/demo/seed210/grpo_gold
 
 Every number on the pages comes from that file; a test writes them again and compares.
 """
