@@ -235,7 +235,7 @@ def summed_k3(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
 def kl_added(*arguments: Any) -> Tensor:
     """r + beta KL: the penalty is a bonus."""
     *given, kl_coef = arguments
-    return real_token_rewards(*given, -kl_coef)
+    return real_token_rewards(*given, -kl_coef)  # type: ignore[call-arg]
 
 
 real_token_rewards = rloo_engine.token_level_rewards
