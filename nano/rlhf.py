@@ -14,7 +14,7 @@ it, no training step reads it, and at the end it shows whether RLHF did what it 
 
     python nano/rlhf.py          about 40 seconds on one core; another seed: python nano/rlhf.py 7
 
-What to expect: the lowest and the highest of 26 runs, seeds 30 to 39 with three sets of a processor's
+What to expect: the lowest and the highest of 30 runs, seeds 30 to 39 with three sets of a processor's
 instructions. None of them had a part in choosing the settings.
 
                   gold             learned reward    KL in nats    sentences
@@ -22,8 +22,8 @@ instructions. None of them had a part in choosing the settings.
     beta 0.4      0.4 to 0.6       0.8 to 1.3        1 to 2        3 to 4      better answers
     beta 0        -0.7 to 0.3      1.3 to 1.9        23 to 79      4 to 10     scored higher, and worse
 
-In each of the 26 beta 0.4 raised the gold, by 0.30 to 0.56, and beta 0 ended 0.10 to 1.21 below that,
-in 21 of them below the start, with a learned reward 0.4 to 0.9 higher: the reward model is exploited.
+In each of the 30 beta 0.4 raised the gold, by 0.30 to 0.56, and beta 0 ended 0.10 to 1.21 below that,
+in 25 of them below the start, with a learned reward 0.4 to 0.9 higher: the reward model is exploited.
 """
 
 import copy
@@ -78,7 +78,7 @@ def gold(prompt, answer):
 
 
 def staff_answer(prompt):
-    """What the staff writes: 1 to 3 different sentences in any order, fitting ones more often."""
+    """What the staff writes: 1 to 4 different sentences in any order, fitting ones more often."""
     weights = [4 if worth[kind(prompt)] > 0 else 1 for worth in WORTH.values()]
     sentences, count = [], random.randint(1, 4)
     while len(sentences) < count:
@@ -280,7 +280,7 @@ class RewardModel(nn.Module):
 def train_reward_model(policy, pairs, epochs=2, size=32):
     """Make the verdicts likely, where P(a beats b) = sigmoid(R(a) - R(b)) (Bradley and Terry 1952).
 
-    Not even a perfect one would agree with more than nine verdicts in ten: the tenth is wrong.
+    Not even a perfect one would agree with all verdicts: nearly one in ten is a mistake.
     """
     reward_model = RewardModel(policy)
     batches = len(pairs) // size

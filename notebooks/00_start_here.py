@@ -8,7 +8,7 @@
 #
 # ## One file first
 #
-# [nano/rlhf.py](../nano/rlhf.py) is all of RLHF in one file of 400 lines that needs nothing but PyTorch:
+# [nano/rlhf.py](../nano/rlhf.py) is all of RLHF in one file of 420 lines that needs nothing but PyTorch:
 # a world, a GPT, pre-training, comparisons, a reward model, GRPO, and what came of it. Read it from
 # top to bottom; `python nano/rlhf.py` runs it in about a minute. This is the heart of it:
 
