@@ -41,17 +41,14 @@ import torch
 from torch import Tensor
 
 from data.names import Data, default_folder
-from data.records import PromptRecord
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.files import display_path
 from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, Count, NotNegative
-from harness.frozen_copy import frozen_copy
-from harness.metric_log import MetricLog, per_second
-from harness.optimizer import adamw, clip_and_step, cosine_schedule, set_learning_rate
+from harness.metric_log import per_second
+from harness.optimizer import cosine_schedule
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum
-from harness.training_state import TrainingState
 from reward_model.pairs import TokenPair
 from rl.batches.preferences import (
     BatchLossName,
@@ -72,12 +69,12 @@ from rl.batches.preferences import (
     require_pairs,
     sides,
 )
+from rl.loop import Run
 from rl.rewards.sources import RewardFn
 from rl.training.config import RunFlags
 from rl.training.engine import Engine
 from rl.training.open_reward import RewardChoice, open_reward
 from rl.training.open_task import Task
-from rl.training.run import Validate, finish_step, run_training
 
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -207,29 +204,19 @@ def held_out_metrics(
 
 def train(
     config: DPOConfig,
-    policy: GPT,
-    tokenizer: Tokenizer,
-    pairs: Sequence[TokenPair],
-    log: MetricLog,
+    run: Run,
     *,
+    pairs: Sequence[TokenPair],
     held_out: Sequence[TokenPair] = (),
-    reference: GPT | None = None,
-    validate: Validate | None = None,
-    folder: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Run DPO, update `policy` in place and return one metrics row an optimizer step.
+    """Run DPO, update `run.policy` in place and return one metrics row an optimizer step.
 
-    Every `eval_every` steps the numbers of `held_out` are added to those of `validate`.
+    Nothing is sampled: the run's prompts and reward take part in validations alone. Every `eval_every`
+    steps the numbers of `held_out` are added to those of `validate`.
     """
-    eos_id = tokenizer.eos_id
-    if needs_reference([config.loss]):  # SimPO and ORPO have none
-        reference = reference or frozen_copy(policy)  # line 2
-    policy.eval()  # no dropout: h must compare two functions, not two random masks
-    optimizer = adamw(policy, config.lr, weight_decay=0.0)
-    frozen = {} if reference is None else {"reference": reference}
-    state = TrainingState({"policy": policy, **frozen, "optimizer": optimizer}, {})
-    if config.resume and folder is not None:
-        state.load(folder)
+    policy, eos_id = run.policy, run.tokenizer.eos_id
+    reference = run.reference if needs_reference([config.loss]) else None  # line 2
+    run.restored()  # the reference, too, which scores all pairs
     stream = PairStream(  # line 1
         pairs, reference, eos_id, config,
         batch_size=config.batch_size, steps=config.steps, seed=config.seed,
@@ -240,32 +227,34 @@ def train(
         every = torch.arange(len(held_out))
         held_out_ref = frozen_log_probs(reference, held_out, eos_id, config, every)
 
-    for step in state.steps_left(config.steps):  # line 3
+    for step in run.steps(share=cosine):  # line 3
         begin = time.perf_counter()
-        lr = cosine_schedule(step, config.steps, peak=config.lr, warmup=config.warmup)
-        set_learning_rate(optimizer, lr)
-        loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-        compared: list[Compared] = []
-        optimizer.zero_grad(set_to_none=True)
+        run.zero_grad()
         whole = [stream.pairs[i] for i in stream.indices(step).tolist()]
         of_batch = of_whole_batch(config, policy, reference, whole, eos_id)
+        compared: list[Compared] = []
         for batch, ref_log_probs in stream.micro_batches(step):  # line 3
             log_probs = pair_log_probs(policy, batch, config)  # (k, 2)  line 4
             both = Compared(log_probs, ref_log_probs, sides(batch.lengths))  # line 5
-            part_loss = preference_loss(config, both, pairs=config.batch_size, **of_batch)  # line 6
-            part_loss.backward()
-            loss += part_loss.detach()
+            loss = preference_loss(config, both, pairs=config.batch_size, **of_batch)  # line 6
+            loss.backward()
+            run.loss += loss.detach()
             compared.append(both.detach())
-        norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 6
-        row = {**all_reduce_sum({"loss": float(loss)}), "grad_norm": float(norm), "lr": lr}
+        norm = run.step()  # line 6
+        row = all_reduce_sum({"loss": float(run.loss)}) | {"grad_norm": float(norm), "lr": run.lr}
         row |= pair_metrics(config.loss, gather_compared(compared), config)
         row["pairs_per_second"] = per_second(config.batch_size, begin)
-        state.step = step + 1
-        if len(held_out) and (state.step % config.eval_every == 0 or state.step == config.steps):
+        due = (step + 1) % config.eval_every == 0 or step + 1 == config.steps
+        if len(held_out) and due:
             row |= held_out_metrics(config, policy, reference, held_out, held_out_ref, eos_id)
-        if finish_step(config, state, row, log, (policy, reference), validate, folder):
+        if run.end_step(step, row):
             break
-    return log.rows
+    return run.log.rows
+
+
+def cosine(config: DPOConfig, step: int) -> float:
+    """The share of the peak learning rate at 0-based `step`: a warm-up, then a cosine to a tenth."""
+    return cosine_schedule(step, config.steps, peak=1.0, warmup=config.warmup)
 
 
 def recorded_pairs(config: DPOConfig, task: Task) -> dict[str, Any]:  # line 1
@@ -287,19 +276,6 @@ def file_reward(config: DPOConfig, tokenizer: Tokenizer, device: torch.device) -
     return open_reward(RewardChoice.of(config), tokenizer, device)
 
 
-def offline(
-    config: DPOConfig,
-    policy: GPT,
-    tokenizer: Tokenizer,
-    reward_fn: RewardFn | None,
-    prompts: Sequence[PromptRecord],
-    log: MetricLog,
-    **given: Any,
-) -> list[dict[str, Any]]:
-    """`train` with the arguments of an RL engine: neither the reward nor the prompts are used."""
-    return train(config, policy, tokenizer, log=log, **given)
-
-
 def describe(config: DPOConfig) -> str:
     """The sizes of a batch in words, printed before a run."""
     return (
@@ -312,7 +288,7 @@ ENGINE = Engine(
     name="dpo",
     box="DPO",
     config=DPOConfig,
-    train=offline,
+    train=train,
     presets=PRESETS,
     learns_from="pairs",
     groups=False,
@@ -328,7 +304,7 @@ ENGINE = Engine(
 def main(config: DPOConfig) -> Path:
     """Run DPO with all I/O and return the run folder."""
     require_pairs(config.data)
-    return run_training(ENGINE, config)
+    return ENGINE.run(config)
 
 
 if __name__ == "__main__":

@@ -24,27 +24,15 @@ of two iterations are on different scales.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from data.names import default_folder
-from data.records import PromptRecord
-from gpt.log_probs import token_scores
 from gpt.lora import fit_for_training
-from gpt.model import GPT
-from gpt.tokenizer import Tokenizer
-from harness.device import precision
 from harness.errors import UserError
 from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, NotNegative
-from harness.frozen_copy import frozen_copy
-from harness.metric_log import MetricLog
-from harness.optimizer import clip_and_step, set_learning_rate
 from reward_model.continual import (
     ContinualRewardModel,
     History,
@@ -55,23 +43,14 @@ from reward_model.pairs import as_pair
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import save_reward_model
 from reward_model.world_pairs import WORLDS, has_annotator
-from rl.batches.rollout import (
-    epoch_minibatches,
-    micro_batches,
-    old_policy_log_probs,
-    prompt_batch,
-    rollout_log_probs,
-    sample_rollout,
-)
 from rl.equations.advantages import group_advantages
 from rl.equations.kl import k2, k3, loss_estimator
 from rl.equations.losses import clipped_surrogate, sequence_mean
-from rl.rewards.sources import RewardFn, checked_rewards, made_of
-from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
+from rl.loop import Run, at
+from rl.rewards.sources import made_of
+from rl.training.config import EngineConfig, require_groups, size_presets
 from rl.training.engine import Engine
-from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
-from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 
 # The larger sizes are for files, for which nobody labels new pairs; neither do sums need it.
 PRESETS = size_presets(
@@ -161,90 +140,48 @@ def grpo_loss(  # line 11
 
 
 def train(
-    config: IterativeGRPOConfig,
-    policy: GPT,  # line 1
-    tokenizer: Tokenizer,
-    reward_fn: RewardFn,
-    prompts: Sequence[PromptRecord],
-    log: MetricLog,
-    *,
-    validate: Validate | None = None,
-    folder: Path | None = None,
-    refresh: ContinualRewardModel | None = None,
+    config: IterativeGRPOConfig, run: Run, *, refresh: ContinualRewardModel | None = None
 ) -> list[dict[str, Any]]:
-    """Run iterative GRPO, update `policy` in place and return one metrics row a step.
+    """Run iterative GRPO, update `run.policy` in place and return one metrics row a step.
 
-    `refresh` holds the reward model that `reward_fn` asks, and trains it between iterations; without
+    `refresh` holds the reward model that the reward asks, and trains it between iterations; without
     it the rewards stay as they are.
     """
-    reference = frozen_copy(policy)  # line 3
-    more = {"reference": reference} | ({} if refresh is None else {"reward model": refresh})
-    params, optimizer, kl, generators, state = set_up(config, policy, folder, **more)
-    if refresh is not None and folder is not None:
-        refresh.open(folder, state.step)
+    policy, reference = run.policy, run.reference  # lines 1 and 3
+    if refresh is not None:
+        run.parts["reward model"] = refresh
+        if run.folder is not None:
+            refresh.open(run.folder, run.restored().step)
 
     per_iteration = config.steps // config.iterations  # M
-    for step in state.steps_left(config.steps):  # lines 2 and 4
-        lr = config.lr * warmed_up(config, step)
-        set_learning_rate(optimizer, lr)
-        clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
-        row: dict[str, float] = {"iteration": step // per_iteration + 1}
+    for step in run.steps():  # lines 2 and 4
+        measured: dict[str, float] = {"iteration": step // per_iteration + 1}
         if step > 0 and step % per_iteration == 0:  # a new iteration
             if refresh is not None:
-                with clock.phase("refresh"):
-                    row |= refresh.update(policy, step + 1)  # line 12 of the one before
+                with run.clock.phase("refresh"):
+                    measured |= refresh.update(policy, step + 1)  # line 12 of the one before
             reference.load_state_dict(policy.state_dict())  # line 3
-        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 5
-        with clock.phase("rollout"), precision(policy.device, config.precision):  # lines 6-7
-            rollout = sample_rollout(  # before its update the policy is the old policy
-                policy, tokenizer, records, params, config.group_size, generators["sampling"]
-            )
-        with clock.phase("reward"):  # line 8
-            rewards = checked_rewards(reward_fn, rollout)
-        with clock.phase("score"):
-            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)  line 6
-            ref_log_probs = None
-            if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
-                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
+        rollout = run.sample(run.prompts(step))  # lines 5-7
+        rewards = run.rewards(rollout)  # (N,)  line 8
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
+        old = run.old_log_probs(rollout)  # (N, T)  line 6
+        ref = run.ref_log_probs(reference, rollout)  # (N, T), None where no KL is asked for
 
-        with clock.phase("update"):
-            for rows in epoch_minibatches(  # line 10
-                config, len(rollout), generators["minibatches"], config.group_size
-            ):
-                optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-                for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
-                    with precision(policy.device, config.precision):
-                        scores = token_scores(policy, batch, config.temperature)
-                    part_loss = grpo_loss(  # line 11
-                        config,
-                        scores.log_probs,
-                        old_log_probs[part],
-                        None if ref_log_probs is None else ref_log_probs[part],
-                        advantages[part],
-                        batch.response_mask,
-                        kl_coef=kl.coef,
-                        rows=len(rows),
-                    )
-                    part_loss.backward()
-                    loss += part_loss.detach()
-                    meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
-                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
-                meter.add_update(loss, norm)
-
-        step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
-        row |= rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-        row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
-        row |= clock.metrics(tokens=rollout.tokens)
-        if "kl" in row:
-            kl.update(row["kl"], len(rollout))
-        state.step = step + 1
-        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
+        for rows in run.minibatches(rollout):  # line 10
+            for part, batch in run.micro_batches(rollout, rows):
+                scores = run.scores(policy, batch)  # (n, T), with a gradient
+                loss = grpo_loss(  # line 11
+                    config, scores.log_probs, old[part], at(ref, part), advantages[part],
+                    batch.response_mask, kl_coef=run.kl.coef, rows=len(rows),
+                )  # fmt: skip
+                loss.backward()
+                run.seen(loss, scores, old[part], advantages[part], batch)
+            run.step()  # line 11
+        if run.finish(step, rollout, rewards, advantages, old, ref, **measured):
             break
-    if refresh is not None and folder is not None:
-        save_reward_model(folder / "reward_model.safetensors", refresh.model, tokenizer)
-    return log.rows
+    if refresh is not None and run.folder is not None:
+        save_reward_model(run.folder / "reward_model.safetensors", refresh.model, run.tokenizer)
+    return run.log.rows
 
 
 def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
@@ -305,7 +242,7 @@ ENGINE = Engine(
     toy="--iterations 2 --new-pairs 160 --check-pairs 16 --responses-per-prompt 4 --reward-batch-size 2",
 )
 
-main = partial(run_training, ENGINE)  # config -> run folder
+main = ENGINE.run  # config -> run folder
 
 if __name__ == "__main__":
-    run_as_command(ENGINE)
+    ENGINE.run_as_command()

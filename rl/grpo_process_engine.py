@@ -30,37 +30,18 @@ What is new next to GRPO: rewards per step, advantages per token. With one step 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
-from data.records import PromptRecord
-from gpt.log_probs import token_scores
-from gpt.model import GPT
-from gpt.tokenizer import Tokenizer
-from harness.device import precision
 from harness.errors import UserError
 from harness.flag_ranges import NotNegative
-from harness.frozen_copy import frozen_copy
-from harness.metric_log import MetricLog
-from harness.optimizer import clip_and_step, set_learning_rate
-from rl.batches.rollout import (
-    epoch_minibatches,
-    micro_batches,
-    old_policy_log_probs,
-    prompt_batch,
-    rollout_log_probs,
-    sample_rollout,
-)
 from rl.equations.advantages import process_advantages
 from rl.equations.kl import k2, k3, loss_estimator
 from rl.equations.losses import clipped_surrogate, sequence_mean
-from rl.rewards.sources import RewardFn, checked_rewards, made_of
+from rl.loop import Run, at
+from rl.rewards.sources import made_of
 from rl.rewards.step_rewards import (
     CheckedSteps,
     OutcomeSteps,
@@ -69,12 +50,10 @@ from rl.rewards.step_rewards import (
     StepRewards,
     checked_steps,
 )
-from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
+from rl.training.config import EngineConfig, require_groups, size_presets
 from rl.training.engine import Engine
 from rl.training.evaluation import Conditions
-from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
-from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 
 PRESETS = size_presets()
 
@@ -161,79 +140,34 @@ def step_metrics(steps: StepRewards, advantages: Tensor, group_size: int) -> dic
 
 
 def train(
-    config: ProcessGRPOConfig,
-    policy: GPT,  # line 1
-    tokenizer: Tokenizer,
-    reward_fn: RewardFn,
-    prompts: Sequence[PromptRecord],
-    log: MetricLog,
-    *,
-    step_reward_fn: StepRewardFn,
-    reference: GPT | None = None,
-    validate: Validate | None = None,
-    folder: Path | None = None,
+    config: ProcessGRPOConfig, run: Run, *, step_reward_fn: StepRewardFn
 ) -> list[dict[str, Any]]:
-    """Run process-supervised GRPO, update `policy` in place and return one metrics row a step."""
-    reference = reference or frozen_copy(policy)  # line 3
-    params, optimizer, kl, generators, state = set_up(config, policy, folder, reference=reference)
-
-    for step in state.steps_left(config.steps):  # line 4
-        lr = config.lr * warmed_up(config, step)
-        set_learning_rate(optimizer, lr)
-        clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
-        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 5
-        with clock.phase("rollout"), precision(policy.device, config.precision):  # lines 6-7
-            rollout = sample_rollout(  # before its update the policy is the old policy
-                policy, tokenizer, records, params, config.group_size, generators["sampling"]
-            )
-        with clock.phase("reward"):  # line 8: the outcome for the log, the steps to learn from
-            rewards = checked_rewards(reward_fn, rollout)
-            steps = checked_steps(step_reward_fn, rollout, rewards)
-        with clock.phase("score"):
-            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)  line 6
-            ref_log_probs = None
-            if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
-                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
+    """Run process-supervised GRPO, update `run.policy` in place and return one metrics row a step."""
+    policy, reference = run.policy, run.reference  # lines 1 and 3
+    for step in run.steps():  # line 4
+        rollout = run.sample(run.prompts(step))  # lines 5-7
+        rewards = run.rewards(rollout)  # (N,), the outcome for the log
+        steps = checked_steps(step_reward_fn, rollout, rewards)  # (N, K)  line 8: to learn from
         advantages = process_advantages(  # (N, T)  line 9
             *steps, rollout.response_mask, config.group_size
         )
+        old = run.old_log_probs(rollout)  # (N, T)  line 6
+        ref = run.ref_log_probs(reference, rollout)  # (N, T), None where no KL is asked for
 
-        with clock.phase("update"):
-            for rows in epoch_minibatches(  # line 10
-                config, len(rollout), generators["minibatches"], config.group_size
-            ):
-                optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-                for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
-                    with precision(policy.device, config.precision):
-                        scores = token_scores(policy, batch, config.temperature)
-                    part_loss = process_grpo_loss(  # line 11
-                        config,
-                        scores.log_probs,
-                        old_log_probs[part],
-                        None if ref_log_probs is None else ref_log_probs[part],
-                        advantages[part],
-                        batch.response_mask,
-                        kl_coef=kl.coef,
-                        rows=len(rows),
-                    )
-                    part_loss.backward()
-                    loss += part_loss.detach()
-                    meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
-                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
-                meter.add_update(loss, norm)
-
-        step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
-        row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-        row |= step_metrics(steps, advantages, config.group_size)
-        row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
-        row |= clock.metrics(tokens=rollout.tokens)
-        if "kl" in row:
-            kl.update(row["kl"], len(rollout))
-        state.step = step + 1
-        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
+        for rows in run.minibatches(rollout):  # line 10
+            for part, batch in run.micro_batches(rollout, rows):
+                scores = run.scores(policy, batch)  # (n, T), with a gradient
+                loss = process_grpo_loss(  # line 11
+                    config, scores.log_probs, old[part], at(ref, part), advantages[part],
+                    batch.response_mask, kl_coef=run.kl.coef, rows=len(rows),
+                )  # fmt: skip
+                loss.backward()
+                run.seen(loss, scores, old[part], advantages[part], batch)
+            run.step()  # line 11
+        measured = step_metrics(steps, advantages, config.group_size)
+        if run.finish(step, rollout, rewards, advantages, old, ref, **measured):
             break
-    return log.rows
+    return run.log.rows
 
 
 ENGINE = Engine(
@@ -245,7 +179,7 @@ ENGINE = Engine(
     prepare=open_step_rewards,
 )
 
-main = partial(run_training, ENGINE)  # config -> run folder
+main = ENGINE.run  # config -> run folder
 
 if __name__ == "__main__":
-    run_as_command(ENGINE)
+    ENGINE.run_as_command()

@@ -41,40 +41,23 @@ the report; `train` never needs them.)
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from data.records import PromptRecord
-from gpt.log_probs import token_scores
-from gpt.model import GPT
-from gpt.tokenizer import Tokenizer
-from harness.device import precision
 from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative
-from harness.metric_log import MetricLog
-from harness.optimizer import clip_and_step, set_learning_rate
 from rl.batches.rollout import (
     Rollout,
-    epoch_minibatches,
-    micro_batches,
-    old_policy_log_probs,
-    prompt_batch,
-    rollout_log_probs,
-    sample_rollout,
 )
 from rl.equations.advantages import group_advantages
 from rl.equations.kl import k3, k3_importance, rho_minus_log
 from rl.equations.losses import clipped_surrogate, row_sums, sequence_mean
-from rl.rewards.sources import RewardFn, checked_rewards
-from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
+from rl.loop import Run
+from rl.training.config import EngineConfig, require_groups, size_presets
 from rl.training.engine import Engine
-from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 
 PRESETS = size_presets(dict(kl_coef=1.0), sums=dict(kl_coef=1.0, steps=100), limited=False)
 PENALTIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -168,71 +151,30 @@ def batch_kl(new_log_probs: Tensor, old_log_probs: Tensor, rollout: Rollout) -> 
     }
 
 
-def train(
-    config: SingleModelGRPOConfig,
-    policy: GPT,  # line 1
-    tokenizer: Tokenizer,
-    reward_fn: RewardFn,
-    prompts: Sequence[PromptRecord],
-    log: MetricLog,
-    *,
-    validate: Validate | None = None,
-    folder: Path | None = None,
-) -> list[dict[str, Any]]:
-    """Run single-model GRPO, update `policy` in place and return one metrics row a step."""
-    params, optimizer, kl, generators, state = set_up(config, policy, folder)
-
-    for step in state.steps_left(config.steps):  # line 4
-        lr = config.lr * warmed_up(config, step)
-        set_learning_rate(optimizer, lr)
-        clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
-        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 5
-        with clock.phase("rollout"), precision(policy.device, config.precision):  # line 7
-            rollout = sample_rollout(
-                policy, tokenizer, records, params, config.group_size, generators["sampling"]
-            )
-        with clock.phase("reward"):  # line 8
-            rewards = checked_rewards(reward_fn, rollout)
-        with clock.phase("score"):  # line 6: the old policy, which is also the reference
-            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
+def train(config: SingleModelGRPOConfig, run: Run) -> list[dict[str, Any]]:
+    """Run single-model GRPO, update `run.policy` in place and return one metrics row a step."""
+    policy = run.policy  # line 1
+    for step in run.steps():  # line 4
+        rollout = run.sample(run.prompts(step))  # lines 5 and 7
+        rewards = run.rewards(rollout)  # (N,)  line 8
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
+        old = run.old_log_probs(rollout)  # (N, T)  line 6: also the reference
 
-        with clock.phase("update"):
-            for rows in epoch_minibatches(  # line 10
-                config, len(rollout), generators["minibatches"], config.group_size
-            ):
-                optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-                for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
-                    with precision(policy.device, config.precision):
-                        scores = token_scores(policy, batch, config.temperature)
-                    part_loss = single_model_grpo_loss(  # line 11
-                        config,
-                        scores.log_probs,
-                        old_log_probs[part],
-                        advantages[part],
-                        batch.response_mask,
-                        kl_coef=kl.coef,
-                        rows=len(rows),
-                    )
-                    part_loss.backward()
-                    loss += part_loss.detach()
-                    meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
-                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
-                meter.add_update(loss, norm)
-        with clock.phase("score"):  # the policy after the last update of this batch
-            new_log_probs = rollout_log_probs(policy, rollout, config)  # (N, T)
-
-        step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
-        row = rollout_metrics(rollout, rewards, old_log_probs, None)
-        row |= batch_kl(new_log_probs, old_log_probs, rollout)
-        row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
-        row |= clock.metrics(tokens=rollout.tokens)
-        kl.update(row["kl_old_new"], len(rollout))
-        state.step = step + 1
-        if finish_step(config, state, row, log, (policy, None), validate, folder, step_batch):
+        for rows in run.minibatches(rollout):  # line 10
+            for part, batch in run.micro_batches(rollout, rows):
+                scores = run.scores(policy, batch)  # (n, T), with a gradient
+                loss = single_model_grpo_loss(  # line 11
+                    config, scores.log_probs, old[part], advantages[part],
+                    batch.response_mask, kl_coef=run.kl.coef, rows=len(rows),
+                )  # fmt: skip
+                loss.backward()
+                run.seen(loss, scores, old[part], advantages[part], batch)
+            run.step()  # line 11
+        new = run.log_probs(policy, rollout)  # (N, T), after the last update of this batch
+        moved = batch_kl(new, old, rollout)
+        if run.finish(step, rollout, rewards, advantages, old, held_kl="kl_old_new", **moved):
             break
-    return log.rows
+    return run.log.rows
 
 
 ENGINE = Engine(
@@ -244,7 +186,7 @@ ENGINE = Engine(
     reference=lambda config: False,  # the old policy takes its place
 )
 
-main = partial(run_training, ENGINE)  # config -> run folder
+main = ENGINE.run  # config -> run folder
 
 if __name__ == "__main__":
-    run_as_command(ENGINE)
+    ENGINE.run_as_command()

@@ -48,41 +48,28 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from data.records import PromptRecord
-from gpt.log_probs import TokenScores, token_scores
-from gpt.model import GPT
-from gpt.tokenizer import Tokenizer
+from gpt.log_probs import TokenScores
 from harness.command_line import flag_value, from_preset, preset_defaults, run_command
-from harness.device import precision
 from harness.flag_ranges import Count, NotNegative, ZeroToOne
-from harness.frozen_copy import frozen_copy
-from harness.metric_log import MetricLog
-from harness.optimizer import clip_and_step, set_learning_rate
 from rl.batches.dynamic_sampling import SAMPLING_FILTERS, GroupBuffer, PromptCursor
 from rl.batches.rollout import (
     Rollout,
-    micro_batches,
-    minibatches,
-    old_policy_log_probs,
     rollout_log_probs,
-    sample_rollout,
     select_rows,
 )
 from rl.equations import losses
 from rl.equations.advantages import group_advantages, maxrl_advantages
 from rl.equations.kl import absolute, k1_importance, k2, k3, k3_importance, loss_estimator
 from rl.equations.token_rewards import overlong_penalty
-from rl.rewards.sources import RewardFn, checked_rewards
-from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
+from rl.loop import Run
+from rl.training.config import EngineConfig, require_groups, size_presets
 from rl.training.engine import Engine
-from rl.training.metrics import CLIPPED, StepBatch, Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.run import Validate, finish_step, run_training, set_up
+from rl.training.metrics import acts, never, rollout_metrics
 
 PRESETS = size_presets()
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -253,6 +240,17 @@ SURROGATES: dict[str, Callable[..., Tensor]] = {
     "sapo": lambda c, new, old, A, m: losses.sapo(new, old, A),
 }
 
+# (config, log_probs, old_log_probs, advantages, mask) -> where its clip acted, (n, T) or (n, 1) bool
+ACTED: dict[str, Callable[..., Tensor]] = {
+    "token": lambda c, *given: acts(c)(*given),
+    "sequence": lambda c, *given: acts(c, losses.sequence_ratio)(*given),
+    "gspo": lambda c, *given: acts(c, losses.mean_ratio)(*given),
+    # its clip is around 0, of the log
+    "gmpo": lambda c, *given: acts(c, lambda new, old, m: 1 + (new - old))(*given),
+    "cispo": lambda c, new, old, A, m: losses.likelihood_ratio(new, old) > 1 + c.clip_high,
+    "sapo": lambda c, *given: never(*given),
+}
+
 # (config, loss (n, T), mask (n, T), mask of the whole minibatch (rows, T)) -> scalar
 REDUCERS: dict[str, Callable[..., Tensor]] = {
     "sequence_mean": lambda c, loss, m, whole: losses.sequence_mean(loss, m, whole.any(1).sum()),
@@ -328,7 +326,7 @@ def variant_loss(  # line 11
     loss = SURROGATES[config.surrogate](config, new, old, advantages, mask)
     if config.dual_clip is not None:
         loss = losses.dual_clip(loss, advantages, config.dual_clip)
-    clipped = CLIPPED[config.surrogate](config, new, old, advantages, mask)
+    clipped = ACTED[config.surrogate](config, new, old, advantages, mask)
     chosen = mask if choice is None else mask & choice.eligible
     loss = torch.where(chosen, loss, 0.0)
     if choice is not None and choice.held is not None:
@@ -343,12 +341,7 @@ def variant_loss(  # line 11
 
 
 def policy_loss_tokens(
-    config: GRPOVariantsConfig,
-    policy: GPT,
-    rollout: Rollout,
-    rows: Tensor,
-    given: Given,
-    generator: torch.Generator,
+    config: GRPOVariantsConfig, run: Run, rollout: Rollout, rows: Tensor, given: Given
 ) -> Choice:
     """A minibatch's tokens without Clip-Cov's, and KL-Cov's; else all and none.
 
@@ -358,11 +351,11 @@ def policy_loss_tokens(
         return Choice(given.mask)
     old, _, advantages, mask = given.rows(rows)
     choice = Choice(given.mask.clone())
-    new = rollout_log_probs(policy, select_rows(rollout, rows), config)  # (n, T)
+    new = rollout_log_probs(run.policy, select_rows(rollout, rows), config)  # (n, T)
     covariances = losses.token_covariances(new, advantages, mask)
     if config.clip_cov_share:  # of those that the clip has left a gradient
-        acted = CLIPPED[config.surrogate](config, new, old, advantages, mask)
-        draws = torch.rand(mask.shape, generator=generator).to(mask.device)
+        acted = ACTED[config.surrogate](config, new, old, advantages, mask)
+        draws = torch.rand(mask.shape, generator=run.generators["minibatches"]).to(mask.device)
         choice.eligible[rows] &= ~losses.clip_cov_tokens(
             covariances.masked_fill(acted, -torch.inf), draws, mask,
             config.clip_cov_share, config.clip_cov_low, config.clip_cov_high,
@@ -377,43 +370,25 @@ def policy_loss_tokens(
 # --- the loop -----------------------------------------------------------------------------------
 
 
-def update_policy(
-    config: GRPOVariantsConfig,
-    policy: GPT,
-    optimizer: torch.optim.Optimizer,
-    rollout: Rollout,
-    given: Given,
-    kl_coef: float,
-    generator: torch.Generator,
-) -> dict[str, float]:
-    """Ascend the objective on one batch (lines 10-11); returns what was measured."""
-    meter = UpdateMeter()
+def update_policy(config: GRPOVariantsConfig, run: Run, rollout: Rollout, given: Given) -> None:
+    """Ascend the objective on one batch (lines 10-11)."""
     for _ in range(config.updates_per_batch):  # line 10
-        for rows in minibatches(len(rollout), config.minibatches, generator, config.group_size):
-            optimizer.zero_grad(set_to_none=True)
-            loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-            choice = policy_loss_tokens(config, policy, rollout, rows, given, generator)
-            whole = given.mask[rows]
-            for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
-                of_part, bonus = given.rows(part), config.entropy_coef > 0
-                with precision(policy.device, config.precision):
-                    scores = token_scores(policy, batch, config.temperature, entropy_gradient=bonus)
-                part_loss = variant_loss(  # line 11
-                    config,
-                    scores,
-                    of_part,
-                    kl_coef=kl_coef,
-                    whole=whole,
+        for rows in run.minibatches(rollout, epochs=1):
+            choice = policy_loss_tokens(config, run, rollout, rows, given)
+            for part, batch in run.micro_batches(rollout, rows):
+                scores = run.scores(run.policy, batch, entropy_gradient=config.entropy_coef > 0)
+                of_part = given.rows(part)
+                losses = variant_loss(  # line 11
+                    config, scores, of_part, kl_coef=run.kl.coef, whole=given.mask[rows],
                     choice=choice.rows(part),
-                )
-                part_loss.total.backward()
-                loss += part_loss.total.detach()
-                extra = {"policy_tokens": part_loss.policy_tokens} if config.drops_tokens else {}
-                old, advantages = of_part.old_log_probs, of_part.advantages
-                meter.add_tokens(scores, old, advantages, batch, clipped=part_loss.clipped, **extra)
-            norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
-            meter.add_update(loss, norm)
-    return meter.metrics()
+                )  # fmt: skip
+                losses.total.backward()
+                extra = {"policy_tokens": losses.policy_tokens} if config.drops_tokens else {}
+                run.seen(
+                    losses.total, scores, of_part.old_log_probs, of_part.advantages, batch,
+                    clipped=losses.clipped, **extra,
+                )  # fmt: skip
+            run.step()  # line 11
 
 
 def with_overlong_penalty(
@@ -425,85 +400,67 @@ def with_overlong_penalty(
     return rewards + penalty
 
 
-def train(
-    config: GRPOVariantsConfig,
-    policy: GPT,
-    tokenizer: Tokenizer,
-    reward_fn: RewardFn,
-    prompts: Sequence[PromptRecord],
-    log: MetricLog,
-    *,
-    reference: GPT | None = None,
-    validate: Validate | None = None,
-    folder: Path | None = None,
-) -> list[dict[str, Any]]:
-    """Run the chosen variant, update `policy` in place and return one metrics row a step.
+def kl_metrics(
+    rollout: Rollout, rewards: Tensor, old_log_probs: Tensor, ref_log_probs: Tensor | None
+) -> dict[str, float]:
+    """The KL to the reference of what is trained on, where that was asked."""
+    measured = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
+    return {key: measured[key] for key in ("kl", "kl_k3") if key in measured}
+
+
+def enough_groups(config: GRPOVariantsConfig, run: Run, cursor: PromptCursor) -> GroupBuffer:
+    """Sample prompts until the batch is full of groups that the filter keeps (lines 2-8)."""
+    buffer, keep = GroupBuffer(config.prompts_per_step), SAMPLING_FILTERS[config.sampling_filter]
+    while buffer.missing and buffer.rounds <= config.max_resamples:  # lines 7-8
+        rollout = run.sample(cursor.take(buffer.missing))  # lines 2-4
+        rewards = run.rewards(rollout)  # line 5
+        # line 6: by the reward alone; equal rewards of different lengths are no spread
+        buffer.add(rollout, rewards, keep(rewards.view(-1, config.group_size)))
+    return buffer
+
+
+def variant_advantages(config: GRPOVariantsConfig, rewards: Tensor) -> Tensor:  # line 9
+    """Centred in the group and divided as the flags say, (N,) -> (N, 1)."""
+    if config.reward_scale == "mean":
+        return maxrl_advantages(rewards, config.group_size)
+    return group_advantages(rewards, config.group_size, scale=config.reward_scale)
+
+
+def train(config: GRPOVariantsConfig, run: Run) -> list[dict[str, Any]]:
+    """Run the chosen variant, update `run.policy` in place and return one metrics row a step.
 
     A step whose groups were all dropped takes no optimizer step.
     """
-    reference = reference or frozen_copy(policy)
-    cursor = PromptCursor(prompts, config.seed)
-    params, optimizer, kl, generators, state = set_up(
-        config, policy, folder, reference=reference, prompts=cursor
-    )
-
-    keep = SAMPLING_FILTERS[config.sampling_filter]
-    acted = partial(CLIPPED[config.surrogate], config)
-    for step in state.steps_left(config.steps):  # line 1
-        lr = config.lr * warmed_up(config, step)
-        set_learning_rate(optimizer, lr)
-        clock, buffer = Stopwatch(), GroupBuffer(config.prompts_per_step)
-        while buffer.missing and buffer.rounds <= config.max_resamples:  # lines 7-8
-            records = cursor.take(buffer.missing)  # line 2
-            with clock.phase("rollout"), precision(policy.device, config.precision):  # lines 3-4
-                rollout = sample_rollout(  # before its update the policy is the old policy
-                    policy, tokenizer, records, params, config.group_size, generators["sampling"]
-                )
-            with clock.phase("reward"):  # line 5
-                rewards = checked_rewards(reward_fn, rollout)
-            # line 6: by the reward alone; equal rewards of different lengths are no spread
-            groups = keep(rewards.view(-1, config.group_size))
-            buffer.add(rollout, rewards, groups)
-        rollout, rewards = buffer.sampled()
-        tokens = rollout.tokens
+    reference = run.reference
+    cursor = run.parts["prompts"] = PromptCursor(run.records, config.seed)
+    for step in run.steps(partial(ACTED[config.surrogate], config)):  # line 1
+        buffer = enough_groups(config, run, cursor)  # lines 2-8
+        sampled, rewards = buffer.sampled()
         if config.overlong_tokens is not None:  # line 5
             rewards = with_overlong_penalty(
-                rollout, rewards, config.max_new_tokens, config.overlong_tokens
+                sampled, rewards, config.max_new_tokens, config.overlong_tokens
             )
+        dropped = buffer.metrics() if config.sampling_filter != "none" else {}
+        rollout, kept = buffer.to_train(sampled, rewards)  # line 6
+        if not len(rollout):
+            row = run.row(sampled, rewards, sampled.log_probs, updated=False) | dropped
+            if run.end_step(step, row):
+                break
+            continue
+        old = run.old_log_probs(rollout)  # (N, T)  line 3
+        ref = run.ref_log_probs(reference, rollout)  # (N, T), None where no KL is asked for
+        advantages = variant_advantages(config, kept)  # (N, 1)  line 9
+        mask = rollout.response_mask  # (N, T)
+        if config.mask_truncated:
+            mask = mask & rollout.has_eos[:, None]
+        update_policy(config, run, rollout, Given(old, ref, advantages, mask))  # lines 10-11
 
-        row = rollout_metrics(rollout, rewards, rollout.log_probs, None)
-        row |= {"kl_coef": kl.coef, "lr": lr}
-        row |= buffer.metrics() if config.sampling_filter != "none" else {}
-        rollout, rewards = buffer.to_train(rollout, rewards)  # line 6
-        step_batch = None
-        if len(rollout):
-            with clock.phase("score"):
-                old_log_probs = old_policy_log_probs(policy, rollout, config)  # line 3
-                ref_log_probs = None
-                if kl.coef or config.stop_kl is not None:  # in the loss, or to know when to stop
-                    ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
-            if config.reward_scale == "mean":  # (N, 1)  line 9
-                advantages = maxrl_advantages(rewards, config.group_size)
-            else:
-                advantages = group_advantages(rewards, config.group_size, scale=config.reward_scale)
-            mask = rollout.response_mask  # (N, T)
-            if config.mask_truncated:
-                mask = mask & rollout.has_eos[:, None]
-            given = Given(old_log_probs, ref_log_probs, advantages, mask)
-            with clock.phase("update"):  # lines 10-11
-                row |= update_policy(
-                    config, policy, optimizer, rollout, given, kl.coef, generators["minibatches"]
-                )
-            step_batch = StepBatch(acted, rollout, rewards, advantages)
-            measured = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-            row |= {key: measured[key] for key in ("kl", "kl_k3") if key in measured}
-        if "kl" in row:
-            kl.update(row["kl"], len(rollout))
-        row |= clock.metrics(tokens=tokens)
-        state.step = step + 1
-        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
+        row = run.row(sampled, rewards, sampled.log_probs) | dropped
+        row |= kl_metrics(rollout, kept, old, ref)
+        run.move_kl(row, len(rollout))
+        if run.end_step(step, row, run.trained_on(rollout, kept, advantages)):
             break
-    return log.rows
+    return run.log.rows
 
 
 ENGINE = Engine(
@@ -517,7 +474,7 @@ ENGINE = Engine(
 )
 
 
-main = partial(run_training, ENGINE)  # config -> run folder
+main = ENGINE.run  # config -> run folder
 
 if __name__ == "__main__":
     run_command(main, GRPOVariantsConfig, default=command_line_defaults())

@@ -35,44 +35,26 @@ what the student learned before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from data.records import PromptRecord
 from gpt.corpus import Corpus
 from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
-from gpt.tokenizer import Tokenizer
-from harness.device import precision
 from harness.flag_ranges import KLLimit, NotNegative
-from harness.frozen_copy import frozen_copy
-from harness.metric_log import MetricLog
-from harness.optimizer import clip_and_step, set_learning_rate
-from rl.batches.rollout import (
-    epoch_minibatches,
-    micro_batches,
-    old_policy_log_probs,
-    prompt_batch,
-    rollout_log_probs,
-    sample_rollout,
-)
 from rl.equations.advantages import group_advantages
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import clipped_surrogate, policy_gradient, sequence_mean, sequence_sum
-from rl.rewards.sources import RewardFn, checked_rewards
+from rl.loop import Run, at
 from rl.rewards.teacher_reward import TeacherReward, opened, refuse_other_rewards
-from rl.training.config import require_groups, size_presets, warmed_up
+from rl.training.config import require_groups, size_presets
 from rl.training.engine import Engine
-from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.metrics import acts, never
 from rl.training.reference import MovingReference, check_moving_reference, moved_reference
-from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 from rl.training.text import TextConfig, open_text, text_gradient, text_of
 
 PRESETS = size_presets(dict(pretraining_coef=1.0), limited=False)
@@ -179,81 +161,38 @@ def kd_grpo_loss(  # lines 8 and 11
     return sequence_mean(token_loss, response_mask, denominator=rows)
 
 
-def train(
-    config: KDGRPOConfig,
-    policy: GPT,  # line 1
-    tokenizer: Tokenizer,
-    reward_fn: RewardFn,
-    prompts: Sequence[PromptRecord],
-    log: MetricLog,
-    *,
-    corpus: Corpus | None = None,
-    reference: GPT | None = None,
-    validate: Validate | None = None,
-    folder: Path | None = None,
-) -> list[dict[str, Any]]:
-    """Run KD-GRPO, update `policy` in place and return one metrics row a step.
+def train(config: KDGRPOConfig, run: Run, *, corpus: Corpus | None = None) -> list[dict[str, Any]]:
+    """Run KD-GRPO, update `run.policy` in place and return one metrics row a step.
 
-    `reward_fn` is the teacher's (`teacher_reward(config, teacher)`), `corpus` the text of L_PT.
+    The reward is the teacher's (`teacher_reward(config, teacher)`), `corpus` the text of L_PT.
     """
     text = text_of(config, corpus)
-    reference = reference or frozen_copy(policy)  # line 2
-    params, optimizer, kl, generators, state = set_up(config, policy, folder, reference=reference)
-
-    clip = config.clip_low, config.clip_high
-    for step in state.steps_left(config.steps):  # line 3
-        lr = config.lr * warmed_up(config, step)
-        set_learning_rate(optimizer, lr)
-        clock = Stopwatch()
-        meter = UpdateMeter(clip if config.policy_loss == "clipped" else None)
-        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 3
-        with clock.phase("rollout"), precision(policy.device, config.precision):
-            rollout = sample_rollout(  # line 4
-                policy, tokenizer, records, params, config.group_size, generators["sampling"]
-            )
-        with clock.phase("reward"):  # lines 5-6
-            rewards = checked_rewards(reward_fn, rollout)
-        with clock.phase("score"):
-            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
-            ref_log_probs = None
-            if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
-                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
+    policy, reference = run.policy, run.reference  # lines 1 and 2
+    for step in run.steps(acts(config) if config.policy_loss == "clipped" else never):  # line 3
+        rollout = run.sample(run.prompts(step))  # lines 3-4
+        rewards = run.rewards(rollout)  # (N,)  lines 5-6
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 7
+        old = run.old_log_probs(rollout)  # (N, T)
+        ref = run.ref_log_probs(reference, rollout)  # (N, T), None where no KL is asked for
 
-        with clock.phase("update"):
-            updates = epoch_minibatches(
-                config, len(rollout), generators["minibatches"], config.group_size
-            )
-            for update, rows in enumerate(updates):
-                optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-                for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
-                    ref = None if ref_log_probs is None else ref_log_probs[part]
-                    with precision(policy.device, config.precision):  # line 9
-                        scores, penalty = scores_and_penalty(config, policy, reference, batch, ref)
-                    part_loss = kd_grpo_loss(  # lines 8 and 11: L_policy + beta L_KL
-                        config, scores.log_probs, old_log_probs[part], penalty, advantages[part],
-                        batch.response_mask, kl_coef=kl.coef, rows=len(rows),
-                    )  # fmt: skip
-                    part_loss.backward()
-                    loss += part_loss.detach()
-                    meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
-                of_text = text_gradient(config, policy, text, step, update)  # line 10
-                loss += config.pretraining_coef * of_text.get("pretraining_loss", 0.0)
-                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
-                meter.add_update(loss, norm, **of_text)
-
-        step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
-        row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-        row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
-        row |= clock.metrics(tokens=rollout.tokens)
-        if "kl" in row:
-            kl.update(row["kl"], len(rollout))
-        state.step = step + 1
-        moved_reference(config, state.step, reference, policy)  # line 12
-        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
+        for update, rows in enumerate(run.minibatches(rollout)):
+            for part, batch in run.micro_batches(rollout, rows):
+                with run.precise():  # line 9
+                    scores, penalty = scores_and_penalty(
+                        config, policy, reference, batch, at(ref, part)
+                    )
+                loss = kd_grpo_loss(  # lines 8 and 11: L_policy + beta L_KL
+                    config, scores.log_probs, old[part], penalty, advantages[part],
+                    batch.response_mask, kl_coef=run.kl.coef, rows=len(rows),
+                )  # fmt: skip
+                loss.backward()
+                run.seen(loss, scores, old[part], advantages[part], batch)
+            of_text = text_gradient(config, run, text, step, update)  # line 10
+            run.step(**of_text)  # line 11
+        moved_reference(config, step + 1, reference, policy)  # line 12
+        if run.finish(step, rollout, rewards, advantages, old, ref):
             break
-    return log.rows
+    return run.log.rows
 
 
 def teacher_reward(config: KDGRPOConfig, teacher: GPT) -> TeacherReward:  # lines 5-6
@@ -279,7 +218,7 @@ ENGINE = Engine(
     toy="--pretraining-batch-size 2",
 )
 
-main = partial(run_training, ENGINE)  # config -> run folder
+main = ENGINE.run  # config -> run folder
 
 if __name__ == "__main__":
-    run_as_command(ENGINE)
+    ENGINE.run_as_command()

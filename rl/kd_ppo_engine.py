@@ -35,48 +35,34 @@ What is new next to PPO: the reward is a model's log-probability, token by token
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from data.records import PromptRecord
 from gpt.corpus import Corpus
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
-from gpt.tokenizer import Tokenizer
-from harness.device import precision
 from harness.flag_ranges import KLLimit
-from harness.frozen_copy import frozen_copy
-from harness.metric_log import MetricLog
 from rl.batches.rollout import (
     Rollout,
-    epoch_minibatches,
-    micro_batches,
-    old_policy_log_probs,
-    prompt_batch,
-    rollout_log_probs,
-    sample_rollout,
 )
 from rl.equations.token_rewards import token_level_rewards
-from rl.rewards.sources import RewardFn, checked_rewards, made_of
+from rl.loop import Run
+from rl.rewards.sources import RewardFn, made_of
 from rl.rewards.teacher_reward import TeacherReward, opened, refuse_other_rewards
 from rl.training.actor_critic import (
-    ActorCritic,
     ActorCriticConfig,
-    critic_batch,
+    actor_and_critic,
     gae_targets,
     ppo_loss,
 )
-from rl.training.config import size_presets, warmed_up
+from rl.training.config import size_presets
 from rl.training.engine import Engine
-from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
+from rl.training.metrics import explained_variance
 from rl.training.reference import MovingReference, check_moving_reference, moved_reference
-from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 from rl.training.text import open_text, text_gradient, text_of
 from rl.training.value_model import ValueModel
 
@@ -178,96 +164,50 @@ def text_bonus(
     return -config.pretraining_coef * text_loss, {"pretraining_loss": text_loss}
 
 
-def train(
-    config: KDPPOConfig,
-    policy: GPT,  # line 1
-    tokenizer: Tokenizer,
-    reward_fn: RewardFn,
-    prompts: Sequence[PromptRecord],
-    log: MetricLog,
-    *,
-    corpus: Corpus | None = None,
-    reference: GPT | None = None,
-    validate: Validate | None = None,
-    folder: Path | None = None,
-) -> list[dict[str, Any]]:
-    """Run KD-PPO, update `policy` in place and return one metrics row a step.
+def train(config: KDPPOConfig, run: Run, *, corpus: Corpus | None = None) -> list[dict[str, Any]]:
+    """Run KD-PPO, update `run.policy` in place and return one metrics row a step.
 
-    `reward_fn` is the teacher's (`teacher_reward(config, teacher)`), `corpus` the text of L_PT.
+    The reward is the teacher's (`teacher_reward(config, teacher)`), `corpus` the text of L_PT.
     """
     text = text_of(config, corpus)
     warn_of_bonus(config)
-    reference = reference or frozen_copy(policy)  # line 2
-    value_model = ValueModel.from_policy(policy)  # line 2
-    models = ActorCritic(config, policy, value_model)
-    params, _, kl, generators, state = set_up(
-        config, policy, folder, models.optimizer, **models.parts(), reference=reference
-    )
+    policy, reference = run.policy, run.reference  # lines 1 and 2
+    critic = run.train_critic(ValueModel.from_policy(policy))  # line 2
+    for step in run.steps():  # line 3
+        rollout = run.sample(run.prompts(step))  # lines 3-4
+        rewards = run.rewards(rollout)  # (N,)  line 5
+        bonus, of_bonus = text_bonus(config, policy, text, step)  # line 6
+        old = run.old_log_probs(rollout)  # (N, T)  line 4
+        ref = run.ref_log_probs(reference, rollout, needed=config.kl_loss_coef > 0)  # (N, T)
+        mask = rollout.response_mask
+        token_rewards = kd_token_rewards(  # (N, T)  lines 5-6
+            rewards, rewards_of_tokens(config, run.reward_fn, rollout), old, ref, mask,
+            kl_coef=run.kl.coef, bonus=bonus,
+        )  # fmt: skip
+        old_values = run.values(critic, rollout)  # (N, T)  line 4
+        targets = gae_targets(config, token_rewards, old, ref, old_values, mask)  # line 7
 
-    for step in state.steps_left(config.steps):  # line 3
-        lr = models.set_learning_rates(warmed_up(config, step))
-        clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
-        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 3
-        with clock.phase("rollout"), precision(policy.device, config.precision):  # line 4
-            rollout = sample_rollout(
-                policy, tokenizer, records, params, config.group_size, generators["sampling"]
-            )
-        with clock.phase("reward"):  # lines 5-6
-            rewards = checked_rewards(reward_fn, rollout)
-            bonus, of_text = text_bonus(config, policy, text, step)  # line 6
-        with clock.phase("score"):
-            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)  line 4
-            ref_log_probs = None
-            if kl.coef or config.kl_loss_coef or config.stop_kl is not None:
-                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
-            token_rewards = kd_token_rewards(  # (N, T)  lines 5-6
-                rewards,
-                rewards_of_tokens(config, reward_fn, rollout),
-                old_log_probs,
-                ref_log_probs,
-                rollout.response_mask,
-                kl_coef=kl.coef,
-                bonus=bonus,
-            )
-            targets = gae_targets(  # lines 4 and 7: v, A and the returns
-                config, rollout, token_rewards, old_log_probs, value_model,
-                ref_log_probs=ref_log_probs,
-            )  # fmt: skip
-
-        with clock.phase("update"):
-            updates = epoch_minibatches(config, len(rollout), generators["minibatches"])  # line 8
-            for update, rows in enumerate(updates):  # line 8
-                models.zero_grad()
-                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-                tokens = rollout.tokens_of(rows)
-                for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
-                    scores, values = models.scores_and_values(batch)
-                    goal = targets.rows(part)
-                    part_loss = ppo_loss(config, scores, values, goal, batch.response_mask, tokens)
-                    part_loss.total.backward()  # lines 9 and 11: L of ppo_loss
-                    loss += part_loss.total.detach()
-                    measured = part_loss.per_token()
-                    meter.add_tokens(scores, goal.old_log_probs, goal.advantages, batch, **measured)
-                held = text if config.pt_mode == "loss" else None  # line 10
-                extra = text_gradient(config, policy, held, step, update)
-                loss += config.pretraining_coef * extra.get("pretraining_loss", 0.0)
-                norm, critic_norm = models.clip_and_step()  # line 9
-                meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)
-
-        step_batch = critic_batch(meter.acted, rollout, rewards, targets, token_rewards)
-        row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-        row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
-        row |= of_text | explained_variance(
-            targets.old_values, targets.returns, rollout.response_mask
-        )
-        row |= clock.metrics(tokens=rollout.tokens)
-        if "kl" in row:
-            kl.update(row["kl"], len(rollout))
-        state.step = step + 1
-        moved_reference(config, state.step, reference, policy)  # line 12
-        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
+        for update, rows in enumerate(run.minibatches(rollout, groups=False)):  # line 8
+            for part, batch in run.micro_batches(rollout, rows):
+                scores, values = actor_and_critic(config, run, critic, batch)  # (n, T) each
+                goal = targets.rows(part)
+                losses = ppo_loss(
+                    config, scores, values, goal, batch.response_mask, rollout.tokens_of(rows)
+                )
+                losses.total.backward()  # lines 9 and 11: L of ppo_loss
+                run.seen(
+                    losses.total, scores, old[part], goal.advantages, batch, **losses.per_token()
+                )
+            held = text if config.pt_mode == "loss" else None  # line 10
+            run.step(**text_gradient(config, run, held, step, update))  # line 9
+        moved_reference(config, step + 1, reference, policy)  # line 12
+        explained = explained_variance(old_values, targets.returns, mask)
+        if run.finish(
+            step, rollout, rewards, targets.advantages, old, ref,
+            old_values=old_values, token_rewards=token_rewards, **explained, **of_bonus,
+        ):  # fmt: skip
             break
-    return log.rows
+    return run.log.rows
 
 
 def teacher_reward(config: KDPPOConfig, teacher: GPT) -> TeacherReward:
@@ -290,7 +230,7 @@ ENGINE = Engine(
     toy="--pretraining-batch-size 2",
 )
 
-main = partial(run_training, ENGINE)  # config -> run folder
+main = ENGINE.run  # config -> run folder
 
 if __name__ == "__main__":
-    run_as_command(ENGINE)
+    ENGINE.run_as_command()

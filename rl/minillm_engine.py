@@ -28,35 +28,19 @@ log p(y) / q(y) of the sampled responses, about minus the reverse KL.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from data.records import PromptRecord
 from gpt.corpus import Corpus
-from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores_and_kl
 from gpt.model import GPT
 from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
-from harness.device import precision
 from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative, Range
-from harness.metric_log import MetricLog
-from harness.optimizer import adamw, clip_and_step, set_learning_rate
-from harness.seeds import make_generator
-from harness.training_state import TrainingState
-from rl.batches.rollout import (
-    epoch_minibatches,
-    micro_batches,
-    old_policy_log_probs,
-    prompt_batch,
-    sample_rollout,
-)
 from rl.equations.losses import (
     clipped_surrogate,
     length_normalized_returns,
@@ -65,16 +49,16 @@ from rl.equations.losses import (
     token_mean,
 )
 from rl.equations.token_rewards import teacher_rewards
+from rl.loop import Run
+from rl.rewards.sources import RewardFn, made_of
 from rl.rewards.teacher_reward import (
     TeacherReward,
     refuse_other_rewards,
     refuse_reference,
     teacher_log_probs,
 )
-from rl.training.config import size_presets, warmed_up
+from rl.training.config import size_presets
 from rl.training.engine import Engine
-from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
-from rl.training.run import Validate, finish_step, run_as_command, run_training
 from rl.training.text import TextConfig, open_text, text_gradient, text_of
 
 PRESETS = size_presets(
@@ -171,90 +155,52 @@ def minillm_targets(
     return Targets(old_log_probs, returns, weights), token_rewards
 
 
-def train(
-    config: MiniLLMConfig,
-    policy: GPT,  # line 1
-    tokenizer: Tokenizer,
-    reward_fn: TeacherReward,
-    prompts: Sequence[PromptRecord],
-    log: MetricLog,
-    *,
-    corpus: Corpus | None = None,
-    validate: Validate | None = None,
-    folder: Path | None = None,
-) -> list[dict[str, Any]]:
-    """Run MiniLLM, update `policy` in place and return one metrics row a step.
+def train(config: MiniLLMConfig, run: Run, *, corpus: Corpus | None = None) -> list[dict[str, Any]]:
+    """Run MiniLLM, update `run.policy` in place and return one metrics row a step.
 
-    `reward_fn` brings the teacher, `corpus` the text of L_PT.
+    The reward brings the teacher, `corpus` is the text of L_PT.
     """
     text = text_of(config, corpus)
-    params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
-    teacher = reward_fn.teacher  # line 1
-    policy.eval()  # dropout stays off: old and new log-probs must describe the same function
-    optimizer = adamw(policy, config.lr, weight_decay=0.0)
-    generators = {name: make_generator(config.seed, name) for name in ("sampling", "minibatches")}
-    state = TrainingState({"policy": policy, "optimizer": optimizer}, generators)
-    if config.resume and folder is not None:
-        state.load(folder)
-
-    for step in state.steps_left(config.steps):  # line 2
-        lr = config.lr * warmed_up(config, step)
-        set_learning_rate(optimizer, lr)
-        clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
-        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 3
-        with clock.phase("rollout"), precision(policy.device, config.precision):
-            rollout = sample_rollout(  # line 3: y ~ p~, token by token
-                policy,
-                tokenizer,
-                records,
-                params,
-                config.group_size,
-                generators["sampling"],
-                teacher=teacher,
-                teacher_share=config.teacher_share,
-            )
-        with clock.phase("reward"):  # line 4: log p
+    policy, teacher = run.policy, teacher_of(run.reward_fn)  # line 1
+    for step in run.steps():  # line 2
+        rollout = run.sample(  # line 3: y ~ p~, token by token
+            run.prompts(step), teacher=teacher, teacher_share=config.teacher_share
+        )
+        with run.clock.phase("reward"):  # line 4: log p
             judged = teacher_log_probs(teacher, rollout, config)  # (N, T)
-        with clock.phase("score"):  # lines 4-6: r, w, R
-            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
-            targets, token_rewards = minillm_targets(
-                config, judged, old_log_probs, rollout.response_mask
-            )
+        old, mask = run.old_log_probs(rollout), rollout.response_mask  # (N, T)
+        targets, token_rewards = minillm_targets(config, judged, old, mask)  # lines 4-6: r, w, R
 
-        with clock.phase("update"):
-            updates = epoch_minibatches(config, len(rollout), generators["minibatches"])  # line 7
-            for update, rows in enumerate(updates):  # line 7
-                optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-                for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
-                    with precision(policy.device, config.precision):
-                        scores, token_kl = token_scores_and_kl(  # line 8
-                            policy, teacher, batch, config.temperature
-                        )
-                    part_targets = targets.rows(part)
-                    part_loss = minillm_loss(  # line 11: Single + Long
-                        config, scores.log_probs, token_kl, part_targets, batch.response_mask,
-                        tokens=rollout.tokens_of(rows),
-                    )  # fmt: skip
-                    part_loss.backward()
-                    loss += part_loss.detach()
-                    meter.add_tokens(
-                        scores, old_log_probs[part], part_targets.returns, batch,
-                        single_step_kl=token_kl, mixing_weight=part_targets.weights,
-                    )  # fmt: skip
-                of_text = text_gradient(config, policy, text, step, update)  # line 10
-                loss += config.pretraining_coef * of_text.get("pretraining_loss", 0.0)
-                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 11
-                meter.add_update(loss, norm, **of_text)
-
-        rewards = row_sums(token_rewards, rollout.response_mask)  # log p(y) / q(y), (N,)
-        step_batch = StepBatch(meter.acted, rollout, rewards, targets.returns)
-        row = rollout_metrics(rollout, rewards, old_log_probs, None) | meter.metrics() | {"lr": lr}
-        row |= clock.metrics(tokens=rollout.tokens)
-        state.step = step + 1
-        if finish_step(config, state, row, log, (policy, None), validate, folder, step_batch):
+        for update, rows in enumerate(run.minibatches(rollout, groups=False)):  # line 7
+            for part, batch in run.micro_batches(rollout, rows):
+                with run.precise():  # line 8
+                    scores, token_kl = token_scores_and_kl(
+                        policy, teacher, batch, config.temperature
+                    )
+                goal = targets.rows(part)
+                loss = minillm_loss(  # line 11: Single + Long
+                    config, scores.log_probs, token_kl, goal, batch.response_mask,
+                    tokens=rollout.tokens_of(rows),
+                )  # fmt: skip
+                loss.backward()
+                run.seen(
+                    loss, scores, old[part], goal.returns, batch,
+                    single_step_kl=token_kl, mixing_weight=goal.weights,
+                )  # fmt: skip
+            of_text = text_gradient(config, run, text, step, update)  # line 10
+            run.step(**of_text)  # line 11
+        rewards = row_sums(token_rewards, mask)  # log p(y) / q(y), (N,)
+        if run.finish(step, rollout, rewards, targets.returns, old):
             break
-    return log.rows
+    return run.log.rows
+
+
+def teacher_of(reward_fn: RewardFn | None) -> GPT:
+    """The teacher of the reward. ValueError for one without."""
+    teacher = made_of(reward_fn).teacher
+    if teacher is None:
+        raise ValueError("reward_fn must bring a teacher, as TeacherReward does")
+    return teacher
 
 
 def open_teacher_reward(
@@ -281,7 +227,7 @@ ENGINE = Engine(
     toy="--pretraining-batch-size 2",
 )
 
-main = partial(run_training, ENGINE)  # config -> run folder
+main = ENGINE.run  # config -> run folder
 
 if __name__ == "__main__":
-    run_as_command(ENGINE)
+    ENGINE.run_as_command()

@@ -32,37 +32,27 @@ the sums' own has not. What is new next to MiniLLM: no long part, no mixture and
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from data.collate import join_responses
-from data.records import PromptRecord
-from gpt.log_probs import token_scores, token_scores_and_kl
+from data.collate import ResponseBatch, join_responses
+from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.device import precision
 from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne, KLLimit
-from harness.metric_log import MetricLog
-from harness.optimizer import clip_and_step, set_learning_rate
 from rl.batches.rollout import (
     Rollout,
-    epoch_minibatches,
-    micro_batches,
-    old_policy_log_probs,
-    prompt_batch,
-    sample_rollout,
     select_rows,
 )
 from rl.equations.losses import clipped_surrogate, token_mean
 from rl.equations.token_rewards import teacher_rewards
-from rl.rewards.sources import RewardFn, checked_rewards, made_of
+from rl.loop import Run
+from rl.rewards.sources import made_of
 from rl.rewards.teacher_reward import (
     TeacherReward,
     opened,
@@ -70,11 +60,9 @@ from rl.rewards.teacher_reward import (
     refuse_reference,
     teacher_log_probs,
 )
-from rl.training.config import EngineConfig, size_presets, warmed_up
+from rl.training.config import EngineConfig, size_presets
 from rl.training.engine import Engine
-from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
 from rl.training.open_task import Task
-from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 
 PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0), limited=False)
 ITSELF = Path("self")
@@ -183,6 +171,20 @@ def lessons(  # line 4
 # --- the loss ---------------------------------------------------------------------------------------
 
 
+def scores_and_kl(
+    config: OnPolicyDistillationConfig,
+    policy: GPT,
+    teacher: GPT,
+    batch: ResponseBatch,
+    judged: ResponseBatch
+    | None,  # the same responses as the teacher reads them, where that differs
+) -> tuple[TokenScores, Tensor | None]:
+    """The policy's scores and, with --divergence full, KL(q(.|s_t) || p(.|s_t)), (n, T) each."""
+    if config.divergence == "sampled":
+        return token_scores(policy, batch, config.temperature), None
+    return token_scores_and_kl(policy, teacher, batch, config.temperature, other_batch=judged)
+
+
 def distillation_loss(  # lines 7 and 8
     log_probs: Tensor,  # (n, T)
     old_log_probs: Tensor,  # (n, T)
@@ -203,95 +205,54 @@ def distillation_loss(  # lines 7 and 8
     return token_mean(token_loss, response_mask, denominator=tokens)
 
 
-def train(
-    config: OnPolicyDistillationConfig,
-    policy: GPT,  # line 1
-    tokenizer: Tokenizer,
-    reward_fn: RewardFn,
-    prompts: Sequence[PromptRecord],
-    log: MetricLog,
-    *,
-    validate: Validate | None = None,
-    folder: Path | None = None,
-) -> list[dict[str, Any]]:
-    """Run on-policy distillation, update `policy` in place and return one metrics row a step.
+def train(config: OnPolicyDistillationConfig, run: Run) -> list[dict[str, Any]]:
+    """Run on-policy distillation, update `run.policy` in place and return one metrics row a step.
 
-    `reward_fn` brings the teacher (`teacher_reward(config, teacher)`), or with --teacher self the
+    The reward brings the teacher (`teacher_reward(config, teacher)`), or with --teacher self the
     check of the answers.
     """
-    made = made_of(reward_fn)
+    made, policy = made_of(run.reward_fn), run.policy
     check = made.check if config.taught_by_itself else None
     teacher = policy if check is not None else made.teacher  # line 1
     if teacher is None:
         raise ValueError("reward_fn must bring a teacher, or with --teacher self check the answers")
-    params, optimizer, _, generators, state = set_up(config, policy, folder)
+    for step in run.steps():
+        rollout = run.sample(run.prompts(step))  # lines 2-3
+        rewards = run.rewards(rollout)  # (N,), for the log
+        taught, written, judged = Lessons(torch.arange(len(rollout)), rollout, rollout)
+        if check is not None:  # line 4
+            right, context = check.correct(rollout), policy.config.context
+            taught, written, judged = lessons(config, run.tokenizer, rollout, right, context)
+        old = advantages = written.log_probs  # (K, T)
+        if len(written):  # line 5
+            old = run.old_log_probs(written)
+            with run.clock.phase("score"):
+                p = teacher_log_probs(teacher, judged, config)
+            advantages = teacher_rewards(p, old, written.response_mask, reverse_kl=True)
 
-    for step in state.steps_left(config.steps):
-        lr = config.lr * warmed_up(config, step)
-        set_learning_rate(optimizer, lr)
-        clock, meter = Stopwatch(), UpdateMeter()
-        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 2
-        with clock.phase("rollout"), precision(policy.device, config.precision):  # line 3
-            rollout = sample_rollout(
-                policy, tokenizer, records, params, config.group_size, generators["sampling"]
-            )
-        with clock.phase("reward"):
-            rewards = checked_rewards(reward_fn, rollout)
-            rows_taught, written, judged = Lessons(torch.arange(len(rollout)), rollout, rollout)
-            if check is not None:  # line 4
-                rows_taught, written, judged = lessons(
-                    config, tokenizer, rollout, check.correct(rollout), policy.config.context
-                )
-        with clock.phase("score"):
-            old_log_probs = advantages = written.log_probs  # (K, T)
-            if len(written):  # line 5
-                old_log_probs = old_policy_log_probs(policy, written, config)
-                advantages = teacher_rewards(
-                    teacher_log_probs(teacher, judged, config), old_log_probs,
-                    written.response_mask, reverse_kl=True,
+        for rows in run.minibatches(written, groups=False):  # line 6
+            for part, batch in run.micro_batches(written, rows):
+                other = judged.sequences.rows(part) if check is not None else None
+                with run.precise():
+                    scores, token_kl = scores_and_kl(config, policy, teacher, batch, other)
+                loss = distillation_loss(  # line 7
+                    scores.log_probs, old[part], advantages[part], token_kl, batch.response_mask,
+                    tokens=written.tokens_of(rows),
                 )  # fmt: skip
+                loss.backward()
+                run.seen(
+                    loss, scores, old[part], advantages[part], batch,
+                    token_kl=-advantages[part] if token_kl is None else token_kl,
+                )  # fmt: skip
+            run.step()  # line 8
 
-        with clock.phase("update"):
-            updates: list[Tensor] = []
-            if len(written):
-                updates = epoch_minibatches(config, len(written), generators["minibatches"])
-            for rows in updates:  # line 6
-                optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-                for part, batch in micro_batches(written.sequences, rows, config.micro_batch_size):
-                    token_kl = None
-                    with precision(policy.device, config.precision):
-                        if config.divergence == "full":
-                            scores, token_kl = token_scores_and_kl(
-                                policy, teacher, batch, config.temperature,
-                                other_batch=judged.sequences.rows(part) if check is not None else None,
-                            )  # fmt: skip
-                        else:
-                            scores = token_scores(policy, batch, config.temperature)
-                    old, A = old_log_probs[part], advantages[part]
-                    part_loss = distillation_loss(  # line 7
-                        scores.log_probs, old, A, token_kl, batch.response_mask,
-                        tokens=written.tokens_of(rows),
-                    )  # fmt: skip
-                    part_loss.backward()
-                    loss += part_loss.detach()
-                    meter.add_tokens(
-                        scores, old, A, batch, token_kl=-A if token_kl is None else token_kl
-                    )
-                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 8
-                meter.add_update(loss, norm)
-
-        step_batch = None
+        row = run.row(rollout, rewards, old) | {"taught_responses": len(written) / len(rollout)}
+        batch = None
         if len(written):
-            paid = rewards[rows_taught.to(rewards.device)]
-            step_batch = StepBatch(meter.acted, written, paid, advantages)
-        row = rollout_metrics(rollout, rewards, old_log_probs, None) | meter.metrics()
-        row |= {"taught_responses": len(written) / len(rollout)}
-        row |= {"lr": lr} | clock.metrics(tokens=rollout.tokens)
-        state.step = step + 1
-        if finish_step(config, state, row, log, (policy, None), validate, folder, step_batch):
+            batch = run.trained_on(written, rewards[taught.to(rewards.device)], advantages)
+        if run.end_step(step, row, batch):
             break
-    return log.rows
+    return run.log.rows
 
 
 def teacher_reward(config: OnPolicyDistillationConfig, teacher: GPT) -> TeacherReward:
@@ -322,7 +283,7 @@ ENGINE = Engine(
     reference=lambda config: False,
 )
 
-main = partial(run_training, ENGINE)  # config -> run folder
+main = ENGINE.run  # config -> run folder
 
 if __name__ == "__main__":
-    run_as_command(ENGINE)
+    ENGINE.run_as_command()

@@ -31,21 +31,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from data.records import PromptRecord
 from gpt.model import GPT
-from gpt.tokenizer import Tokenizer
-from harness.device import precision
 from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative
-from harness.frozen_copy import frozen_copy
-from harness.metric_log import MetricLog
-from harness.optimizer import clip_and_step, set_learning_rate
 from harness.ranks.collectives import on_device
 from reward_model.pairs import TokenPair
 from rl.batches.preferences import (
@@ -66,12 +58,8 @@ from rl.batches.preferences import (
     sides,
 )
 from rl.batches.rollout import (
-    epoch_minibatches,
-    old_policy_log_probs,
-    prompt_batch,
-    rollout_log_probs,
+    Rollout,
     row_chunks,
-    sample_rollout,
     scores_to_descend,
 )
 from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
@@ -84,12 +72,11 @@ from rl.equations.losses import (
     sequence_mean,
     sequence_ratio,
 )
-from rl.rewards.sources import RewardFn, checked_rewards
-from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
+from rl.loop import Run, at
+from rl.training.config import EngineConfig, require_groups, size_presets
 from rl.training.engine import Engine
-from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics
+from rl.training.metrics import Acted, acts
 from rl.training.open_task import Task
-from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 
 PRESETS = size_presets()
 PRESETS["own"] |= dict(max_response_tokens=1024)
@@ -177,14 +164,12 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
         return self.group_size if self.compares_groups else 1
 
 
-def update_meter(config: PGGRPOConfig) -> UpdateMeter:
-    """Measures where the clip of this mode's ratio acts."""
-    clip, b = (config.clip_low, config.clip_high), config.ratio_power
+def acted(config: PGGRPOConfig) -> Acted:
+    """Where the clip of this mode's ratio acts."""
+    b = config.ratio_power
     if config.mode == "ratio_power":
-        return UpdateMeter(clip, lambda new, old, mask: sequence_ratio(b * new, b * old, mask))
-    if config.mode == "mean_ratio":
-        return UpdateMeter(clip, mean_ratio)
-    return UpdateMeter(clip)
+        return acts(config, lambda new, old, mask: sequence_ratio(b * new, b * old, mask))
+    return acts(config, mean_ratio) if config.mode == "mean_ratio" else acts(config)
 
 
 def policy_loss(  # line 6
@@ -218,6 +203,15 @@ def policy_loss(  # line 6
         kl_penalty = loss_estimator(config.kl_estimator)
         token_loss = token_loss + kl_coef * kl_penalty(log_probs, ref_log_probs)
     return sequence_mean(token_loss, response_mask, denominator=rows)
+
+
+class Given(NamedTuple):
+    """What the losses read of a rollout besides the policy in training."""
+
+    old: Tensor  # (N, T)
+    ref: Tensor | None  # (N, T)
+    advantages: Tensor  # (N, 1)
+    pairs: Tensor  # (K, 2) row numbers, on the CPU
 
 
 def preference_loss(config: PGGRPOConfig, compared: Compared, *, pairs: int) -> Tensor:
@@ -269,97 +263,91 @@ def preference_metrics(
     }
 
 
-def train(
+def descend_rollout(
     config: PGGRPOConfig,
-    policy: GPT,
-    tokenizer: Tokenizer,
-    reward_fn: RewardFn,
-    prompts: Sequence[PromptRecord],
-    log: MetricLog,
-    *,
-    offline_pairs: Sequence[TokenPair] = (),
-    reference: GPT | None = None,
-    validate: Validate | None = None,
-    folder: Path | None = None,
+    run: Run,
+    rollout: Rollout,
+    rows: Tensor,  # of one minibatch
+    given: Given,
+    pair_count: int,  # of the minibatch, the recorded ones included
+) -> list[Compared]:
+    """The gradient of L_GRPO + lambda L_pref on the rows of a minibatch; the pairs that it compared."""
+    compared: list[Compared] = []
+    together = config.rows_together  # whole groups, so no pair is split
+    size = max(config.micro_batch_size, together)  # rows that one loss sees
+    for chunk in row_chunks(rollout.sequences, rows, size, together):
+        part, batch = on_device(chunk, run.policy.device), rollout.sequences.rows(chunk)
+        scores, descend = scores_to_descend(run.policy, batch, config)
+        old, ref, advantages, pairs = (
+            given.old[part],
+            at(given.ref, part),
+            given.advantages[part],
+            given.pairs,
+        )
+        loss = policy_loss(  # line 6
+            config, scores.log_probs, old, ref, advantages, batch.response_mask,
+            kl_coef=run.kl.coef, rows=len(rows),
+        )  # fmt: skip
+        here = pairs_within(pairs, chunk)
+        if len(here):
+            both = compared_rows(scores.log_probs, ref, batch.response_mask, here)
+            l_pref = preference_loss(config, both, pairs=pair_count)  # line 7
+            loss = loss + config.preference_coef * l_pref  # line 8
+            compared.append(both.detach())
+        descend(loss)
+        run.seen(loss, scores, old, advantages, batch)
+    return compared
+
+
+def descend_recorded(
+    config: PGGRPOConfig, run: Run, recorded: PairStream, step: int, pair_count: int
+) -> list[Compared]:
+    """The gradient of lambda L_pref on the step's recorded pairs; the pairs."""
+    compared: list[Compared] = []
+    for batch, ref_sums in recorded.micro_batches(step):
+        log_probs = pair_log_probs(run.policy, batch, config)  # (k, 2)
+        both = Compared(log_probs, ref_sums, sides(batch.lengths))
+        l_pref = preference_loss(config, both, pairs=pair_count)  # line 7
+        loss = config.preference_coef * l_pref  # line 8
+        loss.backward()
+        run.loss += loss.detach()
+        compared.append(both.detach())
+    return compared
+
+
+def train(
+    config: PGGRPOConfig, run: Run, *, offline_pairs: Sequence[TokenPair] = ()
 ) -> list[dict[str, Any]]:
-    """Run PG-GRPO, update `policy` in place and return one metrics row a step.
+    """Run PG-GRPO, update `run.policy` in place and return one metrics row a step.
 
     `offline_pairs` are the recorded pairs of `pairs` "offline" and "both".
     """
-    if config.measures_kl or config.needs_reference:
-        reference = reference or frozen_copy(policy)  # line 1
-    frozen = {} if reference is None else {"reference": reference}
-    params, optimizer, kl, generators, state = set_up(config, policy, folder, **frozen)
-    recorded = recorded_stream(config, offline_pairs, reference, tokenizer.eos_id)  # line 4
-
-    for step in state.steps_left(config.steps):
-        lr = config.lr * warmed_up(config, step)
-        set_learning_rate(optimizer, lr)
-        clock, meter = Stopwatch(), update_meter(config)
-        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 2
-        with clock.phase("rollout"), precision(policy.device, config.precision):
-            rollout = sample_rollout(  # line 2
-                policy, tokenizer, records, params, config.group_size, generators["sampling"]
-            )
-        with clock.phase("reward"):  # line 3
-            rewards = checked_rewards(reward_fn, rollout)
-        with clock.phase("score"):
-            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
-            ref_log_probs = None  # asked for the penalty, the stop, or L_pref of the groups
-            if reference is not None and config.scores_rollouts:
-                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
+    asks = config.measures_kl or config.needs_reference
+    reference = run.reference if asks else None  # line 1
+    run.restored()  # the reference, too, which scores the recorded pairs
+    recorded = recorded_stream(config, offline_pairs, reference, run.tokenizer.eos_id)  # line 4
+    for step in run.steps(acted(config)):
+        rollout = run.sample(run.prompts(step))  # line 2
+        rewards = run.rewards(rollout)  # (N,)  line 3
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 3
-        pairs = group_pairs(config, rewards)  # (K, 2)  line 4
+        old = run.old_log_probs(rollout)  # (N, T)
+        ref = None  # asked for the penalty, the stop, or L_pref of the groups
+        if reference is not None:
+            ref = run.ref_log_probs(reference, rollout, needed=config.scores_rollouts)
+        given = Given(old, ref, advantages, group_pairs(config, rewards))  # line 4
+
         compared: list[Compared] = []  # for the log
+        for rows in run.minibatches(rollout):  # line 5
+            count = len(pairs_within(given.pairs, rows)) + recorded.batch_size
+            compared += descend_rollout(config, run, rollout, rows, given, count)  # lines 6-8
+            compared += descend_recorded(config, run, recorded, step, count)  # lines 7-8
+            run.step()  # line 8
 
-        with clock.phase("update"):
-            for rows in epoch_minibatches(  # line 5
-                config, len(rollout), generators["minibatches"], config.group_size
-            ):
-                optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-                pair_count = len(pairs_within(pairs, rows)) + recorded.batch_size
-                together = config.rows_together
-                size = max(config.micro_batch_size, together)  # rows that one loss sees
-                for chunk in row_chunks(rollout.sequences, rows, size, together):
-                    part, batch = on_device(chunk, policy.device), rollout.sequences.rows(chunk)
-                    scores, descend = scores_to_descend(policy, batch, config)
-                    ref = None if ref_log_probs is None else ref_log_probs[part]
-                    part_loss = policy_loss(  # line 6
-                        config, scores.log_probs, old_log_probs[part], ref, advantages[part],
-                        batch.response_mask, kl_coef=kl.coef, rows=len(rows),
-                    )  # fmt: skip
-                    here = pairs_within(pairs, chunk)  # whole groups, so no pair is split
-                    if len(here):
-                        both = compared_rows(scores.log_probs, ref, batch.response_mask, here)
-                        l_pref = preference_loss(config, both, pairs=pair_count)  # line 7
-                        part_loss = part_loss + config.preference_coef * l_pref  # line 8
-                        compared.append(both.detach())
-                    descend(part_loss)
-                    loss += part_loss.detach()
-                    meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
-                for batch, ref_sums in recorded.micro_batches(step):
-                    log_probs = pair_log_probs(policy, batch, config)  # (k, 2)
-                    both = Compared(log_probs, ref_sums, sides(batch.lengths))
-                    l_pref = preference_loss(config, both, pairs=pair_count)  # line 7
-                    part_loss = config.preference_coef * l_pref  # line 8
-                    part_loss.backward()
-                    loss += part_loss.detach()
-                    compared.append(both.detach())
-                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 8
-                meter.add_update(loss, norm)
-
-        step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
-        row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-        row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
-        row |= preference_metrics(config, len(pairs) + recorded.batch_size, compared)
-        row |= clock.metrics(tokens=rollout.tokens)
-        if "kl" in row:
-            kl.update(row["kl"], len(rollout))
-        state.step = step + 1
-        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
+        pairs = len(given.pairs) + recorded.batch_size
+        measured = preference_metrics(config, pairs, compared)
+        if run.finish(step, rollout, rewards, advantages, old, ref, **measured):
             break
-    return log.rows
+    return run.log.rows
 
 
 def recorded_pairs(config: PGGRPOConfig, task: Task) -> dict[str, Any]:
@@ -385,7 +373,7 @@ ENGINE = Engine(
     toy="--pairs both --offline-batch-size 4",
 )
 
-main = partial(run_training, ENGINE)  # config -> run folder
+main = ENGINE.run  # config -> run folder
 
 if __name__ == "__main__":
-    run_as_command(ENGINE)
+    ENGINE.run_as_command()

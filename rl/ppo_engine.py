@@ -25,47 +25,27 @@ critic shares no weight with the policy, and each is clipped by its own gradient
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
-from data.records import PromptRecord
 from gpt.corpus import Corpus
 from gpt.lora import trunk_to_train
-from gpt.model import GPT
-from gpt.tokenizer import Tokenizer
-from harness.device import precision
 from harness.errors import UserError
 from harness.flag_ranges import AboveZero, AtLeastOne
-from harness.frozen_copy import frozen_copy
-from harness.metric_log import MetricLog
-from rl.batches.rollout import (
-    epoch_minibatches,
-    micro_batches,
-    old_policy_log_probs,
-    prompt_batch,
-    rollout_log_probs,
-    sample_rollout,
-)
 from rl.equations.advantages import whiten
 from rl.equations.token_rewards import score_missing_eos, token_level_rewards
-from rl.rewards.sources import RewardFn, checked_rewards, made_of
+from rl.loop import Run
+from rl.rewards.sources import made_of
 from rl.training.actor_critic import (
-    ActorCritic,
     ActorCriticConfig,
-    critic_batch,
+    actor_and_critic,
     gae_targets,
     ppo_loss,
 )
-from rl.training.config import size_presets, warmed_up
+from rl.training.config import size_presets
 from rl.training.engine import Engine
-from rl.training.metrics import Stopwatch, UpdateMeter, explained_variance, rollout_metrics
+from rl.training.metrics import explained_variance
 from rl.training.open_task import Task
-from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
 from rl.training.text import open_text, text_gradient, text_of
 from rl.training.value_model import ValueModel
 
@@ -109,93 +89,59 @@ class PPOConfig(ActorCriticConfig):
 
 def train(
     config: PPOConfig,
-    policy: GPT,
-    tokenizer: Tokenizer,
-    reward_fn: RewardFn,
-    prompts: Sequence[PromptRecord],
-    log: MetricLog,
+    run: Run,
     *,
     value_model: ValueModel | None = None,
     corpus: Corpus | None = None,
-    reference: GPT | None = None,
-    validate: Validate | None = None,
-    folder: Path | None = None,
 ) -> list[dict[str, Any]]:
-    """Run PPO, update `policy` (and `value_model`) in place and return one metrics row a step.
+    """Run PPO, update `run.policy` (and `value_model`) in place and return one metrics row a step.
 
     Without a value model the critic is a copy of the policy with a head of zeros. `corpus` is the
     text of PPO-ptx.
     """
     text = text_of(config, corpus)
-    reference = reference or frozen_copy(policy)  # line 1
-    value_model = value_model or ValueModel.from_policy(policy)  # line 2
-    models = ActorCritic(config, policy, value_model)
-    params, _, kl, generators, state = set_up(
-        config, policy, folder, models.optimizer, **models.parts(), reference=reference
-    )
+    policy, reference = run.policy, run.reference  # line 1
+    critic = run.train_critic(value_model or ValueModel.from_policy(policy))  # line 2
+    for step in run.steps():  # line 3
+        rollout = run.sample(run.prompts(step))  # lines 3-4
+        rewards = run.rewards(rollout)  # (N,)  line 4: R
+        old = run.old_log_probs(rollout)  # (N, T)  line 5
+        ref = run.ref_log_probs(reference, rollout, needed=config.kl_loss_coef > 0)  # (N, T)
+        mask = rollout.response_mask
+        token_rewards = token_level_rewards(  # line 6: r_t, (N, T)
+            score_missing_eos(
+                rewards, rollout.has_eos, config.missing_eos, config.missing_eos_value
+            ),
+            old, ref, mask, run.kl.coef,
+        )  # fmt: skip
+        scaled = token_rewards
+        if config.whiten_rewards:
+            scaled = whiten(token_rewards, mask, shift_mean=False)
+        old_values = run.values(critic, rollout)  # (N, T)  line 5
+        targets = gae_targets(config, scaled, old, ref, old_values, mask)  # line 7
 
-    for step in state.steps_left(config.steps):  # line 3
-        lr = models.set_learning_rates(warmed_up(config, step))
-        clock, meter = Stopwatch(), UpdateMeter(clip=(config.clip_low, config.clip_high))
-        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)  # line 3
-        with clock.phase("rollout"), precision(policy.device, config.precision):  # line 4
-            rollout = sample_rollout(
-                policy, tokenizer, records, params, config.group_size, generators["sampling"]
-            )
-        with clock.phase("reward"):  # line 4: R
-            rewards = checked_rewards(reward_fn, rollout)
-        with clock.phase("score"):
-            old_log_probs = old_policy_log_probs(policy, rollout, config)  # line 5
-            ref_log_probs = None
-            if kl.coef or config.kl_loss_coef or config.stop_kl is not None:
-                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)  line 5
-            token_rewards = token_level_rewards(  # line 6: r_t, (N, T)
-                score_missing_eos(
-                    rewards, rollout.has_eos, config.missing_eos, config.missing_eos_value
-                ),
-                old_log_probs,
-                ref_log_probs,
-                rollout.response_mask,
-                kl.coef,
-            )
-            scaled = token_rewards
-            if config.whiten_rewards:
-                scaled = whiten(token_rewards, rollout.response_mask, shift_mean=False)
-            given = (config, rollout, scaled, old_log_probs, value_model)
-            targets = gae_targets(*given, ref_log_probs=ref_log_probs)  # lines 5 and 7
-
-        with clock.phase("update"):
-            updates = epoch_minibatches(config, len(rollout), generators["minibatches"])  # line 8
-            for update, rows in enumerate(updates):  # line 8
-                models.zero_grad()
-                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-                tokens = rollout.tokens_of(rows)
-                for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
-                    scores, values = models.scores_and_values(batch)
-                    goal = targets.rows(part)
-                    part_loss = ppo_loss(config, scores, values, goal, batch.response_mask, tokens)
-                    part_loss.total.backward()  # lines 9-10: L of ppo_loss
-                    loss += part_loss.total.detach()
-                    more = part_loss.per_token()
-                    meter.add_tokens(scores, goal.old_log_probs, goal.advantages, batch, **more)
-                if config.target_kl is not None and meter.moved_beyond(1.5 * config.target_kl):
-                    break  # without the step: far enough from the old policy. line 12
-                extra = text_gradient(config, policy, text, step, update)  # line 9
-                loss += config.pretraining_coef * extra.get("pretraining_loss", 0.0)
-                norm, critic_norm = models.clip_and_step()  # line 11
-                meter.add_update(loss, norm, critic_grad_norm=critic_norm, **extra)
-
-        step_batch = critic_batch(meter.acted, rollout, rewards, targets, token_rewards)
-        row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-        row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
-        row |= explained_variance(targets.old_values, targets.returns, rollout.response_mask)
-        row |= clock.metrics(tokens=rollout.tokens)
-        if "kl" in row:
-            kl.update(row["kl"], len(rollout))  # line 13
-        state.step = step + 1
-        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
+        for update, rows in enumerate(run.minibatches(rollout, groups=False)):  # line 8
+            for part, batch in run.micro_batches(rollout, rows):
+                scores, values = actor_and_critic(config, run, critic, batch)  # (n, T) each
+                goal = targets.rows(part)
+                losses = ppo_loss(
+                    config, scores, values, goal, batch.response_mask, rollout.tokens_of(rows)
+                )
+                losses.total.backward()  # lines 9-10: L of ppo_loss
+                run.seen(
+                    losses.total, scores, old[part], goal.advantages, batch, **losses.per_token()
+                )
+            if config.target_kl is not None and run.meter.moved_beyond(1.5 * config.target_kl):
+                break  # without the step: far enough from the old policy. line 12
+            of_text = text_gradient(config, run, text, step, update)  # line 9
+            run.step(**of_text)  # line 11
+        explained = explained_variance(old_values, targets.returns, mask)
+        if run.finish(  # line 13: beta
+            step, rollout, rewards, targets.advantages, old, ref,
+            old_values=old_values, token_rewards=token_rewards, **explained,
+        ):  # fmt: skip
             break
-    return log.rows
+    return run.log.rows
 
 
 def open_critic_and_text(config: PPOConfig, task: Task) -> dict[str, Any]:
@@ -226,7 +172,7 @@ ENGINE = Engine(
     prepare=open_critic_and_text,
 )
 
-main = partial(run_training, ENGINE)  # config -> run folder
+main = ENGINE.run  # config -> run folder
 
 if __name__ == "__main__":
-    run_as_command(ENGINE)
+    ENGINE.run_as_command()

@@ -24,32 +24,13 @@ a standard deviation; the KL is part of the reward, before the baseline; no rati
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from data.records import PromptRecord
-from gpt.log_probs import token_scores
-from gpt.model import GPT
-from gpt.tokenizer import Tokenizer
-from harness.device import precision
 from harness.flag_ranges import NotNegative
-from harness.frozen_copy import frozen_copy
-from harness.metric_log import MetricLog
-from harness.optimizer import clip_and_step, set_learning_rate
-from rl.batches.rollout import (
-    epoch_minibatches,
-    micro_batches,
-    old_policy_log_probs,
-    prompt_batch,
-    rollout_log_probs,
-    sample_rollout,
-)
 from rl.equations.advantages import leave_one_out_advantages, whiten
 from rl.equations.losses import (
     clipped_surrogate,
@@ -61,11 +42,10 @@ from rl.equations.losses import (
     token_mean,
 )
 from rl.equations.token_rewards import token_level_rewards
-from rl.rewards.sources import RewardFn, checked_rewards
-from rl.training.config import EngineConfig, require_groups, size_presets, warmed_up
+from rl.loop import Run
+from rl.training.config import EngineConfig, require_groups, size_presets
 from rl.training.engine import Engine
-from rl.training.metrics import StepBatch, Stopwatch, UpdateMeter, rollout_metrics, token_ratio
-from rl.training.run import Validate, finish_step, run_as_command, run_training, set_up
+from rl.training.metrics import Acted, acts, never
 
 PRESETS = size_presets()
 
@@ -95,12 +75,11 @@ class RLOOConfig(EngineConfig):
             )
 
 
-def update_meter(config: RLOOConfig) -> UpdateMeter:
-    """Measures where the clip of this loss acts."""
+def acted(config: RLOOConfig) -> Acted:
+    """Where the clip of this loss acts."""
     if config.loss == "sequence":
-        return UpdateMeter()
-    ratio = sequence_ratio if config.loss == "clipped" else token_ratio
-    return UpdateMeter((config.clip_low, config.clip_high), ratio)
+        return never
+    return acts(config, sequence_ratio) if config.loss == "clipped" else acts(config)
 
 
 def rloo_advantages(
@@ -153,76 +132,31 @@ def rloo_loss(
     return token_mean(loss, response_mask, denominator=tokens)
 
 
-def train(
-    config: RLOOConfig,
-    policy: GPT,
-    tokenizer: Tokenizer,
-    reward_fn: RewardFn,
-    prompts: Sequence[PromptRecord],
-    log: MetricLog,
-    *,
-    reference: GPT | None = None,
-    validate: Validate | None = None,
-    folder: Path | None = None,
-) -> list[dict[str, Any]]:
-    """Run RLOO, update `policy` in place and return one metrics row a step."""
-    reference = reference or frozen_copy(policy)  # pi_ref
-    params, optimizer, kl, generators, state = set_up(config, policy, folder, reference=reference)
-
-    for step in state.steps_left(config.steps):
-        lr = config.lr * warmed_up(config, step)
-        set_learning_rate(optimizer, lr)
-        clock, meter = Stopwatch(), update_meter(config)
-        records = prompt_batch(prompts, step, config.prompts_per_step, config.seed)
-        with clock.phase("rollout"), precision(policy.device, config.precision):
-            rollout = sample_rollout(  # line 1: y_1 ... y_k ~ pi( . | x)
-                policy, tokenizer, records, params, config.group_size, generators["sampling"]
-            )
-        with clock.phase("reward"):  # line 2: r(x, y)
-            rewards = checked_rewards(reward_fn, rollout)
-        with clock.phase("score"):
-            old_log_probs = old_policy_log_probs(policy, rollout, config)  # (N, T)
-            ref_log_probs = None
-            if kl.coef or config.stop_kl is not None:  # for the penalty, or to know when to stop
-                ref_log_probs = rollout_log_probs(reference, rollout, config)  # (N, T)
+def train(config: RLOOConfig, run: Run) -> list[dict[str, Any]]:
+    """Run RLOO, update `run.policy` in place and return one metrics row a step."""
+    policy, reference = run.policy, run.reference  # pi, pi_ref
+    for step in run.steps(acted(config)):
+        rollout = run.sample(run.prompts(step))  # line 1: y_1 ... y_k ~ pi( . | x)
+        rewards = run.rewards(rollout)  # (N,)  line 2: r(x, y)
+        old = run.old_log_probs(rollout)  # (N, T)
+        ref = run.ref_log_probs(reference, rollout)  # (N, T), None where no KL is asked for
         advantages = rloo_advantages(  # (N, 1)  lines 2-3
-            config, rewards, old_log_probs, ref_log_probs, rollout.response_mask, kl.coef
+            config, rewards, old, ref, rollout.response_mask, run.kl.coef
         )
 
-        with clock.phase("update"):
-            for rows in epoch_minibatches(  # line 4
-                config, len(rollout), generators["minibatches"], config.group_size
-            ):
-                optimizer.zero_grad(set_to_none=True)
-                loss = torch.zeros((), dtype=policy.wte.weight.dtype, device=policy.device)
-                for part, batch in micro_batches(rollout.sequences, rows, config.micro_batch_size):
-                    with precision(policy.device, config.precision):
-                        scores = token_scores(policy, batch, config.temperature)
-                    part_loss = rloo_loss(  # line 5: A grad log pi(y | x)
-                        config,
-                        scores.log_probs,
-                        old_log_probs[part],
-                        advantages[part],
-                        batch.response_mask,
-                        rows=len(rows),
-                        tokens=rollout.tokens_of(rows),
-                    )
-                    part_loss.backward()
-                    loss += part_loss.detach()
-                    meter.add_tokens(scores, old_log_probs[part], advantages[part], batch)
-                norm = clip_and_step(optimizer, policy.parameters(), config.max_norm)  # line 5
-                meter.add_update(loss, norm)
-
-        step_batch = StepBatch(meter.acted, rollout, rewards, advantages)
-        row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-        row |= meter.metrics() | {"kl_coef": kl.coef, "lr": lr}
-        row |= clock.metrics(tokens=rollout.tokens)
-        if "kl" in row:
-            kl.update(row["kl"], len(rollout))
-        state.step = step + 1
-        if finish_step(config, state, row, log, (policy, reference), validate, folder, step_batch):
+        for rows in run.minibatches(rollout):  # line 4
+            for part, batch in run.micro_batches(rollout, rows):
+                scores = run.scores(policy, batch)  # (n, T), with a gradient
+                loss = rloo_loss(  # line 5: A grad log pi(y | x)
+                    config, scores.log_probs, old[part], advantages[part], batch.response_mask,
+                    rows=len(rows), tokens=rollout.tokens_of(rows),
+                )  # fmt: skip
+                loss.backward()
+                run.seen(loss, scores, old[part], advantages[part], batch)
+            run.step()  # line 5
+        if run.finish(step, rollout, rewards, advantages, old, ref):
             break
-    return log.rows
+    return run.log.rows
 
 
 ENGINE = Engine(
@@ -233,7 +167,7 @@ ENGINE = Engine(
     presets=PRESETS,
 )
 
-main = partial(run_training, ENGINE)  # config -> run folder
+main = ENGINE.run  # config -> run folder
 
 if __name__ == "__main__":
-    run_as_command(ENGINE)
+    ENGINE.run_as_command()

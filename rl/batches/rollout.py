@@ -199,12 +199,16 @@ def minibatches(
 
 
 def epoch_minibatches(
-    config: BatchFlags, rows: int, generator: torch.Generator, group_size: int = 1
+    config: BatchFlags,
+    rows: int,
+    generator: torch.Generator,
+    group_size: int = 1,
+    epochs: int | None = None,
 ) -> list[Tensor]:
     """Row indices of every optimizer step of a batch: one shuffle into `minibatches` an epoch."""
     return [
         minibatch
-        for _ in range(config.updates_per_batch)
+        for _ in range(config.updates_per_batch if epochs is None else epochs)
         for minibatch in minibatches(rows, config.minibatches, generator, group_size)
     ]
 

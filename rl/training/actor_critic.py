@@ -11,17 +11,12 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.log_probs import TokenScores, token_scores
-from gpt.model import GPT
-from harness.device import precision
+from gpt.log_probs import TokenScores
 from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative, ZeroToOne
-from harness.optimizer import adamw, clip_and_step, set_learning_rate
-from harness.training_state import HasState
-from rl.batches.rollout import Rollout
 from rl.equations.advantages import gae, whiten
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import clipped_surrogate, token_mean, value_loss
-from rl.training.metrics import Acted, StepBatch
+from rl.loop import Run
 from rl.training.text import TextConfig
 from rl.training.value_model import ValueModel
 
@@ -75,49 +70,13 @@ class ActorCriticConfig(TextConfig):
 # --- the two models in training -----------------------------------------------------------------
 
 
-class ActorCritic:
-    """Policy and critic, each with an AdamW of its own: what happens to one happens to the other."""
-
-    def __init__(self, config: ActorCriticConfig, policy: GPT, value_model: ValueModel) -> None:
-        # Dropout stays off: old and new log-probs, or values, must describe the same function.
-        self.config, self.policy, self.value_model = config, policy.eval(), value_model.eval()
-        value_model.gpt.checkpoint_blocks = policy.checkpoint_blocks
-        self.optimizer = adamw(policy, config.lr, weight_decay=0.0)
-        self.critic_optimizer = adamw(value_model, config.critic_lr, weight_decay=0.0)
-
-    def parts(self) -> dict[str, HasState]:
-        """What a checkpoint has to hold beside the policy and its optimizer."""
-        return {"value_model": self.value_model, "critic_optimizer": self.critic_optimizer}
-
-    def set_learning_rates(self, share: float) -> float:
-        """Give both their peak rate times `share`; returns the policy's."""
-        set_learning_rate(self.optimizer, self.config.lr * share)
-        set_learning_rate(self.critic_optimizer, self.config.critic_lr * share)
-        return self.config.lr * share
-
-    def zero_grad(self) -> None:
-        """Forget the gradients of both."""
-        self.optimizer.zero_grad(set_to_none=True)
-        self.critic_optimizer.zero_grad(set_to_none=True)
-
-    def scores_and_values(self, batch: ResponseBatch) -> tuple[TokenScores, Tensor]:
-        """The policy's scores and the critic's values of some rows, (n, T) each, with gradients."""
-        bonus = self.config.entropy_coef != 0
-        with precision(self.policy.device, self.config.precision):
-            scores = token_scores(
-                self.policy, batch, self.config.temperature, entropy_gradient=bonus
-            )
-            return scores, self.value_model(batch)
-
-    def clip_and_step(self) -> tuple[Tensor, Tensor]:
-        """Clip each gradient by its own norm, then step; returns both norms from before the clip.
-
-        One norm over both would let a critic that is far off shrink the policy's step.
-        """
-        max_norm = self.config.max_norm
-        norm = clip_and_step(self.optimizer, self.policy.parameters(), max_norm)
-        critic_norm = clip_and_step(self.critic_optimizer, self.value_model.parameters(), max_norm)
-        return norm, critic_norm
+def actor_and_critic(
+    config: ActorCriticConfig, run: Run, critic: ValueModel, batch: ResponseBatch
+) -> tuple[TokenScores, Tensor]:
+    """The policy's scores and the critic's values of some rows, (n, T) each, with gradients."""
+    scores = run.scores(run.policy, batch, entropy_gradient=config.entropy_coef != 0)
+    with run.precise():
+        return scores, critic(batch)
 
 
 # --- what they learn from -----------------------------------------------------------------------
@@ -140,30 +99,15 @@ class Targets(NamedTuple):
 
 def gae_targets(
     config: ActorCriticConfig,
-    rollout: Rollout,
     token_rewards: Tensor,  # (N, T)
     old_log_probs: Tensor,  # (N, T)
-    value_model: ValueModel,
-    *,
-    ref_log_probs: Tensor | None = None,  # (N, T)
+    ref_log_probs: Tensor | None,  # (N, T)
+    old_values: Tensor,  # (N, T)
+    mask: Tensor,  # (N, T)
 ) -> Targets:
-    """Values, GAE advantages (whitened over the whole batch) and returns of a rollout.
-
-    The returns are V_old + GAE.
-    """
-    mask = rollout.response_mask
-    with precision(value_model.gpt.device, config.precision):
-        old_values = value_model.rollout_values(rollout.sequences, config.micro_batch_size)
-
+    """GAE advantages, whitened over the whole batch, and returns, which are V_old + GAE."""
     advantages, returns = gae(token_rewards, old_values, mask, config.gamma, config.gae_lambda)
     return Targets(old_log_probs, old_values, whiten(advantages, mask), returns, ref_log_probs)
-
-
-def critic_batch(
-    acted: Acted, rollout: Rollout, rewards: Tensor, targets: Targets, token_rewards: Tensor
-) -> StepBatch:
-    """What a step was trained on, with the critic's values, for the token log."""
-    return StepBatch(acted, rollout, rewards, targets.advantages, targets.old_values, token_rewards)
 
 
 # --- the loss -----------------------------------------------------------------------------------

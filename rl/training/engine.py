@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from rl.training.config import EngineConfig, RunFlags
@@ -30,11 +31,10 @@ def batch_description(config: EngineConfig) -> str:
 class Engine:
     """What runs an engine, what it needs, and what its box is called.
 
-    `train(config, policy, tokenizer, reward_fn, prompts, log, validate=, folder=)` is its loop. With
-    `validate` its numbers are added every `eval_every` steps; with a folder a resumable state is kept
-    there. It gets by keyword what `prepare(config, task)` returns (a critic, a corpus) and, where
-    `reference` says so, the start of the run as its frozen reference; without one it copies the
-    policy. `own_reward` opens the reward in the place of --reward's, where it is not None.
+    `train(config, run)` is its loop (rl/loop.py has `Run`). It gets by keyword what `prepare(config,
+    task)` returns (a critic, a corpus), and where `reference` says so `run.reference` is the start of
+    the run; else a copy is made. `own_reward` opens the reward in the place of --reward's, where it is
+    not None.
     """
 
     name: str  # of run folders and messages: grpo
@@ -59,6 +59,18 @@ class Engine:
     def __reduce__(self) -> tuple[Any, ...]:
         """To another process it goes by its module: functions without a name cannot be sent."""
         return entry_of, (self.module,)
+
+    def run(self, config: RunFlags) -> Path:
+        """Load policy, prompts and reward; train; write all files of the run. Returns its folder."""
+        from rl.training.whole_run import whole_run  # files, reports, pages: no loop needs them
+
+        return whole_run(self, config)
+
+    def run_as_command(self) -> None:
+        """What stands under `__name__ == "__main__"`: parse the flags, then `run`."""
+        from harness.command_line import run_command
+
+        run_command(self.run, self.config, self.presets)
 
     def name_of(self, config: RunFlags) -> str:
         """What a run with these flags is called."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from gpt.log_probs import TokenScores
 from harness.ranks.collectives import all_reduce_sum, gather, on_device
 from rl.batches.rollout import Rollout
 from rl.equations.kl import k1, k3, rho_minus_log
-from rl.equations.losses import clip_acted, likelihood_ratio, mean_ratio, row_sums, sequence_ratio
+from rl.equations.losses import clip_acted, likelihood_ratio, row_sums
 
 
 def wait_for_device() -> None:
@@ -37,9 +38,11 @@ class Stopwatch:
     def phase(self, name: str) -> Iterator[None]:
         """Add the time of the enclosed block to `name`."""
         begin = time.perf_counter()
-        yield
-        wait_for_device()
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
+        try:
+            yield
+        finally:  # a loop that is left early, too
+            wait_for_device()
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - begin
 
     def metrics(self, tokens: int) -> dict[str, float]:
         """seconds/NAME per phase and the sampled tokens per second of the whole step."""
@@ -92,32 +95,28 @@ def token_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tenso
     return likelihood_ratio(log_probs, old_log_probs)
 
 
-def clip_of(ratio: Ratio) -> Callable[..., Tensor]:
-    """Where the min of a surrogate with this ratio takes the clipped term."""
-    return lambda c, new, old, A, m: clip_acted(ratio(new, old, m), A, c.clip_low, c.clip_high)
+# (log_probs, old_log_probs, advantages, mask), (n, T) each -> where the clip acts, (n, T) or (n, 1) bool
+Acted = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-# Per surrogate, (config, log_probs, old_log_probs, advantages, mask) -> where its clip acted, (n, T)
-# or (n, 1) bool.
-CLIPPED: dict[str, Callable[..., Tensor]] = {
-    "token": clip_of(token_ratio),
-    "sequence": clip_of(sequence_ratio),
-    "gspo": clip_of(mean_ratio),
-    "gmpo": clip_of(lambda new, old, m: 1 + (new - old)),  # its clip is around 0, of the log
-    "cispo": lambda c, new, old, A, m: likelihood_ratio(new, old) > 1 + c.clip_high,
-    "sapo": lambda c, new, old, A, m: torch.zeros_like(m),
-}
+def acts(config: Any, ratio: Ratio = token_ratio) -> Acted:
+    """Where the min of a surrogate with this ratio takes the clipped term; nowhere without a clip."""
+    if not hasattr(config, "clip_low"):
+        return never
+    low, high = config.clip_low, config.clip_high
+    return lambda new, old, A, mask: clip_acted(ratio(new, old, mask), A, low, high)
+
+
+def never(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    """Nothing is clipped."""
+    return torch.zeros_like(mask)
 
 
 class UpdateMeter:
-    """Token-weighted means over all micro-batches of one step's updates.
+    """Token-weighted means over all micro-batches of one step's updates; `acted`: where the clip acts."""
 
-    `clip` is (clip_low, clip_high), None where nothing is clipped, and `ratio` what it acts on:
-    (log_probs, old_log_probs, mask) -> (n, T), or (n, 1) for one ratio per response.
-    """
-
-    def __init__(self, clip: tuple[float, float] | None = None, ratio: Ratio = token_ratio) -> None:
-        self.clip, self.ratio = clip, ratio
+    def __init__(self, acted: Acted = never) -> None:
+        self.acted = acted
         self.tokens = self.updates = 0
         # What each micro-batch adds up over its tokens, each update's losses and norms, by name.
         self.sums: dict[str, list[Tensor]] = {}
@@ -160,14 +159,6 @@ class UpdateMeter:
         self.tokens += len(ratio)
         if not self.updates and len(ratio):  # before it the policy is the old policy
             self.deviations.append((ratio - 1).abs().max())
-
-    def acted(
-        self, log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor
-    ) -> Tensor:
-        """Where the clip acts, (n, T) or (n, 1) bool; nowhere without one."""
-        if self.clip is None:
-            return torch.zeros_like(mask)
-        return clip_acted(self.ratio(log_probs, old_log_probs, mask), advantages, *self.clip)
 
     def add_update(
         self,
@@ -213,10 +204,6 @@ class UpdateMeter:
             **{name: norm / updates for name, norm in norms.items()},
             "ratio_error_at_start": largest(gather(largest([0.0, *deviations]))),
         }
-
-
-# (log_probs, old_log_probs, advantages, mask), (n, T) each -> where the clip acts, (n, T) or (n, 1) bool
-Acted = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)

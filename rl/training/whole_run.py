@@ -24,6 +24,7 @@ from harness.report.rules import say_findings
 from harness.report.writing import add_to_page, open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
 from harness.training_state import saved_step
+from rl.loop import Run
 from rl.training.config import RunFlags
 from rl.training.engine import Engine
 from rl.training.evaluation import Conditions, Validation, compare
@@ -60,18 +61,19 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
     )
     print(f"{name} on {config.data}, reward: {task.reward_name} ({device})")
     print(engine.describe(config))
+    run = Run(
+        config,
+        task.policy,
+        task.tokenizer,
+        task.reward_fn,
+        task.prompts["train"],
+        log,
+        reference=start if engine.reference(config) else None,
+        validate=open_validation(config, task, start, folder),
+        folder=folder,
+    )
     with stepping(log, folder):
-        rows = engine.train(
-            config,
-            task.policy,
-            task.tokenizer,
-            task.reward_fn,
-            task.prompts["train"],
-            log,
-            validate=open_validation(config, task, start, folder),
-            folder=folder,
-            **parts,
-        )
+        rows = engine.train(config, run, **parts)
     if rows and (kept := rows[-1].get("kept_step")) is not None:
         log.close()
         print(
@@ -96,8 +98,6 @@ def models_of_run(engine: Engine, config: RunFlags, task: Task) -> tuple[GPT, di
     start = frozen_copy(task.policy)
     if config.precision == "bfloat16" and not has_adapters(start):  # which share the policy's base
         linears_to_bfloat16(start)
-    if engine.reference(config):
-        parts["reference"] = start
     if config.compile:
         compile_trained(task.policy, *parts.values())
     return start, parts

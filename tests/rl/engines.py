@@ -40,6 +40,7 @@ from rl import (
 )
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.commands.engines import every_engine
+from rl.loop import Run
 from rl.rewards.sources import RuleReward
 from rl.rewards.step_rewards import RewardModelSteps, StepRewards
 from rl.rewards.teacher_reward import TeacherReward
@@ -168,6 +169,8 @@ def summed_reverse_kl(config: Any, teacher: GPT) -> TeacherReward:
 # --- the list -------------------------------------------------------------------------------------
 
 Changes = dict[str, Any]
+# What a Run is made of; everything else is given to `train`.
+OF_RUN = ("tokenizer", "reward_fn", "prompts", "reference", "validate", "folder")
 
 
 @dataclass(frozen=True)
@@ -235,8 +238,9 @@ class Engine:
             if dtype != teacher.wte.weight.dtype:
                 teacher = teacher_in(teacher, dtype)
             arguments["reward_fn"] = self.taught_by(config, teacher)
-        log = log or MetricLog(config.steps)
-        return self.module.train(config, policy, log=log, **arguments)
+        of_run = {name: arguments.pop(name) for name in OF_RUN if name in arguments}
+        run = Run(config, policy, log=log or MetricLog(config.steps), **of_run)
+        return self.module.train(config, run, **arguments)
 
 
 def teacher_in(teacher: GPT, dtype: torch.dtype) -> GPT:

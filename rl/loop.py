@@ -1,0 +1,335 @@
+"""One run of an engine: its models, what they learn from, and the verbs of a step.
+
+An engine's `train(config, run)` shows its paper's lines, `loss.backward()` and the step. What every
+engine does alike around them stands here once: the clock, the precision, the metrics row, the KL
+controller and limit, validation, checkpoints. Nothing inherits; an engine calls the verbs it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from data.collate import ResponseBatch
+from data.records import PromptRecord
+from gpt.generate import SamplingParams
+from gpt.log_probs import TokenScores, token_scores
+from gpt.model import GPT
+from gpt.tokenizer import Tokenizer
+from harness.device import precision
+from harness.frozen_copy import frozen_copy
+from harness.metric_log import MetricLog
+from harness.optimizer import adamw, check_losses, clip_and_step, set_learning_rate
+from harness.ranks.collectives import check_alike
+from harness.seeds import make_generator
+from harness.training_state import HasState, TrainingState, keep_state
+from rl.batches.rollout import (
+    Rollout,
+    epoch_minibatches,
+    micro_batches,
+    old_policy_log_probs,
+    prompt_batch,
+    rollout_log_probs,
+    sample_rollout,
+)
+from rl.rewards.sources import RewardFn, checked_rewards
+from rl.training.config import EngineConfig, kl_controller, warmed_up
+from rl.training.inside_limit import InsideLimit
+from rl.training.metrics import (
+    Acted,
+    StepBatch,
+    Stopwatch,
+    UpdateMeter,
+    acts,
+    exceeds,
+    rollout_metrics,
+)
+from rl.training.value_model import ValueModel
+
+
+class Validate(Protocol):
+    """What measures a policy every `eval_every` steps, such as rl/training/evaluation.py's Validation."""
+
+    def __call__(self, policy: GPT, reference: GPT | None, step: int, /) -> dict[str, float]: ...
+
+
+class Run:
+    """A policy in training and all that its engine's loop needs; it can be made without any file.
+
+    `reference` is the policy as it starts, frozen, or a copy is made when an engine asks for one. With
+    `validate` its numbers are added every `eval_every` steps; with a `folder` a resumable state is
+    kept there, with which `--resume` goes on.
+    """
+
+    def __init__(
+        self,
+        config: Any,  # an EngineConfig, or RunFlags of an engine that samples nothing
+        policy: GPT,
+        tokenizer: Tokenizer,
+        reward_fn: RewardFn | None = None,
+        prompts: Sequence[PromptRecord] = (),
+        log: MetricLog | None = None,
+        *,
+        reference: GPT | None = None,
+        validate: Validate | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        # Dropout stays off: old and new log-probs must describe the same function.
+        self.config, self.policy, self.tokenizer = config, policy.eval(), tokenizer
+        self.reward_fn, self.records, self.log = reward_fn, prompts, log or MetricLog(config.steps)
+        self.validate, self.folder = validate, folder
+        self.given_reference = reference
+        self.params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+        self.generators = {n: make_generator(config.seed, n) for n in ("sampling", "minibatches")}
+        self.optimizer = adamw(policy, config.lr, weight_decay=0.0)
+        self.critic: tuple[ValueModel, torch.optim.Optimizer] | None = None
+        self.parts: dict[str, HasState] = {"policy": policy, "optimizer": self.optimizer}
+        if isinstance(config, EngineConfig):
+            self.kl = self.parts["kl"] = kl_controller(config)
+        self.inside: InsideLimit | None = None
+        self.state: TrainingState | None = None  # from the first step on
+
+    # --- before the first step --------------------------------------------------------------------
+
+    @property
+    def reference(self) -> GPT:
+        """The frozen reference; of a resumed run the one that it had. To be asked before a step."""
+        if "reference" not in self.parts:
+            if self.state is not None:
+                raise RuntimeError("ask for run.reference before the first step")
+            self.given_reference = self.given_reference or frozen_copy(self.policy)
+            self.parts["reference"] = self.given_reference
+        return self.given_reference  # type: ignore[return-value]
+
+    def train_critic(self, critic: ValueModel) -> ValueModel:
+        """Let every step train the critic too, by an AdamW of its own at --critic-lr."""
+        critic.eval().gpt.checkpoint_blocks = self.policy.checkpoint_blocks
+        optimizer = adamw(critic, self.config.critic_lr, weight_decay=0.0)
+        self.critic = critic, optimizer
+        self.parts |= {"value_model": critic, "critic_optimizer": optimizer}
+        return critic
+
+    def restored(self) -> TrainingState:
+        """All that changes during the run; with --resume as an earlier run has left it."""
+        if self.state is None:
+            if self.config.kl_limit is not None:
+                self.parts["inside"] = self.inside = InsideLimit(self.policy, self.config.kl_limit)
+            self.state = TrainingState(self.parts, self.generators)
+            if self.config.resume and self.folder is not None:
+                self.state.load(self.folder)
+        return self.state
+
+    # --- the verbs of a step ------------------------------------------------------------------------
+
+    def steps(
+        self, acted: Acted | None = None, share: Callable[[Any, int], float] = warmed_up
+    ) -> Iterator[int]:
+        """The 0-based steps that are left, each with its learning rate, a new clock and meter.
+
+        `acted` says where the loss's clip acts (default: that of the token ratios), `share` which part
+        of the peak learning rate a step has (default: a linear warm-up).
+        """
+        for step in self.restored().steps_left(self.config.steps):
+            self.lr = self.config.lr * share(self.config, step)
+            set_learning_rate(self.optimizer, self.lr)
+            if self.critic is not None:
+                rate = self.config.critic_lr * share(self.config, step)
+                set_learning_rate(self.critic[1], rate)
+            self.clock, self.meter = Stopwatch(), UpdateMeter(acted or acts(self.config))
+            yield step
+
+    def prompts(self, step: int) -> list[PromptRecord]:
+        """The prompts of a step, in shuffled epochs."""
+        return prompt_batch(self.records, step, self.config.prompts_per_step, self.config.seed)
+
+    def precise(self) -> Any:
+        """A context in which the models compute in --precision."""
+        return precision(self.policy.device, self.config.precision)
+
+    def sample(self, records: Sequence[PromptRecord], **teacher: Any) -> Rollout:
+        """`group_size` answers to each prompt by the policy, which is the old policy from then on."""
+        sampling = self.generators["sampling"]
+        with self.clock.phase("rollout"), self.precise():
+            return sample_rollout(
+                self.policy, self.tokenizer, records, self.params, self.config.group_size,
+                sampling, **teacher,
+            )  # fmt: skip
+
+    def rewards(self, rollout: Rollout) -> Tensor:
+        """What the answers earn, (N,), all finite."""
+        with self.clock.phase("reward"):
+            return checked_rewards(self.reward_fn, rollout)
+
+    def old_log_probs(self, rollout: Rollout) -> Tensor:
+        """log pi_old of the tokens, (N, T), a constant."""
+        with self.clock.phase("score"):
+            return old_policy_log_probs(self.policy, rollout, self.config)
+
+    def log_probs(self, model: GPT, rollout: Rollout) -> Tensor:
+        """The log-probs of the tokens under any model, (N, T), a constant."""
+        with self.clock.phase("score"):
+            return rollout_log_probs(model, rollout, self.config)
+
+    def values(self, critic: ValueModel, rollout: Rollout) -> Tensor:
+        """What the critic says before each token, (N, T), a constant."""
+        with self.clock.phase("score"), self.precise():
+            return critic.rollout_values(rollout.sequences, self.config.micro_batch_size)
+
+    def ref_log_probs(
+        self, reference: GPT, rollout: Rollout, *, needed: bool = False
+    ) -> Tensor | None:
+        """log pi_ref, (N, T), a constant: for a penalty, to know when to stop, or else `needed`."""
+        if not (needed or self.kl.coef or self.config.kl_limit is not None):
+            return None
+        return self.log_probs(reference, rollout)
+
+    def minibatches(
+        self, rollout: Rollout, *, groups: bool = True, epochs: int | None = None
+    ) -> Iterator[Tensor]:
+        """The rows of every optimizer step, shuffled, with gradients of zero; whole groups or not."""
+        if len(rollout) == 0:
+            return
+        size = self.config.group_size if groups else 1
+        with self.clock.phase("update"):
+            for rows in epoch_minibatches(
+                self.config, len(rollout), self.generators["minibatches"], size, epochs
+            ):
+                self.zero_grad()
+                yield rows
+
+    def zero_grad(self) -> None:
+        """Forget the gradients, and the loss that is added up for the log."""
+        self.optimizer.zero_grad(set_to_none=True)
+        if self.critic is not None:
+            self.critic[1].zero_grad(set_to_none=True)
+        weight = self.policy.wte.weight
+        self.loss = torch.zeros((), dtype=weight.dtype, device=weight.device)
+
+    def micro_batches(
+        self, rollout: Rollout, rows: Tensor
+    ) -> Iterator[tuple[Tensor, ResponseBatch]]:
+        """A minibatch in forwards of `micro_batch_size` rows: which rows, and their sequences."""
+        return micro_batches(rollout.sequences, rows, self.config.micro_batch_size)
+
+    def scores(
+        self, policy: GPT, batch: ResponseBatch, *, entropy_gradient: bool = False
+    ) -> TokenScores:
+        """Log-probs and entropies of the tokens, (n, T) each, with a gradient."""
+        with self.precise():
+            return token_scores(
+                policy, batch, self.config.temperature, entropy_gradient=entropy_gradient
+            )
+
+    def seen(
+        self,
+        loss: Tensor,
+        scores: TokenScores,
+        old_log_probs: Tensor,
+        advantages: Tensor,
+        batch: ResponseBatch,
+        **measured: Tensor,
+    ) -> None:
+        """Log a forward whose loss has been descended; `measured`: more numbers per token, (n, T)."""
+        self.loss += loss.detach()
+        self.meter.add_tokens(scores, old_log_probs, advantages, batch, **measured)
+
+    def step(self, **losses: float) -> Tensor:
+        """Clip the gradient at `max_norm` and let AdamW step; returns the norm from before the clip.
+
+        A critic's gradient is clipped by its own norm: one over both would let a critic that is far off
+        shrink the policy's step. `losses` are what the logged loss is made of.
+        """
+        norm = clip_and_step(self.optimizer, self.policy.parameters(), self.config.max_norm)
+        critic_norm = None
+        if self.critic is not None:
+            critic, optimizer = self.critic
+            critic_norm = clip_and_step(optimizer, critic.parameters(), self.config.max_norm)
+        self.meter.add_update(self.loss, norm, critic_norm, **losses)
+        return norm
+
+    # --- after the updates ----------------------------------------------------------------------------
+
+    def finish(
+        self,
+        step: int,
+        rollout: Rollout,
+        rewards: Tensor,
+        advantages: Tensor,
+        old_log_probs: Tensor,
+        ref_log_probs: Tensor | None = None,
+        *,
+        old_values: Tensor | None = None,
+        token_rewards: Tensor | None = None,
+        held_kl: str = "kl",
+        **measured: float,
+    ) -> bool:
+        """Log the step, move the KL controller by `held_kl`, then `end_step`; True if it was the last."""
+        row = self.row(rollout, rewards, old_log_probs, ref_log_probs) | measured
+        self.move_kl(row, len(rollout), held_kl)
+        batch = self.trained_on(rollout, rewards, advantages, old_values, token_rewards)
+        return self.end_step(step, row, batch)
+
+    def row(
+        self,
+        rollout: Rollout,
+        rewards: Tensor,
+        old_log_probs: Tensor,
+        ref_log_probs: Tensor | None = None,
+        *,
+        updated: bool = True,
+    ) -> dict[str, float]:
+        """What every engine logs of a step (docs/metrics.md); of its updates, if there were any."""
+        row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
+        row |= self.meter.metrics() if updated else {}
+        row |= {"kl_coef": self.kl.coef, "lr": self.lr}
+        return row | self.clock.metrics(tokens=rollout.tokens)
+
+    def move_kl(self, row: dict[str, float], responses: int, held_kl: str = "kl") -> None:
+        """Let the KL controller see what was measured, if anything was."""
+        if held_kl in row:
+            self.kl.update(row[held_kl], responses)
+
+    def trained_on(self, rollout: Rollout, rewards: Tensor, *given: Tensor | None) -> StepBatch:
+        """For the token log: the advantages, and of an engine with a critic values and token rewards."""
+        return StepBatch(self.meter.acted, rollout, rewards, *given)
+
+    def end_step(self, step: int, row: dict[str, Any], batch: StepBatch | None = None) -> bool:
+        """Validate, log and checkpoint the 0-based `step`; True if it was the last.
+
+        A run ends after config.steps, or early once the KL per response exceeds its limit: then the
+        policy becomes again what it last was inside, and that is what is validated and kept. `batch` is
+        what the step was trained on, for the token log.
+        """
+        state, inside, done = self.restored(), self.inside, step + 1
+        state.step = done
+        outside = inside is not None and "kl" in row and inside.leaves(float(row["kl"]), done)
+        last = done == self.config.steps or outside
+        if inside is not None and outside:
+            inside.undo()
+            row = row | {"kept_step": inside.steps}
+        if self.validate is not None and (done % self.config.eval_every == 0 or last):
+            validate = partial(self.validate, self.policy, self.given_reference, done)
+            measured = validate()
+            far = inside is not None and exceeds(measured.get("validation/kl", 0.0), inside.limit)
+            if inside is not None and last and not outside and far:  # the last update has left it
+                inside.undo()
+                measured = validate() | {"kept_step": inside.steps}
+            row = row | measured
+            if batch is not None and hasattr(self.validate, "record"):
+                self.validate.record(self.policy, self.given_reference, done, batch)
+            check_alike(self.policy)
+        check_losses(row)
+        self.log.write(step=done, **row)
+        state.stopped = last and done < self.config.steps
+        keep_state(state, self.folder, self.config.checkpoint_every, last=last)
+        return last
+
+
+def at(tensor: Tensor | None, rows: Tensor) -> Tensor | None:
+    """These rows of a tensor that may not be there."""
+    return None if tensor is None else tensor[rows]
