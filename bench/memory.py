@@ -18,8 +18,8 @@ from torch.utils._pytree import tree_leaves
 from data.records import PromptRecord
 from gpt.model import GPT
 from harness.frozen_copy import frozen_copy
-from harness.metric_log import MetricLog
 from reward_model.scalar_head import RewardModel
+from rl.loop import Run
 from rl.memory import ENGINES, MemoryConfig, config_of, memory, shape_of
 from rl.rewards.sources import RewardModelReward
 from rl.training.value_model import ValueModel
@@ -60,14 +60,15 @@ def peaks(case: MemoryConfig) -> tuple[int, int]:
     config = replace(config_of(case), steps=2, stop_kl=None)
     policy = GPT(shape_of(case.preset)).initialize(torch.Generator().manual_seed(0)).eval()
     judge = RewardModel.from_policy(policy).eval().requires_grad_(False)
-    models: dict[str, Any] = {"reference": frozen_copy(policy)}
+    reference, models = frozen_copy(policy), dict[str, Any]()
     if case.engine == "ppo":
         models["value_model"] = ValueModel.from_policy(policy)
     numbers: Any = Numbers(policy.config.vocab_size)
     records = [PromptRecord("1 " * case.prompt_tokens)] * config.prompts_per_step
-    with LiveBytes(policy, judge, *models.values()) as live:
-        train, reward = ENGINES[case.engine].train, RewardModelReward(judge)
-        train(config, policy, numbers, reward, records, MetricLog(2), **models)
+    with LiveBytes(policy, judge, reference, *models.values()) as live:
+        reward = RewardModelReward(judge)
+        run = Run(config, policy, numbers, reward, records, reference=reference)
+        ENGINES[case.engine].train(config, run, **models)
     return live.peak, max(sum(parts.values()) for parts in memory(case).values())
 
 

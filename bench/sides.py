@@ -37,6 +37,7 @@ from harness.seeds import make_generator
 from rl import grpo_engine
 from rl.batches.rollout import Rollout
 from rl.equations.losses import clipped_surrogate, sequence_mean
+from rl.loop import Run
 
 LR, CLIP, KL_COEF, MAX_NORM = 1e-6, 0.2, 0.1, 1.0
 BETAS = (0.9, 0.95)
@@ -158,7 +159,8 @@ def engine_ours(side: Side, turns: Turns) -> None:
     if turns.next():
         try:
             reward = EvenShare(case)
-            grpo_engine.train(config, policy, numbers, reward, records, TurnLog(turns))
+            run = Run(config, policy, numbers, reward, records, TurnLog(turns))
+            grpo_engine.train(config, run)
         except Over:
             pass
 

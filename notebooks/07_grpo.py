@@ -44,6 +44,7 @@ from rl.equations.advantages import group_advantages
 from rl.equations.kl import k1, k3
 from rl.equations.losses import clip_acted, clipped_surrogate, sequence_mean, token_mean
 from rl.grpo_engine import GRPOConfig, grpo_loss
+from rl.loop import Run
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.training.evaluation import evaluate
 
@@ -357,7 +358,8 @@ config = GRPOConfig(
     micro_batch_size=64, kl_coef=0.05, stop_kl=None, device="cpu",
 )  # fmt: skip
 policy, log = copy.deepcopy(base), MetricLog(config.steps)
-rows = grpo_engine.train(config, policy, tokenizer, WithGold(learned, gold), prompts, log)
+run = Run(config, policy, tokenizer, WithGold(learned, gold), prompts, log)
+rows = grpo_engine.train(config, run)
 holds(
     max(row["ratio_error_at_start"] for row in rows) < 1e-4 and abs(rows[0].get("kl", 0.0)) < 1e-4,
     "before a batch's first update the ratios are 1, and the KL begins at 0",

@@ -50,6 +50,7 @@ from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import gae
 from rl.equations.losses import value_loss
 from rl.equations.token_rewards import token_level_rewards
+from rl.loop import Run
 from rl.ppo_engine import PPOConfig
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.training.evaluation import evaluate
@@ -461,7 +462,8 @@ config = PPOConfig(
 )  # fmt: skip
 policy, trained_critic = copy.deepcopy(base), copy.deepcopy(critic)
 source, log = WithGold(learned, gold), MetricLog(config.steps)
-rows = ppo_engine.train(config, policy, tokenizer, source, prompts, log, value_model=trained_critic)
+run = Run(config, policy, tokenizer, source, prompts, log)
+rows = ppo_engine.train(config, run, value_model=trained_critic)
 holds(
     max(row["ratio_error_at_start"] for row in rows) < 1e-4 and abs(rows[0].get("kl", 0.0)) < 1e-4,
     "before a batch's first update the ratios are 1, and the KL begins at 0",

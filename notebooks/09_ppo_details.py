@@ -37,6 +37,7 @@ from harness.metric_log import MetricLog
 from harness.seeds import make_generator
 from rl import ppo_engine
 from rl.equations.kl import AdaptiveKL
+from rl.loop import Run
 from rl.ppo_engine import PPOConfig
 from rl.rewards.sources import RuleReward
 
@@ -70,9 +71,8 @@ def run(rule=count_a, **options) -> list[dict]:
     """Train a copy of the toy; its metrics, one row per batch."""
     config = dataclasses.replace(COMMON, **options)
     reward = RuleReward(rule, "toy")
-    return ppo_engine.train(
-        config, copy.deepcopy(toy), letters, reward, ask, MetricLog(config.steps)
-    )
+    run = Run(config, copy.deepcopy(toy), letters, reward, ask, MetricLog(config.steps))
+    return ppo_engine.train(config, run)
 
 
 def compare(runs: dict[str, list[dict]], **panels: str) -> None:

@@ -45,6 +45,7 @@ from rl import rloo_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import group_advantages, leave_one_out_advantages
 from rl.equations.losses import policy_gradient, row_sums, sequence_mean, sequence_sum
+from rl.loop import Run
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.rloo_engine import RLOOConfig, rloo_advantages
 from rl.training.evaluation import evaluate
@@ -385,7 +386,8 @@ config = RLOOConfig(
     kl_coef=0.05, stop_kl=None, device="cpu",
 )  # fmt: skip
 policy, log = copy.deepcopy(base), MetricLog(config.steps)
-rows = rloo_engine.train(config, policy, tokenizer, WithGold(learned, gold), prompts, log)
+run = Run(config, policy, tokenizer, WithGold(learned, gold), prompts, log)
+rows = rloo_engine.train(config, run)
 holds(
     max(row["ratio_error_at_start"] for row in rows) < 1e-4 and abs(rows[0].get("kl", 0.0)) < 1e-4,
     "before a batch's first update the ratios are 1, and the KL begins at 0",

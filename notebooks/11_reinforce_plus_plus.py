@@ -47,6 +47,7 @@ from rl.equations.advantages import discounted_returns, group_advantages, whiten
 from rl.equations.kl import k1, k2
 from rl.equations.losses import policy_gradient, row_sums, sequence_mean
 from rl.equations.token_rewards import token_level_rewards
+from rl.loop import Run
 from rl.reinforce_pp_engine import ReinforcePPConfig, reinforce_pp_advantages
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.training.evaluation import evaluate
@@ -246,7 +247,8 @@ def run(config: ReinforcePPConfig):
     """Train a copy of the base model; its metrics, one row per rollout batch."""
     policy, log = copy.deepcopy(base), MetricLog(config.steps)
     reward = WithGold(learned, gold)
-    return policy, reinforce_pp_engine.train(config, policy, tokenizer, reward, prompts, log)
+    of_run = Run(config, policy, tokenizer, reward, prompts, log)
+    return policy, reinforce_pp_engine.train(config, of_run)
 
 
 trained = {"plain": run(config)}

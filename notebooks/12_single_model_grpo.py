@@ -51,6 +51,7 @@ from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import group_advantages
 from rl.equations.kl import k3, rho_minus_log
 from rl.grpo_single_model_engine import SingleModelGRPOConfig
+from rl.loop import Run
 from rl.rewards.sources import RuleReward
 from rl.training.evaluation import Validation
 
@@ -362,7 +363,9 @@ def run(engine, config) -> list[dict]:
     validation = reviews.prompts("validation")[:96]
     validate = Validation(tokenizer, validation, params, gold, start=base)
     log, policy = MetricLog(config.steps), copy.deepcopy(base)
-    return engine.train(config, policy, tokenizer, gold, prompts, log, validate=validate)
+    return engine.train(
+        config, Run(config, policy, tokenizer, gold, prompts, log, validate=validate)
+    )
 
 
 RUN = COMMON | dict(steps=STEPS, eval_every=6)

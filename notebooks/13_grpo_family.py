@@ -42,6 +42,7 @@ from rl.equations import losses
 from rl.equations.advantages import group_advantages
 from rl.equations.losses import clipped_surrogate, token_mean
 from rl.grpo_variants_engine import REDUCERS, SURROGATES, VARIANTS, from_variant
+from rl.loop import Run
 from rl.rewards.sources import RuleReward
 
 plots.use()
@@ -189,7 +190,8 @@ def run(variant: str = "grpo", **changes) -> tuple[list[dict], GPT]:
     shared |= dict(max_new_tokens=8, max_norm=1e9, eval_every=1, steps=36, kl_coef=0.0)
     config = from_variant(variant, **(shared | changes))
     policy, log = copy.deepcopy(base), MetricLog(config.steps)
-    rows = grpo_variants_engine.train(config, policy, LETTERS, echo, PROMPTS, log, validate=exact)
+    run = Run(config, policy, LETTERS, echo, PROMPTS, log, validate=exact)
+    rows = grpo_variants_engine.train(config, run)
     return rows, policy
 
 

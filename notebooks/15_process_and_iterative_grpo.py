@@ -51,6 +51,7 @@ from reward_model.world_pairs import ReviewsAnnotator
 from rl import grpo_engine, grpo_iterative_engine, grpo_process_engine
 from rl.batches.rollout import Rollout
 from rl.equations.advantages import group_advantages, process_advantages
+from rl.loop import Run
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.rewards.step_rewards import CheckedSteps, OutcomeSteps
 from rl.training.evaluation import Validation
@@ -303,10 +304,13 @@ for name in ("refreshed", "frozen"):
         tokenizer, reviews.prompts("validation")[:64], params, RewardModelReward(model), gold,
         start=base,
     )  # fmt: skip
-    runs[name] = grpo_iterative_engine.train(
+    run = Run(
         config, policy, tokenizer, RewardModelReward(model), prompts, MetricLog(24),
-        validate=validate, refresh=refresh if name == "refreshed" else None,
+        validate=validate,
     )  # fmt: skip
+    runs[name] = grpo_iterative_engine.train(
+        config, run, refresh=refresh if name == "refreshed" else None
+    )
 
 # %%
 STYLES = {"refreshed": "policy", "frozen": "bad"}

@@ -51,6 +51,7 @@ from harness.seeds import make_generator
 from rl import grpo_engine
 from rl.batches.rollout import sample_rollout
 from rl.equations.advantages import group_advantages
+from rl.loop import Run
 from rl.rewards import verifiable
 from rl.rewards.verifiable import (
     VerifiableReward,
@@ -308,7 +309,7 @@ config = grpo_engine.GRPOConfig(
     max_new_tokens=16, device="cpu",
 )  # fmt: skip
 policy = copy.deepcopy(base)
-log = grpo_engine.train(config, policy, tokenizer, reward, records, MetricLog(30))
+log = grpo_engine.train(config, Run(config, policy, tokenizer, reward, records, MetricLog(30)))
 
 # %%
 figure, (left, right) = plots.panels(2)

@@ -35,6 +35,8 @@ import torch
 from course import plots, saved_models
 from course.exercises import check
 
+from rl.loop import Run
+
 try:
     from data import reviews
     from data.collate import collate_responses
@@ -237,10 +239,11 @@ policy = saved_models.base()[0]
 found.clear()  # if this cell is run again
 look_at(policy, base, 0)
 log = MetricLog(config.steps)
-grpo_engine.train(
+run = Run(
     config, policy, tokenizer, RewardModelReward(weak), reviews.prompts("train"), log,
     reference=frozen_copy(base), validate=look_at,
 )  # fmt: skip
+grpo_engine.train(config, run)
 steps = [row["step"] for row in found]
 kl = [float(row["result"].kl.mean()) for row in found]
 proxy_curve = [float(row["result"].reward.mean()) for row in found]

@@ -59,6 +59,7 @@ from rl.equations.losses import policy_gradient, row_means, row_sums, sequence_s
 from rl.equations.token_rewards import at_last_token, teacher_rewards
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.kd_ppo_engine import KDPPOConfig, kd_token_rewards
+from rl.loop import Run
 from rl.rewards.sources import RuleReward
 from rl.training.evaluation import evaluate
 
@@ -239,7 +240,8 @@ def distil(config, engine=kd_grpo_engine) -> tuple[GPT, list[dict]]:
     """A copy of the student after the run, and the run's metrics."""
     policy, log = copy.deepcopy(student), MetricLog(config.steps)
     reward = engine.teacher_reward(config, teacher)
-    rows = engine.train(config, policy, tokenizer, reward, train_prompts, log, corpus=corpus)
+    run = Run(config, policy, tokenizer, reward, train_prompts, log)
+    rows = engine.train(config, run, corpus=corpus)
     return policy, rows
 
 

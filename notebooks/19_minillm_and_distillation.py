@@ -53,6 +53,7 @@ from harness.seeds import make_generator
 from rl import minillm_engine
 from rl.batches.rollout import sample_rollout
 from rl.equations.losses import length_normalized_returns, mixed_sampling_weights
+from rl.loop import Run
 from rl.minillm_engine import MiniLLMConfig, Targets, minillm_loss
 from rl.rewards.teacher_reward import TeacherReward, teacher_log_probs
 
@@ -425,10 +426,11 @@ config = MiniLLMConfig(
 )  # fmt: skip
 students["MiniLLM"] = copy.deepcopy(base)
 reward = TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
-rows = minillm_engine.train(
+run = Run(
     config, students["MiniLLM"], tokenizer, reward, prompts, MetricLog(10),
     validate=lambda policy, reference, step: value(policy, 64),
 )  # fmt: skip
+rows = minillm_engine.train(config, run)
 curves["MiniLLM"] = [row for row in rows if "gold" in row]
 holds(
     max(row["ratio_error_at_start"] for row in rows) < 1e-4,

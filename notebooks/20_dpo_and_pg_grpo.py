@@ -44,6 +44,7 @@ from rl.dpo_engine import DPOConfig
 from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
 from rl.equations.losses import row_sums
 from rl.equations.preference_losses import dpo_loss, ipo_loss
+from rl.loop import Run
 from rl.pg_grpo_engine import PGGRPOConfig
 from rl.rewards.sources import RuleReward
 from rl.training.evaluation import evaluate, format_table
@@ -285,9 +286,7 @@ config = DPOConfig(
     device="cpu",
 )  # fmt: skip
 direct = copy.deepcopy(base)
-rows = dpo_engine.train(
-    config, direct, tokenizer, pairs, MetricLog(config.steps), held_out=held_out
-)
+rows = dpo_engine.train(config, Run(config, direct, tokenizer), pairs=pairs, held_out=held_out)
 first, last = rows[0], rows[-1]
 print(f"loss at step 1: {first['loss']:.4f}, log 2 is {math.log(2):.4f}")
 for row in rows[19::20]:
@@ -475,9 +474,8 @@ variants = {
 runs, table = {}, []
 for name, changes in variants.items():
     config, policy = PGGRPOConfig(**(common | changes)), copy.deepcopy(base)
-    runs[name] = pg_grpo_engine.train(
-        config, policy, tokenizer, gold, prompts, MetricLog(8), offline_pairs=pairs
-    )
+    run = Run(config, policy, tokenizer, gold, prompts, MetricLog(8))
+    runs[name] = pg_grpo_engine.train(config, run, offline_pairs=pairs)
     late = runs[name][-4:]
     mean = {key: sum(row.get(key, math.nan) for row in late) / 4 for key in ("reward", "kl")}
     table.append([name, late[-1].get("pairs", 0), mean["reward"], mean["kl"]])

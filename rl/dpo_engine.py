@@ -247,8 +247,7 @@ def train(
         due = (step + 1) % config.eval_every == 0 or step + 1 == config.steps
         if len(held_out) and due:
             row |= held_out_metrics(config, policy, reference, held_out, held_out_ref, eos_id)
-        if run.end_step(step, row):
-            break
+        run.end_step(step, row)
     return run.log.rows
 
 

@@ -103,8 +103,7 @@ def train(config: GRPOConfig, run: Run) -> list[dict[str, Any]]:
                 loss.backward()
                 run.seen(loss, scores, old[part], advantages[part], batch)
             run.step()  # clip, AdamW: line 11
-        if run.finish(step, rollout, rewards, advantages, old, ref):
-            break
+        run.finish(step, rollout, rewards, advantages, old, ref)
     return run.log.rows
 
 

@@ -177,8 +177,7 @@ def train(
                 loss.backward()
                 run.seen(loss, scores, old[part], advantages[part], batch)
             run.step()  # line 11
-        if run.finish(step, rollout, rewards, advantages, old, ref, **measured):
-            break
+        run.finish(step, rollout, rewards, advantages, old, ref, **measured)
     if refresh is not None and run.folder is not None:
         save_reward_model(run.folder / "reward_model.safetensors", refresh.model, run.tokenizer)
     return run.log.rows

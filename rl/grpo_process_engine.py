@@ -165,8 +165,7 @@ def train(
                 run.seen(loss, scores, old[part], advantages[part], batch)
             run.step()  # line 11
         measured = step_metrics(steps, advantages, config.group_size)
-        if run.finish(step, rollout, rewards, advantages, old, ref, **measured):
-            break
+        run.finish(step, rollout, rewards, advantages, old, ref, **measured)
     return run.log.rows
 
 

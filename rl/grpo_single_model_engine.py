@@ -172,8 +172,7 @@ def train(config: SingleModelGRPOConfig, run: Run) -> list[dict[str, Any]]:
             run.step()  # line 11
         new = run.log_probs(policy, rollout)  # (N, T), after the last update of this batch
         moved = batch_kl(new, old, rollout)
-        if run.finish(step, rollout, rewards, advantages, old, held_kl="kl_old_new", **moved):
-            break
+        run.finish(step, rollout, rewards, advantages, old, held_kl="kl_old_new", **moved)
     return run.log.rows
 
 

@@ -444,8 +444,7 @@ def train(config: GRPOVariantsConfig, run: Run) -> list[dict[str, Any]]:
         rollout, kept = buffer.to_train(sampled, rewards)  # line 6
         if not len(rollout):
             row = run.row(sampled, rewards, sampled.log_probs, updated=False) | dropped
-            if run.end_step(step, row):
-                break
+            run.end_step(step, row)
             continue
         old = run.old_log_probs(rollout)  # (N, T)  line 3
         ref = run.ref_log_probs(reference, rollout)  # (N, T), None where no KL is asked for
@@ -458,8 +457,7 @@ def train(config: GRPOVariantsConfig, run: Run) -> list[dict[str, Any]]:
         row = run.row(sampled, rewards, sampled.log_probs) | dropped
         row |= kl_metrics(rollout, kept, old, ref)
         run.move_kl(row, len(rollout))
-        if run.end_step(step, row, run.trained_on(rollout, kept, advantages)):
-            break
+        run.end_step(step, row, run.trained_on(rollout, kept, advantages))
     return run.log.rows
 
 

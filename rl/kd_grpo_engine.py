@@ -190,8 +190,7 @@ def train(config: KDGRPOConfig, run: Run, *, corpus: Corpus | None = None) -> li
             of_text = text_gradient(config, run, text, step, update)  # line 10
             run.step(**of_text)  # line 11
         moved_reference(config, step + 1, reference, policy)  # line 12
-        if run.finish(step, rollout, rewards, advantages, old, ref):
-            break
+        run.finish(step, rollout, rewards, advantages, old, ref)
     return run.log.rows
 
 

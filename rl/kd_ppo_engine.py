@@ -202,11 +202,10 @@ def train(config: KDPPOConfig, run: Run, *, corpus: Corpus | None = None) -> lis
             run.step(**text_gradient(config, run, held, step, update))  # line 9
         moved_reference(config, step + 1, reference, policy)  # line 12
         explained = explained_variance(old_values, targets.returns, mask)
-        if run.finish(
+        run.finish(
             step, rollout, rewards, targets.advantages, old, ref,
             old_values=old_values, token_rewards=token_rewards, **explained, **of_bonus,
-        ):  # fmt: skip
-            break
+        )  # fmt: skip
     return run.log.rows
 
 

@@ -93,6 +93,7 @@ class Run:
             self.kl = self.parts["kl"] = kl_controller(config)
         self.inside: InsideLimit | None = None
         self.state: TrainingState | None = None  # from the first step on
+        self.ended = False
 
     # --- before the first step --------------------------------------------------------------------
 
@@ -131,6 +132,8 @@ class Run:
     ) -> Iterator[int]:
         """The 0-based steps that are left, each with its learning rate, a new clock and meter.
 
+        They end with the step that leaves the KL limit, if there is one.
+
         `acted` says where the loss's clip acts (default: that of the token ratios), `share` which part
         of the peak learning rate a step has (default: a linear warm-up).
         """
@@ -142,6 +145,8 @@ class Run:
                 set_learning_rate(self.critic[1], rate)
             self.clock, self.meter = Stopwatch(), UpdateMeter(acted or acts(self.config))
             yield step
+            if self.ended:
+                return
 
     def prompts(self, step: int) -> list[PromptRecord]:
         """The prompts of a step, in shuffled epochs."""
@@ -267,12 +272,12 @@ class Run:
         token_rewards: Tensor | None = None,
         held_kl: str = "kl",
         **measured: float,
-    ) -> bool:
-        """Log the step, move the KL controller by `held_kl`, then `end_step`; True if it was the last."""
+    ) -> None:
+        """Log the step, move the KL controller by `held_kl`, then `end_step`."""
         row = self.row(rollout, rewards, old_log_probs, ref_log_probs) | measured
         self.move_kl(row, len(rollout), held_kl)
         batch = self.trained_on(rollout, rewards, advantages, old_values, token_rewards)
-        return self.end_step(step, row, batch)
+        self.end_step(step, row, batch)
 
     def row(
         self,
@@ -298,8 +303,8 @@ class Run:
         """For the token log: the advantages, and of an engine with a critic values and token rewards."""
         return StepBatch(self.meter.acted, rollout, rewards, *given)
 
-    def end_step(self, step: int, row: dict[str, Any], batch: StepBatch | None = None) -> bool:
-        """Validate, log and checkpoint the 0-based `step`; True if it was the last.
+    def end_step(self, step: int, row: dict[str, Any], batch: StepBatch | None = None) -> None:
+        """Validate, log and checkpoint the 0-based `step`.
 
         A run ends after config.steps, or early once the KL per response exceeds its limit: then the
         policy becomes again what it last was inside, and that is what is validated and kept. `batch` is
@@ -326,8 +331,8 @@ class Run:
         check_losses(row)
         self.log.write(step=done, **row)
         state.stopped = last and done < self.config.steps
+        self.ended = last
         keep_state(state, self.folder, self.config.checkpoint_every, last=last)
-        return last
 
 
 def at(tensor: Tensor | None, rows: Tensor) -> Tensor | None:

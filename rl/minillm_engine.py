@@ -190,8 +190,7 @@ def train(config: MiniLLMConfig, run: Run, *, corpus: Corpus | None = None) -> l
             of_text = text_gradient(config, run, text, step, update)  # line 10
             run.step(**of_text)  # line 11
         rewards = row_sums(token_rewards, mask)  # log p(y) / q(y), (N,)
-        if run.finish(step, rollout, rewards, targets.returns, old):
-            break
+        run.finish(step, rollout, rewards, targets.returns, old)
     return run.log.rows
 
 

@@ -250,8 +250,7 @@ def train(config: OnPolicyDistillationConfig, run: Run) -> list[dict[str, Any]]:
         batch = None
         if len(written):
             batch = run.trained_on(written, rewards[taught.to(rewards.device)], advantages)
-        if run.end_step(step, row, batch):
-            break
+        run.end_step(step, row, batch)
     return run.log.rows
 
 

@@ -345,8 +345,7 @@ def train(
 
         pairs = len(given.pairs) + recorded.batch_size
         measured = preference_metrics(config, pairs, compared)
-        if run.finish(step, rollout, rewards, advantages, old, ref, **measured):
-            break
+        run.finish(step, rollout, rewards, advantages, old, ref, **measured)
     return run.log.rows
 
 

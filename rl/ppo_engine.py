@@ -136,11 +136,10 @@ def train(
             of_text = text_gradient(config, run, text, step, update)  # line 9
             run.step(**of_text)  # line 11
         explained = explained_variance(old_values, targets.returns, mask)
-        if run.finish(  # line 13: beta
+        run.finish(  # line 13: beta
             step, rollout, rewards, targets.advantages, old, ref,
             old_values=old_values, token_rewards=token_rewards, **explained,
-        ):  # fmt: skip
-            break
+        )  # fmt: skip
     return run.log.rows
 
 

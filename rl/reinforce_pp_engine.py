@@ -202,8 +202,7 @@ def train(config: ReinforcePPConfig, run: Run) -> list[dict[str, Any]]:
                 loss.backward()
                 run.seen(loss, scores, old[part], advantages[part], batch)
             run.step()
-        if run.finish(step, rollout, rewards, advantages, old, ref):
-            break
+        run.finish(step, rollout, rewards, advantages, old, ref)
     return run.log.rows
 
 

@@ -154,8 +154,7 @@ def train(config: RLOOConfig, run: Run) -> list[dict[str, Any]]:
                 loss.backward()
                 run.seen(loss, scores, old[part], advantages[part], batch)
             run.step()  # line 5
-        if run.finish(step, rollout, rewards, advantages, old, ref):
-            break
+        run.finish(step, rollout, rewards, advantages, old, ref)
     return run.log.rows
 
 

@@ -41,6 +41,7 @@ from harness.errors import UserError
 from harness.files import append_jsonl, display_path
 from harness.flag_ranges import Seed
 from harness.metric_log import MetricLog
+from harness.optimizer import clip_and_step
 from harness.paths import RUNS, TOKENS
 from harness.report.page import REPORT
 from harness.report.rules import Finding, as_text, examine, put_on_page
@@ -49,6 +50,7 @@ from rl import (
     grpo_engine,
     grpo_iterative_engine,
     grpo_variants_engine,
+    loop,
     ppo_engine,
     reinforce_pp_engine,
     rloo_engine,
@@ -57,6 +59,7 @@ from rl.batches.rollout import Rollout, sample_rollout
 from rl.equations.advantages import gae, whiten
 from rl.equations.kl import k3
 from rl.equations.losses import clipped_surrogate
+from rl.loop import Run
 from rl.rewards.sources import RuleReward, checked_rewards
 from rl.training import actor_critic
 from rl.training.evaluation import Validation
@@ -124,9 +127,9 @@ def small_run(
     validate = Validation(LETTERS, PROMPTS * 8, params, reward, reward, start=start)
     if folder is not None:
         validate.token_log = TokenLog(folder / TOKENS, LETTERS, reward, config)
-    rows = engine.module.train(
-        config, policy, LETTERS, reward, PROMPTS, MetricLog(config.steps), validate=validate
-    )
+    log = MetricLog(config.steps)
+    run = Run(config, policy, LETTERS, reward, PROMPTS, log, validate=validate)
+    rows = engine.module.train(config, run)
     return rows, json.loads(json.dumps(asdict(config), default=str))
 
 
@@ -177,7 +180,7 @@ def std_of_tokens() -> Iterator[None]:
         centred = groups - groups.mean(1, keepdim=True)
         return (centred / stds[:, None].clamp(min=1e-6)).view(-1, 1)
 
-    with patch.object(grpo_engine, "checked_rewards", noted):
+    with patch.object(loop, "checked_rewards", noted):
         with patch.object(grpo_engine, "group_advantages", wrong):
             yield
 
@@ -222,8 +225,8 @@ def prompt_trained_on() -> Iterator[None]:
         with torch.no_grad():
             return token_scores(model, rollout.sequences, config.temperature).log_probs
 
-    with patch.object(grpo_engine, "sample_rollout", prompt_as_response):
-        with patch.object(grpo_engine, "old_policy_log_probs", in_float32):
+    with patch.object(loop, "sample_rollout", prompt_as_response):
+        with patch.object(loop, "old_policy_log_probs", in_float32):
             yield
 
 
@@ -254,7 +257,7 @@ def old_is_new() -> Iterator[None]:
         return clipped_surrogate(new, new.detach(), *rest)
 
     with patch.object(grpo_engine, "clipped_surrogate", wrong):
-        with patch.object(grpo_engine, "UpdateMeter", MeterOfNewest):
+        with patch.object(loop, "UpdateMeter", MeterOfNewest):
             yield
 
 
@@ -282,12 +285,12 @@ def gae_beyond_the_end(
     return gae(rewards, values, mask, gamma, lambda_)
 
 
-def step_of_the_policy_alone(self: Any) -> tuple[Tensor, Tensor]:
-    norm = actor_critic.clip_and_step(
-        self.optimizer, self.policy.parameters(), self.config.max_norm
-    )
-    parameters = [p.grad for p in self.value_model.parameters() if p.grad is not None]
-    return norm, torch.nn.utils.get_total_norm(parameters)
+def step_of_the_policy_alone(self: Run, **losses: float) -> Tensor:
+    assert self.critic is not None
+    norm = clip_and_step(self.optimizer, self.policy.parameters(), self.config.max_norm)
+    gradients = [p.grad for p in self.critic[0].parameters() if p.grad is not None]
+    self.meter.add_update(self.loss, norm, torch.nn.utils.get_total_norm(gradients), **losses)
+    return norm
 
 
 def rewards_of_the_row_above(*arguments: Any) -> Tensor:
@@ -302,20 +305,20 @@ BUGS = {
     "loss_sign": Bug(over(grpo_engine, "clipped_surrogate", negated_surrogate)),
     "global_baseline": Bug(over(grpo_engine, "group_advantages", batch_advantages)),
     "token_std": Bug(std_of_tokens),
-    "late_mask": Bug(over(grpo_engine, "sample_rollout", late_mask)),
+    "late_mask": Bug(over(loop, "sample_rollout", late_mask)),
     "no_eos": Bug(over(generate, "first_eos_mask", mask_without_eos)),
     "prompt_tokens": Bug(prompt_trained_on),
     "kl_sign": Bug(over(rloo_engine, "token_level_rewards", kl_added)),
     "kl_per_response": Bug(over(grpo_engine, "k3", summed_k3)),
     "old_is_new": Bug(old_is_new),
     "plus_baseline": Bug(over(grpo_engine, "group_advantages", plus_baseline)),
-    "no_temperature": Bug(over(grpo_engine, "token_scores", scored_at_one), dict(temperature=0.7)),
-    "dropout": Bug(over(grpo_engine, "token_scores", scored_with_dropout)),
+    "no_temperature": Bug(over(loop, "token_scores", scored_at_one), dict(temperature=0.7)),
+    "dropout": Bug(over(loop, "token_scores", scored_with_dropout)),
     "whitened_rows": Bug(over(actor_critic, "whiten", whitened_rows)),
     "gae_beyond": Bug(over(actor_critic, "gae", gae_beyond_the_end)),
-    "critic_rests": Bug(over(actor_critic.ActorCritic, "clip_and_step", step_of_the_policy_alone)),
-    "row_above": Bug(over(grpo_engine, "checked_rewards", rewards_of_the_row_above)),
-    "reference_follows": Bug(over(grpo_engine, "rollout_log_probs", reference_is_the_policy)),
+    "critic_rests": Bug(over(Run, "step", step_of_the_policy_alone)),
+    "row_above": Bug(over(loop, "checked_rewards", rewards_of_the_row_above)),
+    "reference_follows": Bug(over(loop, "rollout_log_probs", reference_is_the_policy)),
 }
 
 # Recording ----------------------------------------------------------------------------------------

@@ -30,11 +30,10 @@ from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path
 from harness.flag_ranges import Seed
-from harness.frozen_copy import frozen_copy
-from harness.metric_log import MetricLog
 from harness.safetensors_file import save_weights
 from reward_model.scalar_head import RewardModel
 from rl import grpo_engine
+from rl.loop import Run
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.training.evaluation import evaluate
 
@@ -69,10 +68,8 @@ def train(
         steps=config.steps, prompts_per_step=8, group_size=8, lr=lr, warmup=5, kl_coef=beta,
         stop_kl=None, max_new_tokens=48, eval_every=config.steps, seed=config.seed,
     )  # fmt: skip
-    grpo_engine.train(
-        settings, policy, tokenizer, RewardModelReward(judge), reviews.prompts("train"),
-        MetricLog(config.steps), reference=frozen_copy(policy),
-    )  # fmt: skip
+    run = Run(settings, policy, tokenizer, RewardModelReward(judge), reviews.prompts("train"))
+    grpo_engine.train(settings, run)
     return policy
 
 

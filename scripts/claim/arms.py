@@ -33,6 +33,7 @@ from harness.seeds import make_generator
 from rl import grpo_variants_engine
 from rl import on_policy_distillation_engine as student
 from rl.batches.rollout import Rollout, sample_rollout
+from rl.loop import Run
 from rl.rewards.sources import RewardFn
 
 EVERY = 10  # steps between measured points
@@ -92,7 +93,8 @@ def rl_run(
     prompts = sums.prompts("train", 2000)
     collapsed = ""
     try:
-        engine.train(config, policy, tokenizer, reward, prompts, log, validate=points)
+        run = Run(config, policy, tokenizer, reward, prompts, log, validate=points)
+        engine.train(config, run)
     except ValueError as error:  # Diverged
         collapsed = str(error)
     curve = {key: [row.get(key) for row in log.rows] for key in ("reward", "entropy")}

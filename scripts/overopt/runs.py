@@ -27,6 +27,7 @@ from harness.device import open_device
 from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
 from overopt.settings import TUNING, Settings
+from rl.loop import Run
 from rl.training.evaluation import Conditions, Evaluation, evaluate
 from rl.training.open_task import Task, open_task
 from rl.training.whole_run import models_of_run
@@ -136,7 +137,10 @@ def optimise(
         task, world, prompts_of(world, split, settings.prompts), start, config.micro_batch_size
     )
     measuring(task.policy, None, 0)
-    train_in_chunks(engine, config, task, parts, measuring, settings, until_turned, folder)
+    reference = start if engine.ENGINE.reference(config) else None
+    train_in_chunks(
+        engine, config, task, reference, parts, measuring, settings, until_turned, folder
+    )
     measuring.save(folder)
     write_json(folder / "flags.json", {key: str(value) for key, value in flags.items()})
     (folder / "state.pt").unlink(missing_ok=True)
@@ -146,6 +150,7 @@ def train_in_chunks(
     engine: Any,
     config: Any,
     task: Task,
+    reference: GPT | None,
     parts: dict[str, Any],
     measuring: Measuring,
     settings: Settings,
@@ -161,10 +166,11 @@ def train_in_chunks(
             every=settings.measure_every, title=folder.name, start=done,
         )  # fmt: skip
         piece = replace(config, steps=end, resume=done > 0)
-        rows = engine.train(
+        run = Run(
             piece, task.policy, task.tokenizer, task.reward_fn, task.prompts["train"], log,
-            validate=measuring, folder=folder, **parts,
+            validate=measuring, folder=folder, reference=reference,
         )  # fmt: skip
+        rows = engine.train(piece, run, **parts)
         turned = has_turned(measuring.gold, settings.fall, settings.smooth)
         if (until_turned and turned) or rows[-1]["step"] < end:  # or stopped by its own KL
             return

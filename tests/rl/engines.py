@@ -451,7 +451,7 @@ ENGINES = [
         grouped=False,
         headings=("MiniLLM",),
         keys=tuple(dict(pretraining_coef=1.0, group_size=n) for n in (1, 2)),
-        absent=dict.fromkeys(("kl", "kl_k3", "kl_coef"), "there is no reference"),
+        absent=dict.fromkeys(("kl", "kl_k3"), "there is no reference"),
         main_flags=dict(pretraining_batch_size=2),
         skips=OWN_REWARD
         | dict(

@@ -12,10 +12,10 @@ from minibatch import MASK, NEW, OLD, RATIO, REF, k3_by_hand, mean_of_means, pes
 from toys import LETTERS, PROMPTS, weights
 from watched import numbers
 
-from harness.metric_log import MetricLog
 from rl import grpo_engine
 from rl.equations.losses import clip_acted, likelihood_ratio
 from rl.grpo_engine import GRPOConfig, grpo_loss
+from rl.loop import Run
 from rl.rewards.step_rewards import OutcomeSteps
 
 CONFIG = engine_named("grpo").config
@@ -80,7 +80,7 @@ def test_with_its_own_turned_off_an_engine_is_grpo_bit_for_bit(case):
     config = GRPOConfig(**(TOY | {k: v for k, v in settings.items() if k not in own}))
     reward = engine.taught_by(engine.config, engine.teacher) if engine.taught_by else DIVERSE
     policy = small_gpt()
-    rows = grpo_engine.train(config, policy, LETTERS, reward, PROMPTS, MetricLog(config.steps))
+    rows = grpo_engine.train(config, Run(config, policy, LETTERS, reward, PROMPTS))
     for changes in (off, *([on] if on else [])):
         other = small_gpt()
         if changes.get("policy_loss") == "reinforce":

@@ -25,7 +25,7 @@ CONFIG, run = KD_PPO.config, KD_PPO.run
 
 @pytest.fixture
 def targets(monkeypatch) -> list[Call]:
-    """The calls of `gae_targets`: the third thing that it is given are the token rewards (N, T)."""
+    """The calls of `gae_targets`: the second thing that it is given are the token rewards (N, T)."""
     return calls_of(monkeypatch, kd_ppo_engine, "gae_targets")
 
 

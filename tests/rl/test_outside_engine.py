@@ -23,7 +23,7 @@ from harness.errors import Finished
 from harness.files import read_jsonl
 from harness.paths import REPOSITORY
 from rl.doctor import examine_folder
-from rl.training.run import run_training
+from rl.loop import Run
 
 PAGE = REPOSITORY / "docs" / "extending.md"
 NAME = "frobnicated_7"  # of no paper, no file and no list
@@ -73,12 +73,12 @@ def test_its_loss_is_the_truncated_one(tis: ModuleType) -> None:
     torch.testing.assert_close(log_probs.grad, torch.tensor([[-1.5, -0.375]]))
 
 
-def test_run_training_knows_all_it_needs(
+def test_a_run_knows_all_it_needs(
     place: Path, tis: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Run folder, report and doctor; a run that was cut goes on to the same weights."""
     engine = replace(tis.ENGINE, name=NAME)
-    folder = run_training(engine, tis.TISConfig(**flags(place, out=place / "whole")))
+    folder = engine.run(tis.TISConfig(**flags(place, out=place / "whole")))
     printed = capsys.readouterr().out
     assert f"{NAME} on sums, reward: " in printed
     assert {path.name for path in folder.iterdir()} == {
@@ -93,20 +93,21 @@ def test_run_training_knows_all_it_needs(
 
     real_train, cut = engine.train, place / "cut"
 
-    def killed(config: Any, *arguments: Any, validate: Any, **more: Any) -> Any:
+    def killed(config: Any, run: Run) -> Any:
         def stop(policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
             raise KeyboardInterrupt
 
-        return real_train(config, *arguments, validate=stop, **more)
+        run.validate = stop
+        return real_train(config, run)
 
     with pytest.raises(KeyboardInterrupt):
-        run_training(replace(engine, train=killed), tis.TISConfig(**flags(place, out=cut)))
+        replace(engine, train=killed).run(tis.TISConfig(**flags(place, out=cut)))
     config = tis.TISConfig(**flags(place, out=cut, resume=True))
-    run_training(engine, config)
+    engine.run(config)
     ends = [load_gpt(each)[0].state_dict() for each in (folder, cut)]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
     with pytest.raises(Finished):
-        run_training(engine, config)
+        engine.run(config)
 
 
 def test_its_file_is_a_command(place: Path) -> None:

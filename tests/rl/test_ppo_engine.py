@@ -19,7 +19,7 @@ from gpt.log_probs import TokenScores
 from gpt.model import GPT
 from harness.errors import UserError
 from reward_model.scalar_head import RewardModel
-from rl import ppo_engine
+from rl import loop, ppo_engine
 from rl.batches.rollout import epoch_minibatches
 from rl.ppo_engine import open_critic_and_text
 from rl.rewards.sources import RewardModelReward, RuleReward
@@ -90,9 +90,8 @@ def test_targets_are_gae_whitened_over_the_batch():
     rollout, critic = some_rollout(policy), random_critic(policy)
     rewards = torch.randn(rollout.response_mask.shape, generator=seeded(2))
     config = replace(CONFIG, gamma=0.9, gae_lambda=0.8)
-    targets = gae_targets(config, rollout, rewards, rollout.log_probs, critic)
-    values = critic(rollout.sequences).detach()
-    torch.testing.assert_close(targets.old_values, values)
+    values, mask = critic(rollout.sequences).detach(), rollout.response_mask
+    targets = gae_targets(config, rewards, rollout.log_probs, None, values, mask)
     raw = torch.zeros_like(values)
     for i, length in enumerate(rollout.lengths.tolist()):
         for t in range(length):
@@ -100,7 +99,6 @@ def test_targets_are_gae_whitened_over_the_batch():
                 after = values[i, u + 1] if u + 1 < length else 0.0
                 delta = rewards[i, u] + 0.9 * after - values[i, u]
                 raw[i, t] += (0.9 * 0.8) ** (u - t) * delta
-    mask = rollout.response_mask
     expected = (raw - raw[mask].mean()) / raw[mask].std()
     torch.testing.assert_close(targets.advantages[mask], expected[mask], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(targets.returns[mask], (raw + values)[mask], rtol=1e-4, atol=1e-5)
@@ -113,13 +111,14 @@ def all_targets(monkeypatch) -> list[Call]:
     return calls_of(monkeypatch, ppo_engine, "gae_targets")
 
 
-def test_the_rule_for_missing_eos_comes_before_the_kl(all_targets):
+def test_the_rule_for_missing_eos_comes_before_the_kl(monkeypatch, all_targets):
     """1.5 a letter; -1 for a response that was cut off."""
     reward = RuleReward(lambda record, text, ended: 1.5 * len(text), "letters")
     options = dict(max_new_tokens=4, missing_eos="replace")
+    sampled = calls_of(monkeypatch, loop, "sample_rollout")
     run(small_gpt(), reward, steps=2, kl_coef=0.3, **options)
-    _, rollout, token_rewards, old_log_probs, _ = all_targets[-1].args
-    ref = ppo_engine.rollout_log_probs(small_gpt(), rollout, CONFIG)
+    rollout = sampled[-1].result
+    _, token_rewards, old_log_probs, ref, *_ = all_targets[-1].args
     kinds = set()
     for i, length in enumerate(rollout.lengths.tolist()):
         ended = bool(rollout.has_eos[i])
@@ -225,9 +224,6 @@ def test_k1_is_taken_off_the_rewards(all_targets):
 G_REWARDS = torch.tensor([[-0.1, 0.0, 0.2, 1.0], [0.0, 1.0, 9.0, 9.0]])
 G_VALUES = torch.tensor([[0.5, 0.4, 0.3, 0.2], [0.6, 0.5, 7.0, 7.0]])
 G_MASK = torch.tensor([[True] * 4, [True, True, False, False]])
-G_ROLLOUT = SimpleNamespace(response_mask=G_MASK, sequences=None)
-CPU = SimpleNamespace(device=torch.device("cpu"))
-G_CRITIC = SimpleNamespace(gpt=CPU, rollout_values=lambda *args: G_VALUES)
 G_ADVANTAGES = {0.95: [0.48115, 0.717, 0.86, 0.8, 0.375, 0.5], 1.0: [0.6, 0.8, 0.9, 0.8, 0.4, 0.5]}
 G_RETURNS = {0.95: [0.98115, 1.117, 1.16, 1.0, 0.975, 1.0], 1.0: [1.1, 1.2, 1.2, 1.0, 1.0, 1.0]}
 
@@ -236,7 +232,7 @@ G_RETURNS = {0.95: [0.98115, 1.117, 1.16, 1.0, 0.975, 1.0], 1.0: [1.1, 1.2, 1.2,
 def test_the_targets_are_the_worked_example(gae_lambda):
     """With lambda 1 the returns are those of Monte Carlo."""
     config = replace(CONFIG, gae_lambda=gae_lambda)
-    targets = gae_targets(config, G_ROLLOUT, G_REWARDS, torch.zeros(2, 4), G_CRITIC)
+    targets = gae_targets(config, G_REWARDS, torch.zeros(2, 4), None, G_VALUES, G_MASK)
     assert targets.returns[G_MASK].tolist() == pytest.approx(G_RETURNS[gae_lambda], abs=1e-6)
     expected = whitened(G_ADVANTAGES[gae_lambda])
     assert targets.advantages[G_MASK].tolist() == pytest.approx(expected, abs=1e-4)

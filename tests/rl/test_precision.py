@@ -25,6 +25,7 @@ from harness.metric_log import MetricLog
 from reward_model import reward_model_training
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import grpo_engine, ppo_engine
+from rl.loop import Run
 from rl.ppo_engine import PPOConfig, open_critic_and_text
 from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardModelReward
@@ -32,7 +33,6 @@ from rl.rewards.step_rewards import RewardModelSteps
 from rl.rewards.teacher_reward import TeacherReward
 from rl.training.evaluation import Conditions, Validation
 from rl.training.open_task import Task, to_bfloat16
-from rl.training.run import run_training
 
 PARAMS = SamplingParams(max_new_tokens=4)
 # The single-model engine says so of every run with one update a batch.
@@ -155,7 +155,7 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> A
     prepare = changes.pop("prepare", None)
     config = PPOConfig(eval_prompts=0, test_prompts=0, out=tmp_path / "out", **changes)
     with pytest.raises(Crash):
-        run_training(replace(ppo_engine.ENGINE, train=train, prepare=prepare), config)
+        replace(ppo_engine.ENGINE, train=train, prepare=prepare).run(config)
     return seen[0]
 
 
@@ -178,16 +178,17 @@ def test_a_whole_run_in_bfloat16_with_its_frozen_start_in_half(tmp_path, monkeyp
     write_models(tmp_path, monkeypatch)
     seen: list[set[torch.dtype]] = []
 
-    def halved(config: Any, policy: GPT, *rest: Any, reference: GPT, **extra: Any) -> Any:
-        seen.append({model.h[0].attn.c_attn.weight.dtype for model in (reference, policy)})
-        return grpo_engine.train(config, policy, *rest, reference=reference, **extra)
+    def halved(config: Any, run: Run) -> Any:
+        models = run.reference, run.policy
+        seen.append({model.h[0].attn.c_attn.weight.dtype for model in models})
+        return grpo_engine.train(config, run)
 
     config = grpo_engine.GRPOConfig(
         precision="bfloat16", lora_rank=rank, steps=2, eval_every=1, eval_prompts=4, test_prompts=4,
         prompts_per_step=2, group_size=2, minibatches=1, max_new_tokens=8, checkpoint_every=1,
         out=tmp_path / "grpo", device="cpu",
     )  # fmt: skip
-    folder = run_training(replace(grpo_engine.ENGINE, train=halved), config)
+    folder = replace(grpo_engine.ENGINE, train=halved).run(config)
     assert seen == [{torch.float32} if rank else {torch.float32, torch.bfloat16}]
     rows = read_jsonl(folder / "tokens.jsonl")
     assert {row["kind"] for row in rows} == {"training", "validation"}

@@ -16,13 +16,11 @@ from watched import numbers
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from harness.files import read_jsonl
-from harness.metric_log import MetricLog
-from harness.training_state import TrainingState
 from rl import ppo_engine
 from rl.batches.rollout import Rollout, sample_rollout
+from rl.loop import Run
 from rl.training.evaluation import Validation
 from rl.training.metrics import StepBatch
-from rl.training.run import finish_step
 from rl.training.token_log import TokenLog
 
 pytestmark = pytest.mark.filterwarnings("ignore:with one update a batch")
@@ -174,10 +172,9 @@ def test_a_step_ends_with_and_without_a_batch_and_a_token_log(batch: bool, tmp_p
     kept = []
     validations = [validation(engine, place, policy) for place in (None, path)]
     for validate in (None, lambda policy, reference, step: {}, *validations):
-        state = TrainingState({}, {})
-        state.step = 1
-        config = engine.configured(steps=1)
-        finish_step(config, state, {}, MetricLog(1), (policy, None), validate, None, step_batch)
+        Run(engine.configured(steps=1), policy, LETTERS, validate=validate).end_step(
+            0, {}, step_batch
+        )
         kept.append(read_jsonl(path) if path.exists() else [])
     assert [len(rows) for rows in kept[:3]] == [0, 0, 0]
     kinds = [row["kind"] for row in kept[3]]

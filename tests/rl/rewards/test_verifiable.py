@@ -24,11 +24,11 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
-from harness.metric_log import MetricLog
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import grpo_engine
 from rl.batches.rollout import Rollout
 from rl.grpo_engine import GRPOConfig
+from rl.loop import Run
 from rl.rewards.verifiable import (
     VerifiableReward,
     answer_match,
@@ -314,7 +314,7 @@ TOY = GRPOConfig(
 @pytest.fixture(scope="module")
 def learned() -> tuple[GPT, list[dict[str, Any]]]:
     policy = small_gpt()
-    rows = grpo_engine.train(TOY, policy, LETTERS, BEGINS, PROMPTS, MetricLog(TOY.steps))
+    rows = grpo_engine.train(TOY, Run(TOY, policy, LETTERS, BEGINS, PROMPTS))
     return policy, rows
 
 

@@ -12,10 +12,11 @@ import torch
 from data.collate import ResponseBatch, join_responses
 from gpt.log_probs import TokenScores
 from rl.batches.rollout import Rollout
+from rl.grpo_variants_engine import ACTED
 from rl.training.metrics import (
-    CLIPPED,
     Stopwatch,
     UpdateMeter,
+    acts,
     exceeds,
     explained_variance,
     rollout_metrics,
@@ -86,7 +87,7 @@ def batch(mask: torch.Tensor) -> ResponseBatch:
 
 def test_update_metrics_are_means_over_tokens():
     """Five valid tokens in two micro-batches of 4 and 1 token: no mean of means."""
-    meter = UpdateMeter(clip=(0.2, 0.2))
+    meter = UpdateMeter(acts(SimpleNamespace(clip_low=0.2, clip_high=0.2)))
     mask = torch.tensor([[True, True, False], [True, True, False]])
     meter.add_tokens(
         scores([[1.0, 1.5, 9], [0.5, 1, 9]], [[1.0, 2, 77], [3, 4, 77]]),
@@ -130,7 +131,7 @@ def test_cispo_clips_what_lies_above_whatever_the_advantage():
     config = SimpleNamespace(clip_low=0.2, clip_high=0.5)
     ratios = torch.tensor([[0.1, 1.4, 1.6, 2.6]])
     given = ratios.log(), torch.zeros(1, 4), torch.tensor([[-1.0]]), torch.ones(1, 4).bool()
-    assert CLIPPED["cispo"](config, *given).tolist() == [[False, False, True, True]]
+    assert ACTED["cispo"](config, *given).tolist() == [[False, False, True, True]]
 
 
 def test_gmpo_clips_the_log_of_the_ratio_around_0():
@@ -138,7 +139,7 @@ def test_gmpo_clips_the_log_of_the_ratio_around_0():
     config = SimpleNamespace(clip_low=0.2, clip_high=0.5)
     ratios = torch.tensor([[-0.3, -0.1, 0.4, 0.6]]).expand(2, 4)
     given = ratios, torch.zeros(2, 4), torch.tensor([[1.0], [-1.0]]), torch.ones(2, 4).bool()
-    assert CLIPPED["gmpo"](config, *given).nonzero().tolist() == [[0, 3], [1, 0]]
+    assert ACTED["gmpo"](config, *given).nonzero().tolist() == [[0, 3], [1, 0]]
 
 
 # The stopwatch
