@@ -374,12 +374,12 @@ def update_policy(config: GRPOVariantsConfig, run: Run, rollout: Rollout, given:
     """Ascend the objective on one batch (lines 10-11)."""
     for _ in range(config.updates_per_batch):  # line 10
         for rows in run.minibatches(rollout, epochs=1):
-            choice = policy_loss_tokens(config, run, rollout, rows, given)
+            choice, whole = policy_loss_tokens(config, run, rollout, rows, given), given.mask[rows]
             for part, batch in run.micro_batches(rollout, rows):
                 scores = run.scores(run.policy, batch, entropy_gradient=config.entropy_coef > 0)
                 of_part = given.rows(part)
                 losses = variant_loss(  # line 11
-                    config, scores, of_part, kl_coef=run.kl.coef, whole=given.mask[rows],
+                    config, scores, of_part, kl_coef=run.kl.coef, whole=whole,
                     choice=choice.rows(part),
                 )  # fmt: skip
                 losses.total.backward()

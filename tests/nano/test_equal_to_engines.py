@@ -28,6 +28,8 @@ from nano import gpt as nano_gpt
 from reward_model import reward_model_training
 from reward_model.pairs import TokenPair
 from reward_model.scalar_head import RewardModel
+from rl import loop
+from rl.loop import Run
 from rl.rewards.sources import RuleReward
 from rl.rewards.teacher_reward import TeacherReward
 
@@ -239,7 +241,7 @@ def run_engine(
 ) -> list[dict]:
     """The same of the engine."""
     module = importlib.import_module(twin.engine)
-    real = module.sample_rollout
+    real = loop.sample_rollout
 
     def sample_rollout(*args: Any, **options: Any) -> Any:
         rollout = real(*args, **options)
@@ -247,7 +249,7 @@ def run_engine(
         answers.extend(row[m].tolist() for row, m in pairs)
         return rollout
 
-    monkeypatch.setattr(module, "sample_rollout", sample_rollout)
+    monkeypatch.setattr(loop, "sample_rollout", sample_rollout)
     size = dict(prompts_per_step=16, group_size=1) if twin.group_size is None else dict(
         prompts_per_step=4, group_size=twin.group_size
     )  # fmt: skip
@@ -261,7 +263,7 @@ def run_engine(
         more = dict(corpus=Text()) if "corpus" in inspect.signature(module.train).parameters else {}
         reward = TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
     records = [PromptRecord(prompt) for prompt in PROMPTS]
-    return module.train(config, policy, tokenizer(), reward, records, MetricLog(STEPS), **more)
+    return module.train(config, Run(config, policy, tokenizer(), reward, records), **more)
 
 
 def assert_equal_runs(
@@ -380,10 +382,10 @@ def test_dpo_is_the_engine() -> None:
     config = dpo_engine.DPOConfig(
         **options, warmup=0, eval_every=1000, checkpoint_every=1000, max_new_tokens=8
     )
-    pairs, log = token_pairs(), MetricLog(STEPS)
+    run = Run(config, long, tokenizer())
     assert_equal_runs(
         short, lambda: dpo.train(short, PAIRS, **options),
-        long, lambda: dpo_engine.train(config, long, tokenizer(), pairs, log),
+        long, lambda: dpo_engine.train(config, run, pairs=token_pairs()),
     )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from harness.files import append_jsonl, read_jsonl
 from harness.optimizer import cosine_schedule
 from reward_model.pairs import TokenPair, pair_as_text
 from reward_model.scalar_head import RewardModel, save_reward_model
-from rl import dpo_engine
+from rl import dpo_engine, loop
 from rl.batches import preferences
 from rl.batches.preferences import (
     PREFERENCE_LOSSES,
@@ -344,7 +344,7 @@ def test_the_reference_point_is_a_mean_over_answers_of_the_next_pair():
 def test_simpo_opens_and_scores_no_reference(monkeypatch):
     """Every scored row belongs to the policy in training; the metrics are those of its means."""
     start, policy, seen = small_gpt(), small_gpt(), Validations()
-    copies = calls_of(monkeypatch, dpo_engine, "frozen_copy")
+    copies = calls_of(monkeypatch, loop, "frozen_copy")
     asked = [calls_of(monkeypatch, place, "pair_log_probs") for place in (dpo_engine, preferences)]
     options = dict(steps=2, batch_size=6, eval_every=1, validate=seen, held_out=HELD_OUT)
     first, _ = run(policy, loss="simpo", **options)

@@ -18,7 +18,6 @@ from data import reviews, sums
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from reward_model.scalar_head import RewardModel
-from rl import grpo_process_engine
 from rl.batches.rollout import Rollout
 from rl.grpo_process_engine import ProcessGRPOConfig, open_step_rewards, process_grpo_loss
 from rl.rewards.sources import RewardModelReward, RuleReward
@@ -44,7 +43,7 @@ def token_advantages(rollout: Rollout, row: int) -> list[float]:
 def test_the_first_gradient_is_that_of_reinforce_with_an_advantage_per_token(
     monkeypatch, gradients, kl_coef
 ):
-    given_halves(monkeypatch, grpo_process_engine)
+    given_halves(monkeypatch)
     start, reward = small_gpt(), Noted(SHARE_OF_A)
     run(copy.deepcopy(start), reward, steps=1, kl_coef=kl_coef, micro_batch_size=3)
     (rollout,) = reward.rollouts

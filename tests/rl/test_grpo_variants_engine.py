@@ -18,7 +18,7 @@ from watched import Noted, same_update
 
 from gpt.log_probs import TokenScores
 from harness.metric_log import MetricLog
-from rl import grpo_engine, grpo_variants_engine
+from rl import grpo_engine, loop
 from rl.batches.rollout import join_rollouts, prompt_batch, sample_rollout, select_rows
 from rl.grpo_engine import GRPOConfig
 from rl.grpo_variants_engine import (
@@ -304,7 +304,7 @@ def test_a_batch_of_truncated_responses_teaches_nothing(monkeypatch):
         has_eos = torch.zeros(len(rollout), dtype=torch.bool)
         return replace(rollout, sequences=replace(rollout.sequences, has_eos=has_eos))
 
-    monkeypatch.setattr(grpo_variants_engine, "sample_rollout", cut_off)
+    monkeypatch.setattr(loop, "sample_rollout", cut_off)
     policy = small_gpt()
     for reducer in REDUCERS:
         changes = dict(reducer=reducer, entropy_coef=0.1, clip_cov_share=0.5, clip_cov_low=-9.0)

@@ -16,7 +16,7 @@ from slow import assert_gradient, chosen, response_gradient, response_log_probs,
 from toys import weights
 from watched import NotedTeacher
 
-from rl import kd_grpo_engine
+from rl.batches.rollout import rollout_log_probs
 from rl.equations.token_rewards import own_text_penalty, teacher_rewards
 from rl.kd_grpo_engine import kd_grpo_loss, moved_reference, scores_and_penalty, teacher_reward
 from rl.rewards import teacher_reward as teacher
@@ -115,7 +115,7 @@ def test_the_kl_is_the_one_that_was_asked_for():
     policy, reference = small_gpt(sharpness=6.0), small_gpt(seed=2, sharpness=6.0)
     rollout = some_rollout(policy, group_size=2)
     batch = rollout.sequences
-    ref = kd_grpo_engine.rollout_log_probs(reference, rollout, CONFIG)
+    ref = rollout_log_probs(reference, rollout, CONFIG)
     got = {}
     for name in ("k2", "k3", "full"):
         config = replace(CONFIG, kl_estimator=name)

@@ -64,7 +64,7 @@ def test_the_rewards_of_a_run_by_unpadded_rows(targets, form, placement):
     options = dict(teacher_reward=form, placement=placement, kl_coef=0.3)
     reward = NotedTeacher(teacher_reward(replace(CONFIG, **options), TEACHER))
     rows = run(copy.deepcopy(start), reward, steps=3, eval_every=1, validate=seen, **options)
-    rollout, token_rewards = reward.rollouts[2], targets[2].args[2]
+    rollout, token_rewards = reward.rollouts[2], targets[2].args[1]
     totals = []
     for i in range(len(rollout)):
         prompt, response = tokens_of(rollout, i)
@@ -135,7 +135,7 @@ def test_the_bonus_is_minus_lambda_times_the_text_loss(targets):
         for coef in (0.0, 3.0):
             (row,) = run(small_gpt(), steps=1, pt_mode="reward_bonus", pretraining_coef=coef)
     assert len(warned) == 1
-    plain, bonus = (call.args[2] for call in targets)
+    plain, bonus = (call.args[1] for call in targets)
     difference = bonus - plain
     expected = pretraining.held_out_loss(small_gpt(), [Texts().batch(0)])
     assert row["pretraining_loss"] == pytest.approx(expected)

@@ -18,7 +18,7 @@ from watched import calls_of, flip
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores_and_kl
 from gpt.model import GPT
-from rl import minillm_engine
+from rl import loop, minillm_engine
 from rl.batches.rollout import Rollout
 from rl.equations.losses import clip_acted
 from rl.minillm_engine import Targets, minillm_loss, minillm_targets
@@ -91,7 +91,7 @@ def test_the_loss_by_hand():
 def test_the_weights_have_the_bound_of_the_mixture(monkeypatch):
     """w <= 1 / (1 - alpha) whoever is sampled; their mean over drawn tokens is 1 in expectation."""
     sharp = small_gpt(3, noise=0.5).requires_grad_(False)
-    sampled = calls_of(monkeypatch, minillm_engine, "sample_rollout")
+    sampled = calls_of(monkeypatch, loop, "sample_rollout")
     for share in (0.0, 0.2, 0.5, 0.9):
         (row,) = run(small_gpt(), sharp, steps=1, prompts_per_step=512, teacher_share=share, lr=0.0)
         rollout = sampled[-1].result
@@ -129,7 +129,7 @@ def first_gradient(policy: GPT, rollout: Rollout, share: float) -> torch.Tensor:
 
 @pytest.mark.parametrize("share", [0.0, 0.3])
 def test_the_first_gradient_by_loops(monkeypatch, gradients, share):
-    start, sampled = small_gpt(), calls_of(monkeypatch, minillm_engine, "sample_rollout")
+    start, sampled = small_gpt(), calls_of(monkeypatch, loop, "sample_rollout")
     run(copy.deepcopy(start), steps=1, teacher_share=share)
     rollout = sampled[0].result
     assert len(set(rollout.lengths.tolist())) > 2

@@ -17,10 +17,9 @@ from toys import LETTERS, PROMPTS
 from watched import HALVES, Noted, Updates, given_halves
 
 from gpt.model import GPT
-from harness.metric_log import MetricLog
-from rl import grpo_engine
 from rl.batches.rollout import Rollout
 from rl.grpo_engine import GRPOConfig, train
+from rl.loop import Run
 from rl.rewards.sources import RuleReward
 
 G, TEMPERATURE, KL_COEF = 4, 0.7, 0.5
@@ -70,8 +69,8 @@ def trained() -> tuple[GPT, Updates, list[Rollout]]:
     )  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
         updates = Updates(patch, policy)
-        given_halves(patch, grpo_engine, passes=2)
-        train(config, policy, LETTERS, reward, PROMPTS[:4], MetricLog(2))
+        given_halves(patch, passes=2)
+        train(config, Run(config, policy, LETTERS, reward, PROMPTS[:4]))
     return start, updates, reward.rollouts
 
 

@@ -23,12 +23,13 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.files import append_jsonl
-from rl import pg_grpo_engine
+from rl import loop, pg_grpo_engine
 from rl.batches.preferences import Compared
 from rl.batches.rollout import Rollout
 from rl.equations.advantages import best_worst_pairs
 from rl.pg_grpo_engine import policy_loss, preference_loss, recorded_pairs
 from rl.rewards.sources import RuleReward
+from rl.training.metrics import UpdateMeter
 
 PG_GRPO = engine_named("pg_grpo")
 CONFIG, run = PG_GRPO.config, PG_GRPO.run
@@ -208,8 +209,8 @@ def test_several_preference_losses_are_a_weighted_sum():
 
 @pytest.mark.parametrize("pairs", ["best_worst", "all", "offline", "both"])
 def test_simpo_alone_needs_no_reference(monkeypatch, pairs):
-    makes = calls_of(monkeypatch, pg_grpo_engine, "frozen_copy")
-    asks = calls_of(monkeypatch, pg_grpo_engine, "rollout_log_probs")
+    makes = calls_of(monkeypatch, loop, "frozen_copy")
+    asks = calls_of(monkeypatch, loop, "rollout_log_probs")
     policy = small_gpt()
     options = dict(steps=2, kl_coef=0.0, pairs=pairs, preference_loss=("simpo",))
     rows = run(policy, DIVERSE, **options)
@@ -235,7 +236,7 @@ def test_the_mean_ratio_by_loops_and_its_clip():
     loss = policy_loss(config, new, old, None, advantages, mask, kl_coef=0.0, rows=3)
     assert float(loss) == pytest.approx(expected, rel=1e-5)
 
-    meter = pg_grpo_engine.update_meter(config)
+    meter = UpdateMeter(pg_grpo_engine.acted(config))
     scores = TokenScores(new, torch.zeros(3, 4))
     batch = SimpleNamespace(response_mask=mask, of_valid=lambda values: values[mask])
     meter.add_tokens(scores, old, advantages, batch)

@@ -23,7 +23,6 @@ from rl import loop, ppo_engine
 from rl.batches.rollout import epoch_minibatches
 from rl.ppo_engine import open_critic_and_text
 from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training import actor_critic
 from rl.training.actor_critic import Targets, gae_targets, ppo_loss
 from rl.training.value_model import ValueModel
 
@@ -157,7 +156,7 @@ def test_every_epoch_shuffles_all_rows():
 
 def test_the_epochs_end_once_the_policy_has_moved(gradients, monkeypatch):
     """No step with the minibatch that is too far off, and no minibatch after it."""
-    forwards = calls_of(monkeypatch, actor_critic, "token_scores")
+    forwards = calls_of(monkeypatch, loop, "token_scores")
     options = dict(steps=1, updates_per_batch=6, lr=5e-2)
     run(small_gpt(), **options)
     assert len(gradients) == 12 and len(forwards) == 6
@@ -208,10 +207,11 @@ def test_the_kl_in_the_loss_is_its_mean_over_the_tokens(form, expected):
         ppo_loss(config, WORKED_SCORES, values, WORKED, MASK, tokens=2)
 
 
-def test_k1_is_taken_off_the_rewards(all_targets):
+def test_k1_is_taken_off_the_rewards(monkeypatch, all_targets):
+    sampled = calls_of(monkeypatch, loop, "sample_rollout")
     run(small_gpt(), steps=3, kl_coef=0.3)
-    _, rollout, token_rewards, old_log_probs, _ = all_targets[-1].args
-    ref = ppo_engine.rollout_log_probs(small_gpt(), rollout, CONFIG)
+    rollout = sampled[-1].result
+    _, token_rewards, old_log_probs, ref, *_ = all_targets[-1].args
     assert float((old_log_probs - ref).min()) < -0.01, "k1 is nowhere negative"
     scores = SHARE_OF_A(rollout).tolist()
     for i, length in enumerate(rollout.lengths.tolist()):

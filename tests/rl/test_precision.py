@@ -18,7 +18,6 @@ from data import names
 from gpt import distillation, finetuning, pretraining
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
-from gpt.model import GPT
 from gpt.tokenizer import load_tokenizer
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
@@ -144,10 +143,10 @@ def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> A
     write_models(tmp_path, monkeypatch)
     seen: list[set[torch.dtype]] = []
 
-    def train(config: Any, policy: GPT, tokenizer: Any, reward_fn: Any, *rest: Any, **extra: Any):
-        linears = [m for m in reward_fn.model.gpt.modules() if isinstance(m, nn.Linear)]
+    def train(config: Any, run: Run, **extra: Any):
+        linears = [m for m in run.reward_fn.model.gpt.modules() if isinstance(m, nn.Linear)]
         seen.append({layer.weight.dtype for layer in linears})
-        assert policy.h[0].attn.c_attn.weight.dtype == torch.float32
+        assert run.policy.h[0].attn.c_attn.weight.dtype == torch.float32
         if "value_model" in extra:
             assert {p.dtype for p in extra["value_model"].parameters()} == {torch.float32}
         raise Crash

@@ -15,7 +15,6 @@ from slow import assert_gradient, differ, response_gradient, response_log_probs,
 from watched import HALVES, Noted, Updates, given_halves
 
 from gpt.model import GPT
-from rl import reinforce_pp_engine
 from rl.batches.rollout import Rollout
 from rl.reinforce_pp_engine import reinforce_pp_advantages, reinforce_pp_loss
 
@@ -91,7 +90,7 @@ def test_the_first_gradient_is_that_of_reinforce(monkeypatch, variant, norm_over
 
     The minibatches are given, and the statistics are those of the whole batch.
     """
-    given_halves(monkeypatch, reinforce_pp_engine)
+    given_halves(monkeypatch)
     policy, reward = small_gpt().double(), Noted(DIVERSE)
     updates = Updates(monkeypatch, policy)
     options = VARIANTS[variant] | dict(norm_over=norm_over, micro_batch_size=3, kl_coef=0.5)

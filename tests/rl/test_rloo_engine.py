@@ -14,7 +14,6 @@ from slow import assert_gradient, differ, response_gradient, response_log_probs
 from watched import HALVES, Noted, Updates, given_halves
 
 from rl import rloo_engine
-from rl.equations.losses import clip_acted
 from rl.rloo_engine import rloo_advantages, rloo_loss
 
 RLOO = engine_named("rloo")
@@ -43,7 +42,7 @@ def test_the_first_gradient_is_that_of_reinforce(monkeypatch, form, kl_coef):
 
     The token loss divides by the tokens of its minibatch, the others by the rows.
     """
-    given_halves(monkeypatch, rloo_engine)
+    given_halves(monkeypatch)
     policy, reward = small_gpt().double(), Noted(DIVERSE)
     updates = Updates(monkeypatch, policy)
     run(policy, reward, steps=1, kl_coef=kl_coef, loss=form, micro_batch_size=3)
@@ -58,7 +57,7 @@ def test_the_first_gradient_is_that_of_reinforce(monkeypatch, form, kl_coef):
 
 def test_the_second_gradient_has_no_ratio(monkeypatch):
     """The paper takes two optimizer steps a batch: plain REINFORCE of the moved policy again."""
-    given_halves(monkeypatch, rloo_engine)
+    given_halves(monkeypatch)
     policy, reward = small_gpt().double(), Noted(DIVERSE)
     updates = Updates(monkeypatch, policy)
     run(policy, reward, steps=1)
@@ -139,10 +138,7 @@ VALID = [(i, t) for i in range(4) for t in range(LENGTHS[i])]
 
 def where_clipped(config, new, old, advantages, mask) -> torch.Tensor:
     """(n, T) bool: the tokens at which the engine's meter counts the clip."""
-    meter = rloo_engine.update_meter(config)
-    if meter.clip is None:
-        return torch.zeros_like(mask)
-    return clip_acted(meter.ratio(new, old, mask), advantages, *meter.clip).expand_as(mask)
+    return rloo_engine.acted(config)(new, old, advantages, mask).expand_as(mask)
 
 
 @pytest.mark.parametrize(

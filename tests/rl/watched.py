@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,6 +11,7 @@ from engines import DIVERSE, Engine, small_gpt
 from toys import weights
 
 from gpt.model import GPT
+from rl import loop
 from rl.batches.rollout import Rollout
 from rl.rewards.teacher_reward import TeacherReward
 
@@ -146,7 +146,7 @@ def same_update(monkeypatch: pytest.MonkeyPatch, engine: Engine, **options: Any)
 HALVES = [[4, 5, 6, 7, 12, 13, 14, 15], [0, 1, 2, 3, 8, 9, 10, 11]]  # of four whole groups
 
 
-def given_halves(monkeypatch: pytest.MonkeyPatch, engine: ModuleType, passes: int = 1) -> None:
-    """The minibatches of an engine are HALVES, that many times."""
+def given_halves(monkeypatch: pytest.MonkeyPatch, passes: int = 1) -> None:
+    """The minibatches of a run are HALVES, that many times."""
     halves = [torch.tensor(half) for half in HALVES] * passes
-    monkeypatch.setattr(engine, "epoch_minibatches", lambda *args: halves)
+    monkeypatch.setattr(loop, "epoch_minibatches", lambda *args: halves)
