@@ -71,8 +71,8 @@ from rl.batches.preferences import (
 )
 from rl.loop import Run
 from rl.rewards.sources import RewardFn
+from rl.task import Engine
 from rl.training.config import RunFlags
-from rl.training.engine import Engine
 from rl.training.open_reward import RewardChoice, open_reward
 from rl.training.open_task import Task
 

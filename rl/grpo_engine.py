@@ -2,11 +2,11 @@
 
     line 1     policy model <- initial policy          the pre-trained or fine-tuned GPT
     line 3     reference model <- policy               reference (frozen copy)
-    line 4     for step = 1..M                         steps
-    line 5     sample a batch of prompts               prompt_batch
-    line 6     old policy <- policy                    only its log-probs are kept
-    line 7     sample G outputs per prompt             sample_rollout
-    line 8     rewards of the outputs                  reward_fn
+    line 4     for step = 1..M                         run.steps
+    line 5     sample a batch of prompts               run.prompts
+    line 6     old policy <- policy                    run.old_log_probs: its log-probs alone
+    line 7     sample G outputs per prompt             run.sample
+    line 8     rewards of the outputs                  run.rewards
     line 9     group-relative advantages               group_advantages
     line 10    for GRPO iteration = 1..mu              updates_per_batch
     line 11    ascend the GRPO objective (Eq. 3)       grpo_loss: clipped_surrogate, k3, sequence_mean
@@ -33,8 +33,8 @@ from rl.equations.advantages import group_advantages
 from rl.equations.kl import k2, k3, loss_estimator
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.loop import Run, at
+from rl.task import Engine
 from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.engine import Engine
 
 PRESETS = size_presets()
 

@@ -48,8 +48,8 @@ from rl.equations.kl import k2, k3, loss_estimator
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.loop import Run, at
 from rl.rewards.sources import made_of
+from rl.task import Engine
 from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.engine import Engine
 from rl.training.open_task import Task
 
 # The larger sizes are for files, for which nobody labels new pairs; neither do sums need it.
@@ -177,7 +177,7 @@ def train(
                 loss.backward()
                 run.seen(loss, scores, old[part], advantages[part], batch)
             run.step()  # line 11
-        run.finish(step, rollout, rewards, advantages, old, ref, **measured)
+        run.finish(step, rollout, rewards, advantages, old, ref, measured=measured)
     if refresh is not None and run.folder is not None:
         save_reward_model(run.folder / "reward_model.safetensors", refresh.model, run.tokenizer)
     return run.log.rows

@@ -4,10 +4,10 @@ Algorithm 1 with lines 8 and 9 exchanged for the step-wise ones:
 
     line 1     policy model <- initial policy          the pre-trained or fine-tuned GPT
     line 3     reference model <- policy               reference (frozen copy)
-    line 4     for step = 1..M                         steps
-    line 5     sample a batch of prompts               prompt_batch
-    line 6     old policy <- policy                    only its log-probs are kept
-    line 7     sample G outputs per prompt             sample_rollout
+    line 4     for step = 1..M                         run.steps
+    line 5     sample a batch of prompts               run.prompts
+    line 6     old policy <- policy                    run.old_log_probs: its log-probs alone
+    line 7     sample G outputs per prompt             run.sample
     line 8     a reward at the end of every step       step_reward_fn: rewards, ends and mask (N, K)
     line 9     z-scores over all steps of the group,   process_advantages
                summed over the steps still to end
@@ -50,8 +50,8 @@ from rl.rewards.step_rewards import (
     StepRewards,
     checked_steps,
 )
+from rl.task import Engine
 from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.engine import Engine
 from rl.training.evaluation import Conditions
 from rl.training.open_task import Task
 
@@ -165,7 +165,7 @@ def train(
                 run.seen(loss, scores, old[part], advantages[part], batch)
             run.step()  # line 11
         measured = step_metrics(steps, advantages, config.group_size)
-        run.finish(step, rollout, rewards, advantages, old, ref, **measured)
+        run.finish(step, rollout, rewards, advantages, old, ref, measured=measured)
     return run.log.rows
 
 

@@ -6,11 +6,11 @@ and K2; those regress on log-probs, and here it is GRPO's own objective that has
 
     line 1     policy model <- initial policy          the pre-trained or fine-tuned GPT
     line 3     reference model <- policy               left out: no second copy of the weights
-    line 4     for step = 1..M                         steps
-    line 5     sample a batch of prompts               prompt_batch
-    line 6     old policy, reference <- policy         old_log_probs serve as both
-    line 7     sample G outputs per prompt             sample_rollout
-    line 8     rewards of the outputs                  reward_fn
+    line 4     for step = 1..M                         run.steps
+    line 5     sample a batch of prompts               run.prompts
+    line 6     old policy, reference <- policy         run.old_log_probs serve as both
+    line 7     sample G outputs per prompt             run.sample
+    line 8     rewards of the outputs                  run.rewards
     line 9     group-relative advantages               group_advantages
     line 10    for GRPO iteration = 1..mu              updates_per_batch
     line 11    ascend the GRPO objective (Eq. 3)       single_model_grpo_loss: PENALTIES for the KL
@@ -56,8 +56,8 @@ from rl.equations.advantages import group_advantages
 from rl.equations.kl import k3, k3_importance, rho_minus_log
 from rl.equations.losses import clipped_surrogate, row_sums, sequence_mean
 from rl.loop import Run
+from rl.task import Engine
 from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.engine import Engine
 
 PRESETS = size_presets(dict(kl_coef=1.0), sums=dict(kl_coef=1.0, steps=100), limited=False)
 PENALTIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -172,7 +172,7 @@ def train(config: SingleModelGRPOConfig, run: Run) -> list[dict[str, Any]]:
             run.step()  # line 11
         new = run.log_probs(policy, rollout)  # (N, T), after the last update of this batch
         moved = batch_kl(new, old, rollout)
-        run.finish(step, rollout, rewards, advantages, old, held_kl="kl_old_new", **moved)
+        run.finish(step, rollout, rewards, advantages, old, held_kl="kl_old_new", measured=moved)
     return run.log.rows
 
 

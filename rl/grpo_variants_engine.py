@@ -3,11 +3,11 @@
 The box is that of DAPO (Yu et al. 2025, arXiv:2503.14476, Algorithm 1), which is GRPO's with a
 buffer; after each line the fields that choose what happens there:
 
-    line 1     for step = 1..M                         steps
+    line 1     for step = 1..M                         run.steps
     line 2     sample a batch of prompts               PromptCursor.take
-    line 3     old policy <- policy                    only its log-probs are kept
-    line 4     sample G outputs per prompt             sample_rollout
-    line 5     rewards of the outputs                  reward_fn; overlong_buffer
+    line 3     old policy <- policy                    run.old_log_probs: its log-probs alone
+    line 4     sample G outputs per prompt             run.sample
+    line 5     rewards of the outputs                  run.rewards; overlong_buffer
     line 6     buffer the groups with a spread         GroupBuffer.add; sampling_filter
     lines 7-8  too few: sample other prompts           GroupBuffer.missing; max_resamples
     line 9     group-relative advantages               group_advantages, maxrl_advantages; reward_scale
@@ -67,8 +67,8 @@ from rl.equations.advantages import group_advantages, maxrl_advantages
 from rl.equations.kl import absolute, k1_importance, k2, k3, k3_importance, loss_estimator
 from rl.equations.token_rewards import overlong_penalty
 from rl.loop import Run
+from rl.task import Engine
 from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.engine import Engine
 from rl.training.metrics import acts, never, rollout_metrics
 
 PRESETS = size_presets()

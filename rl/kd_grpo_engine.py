@@ -5,15 +5,15 @@ print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is GRPO (arXiv:240
 
     line 1   student <- start; teacher frozen                   policy; TeacherReward
     line 2   reference <- student                               reference
-    line 3   for each batch of prompts                          prompt_batch
-    line 4     G outputs per prompt                             sample_rollout
+    line 3   for each batch of prompts                          run.prompts
+    line 4     G outputs per prompt                             run.sample
     line 5     r = log p_teacher(o | q)                         TeacherReward, teacher_reward
     line 6     r = r - lambda L_PT(o), of the output itself (3) own_text_coef: own_text_penalty
     line 7     A = (r - mean of the group) / (std + eps)        group_advantages
     line 8     L_policy = -A log pi(o | q)                      kd_grpo_loss, policy_loss
     line 9     L_KL to the reference                            scores_and_penalty, kl_estimator
     line 10    L_PT = -log pi(d), d from pre-training text  (2) text_gradient
-    line 11    L = L_policy + beta L_KL + lambda L_PT       (2) kl_coef, pretraining_coef; clip_and_step
+    line 11    L = L_policy + beta L_KL + lambda L_PT       (2) kl_coef, pretraining_coef; run.step
     line 12    now and then: reference <- student               reference_update, moved_reference
 
 Where it differs from the boxes, and why. r = log p alone has no entropy term: what maximises it is
@@ -51,8 +51,8 @@ from rl.equations.kl import loss_estimator
 from rl.equations.losses import clipped_surrogate, policy_gradient, sequence_mean, sequence_sum
 from rl.loop import Run, at
 from rl.rewards.teacher_reward import TeacherReward, opened, refuse_other_rewards
+from rl.task import Engine
 from rl.training.config import require_groups, size_presets
-from rl.training.engine import Engine
 from rl.training.metrics import acts, never
 from rl.training.reference import MovingReference, check_moving_reference, moved_reference
 from rl.training.text import TextConfig, open_text, text_gradient, text_of
@@ -187,7 +187,8 @@ def train(config: KDGRPOConfig, run: Run, *, corpus: Corpus | None = None) -> li
                 )  # fmt: skip
                 loss.backward()
                 run.seen(loss, scores, old[part], advantages[part], batch)
-            of_text = text_gradient(config, run, text, step, update)  # line 10
+            of_text = text_gradient(config, policy, text, step, update)  # line 10
+            run.loss += config.pretraining_coef * of_text.get("pretraining_loss", 0.0)
             run.step(**of_text)  # line 11
         moved_reference(config, step + 1, reference, policy)  # line 12
         run.finish(step, rollout, rewards, advantages, old, ref)

@@ -5,8 +5,8 @@ print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is PPO (arXiv:1707
 
     line 1   student <- start; teacher frozen                   policy; TeacherReward
     line 2   reference <- student; critic                       reference; value_model, a head of zeros
-    line 3   for each batch of prompts                          prompt_batch
-    line 4     o ~ student; l_old; v = V(state)                 sample_rollout, old_policy_log_probs
+    line 3   for each batch of prompts                          run.prompts
+    line 4     o ~ student; l_old; v = V(state)                 run.sample, run.old_log_probs
     line 5     r = log p_teacher(o | q) [- beta KL]             TeacherReward, kd_token_rewards, placement
     line 6     r = r - lambda L_PT, for all outputs         (2) pt_mode="reward_bonus": holds no text
     line 7     A, returns = GAE(r, V)                           gae_targets: gae, whiten (arXiv:1506.02438,
@@ -53,14 +53,13 @@ from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
 from rl.rewards.sources import RewardFn, made_of
 from rl.rewards.teacher_reward import TeacherReward, opened, refuse_other_rewards
+from rl.task import Engine
 from rl.training.actor_critic import (
     ActorCriticConfig,
-    actor_and_critic,
     gae_targets,
     ppo_loss,
 )
 from rl.training.config import size_presets
-from rl.training.engine import Engine
 from rl.training.metrics import explained_variance
 from rl.training.reference import MovingReference, check_moving_reference, moved_reference
 from rl.training.text import open_text, text_gradient, text_of
@@ -108,16 +107,16 @@ class KDPPOConfig(MovingReference, ActorCriticConfig):
 
 
 def rewards_of_tokens(
-    config: KDPPOConfig, reward_fn: RewardFn, rollout: Rollout
+    config: KDPPOConfig, reward_fn: RewardFn | None, rollout: Rollout
 ) -> Tensor | None:  # (N, T)
     """What the teacher gives to each token, where the placement asks for that."""
     if config.placement == "terminal":
         return None
     token_rewards = made_of(reward_fn).token_rewards
-    if token_rewards is None:
+    if reward_fn is None or token_rewards is None:
         raise ValueError(
             f"placement dense takes a teacher's reward apart that is a sum over tokens; the reward "
-            f"{reward_fn.name!r} is none: use placement terminal, or teacher_reward(config, teacher)"
+            f"{reward_fn and reward_fn.name!r} is none: use placement terminal, or teacher_reward(config, teacher)"
         )
     return token_rewards(rollout)
 
@@ -184,12 +183,13 @@ def train(config: KDPPOConfig, run: Run, *, corpus: Corpus | None = None) -> lis
             rewards, rewards_of_tokens(config, run.reward_fn, rollout), old, ref, mask,
             kl_coef=run.kl.coef, bonus=bonus,
         )  # fmt: skip
-        old_values = run.values(critic, rollout)  # (N, T)  line 4
+        old_values = run.old_values(critic, rollout)  # (N, T)  line 4
         targets = gae_targets(config, token_rewards, old, ref, old_values, mask)  # line 7
 
         for update, rows in enumerate(run.minibatches(rollout, groups=False)):  # line 8
             for part, batch in run.micro_batches(rollout, rows):
-                scores, values = actor_and_critic(config, run, critic, batch)  # (n, T) each
+                scores = run.scores(policy, batch, entropy_gradient=config.entropy_coef > 0)
+                values = run.values(critic, batch)  # (n, T) each, with gradients
                 goal = targets.rows(part)
                 losses = ppo_loss(
                     config, scores, values, goal, batch.response_mask, rollout.tokens_of(rows)
@@ -199,12 +199,14 @@ def train(config: KDPPOConfig, run: Run, *, corpus: Corpus | None = None) -> lis
                     losses.total, scores, old[part], goal.advantages, batch, **losses.per_token()
                 )
             held = text if config.pt_mode == "loss" else None  # line 10
-            run.step(**text_gradient(config, run, held, step, update))  # line 9
+            of_text = text_gradient(config, policy, held, step, update)
+            run.loss += config.pretraining_coef * of_text.get("pretraining_loss", 0.0)
+            run.step(**of_text)  # line 9
         moved_reference(config, step + 1, reference, policy)  # line 12
         explained = explained_variance(old_values, targets.returns, mask)
         run.finish(
             step, rollout, rewards, targets.advantages, old, ref,
-            old_values=old_values, token_rewards=token_rewards, **explained, **of_bonus,
+            old_values=old_values, token_rewards=token_rewards, measured=explained | of_bonus,
         )  # fmt: skip
     return run.log.rows
 

@@ -7,10 +7,10 @@ controller and limit, validation, checkpoints. Nothing inherits; an engine calls
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -38,7 +38,7 @@ from rl.batches.rollout import (
     sample_rollout,
 )
 from rl.rewards.sources import RewardFn, checked_rewards
-from rl.training.config import EngineConfig, kl_controller, warmed_up
+from rl.training.config import EngineConfig, RunFlags, kl_controller, warmed_up
 from rl.training.inside_limit import InsideLimit
 from rl.training.metrics import (
     Acted,
@@ -49,7 +49,9 @@ from rl.training.metrics import (
     exceeds,
     rollout_metrics,
 )
-from rl.training.value_model import ValueModel
+
+if TYPE_CHECKING:
+    from rl.training.value_model import ValueModel
 
 
 class Validate(Protocol):
@@ -68,7 +70,7 @@ class Run:
 
     def __init__(
         self,
-        config: Any,  # an EngineConfig, or RunFlags of an engine that samples nothing
+        config: RunFlags,
         policy: GPT,
         tokenizer: Tokenizer,
         reward_fn: RewardFn | None = None,
@@ -80,7 +82,8 @@ class Run:
         folder: Path | None = None,
     ) -> None:
         # Dropout stays off: old and new log-probs must describe the same function.
-        self.config, self.policy, self.tokenizer = config, policy.eval(), tokenizer
+        self.config: Any = config  # of an engine that samples an EngineConfig with its own fields
+        self.policy, self.tokenizer = policy.eval(), tokenizer
         self.reward_fn, self.records, self.log = reward_fn, prompts, log or MetricLog(config.steps)
         self.validate, self.folder = validate, folder
         self.given_reference = reference
@@ -167,6 +170,8 @@ class Run:
 
     def rewards(self, rollout: Rollout) -> Tensor:
         """What the answers earn, (N,), all finite."""
+        if self.reward_fn is None:
+            raise ValueError("this run has no reward: give Run a reward_fn")
         with self.clock.phase("reward"):
             return checked_rewards(self.reward_fn, rollout)
 
@@ -180,7 +185,7 @@ class Run:
         with self.clock.phase("score"):
             return rollout_log_probs(model, rollout, self.config)
 
-    def values(self, critic: ValueModel, rollout: Rollout) -> Tensor:
+    def old_values(self, critic: ValueModel, rollout: Rollout) -> Tensor:
         """What the critic says before each token, (N, T), a constant."""
         with self.clock.phase("score"), self.precise():
             return critic.rollout_values(rollout.sequences, self.config.micro_batch_size)
@@ -230,6 +235,11 @@ class Run:
                 policy, batch, self.config.temperature, entropy_gradient=entropy_gradient
             )
 
+    def values(self, critic: ValueModel, batch: ResponseBatch) -> Tensor:
+        """What the critic says before each token, (n, T), with a gradient."""
+        with self.precise():
+            return critic(batch)
+
     def seen(
         self,
         loss: Tensor,
@@ -271,10 +281,10 @@ class Run:
         old_values: Tensor | None = None,
         token_rewards: Tensor | None = None,
         held_kl: str = "kl",
-        **measured: float,
+        measured: Mapping[str, float] = {},
     ) -> None:
         """Log the step, move the KL controller by `held_kl`, then `end_step`."""
-        row = self.row(rollout, rewards, old_log_probs, ref_log_probs) | measured
+        row = self.row(rollout, rewards, old_log_probs, ref_log_probs) | dict(measured)
         self.move_kl(row, len(rollout), held_kl)
         batch = self.trained_on(rollout, rewards, advantages, old_values, token_rewards)
         self.end_step(step, row, batch)
@@ -299,9 +309,11 @@ class Run:
         if held_kl in row:
             self.kl.update(row[held_kl], responses)
 
-    def trained_on(self, rollout: Rollout, rewards: Tensor, *given: Tensor | None) -> StepBatch:
-        """For the token log: the advantages, and of an engine with a critic values and token rewards."""
-        return StepBatch(self.meter.acted, rollout, rewards, *given)
+    def trained_on(
+        self, rollout: Rollout, rewards: Tensor, advantages: Tensor, *critic: Tensor | None
+    ) -> StepBatch:
+        """For the token log; of an engine with a critic the old values and the token rewards, too."""
+        return StepBatch(self.meter.acted, rollout, rewards, advantages, *critic)
 
     def end_step(self, step: int, row: dict[str, Any], batch: StepBatch | None = None) -> None:
         """Validate, log and checkpoint the 0-based `step`.
@@ -324,7 +336,7 @@ class Run:
             if inside is not None and last and not outside and far:  # the last update has left it
                 inside.undo()
                 measured = validate() | {"kept_step": inside.steps}
-            row = row | measured
+            row = row | dict(measured)
             if batch is not None and hasattr(self.validate, "record"):
                 self.validate.record(self.policy, self.given_reference, done, batch)
             check_alike(self.policy)

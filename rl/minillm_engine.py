@@ -1,8 +1,8 @@
 """MiniLLM: distillation by the reverse KL of whole responses (Gu et al. 2024, arXiv:2306.08543).
 
     line 1   student <- start; teacher p frozen                 policy; teacher
-    line 2   repeat                                             steps
-    line 3     prompts x; y ~ p~ = alpha p + (1 - alpha) q,     prompt_batch, sample_rollout (Eq. 4: each
+    line 2   repeat                                             run.steps
+    line 3     prompts x; y ~ p~ = alpha p + (1 - alpha) q,     run.prompts, run.sample (Eq. 4: each
                token by token                                   token from the mixture of both models)
     line 4     r_t = log p(y_t) / q(y_t)                        teacher_rewards (Eq. 2)
     line 5     w_t = q / p~ of token t                          mixed_sampling_weights
@@ -57,8 +57,8 @@ from rl.rewards.teacher_reward import (
     refuse_reference,
     teacher_log_probs,
 )
+from rl.task import Engine
 from rl.training.config import size_presets
-from rl.training.engine import Engine
 from rl.training.text import TextConfig, open_text, text_gradient, text_of
 
 PRESETS = size_presets(
@@ -187,7 +187,8 @@ def train(config: MiniLLMConfig, run: Run, *, corpus: Corpus | None = None) -> l
                     loss, scores, old[part], goal.returns, batch,
                     single_step_kl=token_kl, mixing_weight=goal.weights,
                 )  # fmt: skip
-            of_text = text_gradient(config, run, text, step, update)  # line 10
+            of_text = text_gradient(config, policy, text, step, update)  # line 10
+            run.loss += config.pretraining_coef * of_text.get("pretraining_loss", 0.0)
             run.step(**of_text)  # line 11
         rewards = row_sums(token_rewards, mask)  # log p(y) / q(y), (N,)
         run.finish(step, rollout, rewards, targets.returns, old)

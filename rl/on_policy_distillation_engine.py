@@ -4,15 +4,15 @@
 student as its own teacher SDPO, Hübotter et al. 2026, arXiv:2601.20802.)
 
     line 1   student q <- start; teacher p frozen            policy; reward_fn's teacher
-    line 2   for each batch of prompts                       prompt_batch
-    line 3     y ~ q                                         sample_rollout
+    line 2   for each batch of prompts                       run.prompts
+    line 3     y ~ q                                         run.sample
     line 4     p reads the same prompt; with --teacher self  right_answers, lessons
                p is q, shown another right answer as well
     line 5     A_t = log p(y_t) - log q(y_t), no discount    teacher_log_probs, teacher_rewards
     line 6     for the inner epochs, in minibatches          updates_per_batch, minibatches
     line 7       L_t = -(q / q_old) A_t                      distillation_loss: clipped_surrogate, unclipped
                  or KL(q(.|s_t) || p(.|s_t))                 token_scores_and_kl (--divergence full)
-    line 8       descend the mean over the tokens            token_mean, clip_and_step
+    line 8       descend the mean over the tokens            token_mean, run.step
 
 The expected gradient of line 7 is that of the token KLs at the prefixes as they were drawn. What a
 token changes for the tokens after it is left out: no reward is passed back, so there is no credit
@@ -60,8 +60,9 @@ from rl.rewards.teacher_reward import (
     refuse_reference,
     teacher_log_probs,
 )
+from rl.task import Engine
 from rl.training.config import EngineConfig, size_presets
-from rl.training.engine import Engine
+from rl.training.metrics import never
 from rl.training.open_task import Task
 
 PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0), limited=False)
@@ -216,7 +217,7 @@ def train(config: OnPolicyDistillationConfig, run: Run) -> list[dict[str, Any]]:
     teacher = policy if check is not None else made.teacher  # line 1
     if teacher is None:
         raise ValueError("reward_fn must bring a teacher, or with --teacher self check the answers")
-    for step in run.steps():
+    for step in run.steps(never):
         rollout = run.sample(run.prompts(step))  # lines 2-3
         rewards = run.rewards(rollout)  # (N,), for the log
         taught, written, judged = Lessons(torch.arange(len(rollout)), rollout, rollout)
@@ -247,10 +248,9 @@ def train(config: OnPolicyDistillationConfig, run: Run) -> list[dict[str, Any]]:
             run.step()  # line 8
 
         row = run.row(rollout, rewards, old) | {"taught_responses": len(written) / len(rollout)}
-        batch = None
-        if len(written):
-            batch = run.trained_on(written, rewards[taught.to(rewards.device)], advantages)
-        run.end_step(step, row, batch)
+        paid = rewards[taught.to(rewards.device)]
+        taught_on = run.trained_on(written, paid, advantages) if len(written) else None
+        run.end_step(step, row, taught_on)
     return run.log.rows
 
 

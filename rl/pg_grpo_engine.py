@@ -1,8 +1,8 @@
 """PG-GRPO: preference-guided GRPO, the GRPO loss plus a weighted DPO loss.
 
     line 1     reference model <- policy               reference (frozen copy)
-    line 2     sample prompts and G outputs of each    prompt_batch, sample_rollout
-    line 3     rewards, group-relative advantages      reward_fn, group_advantages
+    line 2     sample prompts and G outputs of each    run.prompts, run.sample
+    line 3     rewards, group-relative advantages      run.rewards, group_advantages
     line 4     pairs (y_w, y_l): best and worst of     best_worst_pairs, ordered_pairs,
                each group, all ordered ones, and/or    offline_pairs
                recorded ones
@@ -73,8 +73,8 @@ from rl.equations.losses import (
     sequence_ratio,
 )
 from rl.loop import Run, at
+from rl.task import Engine
 from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.engine import Engine
 from rl.training.metrics import Acted, acts
 from rl.training.open_task import Task
 
@@ -345,7 +345,7 @@ def train(
 
         pairs = len(given.pairs) + recorded.batch_size
         measured = preference_metrics(config, pairs, compared)
-        run.finish(step, rollout, rewards, advantages, old, ref, **measured)
+        run.finish(step, rollout, rewards, advantages, old, ref, measured=measured)
     return run.log.rows
 
 

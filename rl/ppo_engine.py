@@ -2,15 +2,15 @@
 
     line 1   policy <- start, reference <- frozen copy          policy, reference
     line 2   critic <- reward model                             value_model (a GPT of its own)
-    line 3   for each batch of prompts                          prompt_batch
-    line 4     y ~ policy; scores R = r_phi(x, y)               sample_rollout, reward_fn, score_missing_eos
-    line 5     l_old, l_ref, V_old: constants from here on      old_policy_log_probs, rollout_values
+    line 3   for each batch of prompts                          run.prompts
+    line 4     y ~ policy; scores R = r_phi(x, y)               run.sample, run.rewards, score_missing_eos
+    line 5     l_old, l_ref, V_old: constants from here on      run.old_log_probs, run.values
     line 6     r_t = -beta (l_old - l_ref)_t, and R at the end  token_level_rewards (InstructGPT, Eq. 2)
     line 7     A, returns = GAE(r, V_old); A = whiten(A)        gae, whiten (arXiv:1506.02438, Eq. 16)
     line 8     for K epochs, shuffled minibatches               updates_per_batch, minibatches
     line 9       L = L_CLIP + c_v L_VF - c_H H + gamma L_ptx    ppo_loss, text_gradient
     line 10        [+ c_3 KL, in place of the one in r_t]       kl_loss_coef, kl_loss
-    line 11      clip each model's gradient, step both          ActorCritic.clip_and_step
+    line 11      clip each model's gradient, step both          run.step
     line 12      stop the epochs once KL(old || new) is large   target_kl
     line 13    adapt beta to the KL per response                kl_controller (arXiv:1909.08593)
 
@@ -36,14 +36,13 @@ from rl.equations.advantages import whiten
 from rl.equations.token_rewards import score_missing_eos, token_level_rewards
 from rl.loop import Run
 from rl.rewards.sources import made_of
+from rl.task import Engine
 from rl.training.actor_critic import (
     ActorCriticConfig,
-    actor_and_critic,
     gae_targets,
     ppo_loss,
 )
 from rl.training.config import size_presets
-from rl.training.engine import Engine
 from rl.training.metrics import explained_variance
 from rl.training.open_task import Task
 from rl.training.text import open_text, text_gradient, text_of
@@ -117,12 +116,13 @@ def train(
         scaled = token_rewards
         if config.whiten_rewards:
             scaled = whiten(token_rewards, mask, shift_mean=False)
-        old_values = run.values(critic, rollout)  # (N, T)  line 5
+        old_values = run.old_values(critic, rollout)  # (N, T)  line 5
         targets = gae_targets(config, scaled, old, ref, old_values, mask)  # line 7
 
         for update, rows in enumerate(run.minibatches(rollout, groups=False)):  # line 8
             for part, batch in run.micro_batches(rollout, rows):
-                scores, values = actor_and_critic(config, run, critic, batch)  # (n, T) each
+                scores = run.scores(policy, batch, entropy_gradient=config.entropy_coef > 0)
+                values = run.values(critic, batch)  # (n, T) each, with gradients
                 goal = targets.rows(part)
                 losses = ppo_loss(
                     config, scores, values, goal, batch.response_mask, rollout.tokens_of(rows)
@@ -133,12 +133,13 @@ def train(
                 )
             if config.target_kl is not None and run.meter.moved_beyond(1.5 * config.target_kl):
                 break  # without the step: far enough from the old policy. line 12
-            of_text = text_gradient(config, run, text, step, update)  # line 9
+            of_text = text_gradient(config, policy, text, step, update)  # line 9
+            run.loss += config.pretraining_coef * of_text.get("pretraining_loss", 0.0)
             run.step(**of_text)  # line 11
         explained = explained_variance(old_values, targets.returns, mask)
         run.finish(  # line 13: beta
             step, rollout, rewards, targets.advantages, old, ref,
-            old_values=old_values, token_rewards=token_rewards, **explained,
+            old_values=old_values, token_rewards=token_rewards, measured=explained,
         )  # fmt: skip
     return run.log.rows
 

@@ -2,7 +2,7 @@
 
 Plain REINFORCE++ (k = group_size, usually 1), `--variant plain`:
 
-    line 1   k outputs per prompt from the old policy             sample_rollout
+    line 1   k outputs per prompt from the old policy             run.sample
     line 2   r_t = -beta k1_t, plus R at the last token           token_level_rewards
     line 3   A_t = R - beta sum_{u >= t} k1_u             (Eq. 4) discounted_returns, gamma = 1
     line 4   A_t = (A_t - mean) / std over the batch      (Eq. 5) whiten, over all tokens of the batch
@@ -40,8 +40,8 @@ from rl.equations.kl import k2
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run, at
+from rl.task import Engine
 from rl.training.config import EngineConfig, size_presets
-from rl.training.engine import Engine
 
 # One response per prompt: a batch of as many responses has more prompts than in the other engines.
 PRESETS = size_presets(dict(prompts_per_step=32))

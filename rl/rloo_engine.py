@@ -4,8 +4,8 @@ The paper gives an estimator in place of a box (after Kool et al. 2019, k = grou
 
     1/k sum_i [ R(y_i, x) - 1/(k-1) sum_{j != i} R(y_j, x) ] grad log pi(y_i | x)
 
-    line 1     y_1 ... y_k ~ pi( . | x)                           sample_rollout
-    line 2     R(y, x) = r(x, y) - beta log(pi / pi_ref)(y | x)   reward_fn; token_level_rewards, summed
+    line 1     y_1 ... y_k ~ pi( . | x)                           run.sample
+    line 2     R(y, x) = r(x, y) - beta log(pi / pi_ref)(y | x)   run.rewards; token_level_rewards, summed
     line 3     R(y_i, x) - the mean of the other k - 1            leave_one_out_advantages
     line 4     two gradient steps a batch (appendix C)            minibatches, on disjoint rows
     line 5     grad log pi(y | x), the whole response             rloo_loss: policy_gradient, sequence_sum
@@ -43,8 +43,8 @@ from rl.equations.losses import (
 )
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
+from rl.task import Engine
 from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.engine import Engine
 from rl.training.metrics import Acted, acts, never
 
 PRESETS = size_presets()

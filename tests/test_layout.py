@@ -33,6 +33,7 @@ PACKAGES = (
     "rl",
 )  # each may import itself and what stands before it
 ROOMS = ("equations", "batches", "rewards", "training")  # of rl/, likewise
+LOOP = ("loop", "task")
 COMMANDS = ("doctor.py", "export.py", "memory.py", "report.py", "talk.py")
 CODE_FOLDERS = (*PACKAGES, "nano", "conformance", "scripts", "bench", "notebooks", "tests")
 RUNTIME = {*("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2")}
@@ -144,12 +145,15 @@ def test_engines_import_no_engine() -> None:
 
 
 def test_imports_point_one_way_between_the_rooms_of_rl() -> None:
-    """equations <- batches <- rewards <- training <- the engines; commands/ under the commands."""
+    """equations <- batches <- rewards <- training <- loop <- task <- the engines.
+
+    commands/ lies under the commands.
+    """
     for path in python_files("rl"):
         room = path.relative_to(ROOT / "rl").parts[0]
-        allowed = ROOMS[: ROOMS.index(room) + 1] if room in ROOMS else ROOMS
+        allowed = ROOMS[: ROOMS.index(room) + 1] if room in ROOMS else (*ROOMS, *LOOP)
         if room in ("commands", *COMMANDS):
-            allowed = (*ROOMS, "commands")
+            allowed = (*ROOMS, *LOOP, "commands")
         if room == "memory.py":  # which reads their presets
             allowed += ("grpo_engine", "ppo_engine")
         names = {
@@ -167,6 +171,7 @@ def test_the_top_of_rl_shows_engines() -> None:
         "__init__.py",
         "py.typed",
         *ROOMS,
+        *(f"{name}.py" for name in LOOP),
         "commands",
         *COMMANDS,
     }

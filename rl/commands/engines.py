@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from rl.training.engine import Engine, entry_of
+from rl.task import Engine, entry_of
 
 ROOM = Path(__file__).resolve().parents[1]
 

@@ -10,15 +10,12 @@ from typing import Literal, NamedTuple
 
 from torch import Tensor
 
-from data.collate import ResponseBatch
 from gpt.log_probs import TokenScores
 from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative, ZeroToOne
 from rl.equations.advantages import gae, whiten
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import clipped_surrogate, token_mean, value_loss
-from rl.loop import Run
 from rl.training.text import TextConfig
-from rl.training.value_model import ValueModel
 
 
 @dataclass(frozen=True)
@@ -65,18 +62,6 @@ class ActorCriticConfig(TextConfig):
                 f"kl_loss_coef {self.kl_loss_coef} and kl_coef {self.kl_coef} would count the same "
                 "KL twice, in the loss and in the reward: set one of them to 0"
             )
-
-
-# --- the two models in training -----------------------------------------------------------------
-
-
-def actor_and_critic(
-    config: ActorCriticConfig, run: Run, critic: ValueModel, batch: ResponseBatch
-) -> tuple[TokenScores, Tensor]:
-    """The policy's scores and the critic's values of some rows, (n, T) each, with gradients."""
-    scores = run.scores(run.policy, batch, entropy_gradient=config.entropy_coef != 0)
-    with run.precise():
-        return scores, critic(batch)
 
 
 # --- what they learn from -----------------------------------------------------------------------

@@ -288,7 +288,7 @@ class Validation:
         self.conditions = conditions
         self.reward_fn, self.gold = reward_fn, gold
         self.samples_path, self.start = samples_path, start
-        self.token_log: TokenLog | None = None  # a run's own sets one (rl/training/whole_run.py)
+        self.token_log: TokenLog | None = None  # a run's own sets one (rl/task.py)
 
     def __call__(self, policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
         """`validation/...` numbers; gold is reported here and steers nothing."""

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpt.corpus import Corpus, open_corpus
+from gpt.model import GPT
 from gpt.pretraining import add_text_gradient
 from harness.flag_ranges import AtLeastOne, NotNegative
-from rl.loop import Run
 from rl.training.config import EngineConfig
 from rl.training.open_task import Task
 
@@ -52,7 +52,7 @@ def text_of(config: TextConfig, corpus: Corpus | None) -> Corpus | None:
 
 
 def text_gradient(
-    config: TextConfig, run: Run, text: Corpus | None, step: int, update: int
+    config: TextConfig, policy: GPT, text: Corpus | None, step: int, update: int
 ) -> dict[str, float]:
     """Add the gradient of pretraining_coef * L_PT on fresh text; L_PT for the log, {} without text.
 
@@ -61,12 +61,11 @@ def text_gradient(
     if text is None:
         return {}
     loss = add_text_gradient(
-        run.policy,
+        policy,
         text,
         step * config.updates + update,
         config.pretraining_coef,
         micro_batch_size=config.micro_batch_size,
         dtype=config.precision,
     )
-    run.loss += config.pretraining_coef * loss
     return {"pretraining_loss": loss}

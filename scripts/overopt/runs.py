@@ -28,9 +28,9 @@ from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
 from overopt.settings import TUNING, Settings
 from rl.loop import Run
+from rl.task import models_of_run
 from rl.training.evaluation import Conditions, Evaluation, evaluate
 from rl.training.open_task import Task, open_task
-from rl.training.whole_run import models_of_run
 
 Points = dict[str, Array]
 TERMS = ("sent", "topic", "polite", "form", "qual")

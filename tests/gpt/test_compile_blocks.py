@@ -12,7 +12,7 @@ from gpt.generate import SamplingParams, generate
 from gpt.model import GPT, GPTConfig
 from harness import compile_blocks as compiling
 from harness.compile_blocks import compile_blocks, why_not
-from rl.training.whole_run import compile_trained
+from rl.task import compile_trained
 
 CPU = torch.device("cpu")
 TRACED = "aot_eager"  # everything of torch.compile but the compiler, which takes a minute on a CPU
@@ -76,13 +76,11 @@ def test_where_nothing_can_be_compiled_one_sentence_says_so(monkeypatch, capsys)
 def test_what_is_trained_is_compiled(monkeypatch):
     """The policy and the critic, not a frozen teacher, and nothing after the first refusal."""
     met: list[object] = []
-    monkeypatch.setattr(
-        "rl.training.whole_run.compile_blocks", lambda m, device: met.append(m) or True
-    )
+    monkeypatch.setattr("rl.task.compile_blocks", lambda m, device: met.append(m) or True)
     policy, teacher, critic = small_gpt(), small_gpt().requires_grad_(False), small_gpt()
     compile_trained(policy, teacher, critic, object())
     assert met == [policy, critic]
-    monkeypatch.setattr("rl.training.whole_run.compile_blocks", lambda m, device: met.append(m))
+    monkeypatch.setattr("rl.task.compile_blocks", lambda m, device: met.append(m))
     compile_trained(policy, critic)
     assert met == [policy, critic, policy]
 

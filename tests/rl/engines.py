@@ -44,7 +44,7 @@ from rl.loop import Run
 from rl.rewards.sources import RuleReward
 from rl.rewards.step_rewards import RewardModelSteps, StepRewards
 from rl.rewards.teacher_reward import TeacherReward
-from rl.training.engine import Engine as Entry
+from rl.task import Engine as Entry
 from rl.training.value_model import ValueModel
 
 SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engines import LETTERS
 from torch import Tensor
-from toys import weights
+from toys import LETTERS, weights
 
 from data.collate import join_responses
 from gpt.model import GPT, GPTConfig
 from rl.loop import Run
-from rl.training.actor_critic import ActorCriticConfig, actor_and_critic
+from rl.training.actor_critic import ActorCriticConfig
 from rl.training.value_model import ValueModel
 
 CONFIG = ActorCriticConfig(lr=1e-2, critic_lr=3e-2, max_norm=0.5, steps=1, warmup=4)
@@ -45,7 +44,7 @@ def gradient(model: torch.nn.Module) -> Tensor:
 
 
 def backward(run: Run, critic_weight: float = 1.0) -> None:
-    scores, values = actor_and_critic(CONFIG, run, both(run)[1], BATCH)
+    scores, values = run.scores(run.policy, BATCH), run.values(both(run)[1], BATCH)
     loss = scores.log_probs[MASK].sum() + critic_weight * (values[MASK] - 1).square().sum()
     loss.backward()
 
@@ -77,9 +76,9 @@ def test_both_step_and_both_are_cleared(run):
 
 
 def test_dropout_is_off_and_weights_do_not_decay(run):
-    first, again = (actor_and_critic(CONFIG, run, both(run)[1], BATCH) for _ in range(2))
-    assert torch.equal(first[0].log_probs, again[0].log_probs)
-    assert torch.equal(first[1], again[1])
+    policy, critic = both(run)
+    assert torch.equal(*(run.scores(policy, BATCH).log_probs for _ in range(2)))
+    assert torch.equal(*(run.values(critic, BATCH) for _ in range(2)))
     for optimizer in (run.optimizer, run.critic[1]):
         assert all(group["weight_decay"] == 0 for group in optimizer.param_groups)
 
