@@ -113,10 +113,10 @@ def rewards_of_tokens(
     if config.placement == "terminal":
         return None
     token_rewards = made_of(reward_fn).token_rewards
-    if reward_fn is None or token_rewards is None:
+    if token_rewards is None:
         raise ValueError(
-            f"placement dense takes a teacher's reward apart that is a sum over tokens; the reward "
-            f"{reward_fn and reward_fn.name!r} is none: use placement terminal, or teacher_reward(config, teacher)"
+            "placement dense takes a teacher's reward apart that is a sum over tokens, and this reward "
+            "is none: use placement terminal, or teacher_reward(config, teacher)"
         )
     return token_rewards(rollout)
 
