@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -82,7 +82,9 @@ class Run:
         folder: Path | None = None,
     ) -> None:
         # Dropout stays off: old and new log-probs must describe the same function.
-        self.config: Any = config  # of an engine that samples an EngineConfig with its own fields
+        self.config = cast(
+            EngineConfig, config
+        )  # or fewer flags, of an engine that samples nothing
         self.policy, self.tokenizer = policy.eval(), tokenizer
         self.reward_fn, self.records, self.log = reward_fn, prompts, log or MetricLog(config.steps)
         self.validate, self.folder = validate, folder
@@ -90,7 +92,7 @@ class Run:
         self.params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
         self.generators = {n: make_generator(config.seed, n) for n in ("sampling", "minibatches")}
         self.optimizer = adamw(policy, config.lr, weight_decay=0.0)
-        self.critic: tuple[ValueModel, torch.optim.Optimizer] | None = None
+        self.critic: tuple[ValueModel, torch.optim.Optimizer, float] | None = None
         self.parts: dict[str, HasState] = {"policy": policy, "optimizer": self.optimizer}
         if isinstance(config, EngineConfig):
             self.kl = self.parts["kl"] = kl_controller(config)
@@ -110,11 +112,11 @@ class Run:
             self.parts["reference"] = self.given_reference
         return self.given_reference  # type: ignore[return-value]
 
-    def train_critic(self, critic: ValueModel) -> ValueModel:
-        """Let every step train the critic too, by an AdamW of its own at --critic-lr."""
+    def train_critic(self, critic: ValueModel, lr: float) -> ValueModel:
+        """Let every step train the critic too, by an AdamW of its own with this peak rate."""
         critic.eval().gpt.checkpoint_blocks = self.policy.checkpoint_blocks
-        optimizer = adamw(critic, self.config.critic_lr, weight_decay=0.0)
-        self.critic = critic, optimizer
+        optimizer = adamw(critic, lr, weight_decay=0.0)
+        self.critic = critic, optimizer, lr
         self.parts |= {"value_model": critic, "critic_optimizer": optimizer}
         return critic
 
@@ -144,8 +146,8 @@ class Run:
             self.lr = self.config.lr * share(self.config, step)
             set_learning_rate(self.optimizer, self.lr)
             if self.critic is not None:
-                rate = self.config.critic_lr * share(self.config, step)
-                set_learning_rate(self.critic[1], rate)
+                _, optimizer, lr = self.critic
+                set_learning_rate(optimizer, lr * share(self.config, step))
             self.clock, self.meter = Stopwatch(), UpdateMeter(acted or acts(self.config))
             yield step
             if self.ended:
@@ -262,7 +264,7 @@ class Run:
         norm = clip_and_step(self.optimizer, self.policy.parameters(), self.config.max_norm)
         critic_norm = None
         if self.critic is not None:
-            critic, optimizer = self.critic
+            critic, optimizer, _ = self.critic
             critic_norm = clip_and_step(optimizer, critic.parameters(), self.config.max_norm)
         self.meter.add_update(self.loss, norm, critic_norm, **losses)
         return norm

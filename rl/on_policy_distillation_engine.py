@@ -62,7 +62,6 @@ from rl.rewards.teacher_reward import (
 )
 from rl.task import Engine
 from rl.training.config import EngineConfig, size_presets
-from rl.training.metrics import never
 from rl.training.open_task import Task
 
 PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0), limited=False)
@@ -217,7 +216,7 @@ def train(config: OnPolicyDistillationConfig, run: Run) -> list[dict[str, Any]]:
     teacher = policy if check is not None else made.teacher  # line 1
     if teacher is None:
         raise ValueError("reward_fn must bring a teacher, or with --teacher self check the answers")
-    for step in run.steps(never):
+    for step in run.steps():
         rollout = run.sample(run.prompts(step))  # lines 2-3
         rewards = run.rewards(rollout)  # (N,), for the log
         taught, written, judged = Lessons(torch.arange(len(rollout)), rollout, rollout)

@@ -100,7 +100,8 @@ def train(
     """
     text = text_of(config, corpus)
     policy, reference = run.policy, run.reference  # line 1
-    critic = run.train_critic(value_model or ValueModel.from_policy(policy))  # line 2
+    start = value_model or ValueModel.from_policy(policy)
+    critic = run.train_critic(start, config.critic_lr)  # line 2
     for step in run.steps():  # line 3
         rollout = run.sample(run.prompts(step))  # lines 3-4
         rewards = run.rewards(rollout)  # (N,)  line 4: R

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -99,6 +99,7 @@ def token_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tenso
 Acted = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
+@runtime_checkable
 class Clips(Protocol):
     """A config with a clip range: epsilon below and above 1."""
 
@@ -109,11 +110,12 @@ class Clips(Protocol):
     def clip_high(self) -> float: ...
 
 
-def acts(config: Clips, ratio: Ratio = token_ratio) -> Acted:
-    """Where the min of a surrogate with this ratio takes the clipped term."""
-    return lambda new, old, A, mask: clip_acted(
-        ratio(new, old, mask), A, config.clip_low, config.clip_high
-    )
+def acts(config: object, ratio: Ratio = token_ratio) -> Acted:
+    """Where the min of a surrogate with this ratio takes the clipped term; nowhere without a clip."""
+    if not isinstance(config, Clips):
+        return never
+    low, high = config.clip_low, config.clip_high
+    return lambda new, old, A, mask: clip_acted(ratio(new, old, mask), A, low, high)
 
 
 def never(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ def small_gpt() -> GPT:
 def run() -> Run:
     """In its first step."""
     run = Run(CONFIG, small_gpt().train(), LETTERS)
-    run.train_critic(ValueModel.from_policy(run.policy).train())
+    run.train_critic(ValueModel.from_policy(run.policy).train(), CONFIG.critic_lr)
     next(run.steps())
     run.zero_grad()
     return run
