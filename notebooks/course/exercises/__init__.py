@@ -20,7 +20,7 @@ from course.exercises.entries import EXERCISES, Case, Exercise, mistakes_of
 
 THEMES = (
     "models_and_masks", "policy_gradients", "kl", "advantages", "losses", "reward_models",
-    "preferences", "statistics",
+    "preferences", "measures",
 )  # fmt: skip
 for theme in THEMES:  # each adds its exercises to EXERCISES
     importlib.import_module(f"course.exercises.{theme}")
