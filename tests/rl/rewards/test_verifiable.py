@@ -38,7 +38,6 @@ from rl.rewards.verifiable import (
     read_answer,
     same_answer,
     solve_rates,
-    without_echo,
 )
 from rl.training.evaluation import compare, measure_accuracy
 from rl.training.open_reward import world_rule
@@ -188,14 +187,6 @@ def test_a_copy_of_the_prompt_is_no_answer():
     assert read_answer(record, prompt) is None
 
 
-def test_short_lines_and_single_words_of_the_prompt_may_be_answers():
-    choices = PromptRecord("Which is even?\n7\n8\n", answer="8")
-    assert answer_match(choices, "8", True) == 1
-    assert answer_match(PromptRecord("8", answer="8"), "8", True) == 1
-    assert without_echo("a", "banana") == "banana"
-    assert without_echo("", "text") == "text"
-
-
 @pytest.mark.parametrize(("ended", "value"), [(True, 1.0), (False, 0.0)])
 def test_a_truncated_answer_is_wrong(ended, value):
     assert answer_match(PromptRecord("?", answer="42"), "#### 42", ended) == value
@@ -227,13 +218,6 @@ def test_right_is_one_and_wrong_is_zero_or_minus_one():
     assert ANSWERS.correct(four).tolist() == [True, False, True, False]
     with pytest.raises(ValueError, match="less than a right one's 1"):
         ANSWERS.paying(wrong=1.0)
-
-
-def test_whatever_a_rule_says_a_truncated_response_is_wrong():
-    always = VerifiableReward(lambda *_: 1.0, "always")
-    cut = rollout(["a", "b"], [True, False])
-    assert always(cut).tolist() == [1, 0]
-    assert always.paying(wrong=-1)(cut).tolist() == [1, -1]
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0])
@@ -281,14 +265,6 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample():
         assert pass_at_k(correct, k) == pytest.approx(sum(hits) / len(hits))
     assert pass_at_k(correct, 1) == pytest.approx(float(correct.float().mean()))
     assert pass_at_k(correct, 6) == 0.75
-
-
-@pytest.mark.parametrize("k", [0, 4])
-def test_pass_at_k_needs_k_samples(k):
-    with pytest.raises(ValueError, match=rf"pass@{k} needs 1 to n = 3"):
-        pass_at_k(torch.ones(2, 3, dtype=torch.bool), k)
-    with pytest.raises(ValueError, match=r"bool \(P, n\)"):
-        pass_at_k(torch.ones(6, dtype=torch.bool), 1)
 
 
 # In an engine
