@@ -87,10 +87,9 @@ def verdict(name: str, mine: Any) -> Verdict:
             return stopped(error, case)
 
     if all(same(exercise, *pair) for pair in zip(answers, wanted, strict=True)):
-        worked = len(exercise.worked)
-        return Verdict(
-            f"right: {worked} worked cases and {RANDOM_BATCHES} random batches.", "right"
-        )
+        count = len(exercise.worked)
+        worked = "1 worked case" if count == 1 else f"{count} worked cases"
+        return Verdict(f"right: {worked} and {RANDOM_BATCHES} random batches.", "right")
     return explained(exercise, cases, answers, wanted)
 
 
@@ -117,7 +116,7 @@ def explained(
         ]
         if all(agrees):
             return Verdict(f"not yet: {mistake.says}{right_on}", "mistake", mistake.says)
-        if agrees[first]:
+        if agrees[first] and sum(map(Tensor.numel, answers[first])) > 1:  # one may agree by chance
             on_first.add(mistake.says)
 
     if len(on_first) == 1:

@@ -90,6 +90,7 @@ def leave_one_out(rewards, group_size):
         rewards=[0.0, 1000.0], group_size=2,
     ),
     random=groups,
+    tolerance=1e-3,
     mistakes="""
         (groups - mean) / (std + 1e-4) -> groups - mean
             you subtract the group's mean but do not divide by its standard deviation. (That is Dr. GRPO's
@@ -108,6 +109,8 @@ def leave_one_out(rewards, group_size):
         groups - mean -> mean - groups
             your sign is flipped: a response that is better than its group must have a positive advantage.
         rewards.view(-1, group_size) -> rewards.view(group_size, -1)
+        ((groups - mean) / (std + 1e-4)).view(-1, 1)
+        -> ((x := rewards.view(group_size, -1)) - x.mean(0)).div(x.std(0) + 1e-4).view(-1, 1)
             your rows are (G, prompts), so a row mixes prompts. Responses to one prompt are neighbours:
             rewards.view(-1, group_size), one row per prompt.
         std + 1e-4 -> std
