@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import random
 import re
-import shutil
 
 import pytest
-import tiktoken
 import torch
 from conftest import given, st
 
@@ -135,17 +133,3 @@ def test_training_on_a_file_writes_a_tokenizer_that_models_carry(tmp_path):
     save_gpt(tmp_path / "model.safetensors", model, tokenizer)
     out.unlink()
     assert load_gpt(tmp_path / "model.safetensors")[1].fingerprint == tokenizer.fingerprint
-
-
-def test_gpt2_from_the_cache(monkeypatch, tmp_path, real_data):
-    monkeypatch.delitem(tiktoken.registry.ENCODINGS, "gpt2", raising=False)  # of this process
-    for file in (real_data / "tiktoken_cache").iterdir():
-        shutil.copyfile(file, tmp_path / file.name)  # tiktoken deletes files with a wrong hash
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path))
-    gpt2 = load_tokenizer("gpt2")
-    assert (gpt2.n_vocab, gpt2.eos_id, gpt2.pad_id) == (50257, 50256, 50256)
-    ids = [15496, 11, 314, 1101, 257, 3303, 2746, 11]
-    assert gpt2.encode("Hello, I'm a language model,") == ids
-    assert gpt2.decode([*ids, 50256]) == "Hello, I'm a language model,"
-    assert 50256 not in gpt2.encode("<|endoftext|>")
-    assert gpt2.fingerprint != GLASSBOX.fingerprint

@@ -220,6 +220,13 @@ def test_right_is_one_and_wrong_is_zero_or_minus_one():
         ANSWERS.paying(wrong=1.0)
 
 
+def test_whatever_a_rule_says_a_truncated_response_is_wrong():
+    always = VerifiableReward(lambda *_: 1.0, "always")
+    cut = rollout(["a", "b"], [True, False])
+    assert always(cut).tolist() == [1, 0]
+    assert always.paying(wrong=-1)(cut).tolist() == [1, -1]
+
+
 @pytest.mark.parametrize("wrong", [0.0, -1.0])
 def test_a_rule_that_fails_earns_what_a_wrong_answer_does_and_is_counted(wrong):
     """One reward for every row: a shorter list would give every later row its neighbour's."""
