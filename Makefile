@@ -6,7 +6,7 @@
 # make docs    build the site, offline and searchable: build/docs/html/index.html
 # make docs-browser  the same, then open its pages in headless Chromium: phone and desktop
 # make browser what computes in a page, in headless Chromium (Debian: apt install chromium)
-# make pages   run every page of the course uninstalled, with a reader's edits, and out of order
+# make pages   run every page of the course where the project is not installed
 # make soak    kill every training script again and again, resume it and compare (ARGS="--help")
 # make bench   time the same work here, in transformers and in TRL, which get an environment of their own
 # make gpu     tokens and updates a second and peak memory of the card here
