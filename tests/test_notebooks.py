@@ -181,7 +181,7 @@ def test_a_stored_page_is_short_plain_python_that_was_run_in_order(path: Path) -
         lines = source.split("check=True)\n\n")[
             -1
         ].splitlines()  # without what fetches the repository
-        imports = "os.path.isdir" in source  # folded on the site
+        imports = "os.path.isdir" in source  # and settings
         assert len(lines) <= (LONGEST_CELL + 4 if imports else LONGEST_CELL), source
         assert not [line for line in lines if re.match(r"\s*[%!]", line)], source
         assert "inspect.getsource" not in source
