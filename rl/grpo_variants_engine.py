@@ -456,7 +456,8 @@ def train(config: GRPOVariantsConfig, run: Run) -> list[dict[str, Any]]:
 
         row = run.row(sampled, rewards, sampled.log_probs) | dropped
         row |= kl_metrics(rollout, kept, old, ref)
-        run.move_kl(row, len(rollout))
+        if "kl" in row:
+            run.kl.update(row["kl"], len(rollout))
         run.end_step(step, row, run.trained_on(rollout, kept, advantages))
     return run.log.rows
 

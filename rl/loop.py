@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
@@ -54,10 +54,8 @@ if TYPE_CHECKING:
     from rl.training.value_model import ValueModel
 
 
-class Validate(Protocol):
-    """What measures a policy every `eval_every` steps, such as rl/training/evaluation.py's Validation."""
-
-    def __call__(self, policy: GPT, reference: GPT | None, step: int, /) -> dict[str, float]: ...
+# (policy, reference, step) -> numbers, such as rl/training/evaluation.py's Validation
+Validate = Callable[[GPT, GPT | None, int], dict[str, float]]
 
 
 class Run:
@@ -82,9 +80,7 @@ class Run:
         folder: Path | None = None,
     ) -> None:
         # Dropout stays off: old and new log-probs must describe the same function.
-        self.config = cast(
-            EngineConfig, config
-        )  # or fewer flags, of an engine that samples nothing
+        self.config = cast(EngineConfig, config)  # or fewer flags, where nothing is sampled
         self.policy, self.tokenizer = policy.eval(), tokenizer
         self.reward_fn, self.records, self.log = reward_fn, prompts, log or MetricLog(config.steps)
         self.validate, self.folder = validate, folder
@@ -137,10 +133,9 @@ class Run:
     ) -> Iterator[int]:
         """The 0-based steps that are left, each with its learning rate, a new clock and meter.
 
-        They end with the step that leaves the KL limit, if there is one.
-
-        `acted` says where the loss's clip acts (default: that of the token ratios), `share` which part
-        of the peak learning rate a step has (default: a linear warm-up).
+        They end with the step that leaves the KL limit, if there is one. `acted` says where the loss's
+        clip acts (default: that of the token ratios), `share` which part of the peak learning rate a
+        step has (default: a linear warm-up).
         """
         for step in self.restored().steps_left(self.config.steps):
             self.lr = self.config.lr * share(self.config, step)
@@ -287,7 +282,8 @@ class Run:
     ) -> None:
         """Log the step, move the KL controller by `held_kl`, then `end_step`."""
         row = self.row(rollout, rewards, old_log_probs, ref_log_probs) | dict(measured)
-        self.move_kl(row, len(rollout), held_kl)
+        if held_kl in row:
+            self.kl.update(row[held_kl], len(rollout))
         batch = self.trained_on(rollout, rewards, advantages, old_values, token_rewards)
         self.end_step(step, row, batch)
 
@@ -305,11 +301,6 @@ class Run:
         row |= self.meter.metrics() if updated else {}
         row |= {"kl_coef": self.kl.coef, "lr": self.lr}
         return row | self.clock.metrics(tokens=rollout.tokens)
-
-    def move_kl(self, row: dict[str, float], responses: int, held_kl: str = "kl") -> None:
-        """Let the KL controller see what was measured, if anything was."""
-        if held_kl in row:
-            self.kl.update(row[held_kl], responses)
 
     def trained_on(
         self, rollout: Rollout, rewards: Tensor, advantages: Tensor, *critic: Tensor | None
