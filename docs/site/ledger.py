@@ -24,12 +24,6 @@ class Equation:
         return re.sub(r"[^\w\- ]", "", self.title.lower()).replace(" ", "-")
 
 
-def count_peers(line: str, ledger: str) -> int:
-    """How many callables of the peers in the ledger's table a line names."""
-    names = re.findall(r"^\| ([^|]+) \| \S+/\S+ \| [0-9a-f]{7} \|", ledger, flags=re.MULTILINE)
-    return len(re.findall(rf"\b(?:{'|'.join(names)}) `", line))
-
-
 @cache
 def equations() -> dict[str, Equation]:
     """Name of a function, without its module -> its entry."""
@@ -38,11 +32,11 @@ def equations() -> dict[str, Equation]:
     found = {}
     for title, body in zip(parts[::2], parts[1::2], strict=True):
         formula = re.search(r"^\$\$(.+)\$\$$", body, flags=re.MULTILINE)
-        function = re.search(r"^- \*\*Function:\*\* `([^`]+)`", body, flags=re.MULTILINE)
+        function = re.search(r"^`([\w.]+)`: ", body, flags=re.MULTILINE)
         if not formula or not function:
             continue
-        peers = re.search(r"^- \*\*Peers:\*\* (.+)$", body, flags=re.MULTILINE)
-        count = count_peers(peers[1], text) if peers else 0
+        peers = re.search(r" Peers: ([^.]+)\.", body)
+        count = len(peers[1].split(", ")) if peers else 0
         entry = Equation(title, formula[1], function[1], count)
         found[function[1].rsplit(".", 1)[-1]] = entry
     return found
