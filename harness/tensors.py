@@ -4,6 +4,7 @@ An equation calls them in its body, so that whoever copies the body copies what 
 """
 
 import sys
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ LARGEST = 1e9  # beyond it lie fill values such as finfo.min, whose squares over
 
 
 def axes(
-    wanted: str, *tensors: Tensor | tuple[str | Tensor, ...] | None, mask: Tensor | None = None
+    wanted: str, *tensors: Tensor | tuple[Any, ...] | None, mask: Tensor | None = None
 ) -> None:
     """Refuse what would broadcast by mistake, as in axes("N T", x, ("N T", "N 1", y), mask=mask).
 
