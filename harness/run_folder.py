@@ -57,8 +57,12 @@ FREE_FLAGS = (
     "checkpoint_every", "ranks", "debug", "record_tokens",
 )  # fmt: skip
 
-# What runs of earlier revisions may have used; without it they would go on as other runs.
-DROPPED_FLAGS = frozenset({"reference_mixing", "adapter"})
+# Flags of earlier revisions that are no more, where what they were by default is not nothing.
+FORMER_DEFAULTS = {
+    "gold": "rule", "uwo_coef": 0.5, "tools": "none", "max_calls": 4, "max_left_out": 0.5,
+    "kl_penalty": "k1", "kl_in_reward": "token", "sampler_precision": "float32",
+    "correction": "token_tis", "weight_floor": 0.5, "weight_cap": 2.0,
+}  # fmt: skip
 
 # Open and finish ----------------------------------------------------------------------------------
 
@@ -234,12 +238,16 @@ def _check_same_run(
             f"rounds depend, so that {after} steps are another run: leave --resume out, or keep --steps "
             f"{before}"
         )
-    for name in DROPPED_FLAGS - set(now):
-        if started.get(name) is not None:
-            raise UserError(
-                f"the run in {folder} was started with {name} {started[name]}, a flag that is no more: "
-                "leave --resume out, or resume it with the revision in its config.json"
-            )
+    dropped = [
+        flag_name(name) for name, value in started.items()
+        if name not in now and value and value != FORMER_DEFAULTS.get(name)
+    ]  # fmt: skip
+    if dropped:  # without them it would go on as another run
+        revision = (started.get(MADE_WITH) or {}).get("git") or "that started it"
+        raise UserError(
+            f"the run in {folder} was started with {', '.join(dropped)}, which this revision does not "
+            f"have: finish it with the revision {revision}, or leave --resume out to start anew"
+        )
     for field in dataclasses.fields(config):
         name = field.name
         if name in FREE_FLAGS:

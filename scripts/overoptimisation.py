@@ -1,16 +1,15 @@
-"""The price of a proxy: over-optimisation against a known gold reward, and every engine on one budget.
+"""The price of a proxy: over-optimisation against a known gold reward.
 
     python scripts/overoptimisation.py                        all that is left; Ctrl-C and the same goes on
-    python scripts/overoptimisation.py --parts law            the law alone; likewise cures, budget
+    python scripts/overoptimisation.py --parts law            the law alone; likewise cures
     python scripts/overoptimisation.py --only start-0/law     jobs by a part of their name
     python scripts/overoptimisation.py --plan                 what is done and left
     python scripts/overoptimisation.py --draw law             tables and figure of one part, no training
     python scripts/overoptimisation.py --record               one cell as the course's page replays it
 
-Three parts. law: reward models of 4 sizes on 5 numbers of labels, each optimised by GRPO until its
-gold reward has turned, and by best-of-n. cures: what helps, compared at equal KL. budget: every
-engine on the same number of sampled tokens. The list stands in scripts/overopt/plan.py and its sizes
-in scripts/overopt/settings.py. Numbers go to
+Two parts. law: reward models of 4 sizes on 5 numbers of labels, each optimised by GRPO until its
+gold reward has turned, and by best-of-n. cures: what helps, compared at equal KL. The list
+stands in scripts/overopt/plan.py and its sizes in scripts/overopt/settings.py. Numbers go to
 docs/overoptimisation.json, from which every table and figure is drawn.
 """
 
@@ -33,7 +32,7 @@ from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne, check_ranges
 from harness.paths import REPOSITORY, RUNS
 
-Part = Literal["law", "cures", "budget"]
+Part = Literal["law", "cures"]
 RECORDING = REPOSITORY / "notebooks" / "course" / "recordings" / "overoptimisation.json"
 
 

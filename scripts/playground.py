@@ -4,9 +4,9 @@
     python scripts/playground.py --base runs/pretraining-reviews-tiny --policy runs/grpo-reviews-tiny
 
 The page needs no server and no network, so it opens from a folder as well. The course's page has a slider
-of policies (scripts/playground_sweep.py) and the reward model that they were trained against. The base
-is stored in bfloat16, the others as what training has changed; numbers agree with the Python models of
-the same weights within 1e-3 (`make browser`).
+of policies (sweep.safetensors, made with revision 6d26a07a) and the reward model that they were trained
+against. The base is stored in bfloat16, the others as what training has changed; numbers agree with the
+Python models of the same weights within 1e-3 (`make browser`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ that convince.
     base           a GPT-2 of 0.9 million weights, pre-trained on the reviews world
     reward_model   learned from 112,000 noisy preference pairs
     policy         the base after 80 steps of GRPO against that reward model
-    sweep          four policies under growing pressure (scripts/playground_sweep.py)
+    sweep          four policies under growing pressure (made with revision 6d26a07a)
 
 All three come from one run of the pipeline. The base is stored in bfloat16. The other two are its
 descendants, so their files hold only what training has changed, in 8 bits a weight.

@@ -57,18 +57,13 @@ from rl.training.evaluation import Evaluation, best_of_n, evaluate, win_rate
 from rl.training.figures import running_mean
 from rl.training.open_reward import world_rule
 
-ONE_BUDGET = ("cispo_5", "sapo_tuned")  # rows of scripts/overoptimisation.py alone
 LISTED = {recipe.module for recipe in recipes.RECIPES.values()}
 NEW_ENGINES = {  # an engine without a recipe has one with its default flags
     engine.name: Recipe(engine.module)
     for engine in every_engine()
     if engine.learns_from == "reward" and engine.module not in LISTED
 }
-RECIPES = {
-    name: recipe
-    for name, recipe in (recipes.RECIPES | NEW_ENGINES).items()
-    if name not in ONE_BUDGET
-}
+RECIPES = recipes.RECIPES | NEW_ENGINES
 
 
 @dataclass(frozen=True)
@@ -85,11 +80,7 @@ class Study:
 
 def engines(world: str) -> tuple[str, ...]:
     """The engines of a world: steps are checked in sums alone, pairs are labelled in reviews alone."""
-    return tuple(
-        name
-        for name in recipes.ENGINES | NEW_ENGINES
-        if name in RECIPES and world in RECIPES[name].worlds
-    )
+    return tuple(name for name in recipes.ENGINES | NEW_ENGINES if world in RECIPES[name].worlds)
 
 
 LAST_COLUMNS = (

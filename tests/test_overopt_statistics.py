@@ -30,12 +30,6 @@ def test_a_value_at_equal_distance_lies_between_two_points() -> None:
     assert bootstrap.at_distance(kl, values, 3.01) is None  # not reached, and not extrapolated
 
 
-def test_a_value_at_equal_cost_is_the_end_of_a_run_that_cost_less() -> None:
-    cost, values = np.array([0.0, 10.0, 20.0]), np.array([[0.0], [1.0], [3.0]])
-    assert bootstrap.at_cost(cost, values, 15.0) == pytest.approx([2.0])
-    assert bootstrap.at_cost(cost, values, 99.0) == pytest.approx([3.0])
-
-
 def test_holm_multiplies_by_the_comparisons_left() -> None:
     """.005 * 4, .01 * 3, then .03 * 2 and, no smaller than that, .04."""
     p = {"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}

@@ -71,18 +71,6 @@ def test_its_flags_mean_what_they_meant(resumed: Path) -> None:
     assert changed <= {"made_with", "resume"}
 
 
-def test_a_run_that_used_a_flag_that_is_gone_is_not_resumed(tmp_path: Path) -> None:
-    """The first run, as if it had gone on from an adapter."""
-    shutil.copytree(RECORDED, tmp_path, dirs_exist_ok=True)
-    path = tmp_path / "run" / "config.json"
-    then = json.loads(path.read_text(encoding="utf-8")) | {"adapter": "mine/adapter"}
-    path.write_text(json.dumps(then), encoding="utf-8")
-    done = command("-m", "rl.grpo_engine", "--policy", "base", "--reward", "gold", "--out", "run",
-                   "--device", "cpu", "--ranks", "1", "--resume", cwd=tmp_path)  # fmt: skip
-    assert done.returncode == 1 and "adapter mine/adapter" in done.stderr, done.stderr
-    assert "--resume" in done.stderr and "Traceback" not in done.stderr
-
-
 def test_it_is_reported_examined_and_talked_to(resumed: Path, monkeypatch) -> None:
     page = write_report(ReportConfig(runs=(resumed,), out=resumed / "again.html"))
     assert "grpo" in page.read_text(encoding="utf-8")

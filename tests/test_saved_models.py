@@ -78,7 +78,7 @@ def test_the_reward_model_judges_fresh_pairs() -> None:
 
 def test_the_files_are_small_and_hold_nothing_else() -> None:
     sizes = {path.name: path.stat().st_size for path in kept.FOLDER.iterdir()}
-    sweep = sizes.pop("sweep.safetensors")  # of scripts/playground_sweep.py
+    sweep = sizes.pop("sweep.safetensors")
     assert sizes.keys() == {path.name for path in kept.FILES.values()}
     assert sum(sizes.values()) < 3_800_000 and sweep < 1_300_000
 

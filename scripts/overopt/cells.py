@@ -1,4 +1,4 @@
-"""Cells that the pages' tables share, and which differences are significant."""
+"""Cells that the page's tables share, and which differences are significant."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from studies.bootstrap import SIGNIFICANT
 from studies.pages import between
 
 Numbers = Mapping[str, Any]
-BUDGET_DISTANCES = (1.0, 2.0, 4.0, 6.0)  # nats
 COMMAND = "python scripts/overoptimisation.py"
 
 
@@ -38,13 +37,3 @@ def above_and_below(rows: Iterable[Numbers]) -> tuple[list[Numbers], list[Number
     rows = list(rows)
     above = [row for row in rows if row["difference"]["mean"] > 0]
     return above, [row for row in rows if row["difference"]["mean"] < 0]
-
-
-def distance_view(distance: float) -> str:
-    return f"kl_{distance:g}"
-
-
-def farthest_for_all(rows: Iterable[Numbers]) -> float | None:
-    """The largest distance that every run of GRPO reaches."""
-    whole = {r["view"] for r in rows if r["engine"] == "grpo" and r["reached"] == r["of"]}
-    return max((d for d in BUDGET_DISTANCES if distance_view(d) in whole), default=None)

@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from studies.bootstrap import at_distance
 
-from overopt.cells import distance_view, farthest_for_all, significant
 from overopt.fits import FORMS
 
 Style = dict[str, Any]
@@ -222,12 +221,7 @@ def draw_alarms(axis: Any, alarms: Sequence[Mapping[str, Any]]) -> None:
     axis.legend(fontsize=7, frameon=False)
 
 
-# --- part 3 ---------------------------------------------------------------------------------------
-
-
-def draw_budget(numbers: Mapping[str, Any], world: str, path: Path) -> None:
-    names = dict.fromkeys(row["engine"] for row in numbers["budget"][world]["runs"])
-    draw_engines(numbers, [(world, name) for name in names], path)
+# --- one budget --------------------------------------------------------------------------------------
 
 
 def draw_engines(numbers: Mapping[str, Any], wanted: Sequence[tuple[str, str]], path: Path) -> None:
@@ -246,43 +240,3 @@ def draw_engines(numbers: Mapping[str, Any], wanted: Sequence[tuple[str, str]], 
     for axis in axes[-columns:]:
         axis.set_xlabel("d = sqrt(KL in nats)", fontsize=8)
     figure.savefig(path, dpi=110)
-
-
-def draw_differences(numbers: Mapping[str, Any], path: Path) -> None:
-    """Per world a line per engine: its difference to GRPO at equal tokens and at equal KL."""
-    from matplotlib.figure import Figure
-
-    worlds = numbers["budget"]
-    engines = max(len({row["engine"] for row in found["table"]}) for found in worlds.values())
-    figure = Figure(figsize=(9.2, 1.1 + 0.27 * engines), layout="constrained")
-    axes = figure.subplots(1, len(worlds), squeeze=False)[0]
-    for axis, (world, found) in zip(axes, worlds.items(), strict=True):
-        views = [("tokens", "equal sampled tokens", GOLD["color"], "o")]
-        if (distance := farthest_for_all(found["table"])) is not None:
-            views.append((distance_view(distance), f"KL {distance:g} (nats)", "#D55E00", "D"))
-        draw_world(axis, found["table"], views)
-        what = "exact match" if world == "sums" else "gold reward"
-        axis.set(title=world, xlabel=f"{what}, difference to GRPO")
-        axis.legend(
-            fontsize=8, frameon=False, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2
-        )
-    figure.savefig(path, dpi=110)
-
-
-def draw_world(axis: Any, table: Sequence[Mapping[str, Any]], views: Sequence[Any]) -> None:
-    """Points with 95% intervals; filled where the difference is significant."""
-    engines = [name for name in dict.fromkeys(row["engine"] for row in table) if name != "grpo"]
-    for shift, (view, label, color, marker) in zip((-0.16, 0.16), views, strict=False):
-        axis.plot([], [], marker, color=color, label=label)
-        for row in table:
-            if row["view"] != view or "difference" not in row:
-                continue
-            d, at = row["difference"], engines.index(row["engine"]) + shift
-            axis.plot([d["low"], d["high"]], [at, at], color=color, linewidth=1.2)
-            inside = color if significant(row) else "white"
-            axis.plot(d["mean"], at, marker, color=color, markerfacecolor=inside, markersize=5)
-    axis.axvline(0, color="0.5", linewidth=1)
-    axis.locator_params(axis="x", nbins=5)
-    axis.set_yticks(range(len(engines)), engines, fontsize=8)
-    axis.set_ylim(len(engines) - 0.5, -0.5)
-    axis.spines[["top", "right"]].set_visible(False)

@@ -18,10 +18,8 @@ from studies.pages import rendered, rounded
 
 from harness.files import display_path
 from overopt import figures, results
-from overopt.budget_page import into_study
 from overopt.cells import COMMAND, Numbers, above_and_below, difference, significant, value_of
 from overopt.fits import RISE
-from overopt.repeats import repeats_text
 from overopt.runs import has_turned
 from overopt.settings import Settings
 
@@ -46,15 +44,12 @@ def draw(parts: Sequence[str], settings: Settings, root: Path, docs: Path) -> No
         numbers["progress"] = rounded(results.progress(settings, root, numbers), 2)
     for part in parts:
         if found := results.collect(part, settings, root):
-            later = part == "budget" and results.is_later(found, numbers.get(part, {}))
-            numbers["later" if later else part] = found
+            numbers[part] = found
     docs.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(numbers, separators=(",", ":")) + "\n", encoding="utf-8")
     for part in parts:
         draw_figures(part, numbers, docs)
     (docs / PAGE).write_text(page(numbers), encoding="utf-8")
-    if "budget" in parts:
-        into_study(numbers, docs / "study.md")
     print(f"wrote {display_path(docs / PAGE)}, {JSON} and the figures")
 
 
@@ -64,12 +59,8 @@ def draw_figures(part: str, numbers: Numbers, docs: Path) -> None:
     if part == "law":
         figures.draw_law(numbers, docs / "overoptimisation_law.png")
         figures.draw_price(numbers, docs / "overoptimisation.png")
-    elif part == "cures":
-        figures.draw_cures(numbers, docs / "overoptimisation_cures.png")
     else:
-        figures.draw_differences(numbers, docs / "study_budget.png")
-        for world in numbers["budget"]:
-            figures.draw_budget(numbers, world, docs / f"study_budget_{world}.png")
+        figures.draw_cures(numbers, docs / "overoptimisation_cures.png")
 
 
 def page(numbers: Numbers) -> str:
@@ -115,7 +106,6 @@ def about_law(law: Numbers, settings: Numbers) -> dict[str, Any]:
         "at_best": lambda rows, name: [r["points"][name][r["best"]] for r in rows],
         "at_end": lambda rows, name: [r["points"][name][-1] for r in rows],
         "one_line": lambda text: re.sub(r"\s+", " ", text.replace("|", "/")).strip(),
-        "repeats": repeats_text(law.get("repeats", ()), {"best gold": "best gold"}),
     }  # fmt: skip
 
 

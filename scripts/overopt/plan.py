@@ -7,14 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from studies.recipes import VARIANTS
 from studies.runner import Job, work
 
 from overopt import runs, stages
-from overopt.settings import ENGINES, TUNING, Settings
+from overopt.settings import Settings
 from overopt.stages import base_name
 
-PARTS = ("law", "cures", "budget")
+PARTS = ("law", "cures")
 STAGES: dict[str, Callable[..., None]] = {
     "base": stages.train_base,
     "pairs": stages.make_pairs,
@@ -32,41 +31,23 @@ def do(job: Job, settings: Settings, root: Path) -> None:
 def plan(settings: Settings) -> dict[str, Job]:
     """Every job by name, each after what it needs; a job that several parts need is there once."""
     jobs: dict[str, Job] = {}
-    for part, list_jobs in (("law", law), ("cures", cures), ("budget", budget)):
-        _add(jobs, part, list_jobs(settings))
-    for name in settings.repeated:
-        (part,) = jobs[name].parts
-        _add(jobs, part, repeats(jobs[name], settings.new_seed))
+    for part, list_jobs in (("law", law), ("cures", cures)):
+        for job in list_jobs(settings):
+            known = jobs.get(job.name, job)
+            jobs[job.name] = replace(job, parts=known.parts | {part})
     return jobs
-
-
-def _add(jobs: dict[str, Job], part: str, listed: Iterator[Job]) -> None:
-    for job in listed:
-        known = jobs.get(job.name, job)
-        jobs[job.name] = replace(job, parts=known.parts | {part})
-
-
-def repeats(job: Job, new_seed: int) -> Iterator[Job]:
-    """A run once more, with its own seed and with one that no row has."""
-    for kind, seed in (("same_seed", job.arguments["seed"]), ("new_seed", new_seed)):
-        arguments = {**job.arguments, "seed": seed}
-        yield replace(job, name=repeat_name(job.name, kind), arguments=arguments)
-
-
-def repeat_name(run: str, kind: str) -> str:
-    return f"repeats/{run}/{kind}"
 
 
 # --- what all parts stand on ----------------------------------------------------------------------
 
 
 def start_jobs(settings: Settings, start: int) -> Iterator[Job]:
-    yield base(settings, start, settings.policy)
+    yield base(start, settings.policy)
     yield pairs(settings, start, "pairs", max(settings.labels), settings.responses_per_prompt, 1.0)
 
 
-def base(settings: Settings, start: int, size: str, world: str = "reviews") -> Job:
-    return Job(base_name(start, size, world), "base", dict(start=start, size=size, world=world))
+def base(start: int, size: str) -> Job:
+    return Job(base_name(start, size), "base", dict(start=start, size=size))
 
 
 def pairs(settings: Settings, start: int, kind: str, count: int, K: int, wide: float) -> Job:
@@ -111,7 +92,7 @@ def law(settings: Settings) -> Iterator[Job]:
         policy = base_name(start, settings.policy)
         yield Job(f"start-{start}/bank", "bank", dict(start=start), (policy,))
         for size in settings.sizes:
-            yield base(settings, start, size)
+            yield base(start, size)
             for labels in settings.labels:
                 yield from cell(settings, start, size, labels)
 
@@ -144,7 +125,7 @@ def cures(settings: Settings) -> Iterator[Job]:
     for start in settings.cure_starts:
         yield from start_jobs(settings, start)
         size, labels = settings.cure_cell
-        yield base(settings, start, size)
+        yield base(start, size)
         members = [
             reward_model(settings, start, size, labels, member=i) for i in range(settings.members)
         ]
@@ -197,56 +178,3 @@ CURES = (
     "patient", "more_labels", "own_answers", "wide_pairs", "ensemble_mean", "ensemble_min",
     *(f"kl_{coefficient}" for coefficient in COEFFICIENTS),
 )  # fmt: skip
-
-
-# --- part 3: one budget ---------------------------------------------------------------------------
-
-
-def budget(settings: Settings) -> Iterator[Job]:
-    """Every engine of both worlds at its own settings, a little further than the common budget."""
-    for start in settings.budget_starts:
-        yield base(settings, start, settings.policy)
-        K = 8 if settings.budget_labels > 1000 else settings.responses_per_prompt
-        yield pairs(settings, start, "judge_pairs", settings.budget_labels, K, 1.5)
-        yield reward_model(
-            settings, start, settings.policy, settings.budget_labels, kind="judge_pairs"
-        )
-        yield base(settings, start, settings.policy, "sums")
-        for world in ("reviews", "sums"):
-            if start == settings.budget_starts[0]:
-                yield from tries(settings, start, world)
-            for seed in settings.budget_seeds:
-                for name, engine in ENGINES.items():
-                    if world in engine.worlds:
-                        yield budget_run(settings, start, world, seed, name)
-
-
-def budget_run(
-    settings: Settings, start: int, world: str, seed: int, name: str, **more: Any
-) -> Job:
-    """One engine with its own defaults; batches of 128 answers, a quarter more than the budget."""
-    engine = ENGINES[name]
-    steps = -(-settings.budget_responses * 5 // 4 // 128)
-    steps += -steps % 3  # the iterative engine's three equal iterations
-    policy = base_name(start, settings.policy, world)
-    judge = f"start-{start}/rm/{settings.policy}-{settings.budget_labels}-judge_pairs"
-    models = (judge,) if world == "reviews" else ()
-    tuned = f"start-{settings.budget_starts[0]}/budget/{world}/sapo_tries"
-    needs = (policy, *models)
-    arguments = dict(
-        module=engine.module, policy=policy, reward_models=models, world=world, seed=seed,
-        flags=dict(engine.flags) | dict(steps=steps) | more, until_turned=False,
-    )  # fmt: skip
-    if name == "sapo_tuned":
-        arguments["tuned_by"] = tuned
-        needs += tuple(f"{tuned}/try-{number}" for number in range(len(TUNING)))
-    return Job(f"start-{start}/budget/{world}/{name}-{seed}", "run", arguments, needs)
-
-
-def tries(settings: Settings, start: int, world: str) -> Iterator[Job]:
-    """SAPO at every setting of TUNING, measured on validation prompts alone."""
-    for number, flags in enumerate(TUNING):
-        job = budget_run(settings, start, world, 0, "sapo", **flags)
-        assert ENGINES["sapo"].module == VARIANTS
-        name = f"start-{start}/budget/{world}/sapo_tries/try-{number}"
-        yield replace(job, name=name, arguments={**job.arguments, "split": "validation"})

@@ -3,30 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from studies.bootstrap import Array, at_cost, at_distance, mean_with_interval, paired_difference
+from studies.bootstrap import Array, at_distance, mean_with_interval, paired_difference
 from studies.pages import rounded
-from studies.runner import DONE, Job, is_done
+from studies.runner import DONE, is_done
 
 from harness.files import read_jsonl
-from harness.report.intervals import holm, prediction_interval, t_tails
-from overopt.cells import BUDGET_DISTANCES, distance_view
+from harness.report.intervals import holm, t_tails
 from overopt.fits import NEAREST, pooled_fit, slope
 from overopt.plan import CURES, PARTS, plan
-from overopt.repeats import repeated
-from overopt.runs import TERMS, Points, best_of_tuning, read_points, sampled_tokens
-from overopt.settings import ENGINES, TUNING, Settings
+from overopt.runs import TERMS, Points, read_points
+from overopt.settings import Settings
 from overopt.terms import change_by_term
 from rl.training.run_rules import Run, proxy_suspected
 
 CURE_DISTANCES = (2.0, 4.0, 8.0, 16.0)
 SHOWN = ("step", "kl", "gold", "proxy", "length", "eos", *TERMS)
-DRAWN = ("step", "kl", "gold", "length")  # of the many runs on one budget
 FEWEST_STARTS = 2  # of a difference: within one start its interval would be over prompts alone
 FEWEST = 4  # measurements beyond the nearest distance, in every run of a fit
 TEXTS = 3  # prompts whose answers are kept, of the steps that are told about
@@ -34,47 +31,33 @@ TEXTS = 3  # prompts whose answers are kept, of the steps that are told about
 
 def collect(part: str, settings: Settings, root: Path) -> dict[str, Any]:
     """The numbers of one part; {} where none of its runs is finished."""
-    found = {"law": law, "cures": cures, "budget": budget}[part](settings, root)
+    found = {"law": law, "cures": cures}[part](settings, root)
     return rounded(found) if found else {}
 
 
 def progress(settings: Settings, root: Path, recorded: Mapping[str, Any]) -> dict[str, Any]:
     """How many jobs of each part are done, and their CPU hours.
 
-    What is recorded counts although its folders are gone; then only jobs of other engines are new.
+    What is recorded counts although its folders are gone.
     """
     jobs = plan(settings).values()
     rows = {}
     for part in PARTS:
         own = [job for job in jobs if part in job.parts]
         done = [job for job in own if is_done(root, job.name)]
-        before = recorded.get("progress", {}).get(part, {"done": 0, "cpu_hours": 0.0})
-        if before["done"] > len(done):
-            kept = [recorded.get(group, {}) for group in ("budget", "later")]
-            known = set().union(*(engines_of(w) for group in kept for w in group.values()))
-            new = set(ENGINES) - known if part == "budget" else set()
-            done = [job for job in done if job.stage == "run" and engine_of(job) in new]
-        else:
-            before = {"done": 0, "cpu_hours": 0.0}
         spent = [json.loads((root / job.name / DONE).read_text("utf-8"))["cpu"] for job in done]
-        rows[part] = {
-            "jobs": len(own), "done": before["done"] + len(done),
-            "cpu_hours": before["cpu_hours"] + sum(spent) / 3600,
-        }  # fmt: skip
+        row = {"jobs": len(own), "done": len(done), "cpu_hours": sum(spent) / 3600}
+        before = recorded.get("progress", {}).get(part, row)
+        rows[part] = before if before["done"] > len(done) else row
     return rows
 
 
-def engine_of(job: Job) -> str:
-    """Of a run of one budget; of any other job the part of its name that can be no engine's."""
-    return job.name.rsplit("/", 1)[1].rsplit("-", 1)[0]
-
-
-def thin(points: Points, names: Sequence[str] = SHOWN) -> dict[str, list[float]]:
+def thin(points: Points) -> dict[str, list[float]]:
     """Means over the prompts, by name."""
     return {
         name: [float(x) for x in (v if v.ndim == 1 else v.mean(axis=1))]
         for name, v in points.items()
-        if name in names
+        if name in SHOWN
     }
 
 
@@ -116,8 +99,7 @@ def law(settings: Settings, root: Path) -> dict[str, Any]:
                     fits.append({"size": size, "labels": labels, "kind": kind} | fitted)
     if not cells:
         return {}
-    found: dict[str, Any] = {"cells": cells, "fits": fits, "trends": trends(cells, fits)}
-    return found | {"repeats": law_repeats(settings, root, cells)}
+    return {"cells": cells, "fits": fits, "trends": trends(cells, fits)}
 
 
 def law_rows(settings: Settings, root: Path, size: str, labels: int) -> Iterable[dict[str, Any]]:
@@ -136,28 +118,6 @@ def law_rows(settings: Settings, root: Path, size: str, labels: int) -> Iterable
             if engine == "grpo" and is_done(folder, f"best_of_n/{name}"):
                 row["best_of_n"] = best_of_n_rows(folder / "best_of_n" / name)
             yield row
-
-
-def law_repeats(
-    settings: Settings, root: Path, cells: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """The best gold of a run with a new seed, beside what the starts of its cell make expected."""
-    found = []
-    for run in settings.repeated:
-        best = [
-            cell["points"]["gold"][cell["best"]] for cell in cells
-            if run.endswith(f"/law/{cell['engine']}-{cell['size']}-{cell['labels']}")
-        ]  # fmt: skip
-        if len(best) > 1:
-            expected = {"best gold": prediction_interval(best)}
-            found.append(repeated(root, run, expected, lambda new: best_gold(new, settings)))
-    return [row for row in found if row]
-
-
-def best_gold(folder: Path, settings: Settings) -> dict[str, float]:
-    """As a law's row shows it."""
-    points = read_points(folder)
-    return {"best gold": float(points["gold"][best_point(points, settings)].mean())}
 
 
 def best_of_n_rows(folder: Path) -> dict[str, list[float]]:
@@ -267,18 +227,10 @@ def compared_at(
             row["in_one_start"] = {name: alone[name] for name in ("low", "high")}
             p_values[cure] = row["difference"].get("p")
         rows.append(row)
-    return with_holm(rows, p_values, "cure")
-
-
-def with_holm(
-    rows: list[dict[str, Any]], p_values: Mapping[str, float | None], key: str
-) -> list[dict[str, Any]]:
-    """The corrected p beside every difference."""
-    tested = {name: p for name, p in p_values.items() if p is not None}
-    for name, p in holm(tested).items():
-        for row in rows:
-            if row[key] == name:
-                row["difference"]["holm"] = p
+    corrected = holm({cure: p for cure, p in p_values.items() if p is not None})
+    for row in rows:
+        if row["cure"] in corrected:
+            row["difference"]["holm"] = corrected[row["cure"]]
     return rows
 
 
@@ -301,143 +253,3 @@ def alarm(folder: Path, settings: Settings) -> dict[str, Any]:
         "step": rows[first - 1]["step"], "gold": float(gold[at]),
         "kl": float(points["kl"][at].mean()), "says": proxy_suspected(Run(rows[:first])),
     }  # fmt: skip
-
-
-# --- part 3 ---------------------------------------------------------------------------------------
-
-
-def budget(settings: Settings, root: Path) -> dict[str, Any]:
-    """Per world: every engine's curves, and its gold at equal tokens, CPU time and KL."""
-    worlds = {}
-    for world in ("reviews", "sums"):
-        runs, tuned = budget_runs(settings, root, world), tuned_flags(settings, root, world)
-        if tuned == {}:  # SAPO's own settings were the best: the same runs a second time
-            runs.pop("sapo_tuned", None)
-        if "grpo" in runs:
-            found = compared_budgets(runs, settings) | {"tuned": tuned}
-            worlds[world] = found | {"repeats": budget_repeats(settings, root, world, found)}
-    return worlds
-
-
-def is_later(found: Mapping[str, Any], recorded: Mapping[str, Any]) -> bool:
-    """Whether recorded engines are missing: these runs are of later ones, which stand for themselves."""
-    return any(not engines_of(runs) <= engines_of(found.get(w)) for w, runs in recorded.items())
-
-
-def engines_of(world: Mapping[str, Any] | None) -> set[str]:
-    return {row["engine"] for row in world["runs"]} if world else set()
-
-
-def budget_repeats(
-    settings: Settings, root: Path, world: str, found: Mapping[str, Any]
-) -> list[dict[str, Any]]:
-    """Every view of a run with a new seed, beside the interval that its engine's row gives."""
-    views, rows = views_of(found["tokens"], found["seconds"]), []
-
-    def values(folder: Path) -> dict[str, float | None]:
-        points = budget_points(folder)
-        by_view = {view: at(points) for view, at in views.items()}
-        return {view: None if v is None else float(np.mean(v)) for view, v in by_view.items()}
-
-    for run in settings.repeated:
-        if f"/budget/{world}/" in run:
-            engine = run.rsplit("/", 1)[1].rsplit("-", 1)[0]
-            own = [row for row in found["table"] if row["engine"] == engine]
-            expected = {row["view"]: row["prediction"] for row in own if "prediction" in row}
-            rows.append(repeated(root, run, expected, values))
-    return [row for row in rows if row]
-
-
-def tuned_flags(settings: Settings, root: Path, world: str) -> dict[str, Any] | None:
-    """What the tries of SAPO chose; None before all of them are there."""
-    tries = f"start-{settings.budget_starts[0]}/budget/{world}/sapo_tries"
-    if all(is_done(root, f"{tries}/try-{number}") for number in range(len(TUNING))):
-        return best_of_tuning(root / tries)
-    return None
-
-
-def budget_runs(
-    settings: Settings, root: Path, world: str
-) -> dict[str, dict[tuple[int, int], Points]]:
-    """Finished runs by engine and (start, seed), with the tokens sampled at every measurement."""
-    runs: dict[str, dict[tuple[int, int], Points]] = {}
-    for name in ENGINES:
-        for start in settings.budget_starts:
-            for seed in settings.budget_seeds:
-                folder = root / f"start-{start}" / "budget" / world / f"{name}-{seed}"
-                if is_done(folder, ""):
-                    runs.setdefault(name, {})[start, seed] = budget_points(folder)
-    return runs
-
-
-def budget_points(folder: Path) -> Points:
-    """A run's measurements, with the tokens sampled until each."""
-    points, tokens = read_points(folder), [0.0, *sampled_tokens(folder)]
-    return points | {"tokens": np.array([tokens[int(step)] for step in points["step"]])}
-
-
-def compared_budgets(
-    runs: Mapping[str, Mapping[tuple[int, int], Points]], settings: Settings
-) -> dict[str, Any]:
-    """One table of a world: each view of equality, each engine, beside GRPO."""
-    grpo = list(runs["grpo"].values())
-    length = float(np.mean([points["length"][0].mean() for points in grpo]))
-    tokens = settings.budget_responses * length
-    seconds = float(np.mean([np.interp(tokens, p["tokens"], p["seconds"]) for p in grpo]))
-    views = views_of(tokens, seconds)
-    table = [row for view, at in views.items() for row in compared_by(runs, view, at, settings)]
-    rows = [
-        {"engine": name, "start": start, "seed": seed, "points": thin(points, DRAWN)}
-        for name, by_run in runs.items()
-        for (start, seed), points in by_run.items()
-    ]
-    return {"tokens": tokens, "seconds": seconds, "table": table, "runs": rows}
-
-
-def views_of(tokens: float, seconds: float) -> dict[str, Callable[[Points], Array | None]]:
-    """What is compared of a run, per prompt: gold at equal tokens, seconds and KL; KL at equal tokens."""
-    by_cost: dict[str, Callable[[Points], Array | None]] = {
-        "tokens": lambda points: at_cost(points["tokens"], points["gold"], tokens),
-        "seconds": lambda points: at_cost(points["seconds"], points["gold"], seconds),
-        "kl_at_tokens": lambda points: at_cost(points["tokens"], points["kl"], tokens),
-    }
-    return by_cost | {
-        distance_view(distance): lambda points, distance=distance: gold_at(points, distance)
-        for distance in BUDGET_DISTANCES
-    }
-
-
-def compared_by(
-    runs: Mapping[str, Mapping[tuple[int, int], Points]], view: str, at: Any, settings: Settings
-) -> list[dict[str, Any]]:
-    """Every engine under one view: mean, interval, prediction interval, difference to GRPO."""
-    grids = {name: grid(by_run, at, settings) for name, by_run in runs.items()}
-    rows: list[dict[str, Any]] = []
-    p_values: dict[str, float | None] = {}
-    for name, values in grids.items():
-        row: dict[str, Any] = {"engine": name, "view": view, "of": len(runs[name])}
-        means = values[np.isfinite(values).all(axis=2)].mean(axis=1)
-        row["reached"] = len(means)
-        if len(means):
-            row |= mean_with_interval(values)
-        if len(means) > 1:
-            row["prediction"] = prediction_interval(means.tolist())
-        in_both = np.all(np.isfinite(values - grids["grpo"]), axis=2)  # (starts, seeds)
-        if name != "grpo" and np.sum(np.any(in_both, axis=1)) >= FEWEST_STARTS:
-            row["difference"] = paired_difference(values, grids["grpo"])
-            p_values[name] = row["difference"].get("p")
-        rows.append(row)
-    return with_holm(rows, p_values, "engine")
-
-
-def grid(by_run: Mapping[tuple[int, int], Points], at: Any, settings: Settings) -> Array:
-    """(starts, seeds, prompts), NaN where a run is not there or never got so far."""
-    shape = len(settings.budget_starts), len(settings.budget_seeds)
-    prompts = next(iter(by_run.values()))["gold"].shape[1]
-    values = np.full((*shape, prompts), np.nan)
-    for (start, seed), points in by_run.items():
-        found = at(points)
-        if found is not None:
-            place = settings.budget_starts.index(start), settings.budget_seeds.index(seed)
-            values[place] = found
-    return values

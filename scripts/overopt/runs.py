@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from studies.bootstrap import Array
-from studies.recipes import LONGEST, VARIANTS, prompts_of
+from studies.recipes import LONGEST
 
 from data import reviews
 from data.records import PromptRecord
@@ -24,9 +24,9 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from harness.command_line import from_preset
 from harness.device import open_device
-from harness.files import read_jsonl, write_json
+from harness.files import write_json
 from harness.metric_log import MetricLog
-from overopt.settings import TUNING, Settings
+from overopt.settings import Settings
 from rl.training.evaluation import Conditions, Evaluation, evaluate
 from rl.training.open_task import Task, open_task
 from rl.training.whole_run import models_of_run
@@ -45,11 +45,9 @@ def has_turned(gold: Sequence[float], fall: float, smooth: int) -> bool:
 class Measuring:
     """Called by an engine as `validate(policy, reference, step)`; keeps what it finds per prompt."""
 
-    def __init__(
-        self, task: Task, world: str, prompts: Sequence[PromptRecord], start: GPT, micro: int
-    ) -> None:
-        self.task, self.world, self.prompts, self.start = task, world, list(prompts), start
-        self.params = SamplingParams(max_new_tokens=LONGEST[world])
+    def __init__(self, task: Task, prompts: Sequence[PromptRecord], start: GPT, micro: int) -> None:
+        self.task, self.prompts, self.start = task, list(prompts), start
+        self.params = SamplingParams(max_new_tokens=LONGEST["reviews"])
         self.conditions = Conditions(micro)
         self.points: list[dict[str, Any]] = []
         self.texts: list[dict[str, Any]] = []
@@ -72,19 +70,15 @@ class Measuring:
         self.points.append(
             {"step": step, "seconds": seconds, "gold": result.gold, "proxy": result.reward}
             | {"kl": result.kl, "length": result.lengths.float(), "eos": result.has_eos.float()}
-            | {name: terms[:, i] for i, name in enumerate(TERMS[: terms.shape[1]])}
+            | {name: terms[:, i] for i, name in enumerate(TERMS)}
         )
         rows = result.sample_rows(KEPT_TEXTS)
         for i, row in enumerate(rows):
-            numbers = {"kl": float(result.kl[i])} | dict(
-                zip(TERMS, terms[i].tolist(), strict=False)
-            )
+            numbers = {"kl": float(result.kl[i])} | dict(zip(TERMS, terms[i].tolist(), strict=True))
             self.texts.append({"step": step} | row | numbers)
 
     def terms(self, result: Evaluation) -> torch.Tensor:
-        """The terms of the gold reward, (P, 5); of sums, which have one alone, (P, 0)."""
-        if self.world != "reviews":
-            return torch.empty(len(result.records), 0)
+        """The terms of the gold reward, (P, 5)."""
         judged = zip(result.records, result.responses, result.has_eos.tolist(), strict=True)
         parts = [reviews.gold_parts(*each) for each in judged]
         return torch.tensor([[getattr(part, name) for name in TERMS] for part in parts])
@@ -111,29 +105,23 @@ def optimise(
     *,
     module: str,
     policy: str,
-    reward_models: Sequence[str] = (),
+    reward_models: Sequence[str],
     flags: dict[str, Any],
-    world: str = "reviews",
-    seed: int = 0,
-    split: str = "test",
+    seed: int,
     until_turned: bool = True,
-    tuned_by: str = "",
 ) -> None:
     """Train one policy with one engine, measured every few steps, until gold has turned or the end."""
     engine = importlib.import_module(module)
-    flags = flags | (best_of_tuning(root / tuned_by) if tuned_by else {})
-    config = config_of(
-        engine, world,
-        flags | dict(
-            policy=root / policy, reward_model=tuple(root / name for name in reward_models),
-            seed=seed, device="cpu", ranks=1, out=folder, record_tokens=0,
-            eval_every=settings.measure_every, checkpoint_every=10**6,
-        ),
+    config = from_preset(
+        engine.ENGINE.config, engine.PRESETS, "study", **flags, data="reviews",
+        policy=root / policy, reward_model=tuple(root / name for name in reward_models),
+        seed=seed, device="cpu", ranks=1, out=folder, record_tokens=0,
+        eval_every=settings.measure_every, checkpoint_every=10**6,
     )  # fmt: skip
     task = open_task(config, open_device("cpu"))
     start, parts = models_of_run(engine.ENGINE, config, task)
     measuring = Measuring(
-        task, world, prompts_of(world, split, settings.prompts), start, config.micro_batch_size
+        task, reviews.prompts("test")[: settings.prompts], start, config.micro_batch_size
     )
     measuring(task.policy, None, 0)
     train_in_chunks(engine, config, task, parts, measuring, settings, until_turned, folder)
@@ -171,33 +159,7 @@ def train_in_chunks(
         done = end
 
 
-def config_of(engine: Any, world: str, flags: dict[str, Any]) -> Any:
-    """An engine's config of the `study` preset with some fields set."""
-    bundle = engine.VARIANTS[flags["variant"]] if engine.__name__ == VARIANTS else {}
-    flags = bundle | dict(data=world) | flags
-    return from_preset(engine.ENGINE.config, engine.PRESETS, "study", **flags)
-
-
-def best_of_tuning(root: Path) -> dict[str, Any]:
-    """The flags of TUNING that ended highest on validation prompts."""
-    ends = []
-    for number in range(len(TUNING)):
-        points = torch.load(root / f"try-{number}" / "points.pt")
-        ends.append(float(points["gold"][-3:].mean()))
-    return TUNING[max(range(len(ends)), key=ends.__getitem__)]
-
-
 def read_points(folder: Path) -> Points:
     """Every measurement of a run: (points, P) per prompt, (points,) for steps and seconds."""
     points = torch.load(folder / "points.pt")
     return {name: value.double().numpy() for name, value in points.items()}
-
-
-def sampled_tokens(folder: Path) -> list[float]:
-    """Tokens sampled up to and with every step of a run."""
-    total, sums_ = 0.0, []
-    for row in read_jsonl(folder / "metrics.jsonl"):
-        seconds = sum(value for key, value in row.items() if key.startswith("seconds/"))
-        total += row["tokens_per_second"] * seconds
-        sums_.append(total)
-    return sums_

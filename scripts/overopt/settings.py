@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-from studies import recipes
-from studies.recipes import Recipe
 
 SHAPES: dict[str, tuple[int, int, int]] = {  # name: layers, heads, width
     "1x32": (1, 2, 32),
@@ -38,22 +34,9 @@ class Settings:
     members: int = 3
     refresh_every: int = 12  # steps between two trainings on the policy's own answers
 
-    # One budget: every engine in both worlds.
-    budget_starts: tuple[int, ...] = (0, 1, 2)
-    budget_seeds: tuple[int, ...] = (0, 1)
-    budget_responses: int = 6144
-    budget_labels: int = 112_000
-
-    # Runs made once more: with their own seed they must be equal, with a new one where rows expect it.
-    repeated: tuple[str, ...] = (
-        "start-0/law/grpo-2x64-5400", "start-0/budget/reviews/ppo-0", "start-0/budget/sums/grpo-0",
-    )  # fmt: skip
-    new_seed: int = 100
-
     # How models are trained.
     policy: str = "4x128"
     pretraining_steps: int = 1500
-    sums_pretraining_steps: int = 2200
     responses_per_prompt: int = 4  # K: 6 comparisons a prompt
     wide_temperature: float = 1.5
     held_out_pairs: int = 1000
@@ -94,16 +77,8 @@ class Rehearsal(Settings):
     cure_cell: tuple[str, int] = ("1x32", 12)
     cure_starts: tuple[int, ...] = (0, 1)
     members: int = 2
-    budget_starts: tuple[int, ...] = (0, 1)
-    budget_seeds: tuple[int, ...] = (0, 1)
-    budget_responses: int = 32
-    budget_labels: int = 24
-    repeated: tuple[str, ...] = (
-        "start-0/law/grpo-1x32-24", "start-0/budget/reviews/ppo-0", "start-0/budget/sums/grpo-0",
-    )  # fmt: skip
     policy: str = "1x32"
     pretraining_steps: int = 30
-    sums_pretraining_steps: int = 30
     held_out_pairs: int = 12
     reward_batch: int = 2
     fewest_reward_steps: int = 2
@@ -117,18 +92,3 @@ class Rehearsal(Settings):
 
 
 SETTINGS: dict[str, Settings] = {"full": Settings(), "rehearsal": Rehearsal()}
-
-
-# The rows of the comparison.
-ENGINES = {
-    name: recipe for name, recipe in recipes.ENGINES.items() if name != "grpo_iterative_frozen"
-} | {
-    "maxrl": Recipe(recipes.VARIANTS, dict(variant="maxrl"), worlds=("sums",)),  # rewards of 0 or 1
-    "gmpo": Recipe(recipes.VARIANTS, dict(variant="gmpo")),
-}
-
-# SAPO has no clip and no penalty: what is tried for it, on validation prompts of start 0 alone.
-TUNING: tuple[dict[str, Any], ...] = (
-    dict(), dict(lr=1e-4), dict(lr=5e-5), dict(minibatches=1), dict(kl_coef=0.1),
-    dict(kl_coef=0.1, lr=1e-4),
-)  # fmt: skip

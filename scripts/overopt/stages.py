@@ -39,18 +39,16 @@ CONTEXT = 128
 PAIRS, HELD_OUT = "pairs.jsonl", "held_out_pairs.jsonl"
 
 
-def train_base(
-    folder: Path, settings: Settings, root: Path, *, start: int, size: str, world: str = "reviews"
-) -> None:
+def train_base(folder: Path, settings: Settings, root: Path, *, start: int, size: str) -> None:
     """A base model of one size; `gpt.pretraining --preset study --seed START` trains the policy's."""
     tokenizer = load_tokenizer("glassbox")
     layers, heads, width = SHAPES[size]
     model = GPT(GPTConfig(tokenizer.n_vocab, CONTEXT, layers, heads, width))
     model.initialize(make_generator(start, "weights"))
-    steps = settings.pretraining_steps if world == "reviews" else settings.sums_pretraining_steps
-    config = PretrainingConfig(data=world, steps=steps, seed=start)
+    steps = settings.pretraining_steps
+    config = PretrainingConfig(data="reviews", steps=steps, seed=start)
     corpus = open_corpus(
-        world, tokenizer, batch_size=config.batch_size, context=CONTEXT, seed=start
+        "reviews", tokenizer, batch_size=config.batch_size, context=CONTEXT, seed=start
     )
     log = MetricLog(steps, show=("loss", "held_out_loss"), every=config.eval_every, title="base")
     rows = pretrain(config, model, corpus, log)
@@ -179,5 +177,5 @@ def answers_to(
     return batches
 
 
-def base_name(start: int, size: str, world: str = "reviews") -> str:
-    return f"start-{start}/{'base' if world == 'reviews' else world}-{size}"
+def base_name(start: int, size: str) -> str:
+    return f"start-{start}/base-{size}"

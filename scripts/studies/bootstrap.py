@@ -1,4 +1,4 @@
-"""Means over starts, seeds and prompts with bootstrapped intervals, and values at an equal KL or cost."""
+"""Means over starts, seeds and prompts with bootstrapped intervals, and values at an equal KL."""
 
 from __future__ import annotations
 
@@ -29,15 +29,6 @@ def at_distance(kl: Array, values: Array, target: float) -> Array | None:
         return values[after]
     share = (target - kl[after - 1]) / (kl[after] - kl[after - 1])
     return (1 - share) * values[after - 1] + share * values[after]
-
-
-def at_cost(cost: Array, values: Array, limit: float) -> Array:
-    """`values` (points, P) where `cost` (points,), which rises, is `limit`; the end where it is less."""
-    if cost[-1] <= limit:
-        return values[-1]
-    reached = at_distance(cost, values, limit)
-    assert reached is not None
-    return reached
 
 
 def resampled(values: Array, rng: np.random.Generator, draws: int = DRAWS) -> Array:

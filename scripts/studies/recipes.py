@@ -62,9 +62,7 @@ ENGINES = {  # that learn from a reward
     "dr_grpo": Recipe(VARIANTS, dict(variant="dr_grpo")),
     "gspo": Recipe(VARIANTS, dict(variant="gspo")),
     "cispo": Recipe(VARIANTS, dict(variant="cispo")),
-    "cispo_5": Recipe(VARIANTS, dict(variant="cispo", clip_high=4.0)),  # weights end at 1 + 4
     "sapo": Recipe(VARIANTS, dict(variant="sapo")),
-    "sapo_tuned": Recipe(VARIANTS, dict(variant="sapo")),  # with what overopt's TUNING finds
     "grpo_process": Recipe("rl.grpo_process_engine", worlds=("sums",)),
     "grpo_iterative": Recipe(ITERATIVE, worlds=("reviews",)),
     "grpo_iterative_frozen": Recipe(

@@ -187,6 +187,28 @@ def test_another_engine_does_not_resume_a_run(tmp_path):
     refused(folder, RunFlags(), "was started by rl.other_engine, not by", resume=True)
 
 
+@pytest.mark.parametrize(
+    ("dropped", "goes_on"),
+    [
+        ({"normalize_parts": True}, False), ({"judge": "runs/judge"}, False),
+        ({"tools": "calculator"}, False), ({"max_calls": 4, "tools": "none"}, True),
+        ({"judge": None, "format_weight": 0.0, "quiet": False, "names": []}, True),
+    ],
+)  # fmt: skip
+def test_a_flag_that_is_no_more_ends_a_run_that_used_it(tmp_path, dropped, goes_on):
+    folder = cut(tmp_path / "run", RunFlags())
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | dropped))
+    if goes_on:
+        open_run(folder, RunFlags(), resume=True)
+        return
+    with pytest.raises(UserError) as error:
+        open_run(folder, RunFlags(), resume=True)
+    told = one_sentence(error)
+    flags = [f"--{name.replace('_', '-')}" for name in dropped]
+    assert all(flag in told for flag in flags) and str(run_folder.revision()) in told
+
+
 def test_a_data_file_or_a_model_that_has_changed_is_noticed(tmp_path):
     data, policy = tmp_path / "data.jsonl", tmp_path / "policy"
     policy.mkdir()
