@@ -4,9 +4,9 @@
 # make dev     add the contributors' tools;  make lint: use them
 # make quick   before a commit, under 40 seconds: ruff, layout, pages, equations, one engine
 # make docs    build the site, offline and searchable: build/docs/html/index.html
-# make docs-browser  the same, then open its pages in headless Chromium: phone and desktop, dark and light
-# make browser open reports in headless Chromium (Debian: apt install chromium) and use them
-# make pages   run every page of the course uninstalled, with a reader's edits, and out of order
+# make docs-browser  the same, then open its pages in headless Chromium: phone and desktop
+# make browser what computes in a page, in headless Chromium (Debian: apt install chromium)
+# make pages   run every page of the course where the project is not installed
 # make soak    kill every training script again and again, resume it and compare (ARGS="--help")
 # make bench   time the same work here, in transformers and in TRL, which get an environment of their own
 # make gpu     tokens and updates a second and peak memory of the card here
@@ -59,7 +59,7 @@ docs: .venv/.docs
 	$(PY) docs/site/make_site.py $(ARGS)
 
 docs-browser: docs
-	$(PY) -m pytest -m browser tests/browser/test_pages_in_chromium.py
+	$(PY) -m pytest -m browser tests/browser
 
 browser: .venv/.ok
 	$(PY) -m pytest -m browser tests/browser $(ARGS)

@@ -53,7 +53,7 @@ class GpuConfig:
     @property
     def case(self) -> Case:
         sizes = dict(prompt_tokens=self.prompt_tokens, new_tokens=self.new_tokens)
-        return Case("update", self.preset, prompts=self.rows, **sizes)
+        return Case("sample", self.preset, prompts=self.rows, **sizes)
 
 
 def wait(device: torch.device) -> None:

@@ -2,42 +2,30 @@
 
     make bench                                          sets up .venv-peers, then this
     python bench/peers.py --only grpo --pairs 3         the comparisons whose names start with "grpo"
-    python bench/peers.py --write                       and put the tables into docs/benchmarks.md
 
 Every side runs in a process of its own and they take turns (bench/turns.py). What they do stands in
-bench/sides.py, how operations are counted in bench/arithmetic.py. CPU only. Nothing here is a test:
-timings are not asserted.
+bench/sides.py. CPU only. Nothing here is a test: timings are not asserted.
 """
 
 from __future__ import annotations
 
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
-import dataclasses
 import importlib.util
-import json
 import os
-import platform
+import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
-from importlib import metadata
-from typing import Any, Literal
 
-from peer_tables import markdown_page, page_with, text_table
 from turns import Case, Side, measure
 
 from harness.command_line import run_command
 from harness.errors import UserError
-from harness.files import write_atomically, write_json
-from harness.paths import REPOSITORY
+from rl.training.evaluation import format_table
 
-PAGE = REPOSITORY / "docs" / "benchmarks.md"
-RESULTS = REPOSITORY / "docs" / "benchmarks.json"
-PEER_NAMES = {"sample": "transformers", "update": "transformers", "grpo": "TRL"}
+PEER_NAMES = {"sample": "transformers", "grpo": "TRL"}
 NEEDED = {
     "sample": ("transformers",),
-    "update": ("transformers",),
     "grpo": ("transformers", "trl", "accelerate", "datasets"),
 }
 
@@ -60,17 +48,11 @@ class PeersConfig:
     """Threads of a side; the small model is measured on one thread as well."""
     quick: bool = False
     """Two rows of four tokens, one pair, no larger model: to see whether everything works."""
-    write: bool = False
-    """Put the results into docs/benchmarks.json and docs/benchmarks.md; those of other comparisons stay."""
 
     def __post_init__(self) -> None:
         for name in ("pairs", "threads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1: got {getattr(self, name)}")
-        if self.quick and self.write:
-            raise ValueError(
-                "--quick measures nothing worth keeping: leave out --write, or --quick"
-            )
 
 
 @dataclass(frozen=True)
@@ -80,7 +62,6 @@ class Comparison:
     name: str
     title: str
     sides: list[Side]
-    relative: Literal["speed", "none"] = "speed"  # how many times as fast as the first side
 
 
 # What is compared ---------------------------------------------------------------------------------
@@ -118,30 +99,18 @@ def beside_peers(threads: int) -> Iterator[Comparison]:
     for name, case in small.items():
         sides = [side for count in thread_counts(threads) for side in both(case, count)]
         yield Comparison(name, describe(case), sides + on_ranks(case, threads))
-    large = {
-        "sampling-gpt2": Case("sample", "gpt2", prompts=8, prompt_tokens=32, new_tokens=64),
-        "update-gpt2": Case("update", "gpt2", prompts=8, prompt_tokens=32, new_tokens=96),
-    }
-    for name, case in large.items():
-        yield Comparison(name, describe(case), both(case, threads) + on_ranks(case, threads))
+    case = Case("sample", "gpt2", prompts=8, prompt_tokens=32, new_tokens=64)
+    sides = both(case, threads) + on_ranks(case, threads)
+    yield Comparison("sampling-gpt2", describe(case), sides)
 
 
 def describe(case: Case) -> str:
-    work = {"sample": "Sampling", "grpo": "A GRPO step", "update": "A policy update"}[case.task]
+    work = {"sample": "Sampling", "grpo": "A GRPO step"}[case.task]
     return f"{work}, {case.preset}: {case.described}"
 
 
-def ceilings(threads: int) -> Comparison:
-    """What the machine can do at best."""
-    sides = [
-        Side(label("matrix product", count), "ours", Case("product"), count)
-        for count in thread_counts(threads)
-    ]
-    return Comparison("ceilings", "What the machine can do", sides, "none")
-
-
 def comparisons(config: PeersConfig) -> list[Comparison]:
-    known = [ceilings(config.threads), *beside_peers(config.threads)]
+    known = list(beside_peers(config.threads))
     chosen = [one for one in known if one.name.startswith(config.only)]
     if not chosen:
         names = ", ".join(one.name for one in known)
@@ -152,7 +121,7 @@ def comparisons(config: PeersConfig) -> list[Comparison]:
 
 
 def shrunk(comparison: Comparison) -> Comparison:
-    small = dict(preset="tiny", prompts=2, prompt_tokens=4, new_tokens=4, size=64)
+    small = dict(preset="tiny", prompts=2, prompt_tokens=4, new_tokens=4)
     return replace(
         comparison,
         sides=[
@@ -173,65 +142,33 @@ def require_peers(chosen: Sequence[Comparison]) -> None:
     if missing:
         raise UserError(
             f"the comparison needs {', '.join(missing)}, not installed here: run  make bench , "
-            "install bench/requirements-peers.txt, or use --only ceilings"
+            "or install bench/requirements-peers.txt"
         )
 
 
-def run(comparison: Comparison, pairs: int) -> dict[str, Any]:
-    """Measure one comparison: plain data, as it stands in docs/benchmarks.json."""
+def table(comparison: Comparison, pairs: int) -> str:
+    """Measure one comparison: median seconds, times as fast as the first side, peak of memory."""
     reports = measure(comparison.sides, pairs)
-    sides = [
-        dataclasses.asdict(side)
-        | {"seconds": [r["seconds"] for r in own], "mib": max(r["mib"] for r in own)}
-        for side, own in zip(comparison.sides, reports, strict=True)
+    seconds = [[report["seconds"] for report in own] for own in reports]
+    rows = [
+        [
+            side.label,
+            f"{statistics.median(own):.4g}",
+            f"{min(own):.4g}-{max(own):.4g}",
+            f"{statistics.median(a / b for a, b in zip(seconds[0], own, strict=True)):.2f}",
+            f"{max(report['mib'] for report in each):.0f}",
+        ]
+        for side, own, each in zip(comparison.sides, seconds, reports, strict=True)
     ]
-    return {
-        "name": comparison.name,
-        "title": comparison.title,
-        "relative": comparison.relative,
-        "pairs": pairs,
-        "date": date.today().isoformat(),
-        "cores": cores(),
-        "versions": versions(),
-        "sides": sides,
-    }
-
-
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in ("torch", "transformers", "trl"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
-
-
-def earlier_results() -> dict[str, Any]:
-    return json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-
-
-def write_results(results: dict[str, Any], order: Sequence[str]) -> None:
-    """docs/benchmarks.json and the generated part of docs/benchmarks.md, earlier comparisons kept."""
-    merged = earlier_results() | results
-    merged = {name: merged[name] for name in order if name in merged}
-    page = page_with(PAGE.read_text(encoding="utf-8"), markdown_page(merged))
-    write_json(RESULTS, merged)
-    write_atomically(PAGE, lambda path: path.write_text(page, encoding="utf-8"))
+    return format_table(["", "seconds", "min-max", "times as fast", "MiB"], rows)
 
 
 def main(config: PeersConfig) -> None:
     chosen = comparisons(config)
     require_peers(chosen)
-    results: dict[str, Any] = {}
     for comparison in chosen:
-        result = run(comparison, 1 if config.quick else config.pairs)
-        results[comparison.name] = result
-        peak = earlier_results() | results
-        print(f"\n{comparison.name}: {comparison.title}\n{text_table(result, peak)}", flush=True)
-    if config.write:
-        order = [one.name for one in comparisons(replace(config, only=""))]
-        write_results(results, order)
+        print(f"\n{comparison.name}: {comparison.title}", flush=True)
+        print(table(comparison, 1 if config.quick else config.pairs), flush=True)
 
 
 if __name__ == "__main__":

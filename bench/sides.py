@@ -31,7 +31,6 @@ from gpt.published.pretrained import save_gpt2
 from gpt.tokenizer import load_tokenizer
 from harness.device import precision
 from harness.metric_log import MetricLog
-from harness.optimizer import adamw, clip_and_step
 from harness.ranks.launch import Wish, run_on_ranks
 from harness.seeds import make_generator
 from rl import grpo_engine
@@ -81,9 +80,8 @@ def all_drawn(lengths: Sequence[int], case: Case) -> None:
 
 
 def sample_ours(side: Side, turns: Turns) -> None:
-    """gpt.generate; in bfloat16 with bfloat16 weights."""
+    """gpt.generate."""
     case, model = side.case, model_of(side.case)
-    model.to(getattr(torch, side.precision))
     params = SamplingParams(max_new_tokens=case.new_tokens)
     prompts, end = prompts_of(case, case.prompts), model.config.vocab_size
     generator = make_generator(0, "sampling")
@@ -151,7 +149,7 @@ def engine_ours(side: Side, turns: Turns) -> None:
         prompts_per_step=case.prompts, group_size=case.group, max_new_tokens=case.new_tokens,
         updates_per_batch=1, minibatches=1, micro_batch_size=case.rows, lr=LR, warmup=0,
         clip_low=CLIP, clip_high=CLIP, kl_coef=KL_COEF, max_norm=MAX_NORM, stop_kl=None,
-        steps=10**9, checkpoint_every=10**9, precision=side.precision, device="cpu",
+        steps=10**9, checkpoint_every=10**9, device="cpu",
     )  # fmt: skip
     records = [PromptRecord(text_of(prompt)) for prompt in prompts_of(case, 256)]
     numbers: Any = Numbers(policy.config.vocab_size)
@@ -173,17 +171,6 @@ def loss_ours(
     return sequence_mean(token_loss, batch.response_mask)
 
 
-def update_ours(side: Side, turns: Turns) -> None:
-    """One policy update: log-probs, clipped surrogate, backward, clip, AdamW."""
-    model = model_of(side.case)
-    batch, old, advantages = sampled_batch(side.case)
-    optimizer = adamw(model, LR, betas=BETAS, weight_decay=0.0)
-    while turns.next():
-        optimizer.zero_grad(set_to_none=True)
-        loss_ours(model, batch, old, advantages, side.precision).backward()
-        clip_and_step(optimizer, model.parameters(), MAX_NORM)
-
-
 # The peers ----------------------------------------------------------------------------------------
 
 
@@ -198,13 +185,12 @@ def peer_model(case: Case) -> Iterator[Any]:
 
 
 def sample_peer(side: Side, turns: Turns) -> None:
-    """transformers' `generate`; in bfloat16 with bfloat16 weights."""
+    """transformers' `generate`."""
     case = side.case
     rows = [prompt for prompt in prompts_of(case, case.prompts) for _ in range(case.group)]
     tokens = torch.tensor(rows)
     torch.manual_seed(0)
     with peer_model(case) as model:
-        model.to(getattr(torch, side.precision))
         end = model.config.vocab_size
         while turns.next():
             drawn = model.generate(
@@ -247,7 +233,7 @@ def trl_config(side: Side, folder: str) -> Any:
         learning_rate=LR, lr_scheduler_type="constant", warmup_steps=0, optim="adamw_torch_fused",
         adam_beta1=BETAS[0], adam_beta2=BETAS[1], weight_decay=0.0, max_grad_norm=MAX_NORM,
         # The same precision, and nothing beside the steps.
-        bf16=side.precision == "bfloat16", gradient_checkpointing=False,
+        bf16=False, gradient_checkpointing=False,
         use_cpu=True,
         logging_strategy="no", save_strategy="no", report_to="none", disable_tqdm=True,
         max_steps=10**6, seed=0,
@@ -289,51 +275,11 @@ def engine_peer(side: Side, turns: Turns) -> None:
             trainer.train()
 
 
-def loss_peer(
-    model: Any, batch: ResponseBatch, old: Tensor, advantages: Tensor, dtype: str
-) -> Tensor:
-    """`loss_ours` as one writes it with transformers: the responses' logits, log-softmax, gather."""
-    with precision(model.device, dtype):
-        logits = model(batch.tokens, logits_to_keep=old.shape[1] + 1).logits[:, :-1]
-    chosen = logits.float().log_softmax(-1).gather(2, batch.response_tokens[..., None])
-    ratio = (chosen.squeeze(2) - old).exp()
-    clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
-    return -torch.min(ratio * advantages, clipped * advantages).mean()
-
-
-def update_peer(side: Side, turns: Turns) -> None:
-    """One policy update in a plain loop; the optimizer is the fused one, as on our side."""
-    batch, old, advantages = sampled_batch(side.case)
-    with peer_model(side.case) as model:
-        optimizer = torch.optim.AdamW(
-            model.parameters(), lr=LR, betas=BETAS, weight_decay=0.0, fused=True
-        )
-        while turns.next():
-            optimizer.zero_grad(set_to_none=True)
-            loss_peer(model, batch, old, advantages, side.precision).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), MAX_NORM)
-            optimizer.step()
-
-
-# The machine --------------------------------------------------------------------------------------
-
-
-def matrix_product(side: Side, turns: Turns) -> None:
-    """A square matrix product: what the cores can do."""
-    a, b = torch.randn(2, side.case.size, side.case.size).to(getattr(torch, side.precision))
-    out = torch.empty_like(a)
-    while turns.next():
-        torch.mm(a, b.t(), out=out)  # as a linear layer has it, the quickest layout
-
-
 FUNCTIONS: dict[tuple[str, str], Callable[[Side, Turns], None]] = {
     ("ours", "sample"): sample_ours,
     ("ours", "grpo"): engine_ours,
-    ("ours", "update"): update_ours,
-    ("ours", "product"): matrix_product,
     ("peer", "sample"): sample_peer,
     ("peer", "grpo"): engine_peer,
-    ("peer", "update"): update_peer,
 }
 
 

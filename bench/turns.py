@@ -30,7 +30,7 @@ from harness.errors import UserError
 from harness.paths import REPOSITORY
 from harness.ranks.collectives import all_reduce_sum, on_main
 
-Task = Literal["sample", "grpo", "update", "product"]
+Task = Literal["sample", "grpo"]
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,6 @@ class Case:
     group: int = 1
     prompt_tokens: int = 16
     new_tokens: int = 32
-    size: int = 1024  # of the square matrices of "product"
 
     @property
     def rows(self) -> int:
@@ -57,13 +56,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Side:
-    """Who does it, in which precision, on how many threads and, of ours, ranks."""
+    """Who does it, on how many threads and, of ours, ranks."""
 
     label: str
     library: Literal["ours", "peer"]
     case: Case
     threads: int
-    precision: Literal["float32", "bfloat16"] = "float32"
     ranks: int = 1
 
 

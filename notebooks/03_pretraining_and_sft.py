@@ -469,30 +469,6 @@ check("loss_mask", my_loss_mask)
 #
 # </details>
 #
-# **3. The schedule**, for many steps at once.
-
-
-# %%
-def my_rates(steps, total, peak, warmup):
-    """steps (n,), from 0 -> the learning rate of each, (n,); the cosine ends at peak / 10."""
-    ...  # your code
-
-
-check("learning_rate", my_rates)
-
-# %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_rates(steps, total, peak, warmup):
-#     progress = (steps - warmup) / (total - warmup)
-#     cosine = 0.1 + 0.9 / 2 * (1 + torch.cos(math.pi * progress))
-#     return peak * torch.where(steps < warmup, (steps + 1) / warmup, cosine)
-# ```
-#
-# </details>
-#
 # **To think about.** How many prompts would halve the intervals of the table?
 #
 # <details>

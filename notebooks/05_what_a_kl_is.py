@@ -453,7 +453,7 @@ def my_token_rewards(scores, log_probs, ref_log_probs, mask, kl_coef):
     ...  # your code
 
 
-check("k1_in_reward", my_token_rewards)
+check("kl_in_reward", my_token_rewards)
 
 # %% [markdown]
 # <details>

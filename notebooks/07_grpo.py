@@ -343,7 +343,11 @@ plots.code(grpo_engine.train, lines=("for rows in epoch_minibatches", "meter.add
 
 # %% [markdown]
 # Two things are not in the paper's box. `epoch_minibatches` may cut the rollout for several optimizer
-# steps. `micro_batches` saves memory: the gradients of the parts add up to that of the whole.
+# steps. `micro_batches` saves memory: the gradients of the parts add up to that of the whole. They do
+# if the loss of a part is divided by the responses of the **whole** batch. Four responses with the
+# losses 1, 2, 3 and 6 have the mean 3. Cut into three and one, the parts give (1 + 2 + 3) / 4 = 1.5 and
+# 6 / 4 = 1.5, together 3. The means of the parts, 2 and 6, give 8, or 4 if they are averaged. Two
+# ranks with different numbers of responses are the same case.
 #
 # ## 6. A run against the learned reward, with the truth beside
 #
@@ -519,9 +523,21 @@ def my_grpo_loss(log_probs, old_log_probs, ref_log_probs, advantages, mask, eps,
 check("grpo_loss", my_grpo_loss)
 
 # %% [markdown]
-# **On paper.** 4. With $G = 2$ and different rewards, what are the two advantages? What is lost?
+# **4. `part_of_the_loss`.** What a micro-batch of a batch with `rows` responses adds to the loss.
+
+
+# %%
+def my_part(loss, mask, rows):
+    """Loss (n, T), mask (n, T) bool, rows of the whole batch -> a scalar."""
+    ...
+
+
+check("part_of_the_loss", my_part)
+
+# %% [markdown]
+# **On paper.** 5. With $G = 2$ and different rewards, what are the two advantages? What is lost?
 #
-# 5\. With $\mu = 1$ and one minibatch, which of `clip_low`, `clip_high`, `kl_coef` and `group_size`
+# 6\. With $\mu = 1$ and one minibatch, which of `clip_low`, `clip_high`, `kl_coef` and `group_size`
 # can be changed without changing the run?
 #
 # <details>
@@ -540,13 +556,16 @@ check("grpo_loss", my_grpo_loss)
 #     surrogate = torch.minimum(ratio * advantages, ratio.clamp(1 - eps, 1 + eps) * advantages)
 #     per_token = -surrogate + beta * my_k3(log_probs, ref_log_probs)
 #     return my_mean(per_token, mask)
+#
+# def my_part(loss, mask, rows):
+#     return (torch.where(mask, loss, 0.0).sum(1) / mask.sum(1)).sum() / rows
 # ```
 #
-# 4\. The mean is half way between the two. The standard deviation (with $n - 1$) is the gap divided
+# 5\. The mean is half way between the two. The standard deviation (with $n - 1$) is the gap divided
 # by $\sqrt 2$. So the advantages are $\pm 0.707$, whatever the gap. *How much* better the winner
 # is, is lost. What remains is a comparison.
 #
-# 5\. The two clip ranges. All ratios are 1, so the clip never acts. The other two are in the
+# 6\. The two clip ranges. All ratios are 1, so the clip never acts. The other two are in the
 # gradient.
 #
 # </details>

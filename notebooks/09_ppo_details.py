@@ -313,19 +313,7 @@ assert 2 + 6 * K == 2 * (1 + 3 * K)
 #
 # ## Exercises
 #
-# **1. `adaptive_kl`**, the controller of section 1:
-
-
-# %%
-def my_adaptive_kl(coef, kl, target, responses, horizon):
-    """Five numbers -> the new coefficient."""
-    ...
-
-
-check("adaptive_kl", my_adaptive_kl)
-
-# %% [markdown]
-# **2. `approx_kl`**, the measure of section 2: how far has the policy moved from the one that
+# **1. `approx_kl`**, the measure of section 2: how far has the policy moved from the one that
 # sampled?
 
 
@@ -338,7 +326,7 @@ def my_approx_kl(log_probs, old_log_probs, mask):
 check("approx_kl", my_approx_kl)
 
 # %% [markdown]
-# **3. `explained_variance`**, the critic's mark of section 4:
+# **2. `explained_variance`**, the critic's mark of section 4:
 
 
 # %%
@@ -350,22 +338,18 @@ def my_explained_variance(values, returns, mask):
 check("explained_variance", my_explained_variance)
 
 # %% [markdown]
-# **On paper.** 4. The critic has its own weights and its own Adam. Its loss has the weight `value_coef`
+# **On paper.** 3. The critic has its own weights and its own Adam. Its loss has the weight `value_coef`
 # ($c_v$ in [08](08_ppo.ipynb), section 7), and a gradient longer than `max_norm` is cut to that
 # length. How far does training change if `value_coef` is ten times as large, and the gradient of the
 # critic is below `max_norm` in both cases?
 #
-# 5\. With one epoch and one minibatch, which of `clip_low`, `value_clip` and `target_kl` can be
+# 4\. With one epoch and one minibatch, which of `clip_low`, `value_clip` and `target_kl` can be
 # changed without changing the run?
 #
 # <details>
 # <summary>Solutions</summary>
 #
 # ```python
-# def my_adaptive_kl(coef, kl, target, responses, horizon):
-#     error = min(max(kl / target - 1, -0.2), 0.2)
-#     return coef * (1 + responses / horizon * error)
-#
 # def my_approx_kl(log_probs, old_log_probs, mask):
 #     log_ratio = (log_probs - old_log_probs)[mask]
 #     return (log_ratio.exp() - 1 - log_ratio).mean()
@@ -374,10 +358,10 @@ check("explained_variance", my_explained_variance)
 #     return 1 - (returns - values)[mask].var() / returns[mask].var()
 # ```
 #
-# 4\. Not at all, but for rounding and the tiny constant in Adam's denominator: Adam divides the
+# 3\. Not at all, but for rounding and the tiny constant in Adam's denominator: Adam divides the
 # gradient by its own size. `value_coef` matters for a critic that shares weights with the policy.
 #
-# 5\. All three. At the only update the ratio is 1 and the value is the old one, and `target_kl` is
+# 4\. All three. At the only update the ratio is 1 and the value is the old one, and `target_kl` is
 # looked at before it, when the KL is 0.
 #
 # </details>

@@ -450,33 +450,11 @@ except ValueError as error:
 plots.code(single.batch_kl, docstring=False)
 
 # %% [markdown]
-# ## 6. Exercises
+# ## 6. Exercise
 #
-# Fill in the functions and run the cells. `check` says in words what is right or wrong.
+# Fill in the function and run the cell. `check` says in words what is right or wrong.
 #
-# **1.** Write the penalty that fits samples of the old policy, (N, T).
-
-
-# %%
-def my_rho_minus_log(log_probs, old_log_probs):
-    return ...  # your lines
-
-
-check("rho_minus_log", my_rho_minus_log)
-
-# %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_rho_minus_log(log_probs, old_log_probs):
-#     log_rho = log_probs - old_log_probs
-#     return log_rho.exp() - 1 - log_rho
-# ```
-#
-# </details>
-#
-# **2.** Write the loss of policy mirror descent, one number per response, (N,). `log_ratio` is (N,), of
+# Write the loss of policy mirror descent, one number per response, (N,). `log_ratio` is (N,), of
 # whole responses; the groups are neighbours.
 
 
@@ -496,28 +474,6 @@ check("mirror_descent_loss", my_mirror_descent_loss)
 #     groups = rewards.view(-1, group_size)
 #     centred = (groups - groups.mean(1, keepdim=True)).view(-1)
 #     return (centred - tau * log_ratio) ** 2
-# ```
-#
-# </details>
-#
-# **3.** Write how far a batch has moved the policy: KL(old, new) in nats per response, one number.
-
-
-# %%
-def my_batch_kl(new_log_probs, old_log_probs, mask):
-    return ...  # your lines
-
-
-check("batch_kl", my_batch_kl)
-
-# %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_batch_kl(new_log_probs, old_log_probs, mask):
-#     log_rho = new_log_probs - old_log_probs
-#     return ((log_rho.exp() - 1 - log_rho) * mask).sum(1).mean()
 # ```
 #
 # </details>

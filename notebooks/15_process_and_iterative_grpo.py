@@ -434,28 +434,6 @@ check("process_advantages", my_process_advantages)
 #
 # </details>
 #
-# **3.** Write how many old pairs are replayed beside `new` ones if a share of the mix is to be old, and no
-# more than there are: a rounded number.
-
-
-# %%
-def my_replay_count(new, history, share):
-    return ...  # your line
-
-
-check("replay_count", my_replay_count)
-
-# %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_replay_count(new, history, share):
-#     return min(round(new * share / (1 - share)), history)
-# ```
-#
-# </details>
-#
 # **To think about.** Why is the reward model's score centred again after each refresh, although GRPO's
 # advantages do not change when a constant is added to all rewards?
 #

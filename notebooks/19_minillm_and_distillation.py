@@ -481,11 +481,11 @@ for name in students:
 plots.code(minillm_engine.open_teacher_reward, docstring=False)
 
 # %% [markdown]
-# ## 9. Exercises
+# ## 9. Exercise
 #
-# Fill in the functions and run the cells. `check` says in words what is right or wrong.
+# Fill in the function and run the cell. `check` says in words what is right or wrong.
 #
-# **1.** Write the forward KL of rows of logits, (N,): the loss of classical distillation.
+# Write the forward KL of rows of logits, (N,): the loss of classical distillation.
 
 
 # %%
@@ -503,52 +503,6 @@ check("distillation_loss", my_distillation_loss)
 # def my_distillation_loss(student_logits, teacher_logits):
 #     log_q, log_p = student_logits.log_softmax(-1), teacher_logits.log_softmax(-1)
 #     return (log_p.exp() * (log_p - log_q)).sum(-1)
-# ```
-#
-# </details>
-#
-# **2.** Write the weight of a token that was drawn from the mixture, (N, T).
-
-
-# %%
-def my_mixed_sample_weight(student_log_probs, teacher_log_probs, alpha):
-    return ...  # your lines
-
-
-check("mixed_sample_weight", my_mixed_sample_weight)
-
-# %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_mixed_sample_weight(student_log_probs, teacher_log_probs, alpha):
-#     q, p = student_log_probs.exp(), teacher_log_probs.exp()
-#     return q / (alpha * p + (1 - alpha) * q)
-# ```
-#
-# </details>
-#
-# **3.** Write MiniLLM's length-normalised return, (N, T).
-
-
-# %%
-def my_returns_after(token_rewards, mask):
-    return ...  # your lines
-
-
-check("returns_after", my_returns_after)
-
-# %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_returns_after(token_rewards, mask):
-#     r, counts = token_rewards * mask, mask.long()
-#     after = r.sum(1, keepdim=True) - r.cumsum(1)
-#     count = counts.sum(1, keepdim=True) - counts.cumsum(1)
-#     return torch.where(mask & (count > 0), after / count.clamp(min=1), 0.0)
 # ```
 #
 # </details>

@@ -262,14 +262,7 @@ holds(numbers[-1]["reward"] > numbers[0]["reward"] + 0.2, "which pays")
 #
 # ## Exercises
 #
-# Three functions that this page has used.
-
-
-# %%
-def segment_mask(authors): ...  # (N, T): 0 nobody, 1 policy, 2 environment -> (N, T) bool
-
-
-check("segment_mask", segment_mask)
+# Two functions that this page has used.
 
 
 # %%
@@ -290,10 +283,6 @@ check("gae", my_gae)
 # <summary>Solutions</summary>
 #
 # ```python
-# def segment_mask(authors):
-#     return authors == 1
-#
-#
 # def answered_returns(token_rewards, mask, gamma):
 #     returns, to_come = torch.zeros_like(token_rewards), torch.zeros(len(token_rewards))
 #     for t in reversed(range(token_rewards.shape[1])):

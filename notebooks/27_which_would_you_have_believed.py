@@ -244,16 +244,9 @@ holds(0.68 < clipped[-1, 0] < 0.7, "with the clip the likely answer ends near 0.
 # **What would happen if** the likely answer had 0.95? Or two had 0.5 each? Call `expected_policy` with
 # another `start`, after you have set `START` and run its cell again.
 #
-# ## Exercises
+# ## Exercise
 #
-# Three functions that decide what a page like this may say.
-
-
-# %%
-def margin_t(values, least): ...  # (n,), number -> number
-
-
-check("margin_t", margin_t)
+# The function that decides what a page with ten claims may say.
 
 
 # %%
@@ -262,33 +255,17 @@ def my_holm(p): ...  # (m,) -> (m,)
 
 check("holm", my_holm)
 
-
-# %%
-def prediction_interval(values, t): ...  # (n,), number -> (2,): where one more seed is expected
-
-
-check("prediction_interval", prediction_interval)
-
 # %% [markdown]
 # <details>
-# <summary>Solutions</summary>
+# <summary>Solution</summary>
 #
 # ```python
-# def margin_t(values, least):
-#     return (values.mean() - least) / (values.std() / len(values) ** 0.5)
-#
-#
 # def my_holm(p):
 #     m, order = len(p), p.argsort()
 #     steps = (m - torch.arange(m)) * p[order]
 #     corrected = torch.empty_like(p)
 #     corrected[order] = steps.cummax(0).values.clamp(max=1.0)
 #     return corrected
-#
-#
-# def prediction_interval(values, t):
-#     half = t * values.std() * (1 + 1 / len(values)) ** 0.5
-#     return torch.stack([values.mean() - half, values.mean() + half])
 # ```
 #
 # </details>

@@ -17,7 +17,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
@@ -43,7 +43,7 @@ from harness.flag_ranges import Seed
 from harness.metric_log import MetricLog
 from harness.paths import RUNS, TOKENS
 from harness.report.page import REPORT
-from harness.report.rules import Finding, as_text, examine, put_on_page
+from harness.report.rules import as_text, examine, put_on_page
 from harness.report.writing import open_page, refresh
 from rl import (
     grpo_engine,
@@ -366,31 +366,6 @@ def new_folder() -> Path:
     return next(RUNS / name for name in names if not (RUNS / name).exists())
 
 
-def ask(bug: str, names: Sequence[str], findings: Sequence[Finding]) -> None:
-    """The numbered list, until the right one is named, the reader gives up or the input ends."""
-    print("\nWhich line is wrong?")
-    for number, name in enumerate(names, start=1):
-        print(f"  {number}  {STORIES[name].words}")
-    while True:
-        try:
-            said = input(f"1 to {len(names)}, d for what the doctor makes of it, g to give up: ")
-        except EOFError:
-            print()
-            return
-        said = said.strip().lower()
-        if said == "g":
-            return
-        if said == "d":
-            print(as_text(findings) or "The doctor finds nothing: not every bug can be seen.")
-        elif not said.isdigit() or not 1 <= int(said) <= len(names):
-            print(f"{said!r} is none of them.")
-        elif names[int(said) - 1] == bug:
-            print("Yes.")
-            return
-        else:
-            print(f"No. That one looks like this: {STORIES[names[int(said) - 1]].shows}")
-
-
 def play(config: ZooConfig) -> None:
     drawn = random.Random(config.seed)  # None: another bug each time
     bug = config.only or drawn.choice(sorted(BUGS))
@@ -404,10 +379,12 @@ def play(config: ZooConfig) -> None:
     put_on_page(folder, rows, findings)
     print(f"\n{bug_stories.table(rows, bug_stories.control(engine).rows)}\n")
     print(f"The run's page, with every curve and token: {display_path(folder / REPORT)}")
-    print("The doctor sees:" if findings else "The doctor sees nothing.")
-    for finding in findings:
-        print(f"  {finding.severity}: {finding.evidence}")
-    ask(bug, bug_stories.choices(bug), findings)
+    print("\nWhich line is wrong?")
+    for name in bug_stories.choices(bug):
+        print(f"  {STORIES[name].words}")
+    with suppress(EOFError):
+        input("Enter shows what the doctor makes of it, and the answer. ")
+    print(as_text(findings) or "The doctor finds nothing: not every bug can be seen.")
     print(f"\n{bug_stories.reveal(bug)}")
     print("\nHow to read a run: notebooks/22_bug_zoo.ipynb")
 

@@ -4,11 +4,8 @@
     python scripts/demo_seeds.py --runs runs/demo      keeps their numbers in docs/demo_seeds.json
     python scripts/write_tables.py                     writes them into the pages and docs/demo_seeds.svg
 
-Where a seed's folder also holds a policy of the same base trained otherwise (`OTHERWISE`), it is
-measured like the demo's own, on the same prompts with the same random numbers:
-
-    python -m rl.grpo_engine --policy runs/demo/seed210/pretraining --reward gold --seed 210 \\
-        --ranks 1 --test-prompts 0 --out runs/demo/seed210/grpo_gold
+What a seed's policy became when it was trained on another reward (`OTHERWISE`) was measured with
+revision 6d26a07a and stays there.
 
 Every number on the pages comes from that file; a test writes them again and compares.
 """
@@ -24,19 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from demo import DemoConfig
 from studies.pages import average, markdown, rounded, spread
 
-from data import reviews
-from gpt.checkpoint import load_gpt
-from gpt.generate import SamplingParams
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path, read_json, write_atomically
-from harness.paths import MODEL_FILE, REPOSITORY, RUNS
-from rl.grpo_engine import GRPOConfig
-from rl.rewards.sources import RuleReward
-from rl.training.evaluation import Conditions, evaluate
+from harness.paths import REPOSITORY, RUNS
 
 KEPT = REPOSITORY / "docs" / "demo_seeds.json"
 PICTURE = Path(__file__).with_name("demo_seeds.svg.jinja")
@@ -56,29 +46,8 @@ def of_runs(folder: Path) -> list[dict[str, Any]]:
         judged = read_json(path.parent / "reward_model" / "report.json")
         row = rounded(read_json(path))
         row["reward_model"] = {"gold_accuracy": round(judged["gold_accuracy"], 4)}
-        trained = [name for name in OTHERWISE if (path.parent / name / MODEL_FILE).exists()]
-        if trained:
-            row["otherwise"] = {name: measure(path.parent, name, row["seed"]) for name in trained}
         rows.append(row)
     return sorted(rows, key=lambda row: row["seed"])
-
-
-def measure(folder: Path, name: str, seed: int) -> dict[str, dict[str, float]]:
-    """The gold reward and the KL of a seed's policy on the demo's prompts."""
-    policy, tokenizer = load_gpt(folder / name)
-    base, _ = load_gpt(folder / "pretraining")
-    gold, found = RuleReward(reviews.gold_reward, "gold reward"), {}
-    for where, split in ((TEST, "test"), (UNSEEN, "held_out")):
-        prompts = reviews.prompts(split)[: DemoConfig().compared]
-        params = SamplingParams(max_new_tokens=GRPOConfig().max_new_tokens)
-        result = evaluate(
-            policy, tokenizer, prompts, params, gold,
-            reference=base, conditions=Conditions(seed=seed),
-        )  # fmt: skip
-        summary = result.summary()
-        found[where] = {"gold": summary["reward"], "kl": summary["kl"]}
-    measured: dict[str, dict[str, float]] = rounded(found)
-    return measured
 
 
 def kept() -> list[dict[str, Any]]:

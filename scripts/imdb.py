@@ -1,8 +1,7 @@
 """Real English: film reviews, from the raw files to a steered policy and the table that measures it.
 
-    python scripts/imdb.py --data aclImdb              the folder of the Large Movie Review Dataset
-    python scripts/imdb.py --data FOLDER               train.jsonl, test.jsonl, unsup.jsonl (or .gz)
-    python scripts/imdb.py --data FOLDER --budget small    the same code in minutes, for a smoke test
+    python scripts/imdb.py --data aclImdb                   the folder of the Large Movie Review Dataset
+    python scripts/imdb.py --data aclImdb --budget small    the same code in minutes, for a smoke test
 
 A tokenizer and a language model learn from the unlabelled reviews. Classifier A, the reward, learns
 from one half of the labels on the language model's trunk; classifier B, the judge, from the other half
@@ -10,7 +9,7 @@ on a trunk of its own; n-gram regression on B's half is a third judge. GRPO (sev
 and DPO then make the language model's continuations positive by A's measure, and one run without a KL
 penalty shows what over-optimisation looks like. Every stage is a script of this project with its own
 folder. A stage that is finished is kept, and one that was interrupted is resumed. The results are
-table.md, recordings.json (all numbers) and figure.png in the run folder.
+table.md and recordings.json (all numbers) in the run folder.
 """
 
 from __future__ import annotations
@@ -51,15 +50,7 @@ from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError
-from harness.files import (
-    append_jsonl,
-    display_path,
-    read_jsonl,
-    save_figure,
-    write_json,
-    write_text,
-)
-from harness.flag_ranges import AtLeastOne, check_ranges
+from harness.files import append_jsonl, display_path, read_jsonl, write_json, write_text
 from harness.paths import RUNS
 from harness.seeds import make_generator
 from reward_model.ngrams import NgramRegression
@@ -73,7 +64,7 @@ from rl.rewards.sources import RewardModelReward
 VOCABULARY = 4096
 NEW_TOKENS = 32
 SHORTEST_PROMPT, LONGEST_PROMPT = 2, 8  # tokens
-SHORT_REVIEW = 1000  # characters
+PROMPTS = 8000  # beginnings of reviews to steer from; about a tenth of them is measured on
 UNSEEN = 8  # test prompts in the file of pairs
 SHOWN = 8  # prompts whose answers are kept to be read
 MEASURED = 512  # the most test prompts in the table, one answer each
@@ -108,29 +99,19 @@ class IMDBConfig:
     """From raw reviews to steered policies and the table that compares them."""
 
     data: Path = Path("aclImdb")
-    """The extracted aclImdb folder, or one with train, test and unsup as .jsonl or .jsonl.gz."""
+    """The extracted archive."""
     seeds: tuple[int, ...] = (0, 1, 2)
     """Seeds of GRPO; the other engines take the first."""
-    engines: tuple[str, ...] = ("grpo", "ppo", "rloo", "dpo", "unbounded")
-    """Which engines to run."""
-    prompts: AtLeastOne = 8000
-    """Beginnings of reviews to steer from; about a tenth of them is measured on."""
     budget: Literal["full", "small"] = "full"
     """small: a smoke test with too little training to convince."""
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
     out: Path = RUNS / "imdb"
     """Run folder."""
-    debug: bool = False
-    """Show the traceback of an error."""
 
     def __post_init__(self) -> None:
-        check_ranges(self)
         if not self.seeds:
             raise ValueError("seeds is empty: give at least one")
-        unknown = [name for name in self.engines if name not in RECIPES]
-        if unknown:
-            raise ValueError(f"there is no run {unknown[0]!r}: choose from {', '.join(RECIPES)}")
 
 
 SMALL: dict[str, dict[str, Any]] = {  # what a smoke test changes, by stage
@@ -147,48 +128,25 @@ def small(config: IMDBConfig, stage: str) -> dict[str, Any]:
 # --- the raw files --------------------------------------------------------------------------------
 
 
-def sources(folder: Path) -> dict[str, Path]:
-    """Where train, test and unsup are, in either layout."""
-    if (folder / "train" / "pos").is_dir():
-        return {
-            "train": folder / "train", "test": folder / "test", "unsup": folder / "train" / "unsup",
-        }  # fmt: skip
-    found = {}
-    for name in ("train", "test", "unsup"):
-        paths = [folder / f"{name}.jsonl{end}" for end in ("", ".gz")]
-        there = [path for path in paths if path.is_file()]
-        if not there:
-            raise UserError(
-                f"--data {folder}: neither train/pos/ nor {name}.jsonl or {name}.jsonl.gz is in it: "
-                "give the extracted aclImdb folder, or one with the three files"
-            )
-        found[name] = there[0]
-    return found
-
-
 def prepare(config: IMDBConfig, folder: Path) -> None:
     """Write the texts that each stage reads: no text is in two of them."""
     if (folder / "done").exists():
         return
-    found = sources(config.data)
-    train = read_labelled(found["train"])
-    test = read_labelled(found["test"], known=[record.text for record in train.records])
+    if not (config.data / "train" / "pos").is_dir():
+        raise UserError(
+            f"--data {config.data} holds no train/pos/: give the extracted aclImdb folder"
+        )
+    train = read_labelled(config.data / "train")
+    test = read_labelled(config.data / "test", known=[record.text for record in train.records])
     for result in (train, test):
         print(result.summary(), flush=True)
-        if len({record.label for record in result.records}) < 2:
-            raise UserError(
-                f"{result.source}: all its labels are the same: give good and bad texts"
-            )
     halves: dict[str, list[LabelledText]] = {"a": [], "b": []}
     for record in train.records:
         halves["ab"[zlib.crc32(b"half:" + record.text.encode()) % 2]].append(record)
     labelled = {record.text for record in [*train.records, *test.records]}
-    texts = [text for text in dict.fromkeys(read_text(found["unsup"])) if text not in labelled]
-    if not texts:
-        raise UserError(
-            f"{found['unsup']}: all its texts are labelled ones: give others to learn from"
-        )
-    print(f"{found['unsup']}: {len(texts):,} texts, without repeated and labelled ones", flush=True)
+    unlabelled = dict.fromkeys(read_text(config.data / "train" / "unsup"))
+    texts = [text for text in unlabelled if text not in labelled]
+    print(f"{len(texts):,} unlabelled texts, without repeated and labelled ones", flush=True)
     for name, records in [*halves.items(), ("test", test.records)]:
         write_rows(folder / f"{name}.jsonl", [vars(record) for record in records])
     write_rows(folder / "texts.jsonl", [{"text": text} for text in texts])
@@ -201,26 +159,19 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     append_jsonl(path, rows)
 
 
-def write_prompts(config: IMDBConfig, folder: Path, tokenizer: Tokenizer) -> None:
-    """The first 2 to 8 tokens of reviews, as text; each beginning once.
-
-    continuations.jsonl holds the short ones of these reviews whole, as prompt and answer: what
-    `gpt.finetuning --weights gpt2` reads (docs/imdb.md).
-    """
+def write_prompts(folder: Path, tokenizer: Tokenizer) -> None:
+    """The first 2 to 8 tokens of reviews, as text; each beginning once."""
     path = folder / "prompts.jsonl"
     if path.exists():
         return
-    prompts: dict[str, str] = {}
+    prompts: dict[str, None] = {}
     for text in read_text(folder / "texts.jsonl"):
         count = SHORTEST_PROMPT + zlib.crc32(text.encode()) % (LONGEST_PROMPT - SHORTEST_PROMPT + 1)
         prompt = tokenizer.decode(tokenizer.encode(text[:200])[:count])
         if "\ufffd" not in prompt and "\n" not in prompt:
-            prompts.setdefault(prompt, text[len(prompt) :])
-        if len(prompts) == config.prompts:
+            prompts[prompt] = None
+        if len(prompts) == PROMPTS:
             break
-    rows = [{"prompt": prompt, "response": rest} for prompt, rest in prompts.items()]
-    short = [row for row in rows if 0 < len(row["response"]) <= SHORT_REVIEW]
-    write_rows(folder / "continuations.jsonl", short)
     write_rows(path, [{"prompt": prompt} for prompt in prompts])
 
 
@@ -257,7 +208,7 @@ def train_classifiers(config: IMDBConfig, folder: Path) -> None:
 def runs_of(config: IMDBConfig) -> list[tuple[str, int]]:
     return [
         (name, seed)
-        for name in config.engines
+        for name in RECIPES
         for seed in (config.seeds if name == "grpo" else config.seeds[:1])
     ]
 
@@ -330,9 +281,7 @@ class Judges:
         row |= {f"score_{name}": float(values.mean()) for name, values in odds.items()}
         row["kl"] = float(row_sums(k1(own, base), mask).mean())
         row["perplexity"] = math.exp(-float(base.sum() / mask.sum()))
-        row["own_perplexity"] = math.exp(-float(own.sum() / mask.sum()))
         row |= {f"distinct_{n}": distinct(rollout.responses, n) for n in (1, 2)}
-        row["repeated_answers"] = 1 - len(set(rollout.responses)) / len(rollout)
         row["tokens"] = float(rollout.lengths.double().mean())
         row["samples"] = [
             {"prompt": rollout.records[i].prompt, "answer": rollout.responses[i]}
@@ -490,40 +439,19 @@ def recordings(config: IMDBConfig, judges: Judges, rows: Mapping[str, Any]) -> d
     }
 
 
-def plot(found: Mapping[str, Any], path: Path) -> None:
-    """The reward against the KL."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5, 4), layout="constrained")
-    axis = figure.subplots()
-    styles = {"grpo": "-", "ppo": "--", "rloo": "-.", "dpo": ":", "unbounded": "-"}
-    for name, rows in found["curves"].items():
-        engine = name.rpartition("-")[0]
-        points = [(row["validation/kl"], row["validation/reward"]) for row in rows]
-        axis.plot(*zip(*points, strict=True), styles[engine], marker=".", label=name)
-    axis.set(
-        xlabel="KL from the base (nats per answer)", title="classifier A, the reward", xscale="log"
-    )
-    axis.set_ylabel("mean log-odds of positive")
-    axis.legend(fontsize="small")
-    save_figure(figure, path)
-
-
 def main(config: IMDBConfig) -> Path:
     folder, begin = config.out, time.perf_counter()
     open_device(config.device)  # one that is not there is named now, not in the first stage
     prepare(config, folder / "data")
     train_language_model(config, folder, folder / "data" / "texts.jsonl")
-    write_prompts(config, folder / "data", load_tokenizer(str(folder / "reviews.tiktoken")))
+    write_prompts(folder / "data", load_tokenizer(str(folder / "reviews.tiktoken")))
     train_classifiers(config, folder)
     judges = Judges(config, folder)
-    if "dpo" in config.engines:
-        write_pairs(judges, folder / "data" / "pairs.jsonl", config.prompts // 8)
+    write_pairs(judges, folder / "data" / "pairs.jsonl", PROMPTS // 8)
     steer(config, folder)
     rows = measure_all(config, judges, folder)
     found = recordings(config, judges, rows)
     write_json(folder / "recordings.json", found)
-    plot(found, folder / "figure.png")
     text = "\n".join(table(rows)) + "\n"
     write_text(folder / "table.md", text)
     print(text)

@@ -5,7 +5,6 @@
     python scripts/overoptimisation.py --only start-0/law     jobs by a part of their name
     python scripts/overoptimisation.py --plan                 what is done and left
     python scripts/overoptimisation.py --draw law             tables and figure of one part, no training
-    python scripts/overoptimisation.py --record               one cell as the course's page replays it
 
 Two parts. law: reward models of 4 sizes on 5 numbers of labels, each optimised by GRPO until its
 gold reward has turned, and by best-of-n. cures: what helps, compared at equal KL. The list
@@ -23,7 +22,6 @@ from typing import Literal
 
 from overopt.pages import draw
 from overopt.plan import PARTS, do, plan
-from overopt.recording import record
 from overopt.settings import SETTINGS
 from studies.runner import Job, is_done, left_to_do, run_itself, run_jobs
 
@@ -33,7 +31,6 @@ from harness.flag_ranges import AtLeastOne, check_ranges
 from harness.paths import REPOSITORY, RUNS
 
 Part = Literal["law", "cures"]
-RECORDING = REPOSITORY / "notebooks" / "course" / "recordings" / "overoptimisation.json"
 
 
 @dataclass(frozen=True)
@@ -50,8 +47,6 @@ class OveroptimisationConfig:
     """Say what is done and what is left, and run nothing."""
     draw: tuple[Part, ...] = ()
     """Write the numbers, tables and figures of these parts from the finished jobs, and run nothing."""
-    record: bool = False
-    """Write notebooks/course/recordings/overoptimisation.json from the finished jobs, and run nothing."""
     size: Literal["full", "rehearsal"] = "full"
     """rehearsal: everything once, in toy sizes, to see that it works."""
     out: Path = RUNS / "overoptimisation"
@@ -86,9 +81,6 @@ def main(config: OveroptimisationConfig) -> None:
         return
     if config.draw:
         draw(config.draw, settings, root, config.docs)
-        return
-    if config.record:
-        record(settings, root, RECORDING)
         return
     if not any(config.only in job.name for job in jobs.values() if job.parts & set(config.parts)):
         raise UserError(

@@ -29,13 +29,6 @@ import torch  # noqa: E402
 
 torch.set_num_threads(1)
 
-REAL_DATA_FILES = (
-    "instruction-data-with-preference.json",
-    "gsm8k_test.jsonl",
-    "tinyshakespeare.txt",
-    "tiktoken_cache",
-)
-
 IS_MISSING = " is not installed; "  # in the reason of a test that is skipped for want of a tool
 WANTING_TOOLS = Path(__file__).resolve().parents[1] / "build" / "wanting_tools.txt"
 
@@ -148,11 +141,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in LONGEST)  # stable: the rest keeps its order
-    if torch.cuda.is_available():
-        return
-    for item in items:
-        if item.get_closest_marker("gpu"):
-            item.add_marker(pytest.mark.skip(reason="no CUDA device here"))
 
 
 def require_package(name: str, installs: str = "make dev") -> ModuleType:
@@ -217,16 +205,3 @@ def gradients(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
 def require() -> Callable[[str], ModuleType]:
     """`require("transformers")`: the imported package, or a skip with a reason (see above)."""
     return require_package
-
-
-@pytest.fixture(scope="session")
-def real_data() -> Path:
-    """The folder of downloaded files that GLASSBOX_DATA names; tests only read it."""
-    folder = os.environ.get("GLASSBOX_DATA")
-    holds = ", ".join(REAL_DATA_FILES)
-    if not folder:
-        pytest.skip(f"GLASSBOX_DATA is not set; it names a folder that holds {holds}")
-    missing = [name for name in REAL_DATA_FILES if not (Path(folder) / name).exists()]
-    if missing:
-        pytest.fail(f"GLASSBOX_DATA={folder} lacks {', '.join(missing)}")
-    return Path(folder)

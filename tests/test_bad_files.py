@@ -28,7 +28,7 @@ from harness.paths import MODEL_FILE
 from harness.ranks import launch
 from harness.training_state import TrainingState, read_state
 from reward_model import reward_model_training
-from reward_model.pair_files import SamePairs, keep_pairs, kept_pairs
+from reward_model.pair_files import SamePairs
 from reward_model.pairs import TokenPair
 from reward_model.reward_model_training import RewardModelConfig
 from rl import doctor, report
@@ -60,17 +60,10 @@ PAIR = '{"prompt": "Say %d: ", "chosen": "b", "rejected": "c"}\n'
 GOOD = "".join(PAIR % n for n in range(40)).encode()
 PACKED = gzip.compress(GOOD)
 FILES: dict[str, bytes] = {
-    "empty": b"", "blank": b" \n\n  \n", "cut off": GOOD + b'\n{"prompt": "a", ',
-    "a cut array": b'[{"prompt": "a", "chosen": "b", "rejected": "c"},', "an empty array": b"[]",
-    "a number": b"17", "UTF-16": GOOD.decode().encode("utf-16"),
-    "Latin-1": '{"prompt": "ä", "chosen": "ö", "rejected": "ü"}'.encode("latin-1"),
-    "cut gzip": PACKED[: len(PACKED) // 2], "damaged gzip": PACKED[:40] + bytes(20) + PACKED[60:],
-    "a picture": b"\x89PNG\r\n\x1a\n" + bytes(range(256)),
-    "HTML": b"<!DOCTYPE html><html><body>404</body></html>", "NULs": b"\x00" * 1000,
-    "deep nesting": b"[" * 100_000,
-    "a huge number": b'{"prompt": ' + b"9" * 5000 + b', "chosen": "b", "rejected": "c"}',
+    "empty": b"", "cut off": GOOD + b'\n{"prompt": "a", ', "a number": b"17", "NULs": b"\x00" * 1000,
+    "UTF-16": GOOD.decode().encode("utf-16"), "cut gzip": PACKED[: len(PACKED) // 2],
+    "damaged gzip": PACKED[:40] + bytes(20) + PACKED[60:], "deep nesting": b"[" * 100_000,
     "two objects on a line": b'{"prompt": "a"} {"prompt": "b"}',
-    "many keys": json.dumps({f"key{n}": n for n in range(5000)}).encode(),
 }  # fmt: skip
 
 
@@ -82,11 +75,11 @@ def test_files_that_are_no_data(tmp_path: Path, name: str) -> None:
         refused("file.jsonl", read, path)
 
 
-VALUES: dict[str, Any] = {"number": 7, "list": ["a"], "object": {}, "null": None, "true": True}
+VALUES: dict[str, Any] = {"number": 7, "null": None}
 
 
 @pytest.mark.parametrize("value", VALUES)
-@pytest.mark.parametrize("key", ["prompt", "chosen", "rejected"])
+@pytest.mark.parametrize("key", ["prompt", "chosen"])
 def test_a_row_that_breaks_the_format_is_named_by_its_line(
     tmp_path: Path, key: str, value: str
 ) -> None:
@@ -103,8 +96,6 @@ def test_a_row_that_breaks_the_format_is_named_by_its_line(
 ODD: dict[str, Break] = {
     "missing": lambda path: None, "a folder": Path.mkdir, "a pipe": os.mkfifo,
     "endless": lambda path: path.symlink_to("/dev/zero"),
-    "a link to nothing": lambda path: path.symlink_to(path.with_name("gone")),
-    "a link to itself": lambda path: path.symlink_to(path.name),
 }  # fmt: skip
 
 
@@ -133,14 +124,8 @@ def test_a_refused_command_leaves_everything_as_it_was(tmp_path: Path) -> None:
 
 ROWS = {
     "no step": '{"reward": 1}', "a step that is text": '{"step": "1", "reward": 1}',
-    "half a step": '{"step": 1.5, "reward": 1}', "step NaN": '{"step": NaN, "reward": 1}',
-    "step true": '{"step": true, "reward": 1}', "step -1": '{"step": -1, "reward": 1}',
-    "step 2^63": '{"step": 9223372036854775808}', "step null": '{"step": null, "reward": 1}',
-    "a list of steps": '{"step": [1], "reward": 1}', "step 1e30": '{"step": 1e30, "reward": 1}',
-    "400 digits": f'{{"step": 1, "reward": {"9" * 400}}}', "a bare number": "7", "a list": "[1]",
-    "5,000 digits": f'{{"step": 1, "reward": {"9" * 5000}}}', "an empty line": "\n",
-    "a lone surrogate": '{"step": 1, "\\ud800": 1}', "NUL in a name": '{"step": 1, "a\\u0000": 1}',
-    "a line break in a name": '{"step": 1, "a\\nb": 1}', "nested": "[" * 50_000 + "]" * 50_000,
+    "step NaN": '{"step": NaN, "reward": 1}', "step -1": '{"step": -1, "reward": 1}',
+    "5,000 digits": f'{{"step": 1, "reward": {"9" * 5000}}}', "a list": "[1]",
     "no UTF-8": b"\xff\xfe{", "no JSON": "step 1",
 }  # fmt: skip
 
@@ -207,20 +192,15 @@ def instead(make: Callable[[Path], Any]) -> Break:
 
 MODELS: dict[str, Break] = {
     "cut off": lambda run: os.truncate(run / MODEL_FILE, 2000),
-    "ten bytes": lambda run: os.truncate(run / MODEL_FILE, 10),
     "empty": lambda run: os.truncate(run / MODEL_FILE, 0),
     "a folder": instead(Path.mkdir), "a pipe": instead(os.mkfifo),
-    "a link to itself": instead(lambda path: path.symlink_to(path.name)),
-    "a device": instead(lambda path: path.symlink_to("/dev/zero")),
     "a header of 2^64 bytes": instead(lambda path: path.write_bytes(b"\xff" * 64)),
-    "a header that is a list": header(lambda *_: b"[]"), "no text": header(lambda *_: b"\xff{"),
-    "offsets below 0": entry("data_offsets", [-4, 0]), "far offsets": entry("data_offsets", [0, 10**12]),
-    "an unknown dtype": entry("dtype", "F99"), "integers": entry("dtype", "I64"),
-    "a negative shape": entry("shape", [-1]), "a shape of text": entry("shape", "x"),
+    "a header that is a list": header(lambda *_: b"[]"),
+    "far offsets": entry("data_offsets", [0, 10**12]), "an unknown dtype": entry("dtype", "F99"),
     "a huge shape": entry("shape", [10**9, 10**9]),
     "no metadata": header(lambda found, _: found.pop("__metadata__") and None),
     "a tensor less": header(lambda found, first: found.pop(first) and None),
-    "NaN": weights(float("nan")), "infinity": weights(float("inf")),
+    "NaN": weights(float("nan")),
 }  # fmt: skip
 
 
@@ -233,7 +213,7 @@ def test_models_that_no_run_writes(tmp_path: Path, name: str) -> None:
     refused("hostile", load_gpt, tmp_path / "hostile")
 
 
-@pytest.mark.parametrize("left", [0, 10, 2000])
+@pytest.mark.parametrize("left", [0, 2000])
 def test_a_state_that_is_cut_off(tmp_path: Path, left: int) -> None:
     TrainingState({"model": torch.nn.Linear(40, 40)}, {}).save(tmp_path)
     os.truncate(tmp_path / "state.pt", left)
@@ -241,17 +221,6 @@ def test_a_state_that_is_cut_off(tmp_path: Path, left: int) -> None:
 
 
 # --- the pairs of a run ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["pairs.jsonl", "held_out_pairs.jsonl"])
-@pytest.mark.parametrize("left", [0, 5, -1, -9])
-def test_pairs_that_are_cut_off(tmp_path: Path, name: str, left: int) -> None:
-    tokenizer = load_tokenizer("glassbox")
-    pairs = [TokenPair([1], [2, n], [3]) for n in range(3)]
-    keep_pairs(tmp_path, pairs, pairs, tokenizer)
-    content = (tmp_path / name).read_bytes()
-    (tmp_path / name).write_bytes(content[:left])
-    refused(name, kept_pairs, tmp_path, tokenizer)
 
 
 def test_a_state_knows_its_pairs_and_its_script(tmp_path: Path) -> None:
@@ -281,9 +250,8 @@ TORCHRUN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("value", ["", "abc", "-1", "99999999", "1.5", "٣"])
 @pytest.mark.parametrize(
-    "name", [name for name in TORCHRUN if name[:2] in ("RA", "WO", "LO")] + ["MASTER_PORT"]
+    ("name", "value"), [("RANK", "abc"), ("WORLD_SIZE", "-1"), ("MASTER_PORT", "")]
 )
 def test_a_wrong_variable_of_torchrun(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
@@ -292,13 +260,6 @@ def test_a_wrong_variable_of_torchrun(
         monkeypatch.setenv(key, text)
     monkeypatch.setattr(launch, "MEETING_TIME", launch.timedelta(seconds=1))
     ends(name, lambda: launch.run_on_ranks(lambda: None, launch.Wish(device="cpu")))
-
-
-@pytest.mark.parametrize("address", ["", "no.such.host.invalid", "a b"])
-def test_ranks_that_cannot_meet(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for key, text in (TORCHRUN | {"MASTER_ADDR": address}).items():
-        monkeypatch.setenv(key, text)
-    ends("MASTER_ADDR", lambda: launch.run_on_ranks(lambda: None, launch.Wish(device="cpu")))
 
 
 def test_ranks_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:

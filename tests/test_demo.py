@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 import demo
-import demo_seeds
 import pytest
 import torch
 
 from data import reviews
 from gpt.tokenizer import load_tokenizer
 from harness.command_line import preset_defaults
-from harness.errors import UserError
 from rl.training.evaluation import Evaluation
 
 TOKENIZER = load_tokenizer("glassbox")
@@ -55,28 +52,6 @@ def test_the_item_check_changes_the_item_and_counts_what_the_reward_model_notice
     }  # fmt: skip
     assert demo.item_accuracy(Judge("nice"), TOKENIZER, answers)["accuracy"] == 0  # ties are wrong
     assert demo.item_accuracy(Judge("nice"), TOKENIZER, answered(("tent", "Nice.")))["pairs"] == 0
-
-
-def test_the_numbers_of_finished_seeds_are_kept_by_seed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(UserError, match="no finished seed.*demo.py --seeds"):
-        demo_seeds.of_runs(tmp_path)
-    for seed in (10, 2):
-        judged = tmp_path / f"seed{seed}" / "reward_model"
-        judged.mkdir(parents=True)
-        (judged / "report.json").write_text(json.dumps({"gold_accuracy": 0.987654}))
-        result = {"seed": seed, "test": {"GRPO": {"gold": 0.123456, "kl": None}}}
-        (judged.parent / "results.json").write_text(json.dumps(result))
-    (tmp_path / "seed2" / "grpo_gold").mkdir()
-    (tmp_path / "seed2" / "grpo_gold" / "model.safetensors").touch()
-    monkeypatch.setattr(demo_seeds, "measure", lambda folder, name, seed: (folder.name, name, seed))
-    rows = demo_seeds.of_runs(tmp_path)
-    assert rows[0]["otherwise"] == {"grpo_gold": ("seed2", "grpo_gold", 2)}
-    assert "otherwise" not in rows[1]
-    assert [row["seed"] for row in rows] == [2, 10]
-    assert rows[0]["test"] == {"GRPO": {"gold": 0.1235, "kl": None}}
-    assert rows[0]["reward_model"] == {"gold_accuracy": 0.9877}
 
 
 def test_the_demo_runs_its_stages_with_their_own_defaults(

@@ -1,4 +1,4 @@
-"""What hypothesis makes up: any bytes as data, any text as tokens, any rows as a batch.
+"""What hypothesis makes up: any bytes and rows as data, any header of weights.
 
 Some dozen examples of each property; the variable FUZZ_EXAMPLES asks for more.
 """
@@ -8,8 +8,6 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections import Counter
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -17,16 +15,13 @@ import pytest
 import torch
 from conftest import given, require_package, st
 
-from data.collate import collate_responses
 from data.readers import (
     DataError,
     read_preferences,
     read_prompts,
     read_responses,
     read_text,
-    split_records,
 )
-from data.records import PromptRecord
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
@@ -45,13 +40,6 @@ fuzz = hypothesis.settings(
 )
 TOKENIZER = load_tokenizer("glassbox")
 READERS = (read_preferences, read_responses, read_prompts)
-done: Counter[str] = Counter()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def counted() -> Iterator[None]:
-    yield
-    print(f"\nfuzzed: {sum(done.values())}")
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +91,6 @@ LIKELY = st.sampled_from([
 @fuzz
 @given(st.lists(st.one_of(ROW, LIKELY, VALUE), min_size=1, max_size=4), st.booleans())
 def test_rows_of_any_values_are_read_or_refused(folder, rows, lines):
-    done["rows"] += 1
     path = folder / "rows.jsonl"
     text = "\n".join(map(json.dumps, rows)) if lines else json.dumps(rows)
     path.write_text(text, encoding="utf-8", errors="surrogatepass")
@@ -126,7 +113,6 @@ def test_rows_of_any_values_are_read_or_refused(folder, rows, lines):
     st.text(alphabet='[]{}",:\\ \n0123456789prompttruenull', max_size=120).map(str.encode),
 ))  # fmt: skip
 def test_any_bytes_are_read_or_refused(folder, content):
-    done["bytes"] += 1
     path = folder / "file.json"
     path.write_bytes(content)
     for read in (*READERS, read_text):
@@ -144,7 +130,6 @@ def test_any_bytes_are_read_or_refused(folder, content):
     ),
 ))  # fmt: skip
 def test_any_metrics_are_read_or_refused(folder, content):
-    done["metrics"] += 1
     path = folder / "metrics.jsonl"
     path.write_bytes(content)
     rows = refused_or(read_jsonl, path)
@@ -170,7 +155,6 @@ def model_bytes(folder: Path) -> bytes:
 @given(st.data())
 def test_a_changed_header_is_refused_or_harmless(folder, data):
     """A byte, or several, become others; what loads all the same is a model of its own tensors."""
-    done["headers"] += 1
     content = bytearray(model_bytes(folder))
     end = 8 + int.from_bytes(content[:8], "little")
     for _ in range(data.draw(st.integers(1, 3))):
@@ -184,38 +168,3 @@ def test_a_changed_header_is_refused_or_harmless(folder, data):
     loaded = refused_or(load_gpt, path)
     if loaded is not None:
         assert loaded[0].wte.weight.shape == (TOKENIZER.n_vocab, 2)
-
-
-# Batches
-
-EOS = 9
-TOKENS = st.lists(st.integers(0, EOS), max_size=8)
-FULL = st.lists(st.integers(0, EOS), min_size=1, max_size=8)
-
-
-@fuzz
-@given(st.lists(st.tuples(FULL, TOKENS), min_size=1, max_size=6))
-def test_a_batch_holds_its_rows_and_nothing_else(rows):
-    done["batches"] += 1
-    prompts, responses = (list(side) for side in zip(*rows, strict=True))
-    batch = collate_responses(prompts, responses, EOS)
-    for i, (prompt, response) in enumerate(rows):
-        valid = response[: response.index(EOS) + 1] if EOS in response else response
-        row, width = batch.tokens[i].tolist(), len(prompt) + len(valid)
-        assert row[:width] == prompt + valid and not any(row[width:])
-        assert batch.response_tokens[i][batch.response_mask[i]].tolist() == valid
-        assert bool(batch.has_eos[i]) == (EOS in response)
-        assert int(batch.lengths[i]) == len(valid)
-    alone = collate_responses(prompts[:1], responses[:1], EOS)
-    first = batch.rows(torch.tensor([0]))
-    width = alone.tokens.shape[1]
-    assert first.tokens[:, :width].tolist() == alone.tokens.tolist()
-
-
-@fuzz
-@given(st.lists(st.text(min_size=1, max_size=12), max_size=12), st.integers(1, 12))
-def test_no_record_is_lost(prompts, longest):
-    done["records"] += 1
-    records = [PromptRecord(prompt) for prompt in prompts]
-    splits = split_records(records)
-    assert sorted(r.prompt for part in splits.values() for r in part) == sorted(prompts)

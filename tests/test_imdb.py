@@ -30,14 +30,19 @@ def write(folder, name, rows):
 
 
 def raw_folder(tmp_path):
-    train = [{"text": f"train {i}", "label": i % 2 == 0} for i in range(40)]
-    test = [{"text": f"test {i}", "label": i % 2 == 0} for i in range(6)]
-    unsup = [{"text": f"a review, number {i}"} for i in range(30)]
-    folder = tmp_path / "raw"
-    write(folder, "train.jsonl", [*train, train[0]])
-    write(folder, "test.jsonl", [*test, train[3]])
-    write(folder, "unsup.jsonl", [*unsup, {"text": "train 1"}, unsup[2], {"text": "test 5"}])
-    return folder
+    """A small aclImdb, in which some texts stand twice."""
+    train, test = ([f"{name} {i}" for i in range(n)] for name, n in (("train", 40), ("test", 6)))
+    unsup = [f"a review, number {i}" for i in range(30)]
+    folders = {
+        "train/pos": [*train[::2], train[0]], "train/neg": train[1::2],
+        "test/pos": test[::2], "test/neg": [*test[1::2], train[3]],
+        "train/unsup": [*unsup, train[1], unsup[2], test[5]],
+    }  # fmt: skip
+    for name, texts in folders.items():
+        (tmp_path / "raw" / name).mkdir(parents=True)
+        for i, text in enumerate(texts):
+            (tmp_path / "raw" / name / f"{i}.txt").write_text(text)
+    return tmp_path / "raw"
 
 
 def test_no_text_is_in_two_of_the_prepared_files(tmp_path):
@@ -57,7 +62,7 @@ def test_prompts_are_beginnings_of_two_to_eight_tokens_each_once(tmp_path):
         "a\nb c d e f",
     ]
     write(tmp_path, "texts.jsonl", [{"text": text} for text in texts])
-    imdb.write_prompts(IMDBConfig(prompts=500), tmp_path, TOKENIZER)
+    imdb.write_prompts(tmp_path, TOKENIZER)
     prompts = [row["prompt"] for row in read_jsonl(tmp_path / "prompts.jsonl")]
     assert prompts and len(prompts) == len(set(prompts)) and not any("\n" in p for p in prompts)
     assert all(any(text.startswith(prompt) for text in texts) for prompt in prompts)

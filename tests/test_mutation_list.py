@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ast
-import subprocess
 from functools import cache
 
 import mutation_check
 import pytest
-from mutation_check import Bug, Change, find, planted, pytest_name, read_bugs, run_tests
+from mutation_check import Bug, Change, planted, pytest_name, read_bugs
 
 from harness.errors import UserError
 
@@ -87,60 +86,3 @@ def test_a_change_is_made_in_its_place(name: str, old: str, new: str, line: str)
 def test_a_change_without_one_place_is_refused(name: str, old: str) -> None:
     with pytest.raises(UserError, match="example"):
         with_change(name, old, "2")
-
-
-def test_a_name_in_two_files_needs_its_file() -> None:
-    code = {"gpt/a.py": "def f(): ...", "rl/b.py": "def f(): ..."}
-    assert find("b.f", code)[0] == "rl/b.py" == find("rl.b.f", code)[0]
-    with pytest.raises(UserError):
-        find("f", code)
-
-
-def test_tests_are_found_in_any_folder() -> None:
-    files = {"tests/x/test_a.py": "def test_1(x):", "tests/test_b.py": "def test_1():\ndef test_2("}
-    assert pytest_name("test_a.py", files) == "tests/x/test_a.py"
-    assert pytest_name("test_2[c-1]", files) == "tests/test_b.py::test_2[c-1]"
-    assert pytest_name("test_a.py::test_1", files) == "tests/x/test_a.py::test_1"
-    for test in ("test_1", "a.py"):
-        with pytest.raises(UserError):
-            pytest_name(test, files)
-
-
-def test_a_file_of_bugs(tmp_path) -> None:
-    path = tmp_path / "bugs.txt"
-    path.write_text(
-        "# one\n\na: b: c\nin f\n- x\n+ if x:\n+     y\n- z\nin g\n- 1\n+ 2\ntests t u\n"
-    )
-    (bug,) = read_bugs(path)
-    assert (bug.name, bug.what, bug.section, bug.tests) == ("a", "b: c", "one", ["t", "u"])
-    expected = [Change("f", "x", "if x:\n    y"), Change("f", "z", ""), Change("g", "1", "2")]
-    assert bug.changes == expected
-    for text in ("a: b\n- x\n+ y", "a: b\nin f\n+ y", "a: b\nin f\nwhat", "a: b\nin f\n- x"):
-        path.write_text(text)
-        with pytest.raises(UserError):
-            read_bugs(path)
-
-
-# Results
-
-FAILURE = (
-    "..F\n=== short test summary info ===\nFAILED tests/a.py::test_x[1.0-b] - assert 0\n1 failed"
-)
-
-
-@pytest.mark.parametrize(
-    ("status", "output", "expected"),
-    [
-        (0, "....\n4 passed", ("survived", "4 passed")),
-        (1, FAILURE, ("caught", "tests/a.py::test_x")),
-        (1, "1 error", ("broken", "1 error")),  # a fixture that broke is no failing test
-        (2, "ERROR tests/a.py\n1 error", ("broken", "1 error")),  # it could not be imported
-        (5, "", ("broken", "no output")),
-    ],
-)
-def test_only_a_failing_test_counts_as_caught(
-    status: int, output: str, expected: tuple[str, str], monkeypatch, tmp_path
-) -> None:
-    done = subprocess.CompletedProcess([], status, output, "")
-    monkeypatch.setattr(mutation_check.subprocess, "run", lambda *args, **options: done)
-    assert run_tests(tmp_path, ["tests/a.py"]) == expected

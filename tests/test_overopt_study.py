@@ -8,11 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from overopt import pages, recording, results
+from overopt import pages, results
 from overopt.plan import PARTS, STAGES, do, plan
 from overopt.settings import SETTINGS, Settings
-
-from harness.errors import UserError
 
 SMALL = SETTINGS["rehearsal"]
 
@@ -74,14 +72,3 @@ def test_the_page_is_written_from_the_runs_and_again_from_the_json(
     assert figure[:4] == b"\x89PNG" and (docs / "overoptimisation_cures.png").exists()
     pages.draw(("law", "cures"), SMALL, tmp_path / "nothing", docs)
     assert (docs / "overoptimisation.md").read_text() == text
-
-
-def test_a_recording_holds_what_the_page_shows(rehearsed: Path, tmp_path: Path) -> None:
-    recording.record(SMALL, rehearsed, tmp_path / "recording.json")
-    found = json.loads((tmp_path / "recording.json").read_text())
-    assert list(found["runs"]) == ["patient", "own_answers", "ensemble_min"]
-    assert found["best_of_n"]["n"] == [1, 2, 4] and found["alarm"]["step"] is None
-    assert len(found["bank"]["proxy"][0]) == len(found["bank"]["gold"][0]) == SMALL.bank_answers
-    assert {row["step"] for row in found["texts"]} == {0, 2, 4, 6}
-    with pytest.raises(UserError, match="finished: run it with\n    python"):
-        recording.record(SMALL, tmp_path, tmp_path / "other.json")

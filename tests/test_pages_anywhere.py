@@ -1,7 +1,6 @@
-"""Pages of the course run where nothing of the project is installed, and after a reader's edits.
+"""Pages of the course run where nothing of the project is installed.
 
-Two short pages are always tried; `make pages` tries all pages with all edits, which takes most of
-an hour.
+A short page is always tried; `make pages` tries all of them.
 """
 
 from __future__ import annotations
@@ -15,10 +14,9 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
-from forked import command
-from run_page import EDITS, FOLDER
 from test_pages_name_what_exists import ROOT, tracked
 
+FOLDER = ROOT / "notebooks"
 PAGES = [path.stem for path in sorted(FOLDER.glob("[0-9][0-9]_*.py"))]
 LEARNING, SHORTEST = "04_policy_gradients_and_baselines", "05_what_a_kl_is"
 # What contributors install and readers do not.
@@ -33,9 +31,6 @@ runpy.run_path({page!r}, run_name="__main__")
 import gpt
 print("library:", gpt.__file__)
 """
-
-# DPO's optimum divides by beta, and the library refuses 0 in a sentence.
-UNDEFINED = {("20_dpo_and_pg_grpo", "beta_0")}
 
 
 def run(command: list[str], folder: Path, **variables: str) -> str:
@@ -89,33 +84,3 @@ def test_the_first_cell_fetches_the_repository_where_it_is_missing(tmp_path: Pat
     printed = run([sys.executable, "-S", "-c", fetch + ends], tmp_path / "colab", **variables)
     assert str(tmp_path / "colab" / "glassbox-rlhf" / "gpt" / "__init__.py") in printed
     assert "pip install -q tiktoken>=" in printed and "torch" not in printed and "-e" not in printed
-
-
-def outcome(page: str, *flags: str) -> dict[str, list[str]]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("COURSE_STRICT", raising=False)
-        done = command(FOLDER.parent / "tests" / "run_page.py", page, *flags, cwd=ROOT, timeout=900)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def test_a_page_survives_other_rewards_each_cell_twice_and_sections_out_of_order() -> None:
-    nothing: dict[str, list[str]] = {"failed": [], "other": []}
-    assert outcome(LEARNING, "--edits", "rewards", "--twice") == nothing
-    assert outcome(SHORTEST, "--backwards") == nothing
-
-
-@pytest.mark.pages
-@pytest.mark.parametrize(
-    ("page", "edit"), [(p, e) for p in PAGES for e in EDITS if (p, e) not in UNDEFINED]
-)
-def test_a_page_survives_an_edit(page: str, edit: str) -> None:
-    """No exception but the reader's own: a claim that no longer holds is a line of text."""
-    assert outcome(page, "--edits", edit)["failed"] == []
-
-
-@pytest.mark.pages
-@pytest.mark.parametrize("page", PAGES)
-def test_cells_can_be_run_twice_and_sections_out_of_order(page: str) -> None:
-    """A training cell that is run again begins where it began the first time."""
-    assert outcome(page, "--twice", "--backwards") == {"failed": [], "other": []}

@@ -55,12 +55,6 @@ def python_files(*folders: str) -> list[str]:
     return [n for n in tracked() if n.endswith(".py") and n.split("/")[0] in folders]
 
 
-def test_no_two_files_of_the_packages_share_a_name() -> None:
-    names = [Path(n).name for n in python_files(*PRODUCT) if not n.startswith("nano/")]
-    shared = {name for name in names if names.count(name) > 1} - {"__init__.py"}
-    assert shared == set()
-
-
 # --- paths ---------------------------------------------------------------------------------------
 
 TOPS = "conformance|harness|data|gpt|reward_model|rl|nano|scripts|bench|tests|notebooks|docs"
@@ -118,20 +112,3 @@ def test_every_flag_is_read() -> None:
     }
     assert len(flags()) > 150
     assert {flag: where for flag, where in flags().items() if flag not in read} == {}
-
-
-# --- the repository's address ----------------------------------------------------------------------
-
-
-def test_pyproject_alone_names_the_repositorys_address() -> None:
-    """Pages of the course have it from there, once it names somebody; tests hold their cells to it."""
-    words = re.compile(r"github\.com/[^/\s\"]+/glassbox-rlhf")
-    files = [
-        n for n in tracked() if re.search(r"\.(md|py|toml|cff|yml|ipynb)$|^\.binder/|^Makefile", n)
-    ]
-    named = {n: set(words.findall(text(n))) for n in files if not n.startswith("tests/")}
-    (address,) = named.pop("pyproject.toml")
-    assert set().union(*named.values()) <= {address}
-    assert [n for n in named if named[n] and not n.endswith(".ipynb")] == []
-    pages = [n for n in named if named[n]]
-    assert not pages or "YOUR_NAME" not in address, "run python notebooks/build.py --text"

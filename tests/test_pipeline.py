@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -326,33 +325,3 @@ def test_the_chain_on_a_preference_file(tiny: pytest.MonkeyPatch, tmp_path: Path
 
 
 # Downloaded data with GPT-2's tokenizer, where they are
-
-
-def test_the_chain_on_real_data(
-    tiny: pytest.MonkeyPatch, tmp_path: Path, real_data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    shutil.copytree(real_data / "tiktoken_cache", tmp_path / "cache")
-    monkeypatch.setenv("TIKTOKEN_CACHE_DIR", str(tmp_path / "cache"))
-    data = str(real_data / "instruction-data-with-preference.json")
-    flags: dict[str, Any] = dict(data=data, preset="small", device="cpu")
-    base = pretraining.main(
-        PretrainingConfig(**flags, tokenizer="gpt2", steps=2, batch_size=2, out=tmp_path / "base")
-    )
-    scorer = reward_model_training.main(
-        RewardModelConfig(**flags, steps=2, batch_size=4, base=base, out=tmp_path / "rm")
-    )
-    tuned = finetuning.main(
-        FinetuningConfig(
-            **flags, steps=2, batch_size=2, max_response_tokens=24, base=base, out=tmp_path / "sft"
-        )
-    )
-    small = GRPO | dict(steps=2, prompts_per_step=2, group_size=2, eval_prompts=2, test_prompts=2)
-    out = grpo_engine.main(
-        GRPOConfig(**(small | flags), policy=tuned, reward_model=(scorer,), out=tmp_path / "out")
-    )
-    rows = read_rows(out / "metrics.jsonl")
-    assert len(rows) == 2 and all(row["ratio_error_at_start"] < 1e-4 for row in rows)
-    report = strict((scorer / "report.json").read_text())
-    assert report["pairs"] > 50
-    _, tokenizer = load_gpt(out)
-    assert tokenizer.name == "gpt2"

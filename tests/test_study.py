@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -20,7 +19,7 @@ from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.teacher_reward import TeacherReward
 from rl.training.open_reward import world_rule
 from scripts import study
-from scripts.study import RECIPES, STUDIES, StudyConfig
+from scripts.study import RECIPES, STUDIES
 
 
 def test_every_run_is_in_a_study_and_every_engine_in_a_run() -> None:
@@ -45,23 +44,6 @@ def test_the_flags_of_a_run_are_flags_of_its_script(name: str, recipe: Recipe) -
             default = preset_defaults(config, module.PRESETS, ["--preset", "study", *shared])
             parsed = tyro.cli(config, default=default, args=[*shared, *words(recipe.flags), *start])
             assert (parsed.data, parsed.seed, parsed.test_prompts) == (each.world, 1, 0)
-
-
-def test_a_policy_is_measured_once_per_number_of_prompts(tmp_path: Path) -> None:
-    asked: list[object] = []
-    judge = SimpleNamespace(
-        base=SimpleNamespace(device="cpu"),
-        study=STUDIES["reviews"],
-        measure=lambda policy: asked.append(policy) or {"gold": 1.0},
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(study, "load_gpt", lambda folder, device: (folder, None))
-        for prompts in (4, 4, 5):
-            config = StudyConfig(prompts=prompts)
-            assert study.measured_once(config, judge, tmp_path) == {"gold": 1.0}
-        judge.study = STUDIES["distillation"]  # other numbers of the same policy
-        study.measured_once(config, judge, tmp_path)
-    assert asked == [tmp_path] * 3
 
 
 def small_judge(name: str) -> study.Judge:

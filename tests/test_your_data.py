@@ -54,27 +54,6 @@ def plain(n: int) -> dict[str, Any]:
     return {"prompt": q + "\n", "chosen": good, "rejected": bad}
 
 
-def numbered(n: int) -> dict[str, Any]:
-    q, good, bad = texts(n)
-    return {"prompt": q, "response_0": bad, "response_1": good, "better_response_id": 1}
-
-
-def ultrafeedback(n: int) -> dict[str, Any]:
-    q, good, bad = texts(n)
-    scored = [(bad, 2.0), (good, 8.5), (bad + " Now.", 3.0)]
-    completions = [{"response": text, "fine-grained_score": score} for text, score in scored]
-    return {"instruction": q, "completions": completions}
-
-
-def sharegpt(n: int) -> dict[str, Any]:
-    q, good, bad = texts(n)
-    return {
-        "conversations": [{"from": "human", "value": q}],
-        "chosen": {"from": "gpt", "value": good},
-        "rejected": {"from": "gpt", "value": bad},
-    }
-
-
 def write(path: Path, kind: str) -> None:
     """80 rows of a kind."""
     if kind == "csv":
@@ -138,27 +117,6 @@ def test_the_walk_of_the_page(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (toy / found[2]).write_text(found[1], encoding="utf-8")
     for command in others:
         run(command, monkeypatch)
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("pairs.csv", "csv"), ("pairs.jsonl", "numbered"), ("pairs.jsonl", "ultrafeedback"),
-        ("pairs.jsonl", "sharegpt"), ("pairs.jsonl", "plain"),
-    ],
-)  # fmt: skip
-def test_a_file_of_each_kind_becomes_a_reward_model(
-    toy: Path, name: str, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With the page's first command; all of its pairs are used."""
-    write(toy / name, kind)
-    command = printed("From a file to a comparison")[0].replace("hh.jsonl", name)
-    run(command, monkeypatch)
-    folder = toy / "runs" / "reward_model-pairs-own"
-    pairs = [r for n in ("pairs", "held_out_pairs") for r in read_jsonl(folder / f"{n}.jsonl")]
-    kept = {(row["chosen"].strip(), row["rejected"].strip()) for row in pairs}
-    assert kept <= {texts(n)[1:] for n in range(80)} and len(pairs) > 60
-    assert all("?" in row["prompt"] for row in pairs)
 
 
 def test_pretraining_on_a_file_keeps_the_best_weights(

@@ -23,11 +23,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "docs" / "boxes"
 MARKER = re.compile(r"\blines? (\d+)(?:( and |-)(\d+))?(?: and (\d+))?")
-MAP_ROW = re.compile(r"^    lines? (\d+)(?:( and |-)(\d+))? +(\S.*)$", re.MULTILINE)
+MAP_ROW = re.compile(r"^    lines? (\d+)(?:( and |-)(\d+))? +\S", re.MULTILINE)
 
 
 class BoxError(Exception):
-    """A box or a marker that does not fit; the message names it."""
+    """A box that cannot be read; the message names it."""
 
 
 @dataclass
@@ -52,21 +52,14 @@ class Box:
     lines: list[BoxLine]
     sections: dict[str, str]
 
-    @property
-    def source(self) -> Path:
-        return ROOT / "rl" / f"{self.engine}_engine.py"
+
+def source_of(engine: str) -> Path:
+    return ROOT / "rl" / f"{engine}_engine.py"
 
 
 def engines() -> list[str]:
     """Names of all engines: rl/NAME_engine.py."""
     return sorted(path.stem.removesuffix("_engine") for path in (ROOT / "rl").glob("*_engine.py"))
-
-
-def numbers(first: str, how: str | None, second: str | None) -> list[int]:
-    """`6`, `6-7` and `2 and 4` as numbers."""
-    if not second:
-        return [int(first)]
-    return [*range(int(first), int(second) + 1)] if how == "-" else [int(first), int(second)]
 
 
 @cache
@@ -79,33 +72,32 @@ def read_box(engine: str) -> Box:
     title, *rest = head.strip().splitlines()
     fields = dict(line.removeprefix("- ").split(": ", 1) for line in rest if line.strip())
     sections = {n: t.strip() for n, t in zip(parts[::2], parts[1::2], strict=True)}
-    if "Box" not in sections:
-        raise BoxError(f"docs/boxes/{engine}.md has no section Box")
-    lines = box_lines(sections.pop("Box"), engine)
+    lines = box_lines(sections.pop("Box", ""), engine)
     return Box(engine, title.removeprefix("# "), fields, lines, sections)
 
 
 def box_lines(text: str, engine: str) -> list[BoxLine]:
     lines: list[BoxLine] = []
-    for row in text.splitlines():
+    for row in filter(str.strip, text.splitlines()):
         start = re.match(r"- \[(\d+)\] ((?:\.\. )*)(.+)$", row)
         if start:
             lines.append(BoxLine(int(start[1]), start[2].count(".."), start[3]))
         elif row.startswith("  ") and lines:
             continue_line(lines[-1], row.strip())
-        elif row.strip():
+        else:
             raise BoxError(f"docs/boxes/{engine}.md: {row!r} is no line of a box, as in - [9] text")
     found = [line.number for line in lines]
-    if found != sorted(set(found)):
+    if not found or found != sorted(set(found)):
         raise BoxError(f"docs/boxes/{engine}.md: the lines are not in order: {found}")
     return lines
 
 
 def continue_line(line: BoxLine, text: str) -> None:
-    if text.startswith("left out: "):
-        line.left_out = text.removeprefix("left out: ")
-    elif text.startswith("see: "):
-        line.see += re.split(r",\s*", text.removeprefix("see: "))
+    kind, _, rest = text.partition(": ")
+    if kind == "left out":
+        line.left_out = rest
+    elif kind == "see":
+        line.see += re.split(r",\s*", rest)
     else:
         line.more.append(text)
 
@@ -113,18 +105,11 @@ def continue_line(line: BoxLine, text: str) -> None:
 # --- markers in the code -------------------------------------------------------------------------
 
 
-def comments(source: str) -> dict[int, tuple[str, bool]]:
-    """Line -> its comment, and whether it stands alone on its line."""
-    found = {}
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
-        if token.type == tokenize.COMMENT:
-            alone = not token.line[: token.start[1]].strip()
-            found[token.start[0]] = (token.string, alone)
-    return found
-
-
-def statements(tree: ast.AST) -> list[ast.stmt]:
-    return [node for node in ast.walk(tree) if isinstance(node, ast.stmt)]
+def numbers(first: str, how: str, second: str, third: str = "") -> list[int]:
+    """`6`, `6-7`, `2 and 4` and `6-7 and 9` as numbers."""
+    last = int(second) if how == "-" else int(first)
+    listed = [second] * (how == " and ") + [third]
+    return [*range(int(first), last + 1), *map(int, filter(None, listed))]
 
 
 def extent(line: int, nodes: list[ast.stmt]) -> tuple[int, int]:
@@ -143,51 +128,37 @@ def extent(line: int, nodes: list[ast.stmt]) -> tuple[int, int]:
 
 def markers(engine: str) -> dict[int, list[tuple[int, int]]]:
     """Line of the box -> the extents of code that carry its marker."""
-    source = (ROOT / "rl" / f"{engine}_engine.py").read_text("utf-8")
-    nodes, found = statements(ast.parse(source)), {}
-    for at, (comment, alone) in comments(source).items():
-        for first, how, second, third in MARKER.findall(comment):
-            line = at
-            if alone:
-                line = min(n.lineno for n in nodes if n.lineno > at)
-            for number in numbers(first, how or None, second or None) + (
-                [int(third)] if third else []
-            ):
+    source = source_of(engine).read_text("utf-8")
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.stmt)]
+    found: dict[int, list[tuple[int, int]]] = {}
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type != tokenize.COMMENT:
+            continue
+        line = token.start[0]
+        for groups in MARKER.findall(token.string):
+            if not token.line[: token.start[1]].strip():  # alone on its line
+                line = min(node.lineno for node in nodes if node.lineno > token.start[0])
+            for number in numbers(*groups):
                 found.setdefault(number, []).append(extent(line, nodes))
     return found
 
 
-def line_map(engine: str) -> dict[int, str]:
-    """Line of the box -> what the docstring's line map says of it."""
-    source = (ROOT / "rl" / f"{engine}_engine.py").read_text("utf-8")
-    docstring = ast.get_docstring(ast.parse(source), clean=False) or ""
-    found: dict[int, str] = {}
-    for first, how, second, text in MAP_ROW.findall(docstring):
-        found |= dict.fromkeys(numbers(first, how or None, second or None), text)
-    return found
+def mapped_lines(engine: str) -> set[int]:
+    """The lines of the box that the engine's docstring maps to the code."""
+    docstring = ast.get_docstring(ast.parse(source_of(engine).read_text("utf-8")), clean=False)
+    return {number for row in MAP_ROW.findall(docstring or "") for number in numbers(*row)}
 
 
 def problems(engine: str) -> list[str]:
-    """Where box, line map and markers of an engine do not fit each other, in words."""
-    box, marked, mapped = read_box(engine), markers(engine), line_map(engine)
-    found = []
-    known = {line.number for line in box.lines}
-    for line in box.lines:
-        here = f"docs/boxes/{engine}.md, line {line.number}"
-        if line.left_out and line.number in marked:
-            found.append(
-                f"{here} is said to be left out, and rl/{engine}_engine.py marks code for it"
-            )
-        if not line.left_out and line.number not in marked:
-            found.append(f"{here} has no code: put `# line {line.number}` in rl/{engine}_engine.py")
-        if not line.left_out and line.number not in mapped:
-            found.append(f"{here} is missing in the line map of rl/{engine}_engine.py's docstring")
-    for number in sorted(set(marked) - known):
-        found.append(
-            f"rl/{engine}_engine.py marks line {number}, which docs/boxes/{engine}.md lacks"
-        )
-    for number in sorted(set(mapped) - known):
-        found.append(
-            f"rl/{engine}_engine.py maps line {number}, which docs/boxes/{engine}.md lacks"
-        )
-    return found
+    """Where the box, the markers and the docstring of an engine do not fit each other, in words."""
+    lines, marked, mapped = read_box(engine).lines, set(markers(engine)), mapped_lines(engine)
+    done = {line.number for line in lines if not line.left_out}
+    left_out = {line.number for line in lines} - done
+    wrong = {
+        "have no code that is marked `# line N`": done - marked,
+        "are missing in the docstring": done - mapped,
+        "are marked, but are not in the box or left out of it": marked - done,
+        "are in the docstring, but not in the box": mapped - done - left_out,
+    }
+    here = f"docs/boxes/{engine}.md and rl/{engine}_engine.py"
+    return [f"{here}: lines {sorted(found)} {said}" for said, found in wrong.items() if found]

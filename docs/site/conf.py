@@ -1,170 +1,156 @@
-"""Sphinx's settings, math as MathML, and links from pages to the code. Built by make_site.py."""
+"""Sphinx's settings. The source folder is the repository; make_site.py starts the build.
+
+Nothing is executed: notebooks come with their stored outputs. Four kinds of pages get their Markdown
+here, when Sphinx reads them: the front page its table of contents, a box its engine's code, a Python
+file its lines, docs/explorables.md what can be played with.
+"""
 
 from __future__ import annotations
 
-import posixpath
 import re
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[1:1] = [str(ROOT / "docs" / "site"), str(ROOT / "notebooks")]
 
-import api_pages
-import files
+import beside
+from course.explorables import html_of
 from docutils import nodes
-from formulas import mathml
 from sphinx import addnodes
-from sphinx.transforms.post_transforms import SphinxPostTransform
 
-project = "Glassbox RLHF"
-html_title = "Glassbox RLHF"
+project = html_title = "Glassbox RLHF"
 author = "Glassbox RLHF contributors"
-extensions = ["myst_parser"]
-source_suffix = {".md": "markdown"}
-master_doc = "index"
-myst_enable_extensions = ["dollarmath", "amsmath"]
+extensions = ["myst_nb", "sphinx.ext.mathjax"]
+source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb", ".py": "myst-nb"}
+root_doc = "README"
+PACKAGES = ("nano", "data", "gpt", "reward_model", "rl", "harness", "conformance")
+include_patterns = [
+    *("*.md", "*/README.md", "docs/*.md", "docs/boxes/*.md", "notebooks/*.ipynb"),
+    *(f"{folder}/**.py" for folder in (*PACKAGES, "scripts", "bench", "tests", "docs/site")),
+    *("notebooks/build.py", "notebooks/course/**.py", "notebooks/course/**.md"),
+]
+exclude_patterns = [".*", "build", "runs", "**/__pycache__"]
+
+nb_execution_mode = "off"
+nb_merge_streams = True
+myst_enable_extensions = ["dollarmath", "amsmath", "html_image"]
 myst_heading_anchors = 6
-myst_dmath_double_inline = True
-suppress_warnings = ["myst.header", "misc.highlighting_failure"]
+suppress_warnings = ["myst.header", "misc.highlighting_failure", "mystnb.unknown_mime_type"]
+smartquotes = False  # two hyphens of a flag are no dash
+highlight_language = "none"  # of blocks that name none: commands and outputs
+
+# MathJax in one file, which holds its glyphs: no network, and no font that file:// would refuse.
+mathjax = find_spec("sphinx-mathjax-offline")
+assert mathjax and mathjax.origin, "formulas need requirements-docs.txt: make docs"
+mathjax_path = "tex-svg.js"
+mathjax3_config: dict[str, Any] = {"options": {"enableMenu": False}}
+html_static_path = [
+    "static",
+    str(Path(mathjax.origin).parent / "static" / "mathjax" / "tex-svg.js"),
+]
+
 html_theme = "furo"
-html_static_path = ["static"]
+html_theme_options = {"navigation_with_keys": True}
 html_css_files = ["site.css"]
 html_js_files = ["site.js"]
-html_math_renderer = "mathml"
-html_search_scorer = str(Path(__file__).with_name("static") / "scorer.js")
-html_copy_source = False
-html_show_sourcelink = False
-html_show_sphinx = False
-html_use_index = False  # it would be empty: the search finds names
-html_show_copyright = False
+html_copy_source = html_show_sourcelink = html_show_sphinx = html_show_copyright = False
+html_use_index = False  # it would be empty
 html_show_search_summary = False  # it would fetch pages, which no browser does from file://
-html_last_updated_fmt = None
-html_theme_options = {"navigation_with_keys": True}
-smartquotes_action = "qe"  # quotes and dots, and no dash made of the two hyphens of a flag
-highlight_language = "none"  # of blocks that name none: commands and outputs
 pygments_style = "default"
 pygments_dark_style = "github-dark"
 
-
-# --- math -----------------------------------------------------------------------------------------
-
-
-def inline_math(self: Any, node: nodes.math) -> None:
-    self.body.append(mathml(node.astext(), "inline"))
-    raise nodes.SkipNode
-
-
-def block_math(self: Any, node: nodes.math_block) -> None:
-    self.body.append(f'<div class="formula">{mathml(node.astext(), "block")}</div>')
-    raise nodes.SkipNode
-
-
-# --- links to the code ----------------------------------------------------------------------------
+# The sidebar: title -> pages of docs/, or a path. Other pages of docs/ stand under Guide.
+SECTIONS = {
+    "Nano: to understand": "/nano/README",
+    "Course": "/notebooks/README /notebooks/[0-9]*",
+    "Code beside the paper": " ".join(f"/docs/boxes/{box.engine}" for box in beside.all_boxes()),
+    "Play": "explorables ask_both_models",
+    "Guide": "guide faq your_data /data/README /reward_model/README /rl/README",
+    "Results": "results study claims overoptimisation off_policy tools imdb benchmarks conformance",
+    "Proofs": "equations engine_contract mutation_check reliability",
+    "Look up": "glossary symbols cheat_sheet metrics papers",
+    "Project": "/CONTRIBUTING /CHANGELOG /docs/README /conformance/README",
+}
 
 
-def relative(page: str, here: str) -> str:
-    """The address of a page, seen from another one."""
-    return posixpath.relpath(f"{page}.html", posixpath.dirname(here) or ".")
+def contents() -> str:
+    """Hidden tables of contents, which the theme shows as the sidebar."""
+    known = {name for pages in SECTIONS.values() for name in pages.split()}
+    docs = sorted(path.stem for path in (ROOT / "docs").glob("*.md"))
+    text = ""
+    for title, pages in SECTIONS.items():
+        names = pages.split()
+        if title == "Guide":
+            names += [name for name in docs if name not in known and name != "README"]
+        paths = [name if name.startswith("/") else f"/docs/{name}" for name in names]
+        listed = [path for path in paths if "*" in path or any(ROOT.glob(f"{path[1:]}.*"))]
+        text += toctree("\n".join(listed), f":caption: {title}\n")
+    return text
 
 
-def page_of_link(target: str, here: str) -> str | None:
-    """The page that shows the file or folder which a page links to."""
-    if target.startswith("code/"):
-        return files.page_of(target.removeprefix("code/") or ".")
-    folder = posixpath.dirname("README" if here == "index" else here)
-    return files.page_of(posixpath.normpath(posixpath.join(folder, target)))
+def toctree(pages: str, options: str = "") -> str:
+    return f"\n```{{toctree}}\n:hidden:\n:glob:\n{options}\n{pages}\n```\n"
 
 
-class LinkedFiles(SphinxPostTransform):
-    """A link to a file or folder of the repository leads to the page that shows it."""
-
-    default_priority = 5  # before MyST looks for a page of that name and finds none
-    formats = ("html",)
-
-    def run(self, **kwargs: Any) -> None:
-        for node in list(self.document.findall(addnodes.pending_xref)):
-            if node.get("reftype") != "myst" or node.get("refdomain"):
-                continue
-            target, _, anchor = str(node["reftarget"]).partition("#")
-            here = self.env.docname
-            page = page_of_link(target, here) if target else None
-            if page is not None:
-                address = relative(page, here) + (f"#{anchor}" if anchor else "")
-                link = nodes.reference("", "", refuri=address, internal=True)
-                link.extend(node.children)
-                node.replace_self(link)
+def code_page(path: Path) -> str:
+    """A Python file with its lines numbered; one of nano/ also as a diff from GRPO's."""
+    name, fence = path.relative_to(ROOT).as_posix(), "~" * 9
+    box = beside.page_name(path)
+    said = f"[Beside its algorithm](/{box}.md)\n\n" if box else ""
+    head = f"---\norphan: true\nnosearch: true\n---\n# {name}\n\n{said}"
+    text = f"{head}{fence}{{code-block}} python\n:linenos:\n\n{path.read_text('utf-8')}{fence}\n"
+    if path.parent.name == "nano" and path.stem not in ("__init__", "gpt", "rlhf", "grpo"):
+        text += f"\n## From GRPO's file to this one\n\n```{{literalinclude}} /{name}\n"
+        text += ":diff: /nano/grpo.py\n```\n"
+    return text
 
 
-class LinkedNames(SphinxPostTransform):
-    """Names of files, tests and functions in code style become links to where they are."""
-
-    default_priority = 500
-    formats = ("html",)
-
-    def run(self, **kwargs: Any) -> None:
-        for node in list(self.document.findall(nodes.literal)):
-            inside = node.parent
-            while inside is not None and not isinstance(inside, (nodes.reference, nodes.title)):
-                inside = inside.parent
-            address = None if inside is not None else address_of(node.astext())
-            if address:
-                page, anchor = address
-                uri = relative(page, self.env.docname) + (f"#{anchor}" if anchor else "")
-                link = nodes.reference("", "", refuri=uri, internal=True, classes=["code-name"])
-                node.replace_self(link)
-                link += node
+def read_source(app: Any, page: str, source: list[str]) -> None:
+    path = Path(app.env.doc2path(page))
+    if page == root_doc:
+        source[0] += contents()
+    elif page == "nano/README":
+        source[0] += toctree("rlhf\ngpt\n*")
+    elif page == "docs/explorables":
+        source[0] = re.sub(r"<!-- explorable: (\w+) -->", explorable, source[0])
+    elif path.parent.name == "boxes":
+        source[0] = beside.page(path.stem)
+    elif path.suffix == ".py":
+        source[0] = code_page(path)
 
 
-FUNCTIONS: dict[str, str] = {}  # dotted name -> page, of everything the reference pages show
+def explorable(found: re.Match[str]) -> str:
+    return f"~~~~{{raw}} html\n{html_of(found[1])}\n~~~~"
 
 
-def address_of(text: str) -> tuple[str, str] | None:
-    """Page and anchor of `rl/grpo_engine.py`, `tests/x.py::test_y`, `rl.equations.kl.k3`."""
-    path, _, name = text.partition("::")
-    if re.fullmatch(r"[\w./-]+\.\w+", path) and path in files.sources():
-        return f"code/{path}", name.split("[")[0]
-    if text in FUNCTIONS:
-        return FUNCTIONS[text], text.removeprefix(FUNCTIONS[text].removeprefix("api/") + ".")
-    return None
+def link_to_folders(app: Any, doctree: nodes.document) -> None:
+    """A link to a folder leads to its README; where it has none, its words stay."""
+    here = Path(app.env.doc2path(app.env.docname)).parent
+    for node in list(doctree.findall(addnodes.pending_xref)):
+        folder = here / node["reftarget"]
+        if folder.is_dir() and (folder / "README.md").exists():
+            page = (folder / "README").resolve().relative_to(ROOT).as_posix()
+            node["refdomain"], node["reftarget"], node["reftargetid"] = "doc", page, None
+        elif folder.is_dir():
+            node.replace_self(node.children)
 
 
-def collect_names() -> None:
-    for name in api_pages.modules():
-        page = f"api/{api_pages.module_name(name)}"
-        for title in api_pages.titles(name):
-            FUNCTIONS[f"{api_pages.module_name(name)}.{title}"] = page
+def link_to_pages(app: Any, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
+    """Links in the HTML of a cell's output lead to pages too, not to the files they show."""
+    here = (ROOT / page).parent
 
+    def page_of(found: re.Match[str]) -> str:
+        return f'href="{found[1]}.html' if (here / f"{found[1]}{found[2]}").exists() else found[0]
 
-def mark_long_words(app: Any, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
-    """A word of code that no line of a phone holds may be cut; site.css keeps the others whole."""
     body = context.get("body") or ""
-    context["body"] = re.sub(r'<span class="pre">(?=[^<]{38})', '<span class="pre long">', body)
+    context["body"] = re.sub(r'href="([\w./-]+)(\.(?:py|md|ipynb))(?=["#])', page_of, body)
 
 
-# A third of a page with code would be marks of names, brackets and blanks, which have no colour.
-COLOURLESS = re.compile(r'<span class="(?:n|p|w|o)">([^<]*)</span>')
-
-
-def drop_colourless(app: Any, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
-    context["body"] = COLOURLESS.sub(r"\1", context.get("body") or "")
-
-
-def shorten_sidebar(app: Any, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
-    """A module's page lists its neighbours; the contents of the site do not name it and are as long."""
-    if page.startswith("api/") and page != "api/index":
-        context["furo_navigation_tree"] = api_pages.neighbours(page)
-    else:
-        contents = context.get("furo_navigation_tree") or ""
-        context["furo_navigation_tree"] = contents.replace('"reference internal"', '"reference"')
-
-
-def setup(app: Any) -> dict[str, Any]:
-    collect_names()
-    app.add_html_math_renderer("mathml", (inline_math, None), (block_math, None))
-    app.add_post_transform(LinkedFiles)
-    app.add_post_transform(LinkedNames)
-    app.connect("html-page-context", mark_long_words)
-    app.connect("html-page-context", drop_colourless)
-    app.connect("html-page-context", shorten_sidebar, priority=900)  # after the theme has made it
+def setup(app: Any) -> dict[str, bool]:
+    app.connect("source-read", read_source)
+    app.connect("doctree-read", link_to_folders)
+    app.connect("html-page-context", link_to_pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

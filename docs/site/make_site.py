@@ -1,92 +1,96 @@
-"""Build the site: every page of the repository, offline and searchable, in build/docs/html.
+"""Build the site, offline and searchable, in build/docs/html, and check every link in it.
 
-    python docs/site/make_site.py          lay the pages out, run Sphinx, check every internal link
+    python docs/site/make_site.py          run Sphinx, then look after every internal link
     python docs/site/make_site.py --open   and open the first page in the browser
-    python docs/site/make_site.py --only docs/faq beside    a quick look at some pages while writing
 
-Nothing is executed: notebooks come with their stored outputs, the reference from the docstrings, the
-pages of code beside the paper from the engines' files. Needs requirements-docs.txt: `make docs`.
+Needs requirements-docs.txt: `make docs`.
 """
 
 from __future__ import annotations
 
 import argparse
-import re
 import shutil
 import sys
 import time
 import webbrowser
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
-sys.path[1:1] = [
-    str(Path(__file__).resolve().parents[2] / name) for name in ("", "scripts", "notebooks")
-]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[1:1] = [str(ROOT / name) for name in ("", "scripts", "notebooks")]
 
 import boxes
-import family
-import files
-import links
-import source_pages
-import staging
 from playground import write_playground
 
+BUILD = ROOT / "build" / "docs"
+FIRST_PAGE = '<!doctype html><meta http-equiv="refresh" content="0; url=README.html">'
 
-def run_sphinx(jobs: str, part: bool) -> int:
-    """Sphinx on what was laid out; warnings are errors, so that a broken link ends the build."""
+
+class Page(HTMLParser):
+    """The anchors and the links of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.anchors: set[str] = {""}
+        self.links: set[tuple[str, str]] = set()  # tag, address
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        for name, value in attributes:
+            if name in ("id", "name"):
+                self.anchors.add(value or "")
+            elif name in ("href", "src"):
+                self.links.add((tag, value or ""))
+
+
+def broken_links(site: Path) -> list[str]:
+    """Links and anchors that lead nowhere, and files that would be loaded from a network, in words."""
+    pages = {path: Page(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
+    found = []
+    for path, page in pages.items():
+        for tag, link in sorted(page.links):
+            parts = urlsplit(link)
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if parts.scheme or parts.netloc:
+                wrong = tag != "a" and parts.scheme != "data"
+            else:
+                anchors = pages[target].anchors if target in pages else {parts.fragment}
+                wrong = not target.is_file() or unquote(parts.fragment) not in anchors
+            found += [f"{path.relative_to(site)}: <{tag}> {link}"] if wrong else []
+    return found
+
+
+def run_sphinx(html: Path, jobs: str) -> int:
+    """Sphinx on the repository; warnings are errors, so that a broken link ends the build."""
     from sphinx.cmd.build import main as sphinx
 
-    here = files.ROOT / "docs" / "site"
-    pages, html = files.BUILD / "pages", files.BUILD / "html"
     shutil.rmtree(html, ignore_errors=True)
-    strict = [] if part else ["-W", "--keep-going"]
-    return sphinx(
-        ["-b", "html", "-c", str(here), "-d", str(files.BUILD / "doctrees"), "-q", "-E", *strict,
-         "-j", jobs, str(pages), str(html)]
-    )  # fmt: skip
-
-
-def drop_indents(html: Path) -> None:
-    """The theme indents what surrounds an article, which shows nowhere: 1.5 kB a page."""
-    for path in html.rglob("*.html"):
-        before, found, rest = path.read_text("utf-8").partition("<article")
-        article, end, after = rest.partition("</article>")
-        slim = [re.sub(r"\n\s+", "\n", part) for part in (before, after)]
-        path.write_text(slim[0] + found + article + end + slim[1], "utf-8")
+    confdir, doctrees = str(ROOT / "docs" / "site"), str(BUILD / "doctrees")
+    strict = ["-q", "-E", "-W", "--keep-going"]
+    return sphinx(["-c", confdir, "-d", doctrees, *strict, "-j", jobs, str(ROOT), str(html)])
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--jobs", default="auto", help="processes of Sphinx")
-    parser.add_argument(
-        "--only", nargs="*", default=[], metavar="PAGE",
-        help="a quick look while writing: pages whose names begin so, links to others unchecked",
-    )  # fmt: skip
     parser.add_argument("--open", action="store_true", help="open the first page in the browser")
     arguments = parser.parse_args()
-    begin = time.perf_counter()
-    wrong = [problem for engine in boxes.engines() for problem in boxes.problems(engine)]
-    if wrong:
+    begin, html = time.perf_counter(), BUILD / "html"
+    if wrong := [problem for engine in boxes.engines() for problem in boxes.problems(engine)]:
         sys.exit("\n".join(wrong))
-    part = bool(arguments.only)
-    staging.stage(files.BUILD / "pages", tuple(arguments.only))
-    if run_sphinx(arguments.jobs, part):
+    if run_sphinx(html, arguments.jobs):
         sys.exit("the pages above need mending")
-    drop_indents(files.BUILD / "html")
-    family.write_pages(files.BUILD / "html")
-    if not part:
-        source_pages.write_pages(files.BUILD / "html")
-        write_playground(None, None, files.BUILD / "html" / "playground.html", "code", ".html")
-    broken = [] if part else links.problems(files.BUILD / "html")
-    if broken:
-        sys.exit("\n".join(broken))
-    first = files.BUILD / "html" / "index.html"
-    count = len(list(first.parent.rglob("*.html")))
-    seconds, checked = time.perf_counter() - begin, "" if part else ", all links good"
-    print(f"{count} pages{checked}, {seconds:.0f} s: {first}")
+    (html / "index.html").write_text(FIRST_PAGE, "utf-8")
+    scripts = shutil.ignore_patterns("*.html")
+    shutil.copytree(ROOT / "docs" / "playground", html / "docs" / "playground", ignore=scripts)
+    write_playground(None, None, html / "playground.html", ".", ".html")
+    if broken := broken_links(html):
+        sys.exit("\n".join(["these links lead nowhere, or to a network:", *broken]))
+    seconds, pages = time.perf_counter() - begin, len(list(html.rglob("*.html")))
+    print(f"{pages} pages, all links good, {seconds:.0f} s: {html / 'index.html'}")
     if arguments.open:
-        webbrowser.open(first.as_uri())
+        webbrowser.open((html / "index.html").as_uri())
 
 
 if __name__ == "__main__":

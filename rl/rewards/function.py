@@ -20,8 +20,8 @@ import importlib.util
 import inspect
 import math
 import sys
+import traceback
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,7 +32,6 @@ from torch import Tensor
 from data.records import PromptRecord
 from harness.errors import UserError
 from harness.files import expanded
-from harness.foreign_code import Failed, call_foreign, settings_kept
 from harness.ranks.collectives import all_gather_list, shard_block
 from rl.batches.rollout import Rollout
 
@@ -62,13 +61,12 @@ def _import_module(where: str) -> ModuleType:
         sys.path.append(str(Path.cwd()))
     importlib.invalidate_caches()
     try:
-        return _run(partial(importlib.import_module, where), where)
-    except Failed as failed:
-        error = failed.__cause__
+        return importlib.import_module(where)
+    except (Exception, SystemExit) as error:
         if not isinstance(error, ModuleNotFoundError) or not f"{where}.".startswith(
             f"{error.name}."  # else it is found, and imports something that is not
         ):
-            raise _broken(where, failed) from error
+            raise _broken(where, error) from error
         raise UserError(
             f"--reward {where}:...: Python finds no module {where!r}: start in the folder that holds "
             f"{where.split('.')[0]}.py, or name the file, as in path/to/{where.split('.')[-1]}.py:..."
@@ -86,28 +84,30 @@ def _import_file(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up while it is read
     try:
-        _run(partial(spec.loader.exec_module, module), str(path))
-    except Failed as failed:
+        spec.loader.exec_module(module)
+    except (Exception, SystemExit) as error:
         sys.modules.pop(name, None)
-        raise _broken(str(path), failed) from failed.__cause__
+        raise _broken(str(path), error) from error
     return module
 
 
-def _run(read: Callable[[], Any], where: str) -> Any:
-    with settings_kept(f"--reward {where}"):
-        return call_foreign(read)
+def _broken(where: str, error: BaseException) -> UserError:
+    return UserError(f"--reward {where}:...: {where} cannot be imported: {_in_words(error)}")
 
 
-def _broken(where: str, error: Failed) -> UserError:
-    return UserError(f"--reward {where}:...: {where} cannot be imported: {error}")
+def _in_words(error: BaseException) -> str:
+    """An exception in one line, with the line of code that raised it."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    message = " ".join(str(error).split())
+    return f"{type(error).__name__}: {message} ({Path(last.filename).name}, line {last.lineno})"
 
 
 def _wanted(function: Callable[..., Any], reward: str) -> tuple[str, ...]:
     """Which of OPTIONAL the function takes. UserError unless it can be called with two texts."""
     expected = f"--reward {reward}: it is called as {reward.rpartition(':')[2]}(prompt, response)"
     try:
-        signature = call_foreign(partial(inspect.signature, function))
-    except Failed as error:  # written in C
+        signature = inspect.signature(function)
+    except (TypeError, ValueError) as error:  # written in C
         raise UserError(f"{expected}, and its parameters cannot be read") from error
     parameters = list(signature.parameters)
     wanted = tuple(name for name in OPTIONAL if name in parameters)
@@ -132,11 +132,6 @@ def _number(value: Any) -> float | None:
         return None
 
 
-def _told(value: Any) -> tuple[float | None, str]:
-    """The number that a function gave, if it is one, and how it is written."""
-    return _number(value), f"{value!r:.60}"
-
-
 class FunctionReward:
     """What a user's function gives for (prompt, response), one number per row, (N,).
 
@@ -149,10 +144,9 @@ class FunctionReward:
     def __call__(self, rollout: Rollout) -> Tensor:
         rows = zip(rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True)
         values = []
-        with settings_kept(f"--reward {self.name}"):
-            for number, row in list(enumerate(rows, start=1))[shard_block(len(rollout))]:
-                place = f"prompt {number} of {len(rollout)}, {row[0].prompt[:60]!r}"
-                values.append(self._value(*row, place))
+        for number, row in list(enumerate(rows, start=1))[shard_block(len(rollout))]:
+            place = f"prompt {number} of {len(rollout)}, {row[0].prompt[:60]!r}"
+            values.append(self._value(*row, place))
         return torch.tensor(
             all_gather_list(values), dtype=torch.float32, device=rollout.response_tokens.device
         )
@@ -160,15 +154,15 @@ class FunctionReward:
     def _value(self, record: PromptRecord, response: str, ended: bool, place: str) -> float:
         offered = {"record": record, "ended": ended}
         more = {name: offered[name] for name in self.wanted}
-        call = partial(self.function, record.prompt, response, **more)
         try:
-            number, written = call_foreign(lambda: _told(call()))
-        except Failed as failed:
+            value = self.function(record.prompt, response, **more)
+        except (Exception, SystemExit) as error:
             raise UserError(
-                f"--reward {self.name} failed at {place}: {failed}"
-            ) from failed.__cause__
+                f"--reward {self.name} failed at {place}: {_in_words(error)}"
+            ) from error
+        number = _number(value)
         if number is None or not math.isfinite(number):
             raise UserError(
-                f"--reward {self.name} gave {written} at {place}: it must give a finite number"
+                f"--reward {self.name} gave {value!r:.60} at {place}: it must give a finite number"
             )
         return number

@@ -1,86 +1,143 @@
-"""The built site and a hostile report in headless Chromium, on a phone and on a desktop.
+"""Headless Chromium on a phone and a desktop: the built site, and what computes in it.
 
-`make docs-browser` builds the site and runs these; `make browser` runs them where it has been built.
-Set PICTURES to a folder to keep the screenshots.
+`make docs-browser` builds the site first. A page opens others in a frame and prints what it found.
 """
 
 from __future__ import annotations
 
+import html
 import json
 import os
-from collections.abc import Iterator
+import re
+import shutil
+import subprocess
 from pathlib import Path
-from urllib.parse import quote
+from typing import Any
 
+import playground
 import pytest
-from chrome import Chrome, open_chrome
+import saved_models
+import torch
+from course import explorables
+from explorable_truths import TRUTHS
 
-from harness.report.page import page_html, read_run
+from gpt.tokenizer import load_tokenizer
 
-pytestmark = pytest.mark.browser
-ROOT = Path(__file__).resolve().parents[2]
-SITE = ROOT / "build" / "docs" / "html"
-PAGES = [
-    "index", "docs/faq", "docs/equations", "docs/metrics", "docs/explorables", "beside/index",
-    "beside/grpo", "beside/ppo", "notebooks/07_grpo", "search",
-]  # fmt: skip
-STEAL = "document.title='stolen'"
-HOSTILE = f'</script><script>{STEAL}</script><img src=x onerror="{STEAL}"><!--<script>'
-
-
-@pytest.fixture(scope="module")
-def chrome() -> Iterator[Chrome]:
-    yield from open_chrome()
-
-
-@pytest.fixture(scope="module")
-def site() -> Path:
-    if not (SITE / "index.html").exists():
-        pytest.skip("the site has not been built: make docs")
-    return SITE
-
-
-def look_at(chrome: Chrome, path: Path, width: int, dark: bool = False) -> None:
-    """Nothing in the console, nothing from a network, nothing sticks out."""
-    chrome.open(path, width, dark=dark)
-    chrome.run("new Promise(done => setTimeout(done, 300))")
-    if "PICTURES" in os.environ:
-        chrome.picture(Path(os.environ["PICTURES"]) / f"{path.stem}-{width}-{dark}.png")
-    assert chrome.errors == [] and chrome.requests == []
-    assert chrome.run("document.documentElement.scrollWidth") <= width
+CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM, reason="no Chromium: apt install chromium, or set $CHROMIUM"),
+]
+SITE = Path(__file__).resolve().parents[2] / "build" / "docs" / "html"
+built = pytest.mark.skipif(not (SITE / "index.html").exists(), reason="no site: make docs")
+MATH = ("docs/boxes/grpo", "docs/equations", "notebooks/07_grpo")
+PAGES = (*MATH, "README", "docs/explorables", "docs/metrics", "nano/rloo", "search")
+FLAGS = "--headless --no-sandbox --disable-gpu --hide-scrollbars --allow-file-access-from-files"
+FLAGS += " --enable-logging=stderr --virtual-time-budget=300000 --dump-dom"
+PROBE = """<!doctype html><meta charset="utf-8"><body><script>
+const wait = (time) => new Promise((done) => setTimeout(done, time));
+const open = (src, width) => new Promise((done) => {
+  const frame = Object.assign(document.createElement("iframe"), { width, height: 900, src });
+  frame.onload = () => setTimeout(() => done(frame.contentWindow), 3000);
+  document.body.append(frame);
+});
+const fits = ({ document: page, innerWidth, performance }) =>
+  page.documentElement.scrollWidth <= innerWidth && performance
+    .getEntriesByType("resource").every((one) => /^(file|data):/.test(one.name));
+(async () => { SCRIPT })().catch((error) => `error: ${error.stack}`).then((found) => {
+  const textContent = JSON.stringify(found);
+  document.body.replaceChildren(Object.assign(document.createElement("pre"), { textContent }));
+});
+</script></body>"""
 
 
-@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, False), (390, True)])
+def in_chromium(folder: Path, script: str, **constants: Any) -> Any:
+    """What a JavaScript function returns; an error of a page, caught or not, fails the test."""
+    given = "".join(f"const {name} = {json.dumps(value)};" for name, value in constants.items())
+    (folder / "probe.html").write_text(PROBE.replace("SCRIPT", given + script), "utf-8")
+    page = (folder / "probe.html").as_uri()
+    call = [str(CHROMIUM), *FLAGS.split(), f"--user-data-dir={folder / 'profile'}", page]
+    ended = subprocess.run(call, capture_output=True, text=True, timeout=300)
+    assert re.findall("CONSOLE.*(?:Uncaught|Error|Failed|Refused).*", ended.stderr) == []
+    found = json.loads(html.unescape(ended.stdout.split("<pre>")[1].split("</pre>")[0]))
+    assert not str(found).startswith("error"), found
+    return found
+
+
+@built
+@pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("page", PAGES)
-def test_a_page_opens_without_an_error(
-    chrome: Chrome, site: Path, page: str, width: int, dark: bool
-) -> None:
-    look_at(chrome, site / f"{page}.html", width, dark)
+def test_a_page_fits_and_needs_no_network(tmp_path: Path, page: str, width: int) -> None:
+    script = """const page = await open(src, width), math = [...page.document.querySelectorAll(".math")];
+    return [fits(page), math.length, math.filter((one) => !one.querySelector("svg")).length];"""
+    src = f"{SITE.as_uri()}/{page}.html"
+    fits, formulas, raw = in_chromium(tmp_path, script, src=src, width=width)
+    assert fits and not raw and (formulas or page not in MATH)
 
 
-def test_a_line_of_the_box_and_its_code_light_up_together(chrome: Chrome, site: Path) -> None:
-    chrome.open(site / "beside" / "grpo.html", 1280)
-    for number in ("7", "9"):
-        chrome.run(f"document.querySelector('.bx-line[data-line=\"{number}\"]').click()")
-        lit = chrome.run("[...document.querySelectorAll('.bx-code.on')].map(e => e.dataset.lines)")
-        assert lit and all(number in row.split() for row in lit)
+@built
+def test_a_line_of_the_box_lights_up_its_code_and_the_search_finds(tmp_path: Path) -> None:
+    script = """const { document: page, PointerEvent } = await open(`${site}/docs/boxes/grpo.html`, 1280);
+    const lit = [...page.querySelectorAll(".bx-line[data-line]")].map((line) => {
+      line.dispatchEvent(new PointerEvent("pointerenter"));
+      return [line.dataset.line, [...page.querySelectorAll(".bx-code.on")].map((row) => row.dataset.lines)];
+    });
+    const results = (await open(`${site}/search.html?q=advantage`, 1280)).document;
+    return [lit, results.querySelectorAll(".search li > a").length];"""
+    lit, results = in_chromium(tmp_path, script, site=SITE.as_uri())
+    assert len(lit) > 5 and results > 3
+    assert all(rows and all(line in row.split() for row in rows) for line, rows in lit)
 
 
-def test_the_search_finds_without_a_server(chrome: Chrome, site: Path) -> None:
-    chrome.open(site / "search.html", 1280, query=f"?q={quote('advantage')}")
-    chrome.run("new Promise(done => setTimeout(done, 5000))")
-    assert chrome.errors == [] and chrome.requests == []
-    assert chrome.run("document.querySelectorAll('.search li > a').length") > 3
+@pytest.mark.parametrize("name", explorables.names())
+def test_every_control_moves_the_numbers_and_they_are_right(tmp_path: Path, name: str) -> None:
+    """Sliders to two places, choices to each of theirs, then every button; the last is Reset."""
+    script = """const page = await open("page.html", 390), X = page.explorables, here = X.mounted[name];
+    const all = (mark) => page.document.querySelectorAll(`[data-${mark}]`), seen = [];
+    const note = (key, place) => {
+      const now = here.state(), labels = X[name].compare?.(here.numbers.pairs, now.noise, now.seed);
+      seen.push(JSON.parse(JSON.stringify([key, place, now, { ...here.numbers, labels }])));
+    };
+    for (const control of all("key")) {
+      const { options, min, max, step, dataset: { key } } = control;
+      const at = (share) => Number(min) + Math.round(share * (max - min) / step) * step;
+      for (const place of options ? [...options].map((one) => one.value) : [at(0.2), at(0.8)]) {
+        control.value = place;
+        control.dispatchEvent(new page.Event(options ? "change" : "input"));
+        note(key, place);
+      }
+    }
+    for (const button of all("press")) {
+      button.click();
+      if (button.dataset.press === "Train / pause") { await wait(300); button.click(); }
+      note();
+    }
+    return [fits(page), seen, X[name].start];"""
+    page = f'<!doctype html><meta charset="utf-8"><body>{explorables.html_of(name)}'
+    (tmp_path / "page.html").write_text(page, "utf-8")
+    fits, seen, start = in_chromium(tmp_path, script, name=name)
+    for key, place, state, numbers in seen:
+        TRUTHS[name](state, numbers)
+        assert key is None or state[key] == (
+            place if isinstance(place, str) else pytest.approx(place)
+        )
+    assert fits and seen[-1][2] == start
 
 
-def test_texts_of_a_run_are_no_markup(chrome: Chrome, tmp_path: Path) -> None:
-    finding = dict.fromkeys(("rule", "evidence", "cause", "remedy", "page"), HOSTILE)
-    about = {"script": HOSTILE, "title": HOSTILE, "findings": [finding | {"severity": "error"}]}
-    (tmp_path / "page.json").write_text(json.dumps(about))
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": NaN, "reward": 1}\n')
-    sample = {"step": 1, "prompt": HOSTILE, "response": HOSTILE}
-    (tmp_path / "samples.jsonl").write_text(json.dumps(sample) + "\n")
-    (tmp_path / "report.html").write_text(page_html([read_run(tmp_path)]), encoding="utf-8")
-    for width in (1280, 390):
-        look_at(chrome, tmp_path / "report.html", width)
-        assert chrome.run("document.title") != "stolen"
+def test_the_model_in_the_playground_is_that_of_python(tmp_path: Path) -> None:
+    """Token ids exactly, log-probabilities of a policy, which is the base and a change, to 1e-3."""
+    playground.write_playground(None, None, tmp_path / "page.html")
+    change = saved_models.change_of_policy(saved_models.sweep()[0], 1)
+    policy = saved_models.changed(saved_models.base()[0], change)
+    tokenizer = load_tokenizer("glassbox")
+    answer = "Hi Kate! Its price (100 euro) isn't  \u00e9t\u00e9 _x_."
+    asked, answered = tokenizer.encode("Write to Jonas about the bike.\n"), tokenizer.encode(answer)
+    script = """const page = await open("page.html", 390), models = page.eval("choose(1), models");
+    const scores = [...models.policy.score(asked, answered)];
+    return [fits(page), page.eval("tokenizer").encode(answer), scores];"""
+    given = {"asked": asked, "answered": answered, "answer": answer}
+    fits, tokens, scores = in_chromium(tmp_path, script, **given)
+    with torch.no_grad():
+        rows = policy(torch.tensor([asked + answered])).log_softmax(-1)[0, len(asked) - 1 : -1]
+    assert fits and tokens == answered
+    assert scores == pytest.approx(rows[range(len(answered)), answered].tolist(), abs=1e-3)

@@ -227,16 +227,6 @@ def test_prompts(tmp_path: Path, name: str) -> None:
     assert (result.records, result.dropped) == ([PromptRecord(*pair) for pair in texts], dropped)
 
 
-def test_a_summary_counts_what_was_dropped_and_answers_that_touch_their_prompt(tmp_path) -> None:
-    path = write(tmp_path, PAIR, PAIR | {"chosen": " "})
-    kept = f"{path} (preferences): 1 of 2 rows kept; dropped: empty answer 1"
-    assert read_preferences(path).summary() == kept
-    row = {"prompt": "2+2?", "response": "4"}
-    path = write(tmp_path, row, row | {"response": " 4"}, row | {"prompt": "2+2?\n"})
-    summary = read_responses(path).summary()
-    assert "between prompt and answer in 1: --template" in summary
-
-
 @pytest.mark.parametrize(
     ("chosen", "rejected", "prompt"),
     [

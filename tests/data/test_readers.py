@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 from data.readers import (
-    DataError,
     read_preferences,
-    read_prompts,
     read_responses,
     read_text,
     split_records,
@@ -56,31 +54,6 @@ def test_limit_counts_kept_records(tmp_path: Path) -> None:
     assert result.dropped == {"empty prompt": 1}
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.jsonl", b'{\n  "prompt": "x"\n}\n', "a.jsonl:1: not valid JSON: .* one object a line"),
-        ("a.json", b'[{"prompt": "x"},\n {"prompt": }]', "a.json:2: not valid JSON: .* column 13"),
-        ("a.json", b'[{"prompt": "x"}]\n[]', "a.json:2: not valid JSON: Extra data"),
-        ("a.json", b'[{"prompt": "x"},\n3]', "a.json:2: record 2: a number where"),
-        ("a.json", b'[\n{"prompt":\n"x"},\n\n{"prompt":\nnull}]', "a.json:5: record 2: 'prompt'"),
-        ("a.json", b'[{"prompt": "x"},\n\n"\xff"]', "a.json:3: not UTF-8"),
-        ("a.gz", gzip.compress(b"", mtime=0)[:10] + b"\xff" * 20, "a.gz: damaged gzip data"),
-        ("a.gz", b"\x1f\x8b\x00nothing", "a.gz: damaged gzip data"),
-        ("a.parquet", b"PAR1\x15\x04", "a.parquet: a Parquet file"),
-        ("a.jsonl", b'{"prompt": ""}\n', "a.jsonl: no row can be used .empty prompt 1."),
-        ("a.jsonl", b'{"prompt": ' + b"1" * 5000 + b"}", "a.jsonl:1: not usable JSON: Exceeds"),
-    ],
-)
-def test_unusable_files(tmp_path: Path, name: str, content: bytes, message: str) -> None:
-    """Beside the files of tests/test_bad_files.py: lines of arrays, and what exactly is wrong."""
-    path = tmp_path / name
-    path.write_bytes(content)
-    with pytest.raises(DataError, match=message) as caught:
-        read_prompts(path)
-    assert str(caught.value).startswith(str(path))
-
-
 # Plain text.
 
 
@@ -96,21 +69,6 @@ def test_documents_of_json_lines(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(rows, mtime=0))
     with pytest.warns(UserWarning, match="stories.jsonl.gz: 1 blank documents"):
         assert read_text(path) == ["one\n", "two"]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("a.jsonl", b'{"text": "x"}\n{"body": "y"}\n', r":2: key 'text' is missing .found: body"),
-        ("a.txt", b" \n", "a.txt: there is no text in it"),
-        ("a.jsonl", b"", "a.jsonl: there is no text in it"),
-        ("a.txt", b"one\ntwo \xff\n", "a.txt:2: not UTF-8"),
-    ],
-)
-def test_unusable_text(tmp_path: Path, name: str, content: bytes, message: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=message):
-        read_text(tmp_path / name)
 
 
 # Lengths and splits.

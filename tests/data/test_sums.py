@@ -27,19 +27,6 @@ def test_drawn_prompts_are_right_distinct_and_of_their_split(split):
         assert split_of(record.prompt) == split
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("dev",), "unknown split 'dev': choose one of train, validation, test"),
-        (("held_out", 5), "unknown split 'held_out'"),
-        (("test", 40_001), "40001 prompts asked for: draw at most 40000"),
-    ],
-)
-def test_bad_requests_are_one_sentence(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        sums.prompts(*arguments)
-
-
 def test_corpus_is_frozen():
     text = "\n".join(d.prompt + d.response for d in sums.corpus(1000, seed=0))
     assert zlib.crc32(text.encode()) == 840993844

@@ -10,8 +10,7 @@ from toys import flat_gradient, seeded
 
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT, GPTConfig
-from harness import compile_blocks as compiling
-from harness.compile_blocks import compile_blocks, why_not
+from harness.compile_blocks import compile_blocks
 from rl.training.whole_run import compile_trained
 
 CPU = torch.device("cpu")
@@ -61,18 +60,6 @@ def refuse(*arguments):
     raise AssertionError("the compiled block was called")
 
 
-def test_where_nothing_can_be_compiled_one_sentence_says_so(monkeypatch, capsys):
-    def no_compiler(*arguments, **options):
-        raise RuntimeError("no C++ compiler was found\nand much more")
-
-    monkeypatch.setattr(torch, "compile", no_compiler)
-    model = small_gpt()
-    assert not compile_blocks(model, CPU)
-    said = capsys.readouterr().out
-    assert said.count("\n") == 1 and "(no C++ compiler was found); the update runs without" in said
-    assert not is_compiled(model)
-
-
 def test_what_is_trained_is_compiled(monkeypatch):
     """The policy and the critic, not a frozen teacher, and nothing after the first refusal."""
     met: list[object] = []
@@ -85,13 +72,3 @@ def test_what_is_trained_is_compiled(monkeypatch):
     monkeypatch.setattr("rl.training.whole_run.compile_blocks", lambda m, device: met.append(m))
     compile_trained(policy, critic)
     assert met == [policy, critic, policy]
-
-
-@pytest.mark.gpu
-def test_compiled_on_a_gpu():
-    reason = why_not(torch.device("cuda"))
-    if reason:
-        pytest.skip(f"nothing can be compiled here: {reason}")
-    model, twin = small_gpt().cuda(), small_gpt().cuda()
-    assert compile_blocks(model, torch.device("cuda"), compiling.BACKEND)
-    torch.testing.assert_close(gradient(model, 2, 5), gradient(twin, 2, 5), rtol=0, atol=1e-4)

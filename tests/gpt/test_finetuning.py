@@ -13,11 +13,8 @@ from data import names
 from data.records import PreferenceRecord
 from data.splits import split_of
 from gpt import finetuning, pretraining
-from gpt.checkpoint import load_gpt
 from gpt.finetuning import (
     FinetuningConfig,
-    answer_some,
-    collate_examples,
     preferred_answers,
     read_examples,
     starting_model,
@@ -28,7 +25,6 @@ from gpt.published import pretrained
 from gpt.published.pretrained import save_gpt2
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
-from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
 
@@ -139,19 +135,6 @@ def test_no_example_is_longer_than_the_models_context(tmp_path, capsys):
     assert "(2%) do not fit: longer than the model's 60 positions 1" in capsys.readouterr().out
 
 
-def test_nothing_left_to_train_on_is_refused(tmp_path):
-    write_pairs(tmp_path / "pairs.json")
-    config = FinetuningConfig(data=str(tmp_path / "pairs.json"), max_prompt_tokens=1)
-    with pytest.raises(UserError, match="60 of 60 records .* do not fit"):
-        read_examples(config, GLASSBOX, 128)
-
-
-def test_missing_pairs_of_the_reviews_world_name_the_command(tmp_path, monkeypatch):
-    monkeypatch.setattr(finetuning, "RUNS", tmp_path)
-    with pytest.raises(UserError, match="reward_model.reward_model_training"):
-        read_examples(FinetuningConfig(), GLASSBOX, 128)
-
-
 def test_the_base_is_the_pre_trained_model_of_the_same_data(tmp_path, monkeypatch):
     monkeypatch.setattr(names, "RUNS", tmp_path)
     command = "python -m gpt.pretraining --data x/pairs.json --preset small"
@@ -180,47 +163,6 @@ def test_published_weights_come_with_their_own_tokenizer(tmp_path, monkeypatch):
     (tmp_path / "own" / "tokenizer.json").unlink()
     with pytest.raises(UserError, match=r"own.*tokenizer\.json"):
         starting_model(FinetuningConfig(weights=str(tmp_path / "own")), model.device)
-
-
-def test_sums_have_no_answers_to_imitate():
-    with pytest.raises(UserError, match="sums: .*gpt.pretraining"):
-        finetuning.main(FinetuningConfig(data="sums", device="cpu"))
-
-
-def test_samples_show_prompt_answer_and_data(tmp_path):
-    model, path = small_gpt(GLASSBOX.n_vocab).eval(), tmp_path / "samples.jsonl"
-    examples = [
-        (GLASSBOX.encode("Hi?"), [*GLASSBOX.encode("Yes."), GLASSBOX.eos_id]),
-        (GLASSBOX.encode("Why?\n"), [*GLASSBOX.encode("No."), GLASSBOX.eos_id]),
-    ]
-    config = FinetuningConfig(max_response_tokens=5)
-    answer_some(config, model, GLASSBOX, examples, path)
-    rows = read_jsonl(path)
-    found = {(row["prompt"], row["data"]) for row in rows}
-    assert found == {("Hi?", "Yes."), ("Why?\n", "No.")} and all(row["response"] for row in rows)
-    answer_some(config, model, GLASSBOX, examples, path)
-    assert read_jsonl(path) == rows
-    answer_some(config, model, GLASSBOX, [], path)
-    assert read_jsonl(path) == []
-
-
-def test_main_writes_a_model_that_is_better_than_its_base(tmp_path):
-    write_pairs(tmp_path / "pairs.json")
-    base = small_gpt(GLASSBOX.n_vocab, context=64)
-    pretraining.save_gpt(tmp_path / "base" / "model.safetensors", base, GLASSBOX)
-    config = FinetuningConfig(
-        data=str(tmp_path / "pairs.json"), base=tmp_path / "base", out=tmp_path / "out",
-        steps=30, lr=1e-2, device="cpu",
-    )  # fmt: skip
-    assert finetuning.main(config) == tmp_path / "out"
-    names = {path.name for path in (tmp_path / "out").iterdir()}
-    page = {"page.json", "report.html", "tokens.jsonl"}
-    assert names == page | {"config.json", "metrics.jsonl", "samples.jsonl", "model.safetensors"}
-    tuned, _ = load_gpt(tmp_path / "out")
-    _, held_out = read_examples(config, GLASSBOX, 64)
-    batches = [collate_examples(held_out, GLASSBOX.eos_id)]
-    before, after = (pretraining.held_out_loss(model, batches) for model in (base.eval(), tuned))
-    assert after < before - 2
 
 
 def test_the_preferred_answer_is_the_one_that_won_most_comparisons():

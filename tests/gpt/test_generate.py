@@ -8,7 +8,6 @@ import math
 import pytest
 import torch
 import toys
-from torch.utils._python_dispatch import TorchDispatchMode
 from toys import seeded
 
 from gpt import generate as generation
@@ -19,11 +18,10 @@ from gpt.generate import (
     truncate_logits,
     where_passed,
 )
-from gpt.model import GPT, GPTConfig, KVCache
+from gpt.model import GPT, KVCache
 
 EOS = 3  # also a token of some prompts, where it ends nothing
 RAGGED = [[1, 2], [3], [4, 0, 1, 2], [2, 2, 2]]
-EVEN = [[1, 2, 0], [3, 4, 4]]
 
 
 def random_gpt(vocab_size: int = 6, scale: float = 0.5, dropout: float = 0.0) -> GPT:
@@ -220,26 +218,6 @@ def test_nothing_is_computed_that_nobody_uses(probs, draws, reads, monkeypatch):
     assert calls == {"draw": draws, "hidden": reads}
 
 
-class Questions(TorchDispatchMode):
-    """Counts the operations inside whose results a GPU would be waited for."""
-
-    count = 0
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
-        self.count += name in ("_local_scalar_dense", "nonzero", "equal")
-        return func(*args, **(kwargs or {}))
-
-
-def test_the_device_is_asked_for_one_number_a_token():
-    def numbers(steps: int) -> int:
-        with Questions() as asked:
-            generate(MODEL, EVEN, SamplingParams(max_new_tokens=steps), seeded(0), eos_id=-1)
-        return asked.count
-
-    assert numbers(12) - numbers(4) == 8
-
-
 def test_bfloat16_autocast():
     params = SamplingParams(max_new_tokens=12)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -265,16 +243,6 @@ def test_wrong_parameters_are_refused(options, message):
         SamplingParams(**options)
 
 
-def test_wrong_prompts_are_refused():
-    params = SamplingParams(max_new_tokens=6)
-    for prompts in ([], [[1], []]):
-        with pytest.raises(ValueError, match="there is no prompt, or an empty one"):
-            generate(MODEL, prompts, params, eos_id=EOS)
-    message = r"a prompt of 11 tokens and max_new_tokens=6 do not fit the model's 16 positions"
-    with pytest.raises(ValueError, match=message):
-        generate(MODEL, [[1], [1] * 11], params, eos_id=EOS)
-
-
 @pytest.mark.parametrize(("share", "temperature"), [(0.2, 1.0), (0.7, 0.7)])
 def test_a_mixture_is_drawn_token_by_token(share, temperature):
     """Against a slow sampler: ragged prompts, repeated rows, both caches when rows are dropped."""
@@ -297,17 +265,3 @@ def test_a_teacher_without_a_share_changes_no_bit():
     assert torch.equal(plain.log_probs, other.log_probs)
     assert torch.equal(plain.model_log_probs, plain.log_probs)
     assert mixed.token_lists() != plain.token_lists()
-
-
-def test_teachers_that_do_not_fit_are_refused():
-    params = SamplingParams(max_new_tokens=6)
-    for share in (1.0, -0.1):
-        with pytest.raises(ValueError, match=r"teacher_share=.* in \[0, 1\)"):
-            generate(MODEL, [[1]], params, eos_id=EOS, teacher=TEACHER, teacher_share=share)
-    with pytest.raises(ValueError, match="0 without a teacher"):
-        generate(MODEL, [[1]], params, eos_id=EOS, teacher_share=0.5)
-    with pytest.raises(ValueError, match="knows 7 tokens, the model 6"):
-        generate(MODEL, [[1]], params, eos_id=EOS, teacher=random_gpt(7), teacher_share=0.5)
-    short = GPT(GPTConfig(6, context=8, n_layer=1, n_head=1, n_embd=8)).initialize(seeded(0))
-    with pytest.raises(ValueError, match="do not fit the model's 8 positions"):
-        generate(MODEL, [[1] * 3], params, eos_id=EOS, teacher=short, teacher_share=0.5)

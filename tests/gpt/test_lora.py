@@ -22,16 +22,14 @@ from gpt.lora import (
     has_adapters,
     merged_state,
     save_adapter,
-    trunk_to_train,
 )
 from gpt.model import GPT, GPTConfig
 from gpt.published.pretrained import load_gpt2, save_gpt2
 from gpt.tokenizer import load_tokenizer
 from harness.command_flags import MemoryFlags
-from harness.errors import UserError
 from harness.frozen_copy import frozen_copy
 from harness.optimizer import adamw, mix_into
-from harness.training_state import TrainingState, changing_state, unchanging_names
+from harness.training_state import changing_state, unchanging_names
 from reward_model.scalar_head import RewardModel
 from rl.training.value_model import ValueModel
 
@@ -199,14 +197,6 @@ def test_a_checkpoint_holds_adapters_and_heads_alone():
     assert changing_state(base_gpt()).keys() == base_gpt().state_dict().keys()
 
 
-@pytest.mark.parametrize("other", [base_gpt, lambda: adapted(rank=2)])
-def test_the_checkpoint_of_another_kind_of_training_is_refused(tmp_path, other):
-    for saved, loaded in ((adapted(), other()), (other(), adapted())):
-        TrainingState({"policy": saved}, {}).save(tmp_path)
-        with pytest.raises(UserError, match="does not fit this run"):
-            TrainingState({"policy": loaded}, {}).load(tmp_path)
-
-
 def test_the_files_are_those_of_peft(tmp_path):
     """Names, orientation and scale as its documentation has them; a model without one writes none."""
     save_adapter(tmp_path / "none", base_gpt(), "gpt2")
@@ -250,12 +240,3 @@ def test_a_model_is_fitted_as_the_flags_ask(capsys):
     assert capsys.readouterr().out == "LoRA: 512 weights are trained, 2,448 with the frozen\n"
     again = fit_for_training(flags, base_gpt())
     assert torch.equal(again.h[1].mlp.c_fc.lora_A, model.h[1].mlp.c_fc.lora_A)
-
-
-def test_a_critic_over_a_frozen_model_trains_a_whole_copy_or_adapters_alone():
-    scorer = base_gpt().requires_grad_(False)
-    whole = trunk_to_train(MemoryFlags(), scorer)
-    light = trunk_to_train(MemoryFlags(lora_rank=2), scorer)
-    assert whole.wte.weight is not scorer.wte.weight and whole.wte.weight.requires_grad
-    assert light.wte.weight is scorer.wte.weight and len(adapters(light)) == 8
-    assert not adapters(scorer) and torch.equal(light(BATCH.tokens), scorer(BATCH.tokens))

@@ -15,11 +15,10 @@ from toys import one_sentence
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
-from harness import files, paths
+from harness import files
 from harness.best_step import BestStep
-from harness.command_flags import CommandFlags
-from harness.command_line import preset_defaults, run_script
-from harness.device import CUDNN_ATTENTION, open_device
+from harness.command_line import preset_defaults
+from harness.device import open_device
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl, write_atomically, write_json
 from harness.metric_log import MetricLog
@@ -63,12 +62,6 @@ def test_missing_device(monkeypatch, name):
     )
 
 
-@pytest.mark.parametrize("name", ["gpu", "cuda:x", "", "meta", "xpu", "vulkan"])
-def test_misspelt_device(name):
-    with pytest.raises(UserError, match=f"--device {name}: use auto, cpu"):
-        open_device(name)
-
-
 @pytest.fixture
 def cuda(monkeypatch) -> Iterator[dict[str, object]]:
     """What a CUDA device is asked and told, without one."""
@@ -85,15 +78,6 @@ def cuda(monkeypatch) -> Iterator[dict[str, object]]:
     torch.backends.cuda.enable_cudnn_sdp(True)
 
 
-@pytest.mark.parametrize(("said", "allowed"), [(None, True), ("on", True), ("off", False)])
-def test_attention_can_be_kept_from_cudnn(cuda, monkeypatch, said, allowed):
-    monkeypatch.delenv(CUDNN_ATTENTION, raising=False)
-    if said:
-        monkeypatch.setenv(CUDNN_ATTENTION, said)
-    open_device("cuda")
-    assert torch.backends.cuda.cudnn_sdp_enabled() == allowed
-
-
 def test_tf32_is_on_with_bfloat16_alone(cuda):
     """With float32 the sampler's log-probs are the old ones, which needs exact products."""
     open_device("cuda", "bfloat16")
@@ -102,19 +86,6 @@ def test_tf32_is_on_with_bfloat16_alone(cuda):
     assert not torch.backends.cuda.matmul.allow_tf32
     open_device("cpu", "bfloat16")
     assert not torch.backends.cuda.matmul.allow_tf32  # a rule for CUDA alone
-
-
-def test_a_card_without_bfloat16_says_so(cuda, capsys):
-    open_device("cuda", "bfloat16")
-    assert capsys.readouterr().out == ""
-    cuda["bfloat16"] = False
-    open_device("cuda", "float32")
-    assert capsys.readouterr().out == ""
-    open_device("cuda", "bfloat16")
-    assert capsys.readouterr().out == (
-        "note: Tesla T4 has no bfloat16 arithmetic and emulates it, slowly: --precision float32 is "
-        "faster there\n"
-    )
 
 
 def test_derived_seeds_never_change():
@@ -135,11 +106,6 @@ class Flags:
     debug: bool = False
 
 
-@dataclass(frozen=True)
-class RunningFlags(CommandFlags):
-    preset: str = "tiny"
-
-
 PRESETS = {"tiny": {}, "big": {"lr": 0.5, "steps": 99}}
 
 
@@ -157,34 +123,6 @@ PRESETS = {"tiny": {}, "big": {"lr": 0.5, "steps": 99}}
 def test_a_preset_never_overrides_a_flag(arguments, expected):
     default = preset_defaults(Flags, PRESETS, arguments)
     assert tyro.cli(Flags, args=arguments, default=default) == expected
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (UserError("no data: give some"), "error: no data: give some"),
-        (ValueError("too long"), "error: too long\n(add --debug to see where it came from)"),
-    ],
-)
-def test_scripts_end_with_a_sentence(error, message):
-    def main(config: RunningFlags) -> None:
-        raise error
-
-    with pytest.raises(SystemExit) as exit_:
-        run_script(main, RunningFlags())
-    assert exit_.value.code == message
-
-
-def test_programming_mistakes_and_requested_tracebacks_are_shown(capsys):
-    def main(config: RunningFlags) -> None:
-        raise {"tiny": TypeError, "big": UserError}[config.preset]("of this kind")
-
-    with pytest.raises(TypeError):
-        run_script(main, RunningFlags())
-    for debug in (False, True):
-        with pytest.raises(SystemExit, match="error: of this kind"):
-            run_script(main, RunningFlags(preset="big", debug=debug))
-        assert ("Traceback" in capsys.readouterr().err) == debug
 
 
 # Files
@@ -229,15 +167,6 @@ def test_metrics_are_collected_written_and_shown(tmp_path, capsys):
     assert [line.split("  ")[:2] for line in lines] == [
         ["demo 2/5", "loss 0.5"], ["demo 4/5", "loss 1"], ["demo 5/5", "loss 1.25"],
     ]  # fmt: skip
-
-
-def test_in_a_terminal_the_lines_stand_above_a_bar(capsys, monkeypatch):
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    log = MetricLog(4, show=("loss",), every=2, title="demo")
-    for step in range(1, 5):
-        log.write(step=step, loss=step / 2)
-    assert capsys.readouterr().out.splitlines() == ["demo 2/4  loss 1", "demo 4/4  loss 2"]
-    assert log.bar is not None and log.bar.n == 4 and log.bar.disable  # closed
 
 
 def test_the_best_step_is_kept_also_over_a_resume(tmp_path):
@@ -325,18 +254,6 @@ def test_training_state_round_trip(tmp_path):
     assert torch.equal(one_step(other), one_step(state))
 
 
-def test_the_saved_step_reads_no_tensor(tmp_path, monkeypatch):
-    """GPT-2 xl's state is 18 GB; the file is mapped, and only the step is read."""
-    state_of(seed=1).save(tmp_path)
-    asked = []
-    load = torch.load
-    monkeypatch.setattr(
-        torch, "load", lambda *args, **options: asked.append(options) or load(*args, **options)
-    )
-    assert saved_step(tmp_path) == 0
-    assert [options["mmap"] for options in asked] == [True]
-
-
 # Checkpoints
 
 
@@ -359,17 +276,3 @@ def test_loading_initialises_nothing_and_takes_the_files_tensors(tmp_path, monke
         for parameter in loaded.parameters():
             parameter.zero_()
     assert path.read_bytes() == content
-
-
-def test_run_folders_go_to_the_checkout_or_to_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkout, elsewhere = tmp_path / "checkout", tmp_path / "elsewhere"
-    (checkout / "notebooks").mkdir(parents=True)
-    monkeypatch.setattr(paths, "REPOSITORY", checkout)
-    (checkout / "pyproject.toml").touch()
-    assert paths.runs_folder(checkout) == checkout / "runs"
-    assert paths.runs_folder(checkout / "notebooks") == checkout / "runs"
-    assert paths.runs_folder(elsewhere) == elsewhere / "runs"
-    (checkout / "pyproject.toml").unlink()  # as in site-packages
-    assert paths.runs_folder(checkout / "notebooks") == checkout / "notebooks" / "runs"

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from gpt.pretraining import PretrainingConfig
-from harness.metric_log import MetricLog
-from harness.report import page, writing
+from harness.report import writing
 from harness.report.page import page_html, panels_of, read_run
 from harness.report.tokens import show_tokens
 
@@ -79,17 +78,6 @@ def hostile_run(folder: Path, text: str = HOSTILE) -> Path:
 # Text stays text ----------------------------------------------------------------------------------
 
 
-def test_without_bokeh_a_page_has_the_values_and_says_what_draws_the_curves(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows = [{"step": 1, "loss": 2.5}, {"step": 2, "loss": 1.25}]
-    run = read_run(write_run(tmp_path / "run", metrics=rows))
-    monkeypatch.setattr(page, "libraries", lambda: ())
-    shown = page_html([run])
-    assert "pip install bokeh" in shown and "2.5 → 1.25" in shown
-    assert "<script" not in shown
-
-
 def test_text_never_becomes_markup(tmp_path: Path) -> None:
     """The tags of a page do not depend on what is written in it, wherever that stands."""
     bad = Tags(page_html([read_run(hostile_run(tmp_path / "a"))]))
@@ -111,30 +99,7 @@ def test_json_in_a_page_says_what_was_put_in(tmp_path: Path) -> None:
     assert "<" not in view + curves and "\u2028" not in view + curves
 
 
-def test_a_page_asks_for_nothing_from_elsewhere(tmp_path: Path) -> None:
-    tags = Tags(page_html([read_run(hostile_run(tmp_path))])).tags
-    links = [a for _, attrs in tags for k, a in attrs.items() if k in ("src", "href") and a]
-    assert all(link.startswith(("#", "data:")) for link in links)
-    policy = next(a["content"] for tag, a in tags if "http-equiv" in a)
-    assert policy is not None and policy.startswith("default-src 'none'")
-
-
 # What is on it ------------------------------------------------------------------------------------
-
-
-def test_a_long_run_stays_under_three_megabytes(tmp_path: Path) -> None:
-    """5,000 steps of 40 metrics, and tokens of 100 validations: as large as a page of 20,000."""
-    keys = [f"metric_{i}" for i in range(40)]
-    rows = [{"step": s, **dict.fromkeys(keys, s * 1.234567)} for s in range(1, 5_001)]
-    tokens = [
-        token_row(step, tokens=["word"] * 128, values={f"q{i}": [0.12345] * 128 for i in range(8)})
-        for step in range(20, 2001, 20) for _ in range(12)
-    ]  # fmt: skip
-    run = dataclasses.replace(read_run(write_run(tmp_path)), rows=rows, tokens=tokens)
-    page = page_html([run])
-    assert len(page.encode()) < 3_000_000
-    frames = json.loads(Tags(page).data[0])["frames"]
-    assert frames[-1]["step"] == 2000 and len(frames) > 2
 
 
 def test_numbers_that_are_not_finite_are_named(tmp_path: Path) -> None:
@@ -154,18 +119,6 @@ def test_a_damaged_folder_still_has_a_page(tmp_path: Path) -> None:
 
 
 # Writing ------------------------------------------------------------------------------------------
-
-
-def test_a_log_refreshes_an_open_page_at_validations_only(tmp_path: Path) -> None:
-    log = MetricLog(3, path=tmp_path / "metrics.jsonl")
-    log.write(step=1, loss=1.0, held_out_loss=2.0)
-    assert not (tmp_path / "report.html").exists()  # nobody has opened a page
-    writing.open_page(tmp_path, "pretraining", PretrainingConfig())
-    log.write(step=2, loss=1.0)
-    assert not (tmp_path / "report.html").exists()
-    log.write(step=3, loss=1.0, held_out_loss=2.5)
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "pretraining on reviews" in page and "held_out_loss: 2 → 2.5" in page
 
 
 def test_a_page_that_fails_ends_no_training(

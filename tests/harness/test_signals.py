@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -14,13 +13,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.command_line import explained, run_script
-from harness.errors import Finished, UserError
-from harness.files import append_jsonl, read_jsonl, write_json
+from harness.command_line import run_script
+from harness.errors import Finished
+from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
 from harness.paths import STATE_FILE
 from harness.run_folder import finish_run, open_run, stepping
-from harness.signals import signals_noted
 from harness.training_state import TrainingState, keep_state, saved_step
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -148,23 +146,6 @@ def test_ranks_stop_after_the_same_step(tmp_path):
     assert "Traceback" not in said and saved_step(out) == done
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the processes are forks here")
-@pytest.mark.parametrize("of_a_run", [True, False])
-def test_only_what_a_run_has_started_leaves_ctrl_c_to_it(of_a_run):
-    """A worker of somebody's process pool answers for itself, as the mutation check's do."""
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe()
-
-    def live() -> None:
-        with signals_noted():
-            theirs.send(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)
-
-    process = context.Process(target=live, daemon=of_a_run)
-    process.start()
-    assert ours.recv() is of_a_run
-    process.join()
-
-
 # A full disk
 
 
@@ -195,28 +176,3 @@ def test_a_full_disk_is_one_sentence_and_costs_no_more_than_the_last_steps(tmp_p
         "config.json", "metrics.jsonl", "state.pt",
     ]  # fmt: skip
     resumed(tmp_path / "run", size=100_000)
-
-
-def test_a_row_that_does_not_fit_names_its_file(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    append_jsonl(path, [{"step": 1}])
-    disturb = limited(15)
-    disturb(5)
-    try:
-        with pytest.raises(UserError, match="metrics.jsonl .* .File too large."):
-            append_jsonl(path, [{"step": 2}, {"step": 3}])
-    finally:
-        disturb(0)
-    assert read_jsonl(path) == [{"step": 1}]
-
-
-# Output
-
-
-def test_a_finished_run_is_told_of_whichever_rank_is_the_first_to_end(monkeypatch, capsys):
-    """The others' output goes nowhere, so the first rank must not leave it to them."""
-    monkeypatch.setattr("harness.command_line.first_to_fail", lambda: False)
-    with pytest.raises(SystemExit) as end:
-        with explained():
-            raise Finished("the run is finished")
-    assert end.value.code == 0 and capsys.readouterr().out == "the run is finished\n"

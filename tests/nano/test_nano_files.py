@@ -1,4 +1,4 @@
-"""The files of nano/ are short, import nothing else of ours, run alone, and refuse in one sentence."""
+"""The files of nano/ are short, import nothing else of ours and run alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 from nano import gpt, rlhf
 
@@ -111,29 +110,3 @@ def test_rlhf_shows_its_lesson() -> None:
     """The whole program, for one seed."""
     measured = rlhf.main(seed=1)
     assert rlhf.verdict(*measured.values()) == (True, True)
-
-
-# --- bad input ------------------------------------------------------------------------------------
-
-
-def test_too_long_a_text_is_refused() -> None:
-    policy = gpt.GPT(len(gpt.LETTERS), context=8, n_embd=4)
-    with pytest.raises(ValueError, match=r"exceed the context, 8: use fewer$"):
-        gpt.sample(policy, ["abc:"], 8, gpt.generator(0, "x"))
-    with pytest.raises(ValueError, match=r"do not fit a context of 32: shorten"):
-        rlhf.GPT()(torch.zeros(1, 33, dtype=torch.long))
-
-
-def test_a_vocabulary_that_does_not_fit_is_refused() -> None:
-    policy = gpt.GPT(5, context=16, n_embd=4)
-    with pytest.raises(ValueError, match=r"^token 9 is not in the vocabulary"):
-        gpt.sample(policy, ["abc:"], 8, gpt.generator(0, "x"))
-    with pytest.raises(ValueError, match=r"^\['pizza'\] are no words"):
-        rlhf.encode("the pizza was cold :")
-
-
-@pytest.mark.parametrize("prompt, reason", [("xy:", "'x'|'y'"), ("", "one is empty")])
-def test_a_prompt_that_cannot_be_read_is_refused(prompt: str, reason: str) -> None:
-    policy = gpt.GPT(len(gpt.LETTERS), context=16, n_embd=4)
-    with pytest.raises(ValueError, match=reason):
-        gpt.sample(policy, ["a:", prompt], 8, gpt.generator(0, "x"))

@@ -22,9 +22,7 @@ from reward_model.outcomes import (
     encode_labelled,
     log_odds_report,
     ngram_accuracy,
-    outcome_report,
     piece_batch,
-    report_text,
     score_beginnings,
 )
 from reward_model.scalar_head import RewardModel, load_reward_model
@@ -103,20 +101,6 @@ def test_it_learns_a_word(pooling):
     assert ((scores > 0) == labels).float().mean() > 0.9
 
 
-def test_every_epoch_reads_other_pieces(monkeypatch):
-    """Three epochs of two steps: the generator of the pieces is another one at each."""
-    drawn = []
-
-    def add(model, texts, config, longest, rng):
-        drawn.append(rng.random())
-        return add_texts(model, texts, config, longest, rng)
-
-    monkeypatch.setattr(outcome_training, "add_texts", add)
-    texts = encode_labelled(texts_of(8), TOKENIZER)
-    train(model_of(), texts, OutcomeConfig(batch_size=4, shortest=4), MetricLog(6))
-    assert len(set(drawn)) == 6
-
-
 def test_report_reads_scores_in_their_confident_direction():
     scores = torch.tensor([2.0, -2.0, 2.0, 0.5])
     labels = torch.tensor([True, False, False, True])
@@ -127,27 +111,12 @@ def test_report_reads_scores_in_their_confident_direction():
     assert report["calibration_error"] == pytest.approx(error)
 
 
-def test_the_majority_may_be_bad():
-    labels = torch.tensor([False, False, False, True])
-    report = log_odds_report(torch.ones(4), labels, torch.arange(4.0))
-    assert (report["accuracy"], report["majority_accuracy"]) == (0.25, 0.75)
-
-
 def test_the_rival_learns_from_the_training_texts_alone():
     """Held-out labels that say the opposite are all missed."""
     train = encode_labelled(texts_of(40), TOKENIZER)
     turned = [LabelledTokens(text.tokens, not text.label) for text in train]
     assert ngram_accuracy(train, train, TOKENIZER, 16) == 1
     assert ngram_accuracy(train, turned, TOKENIZER, 16) == 0
-
-
-def test_the_report_gives_both_readers_the_same_tokens():
-    """The telling word is among the first four; of two tokens neither reader can know."""
-    records = [LabelledText("a a a good", True), LabelledText("a a a bad", False)]
-    texts = encode_labelled(records * 30, TOKENIZER)
-    report = outcome_report(model_of(), texts[:40], texts[40:], TOKENIZER, [2, 8])
-    assert report["2"]["ngram_accuracy"] == 0.5 and report["8"]["ngram_accuracy"] == 1
-    assert "first 2 tokens of 20 held-out texts" in report_text(report)
 
 
 def write_texts(path, records):

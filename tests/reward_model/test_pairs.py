@@ -175,20 +175,6 @@ def test_labels_and_gold_stay_with_their_response():
     assert 8 <= sum(wrong) <= 12
 
 
-def test_a_policy_that_repeats_itself_is_given_up_soon(monkeypatch):
-    """After 500 prompts, and not after twenty times the pairs that were asked for."""
-    asked: list[int] = []
-
-    def spy(model, prompts, *args, **options) -> Generation:
-        asked.append(len(prompts))
-        return generate(model, prompts, *args, **options)
-
-    monkeypatch.setattr(pairs_module, "generate", spy)
-    with pytest.raises(ValueError, match="twice with the same text"):
-        make(fixed_gpt({ord("a"): 1.0}), 100_000, steps=1, batch_size=64)
-    assert sum(asked) == 512
-
-
 def test_collate_pairs_puts_the_chosen_first():
     pairs = [TokenPair([1, 2], [3, 9], [4, 4, 4]), TokenPair([5], [6, 6], [7, 9])]
     batch = collate_pairs(pairs, eos_id=9)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import random
@@ -16,9 +15,7 @@ from forked import forked
 from safetensors.torch import load_file
 from toys import flat_gradient, seeded, weights
 
-from data import names
 from data.collate import collate_responses
-from gpt import pretraining
 from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
@@ -29,7 +26,7 @@ from harness.training_state import saved_step
 from reward_model import reward_model_training
 from reward_model.accuracy_report import score_pairs
 from reward_model.pairs import TokenPair
-from reward_model.reward_model_training import RewardModelConfig, base_folder, main, train
+from reward_model.reward_model_training import RewardModelConfig, main, train
 from reward_model.scalar_head import RewardModel
 
 V, EOS = 20, 0
@@ -247,33 +244,6 @@ def test_score_pairs_normalises_and_keeps_the_order():
             alone = model.raw_scores(collate_responses([pair.prompt], [response], EOS)).item()
             assert float(score) == pytest.approx((alone - 0.25) / 0.5, abs=1e-5)
     assert batch.lengths[:7].tolist() == [len(pair.chosen) for pair in HELD_OUT[:7]]
-
-
-def test_a_file_without_pairs_is_refused_before_a_base_is_pre_trained(tmp_path, monkeypatch):
-    monkeypatch.setattr(names, "RUNS", tmp_path)
-    rows = [{"instruction": f"Say {i}.", "output": str(i)} for i in range(60)]
-    (tmp_path / "answers.json").write_text(json.dumps(rows), encoding="utf-8")
-    with pytest.raises(ValueError, match="hold no preference pairs"):
-        main(RewardModelConfig(data=str(tmp_path / "answers.json"), device="cpu"))
-    assert [path.name for path in tmp_path.iterdir()] == ["answers.json"]
-
-
-def test_the_default_base_is_pre_trained_once(tmp_path, monkeypatch):
-    calls: list[pretraining.PretrainingConfig] = []
-
-    def pretend(config: pretraining.PretrainingConfig):
-        calls.append(config)
-        save_gpt(config.out / "model.safetensors", fresh_model(vocab_size=624).gpt, GLASSBOX)
-        return config.out
-
-    monkeypatch.setattr(names, "RUNS", tmp_path)
-    monkeypatch.setattr(pretraining, "main", pretend)
-    config = RewardModelConfig(preset="small", seed=7, device="cpu")
-    folder = base_folder(config)
-    assert folder == tmp_path / "pretraining-reviews-small" == calls[0].out
-    assert (calls[0].preset, calls[0].tokenizer, calls[0].seed) == ("small", "gpt2", 7)
-    assert base_folder(config) == folder and len(calls) == 1
-    assert base_folder(RewardModelConfig(base=tmp_path)) == tmp_path
 
 
 def killed(config: RewardModelConfig, last: int) -> None:

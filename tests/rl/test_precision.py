@@ -22,7 +22,6 @@ from gpt.model import GPT
 from gpt.tokenizer import load_tokenizer
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
-from reward_model import reward_model_training
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import grpo_engine, ppo_engine
 from rl.ppo_engine import PPOConfig, open_critic_and_text
@@ -109,20 +108,6 @@ def test_distillation_and_its_sampling(products, loss):
     )
     teacher = small_gpt(1).requires_grad_(False)
     distillation.train(config, small_gpt(), teacher, LETTERS, PROMPTS, MetricLog(1))
-    assert products.keys() == {torch.bfloat16}
-
-
-def test_the_reward_model_its_pairs_and_its_report(products, tmp_path: Path, monkeypatch):
-    """The whole script on the reviews."""
-    glassbox = load_tokenizer("glassbox")
-    base = small_gpt(n_vocab=glassbox.n_vocab, context=48, n_layer=1)
-    save_gpt(tmp_path / "base" / "model.safetensors", base, glassbox)
-    reward_model_training.main(
-        reward_model_training.RewardModelConfig(
-            base=tmp_path / "base", pairs=12, held_out_pairs=4, responses_per_prompt=3, steps=1,
-            max_response_tokens=4, precision="bfloat16", out=tmp_path / "out",
-        )
-    )  # fmt: skip
     assert products.keys() == {torch.bfloat16}
 
 

@@ -24,23 +24,6 @@ def test_one_run_gets_its_page(tmp_path: Path) -> None:
     assert "reward: 0.1" in (folder / "report.html").read_text(encoding="utf-8")
 
 
-def test_runs_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    folders = run_folder(tmp_path / "a" / "grpo", 0.1), run_folder(tmp_path / "b" / "grpo", 0.2)
-    path = main(ReportConfig(folders, out=tmp_path / "new" / "both.html"))
-    page = path.read_text(encoding="utf-8")
-    assert "a/grpo: reward" in page and "b/grpo: reward" in page
-    assert "What differs between the runs." in page
-
-
-@pytest.mark.parametrize("name", ["nothing", "empty"])
-def test_what_is_no_run_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="no run in .*name a run folder"):
-        main(ReportConfig((tmp_path / name,)))
-    with pytest.raises(UserError, match="no run is named"):
-        main(ReportConfig(()))
-
-
 # Groups of seeds
 
 

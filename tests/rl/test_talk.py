@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from forked import command
 from toys import seeded
 
 from data import reviews
@@ -142,10 +141,3 @@ def test_ctrl_c_stops_an_answer_and_not_the_talk(runs: Path, capsys, monkeypatch
     monkeypatch.setattr(Talk, "answer", interrupted)
     talk.main(runs / "grpo", CPU)
     assert len(calls) == 2 and "fine" in capsys.readouterr().out
-
-
-def test_a_pipe_is_answered_line_by_line(runs: Path) -> None:
-    done = command(
-        "-m", "rl.talk", runs / "grpo", "--device", "cpu", cwd=runs, given=b"one\n\ntwo\n"
-    )
-    assert done.returncode == 0 and done.stdout.count("start: ") == 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from pathlib import Path
@@ -18,16 +17,13 @@ from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
-from harness.command_line import explained
 from harness.errors import UserError
 from harness.files import read_jsonl
 from rl import grpo_engine
 from rl.batches.rollout import sample_rollout
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.function import open_function
-from rl.training.config import EngineConfig
 
-CPU = torch.device("cpu")
 GLASSBOX = load_tokenizer("glassbox")
 RECORDS = [PromptRecord("ab", answer="x"), PromptRecord("hgfed", answer="yy")]
 
@@ -87,22 +83,6 @@ def test_it_gets_the_record_and_whether_the_response_ended_if_it_asks(source):
 # What is wrong with the flag
 
 
-@pytest.mark.parametrize(
-    ("reward", "message"),
-    [
-        ("modle", "reward 'modle' is none of auto, model, gold, rule, and a function of your own "
-         "needs a colon, as in my_rewards:brief or my_rewards.py:brief; did you mean model?"),
-        ("brief", "as in my_rewards:brief or my_rewards.py:brief"),
-        (":brief", "reward ':brief' must be MODULE:FUNCTION or FILE.py:FUNCTION"),
-        ("rewards:", "reward 'rewards:' must be MODULE:FUNCTION"),
-        ("rewards:brief()", "reward 'rewards:brief()' must be MODULE:FUNCTION"),
-    ],
-)  # fmt: skip
-def test_a_reward_that_is_no_name_and_no_function_is_refused(reward, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
-        EngineConfig(reward=reward)
-
-
 BROKEN = {
     "no_module_xyz:f": "no_module_xyz:...: Python finds no module 'no_module_xyz': start in the folder "
     "that holds no_module_xyz.py, or name the file",
@@ -123,26 +103,6 @@ def test_what_cannot_be_found_or_called_is_said_in_one_sentence(source, reward):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("def f(prompt): return 1", "it takes (prompt)"),
-        ("def f(prompt, response, temperature): return 1", "it takes (prompt, response, temperature)"),
-        ("def f(prompt, record): return 1", "it takes (prompt, record)"),
-        ("def f(response, prompt): return 1", "f(prompt, response), in this order: it takes"),
-        ("import no_module_xyz", "cannot be imported: ModuleNotFoundError: No module named"),
-        ("def f(prompt, response:\n", "cannot be imported: SyntaxError:"),
-        ("x = 1\ny = x / 0", "cannot be imported: ZeroDivisionError: division by zero (rewards_"),
-    ],
-)  # fmt: skip
-def test_a_broken_module_or_signature_is_named(source, text, message):
-    name = source(text)
-    for where in (name, f"{name}.py"):
-        with pytest.raises(UserError, match=re.escape(message)) as error:
-            open_function(f"{where}:f")
-        assert "\n" not in str(error.value)
-
-
 # What goes wrong while it runs
 
 
@@ -150,10 +110,8 @@ def test_an_exception_inside_names_prompt_message_and_line(source):
     name = source("def f(prompt, response):\n    return 1 / (len(prompt) - 5)\n")
     with pytest.raises(UserError) as error:
         open_function(f"{name}:f")(ROLLOUT)
-    assert str(error.value) == (
-        f"--reward {name}:f failed at prompt 4 of 6, 'hgfed': ZeroDivisionError: division by zero "
-        f"({name}.py, line 2)"
-    )
+    told = str(error.value)
+    assert "prompt 4 of 6" in told and "ZeroDivisionError" in told and f"{name}.py, line 2" in told
 
 
 @pytest.mark.parametrize(
@@ -163,53 +121,6 @@ def test_what_is_no_finite_number_is_refused(source, value):
     name = source(f"def f(prompt, response):\n    return 0 if prompt == 'ab' else {value}\n")
     with pytest.raises(UserError, match=r":f gave .* prompt 4 of 6, 'hgfed'"):
         open_function(f"{name}:f")(ROLLOUT)
-
-
-# How a function may end
-
-
-ENDS = {
-    "raise SystemExit(0)": "SystemExit: 0 ({file}, line 3)",
-    "sys.exit()": "SystemExit ({file}, line 3)",
-    "quit()": "SystemExit",
-    "raise KeyboardInterrupt": "KeyboardInterrupt ({file}, line 3)",
-    "raise GeneratorExit": "GeneratorExit ({file}, line 3)",
-    "raise BaseException('all')": "BaseException: all",
-    "os._exit(0)": "SystemExit: os._exit(0)",
-    "raise Silent": "Silent ({file}, line 3)",
-    "return Number()": "SystemExit: no number",
-    "return Text()": "SystemExit: no text",
-    "f(prompt, response)": "RecursionError",
-    "raise StopIteration": "StopIteration",
-    "raise MemoryError": "MemoryError",
-}
-CLASSES = """
-class Silent(Exception):
-    def __str__(self): raise SystemExit(0)
-class Number:
-    def __float__(self): raise SystemExit("no number")
-class Text:
-    def __repr__(self): raise SystemExit("no text")
-"""
-
-
-@pytest.mark.parametrize("end", ENDS)
-def test_no_way_of_ending_passes_for_success(source, end):
-    """Called, or while the module is read, it is one sentence and status 1."""
-    leave = os._exit
-    called = source(f"import os, sys\ndef f(prompt, response):\n    {end}\n{CLASSES}")
-    words = ENDS[end].format(file=f"{called}.py")
-    with pytest.raises(SystemExit) as ended, explained():
-        open_function(f"{called}:f")(ROLLOUT)
-    assert str(ended.value.code).startswith(f"error: --reward {called}:f failed at prompt 1 of 6")
-    assert words in str(ended.value.code) and "\n" not in str(ended.value.code)
-    if not end.startswith(("return", "f(")):
-        read = source(f"import os, sys\n{CLASSES}\n{end}\ndef f(prompt, response): return 1\n")
-        for where in (read, f"{read}.py"):
-            with pytest.raises(SystemExit) as ended, explained():
-                open_function(f"{where}:f")
-            assert f"{where} cannot be imported: {words.split(' (')[0]}" in str(ended.value.code)
-    assert os._exit is leave
 
 
 # In a run
@@ -240,17 +151,24 @@ def test_an_engine_trains_on_it(source, base):
     assert json.loads((folder / "config.json").read_text())["reward"] == f"{name}:f"
 
 
-@pytest.mark.parametrize("leave", ["os._exit(0)", "ctypes.CDLL(None)._exit(0)"])
-def test_a_function_that_leaves_on_one_rank_ends_them_all(source, base, leave):
-    """The second way is seen by nobody on this rank; the other one misses it."""
+def test_a_function_that_leaves_on_one_rank_ends_them_all(source, base):
+    """It is seen by nobody on this rank; the other one misses it."""
     name = source(
-        "import ctypes, os\nfrom harness.ranks.collectives import rank\n"
-        f"def f(prompt, response):\n    if rank() == 1: {leave}\n    return 1\n"
+        "import os\nfrom harness.ranks.collectives import rank\n"
+        "def f(prompt, response):\n    if rank() == 1: os._exit(0)\n    return 1\n"
     )
     flags = ["--policy", base, "--out", base.parent / "out", "--steps", 1, "--device", "cpu",
              "--prompts-per-step", 2, "--group-size", 2, "--max-new-tokens", 4, "--ranks", 2,
              "--eval-prompts", 2, "--test-prompts", 0]  # fmt: skip
     done = command("-m", "rl.grpo_engine", *flags, "--reward", f"{name}:f", cwd=base.parent)
     assert done.returncode == 1 and done.stderr.count("error:") == 1, done.stderr
-    assert "SystemExit: os._exit(0)" in done.stderr or "another process of this run" in done.stderr
+    assert "another process of this run" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_function_that_ends_the_process_is_no_success(source):
+    called = source("import sys\ndef f(prompt, response):\n    sys.exit()\n")
+    with pytest.raises(UserError):
+        open_function(f"{called}:f")(ROLLOUT)
+    with pytest.raises(UserError):
+        open_function(f"{source('import sys; sys.exit()')}:f")

@@ -23,7 +23,6 @@ from gpt.model import GPT, GPTConfig
 from gpt.model import PRESETS as SHAPES
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.tokenizer import load_tokenizer
-from harness.errors import UserError
 from harness.files import read_jsonl
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.batches.rollout import Rollout, sample_rollout
@@ -79,31 +78,6 @@ def saved(folder: Path, tokenizer=GLASSBOX) -> Path:
     shape = GPTConfig(tokenizer.n_vocab, 32, n_layer=1, n_head=2, n_embd=16)
     save_gpt(folder / "model.safetensors", GPT(shape).initialize(), tokenizer)
     return folder
-
-
-@pytest.mark.parametrize(
-    ("options", "advice"),
-    [
-        ({}, "runs/teacher-reviews: make it with\n    python scripts/make_teacher.py"),
-        (
-            {"data": "sums", "preset": "study"},
-            "runs/teacher-sums: make it with\n    python scripts/make_teacher.py --data sums",
-        ),
-        (
-            {"data": "a/texts.jsonl"},
-            "runs/teacher-texts: pass --teacher the run folder of a larger",
-        ),
-        ({"preset": "small"}, "runs/teacher-reviews: pass --teacher the run folder of a larger"),
-        ({"folder": Path("elsewhere")}, "elsewhere: pass --teacher the run folder of a larger"),
-    ],
-)
-def test_a_missing_teacher_is_explained(tmp_path, monkeypatch, options, advice):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(teacher_module, "RUNS", tmp_path / "runs")
-    options = {"folder": None} | options
-    with pytest.raises(UserError) as error:
-        open_teacher(tokenizer=GLASSBOX, device=CPU, **options)
-    assert str(error.value).startswith("there is no teacher in " + advice)
 
 
 def test_the_default_folder_is_found_and_the_teacher_frozen(tmp_path, monkeypatch):
@@ -244,19 +218,3 @@ def test_the_script_makes_a_teacher_that_the_engines_find(small_world, tmp_path,
     base, _ = load_gpt(tmp_path / "pretraining-reviews-teacher")
     assert teacher.config.n_embd == 32 and not torch.equal(teacher.wte.weight, base.wte.weight)
     assert len(read_jsonl(tmp_path / "teacher-reviews" / "answers.jsonl")) == 24
-
-
-def test_a_missing_judge_is_reported_before_the_pre_training(small_world, tmp_path, monkeypatch):
-    monkeypatch.setattr(make_teacher.pretraining, "main", lambda config: pytest.fail("trained"))
-    config = TeacherConfig(device="cpu", reward_model=tmp_path / "nowhere")
-    with pytest.raises(UserError, match="no reward model in .*nowhere"):
-        make_teacher.main(config)
-
-
-def test_what_would_fail_later_fails_before_an_earlier_run_is_moved(small_world, tmp_path):
-    config = TeacherConfig(
-        device="cpu", base=tmp_path / "student", out=tmp_path / "out", **small_world
-    )
-    with pytest.raises(UserError, match="--max-new-tokens 500 leaves no room"):
-        make_teacher.main(replace(config, max_new_tokens=500))
-    assert not (tmp_path / "out").exists()

@@ -1,0 +1,438 @@
+"""How much better than expected: groups, returns, GAE, steps."""
+
+import torch
+
+from course.exercises.batches import Arguments, groups, ragged_mask, some
+from course.exercises.entries import case, exercise, lengths
+
+
+@exercise(
+    case(
+        "one group of four", [11 / 3, 10 / 3, 3.0, 2.0], rewards=[1.0, 2.0, 3.0, 6.0], group_size=4
+    ),
+    case(
+        "two groups of two: each row's baseline is its neighbour", [5.0, 1.0, 2.0, 0.0],
+        rewards=[1.0, 5.0, 0.0, 2.0], group_size=2,
+    ),
+    random=groups,
+    mistakes="""
+        others / (group_size - 1) -> groups.mean(1, keepdim=True).expand_as(groups)
+            your baseline contains row i itself: that is GRPO's group mean. Leave it out.
+        others / (group_size - 1) -> (rewards.sum() - groups) / (len(rewards) - 1)
+            you leave the row out, but take the mean over the whole batch. Only answers to the same prompt
+            can be compared: stay within the group.
+        (group_size - 1) -> group_size
+            you divide by group_size. There are group_size - 1 others.
+        (others / (group_size - 1)) -> (groups - others / (group_size - 1))
+            this is the advantage, reward minus baseline. Return the baseline alone.
+        groups.sum(1, keepdim=True)
+        -> rewards.view(group_size, -1).sum(0).repeat(group_size).view_as(groups)
+            you take every n-th row as a group. The rows of a group stand next to each other: view(-1,
+            group_size).
+    """,
+)  # fmt: skip
+def others_mean(rewards, group_size):
+    """Return for each of the N rewards the mean of the *other* rewards of its group, (N,). The
+    first group_size rows are one group, the next group_size rows the next one."""
+    groups = rewards.view(-1, group_size)
+    others = groups.sum(1, keepdim=True) - groups
+    return (others / (group_size - 1)).flatten()
+
+
+@exercise(
+    case(
+        "four responses to one prompt, rewards 1, 2, 3, 4",
+        [[-2.0], [-0.666667], [0.666667], [2.0]], rewards=[1.0, 2.0, 3.0, 4.0], group_size=4,
+    ),
+    case(
+        "two groups of two", [[1.0], [-1.0], [-2.0], [2.0]],
+        rewards=[1.0, 0.0, 10.0, 12.0], group_size=2,
+    ),
+    random=groups,
+    mistakes="""
+        (groups.sum(1, keepdim=True) - groups) / (group_size - 1) -> groups.mean(1, keepdim=True)
+            your baseline contains row i itself: that is the mean of the whole group, GRPO's. RLOO leaves
+            it out.
+        (groups - others)
+        -> ((groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4))
+            this is GRPO's advantage, with the group's mean and its deviation. RLOO divides by nothing.
+        (group_size - 1) -> group_size
+            you left the reward out of the sum, but you still divide by G. There are G - 1 others.
+        (groups.sum(1, keepdim=True) - groups) / (group_size - 1)
+        -> (rewards.sum() - groups) / (len(rewards) - 1)
+            your others include the responses to other prompts. Take those of the same group.
+        groups - others -> groups
+            these are the rewards themselves: nothing is compared with the group.
+        groups - others -> others - groups
+            your sign is flipped: a response that is better than the others must have a positive advantage.
+    """,
+)  # fmt: skip
+def leave_one_out(rewards, group_size):
+    """From rewards (N,) with G = group_size neighbours to each prompt, compute each reward minus
+    the mean of the G - 1 others to its prompt, (N, 1)."""
+    groups = rewards.view(-1, group_size)
+    others = (groups.sum(1, keepdim=True) - groups) / (group_size - 1)
+    return (groups - others).view(-1, 1)
+
+
+@exercise(
+    case(
+        "one group of four, rewards 1, 2, 3, 4",
+        [[-1.161805], [-0.387268], [0.387268], [1.161805]], rewards=[1.0, 2.0, 3.0, 4.0],
+        group_size=4,
+    ),
+    case(
+        "a group of equal rewards beside 1 and 2", [[-0.707007], [0.707007], [0.0], [0.0]],
+        rewards=[1.0, 2.0, 2.0, 2.0], group_size=2,
+    ),
+    case(
+        "a group of two, rewards 0 and 1000", [[-0.707107], [0.707107]],
+        rewards=[0.0, 1000.0], group_size=2,
+    ),
+    random=groups,
+    tolerance=1e-3,
+    mistakes="""
+        (groups - mean) / (std + 1e-4) -> groups - mean
+            you subtract the group's mean but do not divide by its standard deviation. (That is Dr. GRPO's
+            choice; GRPO divides.)
+        .std(1, keepdim=True) -> .std(1, correction=0, keepdim=True)
+            your standard deviation divides by n. The library divides by n - 1, as tensor.std() does unless
+            you tell it otherwise.
+        rewards.view(-1, group_size) -> rewards.view(1, -1)
+            your mean and std run over all responses. GRPO compares a response only with those to the same
+            prompt: give the rewards the shape (prompts, G) first.
+        (groups - mean) -> (groups - mean) * group_size / (group_size - 1)
+            your baseline is the mean of the other responses: that is RLOO's. GRPO's mean contains the
+            response itself.
+        .std(1 -> .var(1
+            you divide by the variance. The standard deviation is its square root.
+        groups - mean -> mean - groups
+            your sign is flipped: a response that is better than its group must have a positive advantage.
+        rewards.view(-1, group_size) -> rewards.view(group_size, -1)
+        ((groups - mean) / (std + 1e-4)).view(-1, 1)
+        -> ((x := rewards.view(group_size, -1)) - x.mean(0)).div(x.std(0) + 1e-4).view(-1, 1)
+            your rows are (G, prompts), so a row mixes prompts. Responses to one prompt are neighbours:
+            rewards.view(-1, group_size), one row per prompt.
+        std + 1e-4 -> std
+            your standard deviation may be 0, when all rewards of a group are equal: 0 / 0 is NaN. Add 1e-4
+            to it.
+    """,
+)  # fmt: skip
+def group_advantages(rewards, group_size):
+    """From the rewards (N,) of N responses, G = group_size neighbours to each prompt, compute
+    (reward - mean of its group) / (std of its group + 1e-4), of shape (N, 1)."""
+    groups = rewards.view(-1, group_size)  # (prompts, G): neighbours answer the same prompt
+    mean = groups.mean(1, keepdim=True)
+    std = groups.std(1, keepdim=True)
+    return ((groups - mean) / (std + 1e-4)).view(-1, 1)  # (N, 1)
+
+
+@exercise(
+    case(
+        "two groups of two: 1, 0 and 1, 1", [[1.224745], [-1.224745], [0.0], [0.0]],
+        rewards=[1.0, 0.0, 1.0, 1.0], group_size=2,
+    ),
+    random=groups,
+    mistakes="""
+        centred.std() -> groups.std(1).repeat_interleave(group_size)[:, None]
+            you divide by the deviation of each group: that is GRPO. Here it is the batch's.
+        groups.mean(1, keepdim=True) -> groups.mean()
+            you subtract the mean of the batch. Then an easy prompt's answers all look good: subtract the
+            mean of their own group.
+        centred / (centred.std() + 1e-6) -> centred
+            you do not divide by a deviation (Dr. GRPO).
+        centred.std() -> rewards.std()
+            your deviation is that of the rewards as they came. Take it after the group's mean has been
+            subtracted.
+        centred.std() -> centred.std(correction=0)
+            your deviation divides by n. The library divides by n - 1, as tensor.std() does.
+    """,
+)  # fmt: skip
+def batch_normalised(rewards, group_size):
+    """From rewards (N,) with G = group_size neighbours to each prompt: subtract the group's mean,
+    then divide by the standard deviation (n - 1) of all N centred numbers; (N, 1)."""
+    groups = rewards.view(-1, group_size)
+    centred = (groups - groups.mean(1, keepdim=True)).view(-1, 1)  # the prompt's mean
+    return centred / (centred.std() + 1e-6)  # the batch's deviation
+
+
+@exercise(
+    case(
+        "three responses of one token: rewards 1, 0.5, 0 and log-ratios 2, 0, -1; beta 0.1",
+        [[0.5], [0.05], [-0.55]], rewards=[1.0, 0.5, 0.0], log_probs=[[-1.0], [-1.0], [-2.0]],
+        ref_log_probs=[[-3.0], [-1.0], [-1.0]], mask=lengths(1, 1, 1), kl_coef=0.1, group_size=3,
+    ),
+    random=some("rewards=scores log_probs ref_log_probs mask", kl_coef=0.3, group_size=4),
+    mistakes="""
+        (groups.sum(1, keepdim=True) - groups) / (group_size - 1)
+        -> others_mean(rewards, group_size).view_as(groups)
+            you subtract the KL after the baseline. On average the gradient is the same, but the
+            neighbours' KL no longer takes noise out. Put it into the reward first.
+        0.0).sum(1) -> 0.0).sum(1) / mask.sum(1)
+            you take the mean of the log-ratio over the tokens. The response is one action: its log-ratio
+            is the sum.
+        rewards - kl_coef -> rewards + kl_coef
+            the KL has the wrong sign: a response that the policy likes more than the reference does must
+            cost something.
+        torch.where(mask, log_probs - ref_log_probs, 0.0) -> (log_probs - ref_log_probs)
+            the padding has a KL too: use the mask.
+        rewards - kl_coef * kl -> rewards
+            the KL does not take part: the rewards are as they came.
+        (groups.sum(1, keepdim=True) - groups) / (group_size - 1) -> groups.mean(1, keepdim=True)
+            your baseline contains row i itself. RLOO takes the mean of the others.
+    """,
+)  # fmt: skip
+def rloo_advantages(rewards, log_probs, ref_log_probs, mask, kl_coef, group_size):
+    """Compute R' = reward - kl_coef times the sum of (log_probs - ref_log_probs) over the valid
+    tokens, then each R' minus the mean of the others of its group, (N, 1)."""
+    kl = torch.where(mask, log_probs - ref_log_probs, 0.0).sum(1)  # (N,) of the response
+    groups = (rewards - kl_coef * kl).view(-1, group_size)
+    others = (groups.sum(1, keepdim=True) - groups) / (group_size - 1)
+    return (groups - others).view(-1, 1)
+
+
+@exercise(
+    case(
+        "rewards 0.1, 0.2, 1 and -0.5, 1; fives in the padding",
+        [[1.3, 1.2, 1.0, 0.0], [0.5, 1.0, 0.0, 0.0]],
+        token_rewards=[[0.1, 0.2, 1.0, 5.0], [-0.5, 1.0, 5.0, 5.0]],
+        mask=lengths(3, 2, columns=4),
+    ),
+    random=some("token_rewards=x mask"),
+    mistakes="""
+        valid.flip(1).cumsum(1).flip(1) -> valid.cumsum(1)
+            you add up from the beginning. A token answers for what comes after it: begin at the end.
+        valid.flip(1).cumsum(1).flip(1) -> valid.sum(1, keepdim=True)
+            every token gets the whole return. Leave out the rewards that came before it.
+        to_come, 0.0 -> to_come - valid, 0.0
+            the token's own reward belongs to what is to come.
+        valid = torch.where(mask, token_rewards, 0.0) -> valid = token_rewards
+            rewards in the padding reach the tokens before it.
+        torch.where(mask, to_come, 0.0) -> token_rewards.flip(1).cumsum(1).flip(1)
+            the mask is not used: the padding adds to the sums and keeps numbers of its own.
+        torch.where(mask, to_come, 0.0) -> valid.flip(1).cumsum(1)
+            the sums are right, but the columns are still in the wrong order: flip them back.
+    """,
+)  # fmt: skip
+def reward_to_go(token_rewards, mask):
+    """From token_rewards (N, T) and mask (N, T), compute for each token the sum of its own reward
+    and all later ones of its response (gamma = 1); 0 in the padding."""
+    valid = torch.where(mask, token_rewards, 0.0)
+    to_come = valid.flip(1).cumsum(1).flip(1)  # summed from the end
+    return torch.where(mask, to_come, 0.0)
+
+
+def with_holes(generator: torch.Generator) -> Arguments:
+    mask = torch.rand(4, 9, generator=generator) < 0.6
+    mask[:, 0] = mask[:, -1] = True
+    return {"token_rewards": torch.randn(4, 9, generator=generator), "mask": mask, "gamma": 0.9}
+
+
+@exercise(
+    case(
+        "a call of two tokens, an answer of two, the last token, which earns 1",
+        [[0.81, 0.9, 0.0, 0.0, 1.0]], token_rewards=[[0.0, 0.0, 5.0, 5.0, 1.0]],
+        mask=[[True, True, False, False, True]], gamma=0.9,
+    ),
+    random=with_holes,
+    mistakes="""
+        here, to_come) -> here, 0.0)
+            your return starts anew at an answer, so that a call gets no credit for what it made possible:
+            where the mask is False, keep what is to come.
+        here, to_come) -> here, gamma * to_come)
+            the answer's tokens discount too. The policy takes one step from its last token before an
+            answer to its first one after it.
+        torch.where(mask[:, t], here, to_come) -> here
+            rewards where the mask is False are in your sum: they belong to nobody.
+        gamma * to_come -> to_come
+            you add without a discount: multiply what is to come by gamma.
+        torch.where(mask, returns, 0.0) -> returns
+            right where the mask is True. An answer's tokens are no actions: their result must be 0.
+    """,
+)  # fmt: skip
+def answered_returns(token_rewards, mask, gamma):
+    """From token_rewards and mask (N, T) and gamma compute the return of every token of the policy, its
+    own reward included, (N, T): gamma counts the policy's tokens, and the result is 0 where the mask
+    is False."""
+    returns, to_come = torch.zeros_like(token_rewards), torch.zeros(len(token_rewards))
+    for t in reversed(range(token_rewards.shape[1])):
+        here = token_rewards[:, t] + gamma * to_come
+        to_come = torch.where(mask[:, t], here, to_come)
+        returns[:, t] = to_come
+    return torch.where(mask, returns, 0.0)
+
+
+@exercise(
+    case(
+        "1, 2, 3 and 4, 5, in responses of three tokens and of two",
+        [[-1.264911, -0.632456, 0.0], [0.632456, 1.264911, 0.0]],
+        x=[[1.0, 2.0, 3.0], [4.0, 5.0, 9.0]], mask=lengths(3, 2),
+    ),
+    random=some("x mask"),
+    tolerance=1e-3,
+    mistakes="""
+        valid.std() -> valid.std(correction=0)
+            your deviation divides by n. The library divides by n - 1, as tensor.std() does.
+        torch.where(mask, whitened, 0.0) -> whitened
+            right where the mask is True. In the padding the result must be 0.
+        torch.where(mask, whitened, 0.0) -> torch.stack([whiten(*row) for row in zip(x, mask)])
+            each response is normalised by its own tokens. Then every response has the mean 0, the best and
+            the worst: what was to be learned is gone. Take the whole batch.
+        x[mask] -> x
+            mean and deviation run over the padding as well: take x[mask].
+        x[mask] -> torch.where(mask, x, 0.0)
+            the padding counts as zeros in the mean and in the deviation: take x[mask].
+        valid.std() -> valid.var()
+            you divide by the variance. The standard deviation is its square root.
+        x - valid.mean() -> x
+            you divide, but you do not subtract the mean.
+    """,
+)  # fmt: skip
+def whiten(x, mask):
+    """From x (N, T) and mask (N, T), compute (x - mean) / std with one mean and one standard
+    deviation (n - 1) over all True positions of the batch; 0 in the padding. A small eps of
+    1e-4 or less beside std is welcome."""
+    valid = x[mask]
+    whitened = (x - valid.mean()) / (valid.std() + 1e-4)
+    return torch.where(mask, whitened, 0.0)
+
+
+TWO_RESPONSES = {
+    "rewards": torch.tensor([[-0.1, 0.0, 0.2, 1.0], [0.0, 1.0, 9.0, 9.0]]),
+    "values": torch.tensor([[0.5, 0.4, 0.3, 0.2], [0.6, 0.5, 7.0, 7.0]]),
+    "mask": lengths(4, 2),
+}
+
+
+@exercise(
+    case(
+        "one response without padding, gamma 0.9, lambda 0.8", [[0.00647, 0.34232, 0.656, 0.8]],
+        **{name: value[:1] for name, value in TWO_RESPONSES.items()}, gamma=0.9, lam=0.8,
+    ),
+    case(
+        "a shorter one beside it, with sevens and nines in its padding",
+        [[0.00647, 0.34232, 0.656, 0.8], [0.21, 0.5, 0.0, 0.0]],
+        **TWO_RESPONSES, gamma=0.9, lam=0.8,
+    ),
+    case(
+        "gamma 1, lambda 1: rewards to come, less the value",
+        [[0.6, 0.8, 0.9, 0.8], [0.4, 0.5, 0.0, 0.0]], **TWO_RESPONSES, gamma=1.0, lam=1.0,
+    ),
+    random=some("rewards=x values mask", gamma=0.9, lam=0.8),
+    mistakes="""
+        gamma * lam * A -> gamma * A
+            lambda is missing: this is the whole return minus the value, which is lambda = 1.
+        delta + gamma * lam * A, A) -> delta, A)
+            this is the TD error alone, delta_t, which is lambda = 0. Add gamma lam A of the next token.
+        advantages[:, t] = A -> advantages[:, t] = A + values[:, t]
+            these are the returns, A + V: what the critic learns. The advantage is without V.
+        torch.where(valid, values[:, t], V) -> values[:, t]
+            the value after the last token must be 0, because the response has ended. You use what stands
+            in the padding.
+        valid = mask[:, t] -> valid = torch.ones_like(mask[:, t])
+            the padding takes part, with its rewards and its values. Step over it.
+        gamma * lam * A -> lam * A
+            the advantage to come is weighted with gamma lam, both of them.
+        reversed(range(values.shape[1])) -> range(values.shape[1])
+            you add up from the first token on. A token has earned what comes after it: begin at the end.
+        + gamma * V - values[:, t] -> + gamma * V
+            the token's own value is not subtracted: delta_t = r_t + gamma V_{t+1} - V_t.
+        + gamma * V - values[:, t] -> + 0
+            no value takes part: without it this is a discounted reward to come.
+    """,
+)  # fmt: skip
+def gae(rewards, values, mask, gamma, lam):
+    """From token_rewards and values (N, T), response_mask (N, T), gamma and lam, compute
+    delta_t = r_t + gamma V_{t+1} - V_t and A_t = delta_t + gamma lam A_{t+1}, from the last
+    token back; V and A are 0 after the end, and the result is 0 in the padding."""
+    advantages = torch.zeros_like(values)
+    A, V = torch.zeros(len(values)), torch.zeros(len(values))  # of the next token; 0 after the end
+    for t in reversed(range(values.shape[1])):
+        valid = mask[:, t]
+        delta = rewards[:, t] + gamma * V - values[:, t]
+        A = torch.where(valid, delta + gamma * lam * A, A)
+        V = torch.where(valid, values[:, t], V)
+        advantages[:, t] = A
+    return torch.where(mask, advantages, 0.0)
+
+
+def some_steps(generator: torch.Generator) -> Arguments:
+    return {
+        "step_rewards": torch.randn(4, 4, generator=generator) + 1,
+        "step_mask": ragged_mask(generator, 4, 4),
+        "group_size": 2,
+    }
+
+
+@exercise(
+    case(
+        "one prompt, steps worth 2, 1 and 0, 1: mean 1, deviation 0.8165",
+        [[1.224595, 0.0], [-1.224595, 0.0]], step_rewards=[[2.0, 1.0], [0.0, 1.0]],
+        step_mask=lengths(2, 2), group_size=2,
+    ),
+    random=some_steps,
+    mistakes="""
+        .split(group_size) -> .split(1)
+            you compare a response with itself. Then a response that is wrong in every step looks like one
+            that is right in every step: pool the steps of the whole group.
+        .split(group_size) -> .split(len(step_rewards))
+            your pool holds the steps of all prompts. A hard prompt would look bad: pool the steps of one
+            prompt's group.
+        step_rewards[rows][step_mask[rows]] -> step_rewards[rows]
+            padding counts in your mean and deviation: take the rewards where step_mask is True.
+        (step_rewards[rows] - pool.mean()) / (pool.std() + 1e-4) -> step_rewards[rows] - pool.mean()
+            you subtract the mean but do not divide by the standard deviation.
+        scores * step_mask -> scores
+            right where step_mask is True. Where there is no step the result must be 0.
+    """,
+)  # fmt: skip
+def step_z_scores(step_rewards, step_mask, group_size):
+    """For each prompt take all its step rewards, those of its group_size neighbouring rows of
+    step_rewards (N, K) where step_mask is True, and compute (r - mean) / (std + 1e-4); 0 where
+    step_mask is False: (N, K)."""
+    scores = torch.zeros_like(step_rewards)
+    for rows in torch.arange(len(step_rewards)).split(group_size):
+        pool = step_rewards[rows][step_mask[rows]]
+        scores[rows] = (step_rewards[rows] - pool.mean()) / (pool.std() + 1e-4)
+    return scores * step_mask
+
+
+def steps_of_responses(generator: torch.Generator) -> Arguments:
+    mask = ragged_mask(generator, 3, 6)
+    ends = torch.rand(3, 3, generator=generator) * mask.sum(1, keepdim=True)
+    return {
+        "z_scores": torch.randn(3, 3, generator=generator),
+        "step_ends": ends.long().sort(1).values,
+        "step_mask": ragged_mask(generator, 3, 3),
+        "response_mask": mask,
+    }
+
+
+@exercise(
+    case(
+        "steps that end at 1 and 3, worth +1 and -2; one step that ends at 2, worth +0.5",
+        [[-1.0, -1.0, -2.0, -2.0], [0.5, 0.5, 0.5, 0.0]], z_scores=[[1.0, -2.0], [0.5, 9.0]],
+        step_ends=[[1, 3], [2, 0]], step_mask=lengths(2, 1), response_mask=lengths(4, 3),
+    ),
+    random=steps_of_responses,
+    mistakes="""
+        >= t -> <= t
+            you add up the steps that have ended already. A token answers for what comes from it on, not
+            for what came before.
+        >= t -> > t
+            the last token of a step does not get that step: use step_ends >= t, not >.
+        >= t -> == t
+            a step pays its last token alone. All tokens before its end have led there.
+        step_ends[:, :, None] >= t -> t >= 0
+            every token gets the sum over all steps. Then a step is blamed for errors before it, which is
+            what process supervision avoids.
+        step_mask[:, :, None] & (step_ends -> (step_ends
+            padded steps are counted: leave out those where step_mask is False.
+    """,
+)  # fmt: skip
+def process_advantages(z_scores, step_ends, step_mask, response_mask):
+    """Give each token t the sum of the z-scores (N, K) of the steps with step_ends >= t, where
+    step_mask is True: (N, T), and 0 where response_mask is False."""
+    t = torch.arange(response_mask.shape[1])
+    still_to_end = step_mask[:, :, None] & (step_ends[:, :, None] >= t)  # (N, K, T)
+    return (z_scores[:, :, None] * still_to_end).sum(1) * response_mask

@@ -1,0 +1,158 @@
+"""What an exercise is made of: a solution, worked cases, random batches, and typical mistakes.
+
+A mistake is a change of one line of the solution, with the sentence for the reader who made it:
+
+    @exercise(
+        case("two tokens", 2.0, loss=[[1.0, 3.0]], mask=lengths(2)),
+        random=some("loss mask"),
+        mistakes=\"\"\"
+            mask.sum() -> len(mask)
+                you divide by the number of responses.
+        \"\"\",
+    )
+    def token_mean(loss, mask):
+        \"\"\"What is asked for.\"\"\"
+        return (loss * mask).sum() / mask.sum()
+
+Two changes above one sentence are two mistakes.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from course.exercises.batches import Arguments
+
+
+@dataclass(frozen=True)
+class Case:
+    """In words what it is about, the numbers wanted (None: the solution's), and the arguments."""
+
+    about: str
+    wanted: Tensor | None
+    arguments: Arguments
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """All that tells right from wrong.
+
+    The reader's function is called with positional arguments, in the order of a case's. `gradient`
+    names an argument; then the gradient of the result's sum for it must be right as well.
+    """
+
+    solution: Callable[..., Any]
+    worked: tuple[Case, ...]
+    random: Callable[[torch.Generator], Arguments]  # the arguments of one batch
+    mistakes: str
+    gradient: str | None
+    tolerance: float
+
+    @property
+    def statement(self) -> str:
+        return " ".join((self.solution.__doc__ or "").split())
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """What is changed, what is said of it, and the solution with that change."""
+
+    change: str
+    says: str
+    function: Callable[..., Any]
+
+
+Solution = Callable[..., Any]
+EXERCISES: dict[str, Exercise] = {}
+
+
+def exercise(
+    *worked: Case,
+    random: Callable[[torch.Generator], Arguments],
+    mistakes: str,
+    gradient: str | None = None,
+    tolerance: float = 1e-4,
+) -> Callable[[Solution], Solution]:
+    """Makes the function below it the solution of an exercise with its name."""
+
+    def add(solution: Solution) -> Solution:
+        made = Exercise(solution, worked, random, mistakes, gradient, tolerance)
+        EXERCISES[solution.__name__] = made
+        return solution
+
+    return add
+
+
+def case(about: str, wanted: Any, **arguments: Any) -> Case:
+    """A worked case: lists become tensors, tuples stay lists."""
+    return Case(about, torch.tensor(wanted), {k: value_of(v) for k, v in arguments.items()})
+
+
+def value_of(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return list(value)
+    return torch.tensor(value) if isinstance(value, list) else value
+
+
+def logs(probabilities: list[Any]) -> Tensor:
+    """Log-probabilities, from probabilities that can be read."""
+    return torch.tensor(probabilities).log()
+
+
+def lengths(*counts: int, columns: int = 0) -> Tensor:
+    """A mask (N, T) of responses with these lengths."""
+    return torch.arange(columns or max(counts)) < torch.tensor(counts)[:, None]
+
+
+# --- mistakes -----------------------------------------------------------------------------------
+
+
+def mistakes_of(exercise: Exercise) -> list[Mistake]:
+    """The typical mistakes, in the order in which they stand there."""
+    found = []
+    head, body = source_of(exercise.solution)
+    for changes, says in paragraphs(exercise.mistakes):
+        for change in changes:
+            old, _, new = change.partition(" -> ")
+            if body.count(old) != 1:
+                raise ValueError(f"{exercise.solution.__name__} does not hold {old!r} once")
+            built: dict[str, Any] = {}
+            exec(head + body.replace(old, new), exercise.solution.__globals__, built)
+            found.append(Mistake(change, says, built[exercise.solution.__name__]))
+    return found
+
+
+def source_of(function: Callable[..., Any]) -> tuple[str, str]:
+    """A function's source: from "def" to the end of its docstring, and the lines of its body."""
+    lines = inspect.getsource(function).splitlines(keepends=True)
+    (definition,) = ast.parse("".join(lines)).body
+    assert isinstance(definition, ast.FunctionDef)
+    start, end = definition.lineno - 1, definition.body[0].end_lineno
+    return "".join(lines[start:end]), "".join(lines[end:])
+
+
+def paragraphs(text: str) -> list[tuple[list[str], str]]:
+    """Lines at the margin are changes, the indented ones below them their sentence.
+
+    A change may take two lines, the second of which begins with its arrow.
+    """
+    found: list[tuple[list[str], str]] = []
+    for line in textwrap.dedent(text).strip().splitlines():
+        if line.startswith("-> "):
+            found[-1][0][-1] += f" {line}"
+        elif not line.startswith(" "):
+            if not found or found[-1][1]:
+                found.append(([], ""))
+            found[-1][0].append(line)
+        else:
+            changes, says = found[-1]
+            found[-1] = changes, f"{says} {line.strip()}".strip()
+    return found

@@ -1,0 +1,293 @@
+"""From token losses to one number, the whole of GRPO's, and the critic's."""
+
+import torch
+
+from course.exercises.batches import Arguments, ragged_mask, some
+from course.exercises.entries import case, exercise, lengths, logs
+
+
+@exercise(
+    case(
+        "losses 1, 2, 3 and 4, in answers of three tokens and of one", 3.0,
+        loss=[[1.0, 2.0, 3.0], [4.0, 9.0, 9.0]], mask=lengths(3, 1),
+    ),
+    case("one answer of two tokens, losses 1 and 2", 1.5, loss=[[1.0, 2.0]], mask=lengths(2)),
+    random=some("loss=x mask"),
+    gradient="loss",
+    mistakes="""
+        per_answer.mean() -> torch.where(mask, loss, 0.0).sum() / mask.sum()
+            you average over all tokens at once, so a long answer counts more. (That is DAPO's choice.)
+            GRPO takes the mean of each answer first.
+        mask.sum(1) -> mask.shape[1]
+            you divide by T, the padded length. Divide by the answer's own length, mask.sum(1).
+        per_answer.mean() -> loss.mean()
+            you forgot the mask: the numbers in the padding take part.
+        torch.where(mask, loss, 0.0) -> loss
+            you divide by the right length, but the sum still runs over the padding.
+        .sum(1) / mask.sum(1) -> .sum(1)
+            you sum over the tokens of an answer without dividing by its length. (RLOO does that.)
+        per_answer.mean() -> per_answer.sum()
+            the numbers of the answers are right, but you add them up. Take their mean.
+    """,
+)  # fmt: skip
+def sequence_mean(loss, mask):
+    """From loss (N, T) and mask (N, T), compute the mean over the True tokens of each answer,
+    then the mean of those N numbers."""
+    per_answer = torch.where(mask, loss, 0.0).sum(1) / mask.sum(1)  # (N,)
+    return per_answer.mean()
+
+
+@exercise(
+    case(
+        "three of four responses, with the losses 1, 2 and 3", 1.5,
+        loss=[[1.0, 1.0], [2.0, 9.0], [3.0, 3.0]], mask=lengths(2, 1, 2), rows=4,
+    ),
+    case("the fourth one, with the loss 6", 1.5, loss=[[6.0, 6.0]], mask=lengths(2), rows=4),
+    random=some("loss=x mask", rows=12),
+    gradient="loss",
+    mistakes="""
+        per_answer.sum() / rows -> per_answer.mean()
+            you take the mean of the part. Then a response in a small part counts more, and the more parts
+            there are, the larger is the sum: divide by the responses of the whole batch.
+        per_answer.sum() / rows -> per_answer.mean() / rows
+            you divide twice, by the responses of the part and by those of the batch.
+        per_answer.sum() / rows -> torch.where(mask, loss, 0.0).sum() / mask.sum()
+            you take the mean over the tokens of the part: divide within each response first, then by the
+            responses of the whole batch.
+        per_answer.sum() / rows -> per_answer.sum()
+            you do not divide by the responses: with a larger batch the step would grow.
+        mask.sum(1) -> mask.shape[1]
+            you divide by T, the padded length. Divide by the answer's own length, mask.sum(1).
+    """,
+)  # fmt: skip
+def part_of_the_loss(loss, mask, rows):
+    """A batch of `rows` responses is cut into micro-batches. From the token losses (n, T) and the mask
+    (n, T) of one of them compute its share of the whole batch's sequence mean, a scalar: the
+    gradients of all parts must add up to that of the whole."""
+    per_answer = torch.where(mask, loss, 0.0).sum(1) / mask.sum(1)  # (n,)
+    return per_answer.sum() / rows
+
+
+@exercise(
+    case(
+        "a response of 4 tokens with loss 1 each, and one token with loss 6", 2.0,
+        loss=[[1.0, 1.0, 1.0, 1.0], [6.0, 9.0, 9.0, 9.0]], mask=lengths(4, 1),
+    ),
+    case("no padding at all", 3.0, loss=[[1.0, 2.0, 3.0, 6.0]], mask=lengths(4)),
+    random=some("loss=x mask"),
+    gradient="loss",
+    mistakes="""
+        (loss * mask).sum() / mask.sum() -> ((loss * mask).sum(1) / mask.sum(1)).mean()
+            you average within each response first. That is GRPO's sequence mean, under which a token of a
+            long response weighs less.
+        / mask.sum() -> / len(mask)
+            you divide by the number of responses. Then a batch of long responses takes longer steps:
+            divide by the number of tokens.
+        (loss * mask).sum() / mask.sum() -> (loss * mask).mean()
+            padding counts in your denominator: divide by the number of True positions, not by N T.
+        (loss * mask).sum() / mask.sum() -> loss.mean()
+            padding takes part: multiply by the mask, and divide by its sum.
+        (loss * mask) -> loss
+            the losses at padding are in your sum: multiply by the mask before you add up.
+    """,
+)  # fmt: skip
+def token_mean(loss, mask):
+    """From token losses (N, T) and their bool mask (N, T), compute the mean over all tokens of
+    the batch where the mask is True: a scalar."""
+    return (loss * mask).sum() / mask.sum()
+
+
+@exercise(
+    case(
+        "the two answers of section 2", -0.037284,
+        log_probs=[[-1.0, -0.5, -2.0], [-0.7, -1.2, 9.0]],
+        old_log_probs=[[-1.2, -0.5, -1.8], [-0.7, -0.9, 9.0]],
+        ref_log_probs=[[-1.1, -0.6, -2.0], [-0.5, -1.2, 9.0]], advantages=[[0.7071], [-0.7071]],
+        mask=lengths(3, 2), eps=0.2, beta=0.04,
+    ),
+    case(
+        "A = 0: the KL alone, of a token with the probability 0.1, and 0.4 under the reference",
+        1.613706, log_probs=logs([[0.1]]), old_log_probs=logs([[0.1]]),
+        ref_log_probs=logs([[0.4]]), advantages=[[0.0]], mask=lengths(1), eps=0.2, beta=1.0,
+    ),
+    case(
+        "tokens that went the wrong way: A = +1 with the ratio 0.5, A = -1 with 1.5: not clipped",
+        0.5, log_probs=logs([[0.1], [0.3]]), old_log_probs=logs([[0.2], [0.2]]),
+        ref_log_probs=logs([[0.1], [0.3]]), advantages=[[1.0], [-1.0]], mask=lengths(1, 1),
+        eps=0.2, beta=0.04,
+    ),
+    random=some("log_probs old_log_probs ref_log_probs advantages mask", eps=0.2, beta=0.1),
+    gradient="log_probs",
+    mistakes="""
+        + beta * k3 -> - beta * k3
+            the KL has the wrong sign: this loss falls when the policy leaves the reference.
+        -surrogate + beta * k3 -> surrogate - beta * k3
+            this is the objective, which is maximised. An optimizer minimises: flip the sign.
+        -surrogate + beta * k3 -> surrogate + beta * k3
+            the surrogate lacks its minus, while the KL is right: good answers would become less likely.
+        (per_token.sum(1) / mask.sum(1)).mean() -> per_token.sum() / mask.sum()
+            you average over all tokens at once. GRPO takes the mean of each answer first, then the mean of
+            the answers.
+        mask.sum(1) -> mask.shape[1]
+            you divide by T, the padded length. Divide by the answer's own length, mask.sum(1).
+        torch.minimum(ratio * advantages, clipped * advantages) -> ratio * advantages
+            nothing is clipped: the ratio may go as far as it likes.
+        torch.minimum -> torch.maximum
+            you take the larger of the two products. The surrogate is pessimistic: the smaller one.
+        torch.minimum(ratio * advantages, clipped * advantages) -> clipped * advantages
+            you use the clipped ratio alone. Then a token that went the wrong way past the clip gets no
+            gradient and never comes back. Take the minimum of both products.
+        -surrogate + beta * k3 -> -surrogate
+            the KL term is missing: nothing holds the policy near the reference.
+        ref_log_probs - log_probs -> old_log_probs - log_probs
+            your KL is measured from the old policy. It is the reference that must not be left.
+        log_probs - old_log_probs -> log_probs - ref_log_probs
+            your ratio is pi / pi_ref. It compares with the policy that sampled: old_log_probs.
+        log_probs - old_log_probs -> old_log_probs - log_probs
+            your ratio is old / new. It is the policy in training over the one that sampled.
+        delta.exp() - delta - 1 -> -delta
+            your KL term is k1. In the loss GRPO uses k3: the gradient of k1 is 0 on average.
+        ref_log_probs - log_probs -> log_probs - ref_log_probs
+            your k3 is upside down: delta is log pi_ref - log pi, because the samples come from the policy.
+        (per_token.sum(1) / mask.sum(1)).mean() -> (-surrogate + beta * k3).mean()
+            the padding takes part. Use the mask, in the sum and in the length.
+    """,
+)  # fmt: skip
+def grpo_loss(log_probs, old_log_probs, ref_log_probs, advantages, mask, eps, beta):
+    """From log_probs, old_log_probs and ref_log_probs (N, T), advantages (N, 1), mask (N, T), eps
+    and beta, compute the mean over answers of the mean over tokens of
+    -min(ratio A, clip(ratio) A) + beta k3."""
+    ratio = (log_probs - old_log_probs).exp()
+    clipped = ratio.clamp(1 - eps, 1 + eps)
+    surrogate = torch.minimum(ratio * advantages, clipped * advantages)
+    delta = ref_log_probs - log_probs
+    k3 = delta.exp() - delta - 1
+    per_token = torch.where(mask, -surrogate + beta * k3, 0.0)
+    return (per_token.sum(1) / mask.sum(1)).mean()
+
+
+def rewarded(generator: torch.Generator) -> Arguments:
+    log_ratio, rewards = torch.randn(2, 8, generator=generator)
+    return {"log_ratio": log_ratio, "rewards": rewards + 1, "group_size": 4, "tau": 0.3}
+
+
+@exercise(
+    case(
+        "rewards 1, 0, 0, 1 with log-ratios 1, 0, -1, 0 and tau 0.5", [0.0, 0.25, 0.0, 0.25],
+        log_ratio=[1.0, 0.0, -1.0, 0.0], rewards=[1.0, 0.0, 0.0, 1.0], group_size=4, tau=0.5,
+    ),
+    random=rewarded,
+    gradient="log_ratio",
+    mistakes="""
+        (centred - tau -> (rewards - tau
+            you leave out the group's mean, which stands for tau log Z. Without it every response with a
+            positive reward is pushed up, the bad ones too.
+        tau * log_ratio -> log_ratio
+            tau is missing: it says how far one batch may go.
+        centred - tau -> centred + tau
+            you add tau log_ratio, which makes a good response *less* likely: subtract it.
+        .view(-1) -> .view(-1) / groups.std(1).repeat_interleave(group_size)
+            you divide the rewards by their deviation, as GRPO does. Mirror descent subtracts the mean
+            alone.
+        groups.mean(1, keepdim=True) -> groups.mean()
+            your mean runs over all prompts. Each prompt has its own Z: take the mean of the group.
+    """,
+)  # fmt: skip
+def mirror_descent_loss(log_ratio, rewards, group_size, tau):
+    """Compute (r - mean of its group - tau log_ratio)^2 per response, (N,), where log_ratio (N,)
+    is log pi(y) - log pi_old(y) and the group_size responses to a prompt are neighbours."""
+    groups = rewards.view(-1, group_size)
+    centred = (groups - groups.mean(1, keepdim=True)).view(-1)
+    return (centred - tau * log_ratio) ** 2
+
+
+@exercise(
+    case(
+        "an old value of 0, far from its return", [[0.405]],
+        values=[[0.1]], old_values=[[0.0]], returns=[[1.0]], clip=0.2,
+    ),
+    case(
+        "V = 1, 0, 0.55; old 0.5; returns 2, -1, 0; clip 0.2", [[0.845, 0.845, 0.15125]],
+
+        values=[[1.0, 0.0, 0.55]], old_values=[[0.5, 0.5, 0.5]], returns=[[2.0, -1.0, 0.0]], clip=0.2,
+    ),
+    random=some("values old_values returns", clip=0.2),
+    gradient="values",
+    mistakes="""
+        ** 2) / 2 -> ** 2)
+            the half in front is missing.
+        torch.maximum((values - returns) ** 2, (near_old - returns) ** 2) -> (values - returns) ** 2
+            nothing is clipped: this is half the squared error.
+        maximum -> minimum
+            you take the smaller square. The loss is pessimistic: the larger one.
+        torch.maximum((values - returns) ** 2, (near_old - returns) ** 2) -> (near_old - returns) ** 2
+            you use the clipped value alone. Then a value that has gone the wrong way gets no gradient and
+            stays there.
+        old_values + (values - old_values).clamp(-clip, clip) -> values.clamp(1 - clip, 1 + clip)
+        old_values + (values - old_values).clamp(-clip, clip)
+        -> old_values * (values / old_values).clamp(1 - clip, 1 + clip)
+        old_values + (values - old_values).clamp(-clip, clip)
+        -> values.clamp(old_values * (1 - clip), old_values * (1 + clip))
+            you clip the value as a ratio is clipped, to 1 - clip ... 1 + clip. A value is held near the
+            old one by a difference: V_old - clip ... V_old + clip.
+        old_values + (values - old_values).clamp(-clip, clip)
+        -> (values - old_values).clamp(-clip, clip)
+            you compare the step of the value with the return. Add the old value to it first.
+        ** 2) / 2 -> ** 2).detach() / 2
+            the numbers are right, but no gradient reaches the values: the critic would not learn.
+    """,
+)  # fmt: skip
+def value_loss(values, old_values, returns, clip):
+    """From values, old_values and returns (N, T) compute half of the larger of (V - return)^2 and
+    (V_old + clip(V - V_old, -clip_range, clip_range) - return)^2, (N, T)."""
+    near_old = old_values + (values - old_values).clamp(-clip, clip)
+    return torch.maximum((values - returns) ** 2, (near_old - returns) ** 2) / 2
+
+
+def a_critic(generator: torch.Generator) -> Arguments:
+    mask = ragged_mask(generator, 3, 6)
+    returns, noise = torch.randn(2, 3, 6, generator=generator)
+    values = 0.6 * returns + 0.4 * noise + 0.5
+    return {"values": values, "returns": torch.where(mask, returns, 9.0), "mask": mask}
+
+
+@exercise(
+    case(
+        "returns 0, 1, 2, 3 and values that are half of them", 0.75,
+        values=[[0.0, 0.5], [1.0, 1.5]], returns=[[0.0, 1.0], [2.0, 3.0]], mask=lengths(2, 2),
+    ),
+    case(
+        "a critic that says 7 everywhere", 0.0,
+        values=[[7.0, 7.0, 7.0]], returns=[[0.0, 1.0, 2.0]], mask=lengths(3),
+    ),
+    case(
+        "a critic that is right up to a constant explains all of it", 1.0,
+        values=[[1.0, 2.0], [3.0, 7.0]], returns=[[2.0, 3.0], [4.0, 5.0]], mask=lengths(2, 1),
+    ),
+    case(
+        "a critic with the wrong sign is worse than a constant", -3.0,
+        values=[[0.0, -1.0, -2.0]], returns=[[0.0, 1.0, 2.0]], mask=lengths(3),
+    ),
+    random=a_critic,
+    mistakes="""
+        return 1 - error -> return error
+            this is the share that is *not* explained: take it from 1.
+        1 - error.var() / returns[mask].var() -> values[mask].var() / returns[mask].var()
+            you compare how much values and returns vary. A critic may vary as much as the returns and be
+            wrong each time: use the variance of the error.
+        error.var() / returns[mask].var() -> error.square().mean() / returns[mask].var(correction=0)
+            you use the squared error, which also counts a constant offset. The variance of the error does
+            not.
+        error.var() / returns[mask].var() -> (returns - values).var() / returns.var()
+            the padding takes part: use the mask.
+        error.var() / returns[mask].var() -> returns[mask].var() / error.var()
+            your fraction is upside down: the error's variance is above.
+        returns[mask].var() -> values[mask].var()
+            divide by the variance of the returns, not of the values.
+    """,
+)  # fmt: skip
+def explained_variance(values, returns, mask):
+    """From values and returns (N, T) and mask (N, T), compute 1 - Var(returns - values) /
+    Var(returns) over the True positions, a scalar."""
+    error = (returns - values)[mask]
+    return 1 - error.var() / returns[mask].var()

@@ -1,0 +1,369 @@
+"""GPT-2's parts, and which column is about which token."""
+
+import math
+
+import torch
+
+from course.exercises.batches import Arguments, number, ragged_mask
+from course.exercises.entries import case, exercise, lengths, logs
+
+
+def three_vectors(generator: torch.Generator) -> Arguments:
+    columns, width = number(generator, 3, 7), number(generator, 3, 9)
+    names = ("query", "key", "value")
+    return {name: torch.randn(columns, width, generator=generator) for name in names}
+
+
+@exercise(
+    case(
+        "keys all alike: each row is the plain average of the values it may see",
+        [[6.0, 0.0], [3.0, 3.0], [3.0, 3.0]], query=[[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]],
+        key=[[1.0, 1.0], [1.0, 1.0], [1.0, 1.0]], value=[[6.0, 0.0], [0.0, 6.0], [3.0, 3.0]],
+    ),
+    case(
+        "the three tokens of section 1",
+        [[10.0, 0.0], [3.302385, 6.697615], [2.820265, 7.179735]],
+        query=[[1.0, 0.0], [1.0, 1.0], [0.0, 1.0]], key=[[1.0, 0.0], [0.0, 2.0], [1.0, 1.0]],
+        value=[[10.0, 0.0], [0.0, 10.0], [5.0, 5.0]],
+    ),
+    random=three_vectors,
+    mistakes="""
+        scores.masked_fill(future, float("-inf")).softmax(-1) -> scores.softmax(-1)
+            nothing is masked: a token looks at the tokens after it, and the answer stands in the question.
+        math.sqrt(query.shape[1]) -> 1
+            the division by sqrt(d) is missing: wide vectors would put all weight on one token.
+        math.sqrt(query.shape[1]) -> query.shape[1]
+            you divide by d. The scores have variance d, so their size is sqrt(d).
+        float("-inf") -> 0.0
+            you set forbidden scores to 0. exp(0) is 1, so they still get weight: set them to -inf before
+            the softmax.
+        scores.masked_fill(future, float("-inf")).softmax(-1) -> scores.softmax(-1).tril()
+            you mask after the softmax: the weights of a row no longer add up to 1. Mask the scores, before
+            it.
+        softmax(-1) -> softmax(0)
+            your softmax runs down the columns. Each row, who asks, needs weights that add up to 1:
+            softmax(-1).
+        triu(1) -> tril(-1)
+            your mask is turned round: every token sees itself and the future, not the past.
+    """,
+)  # fmt: skip
+def attention(query, key, value):
+    """query, key and value are (S, d). Return softmax(Q K^T / sqrt(d)) V, (S, d), where row s
+    may look at the rows 0 to s only."""
+    scores = query @ key.T / math.sqrt(query.shape[1])
+    future = torch.ones_like(scores, dtype=torch.bool).triu(1)
+    weights = scores.masked_fill(future, float("-inf")).softmax(-1)
+    return weights @ value
+
+
+def some_shape(generator: torch.Generator) -> Arguments:
+    return {
+        "vocabulary": number(generator, 50, 700),
+        "context": number(generator, 8, 128),
+        "layers": number(generator, 2, 6),
+        "width": number(generator, 8, 64),
+    }
+
+
+@exercise(
+    case("V = 10, C = 4, one layer of width 2", 106, vocabulary=10, context=4, layers=1, width=2),
+    case("GPT-2", 124_439_808, vocabulary=50257, context=1024, layers=12, width=768),
+    random=some_shape,
+    tolerance=1e-7,
+    mistakes="""
+        vocabulary * width -> 2 * vocabulary * width
+            you count an output head of its own. GPT-2's is tied: it is the token embedding once more, and
+            has no weights.
+        attention + mlp + norms -> attention + mlp + norms - 9 * width
+            you left out the biases of the linear layers: 9 D in each block, 4 D in attention and 5 D in
+            the MLP.
+        context * width -> 0
+            you left out the learned positions: one vector of width D for each of C columns.
+        layers * block + 2 * width -> layers * block
+            nearly: the LayerNorm after the last block is missing, 2 D.
+        norms = 4 * width -> norms = 0
+            the two LayerNorms of every block are missing: 4 D in each.
+        layers * block -> block
+            you count one block only. There are L of them, one above the other.
+        (3 * width**2 + 3 * width) + (width**2 + width) -> 3 * width**2 + 3 * width
+            attention has a fourth matrix: after the average the heads' results are mixed by an output
+            projection, D^2 + D.
+    """,
+)
+def parameter_count(vocabulary, context, layers, width):
+    """Return the number of weights of a GPT-2 from its vocabulary V, context C, layers L and
+    width D. Every linear layer has a bias, every LayerNorm a gain and a bias; the output
+    head is the token embedding."""
+    attention = (3 * width**2 + 3 * width) + (width**2 + width)
+    mlp = (4 * width**2 + 4 * width) + (4 * width**2 + width)
+    norms = 4 * width
+    block = attention + mlp + norms
+    return vocabulary * width + context * width + layers * block + 2 * width
+
+
+FOUR_WORDS = logs([0.1, 0.5, 0.08, 0.32])
+
+
+@exercise(
+    case("p = 0.7: two words stay", [0, 0.609756, 0, 0.390244], logits=FOUR_WORDS, p=0.7),
+    case("p = 0.4: the likeliest word alone has more", [0.0, 1, 0, 0], logits=FOUR_WORDS, p=0.4),
+    random=lambda generator: {"logits": 2 * torch.randn(9, generator=generator), "p": 0.7},
+    mistakes="""
+        kept / kept.sum() -> kept
+            the right tokens stay, but their probabilities do not add up to 1: divide by the sum.
+        torch.zeros_like(logits).scatter(0, order, kept / kept.sum()) -> kept / kept.sum()
+            the numbers are right, but sorted: put them back to where the tokens stand (scatter).
+        ordered.cumsum(-1) - ordered -> ordered.cumsum(-1)
+            you drop the token that crosses p. It stays: the kept ones must have *at least* p.
+        before < p -> ordered > 1 - p
+            you keep tokens that are likely one by one. Top-p adds them up, from the likeliest down.
+        descending=True -> descending=False
+            you start from the unlikeliest token. Sort in descending order.
+        torch.where(before < p, ordered, 0.0) -> ordered
+            nothing is cut: every token keeps its probability.
+    """,
+)
+def top_p(logits, p):
+    """logits (V,). Keep the likeliest tokens, as few as reach the probability p together, set
+    the others to 0, scale up to a sum of 1, and return probabilities (V,) in the old order."""
+    ordered, order = logits.softmax(-1).sort(descending=True)
+    before = ordered.cumsum(-1) - ordered  # the probability of all likelier tokens
+    kept = torch.where(before < p, ordered, 0.0)
+    return torch.zeros_like(logits).scatter(0, order, kept / kept.sum())
+
+
+def sampled(generator: torch.Generator) -> Arguments:
+    """Tokens (5, 7) with EOS 0: one row never stops, one says EOS twice."""
+    tokens = torch.randint(0, 5, (5, 7), generator=generator)
+    tokens[0] = tokens[0].clamp(min=1)
+    tokens[1, 1], tokens[1, -1] = 0, 0
+    return {"tokens": tokens, "eos_id": 0}
+
+
+@exercise(
+    case("stops at the third token", [[1, 1, 1, 0, 0]], tokens=[[7, 8, 0, 9, 0]], eos_id=0),
+    case("never stops", [[1, 1, 1, 1, 1]], tokens=[[7, 8, 9, 7, 8]], eos_id=0),
+    case("an empty answer", [[1, 0, 0, 0, 0]], tokens=[[0, 7, 8, 9, 9]], eos_id=0),
+    random=sampled,
+    mistakes="""
+        before == 0 -> tokens != eos_id
+            you compare ids with the EOS. That drops the EOS, and keeps what follows it.
+        before == 0 -> before + is_eos == 0
+            right, except that the first EOS itself is left out. Stopping is an action, too.
+        before == 0 -> torch.cat([before[:, :1], before[:, :-1]], 1) == 0
+            right, except that one token after the first EOS still counts. The mask is one column late.
+        is_eos.cumsum(1) - is_eos
+        -> is_eos.any(1, keepdim=True) & (is_eos.flip(1).cumsum(1) == 0).flip(1)
+            you stop at the last EOS of a row. What follows the first one means nothing.
+        before == 0 -> before >= 0
+            every column takes part. What the sampler left after the first EOS is no response.
+        before == 0 -> torch.arange(tokens.shape[1]) <= is_eos.argmax(1, keepdim=True)
+            argmax is 0 for a row without an EOS too, so that of a response that was cut off only the first
+            token stays. All of it was sampled, so all of it takes part.
+        before == 0 -> before > 0
+            your mask is the other way round: True must stand at the response.
+    """,
+)
+def response_mask(tokens, eos_id):
+    """Return a bool tensor (N, T): True for every token up to and including the first EOS of
+    its row. A row without an EOS was cut off: all of it takes part."""
+    is_eos = (tokens == eos_id).long()
+    before = is_eos.cumsum(1) - is_eos  # how many EOS stand before the token
+    return before == 0
+
+
+def padded_in_front(generator: torch.Generator) -> Arguments:
+    counts = torch.randint(1, 9, (5, 1), generator=generator)
+    counts[0], counts[1] = 3, 8
+    return {"mask": torch.arange(8) >= 8 - counts}
+
+
+@exercise(
+    case(
+        "three tokens with two columns of padding in front", [[0, 0, 0, 1, 2]],
+        mask=lengths(3, columns=5).flip(1),
+    ),
+    case("no padding", [[0, 1, 2, 3, 4]], mask=lengths(5)),
+    case(
+        "padding after the row: the count stands still", [[0, 1, 1, 1]], mask=lengths(2, columns=4)
+    ),
+    random=padded_in_front,
+    mistakes="""
+        mask.cumsum(1) -> torch.ones_like(mask).cumsum(1)
+            you count columns. The first word of a prompt must get position 0 wherever it stands: count
+            real tokens.
+        count - 1 -> count
+            right, except that you count from 1. The first real token has position 0.
+        (count - 1).clamp(min=0) -> count - 1
+            right at real tokens, but padding in front gets -1, and an embedding table has no row -1. Hold
+            it at 0.
+        mask.cumsum(1) -> torch.ones_like(mask).cumsum(1) - (~mask[0]).sum()
+            you shift all rows by the padding of the first one. Every row has its own.
+        mask.cumsum(1) -> (~mask).cumsum(1)
+            you count padding instead of real tokens: the mask is turned round.
+    """,
+)  # fmt: skip
+def position_ids(mask):
+    """mask (N, S) is True at real tokens. Return each column's position: real tokens count
+    0, 1, 2, ...; padding in front of a row has position 0."""
+    count = mask.cumsum(1)
+    return (count - 1).clamp(min=0)
+
+
+def scored_rows(generator: torch.Generator) -> Arguments:
+    mask = ragged_mask(generator, 4, 5)
+    prompt_lengths = torch.randint(1, 5, (4,), generator=generator)
+    prompt_lengths[:2] = torch.tensor([2, 4])
+    columns = int((prompt_lengths + mask.sum(1)).max())
+    return {
+        "logits": 2 * torch.randn(4, columns, 6, generator=generator),
+        "tokens": torch.randint(0, 6, (4, columns), generator=generator),
+        "prompt_lengths": prompt_lengths,
+        "response_mask": mask,
+    }
+
+
+# Column 0 says 1/2, 1/4, 1/4, column 1 says 1/4, 1/2, 1/4; the last column is never asked.
+TABLE = logs([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.2, 0.2, 0.6]]) + 1.0
+
+
+@exercise(
+    case(
+        "prompts of 1 and 2 tokens, worked by hand", [[-1.386294, -1.386294], [-1.386294, 0.0]],
+        logits=torch.stack([TABLE, TABLE]), tokens=[[2, 1, 2], [0, 2, 2]], prompt_lengths=[1, 2],
+        response_mask=lengths(2, 1),
+    ),
+    random=scored_rows,
+    mistakes="""
+        stands - 1 -> stands
+            you score every token with the logits of its own column, which have read it already. Take the
+            column before it.
+        logits.log_softmax(-1) -> logits
+            these are the logits of the chosen tokens, not yet log-probabilities: apply log_softmax over
+            the vocabulary first.
+        log_softmax(-1) -> softmax(-1)
+            these are probabilities. The logarithm is missing: log_softmax instead of softmax.
+        chosen, 0.0 -> -chosen, 0.0
+            this is the surprise, -log p. The log-probability itself is negative.
+        scores.gather(2, tokens[rows, stands][..., None])[..., 0] -> scores.amax(-1)
+            you score the likeliest token of each column. Score the token that stands there.
+        prompt_lengths[:, None] -> prompt_lengths[0]
+            you use the first row's prompt length for all rows. Each row has its own.
+        torch.where(response_mask, chosen, 0.0) -> chosen
+            right where the mask is True, but padding gets numbers, too. They must be 0, or they enter
+            every sum.
+    """,
+)  # fmt: skip
+def token_log_probs(logits, tokens, prompt_lengths, response_mask):
+    """logits (N, S, V) and tokens (N, S) hold [prompt, response, padding] in each row. Return
+    the log-probability of every response token, (N, T), 0 where response_mask (N, T) is
+    False. Column j of the logits is about token j + 1."""
+    stands = prompt_lengths[:, None] + torch.arange(response_mask.shape[1])  # (N, T)
+    stands = stands.clamp(max=tokens.shape[1] - 1)
+    rows = torch.arange(len(tokens))[:, None]
+    scores = logits.log_softmax(-1)[rows, stands - 1]  # (N, T, V)
+    chosen = scores.gather(2, tokens[rows, stands][..., None])[..., 0]
+    return torch.where(response_mask, chosen, 0.0)
+
+
+def documents(generator: torch.Generator) -> Arguments:
+    begins = torch.randint(1, 3, (4, 1), generator=generator)
+    ends = torch.randint(3, 8, (4, 1), generator=generator)
+    ends[:2] = torch.tensor([[3], [7]])
+    place = torch.arange(7)
+    return {
+        "logits": 2 * torch.randn(4, 7, 5, generator=generator),
+        "tokens": torch.randint(0, 5, (4, 7), generator=generator),
+        "mask": (place >= begins) & (place < ends),
+    }
+
+
+# Column 0 gives 1/2, 1/4, 1/4, column 1 gives 1/4, 1/4, 1/2, column 2 is never asked.
+THREE_COLUMNS = logs([[[0.5, 0.25, 0.25], [0.25, 0.25, 0.5], [0.1, 0.1, 0.8]]])
+
+
+@exercise(
+    case(
+        "the tokens 2, 0, 1, of which the last two are predicted: (log 2 + log 4) / 2",
+        1.039721, logits=THREE_COLUMNS, tokens=[[2, 0, 1]], mask=[[False, True, True]],
+    ),
+    case(
+        "only the last one takes part", 1.386294,
+        logits=THREE_COLUMNS, tokens=[[2, 0, 1]], mask=[[False, False, True]],
+    ),
+    random=documents,
+    gradient="logits",
+    mistakes="""
+        logits[:, :-1] -> logits[:, 1:]
+            you compare column j with token j, which it has read already. Column j is about token j + 1:
+            logits[:, :-1] against tokens[:, 1:].
+        tokens[:, 1:, None] -> tokens[:, :-1, None]
+            your labels are the inputs: column j is asked for token j. Take the tokens from 1 on.
+        mask[:, 1:] -> mask[:, :-1]
+            logits and tokens are shifted right, but not the mask. It says which *labels* count: mask[:,
+            1:].
+        mask[:, 1:] -> torch.ones_like(mask[:, 1:])
+            the mask does not appear: prompt and padding are predicted, too.
+        .sum() / takes_part.sum() -> .mean()
+            the masked tokens are 0, but they still count in the mean. Divide the sum by the number of True
+            labels.
+        .sum() / takes_part.sum() -> .sum(1).div(takes_part.sum(1)).mean()
+            you average within each row first. Then a token of a short row weighs more: divide one sum by
+            the other.
+        .sum() / takes_part.sum() -> .sum()
+            this is the sum. Divide it by the number of tokens that take part.
+        return -torch -> return torch
+            the sign is turned round: a loss is the surprise, -log p.
+    """,
+)  # fmt: skip
+def language_model_loss(logits, tokens, mask):
+    """logits (N, S, V), tokens (N, S), mask (N, S), True at the tokens that are to be predicted
+    (never column 0). Return the mean of -log p over these tokens, a number."""
+    log_p = logits[:, :-1].log_softmax(-1)  # column j is about token j + 1
+    chosen = log_p.gather(2, tokens[:, 1:, None])[..., 0]
+    takes_part = mask[:, 1:]
+    return -torch.where(takes_part, chosen, 0.0).sum() / takes_part.sum()
+
+
+def some_rows(generator: torch.Generator) -> Arguments:
+    return {
+        "prompt_lengths": torch.randint(1, 5, (4,), generator=generator),
+        "response_lengths": torch.randint(1, 7, (4,), generator=generator),
+        "columns": 11,
+    }
+
+
+@exercise(
+    case(
+        "prompts of 2 and 3 tokens, responses of 3 and 1",
+        [[False, False, True, True, True, False], [False, False, False, True, False, False]],
+        prompt_lengths=[2, 3], response_lengths=[3, 1], columns=6,
+    ),
+    random=some_rows,
+    mistakes="""
+        (place >= begins) & (place < ends) -> place < ends
+            the prompt takes part, too. Then the model spends its loss on predicting questions.
+        (place >= begins) & (place < ends) -> place < begins
+            the mask is turned round: you train on the prompts.
+        (place >= begins) & (place < ends) -> place >= begins
+            the prompt is left out, but the padding takes part. End the mask after the response.
+        (place >= begins) & (place < ends) -> (place >= begins - 1) & (place < ends - 1)
+            one column early: the last prompt token counts and the EOS does not. That column *predicts* the
+            first response token; this mask is about where tokens stand.
+        place < ends -> place < ends - 1
+            right, except that the EOS is left out. The model never learns to stop.
+        place < ends -> place <= ends
+            right, except that one column of padding after the EOS counts.
+        begins + response_lengths[:, None] -> response_lengths[:, None]
+            you compare columns with the response's length. The response ends at prompt length plus
+            response length.
+    """,
+)  # fmt: skip
+def loss_mask(prompt_lengths, response_lengths, columns):
+    """Rows hold [prompt, response, padding] in `columns` columns. Return a bool tensor
+    (N, columns), True at the tokens of the response. Its last token is the EOS, which counts
+    in response_lengths."""
+    place = torch.arange(columns)
+    begins = prompt_lengths[:, None]
+    ends = begins + response_lengths[:, None]
+    return (place >= begins) & (place < ends)

@@ -1,0 +1,279 @@
+"""From an advantage to a gradient: REINFORCE, the clip, and the ratios."""
+
+import torch
+
+from course.exercises.batches import Arguments, number, some
+from course.exercises.entries import case, exercise, lengths, logs
+
+
+def one_word(generator: torch.Generator) -> Arguments:
+    words = number(generator, 2, 7)
+    return {
+        "logits": 2 * torch.randn(words, generator=generator),
+        "word": number(generator, 0, words),
+        "reward": float(3 * torch.randn((), generator=generator)),
+    }
+
+
+THREE_WORDS = logs([0.2, 0.3, 0.5])
+
+
+@exercise(
+    case(
+        "a draw of word 0 with reward 3", [2.4, -0.9, -1.5], logits=THREE_WORDS, word=0, reward=3.0
+    ),
+    case(
+        "a draw of word 2 with reward 1", [-0.2, -0.3, 0.5], logits=THREE_WORDS, word=2, reward=1.0
+    ),
+    case("a negative reward", [0.4, -1.4, 1.0], logits=THREE_WORDS, word=1, reward=-2.0),
+    random=one_word,
+    mistakes="""
+        return reward -> return -reward
+            this is the gradient of the loss. The push on the logits goes uphill: a word with a positive
+            reward must go up.
+        return reward -> return 1.0
+            you left the reward out: this is the gradient of log pi alone, and good and bad words are
+            pushed alike.
+        (one_hot - logits.softmax(-1)) -> one_hot
+            you raise the word that was said and forget that the others must give up the probability:
+            subtract softmax(logits) from the one-hot vector.
+        return reward -> return logits.softmax(-1)[word] * reward
+            this is the gradient of pi, not of log pi: there is a factor pi(word) too much. Drawing the
+            word supplies it.
+        logits.softmax(-1) -> logits
+            you subtract the logits themselves. Probabilities are wanted: softmax(logits).
+        return reward -> return reward / len(logits)
+            you divide by the number of words. This is one sample: nothing is averaged here.
+    """,
+)
+def reinforce_push(logits, word, reward):
+    """Return reward * (one-hot of the word - softmax(logits)), a tensor (V,)."""
+    one_hot = torch.zeros_like(logits)
+    one_hot[word] = 1
+    return reward * (one_hot - logits.softmax(-1))
+
+
+def moved_tokens(generator: torch.Generator) -> Arguments:
+    return {
+        "ratio": (0.5 * torch.randn(4, 6, generator=generator)).exp(),
+        "advantages": torch.randn(4, 6, generator=generator),
+        "clip_low": 0.2,
+        "clip_high": 0.4,
+    }
+
+
+RATIOS = torch.tensor([[0.5, 0.9, 1.1, 1.5]])
+GOOD, BAD = torch.full((1, 4), 1.0), torch.full((1, 4), -1.0)
+
+
+@exercise(
+    case(
+        "a good token at the ratios 0.5, 0.9, 1.1, 1.5", [[True, True, True, False]],
+        ratio=RATIOS, advantages=GOOD, clip_low=0.2, clip_high=0.2,
+    ),
+    case(
+        "a bad token at the same ratios", [[False, True, True, True]],
+        ratio=RATIOS, advantages=BAD, clip_low=0.2, clip_high=0.2,
+    ),
+    case(
+        "a good token with clip_high = 0.6", [[True, True, True, True]],
+        ratio=RATIOS, advantages=GOOD, clip_low=0.2, clip_high=0.6,
+    ),
+    random=moved_tokens,
+    mistakes="""
+        ~(went_up_enough | went_down_enough) -> (ratio > 1 - clip_low) & (ratio < 1 + clip_high)
+            you cut the gradient on both sides of the range. A token that moved the wrong way must be
+            pulled back, however far it is: look at the sign of its advantage.
+        ~(went_up_enough -> (went_up_enough
+            this is the complement: True where the clip acted. True is wanted where a gradient is left.
+        ratio < 1 - clip_low -> ratio > 1 + clip_high
+            for A < 0 you stop where the ratio is high. This is the max instead of the min: a bad token
+            that became likelier would never be pulled back.
+        went_up_enough | went_down_enough
+        -> torch.where(advantages > 0, ratio < 1 - clip_low, ratio > 1 + clip_high)
+            the sides are swapped: a good token is done when its ratio is high, a bad one when its ratio is
+            low.
+        1 + clip_high -> 1 + clip_low
+            right with one range for both sides, but the upper end is 1 + clip_high.
+    """,
+)  # fmt: skip
+def clip_cases(ratio, advantages, clip_low, clip_high):
+    """Return a bool tensor (N, T): True where the clipped loss still gives the token a
+    gradient. Look at the sign of its advantage and at the side to which its ratio moved."""
+    went_up_enough = (advantages > 0) & (ratio > 1 + clip_high)
+    went_down_enough = (advantages < 0) & (ratio < 1 - clip_low)
+    return ~(went_up_enough | went_down_enough)
+
+
+FIVE = {"log_probs": logs([[0.5, 0.9, 1.0, 1.1, 1.5]]), "old_log_probs": torch.zeros(1, 5)}
+
+
+@exercise(
+    case(
+        "a good token, A = +1, at five ratios", [[-0.5, -0.9, -1.0, -1.1, -1.2]],
+        **FIVE, advantages=[[1.0]], clip_low=0.2, clip_high=0.2,
+    ),
+    case(
+        "a bad token, A = -1, at five ratios", [[0.8, 0.9, 1.0, 1.1, 1.5]],
+        **FIVE, advantages=[[-1.0]], clip_low=0.2, clip_high=0.2,
+    ),
+    case(
+        "a good token with clip_high = 0.28", [[-0.5, -0.9, -1.0, -1.1, -1.28]],
+        **FIVE, advantages=[[1.0]], clip_low=0.2, clip_high=0.28,
+    ),
+    random=some("log_probs old_log_probs advantages", clip_low=0.2, clip_high=0.28),
+    gradient="log_probs",
+    mistakes="""
+        -torch.minimum -> torch.minimum
+            this is the objective, which is maximised. An optimizer minimises: put a minus in front.
+        torch.minimum(ratio * advantages, clipped * advantages) -> clipped * advantages
+            you use the clipped ratio alone. Then a token that went the wrong way past the clip gets no
+            gradient and never comes back. Take the minimum of both products.
+        minimum -> maximum
+            you take the larger of the two products. The surrogate is pessimistic: the smaller one.
+        torch.minimum(ratio * advantages, clipped * advantages)
+        -> torch.minimum(ratio, clipped) * advantages
+            you take the minimum of the two ratios and multiply afterwards. For a negative advantage that
+            picks the wrong one: multiply each by A first, then take the minimum.
+        torch.minimum(ratio * advantages, clipped * advantages) -> ratio * advantages
+            nothing is clipped: this is -ratio A, which pays for moving as far as you like.
+        1 - clip_low, 1 + clip_high -> -clip_low, clip_high
+            you clip the ratio to -clip ... clip. A ratio is near 1: clip it to 1 - clip_low ... 1 +
+            clip_high.
+        log_probs - old_log_probs -> old_log_probs - log_probs
+            your ratio is old / new. It is the policy in training over the one that sampled: exp(log_probs
+            - old_log_probs).
+        (log_probs - old_log_probs).exp() -> log_probs - old_log_probs
+            you forgot the exponential: log_probs - old_log_probs is the logarithm of the ratio.
+        1 + clip_high -> 1 + clip_low
+            right with one clip range for both sides, but the upper end is 1 + clip_high, which may differ
+            from clip_low (DAPO's clip-higher).
+        (log_probs - old_log_probs).exp() -> (log_probs - old_log_probs).exp().detach()
+            the numbers are right, but no gradient reaches log_probs: something is detached.
+    """,
+)  # fmt: skip
+def clipped_surrogate(log_probs, old_log_probs, advantages, clip_low, clip_high):
+    """Compute -min(ratio A, clip(ratio, 1 - clip_low, 1 + clip_high) A) per token, (N, T), from
+    log_probs and old_log_probs (N, T) and advantages (N, 1)."""
+    ratio = (log_probs - old_log_probs).exp()
+    clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
+    return -torch.minimum(ratio * advantages, clipped * advantages)
+
+
+@exercise(
+    case(
+        "advantages 0.5, 0.05, -0.55; log-probs of the responses -3, -4, -5", -0.35,
+        log_probs=[[-1.0, -2.0], [-4.0, 9.0], [-2.0, -3.0]], advantages=[[0.5], [0.05], [-0.55]],
+        mask=lengths(2, 1, 2),
+    ),
+    random=some("log_probs advantages mask"),
+    gradient="log_probs",
+    mistakes="""
+        .sum(1) -> .sum(1) / mask.sum(1)
+            you divide by the length of the response. The log-probability of a response is the sum over its
+            tokens, undivided.
+        .mean() -> .sum() / mask.sum()
+            you average over all tokens. Sum over the tokens of a response, average over responses.
+        return - -> return
+            the minus is missing: an optimizer minimises.
+        torch.where(mask, log_probs, 0.0) -> log_probs
+            the padding takes part: use the mask.
+        .mean() -> .sum()
+            you add up the responses: take their mean.
+        advantages[:, 0] -> advantages
+            (N, 1) times (N,) broadcasts to (N, N): every advantage meets every response. Give both the
+            same shape.
+        * of_response -> * of_response.exp()
+            you take the probability of the response. REINFORCE wants its logarithm.
+    """,
+)  # fmt: skip
+def rloo_loss(log_probs, advantages, mask):
+    """From log_probs (N, T), advantages (N, 1) and mask (N, T), compute minus the mean over
+    responses of advantage times the sum of the response's log-probs, a scalar."""
+    of_response = torch.where(mask, log_probs, 0.0).sum(1)  # log pi(y | x), (N,)
+    return -(advantages[:, 0] * of_response).mean()
+
+
+@exercise(
+    case(
+        "token ratios 4 and 1: the geometric mean is 2", [[2.0]],
+        log_probs=logs([[4.0, 1.0, 8.0]]), old_log_probs=torch.zeros(1, 3),
+        mask=lengths(2, columns=3),
+    ),
+    case(
+        "three tokens, each twice as likely", [[2.0]],
+        log_probs=logs([[2.0, 2.0, 2.0]]), old_log_probs=torch.zeros(1, 3), mask=lengths(3),
+    ),
+    random=some("log_probs old_log_probs mask"),
+    gradient="log_probs",
+    mistakes="""
+        (log_ratio * mask).sum(1, keepdim=True) / length -> (log_ratio * mask).sum(1, keepdim=True)
+            this is the product of the token ratios. It leaves any range as a response gets longer: take
+            the L-th root, that is divide the sum of log-ratios by L.
+        ((log_ratio * mask).sum(1, keepdim=True) / length).exp()
+        -> (log_ratio.exp() * mask).sum(1, True) / length
+            this is the arithmetic mean of the token ratios. GSPO takes the geometric one: average the
+            *log*-ratios, then take the exponential.
+        mask.sum(1, keepdim=True) -> mask.shape[1]
+            you divide by the padded length T. Divide by the response's own length L, the sum of its mask.
+        (log_ratio * mask).sum(1, keepdim=True) / length -> log_ratio.mean(1, keepdim=True)
+            padding takes part in your sum: multiply by the mask first.
+        log_probs - old_log_probs -> old_log_probs - log_probs
+            your ratio is old / new. It is the policy in training over the one that sampled.
+        / length).exp() -> / length)
+            this is the logarithm of the ratio: the exponential is missing.
+    """,
+)  # fmt: skip
+def gspo_ratio(log_probs, old_log_probs, mask):
+    """Compute exp(1/L sum_t (log pi - log pi_old)) of each response, (N, 1), from log-probs
+    (N, T) and the mask of its L tokens (N, T)."""
+    log_ratio = log_probs - old_log_probs
+    length = mask.sum(1, keepdim=True)
+    return ((log_ratio * mask).sum(1, keepdim=True) / length).exp()
+
+
+# Ratios 0.5, 1 and 4: the first is below any lower bound, the last one above the upper bound.
+THREE_TOKENS = {"log_probs": logs([[0.1, 0.2, 0.8]]), "old_log_probs": logs([[0.2, 0.2, 0.2]])}
+
+
+@exercise(
+    case(
+        "ratios 0.5, 1 and 4, bound 1.2, A = +1", [[1.151293, 1.609438, 0.267772]],
+        **THREE_TOKENS, advantages=[[1.0]], clip_high=0.2,
+    ),
+    case(
+        "the same with A = -1", [[-1.151293, -1.609438, -0.267772]],
+        **THREE_TOKENS, advantages=[[-1.0]], clip_high=0.2,
+    ),
+    case(
+        "the same with a bound of 3", [[-1.151293, -1.609438, -0.669431]],
+        **THREE_TOKENS, advantages=[[-1.0]], clip_high=2.0,
+    ),
+    random=some("log_probs old_log_probs advantages", clip_high=0.2),
+    gradient="log_probs",
+    mistakes="""
+        ratio.clamp(max=1 + clip_high).detach() -> ratio.clamp(max=1 + clip_high)
+            the numbers are right, but a gradient flows through the weight. Detach it: it says how much a
+            token counts, and log pi alone is what is trained.
+        advantages * log_probs -> advantages
+            your loss is -w A, in which nothing is left to differentiate. CISPO multiplies the weight with
+            log pi.
+        clamp(max=1 + clip_high) -> clamp(1 - clip_high, 1 + clip_high)
+        clamp(max=1 + clip_high) -> clamp(0.8, 1 + clip_high)
+            you clip the weight from below as well. CISPO holds it only from above.
+        ratio.clamp(max=1 + clip_high) -> ratio
+            the weight is not clipped: a token that has moved far would pull as far.
+        max=1 + clip_high -> max=clip_high
+            your bound is clip_high. It is relative to a ratio of 1: the weight ends at 1 + clip_high.
+        log_probs - old_log_probs -> old_log_probs - log_probs
+            your ratio is old / new. It is the policy in training over the one that sampled.
+        return -weight -> return weight
+            this is what is maximised. A loss needs a minus in front.
+    """,
+)  # fmt: skip
+def cispo(log_probs, old_log_probs, advantages, clip_high):
+    """Compute -w A log pi per token, (N, T), with the weight w = min(pi / pi_old, 1 + clip_high)
+    held constant (no gradient through it), and advantages (N, 1)."""
+    ratio = (log_probs - old_log_probs).exp()
+    weight = ratio.clamp(max=1 + clip_high).detach()
+    return -weight * advantages * log_probs

@@ -1,0 +1,212 @@
+"""Learning from pairs without sampling, and from a teacher."""
+
+import torch
+import torch.nn.functional as F
+
+from course.exercises.batches import Arguments, number, some
+from course.exercises.entries import case, exercise, lengths, logs
+
+
+def pairs(generator: torch.Generator) -> Arguments:
+    """Log-probs of whole responses, and a policy that has moved a few nats."""
+    ref = -10 - 5 * torch.rand(2, 5, generator=generator)
+    policy = ref + 2 * torch.randn(2, 5, generator=generator)
+    names = ("policy_chosen", "policy_rejected", "ref_chosen", "ref_rejected")
+    return dict(zip(names, (*policy, *ref))) | {"beta": 0.3}
+
+
+MOVED = {  # the gap is 1.5 nats
+    "policy_chosen": [-10.0], "policy_rejected": [-12.0], "ref_chosen": [-11.0], "ref_rejected": [-11.5],
+}  # fmt: skip
+AGREE = {
+    "policy_chosen": [-3.0], "policy_rejected": [-5.0], "ref_chosen": [-3.0], "ref_rejected": [-5.0],
+}  # fmt: skip
+
+
+@exercise(
+    case("the gap is 1.5 nats, beta 0.1", [0.620957], **MOVED, beta=0.1),
+    case("policy and reference agree", [0.693147], **AGREE, beta=0.5),
+    random=pairs,
+    gradient="policy_chosen",
+    mistakes="""
+        (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
+        -> policy_chosen - policy_rejected
+            you leave the reference out. Then a response that was likely before training counts as
+            preferred: measure how far the policy has *moved* from the reference.
+        beta * h -> -beta * h
+            you have chosen and rejected the wrong way round: this raises the response that people did not
+            want.
+        -F.logsigmoid(beta * h) -> -beta * F.logsigmoid(h)
+            beta stands outside of the logarithm. It belongs inside: -log sigmoid(beta h).
+        -F.logsigmoid(beta * h) -> F.logsigmoid(beta * h)
+            this is the log-likelihood, which is maximised. Put a minus in front.
+        -F.logsigmoid(beta * h) -> torch.sigmoid(-beta * h)
+            you forgot the logarithm: this is the probability of the wrong verdict, not the negative
+            logarithm of the right one.
+        -F.logsigmoid(beta * h) -> -beta * h
+            the sigmoid is missing: this loss asks for a larger gap of every pair, without end.
+        ref_chosen) - ( -> ref_chosen) + (
+            you add the two implicit rewards. The loss needs their difference: chosen minus rejected.
+    """,
+)
+def dpo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
+    """Compute -log sigmoid(beta h), (pairs,), with h = (policy_chosen - ref_chosen) -
+    (policy_rejected - ref_rejected). All four are (pairs,) log-probs of whole responses."""
+    h = (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
+    return -F.logsigmoid(beta * h)
+
+
+@exercise(
+    case("the gap is 1.5 nats, beta 0.1: the target is 5", [12.25], **MOVED, beta=0.1),
+    case("policy and reference agree, beta 0.5: the target is 1", [1.0], **AGREE, beta=0.5),
+    random=pairs,
+    gradient="policy_chosen",
+    mistakes="""
+        h - 1 -> h + 1
+            you add the target where it must be subtracted, so the gap is driven below 0: the wrong way.
+        (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
+        -> policy_chosen - policy_rejected
+            you leave the reference out of the gap.
+        (h - 1 / (2 * beta)) ** 2 -> -F.logsigmoid(beta * h)
+            this is DPO's loss. IPO is a square: the distance of the gap from its target.
+        1 / (2 * beta) -> 1 / beta
+            your target is 1 / beta. It is half of that: 1 / (2 beta).
+        1 / (2 * beta) -> beta / 2
+            your target is beta / 2. It is 1 / (2 beta): a small beta is a weak hold on the reference, so
+            the gap may become large.
+    """,
+)
+def ipo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
+    """Compute (h - 1 / (2 beta))^2, (pairs,), with h = (policy_chosen - ref_chosen) -
+    (policy_rejected - ref_rejected)."""
+    h = (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
+    return (h - 1 / (2 * beta)) ** 2
+
+
+@exercise(
+    case(
+        "two responses, of 3 tokens and of 1", [1.0, -0.5],
+        log_probs=[[-1.0, -2.0, -3.0], [-4.0, -9.0, -9.0]],
+        ref_log_probs=[[-2.0, -2.0, -4.0], [-3.0, -1.0, -1.0]], mask=lengths(3, 1), beta=0.5,
+    ),
+    random=some("log_probs ref_log_probs mask", beta=0.2),
+    mistakes="""
+        moved.sum(1) -> moved.sum(1) / mask.sum(1)
+            you take the mean over a response's tokens. The log-probability of a response is their sum.
+        (log_probs - ref_log_probs) * mask -> log_probs - ref_log_probs
+            padding is counted: multiply by the mask before you add up the tokens.
+        (log_probs - ref_log_probs) -> log_probs
+            you leave the reference out: this is beta log pi(y), which punishes every long response.
+        log_probs - ref_log_probs -> ref_log_probs - log_probs
+            the sign is flipped: a response that has become *more* likely than under the reference has a
+            positive implicit reward.
+        beta * moved.sum(1) -> moved.sum(1) / beta
+            you divide by beta. A policy near its reference (large beta) needed a large reward to move a
+            little, so the reward is beta *times* the log-ratio.
+    """,
+)  # fmt: skip
+def implicit_reward(log_probs, ref_log_probs, mask, beta):
+    """Compute beta (log pi(y) - log pi_ref(y)) of each response, (N,), from log-probs of its
+    tokens (N, T). The log-prob of a response is the sum over the tokens where mask is True."""
+    moved = (log_probs - ref_log_probs) * mask
+    return beta * moved.sum(1)
+
+
+@exercise(
+    case(
+        "two tokens: one that both find as likely, one that the teacher finds half as likely",
+        [-0.693147], teacher_log_probs=logs([[0.5, 0.25, 0.9]]),
+        log_probs=logs([[0.5, 0.5, 0.1]]), mask=lengths(2, columns=3),
+    ),
+    random=some("teacher_log_probs=ref_log_probs log_probs mask"),
+    mistakes="""
+        (teacher_log_probs - log_probs) -> teacher_log_probs
+            this is the sum of log p alone. Every token costs something under it, so the best response is
+            to say nothing: subtract log q.
+        gap.sum(1) -> gap.sum(1) / mask.sum(1)
+            you take the mean per token. The sum is what estimates -KL(q || p) of responses.
+        teacher_log_probs - log_probs -> log_probs - teacher_log_probs
+            this is log q / p: it pays for text that the teacher does not like.
+        (teacher_log_probs - log_probs) * mask -> teacher_log_probs - log_probs
+            padding is counted: multiply by the mask before you add up.
+        teacher_log_probs - log_probs -> teacher_log_probs.exp() - log_probs.exp()
+            you subtract probabilities. The reward is the difference of *log*-probabilities.
+    """,
+)  # fmt: skip
+def teacher_reward(teacher_log_probs, log_probs, mask):
+    """Compute sum_t (log p(y_t) - log q(y_t)) of each response, (N,), over the tokens where mask
+    is True. p is the teacher, q the student that sampled; log-probs are (N, T)."""
+    gap = (teacher_log_probs - log_probs) * mask
+    return gap.sum(1)
+
+
+@exercise(
+    case(
+        "a response of 3 tokens and one of 1, with padding",
+        [[0.0, 0.0, 6.0, 0.0], [4.0, 0.0, 0.0, 0.0]],
+        token_rewards=[[1.0, 2.0, 3.0, 9.0], [4.0, 9.0, 9.0, 9.0]], mask=lengths(3, 1, columns=4),
+    ),
+    random=some("token_rewards=x mask"),
+    mistakes="""
+        mask & (mask.cumsum(1) == mask.sum(1, keepdim=True))
+        -> torch.arange(mask.shape[1]) == mask.shape[1] - 1
+            you use the last column, which is padding for all but the longest response: then the reward
+            never reaches a token. Use the last True of each row.
+        total * is_last -> total * mask
+            you give the sum to every token. Then its total is paid L times over.
+        (token_rewards * mask) -> token_rewards
+            rewards at padding are in your sum: multiply by the mask first.
+        total * is_last -> total * is_last / mask.sum(1, keepdim=True)
+            you place the mean over the tokens. The sum is what dense and terminal must share.
+        mask & (mask.cumsum(1) == mask.sum(1, keepdim=True)) -> torch.arange(mask.shape[1]) == 0
+            the sum stands at the first token. It is paid when the response is finished: at the last one.
+    """,
+)  # fmt: skip
+def terminal_rewards(token_rewards, mask):
+    """Put the sum of each response's token rewards at its last token (the last True of its mask),
+    and 0 everywhere else: (N, T)."""
+    total = (token_rewards * mask).sum(1, keepdim=True)
+    is_last = mask & (mask.cumsum(1) == mask.sum(1, keepdim=True))
+    return total * is_last
+
+
+def two_models(generator: torch.Generator) -> Arguments:
+    student, teacher = 2 * torch.randn(2, 3, number(generator, 2, 7), generator=generator)
+    return {"student_logits": student - 1, "teacher_logits": teacher}
+
+
+@exercise(
+    case(
+        "student 0.2, 0.5, 0.3 and teacher 0.5, 0.3, 0.2", [0.223805],
+        student_logits=logs([[0.2, 0.5, 0.3]]), teacher_logits=logs([[0.5, 0.3, 0.2]]),
+    ),
+    case(
+        "the student is the teacher", [0.0],
+        student_logits=[[1.0, 2.0]], teacher_logits=[[3.0, 4.0]],
+    ),
+    random=two_models,
+    gradient="student_logits",
+    mistakes="""
+        log_p.exp() * (log_p - log_q) -> log_q.exp() * (log_q - log_p)
+            this is the reverse KL(q || p): your weights are the student's. The forward KL is an average
+            over what the *teacher* says.
+        log_p.exp() * (log_p - log_q) -> -log_p.exp() * log_q
+            this is the cross-entropy. It has the right gradient, but its least value is the teacher's
+            entropy: subtract that, or use log p - log q.
+        (log_p.exp() * (log_p - log_q)).sum(-1)
+        -> -log_q.gather(-1, log_p.argmax(-1, keepdim=True))[:, 0]
+            you ask for the teacher's likeliest symbol alone. Its whole distribution is the target.
+        (log_p - log_q) -> (teacher_logits - student_logits)
+            you subtract logits. They are log-probabilities only up to a constant of each row: take
+            log_softmax first.
+        log_p - log_q -> log_q - log_p
+            the sign is flipped: a KL is never negative.
+        .sum(-1) -> .mean(-1)
+            you average over the symbols. The weights p are the average already: sum.
+    """,
+)  # fmt: skip
+def distillation_loss(student_logits, teacher_logits):
+    """Compute KL(p || q) = sum_v p(v) (log p(v) - log q(v)) of every row, (N,), with the student
+    q = softmax(student_logits) and the teacher p = softmax(teacher_logits), both (N, V)."""
+    log_q, log_p = student_logits.log_softmax(-1), teacher_logits.log_softmax(-1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1)

@@ -1,0 +1,246 @@
+"""Learning a reward from comparisons, reading it, and picking the best answer by it."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+
+from course.exercises.batches import Arguments, number, some
+from course.exercises.entries import case, exercise, lengths
+
+
+def scored_pairs(generator: torch.Generator) -> Arguments:
+    chosen, rejected = torch.randn(2, number(generator, 2, 9), generator=generator)
+    return {"chosen": chosen + rejected, "rejected": rejected}
+
+
+@exercise(
+    case(
+        "two pairs: 1 against 0.5, and 0.2 against 0.8", 0.755782,
+        chosen=[1.0, 0.2], rejected=[0.5, 0.8],
+    ),
+    case("equal scores", 0.693147, chosen=[3.0], rejected=[3.0]),
+    case("a pair that is 200 on the wrong side", 200.0, chosen=[-100.0], rejected=[100.0]),
+    random=scored_pairs,
+    gradient="chosen",
+    mistakes="""
+        chosen - rejected -> rejected - chosen
+            your gap is rejected - chosen: the model would learn to prefer the worse answer.
+        return -F -> return F
+            the minus is missing: this is the log-likelihood, and a loss is minus that.
+        .mean() -> .sum()
+            you add up the pairs: take their mean.
+        F.logsigmoid(gap) -> torch.log(torch.sigmoid(gap))
+            right for ordinary gaps. Far on the wrong side the exponential overflows in float32, and the
+            loss is inf: use F.logsigmoid.
+        F.logsigmoid(gap) -> torch.sigmoid(gap)
+            the logarithm is missing: likelihoods multiply, so their logarithms are added.
+        F.logsigmoid(gap) -> gap
+            the sigmoid is missing: this loss asks for a larger gap of every pair, without end.
+        F.logsigmoid(gap).mean() -> F.logsigmoid(gap.mean())
+            you average the gaps first. Each pair has a loss of its own: average those.
+        F.logsigmoid(gap) -> (F.logsigmoid(chosen) - F.logsigmoid(rejected))
+            the sigmoid is applied to each score. It is applied to the gap, once.
+    """,
+)  # fmt: skip
+def bradley_terry_loss(chosen, rejected):
+    """From the scores chosen and rejected (pairs,), compute the mean of -log sigmoid(chosen -
+    rejected), a scalar. It must stay finite for a pair that is far on the wrong side."""
+    gap = chosen - rejected
+    return -F.logsigmoid(gap).mean()
+
+
+TWO_ANSWERS = {
+    "token_scores": torch.tensor([[1.0, 2.0, 6.0], [4.0, 9.0, 9.0]]),
+    "mask": lengths(3, 1),
+}
+
+
+@exercise(
+    case(
+        "scores 1, 2, 6 and 4, in responses of three tokens and of one", [3.0, 4.0], **TWO_ANSWERS
+    ),
+    random=some("token_scores=x mask"),
+    mistakes="""
+        total / length -> token_scores[torch.arange(len(mask)), length - 1]
+            this is the score of the last token: the other pooling. Here the mean is wanted.
+        total / length -> token_scores[:, -1]
+            you read the last column, which is padding for a short response.
+        total / length -> token_scores.mean(1)
+            the padding takes part: use the mask.
+        mask.sum(1) -> mask.shape[1]
+            you divide by T. Divide by the response's own length, mask.sum(1).
+        total / length -> total
+            you add the scores up: divide by the length.
+        total / length
+        -> (total - token_scores[torch.arange(len(mask)), length - 1]) / (length - 1).clamp(min=1)
+            you left the last token out. The EOS is a token like the others, and it is scored.
+    """,
+)
+def mean_score(token_scores, mask):
+    """From token_scores (N, T) and mask (N, T), True up to and including the EOS, compute the mean
+    score of each response, (N,)."""
+    total = torch.where(mask, token_scores, 0.0).sum(1)
+    length = mask.sum(1)
+    return total / length
+
+
+@exercise(
+    case(
+        "scores 1, 2, 6 and 4, in responses of three tokens and of one",
+        [[1.0, 1.5, 3.0], [4.0, 0.0, 0.0]], **TWO_ANSWERS,
+    ),
+    random=some("token_scores=x mask"),
+    mistakes="""
+        sums / so_far -> sums
+            you add the scores up. Divide each sum by the number of tokens so far.
+        sums / so_far -> sums / mask.sum(1, keepdim=True)
+            you divide by the length of the whole response. A prefix of t tokens is divided by t.
+        sums / so_far -> token_scores
+            this is the score of each token alone. A prefix is judged by the mean up to there.
+        sums / so_far -> F.pad((sums / so_far)[:, :-1], (1, 0))
+            you are one token late: the reward model has read the token that it scores.
+        sums / so_far -> (sums[:, -1:] - sums + token_scores) / (mask.sum(1, keepdim=True) - so_far + 1)
+            you average from the token to the end. A prefix goes from the first token to this one.
+        torch.where(mask, sums / so_far, 0.0) -> sums / so_far
+            right where the mask is True. In the padding the result must be 0.
+    """,
+)  # fmt: skip
+def prefix_scores(token_scores, mask):
+    """From token_scores (N, T) and mask (N, T), compute for each token the mean of the scores of
+    its response up to and including it, (N, T); 0 in the padding."""
+    sums = torch.where(mask, token_scores, 0.0).cumsum(1)
+    so_far = mask.cumsum(1)  # how many tokens
+    return torch.where(mask, sums / so_far, 0.0)
+
+
+def labelled(generator: torch.Generator) -> Arguments:
+    labels = torch.randint(0, 2, (7,), generator=generator).float()
+    labels[:2] = torch.tensor([0.0, 1.0])
+    return {"outcome_scores": 3 * torch.randn(7, generator=generator), "labels": labels}
+
+
+@exercise(
+    case("a good text with score 1", 0.313262, outcome_scores=[1.0], labels=[1.0]),
+    case("a bad text with score 1", 1.313262, outcome_scores=[1.0], labels=[0.0]),
+    case(
+        "both together, and a good text far on the wrong side, score -200", 67.208842,
+        outcome_scores=[1.0, 1.0, -200.0], labels=[1.0, 0.0, 1.0],
+    ),
+    random=labelled,
+    gradient="outcome_scores",
+    mistakes="""
+        labels * good + (1 - labels) * bad -> labels * good
+            bad texts cost nothing in your loss, so a model that calls every text good is perfect. Add (1 -
+            y) times -log sigmoid(-score).
+        labels * good + (1 - labels) * bad -> (1 - labels) * good + labels * bad
+            your labels are the wrong way round: label 1 is a good text, whose score is to rise.
+        .mean() -> .sum()
+            you add the texts up. The mean makes the learning rate independent of the batch's size.
+        return ( -> return -(
+            this is the log-likelihood, which is maximised. A loss is minimised: put a minus in front.
+        labels * good + (1 - labels) * bad -> (outcome_scores.sigmoid() - labels).square()
+            you take the squared distance of probability and label. Its gradient dies where the model is
+            sure and wrong; the cross-entropy's does not.
+    """,
+)  # fmt: skip
+def outcome_loss(outcome_scores, labels):
+    """From the scores (N,) and the labels (N,), 1 for a good text and 0 for a bad one, compute the
+    mean of -log sigmoid(score) for good texts and -log sigmoid(-score) for bad ones."""
+    good = -F.logsigmoid(outcome_scores)  # the cost if the text is good
+    bad = -F.logsigmoid(-outcome_scores)  # the cost if it is bad
+    return (labels * good + (1 - labels) * bad).mean()
+
+
+@exercise(
+    case("one answer, which is the policy itself", 0.0, n=1),
+    case("the better of two", 0.193147, n=2),
+    case("the best of 512", 5.240278, n=512),
+    random=lambda generator: {"n": number(generator, 2, 1000)},
+    mistakes="""
+        math.log(n) - (n - 1) / n -> math.log(n)
+            log n alone is too far. It would be right if the best answer were one single text; the best of
+            n still varies, and that takes (n - 1) / n off.
+        (n - 1) / n -> (n - 1)
+            you subtract n - 1; it is (n - 1) / n, a number below 1.
+        (n - 1) / n -> 1 / n
+            you subtract 1 / n. For n = 1 the distance must be 0, and (n - 1) / n is.
+        math.log(n) -> math.log2(n)
+            your logarithm has base 2: that is bits. Nats need math.log.
+        - (n - 1) / n -> + (n - 1) / n
+            the second term is subtracted, not added.
+    """,
+)
+def best_of_n_kl(n):
+    """Compute KL(best of n || policy) in nats per answer, log n - (n - 1) / n, from the integer n.
+    Return a number."""
+    return math.log(n) - (n - 1) / n
+
+
+def a_bank(generator: torch.Generator) -> Arguments:
+    N = number(generator, 5, 12)
+    proxy, gold = torch.randn(2, N, generator=generator)
+    return {"proxy": proxy, "gold": gold, "n": number(generator, 2, N - 1)}
+
+
+@exercise(
+    case(
+        "best of 2 from 3, gold .2, .5, .6 in the proxy's order", 0.566667,
+        proxy=[1.0, 2.0, 3.0], gold=[0.2, 0.5, 0.6], n=2,
+    ),
+    case(
+        "the same answers in another order", 0.566667,
+        proxy=[3.0, 1.0, 2.0], gold=[0.6, 0.2, 0.5], n=2,
+    ),
+    case(
+        "the best of all three, where the proxy's favourite is the worst by gold", 0.1,
+        proxy=[1.0, 2.0, 3.0], gold=[0.9, 0.5, 0.1], n=3,
+    ),
+    random=a_bank,
+    mistakes="""
+        gold[proxy.argsort()] -> gold[gold.argsort()]
+            you sort by gold. Best-of-n never sees gold: it picks by the proxy, and gold is only read off
+            afterwards.
+        proxy.argsort() -> proxy.argsort(descending=True)
+            you take the worst of n: sort so that the proxy rises.
+        math.comb(i - 1, n - 1) -> math.comb(i - 1, n)
+            your weights are C(i - 1, n) / C(N, n) and do not add up to 1. The others are n - 1 of the i -
+            1 below: C(i - 1, n - 1).
+        math.comb(i - 1, n - 1) / math.comb(N, n) -> (i / N) ** n - ((i - 1) / N) ** n
+            your subsets may hold one answer twice: (i/N)^n - ((i-1)/N)^n draws with replacement. Of a bank
+            of N, n different ones are drawn.
+        (rising * torch.tensor(chosen)).sum() -> rising[-n:].mean()
+            that is the mean of the n best of the bank. Best-of-n keeps one answer, from n random ones.
+        (rising * torch.tensor(chosen)).sum() -> gold[proxy[:n].argmax()]
+            you look at the first n answers alone: right on average and very noisy. Use all N.
+        gold[proxy -> proxy[proxy
+            that is the mean proxy of the best of n. Wanted is the gold of the answer the proxy chose.
+    """,
+)  # fmt: skip
+def best_of_n_mean(proxy, gold, n):
+    """From the proxy (N,) and the gold reward (N,) of N answers to one prompt, compute the mean gold of
+    the best of n by the proxy over all subsets of n: sort by the proxy, and weigh the i-th (from 1,
+    worst first) by C(i - 1, n - 1) / C(N, n)."""
+    N = len(proxy)
+    rising = gold[proxy.argsort()]  # gold from the worst to the best by the proxy
+    chosen = [math.comb(i - 1, n - 1) / math.comb(N, n) for i in range(1, N + 1)]
+    return (rising * torch.tensor(chosen)).sum()
+
+
+@exercise(
+    case("three members, one response", [1.0], scores=[[1.0], [2.0], [4.0]]),
+    case("each of two members is the lowest once", [-1.0, 0.0], scores=[[2.0, 0.0], [-1.0, 4.0]]),
+    random=lambda generator: {"scores": 2 * torch.randn(3, 5, generator=generator)},
+    mistakes="""
+        scores.amin(0) -> scores.amax(0)
+            that is the highest member: the reward of whoever is fooled most. The lowest one decides.
+        scores.amin(0) -> scores.mean(0)
+            that is the mean of the members. Here the lowest one decides alone.
+        scores.amin(0) -> scores[scores.mean(1).argmin()]
+            you choose one member for all responses. The lowest one may be another for each response.
+    """,
+)
+def worst_case(scores):
+    """From the scores (K, N) that K reward models give to the same N responses, compute the lowest
+    score of each response, of shape (N,)."""
+    return scores.amin(0)
