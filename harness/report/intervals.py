@@ -74,14 +74,6 @@ def welch(values: Sequence[float], others: Sequence[float]) -> dict[str, float]:
     return around(float(np.mean(values) - np.mean(others)), math.sqrt(sum(parts)), freedom)
 
 
-def prediction_interval(values: Sequence[float]) -> tuple[float, float]:
-    """Where a new run's mean is expected with 95%: mean +- t s sqrt(1 + 1 / n), of n >= 2 runs."""
-    n = len(values)
-    half = t_quantile(n - 1) * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / n)
-    mean = float(np.mean(values))
-    return mean - half, mean + half
-
-
 # --- groups of runs -------------------------------------------------------------------------------
 
 
