@@ -21,8 +21,8 @@ from torch import Tensor
 
 from data.collate import first_eos_mask, left_pad
 from gpt.model import GPT
-from harness.equation_checks import at_least_float32
 from harness.ranks.collectives import joined_blocks, on_device, shard_block
+from harness.tensors import at_least_float32
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from data.collate import ResponseBatch
 from gpt.model import GPT, head_product
 from harness.device import without_autocast
-from harness.equation_checks import at_least_float32
 from harness.ranks.collectives import scatter_rows, shard_chunks
+from harness.tensors import at_least_float32
 
 CHUNK_ELEMENTS = 2**24  # logits per chunk: 64 MiB of float32
 

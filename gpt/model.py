@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from harness.device import without_autocast
-from harness.equation_checks import at_least_float32
+from harness.tensors import at_least_float32
 
 
 @dataclass(frozen=True)

@@ -300,7 +300,7 @@ print("per response", rewards.sum(1))
 torch.testing.assert_close(
     rewards, token_level_rewards(scores, log_probs, ref_log_probs, mask, beta)
 )
-plots.code(token_level_rewards, ("kl_t = k1", "return -kl_coef"))
+plots.code(token_level_rewards, ("kl_t = ", "return -kl_coef"))
 
 # %% [markdown]
 # Why k1, and why in the reward? Page 04's gradient works on any reward, and k1 is treated like one,

@@ -297,9 +297,9 @@ plots.difference(
 )  # fmt: skip
 
 # %% [markdown]
-# 2. Put a new equation into [rl/equations](../rl/equations/losses.py): a bare formula under a
-#    decorator of [harness/equation_checks.py](../harness/equation_checks.py) that guards it. The
-#    signature says the shapes and what has a gradient: `log_probs: Trained[NxT]` is (N, T) and trained.
+# 2. Put a new equation into [rl/equations](../rl/equations/losses.py). It is right when somebody
+#    copies it: the body holds the mask and the `.detach()`, comments say the shapes, and `axes` of
+#    [harness/tensors.py](../harness/tensors.py) refuses what would broadcast by mistake.
 # 3. Write its worked numbers by hand first, then the test. Enumerate, as this page does, before you
 #    train: an angle takes a second, a run takes minutes.
 # 4. Keep `train`'s signature ([rl/README.md](../rl/README.md)) and the promises that every engine

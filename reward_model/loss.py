@@ -1,21 +1,21 @@
 """The losses of a scalar reward model: of pairs, and of labels."""
 
 import torch.nn.functional as F
+from torch import Tensor
 
-from harness.equation_checks import N, Pairs, Scalar, Trained, row_equation
+from harness.tensors import at_least_float32, axes
 
 
-@row_equation
 def bradley_terry_loss(
-    chosen: Trained[Pairs],
-    rejected: Trained[Pairs],
+    chosen: Tensor,  # (pairs,), of the model in training
+    rejected: Tensor,  # (pairs,), of the model in training
     *,
-    margin: Pairs | None = None,
-    weights: Pairs | None = None,
+    margin: Tensor | None = None,  # (pairs,)
+    weights: Tensor | None = None,  # (pairs,)
     centering: float = 0.0,
-    denominator: float | Scalar | None = None,
-) -> Scalar:
-    """mean[-log sigmoid(R_w - R_l - margin)] + centering mean[(R_w + R_l)^2], a scalar.
+    denominator: float | Tensor | None = None,
+) -> Tensor:  # a scalar
+    """mean[-log sigmoid(R_w - R_l - margin)] + centering mean[(R_w + R_l)^2].
 
     The negative log-likelihood that the chosen response wins, under Bradley and Terry (1952).
 
@@ -31,26 +31,30 @@ def bradley_terry_loss(
     1 / (pairs of the prompt) give the paper's: sum(weights * loss) / sum(weights). Where these pairs
     are a part of a batch, `denominator` is the whole batch's count of pairs, or sum of weights.
     """
-    gap = chosen - rejected if margin is None else chosen - rejected - margin
+    axes("pairs", chosen, rejected, margin, weights)
+    chosen, rejected = at_least_float32(chosen), at_least_float32(rejected)
+    gap = chosen - rejected if margin is None else chosen - rejected - margin.detach()
     loss = -F.logsigmoid(gap) + centering * (chosen + rejected).square()
     if weights is not None:
+        weights = weights.detach()
         return (weights * loss).sum() / (denominator or weights.sum())
     return loss.sum() / (denominator or max(len(loss), 1))
 
 
-@row_equation
 def outcome_loss(
-    outcome_scores: Trained[N],
-    labels: N,  # 1 for a good response, 0 for a bad one
+    outcome_scores: Tensor,  # (N,), of the model in training
+    labels: Tensor,  # (N,), 1 for a good response and 0 for a bad one
     *,
-    denominator: float | Scalar | None = None,
-) -> Scalar:
-    """mean[-y log sigmoid(R) - (1 - y) log sigmoid(-R)], a scalar: binary cross-entropy.
+    denominator: float | Tensor | None = None,
+) -> Tensor:  # a scalar
+    """mean[-y log sigmoid(R) - (1 - y) log sigmoid(-R)]: binary cross-entropy.
 
     The outcome reward model: R is the log-odds that the whole response is good. Cobbe et al. 2021
     (arXiv:2110.14168, section 4.2) predict it after every token; here the response has one score.
     A score of 0 costs log 2. Unlike pairs, labels fix the origin of the scale: adding a constant to
     every score changes the loss. `denominator` is the whole batch's count where these are a part.
     """
-    loss = -labels * F.logsigmoid(outcome_scores) - (1 - labels) * F.logsigmoid(-outcome_scores)
+    axes("N", outcome_scores, labels)
+    scores, y = at_least_float32(outcome_scores), at_least_float32(labels).detach()
+    loss = -y * F.logsigmoid(scores) - (1 - y) * F.logsigmoid(-scores)
     return loss.sum() / (denominator or max(len(loss), 1))

@@ -15,12 +15,13 @@ LEDGER = ROOT / "docs" / "equations.md"
 PEER_NUMBERS = json.loads(
     (ROOT / "tests" / "rl" / "equations" / "peer_golden.json").read_text(encoding="utf-8")
 )
-OUTSIDE = {  # equations that live where the tensors are made, and the rules of their border
+OUTSIDE = {  # equations that live where the tensors are made, and the lines around a formula
     "data.collate.first_eos_mask",
-    "harness.equation_checks.at_least_float32",
-    "harness.equation_checks.check_shapes",
-    "harness.equation_checks.finite_inputs",
-    "harness.equation_checks.masked_numbers",
+    "harness.tensors.at_least_float32",
+    "harness.tensors.axes",
+    "harness.tensors.masked_mean",
+    "harness.tensors.masked_sum",
+    "harness.tensors.where_finite",
     "gpt.log_probs.full_kl",
     "gpt.log_probs.kl_from_logits",
     "gpt.log_probs.token_log_probs",
@@ -85,10 +86,15 @@ def entries() -> dict[str, str]:
     }
 
 
-def field(body: str, name: str) -> list[str]:
-    """The code-styled names in one bullet of an entry."""
-    bullet = re.search(rf"^- \*\*{name}:\*\* (.+)$", body, flags=re.MULTILINE)
-    return re.findall(r"`([^`]+)`", bullet.group(1)) if bullet else []
+def line_of(body: str) -> tuple[str, str]:
+    """An entry's function, and what is said of it: source, peers, mistakes."""
+    ((function, rest),) = re.findall(r"^`([\w.]+)`: (\S.+)$", body, flags=re.MULTILINE)
+    return function, rest
+
+
+def peers_of(rest: str) -> set[str]:
+    named = re.search(r" Peers: ([^.]+)\.", rest)
+    return set(named[1].split(", ")) if named else set()
 
 
 ENTRIES = entries()
@@ -99,8 +105,7 @@ def test_entry_is_complete(title):
     """A formula as GitHub renders it, a source, one function."""
     body = ENTRIES[title]
     assert len(re.findall(r"^\$\$.+\$\$$", body, flags=re.MULTILINE)) == 1
-    assert re.search(r"^- \*\*Source:\*\* \S", body, flags=re.MULTILINE)
-    assert len(field(body, "Function")) == 1
+    assert line_of(body)[1]
 
 
 def test_math_survives_markdown():
@@ -109,7 +114,7 @@ def test_math_survives_markdown():
 
 
 def test_functions_of_the_ledger_and_of_the_library_are_the_same():
-    named = [name for body in ENTRIES.values() for name in field(body, "Function")]
+    named = [line_of(body)[0] for body in ENTRIES.values()]
     assert len(named) == len(set(named)), "a function has two entries"
     assert set(named) == library_functions() | OUTSIDE
 
@@ -128,44 +133,15 @@ def test_tests_named_in_passing_exist():
 # --- peers ------------------------------------------------------------------------------------
 
 
-def named_peers() -> dict[str, set[tuple[str, str]]]:
-    """Function -> (peer, callable) that the ledger says agree with it."""
-    texts = {
-        field(body, "Function")[0]: bullet.group(1)
-        for body in ENTRIES.values()
-        if (bullet := re.search(r"^- \*\*Peers:\*\* (.+)$", body, flags=re.MULTILINE))
-    }
-    names = "|".join(PEER_NUMBERS["peers"])
-    return {
-        function: set(re.findall(rf"({names}) `([\w.]+)`", text))
-        for function, text in texts.items()
-    }
-
-
-def proven_peers() -> dict[str, set[tuple[str, str]]]:
-    """The same for the stored numbers, with the callable's whole path; made at the table's commit."""
-    proven: dict[str, set[tuple[str, str]]] = {}
+def test_the_peers_of_an_entry_are_those_with_stored_numbers():
+    """What the ledger says agrees was computed by that peer, at the table's commit."""
+    proven: dict[str, set[str]] = {}
     for entry in PEER_NUMBERS["entries"]:
         assert entry["commit"] == PEER_NUMBERS["peers"][entry["peer"]]["commit"]
         for function in entry["proves"]:
-            proven.setdefault(function, set()).add((entry["peer"], entry["callable"]))
-    return proven
-
-
-@pytest.mark.parametrize("function", named_peers())
-def test_named_peers_have_stored_numbers(function):
-    proven = proven_peers().get(function, set())
-    named = named_peers()[function]
-    assert named, f"{function}: no peer and callable could be read from its line"
-    for peer, name in named:
-        found = [p for p in proven if p[0] == peer and f".{p[1]}".endswith(f".{name}")]
-        assert found, f"{function}: peer_golden.json has no entry of {peer} {name}"
-
-
-def test_every_proven_function_names_all_its_peers():
-    named = {function: {peer[0] for peer in peers} for function, peers in named_peers().items()}
-    proven = {function: {peer[0] for peer in peers} for function, peers in proven_peers().items()}
-    assert named == proven
+            proven.setdefault(function, set()).add(entry["peer"])
+    lines = dict(map(line_of, ENTRIES.values()))
+    assert {name: peers for name, rest in lines.items() if (peers := peers_of(rest))} == proven
 
 
 def test_the_table_of_peers_is_that_of_the_stored_numbers():

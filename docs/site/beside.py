@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from pathlib import Path
 
@@ -45,36 +44,26 @@ def links(box: Box) -> str:
     """The papers, the engine, its short twin, and the course's page, found without its number."""
     papers = re.split(r",\s*", box.fields["arxiv"])
     said = ", ".join(f"[arXiv:{number}](https://arxiv.org/abs/{number})" for number in papers)
-    files = [f"/rl/{box.engine}_engine.py", f"/nano/{box.engine}.py"]
-    pages = (ROOT / "notebooks").glob(f"[0-9][0-9]_{box.fields['notebook']}.ipynb")
-    files += [path.relative_to(ROOT.parent / ROOT.name).as_posix() for path in pages]
-    shown = [name.lstrip("/") for name in files if (ROOT / name.lstrip("/")).exists()]
-    return f"Paper: {box.fields['paper']} ({said}). Files: " + ", ".join(
-        f"[{name}](/{name})" for name in shown
-    )
+    course = f"notebooks/[0-9][0-9]_{box.fields['notebook']}.ipynb"
+    wanted = (f"rl/{box.engine}_engine.py", f"nano/{box.engine}.py", course)
+    names = [path.relative_to(ROOT).as_posix() for name in wanted for path in ROOT.glob(name)]
+    files = ", ".join(f"[{name}](/{name})" for name in names)
+    return f"Paper: {box.fields['paper']} ({said}). Files: {files}."
 
 
 def box_html(box: Box) -> str:
     """The lines of a box: Markdown inside tags."""
-    marked = boxes.markers(box.engine)
-    train = first_line_of_train(box.engine)
-    text = ""
+    marked, text = boxes.markers(box.engine), ""
     for line in box.lines:
-        starts = sorted(first for first, _ in marked.get(line.number, []))
-        goal = next((at for at in starts if at >= train), next(iter(starts), 0))
-        points = f' tabindex="0" role="button" data-line="{line.number}" data-code="L{goal}"'
-        state = points if goal else ""
+        state = ""
+        if line.number in marked:  # its last place is in the loop, which is what one reads
+            last = max(first for first, _ in marked[line.number])
+            state = f' tabindex="0" role="button" data-line="{line.number}" data-code="L{last}"'
         text += (
             f'<div class="bx-line" style="--depth:{line.depth}"{state}>\n'
             f"<b>{line.number}</b><div>\n\n{line_text(line)}\n\n</div></div>\n\n"
         )
     return text
-
-
-def first_line_of_train(engine: str) -> int:
-    """Where the loop begins: a tap on a line of the box leads there, not to a function above."""
-    tree = ast.parse(boxes.source_of(engine).read_text("utf-8"))
-    return next(n.lineno for n in tree.body if isinstance(n, ast.FunctionDef) and n.name == "train")
 
 
 def line_text(line: BoxLine) -> str:

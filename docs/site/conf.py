@@ -47,10 +47,7 @@ mathjax = find_spec("sphinx-mathjax-offline")
 assert mathjax and mathjax.origin, "formulas need requirements-docs.txt: make docs"
 mathjax_path = "tex-svg.js"
 mathjax3_config: dict[str, Any] = {"options": {"enableMenu": False}}
-html_static_path = [
-    "static",
-    str(Path(mathjax.origin).parent / "static" / "mathjax" / "tex-svg.js"),
-]
+html_static_path = ["static", str(Path(mathjax.origin).parent / "static/mathjax/tex-svg.js")]
 
 html_theme = "furo"
 html_theme_options = {"navigation_with_keys": True}
@@ -115,15 +112,13 @@ def read_source(app: Any, page: str, source: list[str]) -> None:
     elif page == "nano/README":
         source[0] += toctree("rlhf\ngpt\n*")
     elif page == "docs/explorables":
-        source[0] = re.sub(r"<!-- explorable: (\w+) -->", explorable, source[0])
+        parts = re.split(r"<!-- explorable: (\w+) -->", source[0])
+        parts[1::2] = [f"~~~~{{raw}} html\n{html_of(name)}\n~~~~" for name in parts[1::2]]
+        source[0] = "".join(parts)
     elif path.parent.name == "boxes":
         source[0] = beside.page(path.stem)
     elif path.suffix == ".py":
         source[0] = code_page(path)
-
-
-def explorable(found: re.Match[str]) -> str:
-    return f"~~~~{{raw}} html\n{html_of(found[1])}\n~~~~"
 
 
 def link_to_folders(app: Any, doctree: nodes.document) -> None:

@@ -61,25 +61,24 @@ def broken_links(site: Path) -> list[str]:
     return found
 
 
-def run_sphinx(html: Path, jobs: str) -> int:
+def run_sphinx(html: Path) -> int:
     """Sphinx on the repository; warnings are errors, so that a broken link ends the build."""
     from sphinx.cmd.build import main as sphinx
 
     shutil.rmtree(html, ignore_errors=True)
     confdir, doctrees = str(ROOT / "docs" / "site"), str(BUILD / "doctrees")
-    strict = ["-q", "-E", "-W", "--keep-going"]
-    return sphinx(["-c", confdir, "-d", doctrees, *strict, "-j", jobs, str(ROOT), str(html)])
+    flags = ["-q", "-E", "-W", "--keep-going", "-j", "auto"]
+    return sphinx(["-c", confdir, "-d", doctrees, *flags, str(ROOT), str(html)])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
-    parser.add_argument("--jobs", default="auto", help="processes of Sphinx")
     parser.add_argument("--open", action="store_true", help="open the first page in the browser")
     arguments = parser.parse_args()
     begin, html = time.perf_counter(), BUILD / "html"
     if wrong := [problem for engine in boxes.engines() for problem in boxes.problems(engine)]:
         sys.exit("\n".join(wrong))
-    if run_sphinx(html, arguments.jobs):
+    if run_sphinx(html):
         sys.exit("the pages above need mending")
     (html / "index.html").write_text(FIRST_PAGE, "utf-8")
     scripts = shutil.ignore_patterns("*.html")

@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from harness.equation_checks import PxN, row_equation
+from harness.tensors import axes
 
 
 def best_of_n_kl(n: int) -> float:
@@ -35,13 +35,18 @@ def best_of_n_weights(answers: int, n: int) -> Tensor:
     return torch.exp(_log_choose(below, n - 1) - _log_choose(torch.tensor(float(answers)), n))
 
 
-@row_equation
-def best_of_n_mean(proxy: PxN, values: PxN, n: int) -> Tensor:
-    """E[value of the best of n by the proxy], float64 (P,), from (P, N) answers: unbiased.
+@torch.no_grad()
+def best_of_n_mean(
+    proxy: Tensor,  # (P, N)
+    values: Tensor,  # (P, N)
+    n: int,
+) -> Tensor:  # (P,), float64
+    """E[value of the best of n by the proxy], from N answers to each of P prompts: unbiased.
 
-    The mean over all subsets of n of the N answers to each of P prompts, not over a few random ones.
+    The mean over all subsets of n of a prompt's N answers, not over a few random ones.
     `values` is the gold reward of each answer, or the proxy itself.
     """
+    axes("P N", proxy, values)
     rising = values.double().gather(1, proxy.argsort(dim=1, stable=True))
     return rising @ best_of_n_weights(proxy.shape[1], n).to(rising.device)
 

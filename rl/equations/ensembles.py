@@ -5,16 +5,21 @@ scale first: a Bradley-Terry score is known up to a constant only, and the const
 disagreement.
 """
 
-from harness.equation_checks import KxN, N, row_equation
+import torch
+from torch import Tensor
+
+from harness.tensors import at_least_float32, axes
 
 
-@row_equation
-def ensemble_mean(scores: KxN) -> N:
+@torch.no_grad()
+def ensemble_mean(scores: Tensor) -> Tensor:
     """mean_k R_k, (K, N) -> (N,): the errors that members do not share are averaged away."""
-    return scores.mean(0)
+    axes("K N", scores)
+    return at_least_float32(scores).mean(0)
 
 
-@row_equation
-def worst_case(scores: KxN) -> N:
+@torch.no_grad()
+def worst_case(scores: Tensor) -> Tensor:
     """min_k R_k, (K, N) -> (N,): the member that likes a response least decides (WCO)."""
-    return scores.amin(0)
+    axes("K N", scores)
+    return at_least_float32(scores).amin(0)

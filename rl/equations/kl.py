@@ -6,7 +6,7 @@ not yet a good *gradient*; what each form does when it is differentiated, or whe
 from the reward, stands with each function. The sum over the vocabulary is `gpt.log_probs.full_kl`.
 
 Inputs are (N, T) log-probabilities of the sampled tokens; NaN or infinity at a position gives NaN
-there and no gradient, so a reducer's mask removes it (harness/equation_checks.py).
+there and no gradient, so a reducer's mask removes it (`where_finite`, harness/tensors.py).
 """
 
 import math
@@ -15,80 +15,107 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from harness.equation_checks import NxT, Trained, token_equation
+from harness.tensors import axes, where_finite
 from rl.equations.losses import MAX_LOG_RATIO, likelihood_ratio
 
 
-@token_equation
-def k1(log_probs: Trained[NxT], ref_log_probs: NxT) -> NxT:
-    """log pi - log pi_ref, (N, T): unbiased for KL(pi || pi_ref), may be negative.
+def k1(
+    log_probs: Tensor,  # (N, T), of the policy in training
+    ref_log_probs: Tensor,  # (N, T)
+) -> Tensor:  # (N, T)
+    """log pi - log pi_ref: unbiased for KL(pi || pi_ref), may be negative.
 
     The form to subtract from the reward: the policy gradient is then exactly that of the KL.
     Never a loss: its own gradient is 0 in expectation, whatever the reference is.
     """
-    return log_probs - ref_log_probs
+    axes("N T", log_probs, ref_log_probs)
+    return where_finite(log_probs, ref_log_probs) - ref_log_probs.detach()
 
 
-@token_equation
-def k2(log_probs: Trained[NxT], ref_log_probs: NxT) -> NxT:
-    """(log pi - log pi_ref)^2 / 2, (N, T): a biased value, never negative.
+def k2(
+    log_probs: Tensor,  # (N, T), of the policy in training
+    ref_log_probs: Tensor,  # (N, T)
+) -> Tensor:  # (N, T)
+    """(log pi - log pi_ref)^2 / 2: a biased value, never negative.
 
     As a loss its expected gradient is exactly that of KL(pi || pi_ref), token by token.
     """
-    return (log_probs - ref_log_probs).square() / 2
+    axes("N T", log_probs, ref_log_probs)
+    return (where_finite(log_probs, ref_log_probs) - ref_log_probs.detach()).square() / 2
 
 
-@token_equation
-def k3(log_probs: Trained[NxT], ref_log_probs: NxT) -> NxT:
-    """exp(delta) - delta - 1, (N, T): unbiased for KL(pi || pi_ref) and never negative.
+def k3(
+    log_probs: Tensor,  # (N, T), of the policy in training
+    ref_log_probs: Tensor,  # (N, T)
+) -> Tensor:  # (N, T)
+    """exp(delta) - delta - 1: unbiased for KL(pi || pi_ref) and never negative.
 
     The penalty in GRPO's loss (arXiv:2402.03300, Eq. 4). As a loss its expected gradient is that
     of the *forward* KL(pi_ref || pi). expm1, because in float32 exp(1e-4) - 1e-4 - 1 is 0.
     delta is held at 20 before the exponential, where it would overflow; a very negative delta
     and the result itself are left alone, because a clamp there would remove the pull back.
     """
-    delta = (ref_log_probs - log_probs).clamp(max=MAX_LOG_RATIO)
+    axes("N T", log_probs, ref_log_probs)
+    delta = ref_log_probs.detach() - where_finite(log_probs, ref_log_probs)
+    delta = delta.clamp(max=MAX_LOG_RATIO)
     return delta.expm1() - delta
 
 
-@token_equation
-def rho_minus_log(log_probs: Trained[NxT], old_log_probs: NxT) -> NxT:
-    """rho - 1 - log rho with rho = pi / pi_old, (N, T): KL(pi_old || pi) for samples of pi_old.
+def rho_minus_log(
+    log_probs: Tensor,  # (N, T), of the policy in training
+    old_log_probs: Tensor,  # (N, T)
+) -> Tensor:  # (N, T)
+    """rho - 1 - log rho with rho = pi / pi_old: KL(pi_old || pi) for samples of pi_old.
 
     Unbiased, never negative, and as a loss its expected gradient is exactly that of KL(pi_old ||
     pi), PPO's penalty (arXiv:1707.06347, Eq. 8).
     """
-    log_rho = (log_probs - old_log_probs).clamp(max=MAX_LOG_RATIO)
+    axes("N T", log_probs, old_log_probs)
+    log_rho = where_finite(log_probs, old_log_probs) - old_log_probs.detach()
+    log_rho = log_rho.clamp(max=MAX_LOG_RATIO)
     return log_rho.expm1() - log_rho
 
 
-@token_equation
-def absolute(log_probs: Trained[NxT], ref_log_probs: NxT) -> NxT:
-    """|log pi - log pi_ref|, (N, T): a biased value, never negative, and no KL's gradient.
+def absolute(
+    log_probs: Tensor,  # (N, T), of the policy in training
+    ref_log_probs: Tensor,  # (N, T)
+) -> Tensor:  # (N, T)
+    """|log pi - log pi_ref|: a biased value, never negative, and no KL's gradient.
 
     As a loss its expected gradient is E[sign(log pi - log pi_ref) * grad(log pi)].
     """
-    return (log_probs - ref_log_probs).abs()
+    axes("N T", log_probs, ref_log_probs)
+    return (where_finite(log_probs, ref_log_probs) - ref_log_probs.detach()).abs()
 
 
-@token_equation
-def k1_importance(log_probs: Trained[NxT], old_log_probs: NxT, ref_log_probs: NxT) -> NxT:
-    """(pi / pi_old) k1, (N, T): for samples of an older policy, given that policy's prefixes.
+def k1_importance(
+    log_probs: Tensor,  # (N, T), of the policy in training
+    old_log_probs: Tensor,  # (N, T)
+    ref_log_probs: Tensor,  # (N, T)
+) -> Tensor:  # (N, T)
+    """(pi / pi_old) k1: for samples of an older policy, given that policy's prefixes.
 
     As a loss its expected gradient is that of KL(pi || pi_ref) of the next token at each prefix,
     because the ratio is differentiated as well (DeepSeek-V3.2, arXiv:2512.02556, "unbiased KL
     estimate"). The prefixes stay the old policy's: beyond one token the sum over a response is not
     the KL of the responses.
     """
+    axes("N T", log_probs, old_log_probs, ref_log_probs)
+    log_probs = where_finite(log_probs, old_log_probs, ref_log_probs)
     return likelihood_ratio(log_probs, old_log_probs) * k1(log_probs, ref_log_probs)
 
 
-@token_equation
-def k3_importance(log_probs: Trained[NxT], old_log_probs: NxT, ref_log_probs: NxT) -> NxT:
-    """(pi / pi_old) k3, (N, T): as `k1_importance` in expectation, with less variance.
+def k3_importance(
+    log_probs: Tensor,  # (N, T), of the policy in training
+    old_log_probs: Tensor,  # (N, T)
+    ref_log_probs: Tensor,  # (N, T)
+) -> Tensor:  # (N, T)
+    """(pi / pi_old) k3: as `k1_importance` in expectation, with less variance.
 
     Never negative (DeepSeek-V3.2, arXiv:2512.02556, "unbiased KL estimate").
     """
+    axes("N T", log_probs, old_log_probs, ref_log_probs)
+    log_probs = where_finite(log_probs, old_log_probs, ref_log_probs)
     return likelihood_ratio(log_probs, old_log_probs) * k3(log_probs, ref_log_probs)
 
 

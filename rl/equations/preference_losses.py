@@ -8,33 +8,33 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from harness.equation_checks import Pairs, Scalar, Trained, in_range, row_equation
+from harness.tensors import at_least_float32, axes
 
 NEVER_CERTAIN = -1e-6  # the largest log-prob per token that has finite odds in float32
 
 
-@row_equation
 def preference_gap(
-    policy_chosen: Trained[Pairs],
-    policy_rejected: Trained[Pairs],
-    ref_chosen: Pairs,
-    ref_rejected: Pairs,
-) -> Pairs:
+    policy_chosen: Tensor,  # (pairs,), of the policy in training
+    policy_rejected: Tensor,  # (pairs,), of the policy in training
+    ref_chosen: Tensor,  # (pairs,)
+    ref_rejected: Tensor,  # (pairs,)
+) -> Tensor:  # (pairs,)
     """h = log(pi / pi_ref)(y_w|x) - log(pi / pi_ref)(y_l|x) (arXiv:2305.18290, Eq. 7)."""
-    return (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
+    axes("pairs", policy_chosen, policy_rejected, ref_chosen, ref_rejected)
+    chosen = at_least_float32(policy_chosen) - ref_chosen.detach()
+    rejected = at_least_float32(policy_rejected) - ref_rejected.detach()
+    return chosen - rejected
 
 
-@in_range(beta="(0, inf)")
-@row_equation
 def dpo_loss(
-    policy_chosen: Trained[Pairs],
-    policy_rejected: Trained[Pairs],
-    ref_chosen: Pairs,
-    ref_rejected: Pairs,
+    policy_chosen: Tensor,  # (pairs,), of the policy in training
+    policy_rejected: Tensor,  # (pairs,), of the policy in training
+    ref_chosen: Tensor,  # (pairs,)
+    ref_rejected: Tensor,  # (pairs,)
     beta: float,
     *,
     label_smoothing: float = 0.0,
-) -> Pairs:
+) -> Tensor:  # (pairs,)
     """-(1 - s) log sigmoid(beta h) - s log sigmoid(-beta h) (DPO, arXiv:2305.18290, Eq. 7).
 
     s = `label_smoothing` is the chance that a label is wrong (conservative DPO); DPO has s = 0.
@@ -44,15 +44,13 @@ def dpo_loss(
     return -(1 - label_smoothing) * right - label_smoothing * wrong
 
 
-@in_range(beta="(0, inf)")
-@row_equation
 def ipo_loss(
-    policy_chosen: Trained[Pairs],
-    policy_rejected: Trained[Pairs],
-    ref_chosen: Pairs,
-    ref_rejected: Pairs,
+    policy_chosen: Tensor,  # (pairs,), of the policy in training
+    policy_rejected: Tensor,  # (pairs,), of the policy in training
+    ref_chosen: Tensor,  # (pairs,)
+    ref_rejected: Tensor,  # (pairs,)
     beta: float,
-) -> Pairs:
+) -> Tensor:  # (pairs,)
     """(h - 1 / (2 beta))^2 (IPO, Azar et al. 2023, arXiv:2310.12036, Eq. 17).
 
     The gap is regressed on a finite target, so even labels that never disagree do not push it to
@@ -62,49 +60,47 @@ def ipo_loss(
     return (h - 1 / (2 * beta)).square()
 
 
-@in_range(beta="(0, inf)")
-@row_equation
 def hinge_loss(
-    policy_chosen: Trained[Pairs],
-    policy_rejected: Trained[Pairs],
-    ref_chosen: Pairs,
-    ref_rejected: Pairs,
+    policy_chosen: Tensor,  # (pairs,), of the policy in training
+    policy_rejected: Tensor,  # (pairs,), of the policy in training
+    ref_chosen: Tensor,  # (pairs,)
+    ref_rejected: Tensor,  # (pairs,)
     beta: float,
-) -> Pairs:
+) -> Tensor:  # (pairs,)
     """max(0, 1 - beta h): RSO's loss (arXiv:2309.06657); without a reference SLiC's (2305.10425)."""
     h = preference_gap(policy_chosen, policy_rejected, ref_chosen, ref_rejected)
     return torch.relu(1 - beta * h)
 
 
-@in_range(beta="(0, inf)")
-@row_equation
 def simpo_loss(
-    policy_chosen: Trained[Pairs],
-    policy_rejected: Trained[Pairs],
+    policy_chosen: Tensor,  # (pairs,), of the policy in training
+    policy_rejected: Tensor,  # (pairs,), of the policy in training
     beta: float,
     target_margin: float,
-) -> Pairs:
+) -> Tensor:  # (pairs,)
     """-log sigmoid(beta (l_w - l_l) - gamma) (SimPO, Meng et al. 2024, arXiv:2405.14734, Eq. 6).
 
     l is the *mean* log-prob per token and gamma the `target_margin`; there is no reference.
     """
-    return -F.logsigmoid(beta * (policy_chosen - policy_rejected) - target_margin)
+    axes("pairs", policy_chosen, policy_rejected)
+    gap = at_least_float32(policy_chosen) - policy_rejected
+    return -F.logsigmoid(beta * gap - target_margin)
 
 
-@in_range(beta="(0, inf)")
-@row_equation
 def orpo_loss(
-    policy_chosen: Trained[Pairs],
-    policy_rejected: Trained[Pairs],
+    policy_chosen: Tensor,  # (pairs,), of the policy in training
+    policy_rejected: Tensor,  # (pairs,), of the policy in training
     beta: float,
-) -> Pairs:
+) -> Tensor:  # (pairs,)
     """-l_w - lambda log sigmoid(log odds(y_w) - log odds(y_l)) (ORPO, arXiv:2403.07691, Eqs. 6-7).
 
     l is the *mean* log-prob per token and odds(y) = e^l / (1 - e^l). -l_w is fine-tuning on the
     chosen answer; its weight against the odds ratio, lambda, is `beta`. There is no reference.
     """
-    log_odds_ratio = _log_odds(policy_chosen) - _log_odds(policy_rejected)
-    return -policy_chosen - beta * F.logsigmoid(log_odds_ratio)
+    axes("pairs", policy_chosen, policy_rejected)
+    chosen, rejected = at_least_float32(policy_chosen), at_least_float32(policy_rejected)
+    log_odds_ratio = _log_odds(chosen) - _log_odds(rejected)
+    return -chosen - beta * F.logsigmoid(log_odds_ratio)
 
 
 def _log_odds(log_prob: Tensor) -> Tensor:
@@ -112,23 +108,24 @@ def _log_odds(log_prob: Tensor) -> Tensor:
     return log_prob - log_prob.clamp(max=NEVER_CERTAIN).expm1().neg().log()
 
 
-@in_range(beta="(0, inf)")
-@row_equation
 def kto_loss(
-    policy_chosen: Trained[Pairs],
-    policy_rejected: Trained[Pairs],
-    ref_chosen: Pairs,
-    ref_rejected: Pairs,
+    policy_chosen: Tensor,  # (pairs,), of the policy in training
+    policy_rejected: Tensor,  # (pairs,), of the policy in training
+    ref_chosen: Tensor,  # (pairs,)
+    ref_rejected: Tensor,  # (pairs,)
     beta: float,
-    reference_point: float | Scalar,
-) -> Pairs:
+    reference_point: float | Tensor,
+) -> Tensor:  # (pairs,)
     """1/2 [1 - sigmoid(beta (r_w - z))] + 1/2 [1 - sigmoid(beta (z - r_l))] (KTO, arXiv:2402.01306).
 
     r = log(pi / pi_ref)(y|x). Each answer is judged alone; there are as many chosen as rejected ones,
     so both weights are 1. z, the `reference_point`, is an estimate of KL(pi || pi_ref) without a
     gradient (rl/dpo_engine.py).
     """
-    r_w, r_l = policy_chosen - ref_chosen, policy_rejected - ref_rejected
-    desirable = 1 - torch.sigmoid(beta * (r_w - reference_point))
-    undesirable = 1 - torch.sigmoid(beta * (reference_point - r_l))
+    axes("pairs", policy_chosen, policy_rejected, ref_chosen, ref_rejected)
+    r_w = at_least_float32(policy_chosen) - ref_chosen.detach()
+    r_l = at_least_float32(policy_rejected) - ref_rejected.detach()
+    z = torch.as_tensor(reference_point, dtype=r_w.dtype).detach()
+    desirable = 1 - torch.sigmoid(beta * (r_w - z))
+    undesirable = 1 - torch.sigmoid(beta * (z - r_l))
     return (desirable + undesirable) / 2

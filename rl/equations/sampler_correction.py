@@ -9,38 +9,31 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
-from harness.equation_checks import (
-    Mask,
-    N,
-    Nx1,
-    NxT,
-    Scalar,
-    Trained,
-    constant_equation,
-    in_range,
-    one_of,
-    row_equation,
-    token_equation,
-)
+from harness.tensors import at_least_float32, axes, where_finite
 from rl.equations.losses import likelihood_ratio, mean_ratio, sequence_ratio
 
 
-@one_of(of=("token", "sequence", "geometric"), limit=("all", "truncate", "mask"))
-@constant_equation
+@torch.no_grad()
 def sampler_weights(
-    old_log_probs: NxT,
-    sampler_log_probs: NxT,
-    mask: Mask[NxT],
+    old_log_probs: Tensor,  # (N, T)
+    sampler_log_probs: Tensor,  # (N, T)
+    mask: Tensor,  # (N, T) bool
     of: str,
     limit: str,
     floor: float,
     cap: float,
-) -> NxT:
-    """w = pi_old / mu, (N, T): of each token, of the response (product), or its geometric mean.
+) -> Tensor:  # (N, T)
+    """w = pi_old / mu: of each token, of the response (product), or its geometric mean.
 
     truncate: min(w, cap). mask: w where floor <= w <= cap, and 0 elsewhere. all: w as it is.
     """
+    axes("N T", old_log_probs, sampler_log_probs, mask=mask)
+    if of not in ("token", "sequence", "geometric"):
+        raise ValueError(f"of must be one of token, sequence, geometric: got {of!r}")
+    if limit not in ("all", "truncate", "mask"):
+        raise ValueError(f"limit must be one of all, truncate, mask: got {limit!r}")
     if of == "token":
         w = likelihood_ratio(old_log_probs, sampler_log_probs)
     elif of == "sequence":
@@ -51,25 +44,35 @@ def sampler_weights(
         w = w.clamp(max=cap)
     elif limit == "mask":
         w = w.masked_fill((w < floor) | (w > cap), 0.0)
-    return w.expand_as(old_log_probs)
+    return torch.where(mask, w, 0.0)
 
 
-@row_equation
-def effective_share(weights: N) -> Scalar:
+@torch.no_grad()
+def effective_share(weights: Tensor) -> Tensor:  # (N,) -> a scalar
     """(sum w)^2 / (n sum w^2): as how large a share of n equal weights these count (Kish 1965)."""
+    axes("N", weights)
+    weights = at_least_float32(weights)
     return weights.sum().square() / (len(weights) * weights.square().sum())
 
 
-@token_equation
-def binary_tv(log_probs: NxT, sampler_log_probs: NxT) -> NxT:
+@torch.no_grad()
+def binary_tv(
+    log_probs: Tensor,  # (N, T)
+    sampler_log_probs: Tensor,  # (N, T)
+) -> Tensor:  # (N, T)
     """|pi - mu| of the sampled token against all others: DPPO's D_TV (arXiv:2602.04879)."""
-    return (log_probs.exp() - sampler_log_probs.exp()).abs()
+    axes("N T", log_probs, sampler_log_probs)
+    return (at_least_float32(log_probs).exp() - at_least_float32(sampler_log_probs).exp()).abs()
 
 
-@token_equation
-def binary_kl(log_probs: NxT, sampler_log_probs: NxT) -> NxT:
+@torch.no_grad()
+def binary_kl(
+    log_probs: Tensor,  # (N, T)
+    sampler_log_probs: Tensor,  # (N, T)
+) -> Tensor:  # (N, T)
     """mu log(mu / pi) + (1 - mu) log((1 - mu) / (1 - pi)): DPPO's D_KL (arXiv:2602.04879)."""
-    mu = sampler_log_probs.exp()
+    axes("N T", log_probs, sampler_log_probs)
+    log_probs, mu = at_least_float32(log_probs), at_least_float32(sampler_log_probs).exp()
     rest_mu, rest_pi = (1 - mu).clamp(min=1e-8), (1 - log_probs.exp()).clamp(min=1e-8)
     return mu * (sampler_log_probs - log_probs) + (1 - mu) * (rest_mu / rest_pi).log()
 
@@ -77,39 +80,39 @@ def binary_kl(log_probs: NxT, sampler_log_probs: NxT) -> NxT:
 DIVERGENCES = {"tv": binary_tv, "kl": binary_kl}
 
 
-@one_of(divergence=("tv", "kl"))
-@row_equation
+@torch.no_grad()
 def dppo_left_out(
-    log_probs: NxT,
-    sampler_log_probs: NxT,
-    advantages: NxT | Nx1,
+    log_probs: Tensor,  # (N, T)
+    sampler_log_probs: Tensor,  # (N, T)
+    advantages: Tensor,  # (N, T) or (N, 1)
     divergence: str,
     delta: float,
-) -> Mask[NxT]:
+) -> Tensor:  # (N, T) bool
     """Where a token has moved more than `delta` from mu already, in the direction of its advantage."""
+    axes("N T", log_probs, sampler_log_probs, ("N T", "N 1", advantages))
     outwards = torch.where(
         advantages > 0, log_probs > sampler_log_probs, log_probs < sampler_log_probs
     )
     return outwards & (DIVERGENCES[divergence](log_probs, sampler_log_probs) > delta)
 
 
-@in_range(bound="[1, inf]")
-@token_equation
 def dppo(
-    log_probs: Trained[NxT],
-    sampler_log_probs: NxT,
-    advantages: NxT | Nx1,
+    log_probs: Tensor,  # (N, T), of the policy in training
+    sampler_log_probs: Tensor,  # (N, T)
+    advantages: Tensor,  # (N, T) or (N, 1)
     divergence: str,
     delta: float,
     bound: float = 20.0,
-) -> NxT:
+) -> Tensor:  # (N, T), for a reducer with the mask
     """-A min(pi / mu, bound) log pi, the ratio a constant, over what is not left out (arXiv:2602.04879).
 
     Nothing is clipped by its ratio: a rare token may move by a large one. bound 20 is verl's.
     """
+    axes("N T", log_probs, sampler_log_probs, ("N T", "N 1", advantages))
+    log_probs = where_finite(log_probs, sampler_log_probs, advantages)
     ratio = likelihood_ratio(log_probs, sampler_log_probs).clamp(max=bound).detach()
     left_out = dppo_left_out(log_probs, sampler_log_probs, advantages, divergence, delta)
-    return torch.where(left_out, 0.0, -advantages * ratio * log_probs)
+    return torch.where(left_out, 0.0, -advantages.detach() * ratio * log_probs)
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,17 @@
-"""What holds for every equation, whatever it computes: one table, and one test for each promise.
-
-The inputs are made from the declared shapes, so a new equation is tested once it is in the table.
-"""
+"""What holds for every equation, whatever it computes: one table, and one test for each promise."""
 
 from __future__ import annotations
 
 import inspect
 import math
+from typing import Literal
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from harness.equation_checks import declared
+from harness import tensors
 from reward_model import loss
 from rl.equations import (
     advantages,
@@ -53,7 +53,7 @@ TRAINED = {  # equation: the arguments that have a gradient
     "dppo_left_out": (), "dppo": POLICY, "bradley_terry_loss": ("chosen", "rejected"),
     "outcome_loss": ("outcome_scores",),
 }  # fmt: skip
-NO_TENSOR_OF_ONE_SHAPE = {  # counts, choices by name, and mappings that check their own parts
+NO_TENSOR = {
     *("mean_within", "at_least_one"),
     *("best_of_n_kl", "best_of_n_weights", "loss_estimator"),
 }
@@ -63,38 +63,62 @@ FUNCTIONS = {
     for name, function in inspect.getmembers(module, inspect.isfunction)
     if function.__module__ == module.__name__ and not name.startswith("_")
 }
-SIZES = {"N": 4, "T": 3, "K": 2, "pairs": 5, "prompts": 2, "1": 1}
 MASK = torch.arange(3) < torch.tensor([3, 2, 1, 3])[:, None]
-NUMBERS = {
+SHAPES = {  # of an argument, whatever equation it belongs to: N = 4, T = 3
+    (
+        4,
+        3,
+    ): "log_probs old_log_probs ref_log_probs sampler_log_probs teacher_log_probs token_rewards "
+    "values old_values returns loss x covariances draws ratio",
+    (4, 1): "advantages",
+    (4, 2): "step_rewards",
+    (4,): "rewards greedy_rewards scores lengths weights outcome_scores labels",
+    (5,): "policy_chosen policy_rejected ref_chosen ref_rejected chosen rejected margin",
+    (2, 4): "proxy values_of_answers",
+    (): "reference_point",
+}
+GIVEN = {
+    "mask": MASK, "response_mask": MASK, "has_eos": torch.ones(4, dtype=torch.bool),
+    "step_mask": torch.ones(4, 2, dtype=torch.bool), "step_ends": torch.zeros(4, 2, dtype=torch.long),
     "clip_low": 0.2, "clip_high": 0.28, "clip_range": 0.2, "bound": 3.0, "gamma": 0.97,
-    "gae_lambda": 0.9, "threshold": 0.1, "share": 0.5, "alpha": 0.2, "length": 9,
+    "gae_lambda": 0.9, "share": 0.5, "alpha": 0.2, "length": 9,
     "group_size": 2, "kl_coef": 0.1, "rule": "subtract", "value": 1.0, "max_length": 20,
     "buffer": 4, "reverse_kl": True, "coef": 0.3, "beta": 0.3, "target_margin": 0.5, "n": 2,
     "of": "token", "limit": "mask", "floor": 0.9, "cap": 1.1, "divergence": "tv", "delta": 0.1,
-    "low": -0.5, "high": 0.5, "reference_point": 0.2,
+    "low": -0.5, "high": 0.5, "denominator": 6.0,
 }  # fmt: skip
-RIGHT_OR_WRONG = dict(rewards=torch.tensor([0.0, 1, 1, 1], dtype=torch.float64))
-DOMAIN = {"maxrl_advantages": RIGHT_OR_WRONG}  # of equations that do not take any number
 
 
-def tensor(parameter, generator):
-    shape = [SIZES[axis] for axis in parameter.shapes[-1]]
-    if "mask" in parameter.marks:
-        return MASK if parameter.per_token else torch.ones(shape, dtype=torch.bool)
-    if "whole" in parameter.marks:
-        return torch.zeros(shape, dtype=torch.long)
-    return torch.randn(shape, generator=generator, dtype=torch.float64) / 3
+def numbers(*shape):
+    return (
+        torch.randn(shape, generator=torch.Generator().manual_seed(sum(shape)), dtype=torch.float64)
+        / 3
+    )
+
+
+OF_ONE = {  # where a name means something else, or not any number will do
+    "best_of_n_mean": dict(values=numbers(2, 4)),
+    "ensemble_mean": dict(scores=numbers(2, 4)),
+    "worst_case": dict(scores=numbers(2, 4)),
+    "bradley_terry_loss": dict(weights=numbers(5)),
+    "best_worst_pairs": dict(margin=0.0),
+    "ordered_pairs": dict(margin=0.0),
+    "maxrl_advantages": dict(rewards=torch.tensor([0.0, 1, 1, 1], dtype=torch.float64)),
+}
 
 
 def inputs(name, **given):
     """Arguments of one equation: a random tensor wherever one may stand."""
     generator = torch.Generator().manual_seed(0)
+    shapes = {argument: shape for shape, names in SHAPES.items() for argument in names.split()}
     arguments = {
-        argument: tensor(parameter, generator) if parameter.shapes else NUMBERS[argument]
-        for argument, parameter in declared(FUNCTIONS[name]).items()
-        if parameter.shapes or argument in NUMBERS
+        argument: torch.randn(shapes[argument], generator=generator, dtype=torch.float64) / 3
+        if argument in shapes
+        else GIVEN[argument]
+        for argument in inspect.signature(FUNCTIONS[name]).parameters
+        if argument in shapes or argument in GIVEN
     }
-    return arguments | DOMAIN.get(name, {}) | given
+    return arguments | OF_ONE.get(name, {}) | given
 
 
 def parts(result):
@@ -105,17 +129,20 @@ def floats(arguments):
     return {
         name: value
         for name, value in arguments.items()
-        if isinstance(value, torch.Tensor) and value.is_floating_point()
+        if isinstance(value, Tensor) and value.is_floating_point()
     }
 
 
-def gradients(name, arguments):
-    """The parts of the result, and the gradient of their sum at each argument that has one."""
+def gradients(function, arguments):
+    """The parts of the result, and the gradient of their sum over the mask at each argument."""
     leaves = {name: value.clone().requires_grad_() for name, value in floats(arguments).items()}
-    results = parts(FUNCTIONS[name](**arguments | leaves))
+    results = parts(function(**arguments | leaves))
     if not results[0].requires_grad:
         return results, {}
-    total = sum(torch.where(part.isfinite(), part, 0.0).sum() for part in results)
+    total = sum(
+        torch.where(MASK, part, 0.0).sum() if part.shape == MASK.shape else part.sum()
+        for part in results
+    )
     found = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
     return results, {
         name: gradient for name, gradient in zip(leaves, found, strict=True) if gradient is not None
@@ -123,13 +150,13 @@ def gradients(name, arguments):
 
 
 def test_the_table_is_complete():
-    assert set(FUNCTIONS) == TRAINED.keys() | NO_TENSOR_OF_ONE_SHAPE
+    assert set(FUNCTIONS) == TRAINED.keys() | NO_TENSOR
 
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_only_what_is_trained_has_a_gradient(name):
     """Old log-probs, advantages, returns and references are constants, even if they need grad."""
-    results, found = gradients(name, inputs(name))
+    results, found = gradients(FUNCTIONS[name], inputs(name))
     assert set(found) == set(TRAINED[name])
     assert all(part.requires_grad == bool(found) for part in results)
 
@@ -141,10 +168,11 @@ STOPPED = {"cispo", "dppo"}  # constants in them: see test_gradients.py, test_gs
     "name", [name for name in TRAINED if TRAINED[name] and name not in STOPPED]
 )
 def test_gradients_are_finite_differences(name):
-    """In float64, at the valid tokens, with every optional argument given and with none."""
+    """In float64, with every optional argument given and with none."""
     arguments = inputs(name)
     leaves = [arguments[key].clone().requires_grad_() for key in TRAINED[name]]
-    optional = [key for key, what in declared(FUNCTIONS[name]).items() if what.optional]
+    parameters = inspect.signature(FUNCTIONS[name]).parameters.values()
+    optional = [parameter.name for parameter in parameters if parameter.default is None]
     for absent in ([], optional) if optional else ([],):
         given = arguments | dict.fromkeys(absent)
         assert torch.autograd.gradcheck(
@@ -158,59 +186,69 @@ def test_gradients_are_finite_differences(name):
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_arguments_of_another_shape_or_kind_are_refused_by_name(name):
+def test_the_copied_source_is_right_by_itself(name):
+    """With `axes`, the masked sums and what else it calls, as a reader would paste it."""
+    module = inspect.getmodule(FUNCTIONS[name])
+    called = {key: value for key, value in vars(module).items() if not key.startswith("__")}
+    around = dict(torch=torch, F=F, Tensor=Tensor, Literal=Literal, math=math)
+    namespace = {**called, **vars(tensors), **around}
+    del namespace[name]
+    exec(inspect.getsource(FUNCTIONS[name]), namespace)
+    assert namespace[name] is not FUNCTIONS[name]
+    (results, found), (copied, found_too) = (
+        gradients(function, inputs(name)) for function in (FUNCTIONS[name], namespace[name])
+    )
+    assert all(torch.equal(part, other) for part, other in zip(results, copied, strict=True))
+    assert all(torch.equal(found[key], found_too[key]) for key in found | found_too)
+
+
+OF_THE_RESPONSE = ("sequence_clipped_surrogate", "gspo", "gmpo")  # one advantage for all its tokens
+
+
+# --- shapes and precision -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_what_would_broadcast_by_mistake_is_refused(name):
+    """An (N,) beside (N, T) would run along time, an (N, 1) beside (N,) make N x N of it."""
     arguments = inputs(name)
-    for argument, parameter in declared(FUNCTIONS[name]).items():
-        value, wrong = arguments.get(argument), []
-        if parameter.shapes:
-            wrong = [value[None], value[..., None]]  # with N = T an (N,) would run along time
-            wrong += [value[0]] if value.ndim else []
-            wrong += [0.5] if parameter.tensor_only else []
-            wrong += [value.long()] if "mask" in parameter.marks else []
-            wrong += [value.double()] if "whole" in parameter.marks else []
-        else:
-            wrong = [torch.ones(()), torch.ones(2, 3)]
+    given = {key: x for key, x in arguments.items() if isinstance(x, Tensor) and x.ndim}
+    for key, x in given.items():
+        wrong = [x[None], x[..., None], x[0]]
+        wrong += [x[:-1], torch.cat([x, x])] if len(given) > 1 else []
+        wrong += [x.double()] if x.dtype == torch.bool else []
         for bad in wrong:
-            with pytest.raises(ValueError, match=f"{name}: {argument} must be"):
-                FUNCTIONS[name](**arguments | {argument: bad})
+            with pytest.raises(ValueError):
+                FUNCTIONS[name](**arguments | {key: bad})
 
 
-@pytest.mark.parametrize("name", TRAINED)
-def test_one_axis_has_one_size(name):
-    """Nothing is broadcast but the (N, 1) beside an (N, T)."""
-    arguments, parameters = inputs(name), declared(FUNCTIONS[name])
-    axes = {key: parameter.shapes[-1] for key, parameter in parameters.items() if parameter.shapes}
-    for argument in axes:
-        for dimension, axis in enumerate(axes[argument]):
-            if any(axis in axes[other] for other in axes if other != argument):
-                shorter = arguments[argument].narrow(dimension, 0, SIZES[axis] - 1)
-                with pytest.raises(ValueError, match=rf"{name}: .*one size per axis in all"):
-                    FUNCTIONS[name](**arguments | {argument: shorter})
+@pytest.mark.parametrize(
+    ("name", "argument", "shape"),
+    [
+        *((name, "advantages", (4, 3)) for name in OF_THE_RESPONSE),
+        ("value_loss", "returns", (4, 1)),
+        ("clipped_surrogate", "old_log_probs", (4, 1)),
+        ("process_advantages", "response_mask", (3, 3)),
+    ],
+)
+def test_a_ratio_of_the_response_has_one_advantage_and_a_token_one_return(name, argument, shape):
+    with pytest.raises(ValueError):
+        FUNCTIONS[name](
+            **inputs(name, **{argument: torch.ones(shape, dtype=inputs(name)[argument].dtype)})
+        )
 
 
-@pytest.mark.parametrize("name", TRAINED)
+@pytest.mark.parametrize("name", [name for name in TRAINED if name != "overlong_penalty"])
 def test_half_precision_is_computed_in_float32_and_double_stays(name):
     arguments = inputs(name)
     for dtype, expected in ((torch.bfloat16, torch.float32), (torch.float64, torch.float64)):
         given = {key: value.to(dtype) for key, value in floats(arguments).items()}
-        for part in parts(FUNCTIONS[name](**arguments | given)):
+        wide = {key: value.double() for key, value in given.items()}
+        results = [parts(FUNCTIONS[name](**arguments | x)) for x in (given, wide)]
+        for part, exact in zip(*results, strict=True):
             if part.is_floating_point() and name != "best_of_n_mean":  # float64 always
                 assert part.dtype == expected
-
-
-def test_what_some_declarations_leave_out():
-    """A ratio of the whole response has one advantage; what says yes or no is bool."""
-    for name, argument, value in (
-        ("sequence_clipped_surrogate", "advantages", torch.ones(4, 3)),
-        ("gspo", "advantages", torch.ones(4, 3)),
-        ("value_loss", "returns", torch.ones(4, 1)),
-        ("token_mean", "mask", torch.ones(4, 3)),
-        ("score_missing_eos", "has_eos", torch.ones(4)),
-        ("process_advantages", "step_mask", torch.ones(4, 2)),
-        ("process_advantages", "step_ends", torch.ones(4, 2)),
-    ):
-        with pytest.raises(ValueError, match=f"{name}: {argument} must be"):
-            FUNCTIONS[name](**inputs(name, **{argument: value}))
+                torch.testing.assert_close(part.double(), exact, atol=1e-5, rtol=1e-5)
 
 
 # --- garbage at masked positions ----------------------------------------------------------------
@@ -219,34 +257,32 @@ BARE = {"clip_acted", "dppo_left_out"}  # yes or no, of numbers that a loss has 
 GARBAGE = [torch.nan, torch.inf, -torch.inf, torch.finfo(torch.float64).min]
 PER_TOKEN = [
     name
-    for name in TRAINED
-    if any(("N", "T") in parameter.shapes for parameter in declared(FUNCTIONS[name]).values())
+    for name in sorted(TRAINED.keys() - BARE)
+    if any(value.shape == MASK.shape for value in floats(inputs(name)).values())
 ]
 
 
 @pytest.mark.parametrize("garbage", GARBAGE)
-@pytest.mark.parametrize("name", sorted(set(PER_TOKEN) - BARE))
+@pytest.mark.parametrize("name", PER_TOKEN)
 def test_garbage_in_the_padding_reaches_no_value_and_no_gradient(name, garbage):
     """0 * NaN is NaN: a where around the finished loss alone would let it through backwards."""
-    arguments = inputs(name)
-    tokens = [key for key, value in floats(arguments).items() if value.shape == MASK.shape]
-    unmasked = not any(value is MASK for value in arguments.values())
-    clean, expected = gradients(name, arguments)
-    for key in tokens:
-        dirty = arguments | {key: arguments[key].where(MASK, garbage)}
-        with torch.autograd.set_detect_anomaly(True):
-            results, found = gradients(name, dirty)
-        for part, other in zip(results, clean, strict=True):
-            if unmasked:  # NaN marks the place, for a reducer's mask to drop
-                assert part[~MASK].isnan().all()
-                part, other = part[MASK], other[MASK]
-            assert torch.equal(part, other)
-        for argument, gradient in found.items():
-            assert not gradient[~MASK].any() if gradient.shape == MASK.shape else True
-            assert torch.equal(gradient[MASK], expected[argument][MASK])
+    given = inputs(name)
+    if "advantages" in given and name not in OF_THE_RESPONSE:
+        given["advantages"] = numbers(4, 3)
+    here = slice(None) if any(value is MASK for value in given.values()) else MASK  # of a reducer
+    clean, expected = gradients(FUNCTIONS[name], given)
+    for key, value in floats(given).items():
+        if value.shape == MASK.shape:
+            dirty = given | {key: value.where(MASK, garbage)}
+            results, found = gradients(FUNCTIONS[name], dirty)
+            for part, other in zip(results, clean, strict=True):
+                assert torch.equal(part[here], other[here]) if part.ndim else part == other
+            for argument, gradient in found.items():
+                assert torch.equal(gradient, expected[argument]) and gradient.isfinite().all()
+                assert gradient.shape != MASK.shape or not gradient[~MASK].any()
 
 
-@pytest.mark.parametrize("name", sorted(set(PER_TOKEN) - BARE))
+@pytest.mark.parametrize("name", PER_TOKEN)
 def test_a_nan_that_takes_part_is_seen(name):
     """Only the padding is forgiven."""
     arguments = inputs(name)
@@ -264,21 +300,19 @@ def test_a_nan_that_takes_part_is_seen(name):
 @pytest.mark.parametrize(
     ("name", "argument", "values"),
     [
-        ("dual_clip", "bound", (1.0, math.inf)),
-        *((name, "beta", (0.0, math.nan)) for name in ("dpo_loss", "ipo_loss", "hinge_loss")),
-        *((name, "beta", (0.0, -1.0)) for name in ("simpo_loss", "kto_loss", "orpo_loss")),
-        ("mixed_sampling_weights", "alpha", (1.0, -0.1)),
-        ("constant_length_mean", "length", (0,)),
+        ("dual_clip", "bound", (1.0, 0.5, math.nan)),
         *((name, "share", (-0.1, 1.1)) for name in ("kl_cov_tokens", "clip_cov_tokens")),
         ("overlong_penalty", "buffer", (0, 21)),
         *((name, "margin", (-0.1, math.nan)) for name in ("best_worst_pairs", "ordered_pairs")),
         ("group_advantages", "scale", ("std",)),
-        ("score_missing_eos", "rule", ("drop",)),
+        ("sampler_weights", "of", ("tokens",)),
+        ("sampler_weights", "limit", ("cap",)),
+        ("maxrl_advantages", "rewards", (torch.tensor([0.0, 1, 0.5, 1]),)),
     ],
 )
-def test_a_value_outside_its_range_is_refused(name, argument, values):
+def test_a_senseless_value_is_refused(name, argument, values):
     for value in values:
-        with pytest.raises(ValueError, match=f"{argument} must be (in|one of)"):
+        with pytest.raises(ValueError):
             FUNCTIONS[name](**inputs(name, **{argument: value}))
 
 
@@ -295,10 +329,11 @@ def test_a_value_outside_its_range_is_refused(name, argument, values):
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_group_is_refused(function):
-    for rewards, size, words in (
-        (torch.zeros(4), 1, "group_size must be at least 2"),
-        (torch.zeros(4), 3, "do not divide into groups of 3"),
-        (torch.tensor([1.0, torch.nan]), 2, "finite"),
+    """A group of one, a group that is not whole, a reward that would spread over its group."""
+    for rewards, size in (
+        (torch.zeros(4), 1),
+        (torch.zeros(4), 3),
+        (torch.tensor([1.0, torch.nan]), 2),
     ):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError):
             function(rewards, size)

@@ -8,6 +8,7 @@ import torch
 from rl.equations.losses import (
     clipped_surrogate,
     constant_length_mean,
+    dual_clip,
     likelihood_ratio,
     mean_ratio,
     sequence_mean,
@@ -35,6 +36,11 @@ def test_ratios_of_responses_are_the_product_and_its_root():
     new, mask = torch.tensor([[0.5, 0.25, torch.nan]]), torch.tensor([[True, True, False]])
     for ratio, power in ((sequence_ratio, 0.75), (mean_ratio, 0.375)):
         assert ratio(new, torch.zeros(1, 3), mask).tolist() == [[pytest.approx(math.exp(power))]]
+
+
+def test_the_dual_clip_leaves_a_positive_advantage_alone():
+    """-c A = -3 would be the smaller number."""
+    assert dual_clip(torch.tensor([[-2.0]]), torch.ones(1, 1), 3.0).item() == -2
 
 
 def test_an_empty_batch_costs_zero():
