@@ -322,10 +322,10 @@ torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 # | line of Algorithm 1 | in the paper | in `rl/grpo_engine.py` |
 # | --- | --- | --- |
 # | 3 | reference model $\pi_{ref} \leftarrow \pi_\theta$ | `reference`, a frozen copy |
-# | 5 | sample a batch of prompts | `prompt_batch` |
+# | 5 | sample a batch of prompts | `run.prompts` |
 # | 6 | old policy $\pi_{old} \leftarrow \pi_\theta$ | only its log-probs are kept |
-# | 7 | sample $G$ outputs for each prompt | `sample_rollout` |
-# | 8 | compute the rewards | `reward_fn` |
+# | 7 | sample $G$ outputs for each prompt | `run.sample` |
+# | 8 | compute the rewards | `run.rewards` |
 # | 9 | group relative advantages | `group_advantages` |
 # | 10 | for GRPO iteration = 1 ... $\mu$ | `updates_per_batch` |
 # | 11 | maximise the GRPO objective | `grpo_loss` |
@@ -334,17 +334,17 @@ torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 # again between iterations: [15](15_process_and_iterative_grpo.ipynb).)
 # [nano/grpo.py](../nano/grpo.py) is the same box in 86 lines, with the same numbers. This is how it
 # differs from the REINFORCE of [04](04_policy_gradients_and_baselines.ipynb) (every line begins at
-# the margin), and then lines 10 and 11 in the engine:
+# the margin), and then the whole loop of the engine. What `run` does is in [rl/loop.py](../rl/loop.py):
 
 # %%
 plots.neighbours("reinforce", "grpo")
 
 # %%
-plots.code(grpo_engine.train, lines=("for rows in epoch_minibatches", "meter.add_update"))
+plots.code(grpo_engine.train)
 
 # %% [markdown]
-# Two things are not in the paper's box. `epoch_minibatches` may cut the rollout for several optimizer
-# steps. `micro_batches` saves memory: the gradients of the parts add up to that of the whole. They do
+# Two things are not in the paper's box. `run.minibatches` may cut the rollout for several optimizer
+# steps. `run.micro_batches` saves memory: the gradients of the parts add up to that of the whole. They do
 # if the loss of a part is divided by the responses of the **whole** batch. Four responses with the
 # losses 1, 2, 3 and 6 have the mean 3. Cut into three and one, the parts give (1 + 2 + 3) / 4 = 1.5 and
 # 6 / 4 = 1.5, together 3. The means of the parts, 2 and 6, give 8, or 4 if they are averaged. Two

@@ -444,12 +444,12 @@ plots.neighbours("grpo", "ppo")
 #
 # | in the box of `rl/ppo_engine.py` | code |
 # | --- | --- |
-# | $y \sim$ policy; score $R$ | `sample_rollout`, `reward_fn` |
+# | $y \sim$ policy; score $R$ | `run.sample`, `run.rewards` |
 # | $r_t = -\beta (\ell_{old} - \ell_{ref})_t$, and $R$ at the end | `token_level_rewards` |
 # | $V_{old}$; $A$, returns = GAE; whiten | `gae_targets` |
-# | for K epochs, shuffled minibatches | `epoch_minibatches` |
+# | for K epochs, shuffled minibatches | `run.minibatches` |
 # | $L_{CLIP} + c_v L_{VF}$ | `ppo_loss` |
-# | step policy and critic | `models.clip_and_step` |
+# | step policy and critic | `run.step` |
 #
 # Ten batches of 64 prompts, one response each. The score is the reward model's; the gold reward is
 # measured beside it, as in [07](07_grpo.ipynb).

@@ -202,8 +202,8 @@ holds(
 
 # %%
 plots.difference(
-    plots.source(grpo_engine.train, ('with clock.phase("reward")', "with clock.phase(\"update\")")),
-    plots.source(grpo_process_engine.train, ('with clock.phase("reward")', 'with clock.phase("update")')),
+    plots.source(grpo_engine.train, ("rollout = ", "run.finish"), docstring=False),
+    plots.source(grpo_process_engine.train, ("rollout = ", "run.finish"), docstring=False),
     names=("rl/grpo_engine.py", "rl/grpo_process_engine.py"), context=1,
 )  # fmt: skip
 

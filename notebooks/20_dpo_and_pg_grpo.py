@@ -278,7 +278,7 @@ plots.neighbours("reward_model", "dpo")
 # [rl/dpo_engine.py](../rl/dpo_engine.py):
 
 # %%
-plots.code(dpo_engine.train, ("for batch, ref_log_probs", "norm = clip_and_step"))
+plots.code(dpo_engine.train, ("for batch, ref_log_probs", "norm = run.step"))
 
 # %%
 config = DPOConfig(

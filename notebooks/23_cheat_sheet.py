@@ -291,8 +291,8 @@ holds(moved["CISPO"][-1] > moved["CISPO"][0], "CISPO drifts away from GRPO")
 
 # %%
 plots.difference(
-    plots.source(grpo_engine.train, ("records = ", "part_loss"), docstring=False),
-    plots.source(rloo_engine.train, ("records = ", "part_loss"), docstring=False),
+    plots.source(grpo_engine.train, ("rollout = ", "run.finish"), docstring=False),
+    plots.source(rloo_engine.train, ("rollout = ", "run.finish"), docstring=False),
     names=("rl/grpo_engine.py", "rl/rloo_engine.py"), context=1,
 )  # fmt: skip
 
