@@ -16,6 +16,7 @@ from studies.bootstrap import at_distance
 from overopt.fits import FORMS
 
 Style = dict[str, Any]
+GREY: Style = dict(color="0.65", linewidth=1.6)
 GOLD: Style = dict(color="#0072B2", linewidth=1.8)
 PROXY: Style = dict(color="#D55E00", linewidth=1.2, linestyle="--")
 BEST_OF_N: Style = dict(color="#009E73", linewidth=1.4, linestyle="-", marker="o", markersize=3)
