@@ -46,8 +46,8 @@ class Page(HTMLParser):
 
 def broken_links(site: Path) -> list[str]:
     """Links and anchors that lead nowhere, and files that would be loaded from a network, in words."""
+    site, found = site.resolve(), []
     pages = {path: Page(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
-    found = []
     for path, page in pages.items():
         for tag, link in sorted(page.links):
             parts = urlsplit(link)

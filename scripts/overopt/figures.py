@@ -219,24 +219,3 @@ def draw_alarms(axis: Any, alarms: Sequence[Mapping[str, Any]]) -> None:
             axis.plot([max(row["kl"], 0) ** 0.5], [row["gold"]], "X", color="#D55E00", markersize=8)
     axis.plot([], [], "X", color="#D55E00", label="the doctor's alarm")
     axis.legend(fontsize=7, frameon=False)
-
-
-# --- one budget --------------------------------------------------------------------------------------
-
-
-def draw_engines(numbers: Mapping[str, Any], wanted: Sequence[tuple[str, str]], path: Path) -> None:
-    """A panel per world and engine: gold against d, every run a line, GRPO's runs in grey behind."""
-    worlds = dict.fromkeys(world for world, _ in wanted)
-    columns = min(len(wanted), 4)
-    figure, axes = panels(len(wanted), columns, (2.7, 2.2))
-    for axis, (world, name) in zip(axes, wanted, strict=True):
-        for row in numbers["budget"][world]["runs"]:
-            if row["engine"] in ("grpo", name):
-                front = GOLD | {"zorder": 3} if row["engine"] == name else GREY
-                axis.plot(root_kl(row["points"]), row["points"]["gold"], **front)
-        axis.set_title(f"{name}, {world}" if len(worlds) > 1 else name, fontsize=9)
-    for axis in axes[::columns]:
-        axis.set_ylabel("exact match" if list(worlds) == ["sums"] else "gold reward", fontsize=8)
-    for axis in axes[-columns:]:
-        axis.set_xlabel("d = sqrt(KL in nats)", fontsize=8)
-    figure.savefig(path, dpi=110)
