@@ -455,7 +455,7 @@ holds(
 # reuse GRPO's log-probs. (Recorded pairs get the same three lines in another loop.)
 
 # %%
-plots.code(pg_grpo_engine.train, lines=("part_loss = policy_loss", "compared.append"))
+plots.code(pg_grpo_engine.descend_rollout, lines=("loss = policy_loss", "compared.append"))
 
 # %% [markdown]
 # **Predict, then run.** Do pairs made from its own rewards speed GRPO up? Do recorded pairs?

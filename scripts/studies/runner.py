@@ -60,7 +60,8 @@ def run_stage(
         print(f"{display_path(folder)} is there", flush=True)
         return 0.0
     again = ["--resume"] * (resume and half)
-    command = [sys.executable, "-m", module, *map(str, flags), "--out", str(folder), *again]
+    script = [module] if module.endswith(".py") else ["-m", module]
+    command = [sys.executable, *script, *map(str, flags), "--out", str(folder), *again]
     print(f"{display_path(folder)}: {module} ...", flush=True)
     log = folder.with_name(f"{folder.name}.log")
     wall, cpu = run_into_log(module, command, log, threads=threads, append=resume)
