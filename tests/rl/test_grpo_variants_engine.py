@@ -314,7 +314,7 @@ def test_a_batch_of_truncated_responses_teaches_nothing(monkeypatch):
 
 
 def test_maxrl_takes_right_or_wrong_alone_and_a_group_of_one():
-    with pytest.raises(ValueError, match=r"0 or 1.*got 0\.25.*use a rule"):
+    with pytest.raises(ValueError, match="0 or 1"):
         run(small_gpt(), SHARE_OF_A, variant="maxrl", steps=1)
     for flag in (dict(wrong_reward=-1), dict(overlong_buffer=2)):
         with pytest.raises(ValueError, match="leave wrong_reward.*out"):
