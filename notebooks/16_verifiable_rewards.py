@@ -351,8 +351,8 @@ for row in log:
 # Read the columns together. The policy samples a right answer much more often than before. It does
 # so by giving up "I do not know" and by preferring the likelier number, and both were in the base
 # model already. Taking the likeliest token at every step (`greedy_accuracy`), the base model was
-# nearly as good as the policy is now, and with many tries it solved at least as many questions. Training has
-# **sharpened** what was there. Whether longer training on larger models goes beyond that is debated
+# nearly as good as the policy is now, and with many tries it solved at least as many questions.
+# Training has **sharpened** what was there. Whether longer training on larger models goes beyond that is debated
 # (for example [arXiv:2504.13837](https://arxiv.org/abs/2504.13837)). A report of pass@1 alone
 # cannot settle it. `report.json` of every run with a rule has all three.
 #
