@@ -353,8 +353,8 @@ for row in log:
 # model already. Taking the likeliest token at every step (`greedy_accuracy`), the base model was
 # nearly as good as the policy is now, and with many tries it solved at least as many questions.
 # Training has **sharpened** what was there. Whether longer training on larger models goes beyond
-# that is debated (for example [arXiv:2504.13837](https://arxiv.org/abs/2504.13837)). A report of pass@1 alone
-# cannot settle it. `report.json` of every run with a rule has all three.
+# that is debated (for example [arXiv:2504.13837](https://arxiv.org/abs/2504.13837)).
+# A report of pass@1 alone cannot settle it. `report.json` of every run with a rule has all three.
 #
 # **The command**: `python -m rl.grpo_engine --data sums` trains on sums with a rule, and
 # `--reward my_file.py:my_function` with a rule of your own.
