@@ -60,8 +60,6 @@ class ClaimsConfig:
     """Start nothing: write the pages from docs/claims.json and the jobs that are there."""
     out: Path = RUNS / "claims"
     """Where jobs are kept."""
-    debug: bool = False
-    """Show the traceback of an error."""
 
 
 def claims() -> dict[str, Claim]:
