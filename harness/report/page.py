@@ -24,7 +24,13 @@ from harness.report.templating import finite, render
 from harness.report.tokens import TokenView
 
 ABOUT, REPORT = "page.json", "report.html"
-SVG = {"svg.fonttype": "none", "svg.hashsalt": "report", "font.size": 8, "axes.spines.top": False}
+SVG = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "report",
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
 MEAN_OF = 5  # steps
 POINTS = 400  # of one curve; more would not be seen
 SAMPLES = 6
@@ -191,7 +197,11 @@ def panel(name: str, base: str, runs: Sequence[Run]) -> dict[str, Any]:
     names = (base, *(f"{prefix}{base}" for prefix in MEASURED))
     entry = next(filter(None, (explain(key, runs[0].script) for key in names)), None)
     unit = getattr(entry, "unit", "")
-    svg = curve_svg(series, HEALTHY.get(base), share=unit.startswith("share")) if series else ""
+    svg = (
+        curve_svg(series, HEALTHY.get(base), share=unit.startswith(("share", "0 to 1")))
+        if series
+        else ""
+    )
     return {
         "id": name, "title": base, "series": series, "svg": svg,
         "broken": ", ".join(broken), "last": last_values(series) if len(runs) == 1 else "",
@@ -211,7 +221,7 @@ def curve_svg(
 
     with matplotlib.rc_context(cast(Any, SVG)):
         figure = Figure(figsize=(4.4, 2.1))
-        axis = figure.add_axes((0.13, 0.19, 0.85, 0.76))
+        axis = figure.add_axes((0.13, 0.19, 0.85, 0.71))
         values = [y for each in series for y in each["y"] if y is not None]
         low, high = (0.0, 1.0) if share else (min(values, default=0.0), max(values, default=1.0))
         margin = (high - low or abs(high) or 1.0) * (0.02 if share else 0.08)
