@@ -33,6 +33,7 @@ GONE = {
     "non_finite_reward",
     "normalize_parts",
     "uwo_coef",
+    "wrong_reward",
 }
 
 
