@@ -24,6 +24,8 @@ from rl.report import main as write_report
 RECORDED = Path(__file__).parent / "recorded_run"
 GONE = {
     "adapter",
+    "compile",
+    "debug",
     "deterministic",
     "format_weight",
     "gold",

@@ -122,15 +122,7 @@ class MeasureFlags(BestFlags):
 
 
 @dataclass(frozen=True)
-class EngineMemoryFlags(MemoryFlags):
-    """Memory"""
-
-    compile: bool = False
-    """torch.compile for the update's blocks, where there is a compiler: slow at first, then faster."""
-
-
-@dataclass(frozen=True)
-class RunFlags(StartFlags, FileFlags, StepFlags, MeasureFlags, EngineMemoryFlags, TrainingFlags):
+class RunFlags(StartFlags, FileFlags, StepFlags, MeasureFlags, MemoryFlags, TrainingFlags):
     """The run"""
 
     checkpoint_every: AtLeastOne = 50
