@@ -765,6 +765,7 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, form):
     """
     for module in (names, gpt.teacher):
         monkeypatch.setattr(module, "RUNS", tmp_path)
+
     def touched(self, file, **options) -> None:
         """Drawing takes a moment; a page's curves go to memory."""
         if isinstance(file, (str, Path)):
