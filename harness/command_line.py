@@ -131,6 +131,8 @@ def explained() -> Iterator[None]:
                 sys.exit(f"error: {error}")
             if is_out_of_memory(error):
                 sys.exit(f"error: {OUT_OF_MEMORY}")
+            if isinstance(error, OSError) and error.filename is not None:  # a full disk, a folder
+                sys.exit(f"error: {error.filename}: {error.strerror}")
             raise
 
 

@@ -284,7 +284,7 @@ def test_the_command_speaks_of_every_run_and_fails_for_wrong_numbers(
     well = run_folder(tmp_path / "well", steady())
     sick = run_folder(tmp_path / "sick", steady(ratio_error_at_start=1.0))
     doctor.main((well,), DoctorConfig())
-    assert capsys.readouterr().out.strip().endswith("well: no findings")
+    assert capsys.readouterr().out.strip().endswith("steps: nothing found")
     with pytest.raises(SystemExit) as ended:
         doctor.main((well, sick), DoctorConfig(json=True))
     assert ended.value.code == 1
