@@ -30,6 +30,7 @@ GONE = {
     "format_weight",
     "gold",
     "judge",
+    "lora_alpha",
     "non_finite_reward",
     "normalize_parts",
     "uwo_coef",
