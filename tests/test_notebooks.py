@@ -167,7 +167,9 @@ def test_every_cited_paper_is_in_the_list_of_papers() -> None:
         text = path.read_text(encoding="utf-8")
         cited = re.findall(r"(?:arXiv[: ]|arxiv\.org/(?:abs|pdf)/)(\d{4}\.\d{4,5})", text)
         missing = sorted(set(cited) - set(known))
-        assert not missing, f"{path.relative_to(ROOT)} cites {missing}: add a line to docs/papers.md"
+        assert not missing, (
+            f"{path.relative_to(ROOT)} cites {missing}: add a line to docs/papers.md"
+        )
 
 
 @each_notebook
