@@ -59,10 +59,11 @@ def test_each_penalty_is_the_equation_of_its_name():
 # The first step
 
 
-def test_with_one_update_a_batch_the_penalty_never_acts(gradients):
+@PENALTIES
+def test_with_one_update_a_batch_the_penalty_never_acts(gradients, penalty):
     """And says so; with two minibatches or two passes it acts and is silent."""
     with pytest.warns(UserWarning, match="one update a batch .* exactly 0"):
-        run(small_gpt(), DIVERSE, steps=1, updates_per_batch=1, kl_coef=5.0)
+        run(small_gpt(), DIVERSE, steps=1, updates_per_batch=1, kl_coef=5.0, penalty=penalty)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         run(small_gpt(), DIVERSE, steps=1, updates_per_batch=1, kl_coef=0.0)
@@ -70,7 +71,15 @@ def test_with_one_update_a_batch_the_penalty_never_acts(gradients):
         ends = []
         for kl_coef in (5.0, 0.0):
             policy = small_gpt()
-            run(policy, DIVERSE, steps=1, updates_per_batch=1, minibatches=2, kl_coef=kl_coef)
+            run(
+                policy,
+                DIVERSE,
+                steps=1,
+                updates_per_batch=1,
+                minibatches=2,
+                kl_coef=kl_coef,
+                penalty=penalty,
+            )
             ends.append(weights(policy))
     assert not torch.equal(*ends)
     with pytest.warns(UserWarning, match="one update a batch"):  # one prompt: one minibatch
