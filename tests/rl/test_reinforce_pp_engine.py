@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import replace
 
-import pytest
 import torch
 from engines import SHARE_OF_A, engine_named, small_gpt
 from slow import assert_gradient, differ, response_gradient, response_log_probs
