@@ -36,8 +36,6 @@ from course import plots, saved_models
 from course.claims import holds
 from course.exercises import check
 
-from rl.loop import Run
-
 try:
     from data import reviews
     from data.collate import collate_responses
@@ -52,6 +50,7 @@ try:
     from rl import grpo_engine
     from rl.batches.rollout import sample_rollout
     from rl.equations import best_of_n, ensembles
+    from rl.loop import Run
     from rl.rewards.sources import RewardModelReward, RuleReward
     from rl.training import run_rules
     from rl.training.evaluation import evaluate
