@@ -14,6 +14,7 @@ import torch
 from harness.command_flags import CommandFlags
 from harness.errors import Finished, UserError
 from harness.files import read_object, received
+from harness.optimizer import Diverged
 from harness.paths import REPOSITORY, STATE_FILE, WORLDS, usual_preset
 from harness.ranks.collectives import Drifted, LostRank
 from harness.ranks.launch import Wish, first_to_fail, run_on_ranks
@@ -127,7 +128,7 @@ def explained() -> Iterator[None]:
         except Exception as error:
             if not first_to_fail():
                 sys.exit(1)
-            if isinstance(error, (UserError, LostRank, Drifted)):
+            if isinstance(error, (UserError, LostRank, Drifted, Diverged)):
                 sys.exit(f"error: {error}")
             if is_out_of_memory(error):
                 sys.exit(f"error: {OUT_OF_MEMORY}")
