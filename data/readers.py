@@ -45,6 +45,7 @@ from data.records import PreferenceRecord, PromptRecord, ResponseRecord
 from data.splits import Split, split_of
 from data.tables import is_table, table_rows
 from data.templates import HEADINGS, instruction_prompt
+from harness.errors import UserError
 
 Record = TypeVar("Record", PreferenceRecord, ResponseRecord, PromptRecord)
 
@@ -52,7 +53,7 @@ Record = TypeVar("Record", PreferenceRecord, ResponseRecord, PromptRecord)
 HTML_BREAKS = re.compile(r"\s*(?:<br ?/?>\s*)+")  # paragraphs of these files end in two of them
 
 
-class DataError(ValueError):
+class DataError(UserError):
     """A file cannot be used; the message says where, what is wrong and what to do."""
 
 

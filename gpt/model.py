@@ -246,9 +246,8 @@ class GPT(nn.Module):
         for layer, block in enumerate(self.h):
             if again:
                 x = checkpoint(block, x, mask, cache, layer, use_reentrant=False)
-            else:  # --compile would compile anew for every length of a cache: `forward` is plain
-                run = block if cache is None else block.forward
-                x = run(x, mask, cache, layer)
+            else:
+                x = block(x, mask, cache, layer)
         if cache is not None:
             cache.length += S
         return self.ln_f(x)

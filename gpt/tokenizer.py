@@ -80,10 +80,10 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """The ids of ordinary text: "<|endoftext|>" in it is spelled out, not special.
 
-        Raises ValueError for more spaces in a row than the encoder's patterns have a stack for.
+        Raises UserError for more spaces in a row than the encoder's patterns have a stack for.
         """
         if len(text) > MOST_SPACES and (found := SPACES.search(text)):
-            raise ValueError(
+            raise UserError(
                 f"a text of {len(text):,} characters has more than {MOST_SPACES:,} spaces in a row "
                 f"behind {text[: found.start()][-40:]!r}, which cannot be encoded: shorten them"
             )
@@ -107,18 +107,18 @@ class Tokenizer:
 def load_tokenizer(name: str) -> Tokenizer:
     """ "glassbox" (from this folder), "gpt2" (from tiktoken's cache, else downloaded) or a file's.
 
-    Raises ValueError for another name, UserError when gpt2's files cannot be had.
+    Raises UserError for another name, and when gpt2's files cannot be had.
     """
     if name.endswith(SUFFIX):
         if not Path(name).is_file():
-            raise ValueError(f"there is no tokenizer at {name}: check the path, or train it first")
+            raise UserError(f"there is no tokenizer at {name}: check the path, or train it first")
         return build_tokenizer(Path(name).name, read_ranks(Path(name)))
     if name == "glassbox":
         return _load_glassbox()
     if name == "gpt2":
         return _load_gpt2()
     choices = ", ".join(TOKENIZER_NAMES)
-    raise ValueError(
+    raise UserError(
         f"unknown tokenizer {name!r}: choose one of {choices}, or a rank file that ends in {SUFFIX}"
     )
 
@@ -173,7 +173,7 @@ def rank_lines(ranks: dict[bytes, int]) -> str:
 
 
 def read_ranks(path: Path) -> dict[bytes, int]:
-    """Read tiktoken's rank file format, whose own reader may serve an old copy; ValueError."""
+    """Read tiktoken's rank file format, whose own reader may serve an old copy; UserError."""
     return parse_ranks(path.read_bytes().decode("utf-8-sig", errors="replace"), path)
 
 
@@ -190,11 +190,11 @@ def parse_ranks(text: str, path: Path, taken: Container[int] = ()) -> dict[bytes
         except (ValueError, binascii.Error):
             in_order = False
         if not in_order:
-            raise ValueError(
+            raise UserError(
                 f"{path}:{number}: expected 'base64(token) {expected}' with a new token, "
                 f"found {line!r:.80}: restore the file or write it again with gpt/tokenizer_training.py"
             )
         ranks[token] = expected
     if any(bytes([value]) not in ranks for value in range(256)):
-        raise ValueError(f"{path}: a single byte is missing from the ranks: restore the file")
+        raise UserError(f"{path}: a single byte is missing from the ranks: restore the file")
     return ranks

@@ -147,12 +147,12 @@ def train_ranks_plainly(texts: Iterable[str], vocab_size: int) -> dict[bytes, in
 
 def _single_bytes(vocab_size: int) -> dict[bytes, int]:
     if vocab_size < 256 + N_SPECIALS:
-        raise ValueError(f"vocab_size is {vocab_size}, but bytes and special tokens take 258 ids")
+        raise UserError(f"vocab_size is {vocab_size}, but bytes and special tokens take 258 ids")
     return {bytes([value]): value for value in range(256)}
 
 
-def _exhausted(ranks: int, vocab_size: int) -> ValueError:
-    return ValueError(
+def _exhausted(ranks: int, vocab_size: int) -> UserError:
+    return UserError(
         f"the text is exhausted at {ranks + N_SPECIALS} ids, before {vocab_size}: "
         "train on more varied text or ask for a smaller vocabulary"
     )

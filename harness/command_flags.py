@@ -43,8 +43,6 @@ class CommandFlags:
     """Run folder; default runs/COMMAND-DATA-PRESET."""
     resume: bool = False
     """Continue the run in the run folder."""
-    debug: bool = False
-    """Show the traceback of an error."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

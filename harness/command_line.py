@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from harness.command_flags import CommandFlags
 from harness.errors import Finished, UserError
 from harness.files import read_object, received
+from harness.optimizer import Diverged
 from harness.paths import REPOSITORY, STATE_FILE, WORLDS, usual_preset
 from harness.ranks.collectives import Drifted, LostRank
 from harness.ranks.launch import Wish, first_to_fail, run_on_ranks
@@ -82,21 +81,12 @@ def run_command(
     """What stands under `__name__ == "__main__"`: parse flags over `default` or a preset, then main."""
     import tyro  # takes a moment that an import of the module need not
 
-    with explained():
-        require_working_folder()
+    with explained():  # what a config refuses is a ValueError, of which tyro makes a sentence
         if default is None and presets:
             default = preset_defaults(config_class, presets)
         given: dict[str, Any] = {} if default is None else {"default": default}
         config: Config = tyro.cli(config_class, prog=command_name(), **given)
     run_script(main, config)
-
-
-def require_working_folder() -> None:
-    """UserError where the folder that this process works in has been removed."""
-    try:
-        os.getcwd()
-    except FileNotFoundError:
-        raise UserError("the working folder is gone: change to one that exists") from None
 
 
 def command_name() -> str:
@@ -110,32 +100,24 @@ def command_name() -> str:
 
 def run_script(main: Callable[[Config], Any], config: Config) -> None:
     """Call main(config), on as many ranks as the flags ask for (harness/ranks/launch.py)."""
-    if not isinstance(config, CommandFlags):
-        with explained():
-            main(config)
-        return
-    guard = partial(explained, config.debug)
     work = partial(main, config)
-    with guard():
-        run_on_ranks(work, Wish(config.ranks, config.device, config.is_small), guard)
+    with explained():
+        if isinstance(config, CommandFlags):
+            run_on_ranks(work, Wish(config.ranks, config.device, config.is_small), explained)
+        else:
+            work()
 
 
 @contextmanager
-def explained(debug: bool | None = None) -> Iterator[None]:
-    """A UserError and its kin end the script with one sentence, not a traceback.
+def explained() -> Iterator[None]:
+    """A user's mistake, a signal and the like end the script with one sentence; a bug shows its traceback.
 
-    Of several ranks the first one that fails speaks; the others end in silence. With `debug` it shows
-    the traceback too; None stands for a script without that flag.
+    Of several ranks the first one that fails speaks; the others end in silence.
     """
     with forgiving_output():
         try:
             with signals_noted():
                 yield
-        except (UserError, LostRank, Drifted) as error:
-            _end(f"error: {error}", debug)
-        except ValueError as error:  # readers, configs and models explain themselves
-            hint = "\n(add --debug to see where it came from)" if debug is False else ""
-            _end(f"error: {error}{hint}", debug)
         except Finished as done:
             print(done)  # of several ranks all, but only the first one's output goes anywhere
             sys.exit(0)
@@ -144,12 +126,14 @@ def explained(debug: bool | None = None) -> Iterator[None]:
                 print(_farewell(end), file=sys.stderr)
             sys.exit(end.status)
         except Exception as error:
-            if is_out_of_memory(error):
-                _end(f"error: {OUT_OF_MEMORY}", debug)
-            if isinstance(error, OSError) and error.filename is not None:
-                _end(f"error: {error.filename}: {error.strerror}", debug)
             if not first_to_fail():
                 sys.exit(1)
+            if isinstance(error, (UserError, LostRank, Drifted, Diverged)):
+                sys.exit(f"error: {error}")
+            if is_out_of_memory(error):
+                sys.exit(f"error: {OUT_OF_MEMORY}")
+            if isinstance(error, OSError) and error.filename is not None:  # a full disk, a folder
+                sys.exit(f"error: {error.filename}: {error.strerror}")
             raise
 
 
@@ -159,14 +143,6 @@ def _farewell(end: Ended) -> str:
             f"ended by {end.name} after step {end.saved}, which is saved: --resume goes on from it"
         )
     return f"ended by {end.name}; --resume goes on from the run's last {STATE_FILE}, if it has one"
-
-
-def _end(message: str, debug: bool | None) -> NoReturn:
-    if not first_to_fail():
-        sys.exit(1)
-    if debug:
-        traceback.print_exc()
-    sys.exit(message)
 
 
 OUT_OF_MEMORY = (

@@ -9,6 +9,8 @@ from functools import cache
 from types import MappingProxyType
 from typing import Annotated, Any, get_args, get_type_hints
 
+from harness.errors import UserError
+
 LARGEST = 1e12  # what multiplies numbers in float32 must leave room for them
 LARGEST_INTEGER = 2**63 - 1
 
@@ -71,7 +73,7 @@ def ranges_of(config_class: type) -> dict[str, Range | NotEmpty]:
 
 
 def check_ranges(config: object) -> None:
-    """ValueError for the first field of a script's config that no run can mean; None passes.
+    """UserError for the first field of a script's config that no run can mean; None passes.
 
     NaN is one for every flag: each comparison with it is False, so it would switch off in silence what
     the flag controls. So is a number that float32 cannot calculate with.
@@ -79,20 +81,20 @@ def check_ranges(config: object) -> None:
     values, ranges = vars(config), ranges_of(type(config))  # type: ignore[arg-type]  # it is hashable
     for name, value in values.items():
         if isinstance(value, float) and math.isnan(value) and name not in ranges:
-            raise ValueError(f"{name} must be a number: got nan")
+            raise UserError(f"{name} must be a number: got nan")
     for name, allowed in ranges.items():
         for value in values[name] if isinstance(values[name], tuple) else (values[name],):
             if not _inside(value, allowed):
-                raise ValueError(
+                raise UserError(
                     f"{name} {allowed.words}" + (f": got {value}" if value != "" else "")
                 )
     for name, value in values.items():
         if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
-            raise ValueError(f"{name} must be at most {LARGEST_INTEGER} in size: got {value}")
+            raise UserError(f"{name} must be at most {LARGEST_INTEGER} in size: got {value}")
         limit = ranges.get(name)
         unlimited = isinstance(limit, Range) and limit.unlimited and value == math.inf
         if isinstance(value, float) and abs(value) > LARGEST and not unlimited:
-            raise ValueError(f"{name} must be finite, and at most {LARGEST:g} in size: got {value}")
+            raise UserError(f"{name} must be finite, and at most {LARGEST:g} in size: got {value}")
 
 
 def _inside(value: Any, allowed: Range | NotEmpty) -> bool:

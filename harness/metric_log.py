@@ -16,6 +16,10 @@ from harness.errors import UserError
 from harness.files import append_jsonl, display_path, keep_until
 from harness.ranks.collectives import is_main
 
+PAGE_EVERY = (
+    20.0  # seconds at least between two pages of a run; drawing one takes about half a second
+)
+
 
 def per_second(count: float, begin: float) -> float:
     """How many a second since `begin` of time.perf_counter, also by a clock that stands still."""
@@ -77,7 +81,7 @@ class MetricLog:
             if any(key.startswith(("validation/", "held_out_")) for key in row):
                 from harness.report.writing import refresh  # the page, which few steps write
 
-                refresh(self.path.parent, self.rows)
+                refresh(self.path.parent, self.rows, every=PAGE_EVERY)
         if self.best is not None:
             self.best.see(row)
         if self.has_bar and self.bar is None:  # not before: what is printed first has its own lines

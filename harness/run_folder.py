@@ -51,7 +51,8 @@ except ImportError:  # Windows, where two runs in one folder are the user's to a
 CONFIG_FILE = "config.json"
 SCRIPT, INPUTS, MADE_WITH = "script", "inputs", "made_with"  # its keys that are no flags
 
-# What may change when a run is resumed: how long it is, where it runs and how it is watched.
+# What may change when a run is resumed: how long it is, where it runs and how it is watched (of which
+# `debug` is no more).
 FREE_FLAGS = (
     "steps", "device", "out", "resume", "eval_every", "eval_prompts", "test_prompts",
     "checkpoint_every", "ranks", "debug", "record_tokens",
@@ -82,7 +83,10 @@ def _open_run(folder: Path, config: Flags, *, resume: bool) -> Path:
     check_place(folder, config)
     if resume:
         return _take_up(folder, config)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"--out {folder} cannot be made: {error.strerror}") from error
     lock(folder)
     remove_left_overs(folder, of=CONFIG_FILE)  # of a run that was killed as it began
     while any(folder.iterdir()):  # again, should a run have begun and ended there in between
@@ -240,7 +244,7 @@ def _check_same_run(
         )
     dropped = [
         flag_name(name) for name, value in started.items()
-        if name not in now and value and value != FORMER_DEFAULTS.get(name)
+        if name not in (*now, *FREE_FLAGS) and value and value != FORMER_DEFAULTS.get(name)
     ]  # fmt: skip
     if dropped:  # without them it would go on as another run
         revision = (started.get(MADE_WITH) or {}).get("git") or "that started it"

@@ -482,7 +482,7 @@ def mean_of(key: str, chosen: list[dict]) -> float:
 holds(mean_of("gold", rows[-4:]) > mean_of("gold", rows[:2]) + 0.1, "the gold reward rises")
 
 # %% [markdown]
-# The **explained variance** is the critic's mark, $1 - \mathrm{Var}(G - V) / \mathrm{Var}(G)$. A
+# The **explained variance** grades the critic: $1 - \mathrm{Var}(G - V) / \mathrm{Var}(G)$. A
 # critic that knows every return has 1, a constant has 0, and below 0 a constant would have been
 # better. The critic starts there, because the reward model has learned to judge at the EOS and what
 # it says before is not yet a forecast. It cannot come near 1 either, because much of a return is

@@ -132,7 +132,7 @@ for name, text in TEXTS.items():
 # **A world to measure in.** Prompts are three letters of `a` to `h`, 512 in all. A response is right
 # if it *begins with the last letter of the prompt*. What follows up to the end is chatter that nobody
 # grades. The base model has learned the habit for some letters only: `a b c` are easy, `d e f` come
-# out right about four times in ten, `g h` as seldom as by guessing.
+# out right about four times in ten, `g h` no more often than by guessing.
 #
 # The **success rate** of a prompt is the chance that *one* response to it is right. The model is tiny,
 # so all 512 success rates can be read off its probabilities, without sampling. (Page

@@ -202,7 +202,7 @@ assert answer_match(PromptRecord("What is 0+7?\n", "7"), "What is 0+7? It is har
 
 # %%
 A = group_advantages(rewards, G)
-signed = reward.paying(wrong=-1)(rollout)
+signed = 2 * rewards - 1  # right 1, wrong -1
 assert torch.allclose(A, group_advantages(signed, G), atol=1e-3)
 mask = rollout.response_mask
 texts = [

@@ -376,6 +376,6 @@ check("rise_in_errors", rise_in_errors)
 # **Play on**: `python scripts/bug_zoo.py` trains with a bug that you do not know, writes the run's
 # report, and asks.
 #
-# The table of all rules is in [docs/doctor.md](../docs/doctor.md).
+# All rules: [run_rules.py](../rl/training/run_rules.py), and [docs/doctor.md](../docs/doctor.md).
 #
 # Next: [23_cheat_sheet](23_cheat_sheet.ipynb).

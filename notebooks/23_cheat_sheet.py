@@ -303,8 +303,8 @@ plots.difference(
 # 3. Write its worked numbers by hand first, then the test. Enumerate, as this page does, before you
 #    train: an angle takes a second, a run takes minutes.
 # 4. Keep `train`'s signature ([rl/README.md](../rl/README.md)) and the promises that every engine
-#    keeps ([docs/engine_contract.md](../docs/engine_contract.md)). Then the contract's tests, the
-#    report and the doctor work at once.
+#    keeps ([their tests](../tests/rl/test_engine_contract.py)). Then these tests, the report and the
+#    doctor work at once.
 # 5. Train with the gold reward first, and then with the learned one.
 #
 # ## 5. What to read next

@@ -56,9 +56,9 @@ assert abs(p - t_interval((effects - m).tolist())["p"]) < 1e-6
 assert abs(float(t) - 4.02) < 0.01
 
 # %% [markdown]
-# So this claim would have **held**: the mean is significantly above $m$. Significantly below, it would
-# have **failed**. Anything else **cannot be told here**, which is no weaker a result: it says that the
-# seeds were too few, or the effect too near to the line.
+# So this claim **held here**: the mean is significantly above $m$. Significantly below, it is **not seen
+# here**. Anything else is **undecided here**, which is no weaker a result: it says that the seeds were
+# too few, or the effect too near to the line.
 #
 # ## 2. Ten claims at once
 #
@@ -98,21 +98,22 @@ plots.table(
 # ## 3. Your guesses
 #
 # The world: three-digit sums, checked exactly, and policies of 144,128 weights, which
-# start with a habit of guessing and a talent for worked steps. Here are the claims. Write `held`,
-# `failed` or `cannot be told here` for each, before you read on; to begin with, all of them are believed.
+# start with a habit of guessing and a talent for worked steps. Here are the claims. Write
+# `held here`, `not seen here` or `undecided here` for each, before you read on; to begin with, all of
+# them are believed.
 
 # %%
 GUESS = {
-    "razor": "held",  # at equal accuracy RL moves a policy less than fine-tuning does
-    "aha": "held",  # what RL gains comes from worked steps in pre-training
-    "sigmoid": "held",  # reward over compute is a sigmoid that can be extrapolated
-    "maxrl": "held",  # maximum-likelihood RL keeps pass@k
-    "entropy": "held",  # reward and entropy follow one law, R = -a exp(H) + b
-    "two_answers": "held",  # groups of two are as good as groups of sixteen
-    "random_rewards": "held",  # coins for rewards sharpen a policy, because of the clip
-    "lora": "held",  # adapters of rank 1 learn as much as all weights
-    "distillation": "held",  # from a teacher, a seventh of RL's samples suffice
-    "length_bias": "held",  # without a division by its length a wrong answer does not grow
+    "razor": "held here",  # at equal accuracy RL moves a policy less than fine-tuning does
+    "aha": "held here",  # what RL gains comes from worked steps in pre-training
+    "sigmoid": "held here",  # reward over compute is a sigmoid that can be extrapolated
+    "maxrl": "held here",  # maximum-likelihood RL keeps pass@k
+    "entropy": "held here",  # reward and entropy follow one law, R = -a exp(H) + b
+    "two_answers": "held here",  # groups of two are as good as groups of sixteen
+    "random_rewards": "held here",  # coins for rewards sharpen a policy, because of the clip
+    "lora": "held here",  # adapters of rank 1 learn as much as all weights
+    "distillation": "held here",  # from a teacher, a seventh of RL's samples suffice
+    "length_bias": "held here",  # without a division by its length a wrong answer does not grow
 }
 assert set(GUESS) == set(ten_claims.names())
 

@@ -62,7 +62,7 @@ if not os.path.isdir("course"):  # as in Colab: fetch the repository, and the pa
 """
 NO_ADDRESS = "YOUR_NAME"  # stands in pyproject.toml until somebody publishes the repository
 # Of requirements.txt: what a machine with PyTorch may lack.
-NEEDED = ("tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2", "bokeh")
+NEEDED = ("tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2")
 
 
 class NotebookError(Exception):

@@ -19,6 +19,7 @@ from gpt.fit import Limits
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
+from harness.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,7 @@ def sample_pairs(
     K responses give K (K - 1) / 2 comparisons for K forward passes of the reward model (Ouyang et al.
     2022, arXiv:2203.02155, section 3.5: K from 4 to 9). Prompts are visited in shuffled epochs until
     `count` pairs exist; the pairs of one visit stay next to each other. Identical responses are left
-    out; ValueError for a policy that writes nothing else. `rng` shuffles and drives the annotator's
+    out; UserError for a policy that writes nothing else. `rng` shuffles and drives the annotator's
     noise.
     """
     encoded = [tokenizer.encode(record.prompt) for record in prompts]
@@ -154,7 +155,7 @@ def sample_pairs(
     made = step = fruitless = 0
     while made < count:
         if fruitless >= MOST_FRUITLESS or step * how.batch_size > 20 * count + 20 * len(prompts):
-            raise ValueError(
+            raise UserError(
                 "the policy answers nearly every prompt twice with the same text, so no pairs can "
                 "be made from it: raise the temperature or train the policy on more varied text"
             )

@@ -63,9 +63,9 @@ def main(runs: tuple[Path, ...], /, config: DoctorConfig) -> None:
         if config.json:
             print(json.dumps({"run": str(folder), "findings": [asdict(f) for f in findings]}))
             continue
-        print(
-            f"{display_path(folder)}: {len(findings) or 'no'} finding{'s' * (len(findings) != 1)}"
-        )
+        steps = len(read_metrics(folder / METRICS))
+        looked = f"{display_path(folder)}: {len(RULES)} rules looked at {steps} steps: "
+        print(looked + (f"{len(findings)} of them speak" if findings else "nothing found"))
         if findings:
             print(as_text(findings))
     if wrong:

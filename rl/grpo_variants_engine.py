@@ -157,10 +157,9 @@ class GRPOVariantsConfig(EngineConfig):
         super().__post_init__()
         if self.reward_scale != "mean" or self.sampling_filter == "dynamic":
             require_groups(self)
-        others = self.wrong_reward or self.overlong_buffer
-        if self.reward_scale == "mean" and others:
+        if self.reward_scale == "mean" and self.overlong_buffer:
             raise ValueError(
-                "reward_scale mean is for rewards of 0 or 1: leave wrong_reward and overlong_buffer out"
+                "reward_scale mean is for rewards of 0 or 1: leave overlong_buffer out"
             )
         if self.clip_cov_low >= self.clip_cov_high:
             raise ValueError(

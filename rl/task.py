@@ -12,8 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-import torch.nn as nn
-
 from data.names import default_folder
 from gpt.checkpoint import best_step, save_gpt
 from gpt.generate import SamplingParams
@@ -21,7 +19,6 @@ from gpt.lora import fit_for_training, has_adapters, save_adapter
 from gpt.model import GPT
 from harness.bfloat16_weights import linears_to_bfloat16
 from harness.command_line import run_command
-from harness.compile_blocks import compile_blocks
 from harness.device import open_device
 from harness.files import append_jsonl, display_path, keep_until, write_json
 from harness.frozen_copy import frozen_copy
@@ -168,21 +165,7 @@ def models_of_run(engine: Engine, config: RunFlags, task: Task) -> tuple[GPT, di
     start = frozen_copy(task.policy)
     if config.precision == "bfloat16" and not has_adapters(start):  # which share the policy's base
         linears_to_bfloat16(start)
-    if config.compile:
-        compile_trained(task.policy, *parts.values())
     return start, parts
-
-
-def compile_trained(*parts: Any) -> None:
-    """Compile the models among these that are trained: the policy and a critic, not a teacher."""
-    trained = [
-        part
-        for part in parts
-        if isinstance(part, nn.Module) and any(p.requires_grad for p in part.parameters())
-    ]
-    for model in trained:
-        if not compile_blocks(model, next(model.parameters()).device):
-            return
 
 
 def sampling_params(config: RunFlags) -> SamplingParams:

@@ -60,8 +60,6 @@ class ClaimsConfig:
     """Start nothing: write the pages from docs/claims.json and the jobs that are there."""
     out: Path = RUNS / "claims"
     """Where jobs are kept."""
-    debug: bool = False
-    """Show the traceback of an error."""
 
 
 def claims() -> dict[str, Claim]:
@@ -248,7 +246,7 @@ def cited(source: str) -> str:
 
 
 def section(name: str, record: Mapping[str, Any]) -> list[str]:
-    """The claim, what would count, the numbers and the figure."""
+    """The claim, what would count, the effect with its control and rerun, and the figure."""
     control = record["control"]
     rows = [
         (f"**{record['unit']}**", f"{number(record)}: **{record['verdict']}**"),
@@ -259,14 +257,12 @@ def section(name: str, record: Mapping[str, Any]) -> list[str]:
         places = {True: "inside the first interval", False: "**outside the first interval**"}
         inside = places.get(again["inside"], "not to be compared")
         rows.append(("again, with new seeds", f"{number(again)}: {inside}"))
-    others = {what: of for what, of in record["also"].items() if what != record["unit"]}
-    rows += [(what, number(values)) for what, values in others.items()]
     head = ("what", "mean over seeds, 95% interval")
     return [
         f"**The claim** ({cited(record['source'])}): {record['says']}", "",
         f"**What would count here.** {record['counts']}", "",
         *markdown(head, [escaped(*row) for row in rows]), "",
-        f"![{record['title']}](claims/{name}.png)",
+        f"![Every seed's runs](claims/{name}.png)",
     ]  # fmt: skip
 
 

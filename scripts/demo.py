@@ -93,8 +93,6 @@ class DemoConfig:
     """Processes that share the work; default: one per core for small models on a CPU, else one."""
     out: Path = RUNS / "demo"
     """Run folder."""
-    debug: bool = False
-    """Show the traceback of an error."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -1,4 +1,4 @@
-"""Whole pipelines of demo.py with several seeds, on the pages: tables, samples, and a picture of dots.
+"""Whole pipelines of demo.py with several seeds, on the pages: tables, and a picture of dots.
 
     python scripts/demo.py --seed 200 --seeds 12       the runs, into runs/demo/seed200 and so on
     python scripts/demo_seeds.py --runs runs/demo      keeps their numbers in docs/demo_seeds.json
@@ -124,15 +124,6 @@ def otherwise() -> list[str]:
     )
 
 
-def answers() -> list[str]:
-    """The samples that the first seed prints."""
-    lines = []
-    for sample in kept()[0]["samples"]:
-        lines += [f"prompt: {sample['prompt']}"]
-        lines += [f"  {name:6} {sample[name]}" for name in ("before", "after")]
-    return ["```", *lines, "```"]
-
-
 def caption() -> list[str]:
     """What the front page says of them: gold and KL of each contestant, and GRPO on new items."""
     rows = kept()
@@ -170,7 +161,6 @@ PARTS: dict[str, dict[str, Callable[[], list[str]]]] = {
     "docs/results.md": {
         "demo seeds": summary,
         "demo by seed": by_seed,
-        "demo samples": answers,
         "demo otherwise": otherwise,
     },
 }

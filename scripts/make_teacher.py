@@ -87,8 +87,6 @@ class TeacherConfig:
     """Processes that share the work; default: one per core for small models on a CPU, else one."""
     out: Path | None = None
     """Run folder; default runs/teacher-DATA."""
-    debug: bool = False
-    """Show the traceback of an error."""
 
     def __post_init__(self) -> None:
         check_ranges(self)

@@ -153,8 +153,6 @@ class KeepConfig:
     """Seed of the demo that is trained."""
     out: Path = FOLDER
     """Where the three files go."""
-    debug: bool = False
-    """Show the traceback of an error."""
 
 
 def main(config: KeepConfig) -> None:

@@ -2,8 +2,7 @@
 
     python scripts/write_tables.py
 
-It writes the tables of engines in README.md and rl/README.md, which contract holds for whom
-(docs/engine_contract.md), the defaults of all flags
+It writes the tables of engines in README.md and rl/README.md, the defaults of all flags
 (tests/rl/training/defaults.json), the tables of docs/measured.json and of IMDB's recording, and what
 the demo's seeds ended at (docs/demo_seeds.json). A test fails where one of them is not what this would
 write.
@@ -15,7 +14,6 @@ import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import dataclasses
 import importlib
-import inspect
 import json
 import re
 import sys
@@ -36,7 +34,7 @@ FIRST = (  # on the front page
     *("on_policy_distillation", "kd_grpo"),
 )
 MEASURED = REPOSITORY / "docs" / "measured.json"
-MEASURED_PAGES = tuple(f"docs/{name}.md" for name in ("study", "results", "lora", "ranks"))
+MEASURED_PAGES = tuple(f"docs/{name}.md" for name in ("study", "lora", "ranks"))
 IMDB = REPOSITORY / "notebooks" / "course" / "recordings" / "imdb.json"
 
 
@@ -103,20 +101,6 @@ def page_of_rl() -> str:
     ]
     columns = ["engine", "the idea", "what to watch", "page"]
     return between("rl/README.md", "engines", markdown(columns, rows))
-
-
-def contracts() -> str:
-    """Each contract of the engines, with those that say why it cannot hold for them."""
-    from_folder("tests", "toys")
-    entries = from_folder("tests/rl", "engines")
-    tests = from_folder("tests/rl", "test_engine_contract")
-    rows = []
-    for name, test in vars(tests).items():
-        if name.startswith("test_") and "engine" in inspect.signature(test).parameters:
-            skipped = [e.name for e in entries.ENGINES if tests.contract(test) in e.skips]
-            rows.append([tests.contract(test).replace("_", " "), ", ".join(skipped)])
-    table = markdown(["contract", "not for"], rows)
-    return between("docs/engine_contract.md", "contracts", table)
 
 
 # --- flags -----------------------------------------------------------------------------
@@ -192,13 +176,18 @@ def imdb() -> str:
     return between_marks(text, "policies", from_folder("scripts", "imdb").table(found["rows"]))
 
 
+def results() -> str:
+    """docs/results.md: the demo's seeds."""
+    page = "docs/results.md"
+    return with_demo_seeds(page, (REPOSITORY / page).read_text(encoding="utf-8"))
+
+
 TABLES: dict[str, Callable[[], str]] = {
     "README.md": front_page,
     "rl/README.md": page_of_rl,
     "docs/demo_seeds.svg": demo_seeds.picture,
-    "docs/engine_contract.md": contracts,
     **{page: partial(measured, page) for page in MEASURED_PAGES},
-    "docs/results.md": lambda: with_demo_seeds("docs/results.md", measured("docs/results.md")),
+    "docs/results.md": results,
     "docs/imdb.md": imdb,
     "tests/rl/training/defaults.json": defaults,
 }

@@ -10,7 +10,9 @@ import gzip
 import json
 import os
 import struct
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from data.readers import DataError, read_preferences, read_prompts, read_respons
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
-from harness.command_line import explained
+from harness.command_line import explained, run_command
 from harness.errors import UserError
 from harness.paths import MODEL_FILE
 from harness.ranks import launch
@@ -52,6 +54,35 @@ def ends(place: str, call: Callable[[], Any]) -> None:
         call()
     said = end.value.code
     assert isinstance(said, str) and said.startswith("error: ") and place in said, said
+
+
+# --- where the border is ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Flags:
+    number: int = 1
+
+    def __post_init__(self) -> None:
+        if self.number < 0:
+            raise ValueError("number must not be negative")
+
+
+def broken(config: Flags) -> None:
+    raise ValueError("a loss that somebody has just edited")
+
+
+def test_a_refused_flag_is_a_sentence_and_a_bug_a_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever has just edited a loss sees where it broke, of a ValueError too."""
+    monkeypatch.setattr(sys, "argv", ["command", "--number", "-1"])
+    with pytest.raises(SystemExit) as end:
+        run_command(broken, Flags)
+    assert end.value.code
+    monkeypatch.setattr(sys, "argv", ["command"])
+    with pytest.raises(ValueError, match="a loss that"):
+        run_command(broken, Flags)
 
 
 # --- data -----------------------------------------------------------------------------------------

@@ -156,10 +156,10 @@ def test_declared_requirements_agree() -> None:
         "-e .",
     ]
     extras = project["optional-dependencies"]
-    assert ["torch>=2.6", *lines[1:-3]] == [*project["dependencies"], *extras["report"]]
+    assert ["torch>=2.6", *lines[1:-3]] == project["dependencies"]
     assert {re.split(r"[<>=]", line)[0] for line in project["dependencies"]} == RUNTIME
     names = {re.split(r"[<>=]", line)[0] for lines in extras.values() for line in lines}
-    assert names == set.union(*OPTIONAL.values()) | {"bokeh"}  # read as a file, not imported
+    assert names == set.union(*OPTIONAL.values())
 
 
 @cache

@@ -157,17 +157,19 @@ CODE = sorted(
 )
 
 
-def test_every_cited_paper_is_in_the_table_of_papers() -> None:
+def test_every_cited_paper_is_in_the_list_of_papers() -> None:
     table = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     known = re.findall(
-        r"^\| \[(\d{4}\.\d{4,5})\]\(https://arxiv\.org/abs/\1\) \|", table, re.MULTILINE
+        r"^- \[(\d{4}\.\d{4,5})\]\(https://arxiv\.org/abs/\1\) ", table, re.MULTILINE
     )
-    assert known == sorted(set(known)), "one row a paper, by number"
+    assert known == sorted(set(known)), "one line a paper, by number"
     for path in {*TEXTS, *CODE}:
         text = path.read_text(encoding="utf-8")
         cited = re.findall(r"(?:arXiv[: ]|arxiv\.org/(?:abs|pdf)/)(\d{4}\.\d{4,5})", text)
         missing = sorted(set(cited) - set(known))
-        assert not missing, f"{path.relative_to(ROOT)} cites {missing}: add a row to docs/papers.md"
+        assert not missing, (
+            f"{path.relative_to(ROOT)} cites {missing}: add a line to docs/papers.md"
+        )
 
 
 @each_notebook

@@ -24,6 +24,8 @@ from rl.report import main as write_report
 RECORDED = Path(__file__).parent / "recorded_run"
 GONE = {
     "adapter",
+    "compile",
+    "debug",
     "deterministic",
     "format_weight",
     "gold",
@@ -31,6 +33,7 @@ GONE = {
     "non_finite_reward",
     "normalize_parts",
     "uwo_coef",
+    "wrong_reward",
 }
 
 

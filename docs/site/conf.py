@@ -67,7 +67,7 @@ SECTIONS = {
     "Play": "explorables ask_both_models",
     "Guide": "guide faq your_data /data/README /reward_model/README /rl/README",
     "Results": "results study claims overoptimisation off_policy tools imdb benchmarks conformance",
-    "Proofs": "equations engine_contract mutation_check reliability",
+    "Proofs": "equations mutation_check reliability",
     "Look up": "glossary symbols cheat_sheet metrics papers",
     "Project": "/CONTRIBUTING /CHANGELOG /docs/README /conformance/README",
 }

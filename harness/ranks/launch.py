@@ -189,15 +189,15 @@ def _require_devices(count: int, device: str) -> None:
     if count < 2 or device == "cpu":
         return
     if device == "mps" or (device == "auto" and torch.backends.mps.is_available()):
-        raise ValueError(f"--ranks {count}: ranks work on CPUs and on CUDA; add --device cpu")
+        raise UserError(f"--ranks {count}: ranks work on CPUs and on CUDA; add --device cpu")
     if not torch.cuda.is_available():
         return
     if ":" in device:
-        raise ValueError(
+        raise UserError(
             f"--ranks {count} wants a GPU each, --device {device} names one: leave the number out"
         )
     if count > torch.cuda.device_count():
-        raise ValueError(
+        raise UserError(
             f"--ranks {count}, but PyTorch sees {torch.cuda.device_count()} GPUs: lower --ranks"
         )
 

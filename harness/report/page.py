@@ -1,20 +1,19 @@
 """report.html: what a run did, on one page that needs no server and no network.
 
 It is made of the run folder's config.json, metrics.jsonl, samples.jsonl, tokens.jsonl, report.json and
-page.json, which the script wrote when it started. BokehJS, which the package brings, draws the curves
-in the browser. A finding is {rule, severity, evidence, cause, remedy, page}.
+page.json, which the script wrote when it started. matplotlib draws the curves. A finding is {rule,
+severity, evidence, cause, remedy, page}.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
+import io
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from harness.command_flags import Flags
 from harness.errors import UserError
@@ -25,6 +24,14 @@ from harness.report.templating import finite, render
 from harness.report.tokens import TokenView
 
 ABOUT, REPORT = "page.json", "report.html"
+SVG = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "report",
+    "font.size": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+MEAN_OF = 5  # steps
 POINTS = 400  # of one curve; more would not be seen
 SAMPLES = 6
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito 2008
@@ -189,11 +196,71 @@ def panel(name: str, base: str, runs: Sequence[Run]) -> dict[str, Any]:
             })  # fmt: skip
     names = (base, *(f"{prefix}{base}" for prefix in MEASURED))
     entry = next(filter(None, (explain(key, runs[0].script) for key in names)), None)
+    unit = getattr(entry, "unit", "")
+    svg = (
+        curve_svg(series, HEALTHY.get(base), share=unit.startswith(("share", "0 to 1")))
+        if series
+        else ""
+    )
     return {
-        "id": name, "title": base, "series": series, "band": HEALTHY.get(base),
+        "id": name, "title": base, "series": series, "svg": svg,
         "broken": ", ".join(broken), "last": last_values(series) if len(runs) == 1 else "",
         **{part: getattr(entry, part, "") for part in ("unit", "meaning", "healthy", "worry")},
     }  # fmt: skip
+
+
+def curve_svg(
+    series: Sequence[Mapping[str, Any]],
+    band: tuple[float | None, float | None] | None,
+    *,
+    share: bool,
+) -> str:
+    """One panel as an SVG element. `band` is the healthy range; a `share` has the axis from 0 to 1."""
+    import matplotlib  # a page is written at validations; an import of training need not wait
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context(cast(Any, SVG)):
+        figure = Figure(figsize=(4.4, 2.1))
+        axis = figure.add_axes((0.13, 0.19, 0.85, 0.71))
+        values = [y for each in series for y in each["y"] if y is not None]
+        low, high = (0.0, 1.0) if share else (min(values, default=0.0), max(values, default=1.0))
+        margin = (high - low or abs(high) or 1.0) * (0.02 if share else 0.08)
+        axis.set(xlabel="step", ylim=(low - margin, high + margin))
+        if band is not None:
+            below, above = band
+            axis.axhspan(
+                low - margin if below is None else below,
+                high + margin if above is None else above,
+                color="#009e73", alpha=0.13,
+            )  # fmt: skip
+        for each in series:
+            _draw(axis, each)
+        made = io.StringIO()
+        figure.savefig(made, format="svg", transparent=True, metadata={"Date": None})
+    return made.getvalue().partition("<svg")[1] + made.getvalue().partition("<svg")[2]
+
+
+def _draw(axis: Any, series: Mapping[str, Any]) -> None:
+    """The points of a curve; a validation's with dots, a step's thin under their running mean."""
+    x, colour = series["x"], series["colour"]
+    y = [float("nan") if value is None else value for value in series["y"]]
+    if series["dots"] or len(x) < 3:
+        axis.plot(
+            x, y, color=colour, linewidth=1.5, linestyle=series["dash"], marker="o", markersize=3.5
+        )
+        return
+    axis.plot(x, y, color=colour, linewidth=0.8, alpha=0.4)
+    axis.plot(x, running_mean(series["y"]), color=colour, linewidth=1.5)
+
+
+def running_mean(values: Sequence[float | None]) -> list[float]:
+    """The mean over up to five values around each position, those that are there."""
+    means = []
+    for i in range(len(values)):
+        half = min(MEAN_OF // 2, i, len(values) - 1 - i)  # centred, so that it does not lag
+        near = [value for value in values[i - half : i + half + 1] if value is not None]
+        means.append(sum(near) / len(near) if near else float("nan"))
+    return means
 
 
 def last_values(series: Sequence[Mapping[str, Any]]) -> str:
@@ -343,15 +410,21 @@ def text(value: Any) -> str:
 # The page -----------------------------------------------------------------------------------------
 
 
-@cache
-def libraries() -> tuple[str, ...]:
-    """The files of BokehJS in the installed package, which is not imported; () without one: no curves."""
-    spec = importlib.util.find_spec("bokeh")
-    if spec is None or not spec.submodule_search_locations:
-        return ()
-    folder = Path(list(spec.submodule_search_locations)[0]) / "server" / "static" / "js"
-    names = ("bokeh.min.js", "bokeh-api.min.js")
-    return tuple((folder / name).read_text(encoding="utf-8") for name in names)
+def summary_of(run: Run) -> str:
+    """The run in one line: what it gained, how far it went, what the doctor found; "" before its end."""
+    numbers = flat(run.results)
+    said = [
+        f"{name} {numbers[f'before/{name}']:.2f} → {numbers[f'after/{name}']:.2f}"
+        for name in ("gold", "reward")
+        if {f"before/{name}", f"after/{name}"} <= numbers.keys()
+    ]
+    if "after/kl" in numbers:
+        said.append(f"KL {numbers['after/kl']:.1f} nats")
+    if not said:
+        return ""
+    count = len(run.findings)
+    doctor = f"{count} finding{'s' * (count != 1)}" if count else "nothing found"
+    return ", ".join([*said, f"doctor: {doctor}"])
 
 
 def page_html(runs: Sequence[Run]) -> str:
@@ -379,8 +452,7 @@ def page_html(runs: Sequence[Run]) -> str:
         samples=samples_of(first) if alone else None,
         flags=flags_of(runs),
         phases=phases_of(runs),
-        data={"panels": [{k: p[k] for k in ("id", "series", "band")} for p in panels]},
-        libraries=libraries(),
+        summary=summary_of(first) if alone else "",
     )  # fmt: skip
 
 

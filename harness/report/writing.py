@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,15 +30,23 @@ def add_to_page(folder: Path, **more: Any) -> None:
     on_main(lambda: write_json(folder / ABOUT, read(folder / ABOUT, {}) | more))
 
 
-def refresh(folder: Path, rows: Sequence[Mapping[str, Any]] | None = None) -> None:
-    """Write report.html of a run whose page was opened; if that fails, say so and let the run go on."""
-    on_main(lambda: _refresh(folder, rows))
+def refresh(
+    folder: Path, rows: Sequence[Mapping[str, Any]] | None = None, *, every: float = 0.0
+) -> None:
+    """Write report.html of a run whose page was opened; if that fails, say so and let the run go on.
+
+    Not if the last one is younger than `every` seconds.
+    """
+    on_main(lambda: _refresh(folder, rows, every))
 
 
-def _refresh(folder: Path, rows: Sequence[Mapping[str, Any]] | None) -> None:
+def _refresh(folder: Path, rows: Sequence[Mapping[str, Any]] | None, every: float) -> None:
     if not (folder / ABOUT).is_file():
         return
     try:
+        written = (folder / REPORT).stat().st_mtime if (folder / REPORT).is_file() else 0.0
+        if every and time.time() - written < every:
+            return
         write_text(folder / REPORT, page_html([read_run(folder, rows)]))
     except Exception as error:
         print(f"{folder / REPORT} was not written ({type(error).__name__}: {error})", flush=True)

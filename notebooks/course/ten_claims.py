@@ -54,7 +54,7 @@ def reveal(guess: Mapping[str, str], *shown: str) -> None:
     for name, axis in zip(shown, axes, strict=True):
         record = recording()["claims"][name]
         known[name].draw(axis, study().part(results, known[name]))
-        axis.set_title(record["title"], fontsize=10)
+        axis.set_title(f"Claimed: {record['title']}", fontsize=10)
         right = "right" if guess[name] == record["verdict"] else "wrong"
         effect = f"{study().number(record)} {record['unit']}; at least {record['least']:g}"
         rows.append([name, record["verdict"], f"{guess[name]}: {right}", effect])

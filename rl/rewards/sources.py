@@ -76,9 +76,6 @@ class Check(RewardFn, Protocol):
     def correct(self, rollout: Rollout) -> Tensor:
         """(N,) bool: which responses are right."""
 
-    def paying(self, *, wrong: float) -> RewardFn:
-        """The same check with another payment of a wrong answer."""
-
 
 @dataclass(frozen=True)
 class MadeOf:

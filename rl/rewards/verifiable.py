@@ -172,11 +172,10 @@ def answer_match(record: PromptRecord, response: str, ended: bool) -> float:
 
 
 class VerifiableReward(RuleReward):
-    """R = 1 if right, else `wrong`.
+    """R = 1 if right, else 0.
 
-    A response that was cut off earns what a wrong one does, and so does one whose rule raises or
-    returns no finite number, which is counted. `reads` finds the answer in a response and serves the
-    counts alone.
+    A response that was cut off earns 0, and so does one whose rule raises or returns no finite number,
+    which is counted. `reads` finds the answer in a response and serves the counts alone.
     """
 
     def __init__(
@@ -185,16 +184,9 @@ class VerifiableReward(RuleReward):
         name: str,
         *,
         reads: Callable[[PromptRecord, str], str | None] | None = None,
-        wrong: float = 0.0,
     ) -> None:
-        if not wrong < 1:
-            raise ValueError(f"a wrong answer must earn less than a right one's 1: got {wrong}")
         super().__init__(rule, name)
-        self.reads, self.wrong = reads, wrong
-
-    def paying(self, *, wrong: float) -> VerifiableReward:
-        """The same check with another payment of a wrong answer."""
-        return VerifiableReward(self.rule, self.name, reads=self.reads, wrong=wrong)
+        self.reads = reads
 
     @property
     def made_of(self) -> MadeOf:
@@ -215,7 +207,7 @@ class VerifiableReward(RuleReward):
         metrics |= solve_rates(correct, rollout.group_size)
         if self.reads is not None:
             metrics["unanswered"] = _unanswered(self.reads, rollout)
-        return torch.where(correct, 1.0, self.wrong), metrics
+        return correct.float(), metrics
 
 
 def _checked(rule: Rule, rollout: Rollout) -> tuple[Tensor, int]:

@@ -122,15 +122,7 @@ class MeasureFlags(BestFlags):
 
 
 @dataclass(frozen=True)
-class EngineMemoryFlags(MemoryFlags):
-    """Memory"""
-
-    compile: bool = False
-    """torch.compile for the update's blocks, where there is a compiler: slow at first, then faster."""
-
-
-@dataclass(frozen=True)
-class RunFlags(StartFlags, FileFlags, StepFlags, MeasureFlags, EngineMemoryFlags, TrainingFlags):
+class RunFlags(StartFlags, FileFlags, StepFlags, MeasureFlags, MemoryFlags, TrainingFlags):
     """The run"""
 
     checkpoint_every: AtLeastOne = 50
@@ -164,8 +156,6 @@ class RewardFlags:
     """Run folder of the reward model, or several of them; default: the one of this data and preset."""
     ensemble: Literal["mean", "min"] = "mean"
     """What several reward models pay: their mean, or the least of them."""
-    wrong_reward: Literal[0, -1] = 0
-    """What a checked answer earns if it is wrong; a right one earns 1."""
 
 
 @dataclass(frozen=True)

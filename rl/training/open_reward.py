@@ -176,19 +176,6 @@ def open_reward_model(
     return model
 
 
-def with_wrong_reward(wrong: float, reward_fn: RewardFn) -> RewardFn:
-    """The reward whose wrong answers earn `wrong`; UserError if it checks no answers."""
-    if not wrong:
-        return reward_fn
-    check = made_of(reward_fn).check
-    if check is None:
-        raise UserError(
-            f"--wrong-reward is what a wrong answer earns, and the {reward_fn.name} checks none: leave "
-            "it out"
-        )
-    return check.paying(wrong=wrong)
-
-
 def require_reach(
     reward_fn: RewardFn | None,
     policy: GPT,

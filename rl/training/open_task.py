@@ -22,13 +22,12 @@ from harness.errors import UserError
 from harness.files import display_path
 from harness.paths import MODEL_FILE, WORLDS
 from rl.rewards.sources import RewardFn, is_function, made_of
-from rl.training.config import EngineConfig, RunFlags
+from rl.training.config import RunFlags
 from rl.training.open_reward import (
     RewardChoice,
     answer_rule,
     open_reward,
     require_reach,
-    with_wrong_reward,
     world_rule,
 )
 
@@ -106,8 +105,6 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
     else:
         reward_fn = open_reward(RewardChoice.of(config), tokenizer, device, rule)
     require_reach(reward_fn, policy, tokenizer, prompts, config.max_new_tokens)
-    if reward_fn is not None and isinstance(config, EngineConfig):
-        reward_fn = with_wrong_reward(config.wrong_reward, reward_fn)
     return Task(policy, tokenizer, prompts, reward_fn, rule)
 
 

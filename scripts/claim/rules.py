@@ -1,10 +1,10 @@
-"""What a claim is, and how a number per seed becomes held, failed or cannot be told here.
+"""What a claim is, and how a number per seed becomes held, not seen or undecided here.
 
 A claim's rule is written before its runs. It reduces the runs of one seed to an effect, and names the
-least effect that would count. Held: the mean over seeds is significantly above it. Failed: significantly
-below it. Anything else cannot be told here, and neither can fewer than five seeds with an effect. The
-p-value is corrected for all claims together. A control puts runs whose answer is known to be no in the
-place of the claim's own: the same rule must not say held.
+least effect that would count. Held here: the mean over seeds is significantly above it. Not seen here:
+significantly below it. Anything else is undecided here, and so are fewer than five seeds with an effect.
+The p-value is corrected for all claims together. A control puts runs whose answer is known to be no in
+the place of the claim's own: for it the same rule must not say "held here".
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from studies.bootstrap import SIGNIFICANT, at_distance
 
 from harness.report.intervals import t_interval
 
-HELD, FAILED, UNTOLD = "held", "failed", "cannot be told here"
+HELD, FAILED, UNTOLD = "held here", "not seen here", "undecided here"
 FEWEST = 5  # seeds with an effect; fewer tell nothing
 LAST = 2  # measured points whose mean is where a run ends: less noise than the last alone
 SHARE_OF_GAIN = 0.8  # of the smallest gain in accuracy: where runs are compared

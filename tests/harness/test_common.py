@@ -103,7 +103,6 @@ class Flags:
     preset: str = "tiny"
     lr: float = 1.0
     steps: int = 10
-    debug: bool = False
 
 
 PRESETS = {"tiny": {}, "big": {"lr": 0.5, "steps": 99}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 
 from gpt.pretraining import PretrainingConfig
 from harness.report import writing
-from harness.report.page import page_html, panels_of, read_run
+from harness.report.page import curve_svg, page_html, panels_of, read_run, running_mean
 from harness.report.tokens import show_tokens
 
 HOSTILE = "<script>stolen()</script><img src=x onerror=stolen()></script><!--<script> & \"'\u2028"
@@ -92,11 +93,10 @@ def test_text_never_becomes_markup(tmp_path: Path) -> None:
 
 
 def test_json_in_a_page_says_what_was_put_in(tmp_path: Path) -> None:
-    view, curves = Tags(page_html([read_run(hostile_run(tmp_path))])).data
+    (view,) = Tags(page_html([read_run(hostile_run(tmp_path))])).data
     row = json.loads(view)["frames"][0]["rows"][0]
     assert row["tokens"] == [HOSTILE, HOSTILE] and row["prompt"] == HOSTILE
-    assert json.loads(curves)["panels"][0]["series"][0]["name"] == "reward"
-    assert "<" not in view + curves and "\u2028" not in view + curves
+    assert "<" not in view and "\u2028" not in view
 
 
 # What is on it ------------------------------------------------------------------------------------
@@ -116,6 +116,23 @@ def test_a_damaged_folder_still_has_a_page(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     (tmp_path / "report.json").write_text("[1]")
     assert "panel-0" in page_html([read_run(tmp_path)])
+
+
+def test_a_share_has_an_axis_from_0_to_1_and_a_mean_does_not_lag() -> None:
+    """Two ticks are 0 and 1 whatever was measured; of a ramp the running mean is the ramp."""
+    series = {"x": [10, 20, 30, 40], "y": [0.4, 0.5, 0.5, 0.6], "dots": False, "dash": "solid"}
+    ticks = [
+        re.findall(r">(\d\.\d+)</text>", curve_svg([series | {"colour": "k"}], None, share=share))
+        for share in (True, False)
+    ]
+    assert {"0.0", "1.0"} <= set(ticks[0]) and not {"0.0", "1.0"} & set(ticks[1])
+    assert running_mean([1.0, 2.0, 3.0, 4.0, 5.0]) == [1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_the_summary_says_what_a_run_gained(tmp_path: Path) -> None:
+    results = {"before": {"gold": 0.47}, "after": {"gold": 0.9, "kl": 5.43}}
+    page = page_html([read_run(write_run(tmp_path, report=results))])
+    assert "gold 0.47 → 0.90, KL 5.4 nats, doctor: nothing found" in page
 
 
 # Writing ------------------------------------------------------------------------------------------

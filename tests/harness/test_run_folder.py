@@ -66,11 +66,11 @@ def test_resuming_with_other_flags_is_refused(tmp_path):
     class MoreFlags(RunFlags):
         lr: float = 0.1
         teacher: Path | None = None
-        debug: bool = False
+        ranks: int | None = None
 
     folder = open_run(tmp_path / "demo", MoreFlags(teacher=Path("a")))
     TrainingState({}, {}).save(folder)
-    other = MoreFlags(9, Path("elsewhere"), teacher=Path("a"), debug=True)
+    other = MoreFlags(9, Path("elsewhere"), teacher=Path("a"), ranks=2)
     open_run(folder, other, resume=True)
     here = MoreFlags(teacher=Path("a").resolve())  # another way to write the same
     open_run(folder, here, resume=True)

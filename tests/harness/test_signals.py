@@ -30,7 +30,6 @@ class Flags:
     steps: int = 6
     checkpoint_every: int = 4
     resume: bool = False
-    debug: bool = False
 
 
 class Counter(torch.nn.Module):

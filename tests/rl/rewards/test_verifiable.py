@@ -23,7 +23,6 @@ from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
-from harness.errors import UserError
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import grpo_engine
 from rl.batches.rollout import Rollout
@@ -211,24 +210,19 @@ def rollout(responses: list[str], ended: list[bool] | None = None, *, group_size
 ANSWERS = VerifiableReward(answer_match, "right answer", reads=read_answer)
 
 
-def test_right_is_one_and_wrong_is_zero_or_minus_one():
+def test_right_is_one_and_wrong_is_zero():
     four = rollout(["0", "none", "#### 1", "0"])
     assert ANSWERS(four).tolist() == [1, 0, 1, 0]
-    assert ANSWERS.paying(wrong=-1)(four).tolist() == [1, -1, 1, -1]
     assert ANSWERS.correct(four).tolist() == [True, False, True, False]
-    with pytest.raises(ValueError, match="less than a right one's 1"):
-        ANSWERS.paying(wrong=1.0)
 
 
 def test_whatever_a_rule_says_a_truncated_response_is_wrong():
     always = VerifiableReward(lambda *_: 1.0, "always")
     cut = rollout(["a", "b"], [True, False])
     assert always(cut).tolist() == [1, 0]
-    assert always.paying(wrong=-1)(cut).tolist() == [1, -1]
 
 
-@pytest.mark.parametrize("wrong", [0.0, -1.0])
-def test_a_rule_that_fails_earns_what_a_wrong_answer_does_and_is_counted(wrong):
+def test_a_rule_that_fails_earns_what_a_wrong_answer_does_and_is_counted():
     """One reward for every row: a shorter list would give every later row its neighbour's."""
 
     def fragile(record: PromptRecord, response: str, ended: bool) -> float:
@@ -236,9 +230,9 @@ def test_a_rule_that_fails_earns_what_a_wrong_answer_does_and_is_counted(wrong):
             raise ZeroDivisionError
         return {"nan": math.nan, "inf": math.inf}.get(response, 1.0)
 
-    reward = VerifiableReward(fragile, "fragile", wrong=wrong)
+    reward = VerifiableReward(fragile, "fragile")
     rewards, metrics = reward.with_metrics(rollout(["boom", "a", "nan", "inf", "b", "boom"]))
-    assert rewards.tolist() == [wrong, 1, wrong, wrong, 1, wrong]
+    assert rewards.tolist() == [0, 1, 0, 0, 1, 0]
     assert metrics["rule_errors"] == 4 and metrics["correct_rate"] == pytest.approx(1 / 3)
 
 
@@ -398,13 +392,3 @@ def test_a_file_with_answers_is_checked_by_the_rule(runs, kind):
     for text, value in [(f"#### {int(str(record.answer)):,}", 1), ("#### 7", 0), ("none", 0)]:
         assert task.reward_fn.rule(record, text, True) == value
         assert task.gold.rule(record, text, True) == value
-
-
-def test_what_an_answer_earns_is_set_by_flags(runs):
-    task = open_file(runs, wrong_reward=-1)
-    record = task.prompts["train"][0]
-    one = replace(rollout([f"<think>a</think>{record.answer}", "0"]), records=[record] * 2)
-    assert task.reward_fn(one).tolist() == [1, -1]
-    assert task.gold(one).tolist() == [1, 0]  # the objective itself stays right or wrong
-    with pytest.raises(UserError):
-        open_file(runs, reward="model", wrong_reward=-1)

@@ -259,9 +259,8 @@ def test_what_counts_is_how_far_the_policy_that_is_kept_has_gone() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_the_page_of_a_rule_exists_and_the_table_has_the_rule(rule: str) -> None:
+def test_the_page_of_a_rule_exists(rule: str) -> None:
     assert (ROOT / page_path(RULES[rule].page)).exists()
-    assert f"| `{rule}` | {RULES[rule].severity} |" in DOCUMENT.read_text(encoding="utf-8")
 
 
 def test_every_meaning_belongs_to_a_rule() -> None:
@@ -284,7 +283,7 @@ def test_the_command_speaks_of_every_run_and_fails_for_wrong_numbers(
     well = run_folder(tmp_path / "well", steady())
     sick = run_folder(tmp_path / "sick", steady(ratio_error_at_start=1.0))
     doctor.main((well,), DoctorConfig())
-    assert capsys.readouterr().out.strip().endswith("well: no findings")
+    assert capsys.readouterr().out.strip().endswith("steps: nothing found")
     with pytest.raises(SystemExit) as ended:
         doctor.main((well, sick), DoctorConfig(json=True))
     assert ended.value.code == 1
