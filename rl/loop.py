@@ -298,8 +298,14 @@ class Run:
     ) -> None:
         """Make the step's row, move the KL controller by its `held_kl`, then `end_step`.
 
-        `measured`: more numbers of the step, for the row.
+        `measured`: more numbers of the step, for the row. ValueError for a KL limit without
+        `ref_log_probs`: nobody would know which policy was inside it.
         """
+        if self.config.kl_limit is not None and ref_log_probs is None:
+            raise ValueError(
+                "stop_kl needs the KL from the reference: let the engine give run.ref_log_probs to "
+                "run.finish, or leave stop_kl out (None)"
+            )
         row = self.row(rollout, rewards, old_log_probs, ref_log_probs) | dict(measured or {})
         if held_kl in row:
             self.kl.update(row[held_kl], len(rollout))
