@@ -246,22 +246,18 @@ def cited(source: str) -> str:
 
 
 def section(name: str, record: Mapping[str, Any]) -> list[str]:
-    """The claim, what would count, the effect with its control and rerun, and the figure."""
+    """The claim, what would count, the control and the rerun, and the figure."""
     control = record["control"]
-    rows = [
-        (f"**{record['unit']}**", f"{number(record)}: **{record['verdict']}**"),
-        (f"control: {control['title']}", f"{number(control)}: {control['verdict']}"),
-    ]  # fmt: skip
+    checks = f"**Control.** {control['title']}: {number(control)}, {control['verdict']}."
     if "again" in record:
         again = record["again"]
         places = {True: "inside the first interval", False: "**outside the first interval**"}
         inside = places.get(again["inside"], "not to be compared")
-        rows.append(("again, with new seeds", f"{number(again)}: {inside}"))
-    head = ("what", "mean over seeds, 95% interval")
+        checks += f" **Again, with new seeds:** {number(again)}, {inside}."
     return [
         f"**The claim** ({cited(record['source'])}): {record['says']}", "",
         f"**What would count here.** {record['counts']}", "",
-        *markdown(head, [escaped(*row) for row in rows]), "",
+        checks, "",
         f"![Every seed's runs](claims/{name}.png)",
     ]  # fmt: skip
 

@@ -93,13 +93,12 @@ def page_of_rl() -> str:
     rows = [
         [
             f"[{engine.name}_engine.py]({engine.name}_engine.py)",
-            box.fields["idea"],
             box.fields["watch"],
             page_of_course(box.fields["notebook"], "../"),
         ]
         for engine, box in boxes()
     ]
-    columns = ["engine", "the idea", "what to watch", "page"]
+    columns = ["engine", "what to watch", "page"]
     return between("rl/README.md", "engines", markdown(columns, rows))
 
 

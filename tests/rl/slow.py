@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import copy
 import statistics
+from collections.abc import Sequence
 
 import torch
 from toys import LETTERS, flat_gradient
 
 from gpt.model import GPT
 from rl.batches.rollout import Rollout
+
+# Prompt, response, and a weight for all of the response or one for each token.
+Answer = tuple[list[int], list[int], float | list[float]]
 
 
 def tokens_of(rollout: Rollout, row: int) -> tuple[list[int], list[int]]:
@@ -36,19 +40,23 @@ def response_log_probs(model: GPT, rollout: Rollout, row: int) -> list[torch.Ten
     return chosen(model, *tokens_of(rollout, row))
 
 
-def response_gradient(policy: GPT, rollout: Rollout, factors: list) -> torch.Tensor:
-    """The flat gradient of -sum_i sum_t f_it log pi(y_it), row by row, unpadded.
-
-    A row of `factors` is one number for the whole response, or a list of one for each token.
-    """
-    policy, loss = copy.deepcopy(policy), torch.zeros(())
+def weighted_gradient(policy: GPT, answers: Sequence[Answer]) -> torch.Tensor:
+    """The flat gradient of -sum_i sum_t w_it log pi(y_it), row by row, unpadded."""
+    policy = copy.deepcopy(policy)
     policy.zero_grad(set_to_none=True)
-    for i, factor in enumerate(factors):
-        terms = response_log_probs(policy, rollout, i) if factor else []
-        each = factor if isinstance(factor, list) else [factor] * len(terms)
-        loss = loss - sum(f * term for f, term in zip(each, terms, strict=True))
+    loss = torch.zeros(())
+    for prompt, response, weight in answers:
+        terms = chosen(policy, prompt, response) if weight else []
+        each = weight if isinstance(weight, list) else [weight] * len(terms)
+        loss = loss - sum(w * term for w, term in zip(each, terms, strict=True))
     loss.backward()
     return flat_gradient(policy)
+
+
+def response_gradient(policy: GPT, rollout: Rollout, factors: list) -> torch.Tensor:
+    """The same of all responses of a rollout."""
+    answers = [(*tokens_of(rollout, i), factor) for i, factor in enumerate(factors)]
+    return weighted_gradient(policy, answers)
 
 
 def z_scores(values: list[float], size: int = 4) -> list[float]:

@@ -2,39 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from engines import DIVERSE, TOY, LetterSteps, engine_named, small_gpt
-from minibatch import MASK, NEW, OLD, RATIO, REF, k3_by_hand, mean_of_means, pessimistic
 from toys import LETTERS, PROMPTS, weights
 from watched import numbers
 
 from rl import grpo_engine
-from rl.equations.losses import clip_acted, likelihood_ratio
-from rl.grpo_engine import GRPOConfig, grpo_loss
+from rl.grpo_engine import GRPOConfig
 from rl.loop import Run
 from rl.rewards.step_rewards import OutcomeSteps
-
-CONFIG = engine_named("grpo").config
-
-
-def test_the_loss_adds_the_kl_inside_the_same_mean():
-    """1/rows sum_i 1/L_i sum_t (-min(...) + beta k3), by loops, for either sign of the advantage."""
-    advantages = [1.5, -0.5, 9.0]
-    surrogate = mean_of_means(lambda i, t: pessimistic(float(RATIO[i, t]), advantages[i]))
-    penalty = 0.4 * mean_of_means(k3_by_hand)
-    config = replace(CONFIG, clip_low=0.2, clip_high=0.3)
-    given = torch.tensor(advantages)[:, None], MASK
-    loss = grpo_loss(config, NEW, OLD, REF, *given, kl_coef=0.4, rows=5)
-    assert float(loss) == pytest.approx(surrogate + penalty, rel=1e-5)
-    was_clipped = clip_acted(likelihood_ratio(NEW, OLD), given[0], 0.2, 0.3)
-    assert was_clipped[MASK].tolist() == [False, True, False, True, False]
-    without = grpo_loss(config, NEW, OLD, None, *given, kl_coef=0.4, rows=5)
-    assert float(without) == pytest.approx(surrogate, rel=1e-5)
-
 
 # What is left of other engines where everything of their own is off
 

@@ -2,68 +2,25 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import replace
 
 import pytest
 import torch
-from engines import DIVERSE, SHARE_OF_A, LetterSteps, engine_named, small_gpt
-from minibatch import MASK, NEW, OLD, RATIO, REF, k3_by_hand, mean_of_means, pessimistic
-from slow import assert_gradient, response_gradient, z_scores
+from engines import DIVERSE, LetterSteps, engine_named, small_gpt
 from toys import weights
-from watched import HALVES, Noted, given_halves
 
 from data import reviews, sums
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from reward_model.scalar_head import RewardModel
-from rl.batches.rollout import Rollout
-from rl.grpo_process_engine import ProcessGRPOConfig, open_step_rewards, process_grpo_loss
+from rl.grpo_process_engine import ProcessGRPOConfig, open_step_rewards
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.rewards.step_rewards import CheckedSteps, OutcomeSteps, RewardModelSteps
 from rl.training.open_task import Task
 
 PROCESS = engine_named("grpo_process")
 CONFIG, run = PROCESS.config, PROCESS.run
-
-# The first step
-
-
-def token_advantages(rollout: Rollout, row: int) -> list[float]:
-    """The z-scores, among all steps of the group, of the steps that end at a token or later."""
-    source, first = LetterSteps(), row // 4 * 4
-    steps = [(k, *step) for k in range(first, first + 4) for step in source.steps_of(rollout, k)]
-    scores = z_scores([source.worth(text) for _, _, text in steps], len(steps))
-    own = [(end, z) for (k, end, _), z in zip(steps, scores, strict=True) if k == row]
-    return [sum(z for end, z in own if end >= t) for t in range(int(rollout.lengths[row]))]
-
-
-@pytest.mark.parametrize("kl_coef", [0.0, 0.5])
-def test_the_first_gradient_is_that_of_reinforce_with_an_advantage_per_token(
-    monkeypatch, gradients, kl_coef
-):
-    given_halves(monkeypatch)
-    start, reward = small_gpt(), Noted(SHARE_OF_A)
-    run(copy.deepcopy(start), reward, steps=1, kl_coef=kl_coef, micro_batch_size=3)
-    (rollout,) = reward.rollouts
-    counts = {len(LetterSteps().steps_of(rollout, i)) for i in HALVES[0]}
-    assert len(counts) > 1, "all responses have as many steps"
-    every = [token_advantages(rollout, i) for i in range(16)]
-    factors = [[(i in HALVES[0]) * a / len(row) / 8 for a in row] for i, row in enumerate(every)]
-    assert_gradient(gradients[0], response_gradient(start, rollout, factors))
-
-
-def test_the_loss_by_loops():
-    """1/rows sum_i 1/L_i sum_t (-min(rho A_it, clip(rho) A_it) + beta k3); empty rows add nothing."""
-    advantages = [[1.5, 1.0, -2.0, 9.0], [-0.5, 0.25, 9.0, 9.0], [9.0] * 4]
-    expected = mean_of_means(lambda i, t: pessimistic(float(RATIO[i, t]), advantages[i][t]))
-    expected += 0.4 * mean_of_means(k3_by_hand)
-    config = replace(CONFIG, clip_low=0.2, clip_high=0.3)
-    given = (NEW, OLD, REF, torch.tensor(advantages), MASK)
-    loss = process_grpo_loss(config, *given, kl_coef=0.4, rows=5)
-    assert float(loss) == pytest.approx(expected, rel=1e-5)
-
 
 # Learning
 

@@ -235,67 +235,6 @@ def test_kl_cov_without_a_share_or_a_weight_is_grpo_bit_for_bit():
 # The first step
 
 
-def slow_advantages(rewards: list[float], scale: str) -> list[float]:
-    """(R - mean) / (std + 1e-4), groups of four, by `statistics`."""
-    result = []
-    for start in range(0, len(rewards), 4):
-        group = rewards[start : start + 4]
-        std = {"group": statistics.stdev(group), "batch": statistics.stdev(rewards), "none": 1.0}
-        std["mean"] = statistics.mean(group) or 1.0
-        eps = 1e-4 if scale in ("group", "batch") else 0.0
-        result += [(r - statistics.mean(group)) / (std[scale] + eps) for r in group]
-    return result
-
-
-def row_weights(lengths: list[int], reducer: str) -> list[float]:
-    """The weight of each token of a row, with max_new_tokens = 8; an empty row has none."""
-    rows, tokens = sum(length > 0 for length in lengths), sum(lengths)
-    return [
-        {
-            "sequence_mean": 1 / max(length, 1) / rows,
-            "token_mean": 1 / tokens,
-            "sequence_sum": 1 / rows,
-            "constant_length_mean": 1 / (8 * len(lengths)),
-        }[reducer]
-        for length in lengths
-    ]
-
-
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_first_gradient_is_that_of_reinforce(gradients, variant):
-    """All surrogates begin as -A log pi: a variant differs by its rewards, advantages and weights."""
-    start, reward = small_gpt(), Noted(HAS_A if variant == "maxrl" else DIVERSE)
-    run(copy.deepcopy(start), reward, steps=1, variant=variant)
-    (rollout,) = reward.rollouts
-    lengths = rollout.lengths.tolist()
-    assert len(set(lengths)) > 2 and 8 in lengths
-    config = from_variant(variant)
-    values = reward.reward(rollout).tolist()
-    if variant == "dapo":  # a fifth of 8 tokens: 0 up to 7 tokens, -1 at 8
-        values = [value - (length == 8) for value, length in zip(values, lengths, strict=True)]
-    advantages = slow_advantages(values, config.reward_scale)
-    weights_of = row_weights(lengths, config.reducer)
-    factors = [a * w for a, w in zip(advantages, weights_of, strict=True)]
-    assert_gradient(gradients[0], response_gradient(start, rollout, factors))
-
-
-@pytest.mark.parametrize("reducer", REDUCERS)
-@pytest.mark.parametrize("scale", ["group", "batch", "none"])
-def test_truncated_responses_leave_the_loss_and_stay_in_the_baseline(gradients, reducer, scale):
-    start, reward = small_gpt(), Noted(DIVERSE)
-    changes = dict(reducer=reducer, reward_scale=scale, mask_truncated=True, steps=1)
-    (row,) = run(copy.deepcopy(start), reward, **changes)
-    (rollout,) = reward.rollouts
-    ended = rollout.has_eos.tolist()
-    assert 2 < sum(ended) < 14
-    lengths = [n if e else 0 for n, e in zip(rollout.lengths.tolist(), ended, strict=True)]
-    advantages = slow_advantages(DIVERSE(rollout).tolist(), scale)  # of all responses
-    weights_of = row_weights(lengths, reducer)
-    factors = [a * w * e for a, w, e in zip(advantages, weights_of, ended, strict=True)]
-    assert_gradient(gradients[0], response_gradient(start, rollout, factors))
-    assert row["policy_tokens"] == pytest.approx(sum(lengths) / rollout.tokens)
-
-
 def test_a_batch_of_truncated_responses_teaches_nothing(monkeypatch):
     """No token takes part: the loss is 0, not 0 / 0."""
 

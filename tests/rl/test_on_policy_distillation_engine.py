@@ -30,7 +30,7 @@ from rl.training.open_task import Task
 
 CONTRACT = {
     "forms": {"sampled": {}, "full": {"divergence": "full"}},
-    "headings": ("On-policy distillation",),
+    "headings": ("With a teacher", "On-policy distillation"),
     "absent": {
         "kl": "there is no reference",
         "kl_k3": "there is no reference",

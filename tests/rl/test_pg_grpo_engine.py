@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from engines import DIVERSE, OFFLINE, SHARE_OF_A, engine_named, small_gpt
-from minibatch import MASK, NEW, OLD, RATIO, REF, k3_by_hand, mean_of_means, pessimistic
-from slow import flat_gradient, log_prob, tokens_of, z_scores
+from engines import DIVERSE, SHARE_OF_A, engine_named, small_gpt
+from slow import log_prob, tokens_of
 from toys import weights
 from watched import Noted, Validations, calls_of
 
@@ -25,7 +24,6 @@ from harness.errors import UserError
 from harness.files import append_jsonl
 from rl import loop, pg_grpo_engine
 from rl.batches.preferences import Compared
-from rl.batches.rollout import Rollout
 from rl.equations.advantages import best_worst_pairs
 from rl.pg_grpo_engine import policy_loss, preference_loss, recorded_pairs
 from rl.rewards.sources import RuleReward
@@ -35,61 +33,6 @@ PG_GRPO = engine_named("pg_grpo")
 CONFIG, run = PG_GRPO.config, PG_GRPO.run
 
 # The first step
-
-
-def first_gradient(start: GPT, rollout: Rollout, mode: str, factor: float, length_norm: bool):
-    """REINFORCE with group z-scores plus -factor * mean_pairs(grad log pi(y_w) - grad log pi(y_l)).
-
-    Row by row, unpadded, the pairs by sorting; returns (gradient, number of pairs).
-    """
-    values, start = DIVERSE(rollout).tolist(), copy.deepcopy(start)
-    scores, gaps, N = z_scores(values), [], len(rollout)
-    rows = [tokens_of(rollout, i) for i in range(N)]
-    if mode in ("offline", "both"):
-        for pair in OFFLINE:
-            rows += [(pair.prompt, pair.chosen), (pair.prompt, pair.rejected)]
-            gaps.append((len(rows) - 2, len(rows) - 1))
-    log_pi = [log_prob(start, *row) for row in rows]
-    for first in range(0, N, 4):
-        group = range(first, first + 4)
-        order = sorted(group, key=lambda i: values[i])
-        if mode in ("best_worst", "both") and values[order[3]] > values[order[0]]:
-            gaps.append((order[3], order[0]))
-        if mode == "all":
-            gaps += [(i, j) for i in group for j in group if values[i] > values[j]]
-    lengths = [len(response) for _, response in rows]
-    loss = -sum(scores[i] * log_pi[i] / lengths[i] / N for i in range(N))
-    sides = [x / n if length_norm else x for x, n in zip(log_pi, lengths, strict=True)]
-    (loss - factor * sum(sides[i] - sides[j] for i, j in gaps) / len(gaps)).backward()
-    return flat_gradient(start), len(gaps)
-
-
-@pytest.mark.parametrize("kl_coef", [0.0, 0.5])
-@pytest.mark.parametrize(
-    ("mode", "smoothing", "length_norm"),
-    [("best_worst", 0.2, False), ("all", 0.0, True), ("offline", 0.0, False), ("both", 0.1, True)],
-)
-def test_the_first_gradient_is_reinforce_plus_the_pairs(
-    gradients, mode, smoothing, length_norm, kl_coef
-):
-    """At pi = pi_ref: L_pref = ln 2, slope -(beta/2)(1 - 2s); the KL term has none."""
-    start, reward = small_gpt(), Noted(DIVERSE)
-    options: dict[str, Any] = dict(
-        pairs=mode, label_smoothing=smoothing,
-        preference_loss=("cdpo",) if smoothing else ("dpo",), length_norm=length_norm, kl_coef=kl_coef,
-        dpo_beta=0.4, preference_coef=3.0, offline_batch_size=len(OFFLINE),
-    )  # fmt: skip
-    (row,) = run(copy.deepcopy(start), reward, steps=1, **options)
-    (rollout,) = reward.rollouts
-    factor = 3.0 * 0.4 / 2 * (1 - 2 * smoothing)
-    expected, count = first_gradient(start, rollout, mode, factor, length_norm)
-    plain, _ = first_gradient(start, rollout, mode, 0.0, length_norm)
-    assert float((expected - plain).abs().max()) > 0.01
-    torch.testing.assert_close(gradients[0], expected, rtol=1e-4, atol=2e-6)
-    assert row["pairs"] == count > 1
-    assert row["preference_loss"] == pytest.approx(math.log(2), abs=1e-5)
-    assert row["loss"] == pytest.approx(3 * math.log(2), abs=1e-4)  # L_GRPO is 0
-    assert row["ratio_error_at_start"] < 1e-5 and abs(row["preference_margin"]) < 1e-5
 
 
 def test_the_preference_is_measured_from_the_reference_not_from_the_old_policy(monkeypatch):
@@ -114,24 +57,6 @@ def test_the_preference_is_measured_from_the_reference_not_from_the_old_policy(m
 
 
 # The two losses
-
-
-def test_the_policy_loss_by_loops_in_both_modes():
-    """The ratio of a token, or of a response to a power."""
-    advantages = [1.5, -0.5, 9.0]
-    config = replace(CONFIG, clip_low=0.2, clip_high=0.3, ratio_power=0.5)
-    product = [1.0 * 2.0 * 0.5, 0.5 * 2.0]
-    surrogate = {
-        "token_ratio": mean_of_means(lambda i, t: pessimistic(float(RATIO[i, t]), advantages[i])),
-        "ratio_power": mean_of_means(lambda i, t: pessimistic(product[i] ** 0.5, advantages[i])),
-    }
-    given = (NEW, OLD, REF, torch.tensor(advantages)[:, None], MASK)
-    for mode, expected in surrogate.items():
-        for kl_coef in (0.4, 0.0):
-            loss = policy_loss(replace(config, mode=mode), *given, kl_coef=kl_coef, rows=5)
-            total = expected + kl_coef * mean_of_means(k3_by_hand)
-            assert float(loss) == pytest.approx(total, rel=1e-5), mode
-    assert surrogate["token_ratio"] != pytest.approx(surrogate["ratio_power"], rel=0.01)
 
 
 @pytest.mark.parametrize("pairs", ["best_worst", "all"])

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import copy
 import math
-import statistics
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from engines import DIVERSE, SHARE_OF_A, engine_named, small_gpt, some_rollout
-from slow import assert_gradient, response_gradient, whitened
+from slow import whitened
 from toys import seeded
-from watched import Call, Noted, calls_of
+from watched import Call, calls_of
 
 from gpt.log_probs import TokenScores
 from gpt.model import GPT
@@ -28,27 +26,6 @@ from rl.training.value_model import ValueModel
 
 PPO = engine_named("ppo")
 CONFIG, run = PPO.config, PPO.run
-
-# The first step
-
-
-@pytest.mark.parametrize("micro_batch_size", [64, 3])
-def test_the_first_gradient_is_that_of_reinforce(gradients, micro_batch_size):
-    """With gamma = lambda = 1 and a critic of zeros every advantage is the terminal reward, whitened
-    with the mean and n - 1 over all tokens."""
-    start, reward = small_gpt(), Noted(DIVERSE)
-    options = dict(steps=1, gae_lambda=1.0, value_coef=0.5, micro_batch_size=micro_batch_size)
-    run(copy.deepcopy(start), reward, **options)
-    (rollout,) = reward.rollouts
-    values, lengths = DIVERSE(rollout).tolist(), rollout.lengths.tolist()
-    assert len(set(lengths)) > 1, "all responses are of one length"
-    tokens = [v for v, length in zip(values, lengths, strict=True) for _ in range(length)]
-    mean, spread = statistics.mean(tokens), statistics.stdev(tokens)
-    factors = [(value - mean) / spread / len(tokens) for value in values]
-    assert_gradient(gradients[0], response_gradient(start, rollout, factors))
-    # d/db of c_v * mean 1/2 (b - return)^2 at b = 0 is -c_v * mean(return); the bias comes last.
-    assert float(gradients[1][-1]) == pytest.approx(-0.5 * mean, rel=1e-4)
-
 
 # The loss and its targets
 
