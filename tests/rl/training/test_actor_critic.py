@@ -86,3 +86,13 @@ def test_dropout_is_off_and_weights_do_not_decay(run):
 def test_both_learning_rates_are_shares_of_their_peaks(run):
     rates = [optimizer.param_groups[0]["lr"] for optimizer in (run.optimizer, run.critic[1])]
     assert rates == [0.25 * CONFIG.lr, 0.25 * CONFIG.critic_lr]
+
+
+def test_what_would_join_after_the_state_is_restored_is_refused(run):
+    """A checkpoint would hold it, and a resumed run would not load it."""
+    parts = set(run.parts)
+    with pytest.raises(RuntimeError):
+        _ = run.reference
+    with pytest.raises(RuntimeError):
+        run.train_critic(ValueModel.from_policy(run.policy), CONFIG.critic_lr)
+    assert set(run.parts) == parts
