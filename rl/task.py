@@ -187,8 +187,7 @@ def open_validation(config: RunFlags, task: Task, start: GPT, folder: Path) -> V
         start=start,
         conditions=Conditions.of(config),
     )
-    if config.record_tokens:
-        validation.token_log = TokenLog(folder / TOKENS, task.tokenizer, task.reward_fn, config)
+    validation.token_log = TokenLog(folder / TOKENS, task.tokenizer, task.reward_fn, config)
     return validation
 
 
