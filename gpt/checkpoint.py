@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +13,9 @@ from torch import Tensor
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer, parse_ranks
-from harness.best_step import BestStep
 from harness.errors import UserError
 from harness.files import display_path
-from harness.paths import BEST, MODEL_FILE
+from harness.paths import MODEL_FILE
 from harness.safetensors_file import load_weights, require_floats, save_weights
 
 
@@ -36,13 +34,6 @@ def about_gpt(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
 def save_gpt(path: Path, model: GPT, tokenizer: Tokenizer) -> None:
     """Write a GPT checkpoint (float32 tensors in our own names); an adapter is merged."""
     save_weights(path, merged_state(model), "gpt", about_gpt(model, tokenizer))
-
-
-def best_step(
-    metric: str | None, folder: Path, model: GPT, tokenizer: Tokenizer, every: int
-) -> BestStep | None:
-    save = partial(save_gpt, model=model, tokenizer=tokenizer)
-    return BestStep(metric, folder / BEST, save, every) if metric else None
 
 
 def load_gpt(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, Tokenizer]:

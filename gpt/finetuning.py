@@ -25,7 +25,7 @@ from data.names import Data, default_folder, flags_for
 from data.readers import read_preferences, read_responses, split_records
 from data.records import PreferenceRecord, ResponseRecord
 from data.worlds import CHECKED
-from gpt.checkpoint import best_step, load_policy, save_gpt
+from gpt.checkpoint import load_policy, save_gpt
 from gpt.corpus import encode_record
 from gpt.fit import AnswerFileFlags, check_fit
 from gpt.generate import SamplingParams, generate
@@ -35,7 +35,7 @@ from gpt.pretraining import held_out_loss, language_model_loss
 from gpt.published.pretrained import load_with_tokenizer
 from gpt.token_rows import RECORDED, TextLog, open_texts
 from gpt.tokenizer import Tokenizer
-from harness.command_flags import BestFlags, MemoryFlags, OptimizerFlags
+from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
@@ -75,7 +75,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class FinetuningConfig(AnswerFileFlags, OptimizerFlags, MemoryFlags, BestFlags):
+class FinetuningConfig(AnswerFileFlags, OptimizerFlags, MemoryFlags):
     """Fine-tune a GPT-2 on prompt + answer records."""
 
     preset: Preset = "tiny"
@@ -277,7 +277,6 @@ def main(config: FinetuningConfig) -> Path:
         show=("loss", "held_out_loss", "lr"),
         every=config.eval_every,
         title="fine-tuning",
-        best=best_step(config.keep_best, folder, model, tokenizer, config.eval_every),
         start=saved_step(folder) if config.resume else 0,
     )
     first = held_out[:RECORDED]

@@ -15,8 +15,9 @@ from __future__ import annotations
 import math
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from data.collate import ResponseBatch, shard_batch
 from data.names import Data, default_folder
-from gpt.checkpoint import best_step, load_gpt, save_gpt
+from gpt.checkpoint import load_gpt, save_gpt
 from gpt.corpus import Corpus, TextCorpus, open_corpus
 from gpt.fit import FileFlags
 from gpt.generate import evaluation_mode
@@ -186,11 +187,13 @@ def train(
     log: MetricLog,
     folder: Path | None = None,
     texts: TextLog | None = None,
+    keep_best: Callable[[], object] | None = None,
 ) -> list[dict[str, Any]]:
     """Train `model` in place and return one metrics row a step.
 
     `corpus.batch(index)` gives the rows of forward pass number `index`. With a folder, a resumable
-    state is kept there. `texts` are written down with each held-out loss.
+    state is kept there. `texts` are written down with each held-out loss. `keep_best` is called where
+    that is the lowest so far, and the run ends after `config.stop_after` that are not.
     """
     optimizer = adamw(model, config.lr, weight_decay=config.weight_decay)
     state = TrainingState({"model": model, "optimizer": optimizer}, {})
@@ -229,13 +232,23 @@ def train(
             check_alike(model, "model")
         check_losses(row)
         log.write(step=state.step, **row)
-        state.stopped = log.best is not None and log.best.worse >= config.stop_after
+        if keep_best is not None and "held_out_loss" in row:
+            losses = held_out_losses(log.rows)
+            worse = len(losses) - 1 - losses.index(min(losses))  # measurements since the best one
+            if not worse:
+                keep_best()
+            state.stopped = worse >= config.stop_after
         done = state.stopped or state.step == config.steps
         keep_state(state, folder, config.checkpoint_every, last=done)
         if done:
             break
     model.eval()
     return log.rows
+
+
+def held_out_losses(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Every held-out loss so far."""
+    return [row["held_out_loss"] for row in rows if "held_out_loss" in row]
 
 
 def open_tokenizer(config: PretrainingConfig) -> Tokenizer:
@@ -284,7 +297,6 @@ def main(config: PretrainingConfig) -> Path:
     size = f"{model.parameter_count():,} weights"
     print(f"pre-training {size} on {corpus.description} for {config.steps:,} steps ({device})")
     start = saved_step(folder) if config.resume else 0
-    kept = "held_out_loss" if config.stop_after else None
     log = MetricLog(
         config.steps,
         path=folder / "metrics.jsonl",
@@ -292,19 +304,21 @@ def main(config: PretrainingConfig) -> Path:
         every=config.eval_every,
         title="pre-training",
         start=start,
-        best=best_step(kept, folder, model, tokenizer, config.steps),
     )
     held_out = corpus.held_out_batches()
     texts = open_texts(config, folder, tokenizer, held_out[0] if held_out else None, start)
     with stepping(log, folder):
-        rows = train(config, model, corpus, log, folder, texts)
-    if log.best is not None:
+        keep_best = partial(save_gpt, folder / BEST / MODEL_FILE, model, tokenizer)
+        rows = train(
+            config, model, corpus, log, folder, texts, keep_best if config.stop_after else None
+        )
+    if config.stop_after:
         log.close()
         model.load_state_dict(load_gpt(folder / BEST / MODEL_FILE, device)[0].state_dict())
     save_gpt(folder / MODEL_FILE, model, tokenizer)
     refresh(folder, rows)
     say_findings(config, rows, folder)
-    loss = log.best.value if log.best else rows[-1]["held_out_loss"]
+    loss = min(held_out_losses(rows)) if config.stop_after else rows[-1]["held_out_loss"]
     bits = loss / math.log(2) / bytes_per_token(corpus.held_out_batches(), tokenizer)
     print(f"held-out loss {loss:.3f} nats per token, {bits:.3f} bits per byte")
     finish_run(folder)

@@ -67,15 +67,6 @@ class TrainingFlags(CommandFlags):
 
 
 @dataclass(frozen=True)
-class BestFlags:
-    """Measuring"""
-
-    keep_best: str | None = None
-    """METRIC: also keep the model of the step at which this number of metrics.jsonl was best, in the run
-    folder's best/. A loss or a KL is better when lower, anything else when higher."""
-
-
-@dataclass(frozen=True)
 class OptimizerFlags:
     """Optimizer"""
 

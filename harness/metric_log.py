@@ -11,7 +11,6 @@ from typing import Any
 from torch import Tensor
 from tqdm import tqdm
 
-from harness.best_step import BestStep
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, keep_until
 from harness.ranks.collectives import is_main
@@ -48,7 +47,6 @@ class MetricLog:
         every: int = 10,
         title: str = "",
         start: int = 0,
-        best: BestStep | None = None,
     ) -> None:
         self.rows: list[dict[str, Any]] = []
         self.path, self.show, self.every, self.total, self.title = path, show, every, total, title
@@ -61,10 +59,7 @@ class MetricLog:
                 print(
                     f"note: {display_path(path)} has only {len(steps)} of the {start} steps so far"
                 )
-        self.start, self.begin, self.best = start, time.perf_counter(), best
-        if best is not None:
-            for row in self.rows:
-                best.recall(row)
+        self.start, self.begin = start, time.perf_counter()
         in_terminal = sys.stderr is not None and sys.stderr.isatty() and is_main()
         self.has_bar = bool(show) and in_terminal
         self.bar: tqdm | None = None
@@ -82,8 +77,6 @@ class MetricLog:
                 from harness.report.writing import refresh  # the page, which few steps write
 
                 refresh(self.path.parent, self.rows, every=PAGE_EVERY)
-        if self.best is not None:
-            self.best.see(row)
         if self.has_bar and self.bar is None:  # not before: what is printed first has its own lines
             self.bar = tqdm(
                 total=self.total, initial=self.start, desc=self.title, unit="step", leave=True
@@ -113,6 +106,3 @@ class MetricLog:
             self._print(row)
         if self.bar is not None:
             self.bar.close()
-        if self.best is not None and self.best.step and self.show:
-            print(self.best.text())
-            self.show = ()  # a log is closed once

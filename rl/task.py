@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.names import default_folder
-from gpt.checkpoint import best_step, save_gpt
+from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.lora import fit_for_training, has_adapters, save_adapter
 from gpt.model import GPT
@@ -124,7 +124,6 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
         every=config.eval_every,
         title=name,
         start=done,
-        best=best_step(config.keep_best, folder, task.policy, task.tokenizer, config.eval_every),
     )
     print(f"{name} on {config.data}, reward: {task.reward_name} ({device})")
     print(engine.describe(config))

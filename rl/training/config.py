@@ -14,7 +14,7 @@ from typing import Any, Literal
 from data.names import Data
 from gpt.fit import FileFlags
 from gpt.model import Preset
-from harness.command_flags import BestFlags, MemoryFlags, TrainingFlags
+from harness.command_flags import MemoryFlags, TrainingFlags
 from harness.flag_ranges import (
     AboveZero,
     AtLeastOne,
@@ -107,7 +107,7 @@ class StepFlags:
 
 
 @dataclass(frozen=True)
-class MeasureFlags(BestFlags):
+class MeasureFlags:
     """Measuring"""
 
     eval_every: AtLeastOne = 10

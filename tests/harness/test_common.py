@@ -16,7 +16,6 @@ from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness import files
-from harness.best_step import BestStep
 from harness.command_line import preset_defaults
 from harness.device import open_device
 from harness.errors import UserError
@@ -166,29 +165,6 @@ def test_metrics_are_collected_written_and_shown(tmp_path, capsys):
     assert [line.split("  ")[:2] for line in lines] == [
         ["demo 2/5", "loss 0.5"], ["demo 4/5", "loss 1"], ["demo 5/5", "loss 1.25"],
     ]  # fmt: skip
-
-
-def test_the_best_step_is_kept_also_over_a_resume(tmp_path):
-    """A loss is better when lower. After a resume the rows are its memory."""
-    losses, saved = [3.0, 2.0, 2.5, 2.2, 1.5], list[int]()
-
-    def log_of(steps: range) -> MetricLog:
-        best = BestStep(
-            "held_out_loss", tmp_path / "best", lambda path: saved.append(step), every=1
-        )
-        log = MetricLog(5, path=tmp_path / "metrics.jsonl", start=steps.start - 1, best=best)
-        for step in steps:
-            log.write(step=step, held_out_loss=losses[step - 1])
-        return log
-
-    (tmp_path / "best").mkdir()
-    first = log_of(range(1, 4))
-    assert saved == [1, 2] and first.best.worse == 1
-    second = log_of(range(4, 6))
-    assert saved == [1, 2, 5] and second.best.text() == "best held_out_loss 1.5 at step 5"
-    wrong = MetricLog(5, best=BestStep("gold", tmp_path, lambda path: None, 1))
-    with pytest.raises(UserError, match="--keep-best gold: .* it has loss"):
-        wrong.write(step=1, loss=1.0)
 
 
 def test_a_resumed_log_drops_the_steps_that_will_run_again(tmp_path):
