@@ -14,12 +14,12 @@ import torch
 from engines import HELD_OUT, PAIRS, SHARE_OF_A, engine_named, small_gpt
 from slow import log_prob
 from toys import LETTERS, PROMPTS
-from watched import Validations, calls_of, numbers
+from watched import Validations, calls_of
 
 from data import names
 from data.readers import read_preferences
 from data.splits import split_of
-from gpt.checkpoint import load_gpt, save_gpt
+from gpt.checkpoint import save_gpt
 from gpt.fit import Limits
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
@@ -229,21 +229,6 @@ def run_file(runs: Path, **changes) -> Path:
         test_prompts=4, max_new_tokens=20, device="cpu",
     )  # fmt: skip
     return main(DPOConfig(**(options | changes)))
-
-
-def test_a_reward_model_that_is_there_changes_the_report_alone(runs, capsys):
-    without = run_file(runs, out=runs / "without")
-    policy, tokenizer = load_gpt(runs / "pretraining-pairs-tiny")
-    path = runs / "reward_model-pairs-tiny" / "model.safetensors"
-    save_reward_model(path, RewardModel.from_policy(policy), tokenizer)
-    capsys.readouterr()
-    out = run_file(runs)
-    assert "no reward model" not in capsys.readouterr().out
-    assert "reward" in json.loads((out / "report.json").read_text())["after"]
-    assert "reward" in read_jsonl(out / "samples.jsonl")[0]
-    rows, expected = (numbers(read_jsonl(folder / "metrics.jsonl")) for folder in (out, without))
-    assert [row.pop("validation/reward", None) is None for row in rows] == [True, False, False]
-    assert rows == expected
 
 
 # The table of preference losses

@@ -73,16 +73,3 @@ def test_both_step_and_both_are_cleared(run):
     run.zero_grad()
     for model in both(run):
         assert all(parameter.grad is None for parameter in model.parameters())
-
-
-def test_dropout_is_off_and_weights_do_not_decay(run):
-    policy, critic = both(run)
-    assert torch.equal(*(run.scores(policy, BATCH).log_probs for _ in range(2)))
-    assert torch.equal(*(run.values(critic, BATCH) for _ in range(2)))
-    for optimizer in (run.optimizer, run.critic[1]):
-        assert all(group["weight_decay"] == 0 for group in optimizer.param_groups)
-
-
-def test_both_learning_rates_are_shares_of_their_peaks(run):
-    rates = [optimizer.param_groups[0]["lr"] for optimizer in (run.optimizer, run.critic[1])]
-    assert rates == [0.25 * CONFIG.lr, 0.25 * CONFIG.critic_lr]
