@@ -419,7 +419,7 @@ holds(n["accuracy_interval"][0] > 0.55, "the small model is better than a coin")
 # %% [markdown]
 # Compare the kept model with the gold order instead, which has no annotator's errors. It orders
 # 0.86 of the pairs right but only 0.76 as they are labelled, so much of what is missing is the
-# labels' fault. The small model gets 0.67 of both, so its errors are its own.
+# labels' fault. The small model gets two thirds of both, so its errors are its own.
 #
 # ## 7. The scale: normalisation and calibration
 #

@@ -33,9 +33,8 @@ from pathlib import Path
 import matplotlib.pyplot as plt
 import torch
 from course import plots, saved_models
+from course.claims import holds
 from course.exercises import check
-
-from rl.loop import Run
 
 try:
     from data import reviews
@@ -51,6 +50,7 @@ try:
     from rl import grpo_engine
     from rl.batches.rollout import sample_rollout
     from rl.equations import best_of_n, ensembles
+    from rl.loop import Run
     from rl.rewards.sources import RewardModelReward, RuleReward
     from rl.training import run_rules
     from rl.training.evaluation import evaluate
@@ -301,10 +301,12 @@ for index in (0, best, len(steps) - 1):
     print(f"step {steps[index]}: proxy {result.reward[1]:.2f}, gold {result.gold[1]:.2f}")
     print("   ", result.responses[1].strip())
 print("the prompt:", prompts[1].prompt.strip())
+begun, highest, ended = (found[i]["result"].gold[1] for i in (0, best, -1))
+holds(highest > begun > ended, "gold of this prompt rises, and ends below where it began")
 
 # %% [markdown]
-# One prompt need not follow the mean: here gold falls from the start. The last answer says "nasty"
-# twice, and speaks of a camera and a drill where a wallet was asked about.
+# Gold rises, and then falls below where it began: the last answer speaks of a camera and a drill where
+# a wallet was asked about, and repeats itself.
 #
 # The gold reward has five terms, so the fall can be taken apart. Gold is content x care, with content
 # = 0.3 sentiment + 0.3 topic + 0.25 politeness + 0.15 form, and care = 0.3 + 0.7 quality, which falls
@@ -334,10 +336,13 @@ plots.bars(
     xlabel="term of the gold reward",
 )  # fmt: skip
 plt.show()
+gained, lost = list(rise.values()), list(fall.values())
+holds(0.4 < gained[2] / sum(gained) < 0.6, "about half of the gain is politeness")
+holds(min(lost) == lost[1], "after the best step topic loses most")
 
 # %% [markdown]
-# Up to the best step nearly all of the gain is politeness. After it half of that is lost again, and
-# about as much is lost to repetition.
+# Up to the best step about half of the gain is politeness. After it topic loses most: the answers leave
+# the item that was asked about.
 #
 # ## 6. The law of Gao et al.
 #
