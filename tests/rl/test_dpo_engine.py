@@ -18,7 +18,6 @@ from watched import Validations, calls_of
 
 from data import names
 from data.readers import read_preferences
-from data.splits import split_of
 from gpt.checkpoint import save_gpt
 from gpt.fit import Limits
 from gpt.generate import SamplingParams
@@ -148,20 +147,6 @@ def write_pairs(path: Path, prompts: list[str]) -> Path:
 
 
 FILE_PROMPTS = [f"What is {i} and {i + 3}?\n" for i in range(60)]
-
-
-def test_a_files_pairs_are_split_by_prompt_and_long_ones_left_out(tmp_path, capsys):
-    tokenizer = load_tokenizer("glassbox")
-    path = write_pairs(tmp_path / "pairs.jsonl", FILE_PROMPTS)
-    prompt = next(p for p in FILE_PROMPTS if split_of(p) == "train")
-    append_jsonl(path, [{"prompt": prompt, "chosen": "Well, " * 30, "rejected": "No!"}])
-    train_pairs, held_out = open_pairs(str(path), "tiny", None, tokenizer, Limits(40, 30))
-    texts = [{tokenizer.decode(p.prompt) for p in part} for part in (train_pairs, held_out)]
-    assert [{split_of(text) for text in part} for part in texts] == [{"train"}, {"validation"}]
-    expected = [p for p in FILE_PROMPTS if split_of(p) in ("train", "validation")]
-    assert len(train_pairs) + len(held_out) == len(expected)
-    assert "do not fit: answer too long 1" in capsys.readouterr().out
-    assert all(p.chosen[-1] == p.rejected[-1] == tokenizer.eos_id for p in train_pairs)
 
 
 def test_the_reviews_pairs_are_those_of_the_reward_model_token_by_token(tmp_path, capsys):
