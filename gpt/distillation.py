@@ -46,7 +46,7 @@ from gpt.log_probs import (
 from gpt.lora import fit_for_training, save_adapter
 from gpt.model import GPT, Preset, head_product
 from gpt.teacher import open_teacher, reverse_kl
-from gpt.token_rows import RecordedFlags, TextLog, open_texts
+from gpt.token_rows import RECORDED, TextLog, open_texts
 from gpt.tokenizer import Tokenizer
 from harness.bfloat16_weights import linears_to_bfloat16
 from harness.command_flags import MemoryFlags, OptimizerFlags
@@ -89,7 +89,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class DistillationConfig(FileFlags, OptimizerFlags, MemoryFlags, RecordedFlags):
+class DistillationConfig(FileFlags, OptimizerFlags, MemoryFlags):
     """Distil a teacher into a GPT-2 with a supervised loss."""
 
     preset: Preset = "tiny"
@@ -449,7 +449,7 @@ def teacher_texts(
     start: int,
 ) -> TextLog | None:
     """A log of how both models read a few answers of the teacher, the same ones all along."""
-    first = records[: config.record_tokens]
+    first = records[:RECORDED]
     if not first:
         return None
     generator = make_generator(config.seed, "texts that are shown")

@@ -33,7 +33,7 @@ from gpt.lora import fit_for_training, save_adapter
 from gpt.model import GPT, Preset
 from gpt.pretraining import held_out_loss, language_model_loss
 from gpt.published.pretrained import load_with_tokenizer
-from gpt.token_rows import RecordedFlags, TextLog, open_texts
+from gpt.token_rows import RECORDED, TextLog, open_texts
 from gpt.tokenizer import Tokenizer
 from harness.command_flags import BestFlags, MemoryFlags, OptimizerFlags
 from harness.command_line import run_command
@@ -75,7 +75,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class FinetuningConfig(AnswerFileFlags, OptimizerFlags, MemoryFlags, BestFlags, RecordedFlags):
+class FinetuningConfig(AnswerFileFlags, OptimizerFlags, MemoryFlags, BestFlags):
     """Fine-tune a GPT-2 on prompt + answer records."""
 
     preset: Preset = "tiny"
@@ -280,7 +280,7 @@ def main(config: FinetuningConfig) -> Path:
         best=best_step(config.keep_best, folder, model, tokenizer, config.eval_every),
         start=saved_step(folder) if config.resume else 0,
     )
-    first = held_out[: config.record_tokens]
+    first = held_out[:RECORDED]
     in_data = collate_examples(first, tokenizer.eos_id) if first else None
     texts = open_texts(config, folder, tokenizer, in_data, log.start)
     with stepping(log, folder):

@@ -27,6 +27,7 @@ from harness.files import write_atomically, write_json
 from harness.seeds import make_generator
 from harness.training_state import unchanging_names
 
+ALPHA_OVER_RANK = 2.0  # alpha / r: alpha is twice the rank
 PROJECTIONS = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")  # of each block
 
 
@@ -37,12 +38,11 @@ class LoRALinear(nn.Linear):
         self,
         base: nn.Linear,
         rank: int,
-        alpha: float,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(base.in_features, base.out_features, device="meta")
         self.weight, self.bias = base.weight, base.bias
-        self.scale = alpha / rank
+        self.scale = ALPHA_OVER_RANK
         # As in the paper's code; the paper says Gaussian. Biases of nn.Linear start in this range.
         bound = base.in_features**-0.5
         start = torch.empty(rank, base.in_features).uniform_(-bound, bound, generator=generator)
@@ -64,12 +64,11 @@ class LoRALinear(nn.Linear):
 def add_adapters(
     model: GPT,
     rank: int,
-    alpha: float | None = None,
     generator: torch.Generator | None = None,
 ) -> GPT:
     """Freeze `model` and put new adapters on its projections, in place; returns it.
 
-    `alpha` is twice the rank unless given. Raises ValueError for a model that has adapters already.
+    Raises ValueError for a model that has adapters already.
     """
     if has_adapters(model):
         raise ValueError("the model has adapters already: merge them first")
@@ -79,7 +78,7 @@ def add_adapters(
             part, name = projection.split(".")
             owner = getattr(block, part)
             base = getattr(owner, name)
-            setattr(owner, name, LoRALinear(base, rank, alpha or 2 * rank, generator))
+            setattr(owner, name, LoRALinear(base, rank, generator))
     return model
 
 
@@ -108,12 +107,10 @@ def copy_to_train(model: GPT) -> GPT:
     return copied
 
 
-def copy_with_adapters(
-    base: GPT, rank: int, alpha: float | None = None, generator: torch.Generator | None = None
-) -> GPT:
+def copy_with_adapters(base: GPT, rank: int, generator: torch.Generator | None = None) -> GPT:
     """New adapters over the tensors of `base`, which are shared and from now on frozen."""
     shared = copy.deepcopy(base, {id(tensor): tensor for tensor in base.parameters()})
-    return add_adapters(shared, rank, alpha, generator)
+    return add_adapters(shared, rank, generator)
 
 
 def merged_state(module: nn.Module) -> dict[str, Tensor]:
@@ -130,7 +127,7 @@ def fit_for_training(config: MemoryFlags, model: GPT) -> GPT:
     model.checkpoint_blocks = config.checkpoint_blocks
     if config.lora_rank:
         generator = make_generator(config.seed, "adapters")
-        add_adapters(model, config.lora_rank, config.lora_alpha, generator)
+        add_adapters(model, config.lora_rank, generator)
         trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
         print(f"LoRA: {trained:,} weights are trained, {model.parameter_count():,} with the frozen")
     return model
@@ -141,7 +138,7 @@ def trunk_to_train(config: MemoryFlags, model: GPT) -> GPT:
     if not config.lora_rank:
         return copy_to_train(model)
     generator = make_generator(config.seed, "critic adapters")
-    return copy_with_adapters(model, config.lora_rank, config.lora_alpha, generator)
+    return copy_with_adapters(model, config.lora_rank, generator)
 
 
 # A folder in PEFT's format holds adapter_config.json and adapter_model.safetensors, as its
@@ -172,19 +169,18 @@ def save_adapter(folder: Path, model: GPT, base: str) -> None:
     write_atomically(
         folder / TENSOR_FILE, lambda temporary: save_file(tensors, temporary, {"format": "pt"})
     )
-    first = next(iter(layers.values()))
-    rank = len(first.lora_A)
-    write_json(folder / CONFIG_FILE, peft_config(rank, first.scale * rank, base))
+    rank = len(next(iter(layers.values())).lora_A)
+    write_json(folder / CONFIG_FILE, peft_config(rank, base))
 
 
-def peft_config(rank: int, alpha: float, base: str) -> dict[str, Any]:
+def peft_config(rank: int, base: str) -> dict[str, Any]:
     """adapter_config.json. A target is the end of a module's name: attn.c_proj, not mlp.c_proj."""
     return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
         "r": rank,
-        "lora_alpha": int(alpha) if alpha == int(alpha) else alpha,
+        "lora_alpha": int(ALPHA_OVER_RANK * rank),
         "lora_dropout": 0.0,
         "target_modules": sorted(PROJECTIONS),
         "fan_in_fan_out": True,  # transformers' Conv1D stores (in, out)

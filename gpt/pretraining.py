@@ -31,9 +31,9 @@ from gpt.fit import FileFlags
 from gpt.generate import evaluation_mode
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, Preset, preset_config
-from gpt.token_rows import RecordedFlags, TextLog, open_texts
+from gpt.token_rows import TextLog, open_texts
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_flags import CheckpointFlags, OptimizerFlags
+from harness.command_flags import CheckpointFlags, OptimizerFlags, TrainingFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
@@ -89,7 +89,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class PretrainingConfig(FileFlags, OptimizerFlags, CheckpointFlags, RecordedFlags):
+class PretrainingConfig(FileFlags, OptimizerFlags, CheckpointFlags, TrainingFlags):
     """Pre-train a GPT-2 from random weights."""
 
     preset: Literal[Preset, "teacher", "english"] = "tiny"

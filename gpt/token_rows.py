@@ -6,7 +6,7 @@ They are the same few each time, so that the view shows how a model's opinion of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,9 @@ from gpt.tokenizer import Tokenizer
 from harness.command_flags import TrainingFlags
 from harness.device import precision
 from harness.files import append_jsonl, keep_until
-from harness.flag_ranges import Count
 from harness.paths import TOKENS
 
+RECORDED = 4  # texts that are kept at every validation
 WINDOW = 64  # tokens that are kept of a text, the first ones
 
 
@@ -102,26 +102,18 @@ class TextLog:
         append_jsonl(self.path, rows)
 
 
-@dataclass(frozen=True)
-class RecordedFlags(TrainingFlags):
-    """The run"""
-
-    record_tokens: Count = 4
-    """Texts that are kept token by token at every validation, for the report; 0 keeps nothing."""
-
-
 def open_texts(
-    config: RecordedFlags,
+    config: TrainingFlags,
     folder: Path,
     tokenizer: Tokenizer,
     batch: ResponseBatch | None,
     start: int = 0,
     teacher: GPT | None = None,
 ) -> TextLog | None:
-    """A log of the first --record-tokens rows of a batch; None without any."""
-    if batch is None or not config.record_tokens:
+    """A log of the first rows of a batch; None without one."""
+    if batch is None:
         return None
-    rows = batch.rows(torch.arange(min(config.record_tokens, len(batch))))
+    rows = batch.rows(torch.arange(min(RECORDED, len(batch))))
     return TextLog(folder, tokenizer, rows, start=start, dtype=config.precision, teacher=teacher)
 
 

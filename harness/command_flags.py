@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
 from harness.flag_ranges import (
-    AboveZero,
     AtLeastOne,
     Count,
     Limit,
@@ -107,5 +106,3 @@ class MemoryFlags(CheckpointFlags, TrainingFlags):
 
     lora_rank: Count = 0
     """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""
-    lora_alpha: AboveZero | None = None
-    """alpha of LoRA, whose change of a weight is alpha / rank times B A; default: twice the rank."""

@@ -52,7 +52,7 @@ CONFIG_FILE = "config.json"
 SCRIPT, INPUTS, MADE_WITH = "script", "inputs", "made_with"  # its keys that are no flags
 
 # What may change when a run is resumed: how long it is, where it runs and how it is watched (of which
-# `debug` is no more).
+# `debug` and `record_tokens` are no more).
 FREE_FLAGS = (
     "steps", "device", "out", "resume", "eval_every", "eval_prompts", "test_prompts",
     "checkpoint_every", "ranks", "debug", "record_tokens",

@@ -445,8 +445,9 @@ plots.neighbours("grpo", "ppo")
 # | in the box of `rl/ppo_engine.py` | code |
 # | --- | --- |
 # | $y \sim$ policy; score $R$ | `run.sample`, `run.rewards` |
+# | $V_{old}$ of every token | `run.old_values` |
 # | $r_t = -\beta (\ell_{old} - \ell_{ref})_t$, and $R$ at the end | `token_level_rewards` |
-# | $V_{old}$; $A$, returns = GAE; whiten | `gae_targets` |
+# | $A$, returns = GAE; whiten | `gae_targets` |
 # | for K epochs, shuffled minibatches | `run.minibatches` |
 # | $L_{CLIP} + c_v L_{VF}$ | `ppo_loss` |
 # | step policy and critic | `run.step` |

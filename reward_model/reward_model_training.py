@@ -38,6 +38,7 @@ from gpt.checkpoint import load_policy
 from gpt.lora import fit_for_training
 from gpt.model import Preset, preset_config
 from gpt.pretraining import PretrainingConfig
+from gpt.token_rows import RECORDED
 from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import from_preset, run_command
 from harness.device import open_device, precision
@@ -123,8 +124,6 @@ class RewardModelConfig(OptimizerFlags, MemoryFlags, PairFileFlags):
     """Size of the base model and matching defaults, applied before all other flags."""
     base: Path | None = None
     """Run folder of the base model; default: gpt.pretraining's for this data and preset."""
-    record_tokens: Count = 4
-    """Held-out pairs whose answers are kept with the score of each prefix, for the report; 0: none."""
     pooling: Pooling = "last_token"
     """How token scores become one score: the last token's, or their mean."""
     epochs: AtLeastOne = 1
@@ -329,7 +328,7 @@ def main(config: RewardModelConfig) -> Path:
         train(model, pairs, config, log, eos_id=tokenizer.eos_id, folder=folder)
     with precision(device, config.precision):
         report = normalise_and_test(model, pairs, held_out, tokenizer.eos_id, config.scored_at_once)
-        record_prefixes(model, held_out[: config.record_tokens], tokenizer, folder)
+        record_prefixes(model, held_out[:RECORDED], tokenizer, folder)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
     write_json(folder / "report.json", report.numbers)
     plot_report(report, folder / "report.png")

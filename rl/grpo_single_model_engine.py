@@ -49,9 +49,7 @@ import torch
 from torch import Tensor
 
 from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative
-from rl.batches.rollout import (
-    Rollout,
-)
+from rl.batches.rollout import Rollout
 from rl.equations.advantages import group_advantages
 from rl.equations.kl import k3, k3_importance, rho_minus_log
 from rl.equations.losses import clipped_surrogate, row_sums, sequence_mean

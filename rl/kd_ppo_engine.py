@@ -6,7 +6,7 @@ print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is PPO (arXiv:1707
     line 1   student <- start; teacher frozen                   policy; TeacherReward
     line 2   reference <- student; critic                       reference; value_model, a head of zeros
     line 3   for each batch of prompts                          run.prompts
-    line 4     o ~ student; l_old; v = V(state)                 run.sample, run.old_log_probs
+    line 4     o ~ student; l_old; v = V(state)                 run.sample, run.old_log_probs, old_values
     line 5     r = log p_teacher(o | q) [- beta KL]             TeacherReward, kd_token_rewards, placement
     line 6     r = r - lambda L_PT, for all outputs         (2) pt_mode="reward_bonus": holds no text
     line 7     A, returns = GAE(r, V)                           gae_targets: gae, whiten (arXiv:1506.02438,
@@ -178,12 +178,12 @@ def train(config: KDPPOConfig, run: Run, *, corpus: Corpus | None = None) -> lis
         bonus, of_bonus = text_bonus(config, policy, text, step)  # line 6
         old = run.old_log_probs(rollout)  # (N, T)  line 4
         ref = run.ref_log_probs(reference, rollout, needed=config.kl_loss_coef > 0)  # (N, T)
+        old_values = run.old_values(critic, rollout)  # (N, T)  line 4
         mask = rollout.response_mask
         token_rewards = kd_token_rewards(  # (N, T)  lines 5-6
             rewards, rewards_of_tokens(config, run.reward_fn, rollout), old, ref, mask,
             kl_coef=run.kl.coef, bonus=bonus,
         )  # fmt: skip
-        old_values = run.old_values(critic, rollout)  # (N, T)  line 4
         targets = gae_targets(config, token_rewards, old, ref, old_values, mask)  # line 7
 
         for update, rows in enumerate(run.minibatches(rollout, groups=False)):  # line 8

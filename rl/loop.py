@@ -63,7 +63,7 @@ class Run:
 
     `reference` is the policy as it starts, frozen, or a copy is made when an engine asks for one. With
     `validate` its numbers are added every `eval_every` steps; with a `folder` a resumable state is
-    kept there, with which `--resume` goes on.
+    kept there, with which `--resume` goes on. A run is one training: after its end no step is left.
     """
 
     def __init__(
@@ -79,8 +79,8 @@ class Run:
         validate: Validate | None = None,
         folder: Path | None = None,
     ) -> None:
-        # Dropout stays off: old and new log-probs must describe the same function.
         self.config = cast(EngineConfig, config)  # or fewer flags, where nothing is sampled
+        # Dropout stays off: old and new log-probs must describe the same function.
         self.policy, self.tokenizer = policy.eval(), tokenizer
         self.reward_fn, self.records, self.log = reward_fn, prompts, log or MetricLog(config.steps)
         self.validate, self.folder = validate, folder
@@ -95,29 +95,43 @@ class Run:
         self.inside: InsideLimit | None = None
         self.state: TrainingState | None = None  # from the first step on
         self.ended = False
+        # Of the step that is under way, and of its optimizer step.
+        self.lr, self.clock, self.meter = config.lr, Stopwatch(), UpdateMeter(acts(config))
+        self.loss = policy.wte.weight.new_zeros(())
 
     # --- before the first step --------------------------------------------------------------------
 
     @property
     def reference(self) -> GPT:
-        """The frozen reference; of a resumed run the one that it had. To be asked before a step."""
+        """The frozen reference, part of the state from now on; to be asked before the first step.
+
+        Of a resumed run it gets the weights that it had with the first step, or with `restored`.
+        """
         if "reference" not in self.parts:
-            if self.state is not None:
-                raise RuntimeError("ask for run.reference before the first step")
+            self.require_no_step("ask for run.reference")
             self.given_reference = self.given_reference or frozen_copy(self.policy)
             self.parts["reference"] = self.given_reference
         return self.given_reference  # type: ignore[return-value]
 
     def train_critic(self, critic: ValueModel, lr: float) -> ValueModel:
         """Let every step train the critic too, by an AdamW of its own with this peak rate."""
+        self.require_no_step("call run.train_critic")
         critic.eval().gpt.checkpoint_blocks = self.policy.checkpoint_blocks
         optimizer = adamw(critic, lr, weight_decay=0.0)
         self.critic = critic, optimizer, lr
         self.parts |= {"value_model": critic, "critic_optimizer": optimizer}
         return critic
 
+    def require_no_step(self, wanted: str) -> None:
+        """RuntimeError once the state is restored: what joined it later would not be resumed."""
+        if self.state is not None:
+            raise RuntimeError(f"{wanted} before the first step, and before run.restored")
+
     def restored(self) -> TrainingState:
-        """All that changes during the run; with --resume as an earlier run has left it."""
+        """All that changes during the run; with --resume as an earlier run has left it.
+
+        The first step calls it. An engine that uses its reference before that calls it itself.
+        """
         if self.state is None:
             if self.config.kl_limit is not None:
                 self.parts["inside"] = self.inside = InsideLimit(self.policy, self.config.kl_limit)
@@ -157,7 +171,10 @@ class Run:
         return precision(self.policy.device, self.config.precision)
 
     def sample(self, records: Sequence[PromptRecord], **teacher: Any) -> Rollout:
-        """`group_size` answers to each prompt by the policy, which is the old policy from then on."""
+        """`group_size` answers to each prompt by the policy, which is the old policy from then on.
+
+        With a `teacher` and its `teacher_share` both models draw each token together.
+        """
         sampling = self.generators["sampling"]
         with self.clock.phase("rollout"), self.precise():
             return sample_rollout(
@@ -190,7 +207,7 @@ class Run:
     def ref_log_probs(
         self, reference: GPT, rollout: Rollout, *, needed: bool = False
     ) -> Tensor | None:
-        """log pi_ref, (N, T), a constant: for a penalty, to know when to stop, or else `needed`."""
+        """log pi_ref, (N, T), a constant; None if no penalty, no KL limit and no `needed` asks for it."""
         if not (needed or self.kl.coef or self.config.kl_limit is not None):
             return None
         return self.log_probs(reference, rollout)
@@ -214,8 +231,7 @@ class Run:
         self.optimizer.zero_grad(set_to_none=True)
         if self.critic is not None:
             self.critic[1].zero_grad(set_to_none=True)
-        weight = self.policy.wte.weight
-        self.loss = torch.zeros((), dtype=weight.dtype, device=weight.device)
+        self.loss = self.policy.wte.weight.new_zeros(())
 
     def micro_batches(
         self, rollout: Rollout, rows: Tensor
@@ -246,7 +262,7 @@ class Run:
         batch: ResponseBatch,
         **measured: Tensor,
     ) -> None:
-        """Log a forward whose loss has been descended; `measured`: more numbers per token, (n, T)."""
+        """Count a forward for the log, after its backward; `measured`: more numbers per token, (n, T)."""
         self.loss += loss.detach()
         self.meter.add_tokens(scores, old_log_probs, advantages, batch, **measured)
 
@@ -278,10 +294,19 @@ class Run:
         old_values: Tensor | None = None,
         token_rewards: Tensor | None = None,
         held_kl: str = "kl",
-        measured: Mapping[str, float] = {},
+        measured: Mapping[str, float] | None = None,
     ) -> None:
-        """Log the step, move the KL controller by `held_kl`, then `end_step`."""
-        row = self.row(rollout, rewards, old_log_probs, ref_log_probs) | dict(measured)
+        """Make the step's row, move the KL controller by its `held_kl`, then `end_step`.
+
+        `measured`: more numbers of the step, for the row. ValueError for a KL limit without
+        `ref_log_probs`: nobody would know which policy was inside it.
+        """
+        if self.config.kl_limit is not None and ref_log_probs is None:
+            raise ValueError(
+                "stop_kl needs the KL from the reference: let the engine give run.ref_log_probs to "
+                "run.finish, or leave stop_kl out (None)"
+            )
+        row = self.row(rollout, rewards, old_log_probs, ref_log_probs) | dict(measured or {})
         if held_kl in row:
             self.kl.update(row[held_kl], len(rollout))
         batch = self.trained_on(rollout, rewards, advantages, old_values, token_rewards)

@@ -6,7 +6,7 @@
     line 4     pairs (y_w, y_l): best and worst of     best_worst_pairs, ordered_pairs,
                each group, all ordered ones, and/or    offline_pairs
                recorded ones
-    line 5     for 1..mu, for every minibatch:
+    line 5     for 1..mu, for every minibatch         run.minibatches
     line 6       L_GRPO (arXiv:2402.03300, Eq. 3)      policy_loss
     line 7       L_pref = mean over pairs of           preference_loss: dpo_loss
                  -log sigmoid(beta_dpo h)              (arXiv:2305.18290, Eq. 7)
@@ -57,11 +57,7 @@ from rl.batches.preferences import (
     pairs_within,
     sides,
 )
-from rl.batches.rollout import (
-    Rollout,
-    row_chunks,
-    scores_to_descend,
-)
+from rl.batches.rollout import Rollout, row_chunks, scores_to_descend
 from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import (
@@ -278,17 +274,12 @@ def descend_rollout(
     for chunk in row_chunks(rollout.sequences, rows, size, together):
         part, batch = on_device(chunk, run.policy.device), rollout.sequences.rows(chunk)
         scores, descend = scores_to_descend(run.policy, batch, config)
-        old, ref, advantages, pairs = (
-            given.old[part],
-            at(given.ref, part),
-            given.advantages[part],
-            given.pairs,
-        )
+        old, ref, advantages = given.old[part], at(given.ref, part), given.advantages[part]
         loss = policy_loss(  # line 6
             config, scores.log_probs, old, ref, advantages, batch.response_mask,
             kl_coef=run.kl.coef, rows=len(rows),
         )  # fmt: skip
-        here = pairs_within(pairs, chunk)
+        here = pairs_within(given.pairs, chunk)
         if len(here):
             both = compared_rows(scores.log_probs, ref, batch.response_mask, here)
             l_pref = preference_loss(config, both, pairs=pair_count)  # line 7

@@ -4,7 +4,7 @@
     line 2   critic <- reward model                             value_model (a GPT of its own)
     line 3   for each batch of prompts                          run.prompts
     line 4     y ~ policy; scores R = r_phi(x, y)               run.sample, run.rewards, score_missing_eos
-    line 5     l_old, l_ref, V_old: constants from here on      run.old_log_probs, run.values
+    line 5     l_old, l_ref, V_old: constants from here on      run.old_log_probs, run.old_values
     line 6     r_t = -beta (l_old - l_ref)_t, and R at the end  token_level_rewards (InstructGPT, Eq. 2)
     line 7     A, returns = GAE(r, V_old); A = whiten(A)        gae, whiten (arXiv:1506.02438, Eq. 16)
     line 8     for K epochs, shuffled minibatches               updates_per_batch, minibatches
@@ -37,11 +37,7 @@ from rl.equations.token_rewards import score_missing_eos, token_level_rewards
 from rl.loop import Run
 from rl.rewards.sources import made_of
 from rl.task import Engine
-from rl.training.actor_critic import (
-    ActorCriticConfig,
-    gae_targets,
-    ppo_loss,
-)
+from rl.training.actor_critic import ActorCriticConfig, gae_targets, ppo_loss
 from rl.training.config import size_presets
 from rl.training.metrics import explained_variance
 from rl.training.open_task import Task
@@ -106,7 +102,8 @@ def train(
         rollout = run.sample(run.prompts(step))  # lines 3-4
         rewards = run.rewards(rollout)  # (N,)  line 4: R
         old = run.old_log_probs(rollout)  # (N, T)  line 5
-        ref = run.ref_log_probs(reference, rollout, needed=config.kl_loss_coef > 0)  # (N, T)
+        ref = run.ref_log_probs(reference, rollout, needed=config.kl_loss_coef > 0)  # line 5
+        old_values = run.old_values(critic, rollout)  # (N, T)  line 5
         mask = rollout.response_mask
         token_rewards = token_level_rewards(  # line 6: r_t, (N, T)
             score_missing_eos(
@@ -117,7 +114,6 @@ def train(
         scaled = token_rewards
         if config.whiten_rewards:
             scaled = whiten(token_rewards, mask, shift_mean=False)
-        old_values = run.old_values(critic, rollout)  # (N, T)  line 5
         targets = gae_targets(config, scaled, old, ref, old_values, mask)  # line 7
 
         for update, rows in enumerate(run.minibatches(rollout, groups=False)):  # line 8

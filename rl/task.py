@@ -58,9 +58,9 @@ class Engine:
     """What runs an engine, what it needs, and what its box is called.
 
     `train(config, run)` is its loop (rl/loop.py has `Run`). It gets by keyword what `prepare(config,
-    task)` returns (a critic, a corpus), and where `reference` says so `run.reference` is the start of
-    the run; else a copy is made. `own_reward` opens the reward in the place of --reward's, where it is
-    not None.
+    task)` returns (a critic, a corpus). Where `reference` says so, `run.reference` is the start that
+    the validations use too; else it is a copy, made if `train` asks for it. `own_reward` opens the
+    reward instead of --reward, where it is not None.
     """
 
     name: str  # of run folders and messages: grpo
@@ -106,7 +106,7 @@ def entry_of(module: str) -> Engine:
 
 
 def whole_run(engine: Engine, config: RunFlags) -> Path:
-    """`run_training`: the task, the training of its policy, and what is kept of it."""
+    """`Engine.run`: the task, the training of its policy, and what is kept of it."""
     name = engine.name_of(config)
     device = open_device(config.device, config.precision)
     task = open_task(config, device, engine.own_reward(config))
@@ -187,8 +187,7 @@ def open_validation(config: RunFlags, task: Task, start: GPT, folder: Path) -> V
         start=start,
         conditions=Conditions.of(config),
     )
-    if config.record_tokens:
-        validation.token_log = TokenLog(folder / TOKENS, task.tokenizer, task.reward_fn, config)
+    validation.token_log = TokenLog(folder / TOKENS, task.tokenizer, task.reward_fn, config)
     return validation
 
 

@@ -30,8 +30,10 @@ GONE = {
     "format_weight",
     "gold",
     "judge",
+    "lora_alpha",
     "non_finite_reward",
     "normalize_parts",
+    "record_tokens",
     "uwo_coef",
     "wrong_reward",
 }
@@ -44,7 +46,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copytree(RECORDED, place, dirs_exist_ok=True)
     flags = "--policy base --reward gold --out run --steps 4 --prompts-per-step 2 --group-size 4 "
     flags += "--minibatches 1 --max-new-tokens 8 --eval-every 2 --eval-prompts 4 --test-prompts 4 "
-    flags += "--checkpoint-every 2 --record-tokens 1 --device cpu --ranks 1 --stop-kl None --resume"
+    flags += "--checkpoint-every 2 --device cpu --ranks 1 --stop-kl None --resume"
     done = command("-m", "rl.grpo_engine", *flags.split(), cwd=place)
     assert done.returncode == 0, done.stderr
     return place / "run"

@@ -116,9 +116,6 @@ class MeasureFlags(BestFlags):
     """Prompts per validation, one response each; 0 skips it."""
     test_prompts: Count = 512
     """Test prompts that the start and the result answer once, after training; 0 skips it."""
-    record_tokens: Count = 4
-    """Validation prompts whose answers are kept token by token for the report, with one group of the
-    step's batch; at most 16, and 0 keeps nothing."""
 
 
 @dataclass(frozen=True)

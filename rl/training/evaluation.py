@@ -31,7 +31,7 @@ from rl.training.open_task import Task
 from rl.training.token_log import StepBatch, TokenLog
 
 PASS_K = 8  # samples per prompt where an answer can be checked
-KEPT_TOKENS = 16  # responses of an evaluation that are kept token by token
+KEPT_TOKENS = 4  # responses of an evaluation that are kept token by token
 SHOWN = 8  # responses of a validation that are kept to be read
 
 

@@ -47,7 +47,6 @@ class TokenLog:
         notes: Mapping[str, Any],
     ) -> None:
         """Append the first answers to the fixed prompts, and `notes` of them."""
-        shown = select_rows(shown, torch.arange(min(self.config.record_tokens, len(shown))))
         scored = self.scored(policy, reference, shown)
         append_jsonl(self.path, self.rows("validation", step, shown, scored, notes))
 

@@ -116,7 +116,7 @@ def optimise(
     config = from_preset(
         engine.ENGINE.config, engine.PRESETS, "study", **flags, data="reviews",
         policy=root / policy, reward_model=tuple(root / name for name in reward_models),
-        seed=seed, device="cpu", ranks=1, out=folder, record_tokens=0,
+        seed=seed, device="cpu", ranks=1, out=folder,
         eval_every=settings.measure_every, checkpoint_every=10**6,
     )  # fmt: skip
     task = open_task(config, open_device("cpu"))

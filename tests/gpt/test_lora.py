@@ -44,9 +44,9 @@ def base_gpt(seed: int = 0) -> GPT:
     return random_gpt(LETTERS.n_vocab, 12, seed=seed)
 
 
-def adapted(seed: int = 0, rank: int = 3, alpha: float = 12.0, *, trained: bool = True) -> GPT:
+def adapted(seed: int = 0, rank: int = 3, *, trained: bool = True) -> GPT:
     """The base with adapters; `trained`: B is random too."""
-    model = add_adapters(base_gpt(seed), rank, alpha, seeded())
+    model = add_adapters(base_gpt(seed), rank, seeded())
     if trained:
         with torch.no_grad():
             for layer in adapters(model).values():
@@ -71,7 +71,7 @@ def test_the_start_is_the_base_bit_for_bit():
         assert 0.5 * width**-0.5 < float(layer.lora_A.detach().abs().max()) <= width**-0.5
     firsts = [layer.lora_A[0, 0].item() for layer in layers.values()]
     assert len(set(firsts)) == len(firsts)
-    again = adapters(add_adapters(base_gpt(), 3, 12.0, seeded()))
+    again = adapters(add_adapters(base_gpt(), 3, seeded()))
     assert all(torch.equal(again[name].lora_A, layers[name].lora_A) for name in NAMES)
 
 
@@ -99,8 +99,8 @@ def test_gradients_are_the_projected_ones_of_full_training():
     for name, layer in adapters(model).items():
         slope = whole[f"{name}.weight"].grad  # dL/dW
         assert float(slope.abs().max()) > 1e-3
-        close(layer.lora_B.grad, 12 / 3 * slope @ layer.lora_A.T)
-        close(layer.lora_A.grad, 12 / 3 * layer.lora_B.T @ slope)
+        close(layer.lora_B.grad, 2 * slope @ layer.lora_A.T)
+        close(layer.lora_A.grad, 2 * layer.lora_B.T @ slope)
 
 
 def test_the_merged_model_is_the_model_with_its_adapter():
@@ -112,7 +112,7 @@ def test_the_merged_model_is_the_model_with_its_adapter():
     assert float((logits - base_gpt().double()(BATCH.tokens)).abs().max().detach()) > 0.1
     weight = base_gpt().double().h[0].attn.c_proj.weight
     layer = model.h[0].attn.c_proj
-    assert torch.allclose(merged.h[0].attn.c_proj.weight, weight + 4 * layer.lora_B @ layer.lora_A)
+    assert torch.allclose(merged.h[0].attn.c_proj.weight, weight + 2 * layer.lora_B @ layer.lora_A)
 
 
 def test_a_frozen_copy_shares_the_base_and_keeps_the_adapter_as_it_was():
@@ -180,7 +180,7 @@ def test_the_files_are_those_of_peft(tmp_path):
     """Names, orientation and scale as its documentation has them; a model without one writes none."""
     save_adapter(tmp_path / "none", base_gpt(), "gpt2")
     assert not (tmp_path / "none").exists()
-    model = adapted(rank=3, alpha=5.0)
+    model = adapted(rank=3)
     save_adapter(tmp_path, model, "gpt2")
     stored = load_file(tmp_path / "adapter_model.safetensors")
     assert len(stored) == 2 * len(NAMES)
@@ -189,7 +189,7 @@ def test_the_files_are_those_of_peft(tmp_path):
             key = f"base_model.model.transformer.{name}.{matrix}.weight"
             assert torch.equal(stored[key], getattr(layer, matrix))
     config = json.loads((tmp_path / "adapter_config.json").read_text())
-    assert (config["r"], config["lora_alpha"], config["fan_in_fan_out"]) == (3, 5, True)
+    assert (config["r"], config["lora_alpha"], config["fan_in_fan_out"]) == (3, 6, True)
     assert config["target_modules"] == ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"]
 
 
@@ -212,9 +212,9 @@ def test_a_model_is_fitted_as_the_flags_ask(capsys):
     plain = fit_for_training(MemoryFlags(), base_gpt())
     assert not adapters(plain) and not plain.checkpoint_blocks and plain.wte.weight.requires_grad
     assert capsys.readouterr().out == ""
-    flags = MemoryFlags(checkpoint_blocks=True, lora_rank=2, lora_alpha=5.0)
+    flags = MemoryFlags(checkpoint_blocks=True, lora_rank=2)
     model = fit_for_training(flags, base_gpt())
-    assert model.checkpoint_blocks and {layer.scale for layer in adapters(model).values()} == {2.5}
+    assert model.checkpoint_blocks and {layer.scale for layer in adapters(model).values()} == {2.0}
     # 2 layers x rank 2 x (8 + 24, 8 + 8, 8 + 32, 32 + 8)
     assert capsys.readouterr().out == "LoRA: 512 weights are trained, 2,448 with the frozen\n"
     again = fit_for_training(flags, base_gpt())

@@ -72,3 +72,12 @@ def test_with_its_own_turned_off_an_engine_is_grpo_bit_for_bit(case):
     assert name != "grpo_variants" or logs[0][0].keys() == numbers(rows)[0].keys()
     assert ("stop_kl" in shared) == (len(rows) < config.steps)
     assert not on or not torch.equal(ends[1], ends[0])
+
+
+def test_a_limit_of_a_kl_that_is_not_measured_is_refused(monkeypatch):
+    """Without it the last policy inside would be the start, and all of the training lost."""
+    run = Run(GRPOConfig(**TOY | dict(stop_kl=6.0)), small_gpt(), LETTERS, DIVERSE, PROMPTS)
+    monkeypatch.setattr(run, "ref_log_probs", lambda *args: None)
+    with pytest.raises(ValueError):
+        grpo_engine.train(run.config, run)
+    assert run.log.rows == []

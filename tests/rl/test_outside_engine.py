@@ -114,7 +114,7 @@ def test_its_file_is_a_command(place: Path) -> None:
     """From another folder, with --help and with flags; config.json names the file."""
     out = place / "command"
     shutil.rmtree(out, ignore_errors=True)
-    wanted = flags(place, out=out, steps=1, test_prompts=0, eval_prompts=0, record_tokens=0)
+    wanted = flags(place, out=out, steps=1, test_prompts=0, eval_prompts=0)
     run = [f"--{name.replace('_', '-')}={value}" for name, value in wanted.items()]
     for arguments, said in ((["--help"], "--cap FLOAT"), (run, "tis on sums, reward: ")):
         done = command(place / "tis_engine.py", *arguments, cwd=place)

@@ -18,7 +18,7 @@ from gpt.model import GPT
 from harness.files import read_jsonl
 from rl import ppo_engine
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.training.evaluation import Validation
+from rl.training.evaluation import KEPT_TOKENS, Validation
 from rl.training.metrics import StepBatch
 from rl.training.token_log import TokenLog
 
@@ -84,7 +84,7 @@ def test_the_token_log_changes_no_number_of_any_engine(engine: Engine, tmp_path:
     for row in rows:
         assert row["tokens"] and {len(v) for v in row["values"].values()} == {len(row["tokens"])}
     kinds = [(row["step"], row["kind"]) for row in rows]
-    assert kinds.count((2, "validation")) == engine.config.record_tokens
+    assert kinds.count((2, "validation")) == KEPT_TOKENS
     assert ((2, "training") in kinds) == engine.has("prompts_per_step")
     if engine.has("prompts_per_step"):
         assert all("advantage" in r["values"] for r in rows if r["kind"] == "training")

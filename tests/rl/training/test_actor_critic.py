@@ -73,3 +73,13 @@ def test_both_step_and_both_are_cleared(run):
     run.zero_grad()
     for model in both(run):
         assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_what_would_join_after_the_state_is_restored_is_refused(run):
+    """A checkpoint would hold it, and a resumed run would not load it."""
+    parts = set(run.parts)
+    with pytest.raises(RuntimeError):
+        _ = run.reference
+    with pytest.raises(RuntimeError):
+        run.train_critic(ValueModel.from_policy(run.policy), CONFIG.critic_lr)
+    assert set(run.parts) == parts
