@@ -7,16 +7,12 @@ import pytest
 import torch
 
 from data.records import PromptRecord
-from data.splits import split_of
-from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.files import read_jsonl
-from harness.paths import MODEL_FILE
 from harness.seeds import make_generator
-from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.batches.rollout import sample_rollout
 from scripts import imdb
 from scripts.imdb import IMDBConfig
@@ -95,17 +91,6 @@ def test_a_row_by_hand(tmp_path):
     log_probs = token_log_probs(judges.base, rollout.sequences).detach()
     surprise = -float(log_probs[rollout.response_mask].mean())
     assert row["perplexity"] == pytest.approx(math.exp(surprise), rel=1e-4)
-
-
-def test_policies_are_measured_on_test_prompts(tmp_path):
-    base = judges_of(tmp_path, favourite=5).base
-    save_gpt(tmp_path / "pretraining" / MODEL_FILE, base, TOKENIZER)
-    model = RewardModel.from_policy(base, "mean_score", make_generator(0, "head"))
-    for name in ("classifier_a", "classifier_b"):
-        save_reward_model(tmp_path / name / MODEL_FILE, model, TOKENIZER)
-    write(tmp_path / "data", "prompts.jsonl", [{"prompt": f"the cup {i}"} for i in range(200)])
-    judges = imdb.Judges(IMDBConfig(device="cpu"), tmp_path)
-    assert {split_of(record.prompt) for record in judges.prompts} == {"test"}
 
 
 def test_reward_and_judges_learn_from_different_labels(tmp_path, monkeypatch):

@@ -12,7 +12,6 @@ import pytest
 import torch
 from toys import documented
 
-from data.splits import split_of
 from gpt import corpus, finetuning, pretraining
 from gpt.checkpoint import load_gpt
 from gpt.finetuning import FinetuningConfig
@@ -24,7 +23,6 @@ from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import load_reward_model
 from rl import grpo_engine, task
 from rl.grpo_engine import GRPOConfig
-from rl.training import figures
 
 CPU: dict[str, Any] = {"device": "cpu"}
 PRETRAINING: dict[str, Any] = CPU | dict(steps=6, batch_size=8, warmup=2, eval_every=4)
@@ -225,30 +223,6 @@ def test_an_interrupted_run_resumes_into_the_same_result(
     assert (out / "report.json").read_text() == (world.grpo / "report.json").read_text()
 
 
-def test_a_run_that_stops_early_says_so(
-    world: Runs, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And a kill before its report is written: resumed, it takes no further step."""
-    flags: dict[str, Any] = dict(steps=7, stop_kl=1e-9, lr=0.01, eval_every=4, test_prompts=0)
-    out = grpo_engine.main(explicit(world, tmp_path / "grpo", **flags))
-    printed = capsys.readouterr().out
-    rows = read_rows(out / "metrics.jsonl")
-    assert len(rows) < 7 and f"grpo {len(rows)}/7" in printed
-    assert rows[-1]["kl"] > 1e-9 and rows[-1]["kept_step"] == max(len(rows) - 2, 0)
-
-    def interrupt(*args: Any) -> None:
-        raise KeyboardInterrupt
-
-    killed = tmp_path / "killed"
-    with monkeypatch.context() as patch:
-        patch.setattr(figures, "plot_learning_curves", interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            grpo_engine.main(explicit(world, killed, **flags))
-    grpo_engine.main(explicit(world, killed, resume=True, **flags))
-    assert untimed(killed) == untimed(out) and same_weights(killed, out)
-    assert names(killed) == names(out)
-
-
 def test_a_resumed_run_undoes_what_leaves_the_kl_limit(world: Runs, tmp_path: Path) -> None:
     """The policy that was inside is part of what is resumed; the same limit, met after a resume."""
     flags: dict[str, Any] = dict(lr=0.01, eval_prompts=0, test_prompts=0, kl_coef=0.0)
@@ -275,54 +249,3 @@ def test_a_last_update_that_leaves_the_kl_limit_is_undone(world: Runs, tmp_path:
     shorter = grpo_engine.main(explicit(world, tmp_path / "one", steps=1, stop_kl=1e9, **flags))
     assert read_rows(kept / "metrics.jsonl")[-1]["kept_step"] == 1
     assert same_weights(kept, shorter)
-
-
-# A preference file
-
-
-def write_preferences(path: Path, count: int = 50) -> Path:
-    """Polite answers are preferred; 50 prompts fall into all three splits."""
-    rows = [
-        {
-            "prompt": f"What is {i} and {i + 3}?\n",
-            "chosen": f"The answer is {2 * i + 3}. I hope this helps.",
-            "rejected": f"Who cares about {i}?",
-        }
-        for i in range(count)
-    ]
-    path.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    return path
-
-
-def test_the_chain_on_a_preference_file(tiny: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    data = write_preferences(tmp_path / "pairs.json")
-    flags = dict(data=str(data))
-    base = pretraining.main(PretrainingConfig(**flags, out=tmp_path / "base", **PRETRAINING))
-    scorer = reward_model_training.main(
-        RewardModelConfig(**flags, base=base, out=tmp_path / "rm",
-                          **(REWARD_MODEL | dict(steps=40, lr=3e-3, max_response_tokens=32)))
-    )  # fmt: skip
-    tuned = finetuning.main(
-        FinetuningConfig(**flags, base=base, out=tmp_path / "sft",
-                         **FINETUNING)
-    )  # fmt: skip
-    out = grpo_engine.main(
-        GRPOConfig(**flags, policy=tuned, reward_model=(scorer,), out=tmp_path / "out", **GRPO)
-    )
-    assert names(tmp_path) == {"pairs.json", "base", "rm", "sft", "out"}
-    report = strict((scorer / "report.json").read_text())
-    assert report["accuracy"] == 1 and "gold_accuracy" not in report
-    for folder in (scorer, tuned, out):
-        for path in folder.glob("*.jsonl"):
-            assert read_rows(path), path
-    report = strict((out / "report.json").read_text())
-    assert "win_rate" not in report and "gold" not in report["after"]
-    assert not [key for key in logged(out) if "gold" in key]
-    seen = [{row["prompt"] for row in read_rows(scorer / f"{name}.jsonl")}
-            for name in ("pairs", "held_out_pairs")]  # fmt: skip
-    assert {split_of(prompt) for prompt in seen[0]} == {"train"}
-    assert {split_of(prompt) for prompt in seen[1]} == {"validation"}
-    assert {split_of(row["prompt"]) for row in read_rows(out / "samples.jsonl")} == {"validation"}
-
-
-# Downloaded data with GPT-2's tokenizer, where they are

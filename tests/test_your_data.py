@@ -15,7 +15,7 @@ import pytest
 
 from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt
-from gpt.corpus import open_corpus, read_documents
+from gpt.corpus import open_corpus
 from gpt.model import PRESETS, GPTConfig
 from gpt.pretraining import held_out_loss
 from harness.command_line import run_command
@@ -134,23 +134,3 @@ def test_pretraining_on_a_file_keeps_the_best_weights(
     model, tokenizer = load_gpt(folder)
     corpus = open_corpus("hh.jsonl", tokenizer, batch_size=2, context=1024, seed=0)
     assert held_out_loss(model, corpus.held_out_batches()) == pytest.approx(min(losses), abs=1e-5)
-
-
-def test_epochs_end_pretraining_before_the_steps_do(
-    toy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two passes over the nine tenths that are trained on, in steps of two windows."""
-    write(toy / "hh.jsonl", "hh")
-    for epochs, steps in (("2", None), ("1000", 3)):
-        run(
-            f"python -m gpt.pretraining --data hh.jsonl --epochs {epochs} --steps {steps or 900}",
-            monkeypatch,
-        )
-        folder = toy / "runs" / "pretraining-hh-own"
-        tokenizer = load_gpt(folder)[1]
-        ids = [i for text in read_documents(Path("hh.jsonl")) for i in [*tokenizer.encode(text), 0]]
-        window = len(ids) // 20
-        taken = -(-2 * (len(ids) - len(ids) // 10) // (2 * (window - 1)))
-        assert len(read_jsonl(folder / "metrics.jsonl")) == (steps or taken)
-    with pytest.raises(SystemExit):
-        run("python -m gpt.pretraining --data sums --epochs 2", monkeypatch)

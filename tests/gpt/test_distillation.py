@@ -345,30 +345,3 @@ def test_logged_keys_are_those_documented(teacher):
     (row,) = run(letters_gpt(0), teacher, steps=1, eval_every=1, validate=validate)
     headings = ("Every stage without sampling", "With a teacher", "Distillation")
     assert set(row) == set().union(*map(documented, headings))
-
-
-def test_random_numbers_elsewhere_come_from_one_seed(monkeypatch):
-    """On the CPU the generator's own; on a GPU those of a generator that it seeds."""
-    plain = torch.rand(3, 5, generator=seeded(0))
-    assert torch.equal(distillation.uniforms(3, 5, torch.device("cpu"), seeded(0)), plain)
-    seeds = []
-
-    class Elsewhere(torch.Generator):
-        def manual_seed(self, seed):
-            seeds.append(seed)
-            return super().manual_seed(seed)
-
-    device, rand = torch.device("cuda"), torch.rand
-    monkeypatch.setattr(
-        torch, "Generator", lambda device: seeds.append(device.type) or Elsewhere("cpu")
-    )
-    monkeypatch.setattr(
-        torch, "rand", lambda *size, generator, device: rand(*size, generator=generator)
-    )
-    own = torch.default_generator.clone_state()
-    own.manual_seed(0)
-    first, second = (distillation.uniforms(3, 5, device, own) for _ in range(2))
-    assert seeds[0] == seeds[2] == "cuda" and seeds[1] != seeds[3]
-    assert not torch.equal(first, second) and 0 <= float(first.min()) and float(first.max()) < 1
-    own.manual_seed(0)
-    assert torch.equal(distillation.uniforms(3, 5, device, own), first)

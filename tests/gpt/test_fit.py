@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gpt.fit import Limits, check_fit
-from harness.errors import UserError
 
 # 100 rows: prompts of 1 to 100 tokens, answers of 20, but for twenty of 60
 ROWS = [(n, 60 if n % 5 == 0 else 20) for n in range(1, 101)]
@@ -26,19 +25,3 @@ def test_what_is_left_out_is_said_with_the_flags_that_take_it(capsys, limits, sa
     check_fit("hh.jsonl", ROWS, limits, "pairs")
     shown = "".join(capsys.readouterr())
     assert (says or "") in shown and bool(shown) == (says is not None)
-
-
-@pytest.mark.parametrize(
-    ("limits", "remedy"),
-    [
-        (Limits(40, 60, 256), "--max-prompt-tokens 100 takes 100%"),
-        (Limits(100, 60, 64), "--preset own in every command takes 100%"),
-        (Limits(100, 16, 256), "--cut-answers takes 100%"),
-        (Limits(5, 9), "100 of 100"),  # nothing is left
-    ],
-)
-def test_more_than_half_is_refused_in_one_message(limits, remedy):
-    with pytest.raises(UserError, match="hh.jsonl: .* do not fit") as refused:
-        check_fit("hh.jsonl", ROWS, limits, "pairs")
-    text = str(refused.value)
-    assert remedy in text and "prompts 50, 90, 99, 100; answers 20, 60, 60, 60" in text

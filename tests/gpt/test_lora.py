@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from safetensors.torch import load_file
 from toys import LETTERS, close, random_gpt, seeded
 
 from data.collate import collate_documents
-from gpt.checkpoint import load_gpt, save_gpt
 from gpt.log_probs import token_log_probs
 from gpt.lora import (
     adapters,
@@ -24,12 +22,11 @@ from gpt.lora import (
     save_adapter,
 )
 from gpt.model import GPT, GPTConfig
-from gpt.published.pretrained import load_gpt2, save_gpt2
-from gpt.tokenizer import load_tokenizer
+from gpt.published.pretrained import save_gpt2
 from harness.command_flags import MemoryFlags
 from harness.frozen_copy import frozen_copy
 from harness.optimizer import adamw, mix_into
-from harness.training_state import changing_state, unchanging_names
+from harness.training_state import unchanging_names
 from reward_model.scalar_head import RewardModel
 from rl.training.value_model import ValueModel
 
@@ -118,16 +115,6 @@ def test_the_merged_model_is_the_model_with_its_adapter():
     assert torch.allclose(merged.h[0].attn.c_proj.weight, weight + 2 * layer.lora_B @ layer.lora_A)
 
 
-def test_a_saved_model_is_merged_and_opens_as_any_other(tmp_path):
-    model, glassbox = adapted(), load_tokenizer("glassbox")
-    save_gpt(tmp_path / "ours" / "model.safetensors", model, glassbox)
-    save_gpt2(model, tmp_path / "theirs")
-    for opened in (load_gpt(tmp_path / "ours")[0], load_gpt2(tmp_path / "theirs")):
-        assert not has_adapters(opened) and all(p.requires_grad for p in opened.parameters())
-        torch.testing.assert_close(opened(BATCH.tokens), model(BATCH.tokens), rtol=0, atol=1e-4)
-    assert has_adapters(model)
-
-
 def test_a_frozen_copy_shares_the_base_and_keeps_the_adapter_as_it_was():
     model = adapted()
     copied, logits = frozen_copy(model), model(BATCH.tokens).detach()
@@ -187,14 +174,6 @@ def test_reward_model_and_critic_train_their_adapters_and_their_heads():
         assert model.gpt.wte.weight is trunk.wte.weight
         assert model.gpt.h[1].mlp.c_fc.weight is trunk.h[1].mlp.c_fc.weight
     assert not has_adapters(frozen_scorer)
-
-
-def test_a_checkpoint_holds_adapters_and_heads_alone():
-    critic = ValueModel.from_policy(adapted())
-    state = changing_state(critic)
-    assert len(state) == 2 * len(NAMES) + 2
-    assert all(re.search(r"lora_[AB]$|^head\.", name) for name in state)
-    assert changing_state(base_gpt()).keys() == base_gpt().state_dict().keys()
 
 
 def test_the_files_are_those_of_peft(tmp_path):

@@ -6,7 +6,6 @@ Each flag with a range is checked when its config is made.
 from __future__ import annotations
 
 import math
-import re
 
 import pytest
 
@@ -16,30 +15,27 @@ from reward_model.reward_model_training import RewardModelConfig
 from rl.kd_ppo_engine import KDPPOConfig
 from rl.training.config import EngineConfig
 from scripts.demo import DemoConfig
-from scripts.make_teacher import TeacherConfig
-from scripts.mutation_check import MutationCheckConfig
 
 NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("config", "changes", "message"),
+    ("config", "changes"),
     [
-        (EngineConfig, dict(stop_kl=-1.0), "stop_kl must be above 0, any run would stop there"),
-        (EngineConfig, dict(stop_kl=-math.inf), "stop_kl must be finite"),
-        (EngineConfig, dict(stop_kl=0.0), "stop_kl must be above 0"),
-        (EngineConfig, dict(kl_coef=math.inf), "kl_coef must be finite, and at most 1e+12 in size"),
-        (TeacherConfig, dict(least_reward=NAN), "least_reward must be a number: got nan"),
-        (RewardModelConfig, dict(borrowed_responses=5, repeated_responses=3), "lower them"),
-        (TeacherConfig, dict(batch_size=0), "batch_size must be at least 1"),
-        (KDPPOConfig, dict(lora_rank=4, reference_update="mix", kl_coef=0.1), "takes 0.6 of the"),
-        (DemoConfig, dict(seeds=0), "seeds must be at least 1"),
-        (DemoConfig, dict(test_prompts=1), "test_prompts must be at least 2"),
-        (MutationCheckConfig, dict(jobs=0), "jobs must be at least 1"),
+        (EngineConfig, dict(steps=0)),
+        (EngineConfig, dict(lr=-1.0)),
+        (EngineConfig, dict(lr=NAN)),
+        (EngineConfig, dict(temperature=0.0)),
+        (EngineConfig, dict(stop_kl=-math.inf)),
+        (EngineConfig, dict(stop_kl=0.0)),
+        (EngineConfig, dict(kl_coef=math.inf)),
+        (RewardModelConfig, dict(borrowed_responses=5, repeated_responses=3)),
+        (KDPPOConfig, dict(lora_rank=4, reference_update="mix", kl_coef=0.1)),
+        (DemoConfig, dict(seeds=0)),
     ],
 )
-def test_what_no_run_can_mean(config, changes, message):
-    with pytest.raises(ValueError, match=re.escape(message)):
+def test_what_no_run_can_mean(config, changes):
+    with pytest.raises(ValueError):
         config(**changes)
 
 

@@ -90,21 +90,6 @@ def test_gold_of_rlhf() -> None:
     assert worth(good, "") == 0
 
 
-def test_the_verdict_of_rlhf_follows_from_its_numbers(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """It says so when the lesson has failed."""
-
-    def numbers(gold: float, reward: float) -> dict[str, float]:
-        return {"gold": gold, "reward": reward, "sentences": 3.0, "kl": 1.0}
-
-    start, held = numbers(0.1, 0.0), numbers(0.5, 1.0)
-    assert rlhf.verdict(start, held, numbers(-0.2, 1.5)) == (True, True)
-    assert rlhf.verdict(start, held, numbers(0.5, 1.5)) == (True, False)
-    assert rlhf.verdict(start, numbers(0.2, 1.0), numbers(-0.2, 0.9)) == (False, False)
-    assert capsys.readouterr().out
-
-
 @pytest.mark.slow
 def test_rlhf_shows_its_lesson() -> None:
     """The whole program, for one seed."""

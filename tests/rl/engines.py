@@ -312,7 +312,6 @@ ENGINES = [
             step_reward_fn=LetterSteps(lambda text: sign * (text.count("a") - 0.3 * len(text)))
         ),
         skips=dict(
-            centred_advantages_make_a_loss_of_zero="steps are centred, not the tokens they reach",
             a_constant_reward_teaches_nothing="the steps teach, whatever the outcome: own file",
         ),
     ),
@@ -348,9 +347,6 @@ ENGINES = [
         resumed=RESUMED_VARIANTS,
         headings=("The GRPO family",),
         keys=(VARIANTS["dapo"] | dict(mask_truncated=True, stop_kl=8.0),),
-        skips=dict(
-            centred_advantages_make_a_loss_of_zero="of sequence_mean alone: test_grpo_engine.py",
-        ),
     ),
     Engine(
         rloo_engine,
@@ -358,9 +354,6 @@ ENGINES = [
         forms={"sequence": dict(updates_per_batch=1), **RATIOS_OF_RLOO},
         resumed=(ADAPTIVE | dict(updates_per_batch=1), ADAPTIVE | dict(loss="clipped")),
         strong_kl=0.5,
-        skips=dict(
-            centred_advantages_make_a_loss_of_zero="log pi itself is weighted, not a ratio of 1",
-        ),
     ),
     Engine(
         reinforce_pp_engine,
@@ -375,10 +368,6 @@ ENGINES = [
         penalties={"plain": {}, "baseline": BASELINE},
         keys=({}, BASELINE),
         strong_kl=1.0,
-        skips=dict(
-            centred_advantages_make_a_loss_of_zero="centred over tokens, averaged over rows, or the "
-            "other way round",
-        ),
     ),
     Engine(
         ppo_engine,
@@ -455,7 +444,6 @@ ENGINES = [
         main_flags=dict(pretraining_batch_size=2),
         skips=OWN_REWARD
         | dict(
-            centred_advantages_make_a_loss_of_zero="a KL over the vocabulary is part of the loss",
             without_a_kl_no_reference_is_asked=NO_REFERENCE,
             the_reference_matters_where_it_is_asked=NO_REFERENCE,
             with_adapters_the_reference_is_the_base=NO_REFERENCE,
@@ -484,7 +472,6 @@ ENGINES = [
             **dict.fromkeys(
                 (
                     "at_the_first_update_ratio_is_one_and_kl_is_zero",
-                    "centred_advantages_make_a_loss_of_zero",
                     "minibatches_keep_groups_together",
                     "every_prompt_is_asked_once_an_epoch",
                     "without_a_kl_no_reference_is_asked",

@@ -14,12 +14,11 @@ import torch
 from engines import HELD_OUT, PAIRS, SHARE_OF_A, engine_named, small_gpt
 from slow import log_prob
 from toys import LETTERS, PROMPTS
-from watched import Validations, calls_of, numbers
+from watched import Validations, calls_of
 
 from data import names
 from data.readers import read_preferences
-from data.splits import split_of
-from gpt.checkpoint import load_gpt, save_gpt
+from gpt.checkpoint import save_gpt
 from gpt.fit import Limits
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
@@ -150,20 +149,6 @@ def write_pairs(path: Path, prompts: list[str]) -> Path:
 FILE_PROMPTS = [f"What is {i} and {i + 3}?\n" for i in range(60)]
 
 
-def test_a_files_pairs_are_split_by_prompt_and_long_ones_left_out(tmp_path, capsys):
-    tokenizer = load_tokenizer("glassbox")
-    path = write_pairs(tmp_path / "pairs.jsonl", FILE_PROMPTS)
-    prompt = next(p for p in FILE_PROMPTS if split_of(p) == "train")
-    append_jsonl(path, [{"prompt": prompt, "chosen": "Well, " * 30, "rejected": "No!"}])
-    train_pairs, held_out = open_pairs(str(path), "tiny", None, tokenizer, Limits(40, 30))
-    texts = [{tokenizer.decode(p.prompt) for p in part} for part in (train_pairs, held_out)]
-    assert [{split_of(text) for text in part} for part in texts] == [{"train"}, {"validation"}]
-    expected = [p for p in FILE_PROMPTS if split_of(p) in ("train", "validation")]
-    assert len(train_pairs) + len(held_out) == len(expected)
-    assert "do not fit: answer too long 1" in capsys.readouterr().out
-    assert all(p.chosen[-1] == p.rejected[-1] == tokenizer.eos_id for p in train_pairs)
-
-
 def test_the_reviews_pairs_are_those_of_the_reward_model_token_by_token(tmp_path, capsys):
     """What was cut off at the limit stays in, without an EOS; tokens are those that were drawn."""
     tokenizer = load_tokenizer("glassbox")
@@ -229,21 +214,6 @@ def run_file(runs: Path, **changes) -> Path:
         test_prompts=4, max_new_tokens=20, device="cpu",
     )  # fmt: skip
     return main(DPOConfig(**(options | changes)))
-
-
-def test_a_reward_model_that_is_there_changes_the_report_alone(runs, capsys):
-    without = run_file(runs, out=runs / "without")
-    policy, tokenizer = load_gpt(runs / "pretraining-pairs-tiny")
-    path = runs / "reward_model-pairs-tiny" / "model.safetensors"
-    save_reward_model(path, RewardModel.from_policy(policy), tokenizer)
-    capsys.readouterr()
-    out = run_file(runs)
-    assert "no reward model" not in capsys.readouterr().out
-    assert "reward" in json.loads((out / "report.json").read_text())["after"]
-    assert "reward" in read_jsonl(out / "samples.jsonl")[0]
-    rows, expected = (numbers(read_jsonl(folder / "metrics.jsonl")) for folder in (out, without))
-    assert [row.pop("validation/reward", None) is None for row in rows] == [True, False, False]
-    assert rows == expected
 
 
 # The table of preference losses

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from engines import SHARE_OF_A, engine_named, small_gpt
+from engines import engine_named, small_gpt
 from toys import LETTERS, PROMPTS, Crash, CrashingLog, documented, fixed_gpt, weights
 from watched import Validations, numbers
 
@@ -40,7 +40,7 @@ from reward_model.pairs import Annotator, Labelled, TokenPair, as_pair, pair_as_
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import RewardModel, load_reward_model
 from rl import grpo_iterative_engine
-from rl.grpo_iterative_engine import IterativeGRPOConfig, open_refresh
+from rl.grpo_iterative_engine import IterativeGRPOConfig
 from rl.rewards.sources import RewardModelReward
 
 CONFIG = replace(engine_named("grpo_iterative").config, steps=6, iterations=3)
@@ -302,26 +302,6 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, every, las
     stored = [(tmp_path / name / "pairs.jsonl").read_text() for name in ("whole", "cut")]
     assert stored[0] == stored[1]
     assert [row["step"] for row in read_jsonl(folder / "pairs.jsonl")] == [3] * 60 + [5] * 60
-
-
-@pytest.mark.parametrize("fraction", [-0.1, 1.0])
-def test_the_history_refuses_what_the_flag_does(fraction):
-    with pytest.raises(ValueError, match="at least 0 and below 1"):
-        continual_model(fraction=fraction)
-
-
-def test_a_refresh_needs_a_reward_model_and_somebody_who_labels(tmp_path):
-    learned = SimpleNamespace(reward_fn=RewardModelReward(continual_model().model))
-    checked = SimpleNamespace(reward_fn=SHARE_OF_A, reward_name=SHARE_OF_A.name)
-    with pytest.raises(UserError, match="is the share of a.*--no-refr"):
-        open_refresh(IterativeGRPOConfig(), checked)
-    with pytest.raises(UserError, match="nobody is there.*for pairs.json"):
-        open_refresh(IterativeGRPOConfig(data="pairs.json"), learned)
-    with pytest.raises(UserError, match="no pairs at .*pairs.jsonl to replay"):
-        open_refresh(IterativeGRPOConfig(reward_model=(tmp_path,)), learned)
-    frozen = IterativeGRPOConfig(data="pairs.json", refresh_reward_model=False)
-    assert open_refresh(frozen, learned) == open_refresh(frozen, checked) == {}
-    assert open_refresh(IterativeGRPOConfig(iterations=1), checked) == {}
 
 
 # The document, the figure, the whole

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,6 @@ from toys import weights
 
 from data import reviews, sums
 from gpt.tokenizer import load_tokenizer
-from harness.errors import UserError
 from reward_model.scalar_head import RewardModel
 from rl.grpo_process_engine import ProcessGRPOConfig, open_step_rewards
 from rl.rewards.sources import RewardModelReward, RuleReward
@@ -83,25 +81,3 @@ def test_the_source_is_the_one_asked_for(data, reward, steps_from, expected):
     assert type(source) is expected
     if isinstance(source, RewardModelSteps):
         assert source.model is reward.model and source.tokenizer is task.tokenizer
-
-
-@pytest.mark.parametrize(
-    ("data", "reward", "steps_from", "message"),
-    [
-        ("reviews", learned(), "rule", "reviews has no rule for the steps"),
-        ("pairs.json", learned(), "rule", "pairs.json has no rule for the steps"),
-        ("sums", EXACT, "reward_model", "the exact match, not a learned"),
-        ("reviews", GOLD, "reward_model", "the gold reward, not a learned"),
-    ],
-)
-def test_a_source_that_is_not_there_is_refused_in_one_sentence(data, reward, steps_from, message):
-    config, task = task_with(reward, data)
-    with pytest.raises(UserError, match=message) as refused:
-        open_step_rewards(replace(config, steps_from=steps_from), task)
-    assert "\n" not in str(refused.value)
-
-
-def test_broken_step_rewards_are_refused():
-    source = LetterSteps(lambda letters: math.nan if letters.endswith("b") else 1.0)
-    with pytest.raises(ValueError, match="step rewards are not finite"):
-        run(small_gpt(), steps=1, step_reward_fn=source)

@@ -16,11 +16,8 @@ from toys import weights
 from watched import Noted, Validations, calls_of
 
 from gpt.model import GPT
-from harness.command_line import from_preset
-from rl import grpo_single_model_engine
 from rl.batches.rollout import Rollout
-from rl.equations.kl import k3, rho_minus_log
-from rl.grpo_single_model_engine import SingleModelGRPOConfig, single_model_grpo_loss
+from rl.grpo_single_model_engine import single_model_grpo_loss
 from rl.rewards.sources import RuleReward
 
 SINGLE = engine_named("grpo_single_model")
@@ -47,13 +44,6 @@ def test_at_ratio_one_the_penalty_and_its_gradient_are_exactly_zero(penalty):
     assert torch.equal(results[0][0], results[1][0])
     assert torch.equal(results[0][1], results[1][1])
     assert float(results[0][1].abs().max()) > 0.01
-
-
-def test_each_penalty_is_the_equation_of_its_name():
-    given = torch.tensor([[0.5, -1.0]]), torch.tensor([[-0.5, 0.25]])
-    for equation in (k3, rho_minus_log):
-        penalty = grpo_single_model_engine.PENALTIES[equation.__name__](*given)
-        assert torch.equal(penalty, equation(*given))
 
 
 # The first step
@@ -129,19 +119,3 @@ def test_no_second_copy_of_the_weights_exists(monkeypatch):
     policy, copies = small_gpt(), calls_of(monkeypatch, copy, "deepcopy")
     run(policy, reward, steps=2, minibatches=2)
     assert counts == [2, 1, 1] and not copies
-
-
-# The controller and the document
-
-
-def test_the_defaults_let_the_penalty_act():
-    """In every preset: no warning, more than one update a batch, a positive weight."""
-    presets = grpo_single_model_engine.PRESETS
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        for name in presets:
-            size, _, data = name.partition("/")
-            world = {"data": data} if data else {}
-            config = from_preset(SingleModelGRPOConfig, presets, size, **world)
-            assert config.kl_coef > 0 and config.updates_per_batch * config.minibatches > 1, name
-            assert config.stop_kl is None

@@ -36,7 +36,6 @@ CONTRACT = {
         "kl_k3": "there is no reference",
     },
     "skips": {
-        "centred_advantages_make_a_loss_of_zero": "advantages are minus a KL, and not centred",
         "with_adapters_the_reference_is_the_base": "there is no reference",
         "without_a_kl_no_reference_is_asked": "there is no reference",
         "the_reference_matters_where_it_is_asked": "there is no reference",

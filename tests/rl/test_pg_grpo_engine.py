@@ -14,7 +14,7 @@ import torch
 from engines import DIVERSE, SHARE_OF_A, engine_named, small_gpt
 from slow import log_prob, tokens_of
 from toys import weights
-from watched import Noted, Validations, calls_of
+from watched import Noted, Validations
 
 from data.splits import split_of
 from gpt.log_probs import TokenScores
@@ -22,7 +22,7 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.files import append_jsonl
-from rl import loop, pg_grpo_engine
+from rl import pg_grpo_engine
 from rl.batches.preferences import Compared
 from rl.equations.advantages import best_worst_pairs
 from rl.pg_grpo_engine import policy_loss, preference_loss, recorded_pairs
@@ -132,18 +132,6 @@ def test_several_preference_losses_are_a_weighted_sum():
     assert float(preference_loss(config, both, pairs=2)) == pytest.approx(expected / 2, abs=1e-5)
 
 
-@pytest.mark.parametrize("pairs", ["best_worst", "all", "offline", "both"])
-def test_simpo_alone_needs_no_reference(monkeypatch, pairs):
-    makes = calls_of(monkeypatch, loop, "frozen_copy")
-    asks = calls_of(monkeypatch, loop, "rollout_log_probs")
-    policy = small_gpt()
-    options = dict(steps=2, kl_coef=0.0, pairs=pairs, preference_loss=("simpo",))
-    rows = run(policy, DIVERSE, **options)
-    assert rows[0]["pairs"] > 0 and rows[0]["preference_loss"] > 0 and "kl" not in rows[0]
-    assert not makes and not asks
-    assert not torch.equal(weights(policy), weights(small_gpt()))
-
-
 def test_the_mean_ratio_by_loops_and_its_clip():
     """Ratios 2, 0.5 and 1.7 have the geometric mean 1.7 ** (1/3); the clip acts on that alone."""
     ratio = torch.tensor([[2.0, 0.5, 1.7, 9], [0.5, 0.9, 0.7, 9], [1.1, 0.95, 9, 9]])
@@ -169,8 +157,3 @@ def test_the_mean_ratio_by_loops_and_its_clip():
     row = meter.metrics()
     assert row["clip_high_fraction"] == pytest.approx(3 / 8)  # the whole first response
     assert row["clip_low_fraction"] == pytest.approx(3 / 8)  # the whole second one
-
-
-def test_rows_of_a_group_stay_together_only_where_they_are_compared():
-    for coef, together in ((0, 1), (1, 4)):
-        assert replace(CONFIG, preference_coef=coef, group_size=4).rows_together == together

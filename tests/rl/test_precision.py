@@ -28,9 +28,7 @@ from rl.ppo_engine import PPOConfig, open_critic_and_text
 from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardModelReward
 from rl.rewards.step_rewards import RewardModelSteps
-from rl.rewards.teacher_reward import TeacherReward
 from rl.training.evaluation import Conditions, Validation
-from rl.training.open_task import Task, to_bfloat16
 
 PARAMS = SamplingParams(max_new_tokens=4)
 # The single-model engine says so of every run with one update a batch.
@@ -177,15 +175,3 @@ def test_a_whole_run_in_bfloat16_with_its_frozen_start_in_half(tmp_path, monkeyp
     rows = read_jsonl(folder / "tokens.jsonl")
     assert {row["kind"] for row in rows} == {"training", "validation"}
     assert "prefix_score" in rows[0]["values"]
-
-
-def test_ensembles_and_teachers_are_halved(tmp_path):
-    models = [reward_model(seed) for seed in (1, 2, 3)]
-    for model in models:
-        model.requires_grad_(False)
-    teacher = small_gpt(4).requires_grad_(False)
-    config = PPOConfig()
-    for reward in (EnsembleReward(models), TeacherReward(teacher, config)):
-        to_bfloat16(Task(small_gpt(), LETTERS, {}, reward, None))
-    for trunk in (*(model.gpt for model in models), teacher):
-        assert trunk.h[1].mlp.c_fc.weight.dtype == torch.bfloat16

@@ -18,7 +18,6 @@ from gpt.model import GPT
 from harness.files import read_jsonl
 from rl import ppo_engine
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.loop import Run
 from rl.training.evaluation import KEPT_TOKENS, Validation
 from rl.training.metrics import StepBatch
 from rl.training.token_log import TokenLog
@@ -161,21 +160,3 @@ def test_a_teacher_is_recorded_beside_its_student(tmp_path: Path) -> None:
     for row in group:
         close(row["values"]["log_p"], log_probs(engine.teacher, row))
         close(row["values"]["log_q"], log_probs(start, row))
-
-
-@pytest.mark.parametrize("batch", [True, False], ids=["a batch", "none"])
-def test_a_step_ends_with_and_without_a_batch_and_a_token_log(batch: bool, tmp_path: Path) -> None:
-    """A plain function has no log, a validation may have none, and some steps train on nothing."""
-    engine, policy, path = engine_named("grpo"), small_gpt(), tmp_path / "t.jsonl"
-    given = two_responses([[True]]), torch.zeros(1), torch.zeros(1, 1)
-    step_batch = StepBatch(lambda new, old, A, m: m, *given) if batch else None
-    kept = []
-    validations = [validation(engine, place, policy) for place in (None, path)]
-    for validate in (None, lambda policy, reference, step: {}, *validations):
-        Run(engine.configured(steps=1), policy, LETTERS, validate=validate).end_step(
-            0, {}, step_batch
-        )
-        kept.append(read_jsonl(path) if path.exists() else [])
-    assert [len(rows) for rows in kept[:3]] == [0, 0, 0]
-    kinds = [row["kind"] for row in kept[3]]
-    assert kinds == ["validation"] * 4 + ["training"] * batch

@@ -75,19 +75,6 @@ def test_both_step_and_both_are_cleared(run):
         assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_dropout_is_off_and_weights_do_not_decay(run):
-    policy, critic = both(run)
-    assert torch.equal(*(run.scores(policy, BATCH).log_probs for _ in range(2)))
-    assert torch.equal(*(run.values(critic, BATCH) for _ in range(2)))
-    for optimizer in (run.optimizer, run.critic[1]):
-        assert all(group["weight_decay"] == 0 for group in optimizer.param_groups)
-
-
-def test_both_learning_rates_are_shares_of_their_peaks(run):
-    rates = [optimizer.param_groups[0]["lr"] for optimizer in (run.optimizer, run.critic[1])]
-    assert rates == [0.25 * CONFIG.lr, 0.25 * CONFIG.critic_lr]
-
-
 def test_what_would_join_after_the_state_is_restored_is_refused(run):
     """A checkpoint would hold it, and a resumed run would not load it."""
     parts = set(run.parts)

@@ -9,7 +9,6 @@ import dataclasses
 import json
 import random
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import bug_zoo
@@ -24,9 +23,7 @@ from gpt.finetuning import Example, FinetuningConfig
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
 from harness.metric_log import MetricLog
-from harness.report.page import REPORT
-from harness.report.rules import examine, say_findings
-from harness.report.writing import open_page
+from harness.report.rules import examine
 from reward_model.accuracy_report import preference_report, score_pairs
 from reward_model.pairs import TokenPair
 from reward_model.reward_model_training import RewardModelConfig, train
@@ -174,14 +171,3 @@ def test_distillation_is_silent_on_a_good_run_and_finds_a_loss_of_the_wrong_sign
     real = distillation.forward_kl
     monkeypatch.setattr(distillation, "forward_kl", lambda *each: -real(*each))
     assert "away_from_teacher" in rules(DISTILLATION, distilled(DISTILLATION))
-
-
-# --- on the page ----------------------------------------------------------------------------------
-
-
-def test_a_stage_says_what_is_found_in_print_and_on_its_page(tmp_path: Path, capsys) -> None:
-    open_page(tmp_path, "pretraining", PRETRAINING)
-    rows = [{"step": i, "loss": 2.0 + i / 9, "grad_norm": 0.3, "lr": 1e-4} for i in range(1, 31)]
-    say_findings(PRETRAINING, rows, tmp_path)
-    assert "loss climbed" in capsys.readouterr().out
-    assert "loss_rises" in (tmp_path / REPORT).read_text()

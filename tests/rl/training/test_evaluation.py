@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from types import SimpleNamespace
 
@@ -14,7 +13,7 @@ from toys import LETTERS
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT
-from harness.files import read_jsonl, write_json
+from harness.files import read_jsonl
 from rl.rewards.sources import RuleReward
 from rl.training.evaluation import (
     Comparison,
@@ -182,14 +181,3 @@ def test_compare_asks_both_models_the_same_test_prompts():
         0.5 + (float(after.reward.mean()) - float(before.reward.mean())) / 2
     )
     assert float(after.reward.mean()) > float(before.reward.mean()) + 0.1
-
-
-def test_a_comparison_reads_as_a_table_and_as_json(tmp_path):
-    better = result(gold=(0.2, 0.3, 0.7))
-    comparison = Comparison(result(), better, "gold reward", "GRPO")
-    write_json(tmp_path / "report.json", comparison.numbers)
-    numbers = json.loads((tmp_path / "report.json").read_text())
-    assert numbers["win_rate"] == 0.5 and numbers["before"]["gold"] == pytest.approx(0.4)
-    lines = comparison.text(samples=1).splitlines()
-    assert lines[3].split() == ["before", "2.000", "1.000", "3.000", "0.667", "0.400", "0.408"]
-    assert lines[-3:] == ["prompt: prompt 0", "  before: response 0", "  after:  response 0"]

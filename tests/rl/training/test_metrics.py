@@ -210,24 +210,3 @@ def test_explained_variance_of_constants_of_truth_and_of_padding():
         assert found == pytest.approx(expected, abs=1e-6)
     assert explained_variance(returns, torch.ones(1, 4), mask) == {}
     assert explained_variance(returns, returns, torch.arange(4)[None] < 1) == {}
-
-
-@pytest.mark.parametrize(
-    ("cuda", "started", "mps", "waited"),
-    [
-        (True, True, False, ["cuda"]),
-        (True, False, False, []),  # a run on the CPU beside a GPU leaves it alone
-        (False, False, True, ["mps"]),
-        (False, False, False, []),
-    ],
-)
-def test_a_phase_waits_for_the_device_in_use(monkeypatch, cuda, started, mps, waited):
-    seen: list[str] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: started)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: seen.append("cuda"))
-    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: mps)
-    monkeypatch.setattr(torch.mps, "synchronize", lambda: seen.append("mps"))
-    with Stopwatch().phase("update"):
-        pass
-    assert seen == waited

@@ -77,31 +77,9 @@ def test_a_missing_policy_names_the_command_that_makes_it(runs, some_pairs, data
     assert str(error.value).splitlines()[-1].strip() == command
 
 
-def test_without_a_reward_model_a_missing_policy_is_a_matter_of_pretraining(runs, some_pairs):
-    config = GRPOConfig(data="x/pairs.json", preset="small")
-    with pytest.raises(UserError, match="no model to start from") as error:
-        open_task(config, CPU, own_reward=lambda *_: None)
-    command = "python -m gpt.pretraining --data x/pairs.json --preset small"
-    assert str(error.value).splitlines()[-1].strip() == command
-
-
 def test_a_reward_model_beside_a_rule_is_refused(tmp_path):
     with pytest.raises(UserError, match="the reward is the exact match"):
         open_reward(RewardChoice("auto", "sums", "tiny", (tmp_path,)), GLASSBOX, CPU)
-
-
-@pytest.mark.parametrize(
-    ("data", "preset", "command"),
-    [
-        ("reviews", "tiny", "python -m reward_model.reward_model_training"),
-        ("pairs.json", "gpt2",
-         "python -m reward_model.reward_model_training --data pairs.json --preset gpt2"),
-    ],
-)  # fmt: skip
-def test_a_missing_reward_model_names_the_command_that_trains_it(runs, data, preset, command):
-    with pytest.raises(UserError, match="no reward model in .*reward_model-") as error:
-        open_reward(RewardChoice("auto", data, preset), GLASSBOX, CPU)
-    assert str(error.value).splitlines()[-1].strip() == command
 
 
 def test_a_response_budget_beyond_the_context_is_refused(runs):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from configparser import ConfigParser
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from markupsafe import escape
 
 from harness.report import rules as every_stage
 from harness.report.page import REPORT
-from harness.report.rules import Finding, halves, page_path, say_findings
+from harness.report.rules import Finding, halves, say_findings
 from harness.report.writing import open_page
 from rl import doctor
 from rl.doctor import DoctorConfig, examine_folder
@@ -224,22 +223,6 @@ def test_the_error_of_two_thirds_by_hand() -> None:
     assert halves([1, 2, 3, 9, 9, 9, 5, 6, 7]) == pytest.approx((2, 6, math.sqrt(2 / 3)))
 
 
-@pytest.mark.parametrize(
-    ("flags", "likely"),
-    [
-        (dict(reward="auto"), "the reward model is exploited"),
-        (dict(reward="mine.py:brief"), "your function pays"),
-        (dict(reward="auto", teacher=None), "the teacher likes"),
-        (dict(reward="gold"), "the rule and"),
-    ],
-)
-def test_a_reward_model_is_blamed_only_where_there_is_one(flags, likely) -> None:
-    for rule in ("over_optimised", "proxy_suspected"):
-        finding = found(steady(**SICK[rule][0]), **flags)[rule]
-        assert ("reward model" in finding.cause) == (flags == dict(reward="auto"))
-        assert rule == "proxy_suspected" or finding.cause.startswith(likely)
-
-
 def test_a_collapse_is_no_matter_of_hard_prompts() -> None:
     falls = dict(distinct_responses=lambda step: 1 / step, zero_spread_groups=0.9)
     findings = found(steady(**falls))
@@ -256,17 +239,6 @@ def test_what_counts_is_how_far_the_policy_that_is_kept_has_gone() -> None:
 
 
 # --- pages, words and the command -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_the_page_of_a_rule_exists(rule: str) -> None:
-    assert (ROOT / page_path(RULES[rule].page)).exists()
-
-
-def test_every_meaning_belongs_to_a_rule() -> None:
-    meanings = ConfigParser(interpolation=None)
-    meanings.read(ROOT / "harness" / "report" / "findings.ini", encoding="utf-8")
-    assert {name.split(":")[0] for name in meanings.sections()} == set(RULES)
 
 
 def run_folder(folder: Path, rows: list[dict[str, Any]]) -> Path:
