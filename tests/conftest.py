@@ -12,6 +12,7 @@ import ipaddress
 import os
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -28,6 +29,8 @@ import torch  # noqa: E402
 
 torch.set_num_threads(1)
 
+IS_MISSING = " is not installed; "  # in the reason of a test that is skipped for want of a tool
+WANTING_TOOLS = Path(__file__).resolve().parents[1] / "build" / "wanting_tools.txt"
 
 # Files of few tests that take long begin first, so that no process is left with one at the end.
 LONGEST = ("test_soak.py", "test_ranks.py", "test_peer_benchmark.py")
@@ -89,11 +92,51 @@ def block_network(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(socket, name, guarded_lookup(getattr(socket, name)))
 
 
+class WantingTools:
+    """What was skipped because a tool is missing that requirements.txt does not bring."""
+
+    def __init__(self, whole: bool) -> None:
+        self.whole = whole  # all tests were to run, so that all of these are known
+        self.found: dict[str, str] = {}  # a test, or a file that cannot be imported -> its reason
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.note(report)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        self.note(report)
+
+    def note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+        why = report.longrepr  # of a skip: file, line and reason
+        if report.skipped and isinstance(why, tuple) and IS_MISSING in why[2]:
+            self.found[report.nodeid] = why[2].removeprefix("Skipped: ")
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if self.whole:
+            WANTING_TOOLS.unlink(missing_ok=True)
+        if not self.found:
+            return
+        files = sum("::" not in name for name in self.found)
+        missing = sorted({reason.split(IS_MISSING)[0] for reason in self.found.values()})
+        terminalreporter.section("skipped for want of tools")
+        terminalreporter.line(
+            f"{len(self.found) - files} tests and {files} whole files need {', '.join(missing)}: "
+            "`make dev docs` installs what contributors use"
+        )
+        if self.whole:
+            WANTING_TOOLS.parent.mkdir(exist_ok=True)
+            WANTING_TOOLS.write_text("".join(f"{name}\n" for name in self.found))
+            name = WANTING_TOOLS.relative_to(WANTING_TOOLS.parents[1])
+            terminalreporter.line(f"then `make test ARGS=@{name}` runs these and no others")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Block before collection, so that imports at the top of test files are covered too."""
     patch = pytest.MonkeyPatch()
     block_network(patch)
     config.add_cleanup(patch.undo)
+    if not hasattr(config, "workerinput"):  # of several processes, the one that has all reports
+        whole = config.args_source is config.ArgsSource.TESTPATHS and not config.option.collectonly
+        config.pluginmanager.register(WantingTools(whole))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -111,7 +154,7 @@ def require_package(name: str, installs: str = "make dev") -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != name.split(".")[0]:
             raise
-        reason = f"{name} is not installed; `{installs}` installs it"
+        reason = f"{name}{IS_MISSING}`{installs}` installs it"
         if os.environ.get("REQUIRE_ORACLES") == "1":
             pytest.fail(f"REQUIRE_ORACLES=1, but {reason}")
         pytest.skip(reason, allow_module_level=True)
@@ -141,7 +184,7 @@ except ModuleNotFoundError:
     st = _NoStrategies()
 
     def given(*args: Any, **kwargs: Any) -> Any:
-        return pytest.mark.skip(reason="hypothesis is not installed; `make dev` installs it")
+        return pytest.mark.skip(reason=f"hypothesis{IS_MISSING}`make dev` installs it")
 
 
 @pytest.fixture(autouse=True)
