@@ -301,12 +301,11 @@ for index in (0, best, len(steps) - 1):
     print(f"step {steps[index]}: proxy {result.reward[1]:.2f}, gold {result.gold[1]:.2f}")
     print("   ", result.responses[1].strip())
 print("the prompt:", prompts[1].prompt.strip())
-begun, highest, ended = (found[i]["result"].gold[1] for i in (0, best, -1))
-holds(highest > begun > ended, "gold of this prompt rises, and ends below where it began")
 
 # %% [markdown]
-# Gold rises, and then falls below where it began: the last answer speaks of a camera and a drill where
-# a wallet was asked about, and repeats itself.
+# In the run whose outputs are shown here, the gold of this one prompt rises, and then falls below where it
+# began: the last answer speaks of a camera and a drill where a wallet was asked about, and repeats
+# itself. One answer is one draw: another processor's last bits draw another, and the mean above decides.
 #
 # The gold reward has five terms, so the fall can be taken apart. Gold is content x care, with content
 # = 0.3 sentiment + 0.3 topic + 0.25 politeness + 0.15 form, and care = 0.3 + 0.7 quality, which falls
