@@ -340,7 +340,7 @@ holds(sum(rise.values()) > 0 > sum(fall.values()), "gold rises to its best step,
 # %% [markdown]
 # In the run shown here about half of the gain up to the best step is politeness, and after it topic loses
 # most: the answers leave the item that was asked about. Which term moves most is not the same on every
-# processor; that gold rises first and then falls is.
+# processor; the page checks only that gold rises first and then falls.
 #
 # ## 6. The law of Gao et al.
 #
