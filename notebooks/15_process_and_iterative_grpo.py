@@ -358,16 +358,17 @@ half = len(runs["frozen"]) // 2  # the frozen model's own reward goes on rising
 first, second = (sum(row["reward"] for row in runs["frozen"][part])
                  for part in (slice(half), slice(half, None)))  # fmt: skip
 holds(second > first, "the frozen run's own reward keeps rising")
-holds(refreshes[0]["fresh_accuracy/before"] < 0.7, "the old model orders well under 0.7 of them")
+holds(refreshes[0]["fresh_accuracy/before"] < 0.7, "the old model orders fewer than 0.7 of them")
 holds(runs["frozen"][-1]["validation/kl"] > 10, "the frozen run ends more than 10 nats away")
 
 # %% [markdown]
 # - **Gold** (left): once the policy has left the responses that the frozen reward model knows, its
 #   gold stops rising, while its own reward goes on. That is over-optimisation, the subject of
 #   [17_when_the_proxy_breaks](17_when_the_proxy_breaks.ipynb).
-# - **The refreshed model** orders well under 0.7 of the pairs of the policy's responses before the
-#   first refresh (`fresh_accuracy/before`), and clearly more after the second. These are pairs that it was
-#   not trained on. `probe_accuracy`, on responses of the first policy, rises too: nothing is forgotten.
+# - **The refreshed model** orders 0.57 of the pairs of the policy's responses before the first refresh
+#   (`fresh_accuracy/before`; 0.65 on another processor), and clearly more after the second. These
+#   are pairs that it was not trained on. `probe_accuracy`, on responses of the first policy, rises too:
+#   nothing is forgotten.
 # - **Reward** (second panel): in the refreshed run every iteration has its own reward scale, so do
 #   not compare its curve across a dashed line. The drop there is the new model's verdict on the
 #   same policy. `probe_reward`, the base model's responses under both models, hardly moves.

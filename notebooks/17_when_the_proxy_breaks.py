@@ -305,7 +305,8 @@ print("the prompt:", prompts[1].prompt.strip())
 # %% [markdown]
 # In the run whose outputs are shown here, the gold of this one prompt rises, and then falls below where it
 # began: the last answer speaks of a camera and a drill where a wallet was asked about, and repeats
-# itself. One answer is one draw: another processor's last bits draw another, and the mean above decides.
+# itself. This is one answer only, and on another processor rounding alone gives another one: judge by
+# the mean above.
 #
 # The gold reward has five terms, so the fall can be taken apart. Gold is content x care, with content
 # = 0.3 sentiment + 0.3 topic + 0.25 politeness + 0.15 form, and care = 0.3 + 0.7 quality, which falls
