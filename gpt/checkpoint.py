@@ -10,25 +10,29 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpt.llama import Llama, LlamaConfig
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer, parse_ranks
 from harness.errors import UserError
-from harness.files import display_path
-from harness.paths import MODEL_FILE
 from harness.safetensors_file import load_weights, require_floats, save_weights
 
 
 def about_gpt(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
     """What a checkpoint's header must say to rebuild the model, a tokenizer's own ranks with it."""
     about = {
-        "gpt": dataclasses.asdict(model.config),
+        "llama" if isinstance(model, Llama) else "gpt": dataclasses.asdict(model.config),
         "tokenizer": tokenizer.name,
         "tokenizer_fingerprint": tokenizer.fingerprint,
     }
     if tokenizer.ranks is None:
         return about
     return about | {"tokenizer_ranks": tokenizer.ranks, "tokenizer_form": tokenizer.form}
+
+
+def build(config: GPTConfig) -> GPT:
+    """The model of this shape, its weights not set."""
+    return Llama(config) if isinstance(config, LlamaConfig) else GPT(config)
 
 
 def save_gpt(path: Path, model: GPT, tokenizer: Tokenizer) -> None:
@@ -41,7 +45,7 @@ def load_gpt(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, Token
     tensors, about = load_weights(path, "gpt")
     tokenizer = checked_tokenizer(about, path)
     with torch.device("meta"):  # shapes alone: the tensors of the file become the weights
-        model = GPT(gpt_config_of(about, tensors, path))
+        model = build(gpt_config_of(about, tensors, path))
     load_strictly(model, tensors, path)
     return model.to(device).eval(), tokenizer
 
@@ -50,16 +54,17 @@ def gpt_config_of(
     about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path, prefix: str = ""
 ) -> GPTConfig:
     """The shape in a header; UserError unless it is that of the tensors, before it takes memory."""
-    names = {field.name for field in dataclasses.fields(GPTConfig)}
-    sizes = about.get("gpt")
+    kind, shape = ("llama", LlamaConfig) if "llama" in about else ("gpt", GPTConfig)
+    names = {field.name for field in dataclasses.fields(shape)}
+    sizes = about.get(kind)
     if not isinstance(sizes, dict) or sizes.keys() != names:
         raise UserError(f"{path} does not say its model's shape: it is damaged, train it again")
     stored = stored_sizes({name: tensor.shape for name, tensor in tensors.items()}, prefix)
     for name, value in sizes.items():
-        kinds = (int, float) if name == "dropout" else (int,)
+        kinds = (int, float) if name in ("dropout", "rope_base", "norm_eps") else (int,)
         if (
             type(value) not in kinds
-            or value < (name != "dropout")
+            or value < (kinds == (int,))
             or stored.get(name, value) != value
         ):
             raise UserError(
@@ -67,7 +72,7 @@ def gpt_config_of(
                 "it is damaged, train it again"
             )
     try:
-        return GPTConfig(**sizes)
+        return shape(**sizes)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
 
@@ -129,13 +134,3 @@ def load_strictly(
     require_floats(tensors, path)
     fitting = {name: tensor.to(own[name].dtype) for name, tensor in tensors.items()}
     model.load_state_dict(fitting, assign=True)
-
-
-def load_policy(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
-    """`load_gpt` with the hint that a script's user needs when the folder is not there."""
-    if not (Path(folder) / MODEL_FILE).exists():
-        raise UserError(
-            f"there is no model in {display_path(Path(folder))}: pass the run folder of "
-            "gpt.pretraining or gpt.finetuning"
-        )
-    return load_gpt(Path(folder), device)

@@ -30,7 +30,7 @@ from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
 from data.names import Data, default_folder
 from data.records import PromptRecord
 from data.worlds import RULES
-from gpt.checkpoint import load_policy, save_gpt
+from gpt.checkpoint import save_gpt
 from gpt.corpus import open_prompts
 from gpt.fit import FileFlags
 from gpt.generate import SamplingParams, generate
@@ -45,6 +45,7 @@ from gpt.log_probs import (
 )
 from gpt.lora import fit_for_training, save_adapter
 from gpt.model import GPT, Preset, head_product
+from gpt.published.pretrained import load_policy
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.token_rows import RECORDED, TextLog, open_texts
 from gpt.tokenizer import Tokenizer

@@ -25,14 +25,14 @@ from data.names import Data, default_folder, flags_for
 from data.readers import read_preferences, read_responses, split_records
 from data.records import PreferenceRecord, ResponseRecord
 from data.worlds import CHECKED
-from gpt.checkpoint import load_policy, save_gpt
+from gpt.checkpoint import save_gpt
 from gpt.corpus import encode_record
 from gpt.fit import AnswerFileFlags, check_fit
 from gpt.generate import SamplingParams, generate
 from gpt.lora import fit_for_training, save_adapter
 from gpt.model import GPT, Preset
 from gpt.pretraining import held_out_loss, language_model_loss
-from gpt.published.pretrained import load_with_tokenizer
+from gpt.published.pretrained import load_policy, load_with_tokenizer
 from gpt.token_rows import RECORDED, TextLog, open_texts
 from gpt.tokenizer import Tokenizer
 from harness.command_flags import MemoryFlags, OptimizerFlags

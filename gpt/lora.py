@@ -28,7 +28,6 @@ from harness.seeds import make_generator
 from harness.training_state import unchanging_names
 
 ALPHA_OVER_RANK = 2.0  # alpha / r: alpha is twice the rank
-PROJECTIONS = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")  # of each block
 
 
 class LoRALinear(nn.Linear):
@@ -74,7 +73,7 @@ def add_adapters(
         raise ValueError("the model has adapters already: merge them first")
     model.requires_grad_(False)
     for block in model.h:
-        for projection in PROJECTIONS:
+        for projection in model.projections:
             part, name = projection.split(".")
             owner = getattr(block, part)
             base = getattr(owner, name)
@@ -153,7 +152,7 @@ def trunk_to_train(config: MemoryFlags, model: GPT) -> GPT:
 
 CONFIG_FILE = "adapter_config.json"
 TENSOR_FILE = "adapter_model.safetensors"
-PREFIX = "base_model.model.transformer."
+PREFIX = "base_model.model."
 
 
 def save_adapter(folder: Path, model: GPT, base: str) -> None:
@@ -162,7 +161,9 @@ def save_adapter(folder: Path, model: GPT, base: str) -> None:
     if not layers:
         return
     tensors = {
-        f"{PREFIX}{name}.{matrix}.weight": getattr(layer, matrix).detach().float().cpu()
+        f"{PREFIX}{model.published_name(name)}.{matrix}.weight": getattr(layer, matrix)
+        .data.float()
+        .cpu()
         for name, layer in layers.items()
         for matrix in ("lora_A", "lora_B")
     }
@@ -170,10 +171,10 @@ def save_adapter(folder: Path, model: GPT, base: str) -> None:
         folder / TENSOR_FILE, lambda temporary: save_file(tensors, temporary, {"format": "pt"})
     )
     rank = len(next(iter(layers.values())).lora_A)
-    write_json(folder / CONFIG_FILE, peft_config(rank, base))
+    write_json(folder / CONFIG_FILE, peft_config(rank, base, model))
 
 
-def peft_config(rank: int, base: str) -> dict[str, Any]:
+def peft_config(rank: int, base: str, model: GPT) -> dict[str, Any]:
     """adapter_config.json. A target is the end of a module's name: attn.c_proj, not mlp.c_proj."""
     return {
         "peft_type": "LORA",
@@ -182,8 +183,10 @@ def peft_config(rank: int, base: str) -> dict[str, Any]:
         "r": rank,
         "lora_alpha": int(ALPHA_OVER_RANK * rank),
         "lora_dropout": 0.0,
-        "target_modules": sorted(PROJECTIONS),
-        "fan_in_fan_out": True,  # transformers' Conv1D stores (in, out)
+        "target_modules": sorted(
+            model.published_name(name).removeprefix("transformer.") for name in model.projections
+        ),
+        "fan_in_fan_out": "attn.c_attn" in model.projections,  # Conv1D stores (in, out)
         "bias": "none",
         "init_lora_weights": True,
         "inference_mode": True,

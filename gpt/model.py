@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn as nn
@@ -41,6 +41,11 @@ class GPTConfig:
             raise ValueError(
                 f"n_embd={self.n_embd} is not divisible by n_head={self.n_head}: choose another width"
             )
+
+    @property
+    def cached_heads(self) -> int:
+        """The heads of keys and values that a cache holds."""
+        return self.n_head
 
 
 Preset = Literal["tiny", "study", "own", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
@@ -75,7 +80,8 @@ class KVCache:
     def __init__(
         self, config: GPTConfig, rows: int, columns: int, device: torch.device, dtype: torch.dtype
     ) -> None:
-        shape = (config.n_layer, rows, config.n_head, columns, config.n_embd // config.n_head)
+        heads, width = config.cached_heads, config.n_embd // config.n_head
+        shape = (config.n_layer, rows, heads, columns, width)
         self.keys = torch.empty(shape, device=device, dtype=dtype)
         self.values = torch.empty(shape, device=device, dtype=dtype)
         self.length, self.rows = 0, rows
@@ -110,6 +116,26 @@ def plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | No
 def causal_mask(new: int, total: int, device: torch.device) -> Tensor:
     """(new, total) bool: the new columns are the last of `total`; each sees itself and the past."""
     return torch.ones(new, total, dtype=torch.bool, device=device).tril(total - new)
+
+
+def row_positions(tokens: Tensor, attention_mask: Tensor | None, past: int, context: int) -> Tensor:
+    """The positions of new columns (N, S) behind `past`, (N or 1, S): they count a row's real tokens.
+
+    attention_mask as in `GPT.hidden`. Raises ValueError for a row of more than `context` tokens.
+    """
+    longest = past + tokens.shape[1]
+    if attention_mask is None:
+        positions = torch.arange(past, longest, device=tokens.device)[None]
+    else:
+        positions = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, past:]
+        if longest > context:  # perhaps of padding: only then the device is asked
+            longest = int(attention_mask.sum(1).max())
+    if longest > context:
+        raise ValueError(
+            f"a row of {longest} tokens does not fit the model's {context} positions: shorten it, or "
+            "use longer tokens or a model with more positions"
+        )
+    return positions
 
 
 class Attention(nn.Module):
@@ -182,6 +208,11 @@ class GPT(nn.Module):
     2016, arXiv:1604.06174): less memory, a third more work, the same gradients.
     """
 
+    # Where LoRA puts its adapters, in each block (gpt/lora.py).
+    projections: ClassVar[tuple[str, ...]] = (
+        "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj",
+    )  # fmt: skip
+
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.config = config
@@ -189,7 +220,7 @@ class GPT(nn.Module):
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.context, config.n_embd)
         self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
-        self.ln_f = nn.LayerNorm(config.n_embd, eps=1e-5)
+        self.ln_f: nn.Module = nn.LayerNorm(config.n_embd, eps=1e-5)
 
     @torch.no_grad()
     def initialize(self, generator: torch.Generator | None = None) -> GPT:
@@ -210,6 +241,11 @@ class GPT(nn.Module):
     def device(self) -> torch.device:
         return self.wte.weight.device
 
+    @staticmethod
+    def published_name(name: str) -> str:
+        """What a part of the model is called in published files."""
+        return f"transformer.{name}"
+
     def unchanging_names(self) -> set[str]:
         """The tensors frozen under adapters (gpt/lora.py), which a run's checkpoint leaves out."""
         names = set(self.state_dict())
@@ -225,20 +261,8 @@ class GPT(nn.Module):
         has padding before its end: none looks ahead. With a `cache` the tokens are the new columns
         behind its `length` filled ones. Positions count real tokens, so rows agree however padded.
         """
-        N, S = tokens.shape
-        past = 0 if cache is None else cache.length
-        longest = past + S
-        if attention_mask is None:
-            positions = torch.arange(past, past + S, device=tokens.device)  # (S,)
-        else:
-            positions = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, past:]  # (N, S)
-            if longest > self.config.context:  # perhaps of padding: only then the device is asked
-                longest = int(attention_mask.sum(1).max())
-        if longest > self.config.context:
-            raise ValueError(
-                f"a row of {longest} tokens does not fit the model's {self.config.context} "
-                "positions: shorten it, or use longer tokens or a model with more positions"
-            )
+        S, past = tokens.shape[1], 0 if cache is None else cache.length
+        positions = row_positions(tokens, attention_mask, past, self.config.context)
         x = self.wte(tokens) + self.wpe(positions)  # (N, S, D)
         x = F.dropout(x, self.config.dropout, self.training)
         mask = self._attention_mask(attention_mask, past, S, tokens.device)

@@ -32,6 +32,7 @@ RANKS_FILE = Path(__file__).with_name("glassbox.tiktoken")
 PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?[^\W\d_]+|\d|\n| ?(?:[^\s\w]|_)+|[^\S\n]+(?!\S)|[^\S\n]+"
 END_OF_TEXT = "<|endoftext|>"
 PAD = "<|pad|>"
+CHAT_MARKS = ("<|im_start|>", "<|im_end|>")
 TOKENIZER_NAMES = ("glassbox", "gpt2")
 SUFFIX = ".tiktoken"
 MOST_SPACES = 250_000
@@ -77,8 +78,19 @@ class Tokenizer:
         specials = dict(encoding._special_tokens)
         return {"pattern": encoding._pat_str, "specials": specials, "end": end, "pad": pad}
 
+    @cached_property
+    def unspelled(self) -> frozenset[int]:
+        """The bytes that the vocabulary lacks: none for ours and GPT-2's, 21 for SmolLM2's."""
+        return frozenset(b for b in range(256) if bytes([b]) not in self.encoding._mergeable_ranks)
+
+    @cached_property
+    def marks(self) -> frozenset[str]:
+        """The marks of a chat's turns (data/templates.py), where this tokenizer has tokens for them."""
+        return frozenset(CHAT_MARKS) & self.encoding.special_tokens_set
+
     def encode(self, text: str) -> list[int]:
-        """The ids of ordinary text: "<|endoftext|>" in it is spelled out, not special.
+        """The ids of text. "<|endoftext|>" in it is spelled out, not special; a chat's marks are tokens.
+        A character that the vocabulary cannot spell becomes U+FFFD.
 
         Raises UserError for more spaces in a row than the encoder's patterns have a stack for.
         """
@@ -87,7 +99,12 @@ class Tokenizer:
                 f"a text of {len(text):,} characters has more than {MOST_SPACES:,} spaces in a row "
                 f"behind {text[: found.start()][-40:]!r}, which cannot be encoded: shorten them"
             )
-        return self.encoding.encode_ordinary(text)
+        if self.unspelled:
+            text = "".join(
+                "\ufffd" if self.unspelled.intersection(c.encode("utf-8", "replace")) else c
+                for c in text
+            )
+        return self.encoding.encode(text, allowed_special=self.marks, disallowed_special=())
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids` without end-of-text and padding; broken UTF-8 becomes U+FFFD.
@@ -195,6 +212,6 @@ def parse_ranks(text: str, path: Path, taken: Container[int] = ()) -> dict[bytes
                 f"found {line!r:.80}: restore the file or write it again with gpt/tokenizer_training.py"
             )
         ranks[token] = expected
-    if any(bytes([value]) not in ranks for value in range(256)):
+    if any(bytes([value]) not in ranks for value in range(32, 127)):
         raise UserError(f"{path}: a single byte is missing from the ranks: restore the file")
     return ranks

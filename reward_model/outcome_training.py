@@ -23,8 +23,8 @@ from data.collate import epoch_shuffled_indices
 from data.labelled import read_labelled
 from data.names import data_name
 from data.splits import split_of
-from gpt.checkpoint import load_policy
 from gpt.model import GPT, GPTConfig
+from gpt.published.pretrained import load_policy
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_flags import OptimizerFlags, TrainingFlags
 from harness.command_line import run_command

@@ -34,10 +34,10 @@ from torch import Tensor
 from data.collate import epoch_shuffled_indices
 from data.names import default_folder
 from gpt import pretraining
-from gpt.checkpoint import load_policy
 from gpt.lora import fit_for_training
 from gpt.model import Preset, preset_config
 from gpt.pretraining import PretrainingConfig
+from gpt.published.pretrained import load_policy
 from gpt.token_rows import RECORDED
 from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import from_preset, run_command

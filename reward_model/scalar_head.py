@@ -14,7 +14,7 @@ import torch.nn as nn
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.checkpoint import about_gpt, checked_tokenizer, gpt_config_of, load_strictly
+from gpt.checkpoint import about_gpt, build, checked_tokenizer, gpt_config_of, load_strictly
 from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_batches
 from gpt.lora import copy_to_train, merged_state
 from gpt.model import GPT, head_product
@@ -113,6 +113,6 @@ def load_reward_model(
     if about.get("pooling") not in get_args(Pooling):
         raise UserError(f"{path} does not say how it pools scores: it is damaged, train it again")
     with torch.device("meta"):  # shapes alone: the tensors of the file become the weights
-        model = RewardModel(GPT(gpt_config_of(about, tensors, path, "gpt.")), about["pooling"])
+        model = RewardModel(build(gpt_config_of(about, tensors, path, "gpt.")), about["pooling"])
     load_strictly(model, tensors, path)
     return model.to(device).eval().requires_grad_(False), tokenizer

@@ -27,10 +27,10 @@ from data.readers import DataError, read_prompts
 from data.records import PromptRecord
 from data.templates import HEADINGS, instruction_prompt
 from data.worlds import MODULES, prompts
-from gpt.checkpoint import load_policy
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl
 from gpt.model import GPT
+from gpt.published.pretrained import load_policy
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import read_object, received

@@ -25,8 +25,8 @@ import torch
 from safetensors.torch import save
 
 from data import reviews
-from gpt.checkpoint import load_policy
 from gpt.model import GPT
+from gpt.published.pretrained import load_policy
 from gpt.tokenizer import RANKS_FILE, Tokenizer
 from harness.command_line import run_command
 from harness.errors import UserError

@@ -1,8 +1,8 @@
-"""Published GPT-2 weights: open them, write them, have the hub's client fetch them.
+"""Published GPT-2 and Llama weights: open them, write them, have the hub's client fetch them.
 
 A checkpoint in Hugging Face layout is a folder with config.json and model.safetensors, or several
-shards and model.safetensors.index.json, which names them. The tensors carry the names used in
-gpt/model.py, with these differences:
+shards and model.safetensors.index.json, which names them. A Llama's tensors carry the names of
+gpt.llama.PUBLISHED, a GPT-2's those used in gpt/model.py, with these differences:
 
     transformer.           before every name in files that transformers writes, not in OpenAI's
     c_attn, c_fc, c_proj   weights stored as (in, out), where nn.Linear holds (out, in): transposed
@@ -26,7 +26,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gpt.checkpoint import load_strictly, stored_sizes
+from gpt.checkpoint import build, load_gpt, load_strictly, stored_sizes
+from gpt.llama import PUBLISHED, Llama, LlamaConfig
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
 from gpt.published.tokenizer_files import (
@@ -38,7 +39,15 @@ from gpt.published.tokenizer_files import (
 )
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.errors import UserError
-from harness.files import expanded, read_json, sha256_of, write_atomically, write_json
+from harness.files import (
+    display_path,
+    expanded,
+    read_json,
+    read_object,
+    sha256_of,
+    write_atomically,
+    write_json,
+)
 from harness.paths import MODEL_FILE
 
 CONFIG_FILE = "config.json"
@@ -48,23 +57,43 @@ HEAD = "lm_head.weight"
 TRANSPOSED = ("c_attn.weight", "c_fc.weight", "c_proj.weight")
 MASK = re.compile(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)")
 
-# Our name of each size -> config.json's.
-SIZES = {
-    "vocab_size": "vocab_size",
-    "context": "n_positions",
-    "n_layer": "n_layer",
-    "n_head": "n_head",
-    "n_embd": "n_embd",
+# config.json's model_type -> our name of each size, and config.json's.
+SIZES: dict[str, dict[str, str]] = {
+    "gpt2": {
+        "vocab_size": "vocab_size",
+        "context": "n_positions",
+        "n_layer": "n_layer",
+        "n_head": "n_head",
+        "n_embd": "n_embd",
+    },
+    "llama": {
+        "vocab_size": "vocab_size",
+        "context": "max_position_embeddings",
+        "n_layer": "num_hidden_layers",
+        "n_head": "num_attention_heads",
+        "n_embd": "hidden_size",
+        "n_key_head": "num_key_value_heads",
+        "n_inner": "intermediate_size",
+    },
 }
-# What gpt/model.py computes. The first value is also what a missing key means.
-ARCHITECTURE: dict[str, tuple[Any, ...]] = {
-    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),  # two names of the tanh form
-    "layer_norm_epsilon": (1e-5,),
-    "scale_attn_weights": (True,),
-    "scale_attn_by_inverse_layer_idx": (False,),
-    "reorder_and_upcast_attn": (False,),
-    "add_cross_attention": (False,),
-    "tie_word_embeddings": (True,),
+# What gpt/model.py and gpt/llama.py compute. The first value is also what a missing key means.
+ARCHITECTURE: dict[str, dict[str, tuple[Any, ...]]] = {
+    "gpt2": {
+        "activation_function": ("gelu_new", "gelu_pytorch_tanh"),  # two names of the tanh form
+        "layer_norm_epsilon": (1e-5,),
+        "scale_attn_weights": (True,),
+        "scale_attn_by_inverse_layer_idx": (False,),
+        "reorder_and_upcast_attn": (False,),
+        "add_cross_attention": (False,),
+        "tie_word_embeddings": (True,),
+    },
+    "llama": {
+        "hidden_act": ("silu",),
+        "attention_bias": (False,),
+        "mlp_bias": (False,),
+        "rope_scaling": (None,),
+        "tie_word_embeddings": (True,),
+    },
 }
 
 
@@ -72,7 +101,7 @@ ARCHITECTURE: dict[str, tuple[Any, ...]] = {
 
 
 def load_gpt2(name_or_folder: str | Path) -> GPT:
-    """A GPT-2 from a folder in Hugging Face layout, or one of the hub by its name.
+    """A GPT-2 or Llama from a folder in Hugging Face layout, or one of the hub by its name.
 
     Names: gpt2, gpt2-medium, gpt2-large, gpt2-xl and hf://OWNER/NAME; anything else, and every Path,
     is a folder. Weights become float32; the model comes back in eval mode with dropout 0. Raises
@@ -84,7 +113,7 @@ def load_gpt2(name_or_folder: str | Path) -> GPT:
     config = read_config(folder / CONFIG_FILE)
     tensors = read_weights(weights, config)
     with torch.device("meta"):  # shapes only: the tensors of the files take their places
-        model = GPT(config)
+        model = build(config)
     load_strictly(model, tensors, weights, "pass a folder whose two files belong together")
     return model.eval()
 
@@ -107,6 +136,20 @@ def load_with_tokenizer(name_or_folder: str) -> tuple[GPT, Tokenizer]:
     return model, tokenizer or load_tokenizer("gpt2")
 
 
+def load_policy(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
+    """The model in a run folder, or in one of Hugging Face's layout; UserError if there is none."""
+    if not (folder / MODEL_FILE).exists() and not (folder / INDEX_FILE).exists():
+        raise UserError(
+            f"there is no model in {display_path(folder)}: pass the run folder of gpt.pretraining or "
+            "gpt.finetuning, or a folder of published weights"
+        )
+    config = folder / CONFIG_FILE
+    if config.is_file() and "model_type" in read_object(config):
+        model, tokenizer = load_with_tokenizer(str(folder))
+        return model.to(device), tokenizer
+    return load_gpt(folder, device)
+
+
 def save_gpt2(
     model: GPT,
     folder: str | Path,
@@ -120,14 +163,14 @@ def save_gpt2(
     folder = expanded(Path(folder))
     tensors = {} if score is None else {"score.weight": score}
     for name, tensor in merged_state(model).items():
-        tensors[PREFIX + name] = tensor.t() if name.endswith(TRANSPOSED) else tensor
+        tensors[model.published_name(name)] = tensor.t() if name.endswith(TRANSPOSED) else tensor
     plain = {n: t.detach().to("cpu", torch.float32).contiguous() for n, t in tensors.items()}
     write_atomically(
         folder / MODEL_FILE,
         # transformers 4 refuses a file that does not say which framework wrote it.
         lambda temporary: save_file(plain, temporary, {"format": "pt"}),
     )
-    config = hub_config(model.config)
+    config = hub_config(model)
     if tokenizer is not None:
         side = "left" if score is None else "right"  # a classifier counts positions from column 0
         write_tokenizer(folder, tokenizer, model.config.context, side)
@@ -184,60 +227,93 @@ def read_config(path: Path) -> GPTConfig:
     if not path.is_file():
         raise UserError(f"{path} is missing: fetch it from where {MODEL_FILE} came from")
     values = read_json(path)
-    if not isinstance(values, dict) or values.get("model_type") != "gpt2":
+    kind = values.get("model_type") if isinstance(values, dict) else None
+    if kind not in SIZES:
         raise UserError(
-            f"{path} does not say model_type 'gpt2': pass a folder with a GPT-2 in Hugging Face "
+            f"{path} does not say model_type 'gpt2' or 'llama': pass a folder with one in Hugging Face "
             "layout (run folders of this project are opened by the scripts that follow them)"
         )
-    sizes: dict[str, int] = {}
-    for ours, theirs in SIZES.items():
+    sizes: dict[str, Any] = {}
+    for ours, theirs in SIZES[kind].items():
         size = values.get(theirs)
         if type(size) is not int or size < 1:
             raise UserError(
                 f"{path}: {theirs} is {size!r}, not a positive whole number: fetch it again"
             )
         sizes[ours] = size
-    check_architecture(values, path)
+    check_architecture(values, kind, path)
     try:
+        if kind == "llama":
+            return LlamaConfig(**sizes, **llama_numbers(values, path))
         return GPTConfig(**sizes)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
 
 
-def check_architecture(values: Mapping[str, Any], path: Path) -> None:
-    """UserError for a setting under which gpt/model.py would compute something else."""
-    for key, allowed in ARCHITECTURE.items():
+def llama_numbers(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The base of the rotation, which transformers 5 writes into rope_parameters, and the norm's eps."""
+    rope = values.get("rope_parameters") or {"rope_theta": values.get("rope_theta", 1e4)}
+    numbers = {"rope_base": rope.get("rope_theta"), "norm_eps": values.get("rms_norm_eps", 1e-6)}
+    head, heads = values.get("head_dim"), values["num_attention_heads"]
+    for name, value in numbers.items():
+        if type(value) not in (int, float) or value <= 0:
+            raise UserError(f"{path}: {name} is {value!r}, not a positive number: fetch it again")
+    if rope.get("rope_type", "default") != "default" or head not in (
+        None,
+        values["hidden_size"] // heads,
+    ):
+        raise UserError(
+            f"{path}: rope_type {rope.get('rope_type')!r} with head_dim {head!r} is not what "
+            "gpt/llama.py computes: use a Llama with plain rotary positions"
+        )
+    return numbers
+
+
+def check_architecture(values: Mapping[str, Any], kind: str, path: Path) -> None:
+    """UserError for a setting under which our model would compute something else."""
+    for key, allowed in ARCHITECTURE[kind].items():
         value = values.get(key, allowed[0])
         if value not in allowed:
             raise UserError(
-                f"{path}: {key} is {value!r}, but this model computes GPT-2 with {allowed[0]!r}: "
+                f"{path}: {key} is {value!r}, but this model computes a {kind} with {allowed[0]!r}: "
                 "use a checkpoint of the original architecture"
             )
-    inner, expected = values.get("n_inner"), 4 * values["n_embd"]
-    if inner not in (None, expected):
+    if kind == "gpt2" and values.get("n_inner") not in (None, 4 * values["n_embd"]):
         raise UserError(
-            f"{path}: n_inner is {inner!r}, but this model's MLP is 4 * n_embd = {expected} wide: "
-            "use a checkpoint of the original architecture"
+            f"{path}: n_inner is {values['n_inner']!r}, but this model's MLP is 4 * n_embd = "
+            f"{4 * values['n_embd']} wide: use a checkpoint of the original architecture"
         )
 
 
-def hub_config(config: GPTConfig) -> dict[str, Any]:
+def hub_config(model: GPT) -> dict[str, Any]:
     """The config.json of a model with this shape."""
+    kind, config = "llama" if isinstance(model, Llama) else "gpt2", model.config
+    table: dict[str, Any] = {theirs: vars(config)[ours] for ours, theirs in SIZES[kind].items()}
+    table |= {"model_type": kind, "dtype": "float32"}
+    table |= {key: allowed[0] for key, allowed in ARCHITECTURE[kind].items()}
+    if isinstance(config, LlamaConfig):
+        table |= {"rope_theta": config.rope_base, "rms_norm_eps": config.norm_eps}
+        return table | {"architectures": ["LlamaForCausalLM"]}
     # Without these keys transformers takes 50256, and complains if the vocabulary lacks it.
     end_of_text = 50256 if config.vocab_size == 50257 else None
-    return {
+    return table | {
         "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        **{theirs: vars(config)[ours] for ours, theirs in SIZES.items()},
-        **{key: allowed[0] for key, allowed in ARCHITECTURE.items()},
         "n_inner": None,
         "attn_pdrop": config.dropout,
         "embd_pdrop": config.dropout,
         "resid_pdrop": config.dropout,
         "bos_token_id": end_of_text,
         "eos_token_id": end_of_text,
-        "dtype": "float32",
     }
+
+
+def own_name(name: str, kind: type[GPTConfig], prefix: str) -> str:
+    """Our name of a stored tensor; one that stands outside of `prefix` is none of ours."""
+    if kind is LlamaConfig:
+        for ours, theirs in PUBLISHED:
+            name = name.replace(theirs, ours)
+        return name
+    return name.removeprefix(prefix) if name.startswith(prefix) else f"{name} (no {prefix})"
 
 
 def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
@@ -249,32 +325,35 @@ def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
     with ExitStack() as stack:
         files = open_files(path, stack)
         prefix = PREFIX if any(name.startswith(PREFIX) for name in files) else ""
-        check_sizes(config, files, prefix, path)
-        for name, file in files.items():
-            if name != HEAD and not MASK.fullmatch(name):
-                known = name.startswith(prefix)
-                own = name.removeprefix(prefix) if known else f"{name} (no {prefix})"
-                tensor = file.get_tensor(name).clone()  # not the mapped file
-                turned = own.endswith(TRANSPOSED) and tensor.ndim == 2
-                tensors[own] = tensor.t().contiguous() if turned else tensor
+        names = {name: own_name(name, type(config), prefix) for name in files}
+        names = {n: own for n, own in names.items() if n != HEAD and not MASK.fullmatch(n)}
+        check_sizes(config, files, names, path)
+        for name, own in names.items():
+            tensor = files[name].get_tensor(name).clone()  # not the mapped file
+            turned = own.endswith(TRANSPOSED) and tensor.ndim == 2
+            tensors[own] = tensor.t().contiguous() if turned else tensor
         head = files[HEAD].get_tensor(HEAD).float() if HEAD in files else None
         embedding = tensors.get("wte.weight")
         if head is not None and embedding is not None and not torch.equal(head, embedding.float()):
             raise UserError(
-                f"{path}: {HEAD} differs from wte.weight, but GPT-2's output head is the token "
-                "embedding: use a checkpoint with a tied head"
+                f"{path}: {HEAD} differs from the token embedding, which is the output head here: use "
+                "a checkpoint with a tied head"
             )
     return tensors
 
 
-def check_sizes(config: GPTConfig, files: Mapping[str, Any], prefix: str, path: Path) -> None:
-    """UserError unless the files hold a GPT-2 of these sizes: wrong ones could ask for any memory."""
-    tables = [name for name in files if name in (f"{prefix}wte.weight", f"{prefix}wpe.weight")]
-    shapes = dict.fromkeys(files, ()) | {n: files[n].get_slice(n).get_shape() for n in tables}
-    for ours, size in stored_sizes(shapes, prefix).items():
+def check_sizes(
+    config: GPTConfig, files: Mapping[str, Any], names: Mapping[str, str], path: Path
+) -> None:
+    """UserError unless the files hold a model of these sizes: wrong ones could ask for any memory."""
+    tables = {n: own for n, own in names.items() if own in ("wte.weight", "wpe.weight")}
+    shapes = {
+        own: files[n].get_slice(n).get_shape() if n in tables else () for n, own in names.items()
+    }
+    for ours, size in stored_sizes(shapes).items():
         if vars(config)[ours] != size:
             raise UserError(
-                f"{path} does not hold the GPT-2 of its config.json, whose {SIZES[ours]} is "
+                f"{path} does not hold the model of its config.json, whose {ours} is "
                 f"{vars(config)[ours]} and not {size}: pass a folder whose two files belong together"
             )
 

@@ -23,6 +23,10 @@ VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 GPT2_PATTERN = (  # as tiktoken writes it
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 )
+# The same behind a step that cuts out every digit, as SmolLM2 has it: what stands before a digit ends.
+DIGITS_PATTERN = (
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++|\p{N}| ?[^\s\p{L}\p{N}]++|\s++(?=\p{N})|\s++$|\s+(?!\S)|\s"
+)
 # Our pattern in the dialect of tokenizer.json, which has another idea of \w: here it is spelled out.
 WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}"
 HUB_PATTERN = PATTERN.replace(r"[^\W\d_]", rf"(?:(?![\d_])[{WORD}])").replace(
@@ -161,12 +165,13 @@ def parts_of(form: Mapping[str, Any], path: Path) -> tuple[dict[str, int], list[
     ends = (form.get("post_processor") or BYTE_LEVEL).get("type")
     kinds = [step.get("type") for step in steps]
     plain = kinds[-1:] == ["ByteLevel"] and not steps[-1].get("add_prefix_space")
-    pattern = GPT2_PATTERN
     if kinds == ["Split", "ByteLevel"] and not steps[1].get("use_regex", True):
         pattern = steps[0].get("pattern", {}).get("Regex")
         plain = plain and steps[0].get("behavior") == "Isolated" and not steps[0].get("invert")
     else:
-        plain = plain and kinds == ["ByteLevel"] and steps[0].get("use_regex", True)
+        digits = kinds == ["Digits", "ByteLevel"] and steps[0].get("individual_digits")
+        pattern = DIGITS_PATTERN if digits else GPT2_PATTERN
+        plain = plain and (digits or kinds == ["ByteLevel"]) and steps[-1].get("use_regex", True)
     if (
         model.get("type", "BPE") != "BPE" or not plain or form.get("normalizer")
         or not isinstance(pattern, str) or ends != "ByteLevel" or model.get("byte_fallback")
@@ -182,12 +187,18 @@ def parts_of(form: Mapping[str, Any], path: Path) -> tuple[dict[str, int], list[
 
 
 def ranks_of(vocabulary: Mapping[str, int], merges: list[str], path: Path) -> dict[bytes, int]:
-    """The id of every byte and merged token; UserError unless merges are in the order of ids."""
+    """The id of each byte and merged token; UserError unless merges are in the order of ids.
+
+    A vocabulary may lack bytes of rare characters (gpt.tokenizer.Tokenizer.unspelled), none of ASCII's
+    visible ones.
+    """
     ranks = {
-        bytes([value]): vocabulary.get(character, -1) for value, character in CHARACTERS.items()
+        bytes([value]): vocabulary[character]
+        for value, character in CHARACTERS.items()
+        if character in vocabulary
     }
-    if -1 in ranks.values():
-        raise UserError(f"{path} lacks the token of a single byte: use a vocabulary with all 256")
+    if any(bytes([value]) not in ranks for value in range(32, 127)):
+        raise UserError(f"{path} lacks the token of a single byte: use a byte-level vocabulary")
     last = -1
     for merge in merges:
         token = merge.replace(" ", "", 1)

@@ -12,6 +12,7 @@ import torch.nn as nn
 from torch import Tensor
 
 from gpt.checkpoint import load_gpt
+from gpt.llama import Llama
 from gpt.model import GPT
 from gpt.published.pretrained import save_gpt2
 from gpt.tokenizer import PAD, Tokenizer, build_tokenizer
@@ -111,6 +112,11 @@ def as_classifier(reward_model: RewardModel, tokenizer: Tokenizer) -> tuple[GPT,
     with torch.no_grad():
         score = head.weight / reward_model.std
         offset = (head.bias - reward_model.mean) / reward_model.std
+        if not isinstance(gpt.ln_f, nn.LayerNorm):
+            raise UserError(
+                "a reward model on a Llama has nowhere to keep its offset, its last norm has no shift: "
+                "export its policy instead"
+            )
         gpt.ln_f.bias.add_(offset * score[0] / score.square().sum())
         if tokenizer.pad_id == tokenizer.eos_id:
             encoding, pad = tokenizer.encoding, tokenizer.n_vocab
@@ -149,6 +155,7 @@ print(model(torch.tensor([ids])).logits[0, 0])  # the normalised reward""",
 
 def model_card(run: RunFolder, model: GPT, tokenizer: Tokenizer, opens: str) -> str:
     """What the model is, where it comes from and how it is used."""
+    kind, name = ("llama", "Llama") if isinstance(model, Llama) else ("gpt2", "GPT-2")
     shape, script = model.config, run.flags.get("script", "a script of its own")
     metrics = run.path / "metrics.jsonl"
     rows = read_jsonl(metrics) if metrics.exists() else []
@@ -158,12 +165,12 @@ def model_card(run: RunFolder, model: GPT, tokenizer: Tokenizer, opens: str) -> 
     return f"""---
 library_name: transformers
 pipeline_tag: {task}
-tags: [gpt2, rlhf, glassbox-rlhf]
+tags: [{kind}, rlhf, glassbox-rlhf]
 ---
 
 # {run.path.resolve().name}
 
-A GPT-2: {shape.n_layer} layers of width {shape.n_embd}, {shape.context} positions,
+A {name}: {shape.n_layer} layers of width {shape.n_embd}, {shape.context} positions,
 {shape.vocab_size:,} tokens (tokenizer {tokenizer.name!r}). Glassbox RLHF trained it with `{script}`
 on `{run.data or "data that is not recorded"}`.
 

@@ -13,9 +13,9 @@ from data.names import default_folder, flags_for
 from data.readers import read_prompts
 from data.records import PromptRecord
 from data.worlds import CHECKED
-from gpt.checkpoint import load_gpt
 from gpt.corpus import open_prompts
 from gpt.model import GPT
+from gpt.published.pretrained import load_policy
 from gpt.tokenizer import Tokenizer
 from harness.bfloat16_weights import linears_to_bfloat16
 from harness.errors import UserError
@@ -67,6 +67,11 @@ def open_policy(
     explicit = folder is not None
     folder = folder or default_folder("pretraining", data, preset)
     if not explicit and not (folder / MODEL_FILE).exists():
+        if data == "instructions":
+            raise UserError(
+                "instructions: answers are written by a model that has read English: make its folder by "
+                "`python scripts/smollm2.py --out runs/smollm2` and give --policy runs/smollm2"
+            )
         checked = data in CHECKED or brings_answers(data)
         learned = with_reward_model and not checked
         stage = "reward_model.reward_model_training" if learned else "gpt.pretraining"
@@ -75,7 +80,7 @@ def open_policy(
             "name one with --policy, or make it:\n"
             f"    python -m {stage}{flags_for(data, preset)}"
         )
-    return load_gpt(folder, device)
+    return load_policy(folder, device)
 
 
 # (config, tokenizer, device) -> the reward in place of --reward's, or None where none is needed
