@@ -5,17 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from types import ModuleType
 
-from data import reviews, sums
+from data import instructions, reviews, sums
 from data.records import PromptRecord
 
-MODULES: dict[str, ModuleType] = {"reviews": reviews, "sums": sums}
+MODULES: dict[str, ModuleType] = {
+    "reviews": reviews,
+    "sums": sums,
+    "instructions": instructions,  # for a model that has read English: it has no texts to learn from
+}
 # (record, response text, ended with EOS) -> value
 RULES: dict[str, Callable[[PromptRecord, str, bool], float]] = {
     "reviews": reviews.gold_reward,
     "sums": sums.exact_match,
+    "instructions": instructions.kept,
 }
 # Worlds whose answers are right or wrong: they have no reward model and no pairs.
-CHECKED = {"sums": "exact match"}
+CHECKED = {"sums": "exact match", "instructions": "constraint kept"}
 
 
 def prompts(name: str, split: str, most: int) -> list[PromptRecord]:

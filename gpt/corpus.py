@@ -165,6 +165,11 @@ def open_corpus(
 
     UserError if `checked` and more than half of a file's prompts with answers exceed the context.
     """
+    if data in MODULES and not hasattr(MODULES[data], "corpus"):
+        raise UserError(
+            f"{data}: a world of prompts alone, without texts to learn from: start from a model that has "
+            "read English, as scripts/smollm2.py makes one"
+        )
     if data in MODULES:
         return WorldCorpus(data, tokenizer, batch_size, seed)
     texts = read_documents(Path(data), template=template)

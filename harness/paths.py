@@ -10,7 +10,7 @@ STATE_FILE = "state.pt"
 FINISHED_STATE = "finished_state.pt"  # the state of a complete run that can be made longer
 BEST = "best"  # folder of the weights with the best held-out loss, until pre-training ends
 TOKENS = "tokens.jsonl"  # responses token by token
-WORLDS = ("reviews", "sums")  # generated data, which needs no file
+WORLDS = ("reviews", "sums", "instructions")  # generated data, which needs no file
 ANSWERS = "test_answers.jsonl"  # the trained model's to the test prompts, in their order
 
 

@@ -50,6 +50,12 @@ SIZES: dict[str, dict[str, Any]] = {
 # Sums are checked by a rule, which cannot be over-optimised: no KL penalty and no early stop.
 # The smaller learning rate ends less noisily: rewards are 0 or 1.
 SUMS: dict[str, Any] = dict(kl_coef=0.0, stop_kl=None, max_new_tokens=40, lr=1e-4, steps=160)
+# A published model of 135 M weights: small steps, and sampling as its makers advise it.
+INSTRUCTIONS: dict[str, Any] = dict(
+    lr=2e-5, warmup=2, steps=32, prompts_per_step=4, group_size=8, minibatches=2, micro_batch_size=16,
+    kl_coef=0.1, stop_kl=8.0, temperature=0.7, max_new_tokens=48, eval_every=8, eval_prompts=48,
+    test_prompts=96, checkpoint_every=16,
+)  # fmt: skip
 
 
 def size_presets(
@@ -69,6 +75,7 @@ def size_presets(
     }
     if not limited:
         presets["study"] = {}
+    presets["tiny/instructions"] = INSTRUCTIONS
     return presets | {name: SUMS | dict(sums or {}) for name in ("tiny/sums", "study/sums")}
 
 
@@ -79,7 +86,7 @@ class StartFlags:
     preset: Preset = "tiny"
     """Size of the policy and matching defaults, applied before all other flags."""
     data: Data = "reviews"
-    """A world (reviews, sums) or a file with prompts (formats: data/README.md)."""
+    """A world (reviews, sums, instructions) or a file with prompts (formats: data/README.md)."""
     policy: Path | None = None
     """Run folder to start from; default: gpt.pretraining's for this data and preset."""
     reward: str = "auto"

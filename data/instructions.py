@@ -1,0 +1,148 @@
+"""The world of instructions whose answers a rule can check, for a model that has read English.
+
+    Write about bread in at most twelve words.
+
+An answer is worth 1 if it has ended, holds at least four words, names the topic and keeps to the one
+constraint of its prompt, else 0. There are eight constraints, and SmolLM2-135M-Instruct
+(scripts/smollm2.py) starts out keeping each in 5 to 60 % of its answers: what never succeeds teaches a
+group nothing, and what always does neither. Two of them, and 80 topics, are never trained on.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from data.records import PromptRecord
+from data.templates import Turn, chat_prompt
+
+LEAST_WORDS = 4
+SPLITS = ("train", "validation", "test")
+TOPICS = """
+bread cheese coffee tea honey salt sugar rice soup chocolate butter apples oranges lemons grapes tomatoes
+potatoes onions garlic pepper mushrooms eggs milk pancakes pizza noodles salad cookies cake wine
+dogs cats horses cows sheep goats pigs chickens ducks owls eagles penguins swans crows bees ants
+butterflies spiders whales dolphins sharks salmon turtles snakes frogs lions tigers elephants bears
+raccoons foxes rabbits hamsters bats camels
+rain snow wind thunder lightning clouds fog rainbows summer winter autumn spring mornings nights sunsets
+shadows mountains rivers lakes oceans islands deserts forests beaches caves volcanoes glaciers
+waterfalls valleys meadows gardens
+trees roses tulips grass petals seeds moss cactus bamboo oaks
+bicycles cars trains boats airplanes buses bridges roads tunnels harbors rockets elevators
+hammers chisels scissors needles ropes ladders mirrors candles lamps clocks keys doors windows chairs
+tables beds pillows blankets shoes hats gloves umbrellas pockets buttons rings bottles cups spoons ovens
+pianos guitars drums violins songs dances paintings photographs statues poems novels letters maps
+newspapers libraries museums theaters circuses puppets kites balloons marbles
+soccer tennis chess swimming skiing sailing fishing hiking camping climbing
+schools teachers doctors farmers bakers painters pilots sailors soldiers children grandparents neighbors
+friends markets kitchens villages cities castles lighthouses windmills churches hospitals
+paper glass gold silver iron wood stone cotton wool leather
+computers telephones cameras robots
+stars planets comets dreams laughter sleep silence
+""".split()
+
+
+class Constraint(NamedTuple):
+    """What is asked about a topic, and whether an answer without white space around it keeps to it."""
+
+    name: str
+    prompt: str
+    kept: Callable[[str], bool]
+
+
+def words(text: str) -> list[str]:
+    """The words in lower case, without the marks around them."""
+    return re.findall(r"[^\W_]+(?:['’-][^\W_]+)*", text.lower())
+
+
+CONSTRAINTS = {
+    rule.name: rule
+    for rule in (
+        Constraint(
+            "twelve words",
+            "Write about {topic} in at most twelve words.",
+            lambda text: len(words(text)) <= 12,
+        ),
+        Constraint(
+            "question",
+            "Ask one question about {topic}.",
+            lambda text: text.endswith("?") and text.count("?") == 1,
+        ),
+        Constraint(
+            "without the",
+            'Write one sentence about {topic} without the word "the".',
+            lambda text: "the" not in words(text),
+        ),
+        Constraint(
+            "no comma",
+            "Write one sentence about {topic} without a comma.",
+            lambda text: "," not in text,
+        ),
+        Constraint(
+            "when",
+            'Write one sentence about {topic} that begins with the word "When".',
+            lambda text: words(text)[0] == "when",
+        ),
+        Constraint(
+            "child",
+            "Write one sentence about {topic} and a child.",
+            lambda text: names("child", text),
+        ),
+        Constraint(
+            "because",
+            'Write one sentence about {topic} with the word "because".',
+            lambda text: "because" in words(text),
+        ),
+        Constraint(
+            "number",
+            "Write one sentence about {topic} with a number in it.",
+            lambda text: any(character.isdigit() for character in text),
+        ),
+    )
+}
+HELD_OUT = ("because", "number")
+
+
+def prompts(split: str) -> list[PromptRecord]:
+    """The prompts of a split in a fixed random order: its topics with each of its constraints.
+
+    100 topics are trained on, 20 are for validation, the others for the test, which alone has the
+    held-out constraints. `meta` names the topic and the constraint. ValueError for another split.
+    """
+    if split not in SPLITS:
+        raise ValueError(f"unknown split {split!r}: choose one of {', '.join(SPLITS)}")
+    first, last = {"train": (0, 100), "validation": (100, 120), "test": (120, len(TOPICS))}[split]
+    topics = random.Random(0).sample(TOPICS, len(TOPICS))[first:last]
+    rules = [name for name in CONSTRAINTS if split == "test" or name not in HELD_OUT]
+    records = [_prompt(topic, rule) for topic in topics for rule in rules]
+    return random.Random(1).sample(records, len(records))
+
+
+def _prompt(topic: str, rule: str) -> PromptRecord:
+    request = CONSTRAINTS[rule].prompt.format(topic=topic)
+    return PromptRecord(chat_prompt([Turn("user", request)]), meta={"topic": topic, "rule": rule})
+
+
+def read_prompt(text: str) -> PromptRecord:
+    """What someone has typed, as a chat's prompt; with its rule where it is one of this world's."""
+    for name, rule in CONSTRAINTS.items():
+        form = re.escape(rule.prompt).replace(re.escape("{topic}"), "([a-z]+)")
+        if match := re.fullmatch(form, text.strip()):
+            return _prompt(match[1], name)
+    return PromptRecord(chat_prompt([Turn("user", text.strip())]))
+
+
+def names(topic: str, text: str) -> bool:
+    """Whether a word of the text is the topic, in its singular or plural; "bread's" is one of bread."""
+    forms = {topic, f"{topic}s", topic.removesuffix("s")}
+    forms |= {re.sub("(?<=[oxh])es$", "", topic), re.sub("ies$", "y", topic)}
+    return any(re.split("['’]", word)[0] in forms for word in words(text))
+
+
+def kept(record: PromptRecord, response: str, has_eos: bool) -> float:
+    """1.0 if the answer has ended, has four words or more, names the topic and keeps the constraint."""
+    text, topic = response.strip(), record.meta["topic"]
+    enough = has_eos and len(words(text)) >= LEAST_WORDS and names(topic, text)
+    return float(enough and CONSTRAINTS[record.meta["rule"]].kept(text))

