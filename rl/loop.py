@@ -149,8 +149,10 @@ class Run:
 
         They end with the step that leaves the KL limit, if there is one. `acted` says where the loss's
         clip acts (default: that of the token ratios), `share` which part of the peak learning rate a
-        step has (default: a linear warm-up).
+        step has (default: a linear warm-up). RuntimeError for a run that has ended: it is one training.
         """
+        if self.ended:
+            raise RuntimeError("this run has ended: make another Run to train on")
         for step in self.restored().steps_left(self.config.steps):
             self.lr = self.config.lr * share(self.config, step)
             set_learning_rate(self.optimizer, self.lr)

@@ -81,3 +81,10 @@ def test_a_limit_of_a_kl_that_is_not_measured_is_refused(monkeypatch):
     with pytest.raises(ValueError):
         grpo_engine.train(run.config, run)
     assert run.log.rows == []
+
+
+def test_a_run_that_has_ended_trains_nobody_again():
+    run = Run(GRPOConfig(**TOY | dict(steps=1)), small_gpt(), LETTERS, DIVERSE, PROMPTS)
+    grpo_engine.train(run.config, run)
+    with pytest.raises(RuntimeError):
+        grpo_engine.train(run.config, run)
