@@ -7,7 +7,7 @@
 # This page follows one experiment from raw text to a steered policy: 100,000 reviews of the Large Movie
 # Review Dataset (Maas et al. 2011), a language model trained from nothing, a reward learned from labels,
 # and four engines that use it. Training took longer than a page may run, so the page is drawn from a
-# recording. [docs/imdb.md](../docs/imdb.md) has the one command that makes the recording again.
+# recording. [docs/real_model.md](../docs/real_model.md) has the one command that makes the recording again.
 #
 # **What it needs:** [06](06_reward_model.ipynb) for reward models, [07](07_grpo.ipynb) for GRPO,
 # [05](05_what_a_kl_is.ipynb) for the KL, [20](20_dpo_and_pg_grpo.ipynb) for DPO. **To run it:** a

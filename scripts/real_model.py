@@ -226,6 +226,35 @@ def by_constraint(found: Mapping[str, Any]) -> list[str]:
     return markdown(["constraint", START, "GRPO", f"best of {BEST_OF}"], lines)
 
 
+def picture(found: Mapping[str, Any], path: Path) -> None:
+    """The way of each GRPO run, and what its constraints were worth before and after."""
+    import matplotlib.pyplot as plt
+
+    figure, (reward, kl, bars) = plt.subplots(1, 3, figsize=(11, 3.4), width_ratios=[1, 1, 1.5])
+    for name, rows in found["curves"].items():
+        if name.startswith("GRPO, seed"):
+            steps = [row["step"] for row in rows]
+            reward.plot(steps, [row["reward"] for row in rows], label=name.removeprefix("GRPO, "))
+            kl.plot(steps, [row["kl"] for row in rows])
+    reward.set(title="reward of a batch of 32", xlabel="step", ylim=(0, 1))
+    kl.set(title="KL to the start, nats an answer", xlabel="step")
+    reward.legend(frameon=False)
+    start, after = found["rows"][START][0]["right"], found["rows"]["GRPO"]
+    places = range(len(CONSTRAINTS))
+    means = [statistics.mean(row["right"][rule] for row in after) for rule in CONSTRAINTS]
+    bars.barh([p - 0.2 for p in places], [start[rule] for rule in CONSTRAINTS], 0.4, label=START)
+    bars.barh([p + 0.2 for p in places], means, 0.4, label="GRPO")
+    names = [f"{rule}{' (held out)' * (rule in HELD_OUT)}" for rule in CONSTRAINTS]
+    bars.set(
+        title="share right on unseen topics", yticks=list(places), yticklabels=names, xlim=(0, 1)
+    )
+    bars.invert_yaxis()
+    bars.legend(frameon=False)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
+
+
 CURVE = ("step", "reward", "kl", "response_length", "validation/gold", "validation/kl")
 
 
@@ -251,6 +280,7 @@ def main(config: RealModelConfig) -> Path:
         "best_of": once(config.out / "best_of.json", bench.best_of),
     }
     write_json(config.out / "recording.json", found)
+    picture(found, config.out / "real_model.png")
     print("\n".join([*table(found), "", *by_constraint(found)]))
     print(f"wrote {display_path(config.out)} in {time.perf_counter() - begin:.0f} s")
     return config.out

@@ -3,9 +3,9 @@
     python scripts/write_tables.py
 
 It writes the tables of engines in README.md and rl/README.md, the defaults of all flags
-(tests/rl/training/defaults.json), the tables of docs/measured.json and of IMDB's recording, and what
-the demo's seeds ended at (docs/demo_seeds.json). A test fails where one of them is not what this would
-write.
+(tests/rl/training/defaults.json), the tables of docs/measured.json and of the recordings of real
+English, and what the demo's seeds ended at (docs/demo_seeds.json). A test fails where one of them is
+not what this would write.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ FIRST = (  # on the front page
 )
 MEASURED = REPOSITORY / "docs" / "measured.json"
 MEASURED_PAGES = tuple(f"docs/{name}.md" for name in ("study", "lora", "ranks"))
-IMDB = REPOSITORY / "notebooks" / "course" / "recordings" / "imdb.json"
+RECORDINGS = REPOSITORY / "notebooks" / "course" / "recordings"
+IMDB, REAL_MODEL = RECORDINGS / "imdb.json", RECORDINGS / "real_model.json"
 
 
 def from_folder(folder: str, name: str) -> Any:
@@ -155,24 +156,14 @@ def cell(value: Any, digits: int | None) -> str:
     return f"{numbers[0]} ({numbers[1]}{word}{numbers[2]})"
 
 
-def imdb() -> str:
-    """docs/imdb.md: the policies and classifiers from the recording that page 21 reads."""
-    found = json.loads(IMDB.read_text(encoding="utf-8"))
-    rows = [
-        [
-            kind.upper(), f"first {length}", cell([n["accuracy"], *n["accuracy_interval"]], 3),
-            *(cell(n[key], 3) for key in ("ngram_accuracy", "majority_accuracy", "calibration_error")),
-            f"{n['length_correlation']:+.2f}",
-        ]
-        for kind, by_length in found["classifiers"].items()
-        for length, n in by_length.items()
-    ]  # fmt: skip
-    head = [
-        "classifier", "tokens read", "accuracy (95% interval)", "n-gram regression on the same pieces",
-        "majority", "calibration error", "score-length correlation",
-    ]  # fmt: skip
-    text = between_marks(measured("docs/imdb.md"), "classifiers", markdown(head, rows))
-    return between_marks(text, "policies", from_folder("scripts", "imdb").table(found["rows"]))
+def real_model() -> str:
+    """docs/real_model.md: SmolLM2 from the recording of page 25, the film reviews from that of page 21."""
+    text = (REPOSITORY / "docs" / "real_model.md").read_text(encoding="utf-8")
+    scripts = from_folder("scripts", "real_model"), from_folder("scripts", "imdb")
+    found, reviews = (json.loads(path.read_text(encoding="utf-8")) for path in (REAL_MODEL, IMDB))
+    text = between_marks(text, "real model", scripts[0].table(found))
+    text = between_marks(text, "real model by constraint", scripts[0].by_constraint(found))
+    return between_marks(text, "policies", scripts[1].table(reviews["rows"]))
 
 
 def results() -> str:
@@ -187,7 +178,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "docs/demo_seeds.svg": demo_seeds.picture,
     **{page: partial(measured, page) for page in MEASURED_PAGES},
     "docs/results.md": results,
-    "docs/imdb.md": imdb,
+    "docs/real_model.md": real_model,
     "tests/rl/training/defaults.json": defaults,
 }
 

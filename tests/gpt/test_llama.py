@@ -78,6 +78,15 @@ def test_the_first_pair_turns_by_one_radian_a_position_and_the_last_hardly() -> 
     assert sin[0, 0, 1, 3] == pytest.approx(math.sin(1e4 ** (-6 / 8)))
 
 
+def test_an_entry_turns_with_the_one_half_a_head_further() -> None:
+    turn = rotation(torch.tensor([[1]]), 8, 1e4, torch.float32)
+    c, s = math.cos(1), math.sin(1)
+    for at, expected in ((0, [c, 0, 0, 0, s, 0, 0, 0]), (4, [-s, 0, 0, 0, c, 0, 0, 0])):
+        one = torch.zeros(1, 1, 1, 8)
+        one[..., at] = 1.0
+        assert rotated(one, turn).flatten().tolist() == pytest.approx(expected, abs=1e-6)
+
+
 def test_query_heads_of_a_group_read_the_same_keys() -> None:
     torch.manual_seed(0)
     grouped = GroupedAttention(SMALL).double().eval()
