@@ -5,7 +5,7 @@
     python -m gpt.pretraining --data text.txt --preset small
     python -m gpt.pretraining --data pairs.json        the prompts and chosen answers of a data file
     python -m gpt.pretraining --preset english --data texts.jsonl --tokenizer texts.tiktoken
-                                                       17.6M tokens of real text on two cores (docs/real_model.md)
+                                           real text, 17.6M tokens on two cores (docs/real_model.md)
 
 The loss is the mean over predicted tokens of -log p(token | tokens before it).
 """

@@ -15,11 +15,11 @@ The c_proj of attention is square, so a forgotten transpose passes every check o
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -44,7 +44,6 @@ from harness.files import (
     expanded,
     read_json,
     read_object,
-    sha256_of,
     write_atomically,
     write_json,
 )
@@ -390,22 +389,15 @@ def listing(names: list[str]) -> str:
 # Find in the hub's cache, or fetch ----------------------------------------------------------------
 
 PUBLISHED_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
-HUB_TIMEOUT = 5  # seconds that the hub has for its first answer
-
-
-class PublishedFile(NamedTuple):
-    """One version of a model.safetensors on the hub."""
-
-    revision: str  # the commit
-    sha256: str
-
-
-PINNED = {
-    "openai-community/gpt2": PublishedFile(
-        revision="607a30d783dfa663caf39e06633721c8d4cfcd7e",
-        sha256="248dfc3911869ec493c76e65bf2fcf7f615828b0254c12b473182f0f81d3a707",
-    )
-}
+REVISIONS = {"openai-community/gpt2": "607a30d783dfa663caf39e06633721c8d4cfcd7e"}  # else: main
+HUB_FILES = [
+    CONFIG_FILE,
+    "*.safetensors",
+    INDEX_FILE,
+    "tokenizer*.json",
+    "vocab.json",
+    "merges.txt",
+]
 
 
 def hub_repo(name: str) -> str | None:
@@ -417,118 +409,36 @@ def hub_repo(name: str) -> str | None:
 
 
 def hub_folder(repo: str) -> Path:
-    """The folder with config.json and the weights of OWNER/NAME in the hub's cache.
+    """The folder of OWNER/NAME in the hub's cache, downloaded unless it is there with its weights.
 
-    What the cache holds is used without a look at the network; else huggingface_hub downloads it, by
-    its settings (HF_HOME, HF_HUB_OFFLINE, HF_ENDPOINT, HF_TOKEN, ...). A file whose sha256 is pinned
-    must have it. Raises UserError, one sentence with a way out, if there is no such file.
+    huggingface_hub does it by its settings (HF_HOME, HF_HUB_OFFLINE, HF_TOKEN, ...). Raises UserError,
+    one sentence with a way out, if it cannot.
     """
+    page = f"https://huggingface.co/{repo}"
+    by_hand = (
+        f"fetch {CONFIG_FILE}, {MODEL_FILE} and the tokenizer's files of {page} elsewhere into one folder "
+        "and pass it with --weights FOLDER"
+    )
     try:
-        folder = cached_folder(repo) or model_folder(partial(download, repo))
-    except UserError:
-        raise
+        from huggingface_hub import snapshot_download
     except ModuleNotFoundError as error:
         raise UserError(
             f"weights by name need {error.name}, which is not installed: run "
-            f'pip install -e ".[hub]" in the repository, or {by_hand(repo)}'
+            f'pip install -e ".[hub]" in the repository, or {by_hand}'
         ) from error
-    # The client's own errors, and those of the libraries for HTTP and storage under it.
-    except Exception as error:
-        raise UserError(f"{what_failed(repo, error)}, or {by_hand(repo)}") from error
-    if folder is None:
-        raise UserError(
-            f"{page(repo)} holds no {CONFIG_FILE} with {MODEL_FILE}: name a model that does, or "
-            "download it, convert it with transformers and pass the folder"
-        )
-    if repo in PINNED:
-        check_content(find_weights(folder), PINNED[repo].sha256)
-    return folder
-
-
-def cached_folder(repo: str) -> Path | None:
-    """Where the cache holds all files of a model; None if it lacks one. Only reads the disk."""
-    places = [(repo, PINNED[repo].revision)] if repo in PINNED else []
-    places.append((repo, "main"))
-    if repo.startswith("openai-community/"):  # transformers' "gpt2" is cached without the owner
-        places.append((repo.split("/")[1], "main"))
-    folders = (model_folder(partial(cached_file, *place)) for place in places)
-    return next(filter(None, folders), None)
-
-
-def cached_file(repo: str, revision: str, name: str) -> str | None:
-    from huggingface_hub import try_to_load_from_cache
-
-    path = try_to_load_from_cache(repo, name, revision=revision)
-    return path if isinstance(path, str) else None  # it may also be a mark: known not to exist
-
-
-def download(repo: str, name: str) -> str | None:
-    """Fetch a file into the hub's cache; its path there, or None if the model has no such file.
-
-    hf_hub_download alone repeats its question for 23 seconds on a machine without network.
-    """
-    from huggingface_hub import get_hf_file_metadata, hf_hub_download, hf_hub_url
-    from huggingface_hub.errors import EntryNotFoundError
-
-    revision = PINNED[repo].revision if repo in PINNED else "main"
-    url = hf_hub_url(repo, name, revision=revision)
-    try:
-        get_hf_file_metadata(url, timeout=HUB_TIMEOUT)
-    except EntryNotFoundError:
-        return None
-    print(f"downloading {url}", flush=True)
-    return hf_hub_download(repo, name, revision=revision)
-
-
-def model_folder(get: Callable[[str], str | None]) -> Path | None:
-    """The folder of a model's files, if `get` has all of them: config, weights or shards."""
-    config = get(CONFIG_FILE)
-    if config is None:
-        return None
-    if get(MODEL_FILE) is None:
-        index = get(INDEX_FILE)
-        if index is None or any(get(name) is None for name in shard_names(Path(index))):
-            return None
-    return Path(config).parent
-
-
-def what_failed(repo: str, error: Exception) -> str:
-    """Why the hub gave no file, and what to do about it."""
-    from huggingface_hub.constants import ENDPOINT
-    from huggingface_hub.errors import OfflineModeIsEnabled
-
-    missing = f"{repo} is not in the hub's cache as safetensors"
-    if isinstance(error, OfflineModeIsEnabled):
-        return f"{missing} and HF_HUB_OFFLINE forbids the network: unset it"
-    status = getattr(getattr(error, "response", None), "status_code", None)
-    if status in (401, 403, 404):
-        return (
-            f"{missing} and {ENDPOINT} does not give it out (status {status}: not there, private, "
-            f"gated, or a wrong token): open {page(repo)}, accept its terms if it has some, and "
-            "run hf auth login"
-        )
-    reason = f"status {status}" if status else f"{type(error).__name__}: {str(error).strip()}"
-    first_line = reason.splitlines()[0].rstrip(".: ")
-    return f"{missing} and {ENDPOINT} could not deliver it ({first_line}): look at the network"
-
-
-def by_hand(repo: str) -> str:
-    return (
-        f"fetch {CONFIG_FILE} and {MODEL_FILE} of {page(repo)} elsewhere into one folder and pass "
-        "it with --weights FOLDER"
+    fetch = partial(
+        snapshot_download,
+        repo,
+        revision=REVISIONS.get(repo),
+        allow_patterns=HUB_FILES,
+        etag_timeout=5,
     )
-
-
-def page(repo: str) -> str:
-    return f"https://huggingface.co/{repo}"
-
-
-def check_content(path: Path, sha256: str) -> None:
-    """UserError unless the file has this hash (half a gigabyte takes about a second)."""
-    found = sha256_of(path)
-    if found != sha256:
-        # The name in the cache is a link: deleting that alone would bring the same content back.
-        raise UserError(
-            f"{path.resolve()} has sha256 {found} instead of {sha256}: delete that file, and it is "
-            "downloaded again"
-        )
+    with suppress(Exception):  # the cache lacks it, or a part of it: then the hub is asked
+        folder = Path(fetch(local_files_only=True))
+        find_weights(folder)
+        return folder
+    try:
+        return Path(fetch())
+    except Exception as error:  # the client's own, and those of the libraries for HTTP under it
+        first_line = f"{type(error).__name__}: {error}".strip().splitlines()[0].rstrip(".: ")
+        raise UserError(f"{page} could not be fetched ({first_line}), so {by_hand}") from error

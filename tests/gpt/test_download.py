@@ -11,7 +11,7 @@ import torch
 
 from gpt.model import GPT, GPTConfig
 from gpt.published import pretrained
-from gpt.published.pretrained import PublishedFile, load_gpt2, save_gpt2
+from gpt.published.pretrained import load_gpt2, save_gpt2
 from harness.errors import UserError
 
 TINY = GPTConfig(vocab_size=61, context=16, n_layer=1, n_head=2, n_embd=8)
@@ -51,13 +51,6 @@ def put_in_cache(cache: Path, repo: str, files: dict[str, bytes], ref: str) -> N
     (base / "refs" / ref).write_text(COMMIT)
 
 
-def pin(monkeypatch, content: bytes) -> str:
-    """gpt2 pinned to this file; its sha256."""
-    sha256 = hashlib.sha256(content).hexdigest()
-    monkeypatch.setitem(pretrained.PINNED, "openai-community/gpt2", PublishedFile(COMMIT, sha256))
-    return sha256
-
-
 def refused(name: str) -> str:
     with pytest.raises(UserError) as raised:
         load_gpt2(name)
@@ -67,7 +60,7 @@ def refused(name: str) -> str:
 
 def test_gpt2_is_read_at_its_pinned_revision(cache, published, monkeypatch):
     """Not at `main`, which names nothing here."""
-    pin(monkeypatch, published["model.safetensors"])
+    monkeypatch.setitem(pretrained.REVISIONS, "openai-community/gpt2", COMMIT)
     put_in_cache(cache, "openai-community/gpt2", published, ref="other")
     model = load_gpt2("gpt2")
     assert model.config == TINY
@@ -80,12 +73,11 @@ def test_another_model_is_read_at_main(cache, published):
     assert load_gpt2("gpt2-medium").config == TINY
 
 
-def test_cached_gpt2_with_another_hash_is_refused(cache, published, monkeypatch):
-    sha256 = pin(monkeypatch, published["model.safetensors"])
-    files = {**published, "model.safetensors": published["model.safetensors"][:-1] + b"?"}
-    put_in_cache(cache, "openai-community/gpt2", files, ref="main")
-    message = refused("gpt2")
-    assert sha256 in message and "sha256" in message
+@pytest.mark.parametrize("files", [[], ["config.json"]])
+def test_what_the_cache_lacks_is_refused_without_a_network(cache, published, files):
+    kept = {name: content for name, content in published.items() if name in files}
+    put_in_cache(cache, "openai-community/gpt2-large", kept, ref="main")
+    refused("gpt2-large")
 
 
 @pytest.mark.parametrize("name", ["gpt3", "hf://gpt2", "hf://a/b/c", "owner/name"])
