@@ -39,22 +39,3 @@ def bradley_terry_loss(
         weights = weights.detach()
         return (weights * loss).sum() / (denominator or weights.sum())
     return loss.sum() / (denominator or max(len(loss), 1))
-
-
-def outcome_loss(
-    outcome_scores: Tensor,  # (N,), of the model in training
-    labels: Tensor,  # (N,), 1 for a good response and 0 for a bad one
-    *,
-    denominator: float | Tensor | None = None,
-) -> Tensor:  # a scalar
-    """mean[-y log sigmoid(R) - (1 - y) log sigmoid(-R)]: binary cross-entropy.
-
-    The outcome reward model: R is the log-odds that the whole response is good. Cobbe et al. 2021
-    (arXiv:2110.14168, section 4.2) predict it after every token; here the response has one score.
-    A score of 0 costs log 2. Unlike pairs, labels fix the origin of the scale: adding a constant to
-    every score changes the loss. `denominator` is the whole batch's count where these are a part.
-    """
-    axes("N", outcome_scores, labels)
-    scores, y = at_least_float32(outcome_scores), at_least_float32(labels).detach()
-    loss = -y * F.logsigmoid(scores) - (1 - y) * F.logsigmoid(-scores)
-    return loss.sum() / (denominator or max(len(loss), 1))

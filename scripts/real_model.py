@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
-import json
 import math
 import statistics
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -26,10 +26,9 @@ from typing import Any
 
 import smollm2
 import torch
-from imdb import distinct
 from studies.pages import markdown
 from studies.recipes import Recipe, words
-from studies.runner import SECONDS, once, run_stage
+from studies.runner import once, run_stage
 from torch import Tensor
 
 from data.instructions import CONSTRAINTS, HELD_OUT, kept, prompts
@@ -171,6 +170,15 @@ class Bench:
         }
 
 
+def distinct(texts: Sequence[str], n: int) -> float:
+    """Different n-grams of words over all n-grams, in all texts together (Li et al. 2016)."""
+    grams: Counter[tuple[str, ...]] = Counter()
+    for text in texts:
+        words_of = text.split()
+        grams.update(tuple(words_of[i : i + n]) for i in range(len(words_of) - n + 1))
+    return len(grams) / max(grams.total(), 1)
+
+
 def rights(rollout: Rollout) -> list[float]:
     rows = zip(rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True)
     return [kept(*row) for row in rows]
@@ -201,7 +209,7 @@ def table(found: Mapping[str, Any]) -> list[str]:
             ended="{:.2f}", kl="{:.1f}", perplexity="{:.1f}", distinct_2="{:.2f}", tokens="{:.0f}"
         )
         line += [cell([row[key] for row in rows], form) for key, form in forms.items()]
-        minutes = [row["seconds"]["wall"] / 60 for row in rows if "seconds" in row]
+        minutes = [row["minutes"] for row in rows if "minutes" in row]
         lines.append([*line, cell(minutes, "{:.0f}") if minutes else "-"])
     best = found["best_of"]
     pair = [f"{mean_of(best, held_out=held_out):.2f}" for held_out in (False, True)]
@@ -268,7 +276,10 @@ def main(config: RealModelConfig) -> Path:
         folder = folder_of(config, name, seed)
         row = once(folder / "measured.json", partial(bench.measure_run, folder))
         steps = read_jsonl(folder / "metrics.jsonl")
-        row |= {"seconds": json.loads((folder / SECONDS).read_text("utf-8")), "seed": seed}
+        phases = [
+            step[f"seconds/{part}"] for step in steps for part in ("rollout", "score", "update")
+        ]
+        row |= {"minutes": round(sum(phases) / 60, 1), "seed": seed}
         row |= {"steps": len(steps), "kept_step": steps[-1].get("kept_step", len(steps))}
         rows.setdefault(name, []).append(row)
         curves[f"{name}, seed {seed}"] = [

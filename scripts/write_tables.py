@@ -3,8 +3,8 @@
     python scripts/write_tables.py
 
 It writes the tables of engines in README.md and rl/README.md, the defaults of all flags
-(tests/rl/training/defaults.json), the tables of docs/measured.json and of the recordings of real
-English, and what the demo's seeds ended at (docs/demo_seeds.json). A test fails where one of them is
+(tests/rl/training/defaults.json), the tables of docs/measured.json and of the recording of a
+real model, and what the demo's seeds ended at (docs/demo_seeds.json). A test fails where one of them is
 not what this would write.
 """
 
@@ -35,8 +35,7 @@ FIRST = (  # on the front page
 )
 MEASURED = REPOSITORY / "docs" / "measured.json"
 MEASURED_PAGES = tuple(f"docs/{name}.md" for name in ("study", "lora", "ranks"))
-RECORDINGS = REPOSITORY / "notebooks" / "course" / "recordings"
-IMDB, REAL_MODEL = RECORDINGS / "imdb.json", RECORDINGS / "real_model.json"
+REAL_MODEL = REPOSITORY / "notebooks" / "course" / "recordings" / "real_model.json"
 
 
 def from_folder(folder: str, name: str) -> Any:
@@ -157,13 +156,11 @@ def cell(value: Any, digits: int | None) -> str:
 
 
 def real_model() -> str:
-    """docs/real_model.md: SmolLM2 from the recording of page 25, the film reviews from that of page 21."""
+    """docs/real_model.md, from the recording of page 25."""
     text = (REPOSITORY / "docs" / "real_model.md").read_text(encoding="utf-8")
-    scripts = from_folder("scripts", "real_model"), from_folder("scripts", "imdb")
-    found, reviews = (json.loads(path.read_text(encoding="utf-8")) for path in (REAL_MODEL, IMDB))
-    text = between_marks(text, "real model", scripts[0].table(found))
-    text = between_marks(text, "real model by constraint", scripts[0].by_constraint(found))
-    return between_marks(text, "policies", scripts[1].table(reviews["rows"]))
+    script, found = from_folder("scripts", "real_model"), json.loads(REAL_MODEL.read_text("utf-8"))
+    text = between_marks(text, "real model", script.table(found))
+    return between_marks(text, "real model by constraint", script.by_constraint(found))
 
 
 def results() -> str:

@@ -22,7 +22,7 @@ SAME_NAME = {
     advantages: "group_advantages whiten",
     losses: "cispo clipped_surrogate sequence_mean token_mean value_loss",
     preference_losses: "dpo_loss ipo_loss",
-    reward_model_loss: "bradley_terry_loss outcome_loss",
+    reward_model_loss: "bradley_terry_loss",
 }
 LIBRARY = {
     "answered_returns": advantages.discounted_returns,

@@ -114,44 +114,6 @@ def prefix_scores(token_scores, mask):
     return torch.where(mask, sums / so_far, 0.0)
 
 
-def labelled(generator: torch.Generator) -> Arguments:
-    labels = torch.randint(0, 2, (7,), generator=generator).float()
-    labels[:2] = torch.tensor([0.0, 1.0])
-    return {"outcome_scores": 3 * torch.randn(7, generator=generator), "labels": labels}
-
-
-@exercise(
-    case("a good text with score 1", 0.313262, outcome_scores=[1.0], labels=[1.0]),
-    case("a bad text with score 1", 1.313262, outcome_scores=[1.0], labels=[0.0]),
-    case(
-        "both together, and a good text far on the wrong side, score -200", 67.208842,
-        outcome_scores=[1.0, 1.0, -200.0], labels=[1.0, 0.0, 1.0],
-    ),
-    random=labelled,
-    gradient="outcome_scores",
-    mistakes="""
-        labels * good + (1 - labels) * bad -> labels * good
-            bad texts cost nothing in your loss, so a model that calls every text good is perfect. Add (1 -
-            y) times -log sigmoid(-score).
-        labels * good + (1 - labels) * bad -> (1 - labels) * good + labels * bad
-            your labels are the wrong way round: label 1 is a good text, whose score is to rise.
-        .mean() -> .sum()
-            you add the texts up. The mean makes the learning rate independent of the batch's size.
-        return ( -> return -(
-            this is the log-likelihood, which is maximised. A loss is minimised: put a minus in front.
-        labels * good + (1 - labels) * bad -> (outcome_scores.sigmoid() - labels).square()
-            you take the squared distance of probability and label. Its gradient dies where the model is
-            sure and wrong; the cross-entropy's does not.
-    """,
-)  # fmt: skip
-def outcome_loss(outcome_scores, labels):
-    """From the scores (N,) and the labels (N,), 1 for a good text and 0 for a bad one, compute the
-    mean of -log sigmoid(score) for good texts and -log sigmoid(-score) for bad ones."""
-    good = -F.logsigmoid(outcome_scores)  # the cost if the text is good
-    bad = -F.logsigmoid(-outcome_scores)  # the cost if it is bad
-    return (labels * good + (1 - labels) * bad).mean()
-
-
 @exercise(
     case("one answer, which is the policy itself", 0.0, n=1),
     case("the better of two", 0.193147, n=2),

@@ -51,7 +51,6 @@ TRAINED = {  # equation: the arguments that have a gradient
     "overlong_penalty": (), "teacher_rewards": (), "own_text_penalty": (),
     "sampler_weights": (), "effective_share": (), "binary_tv": (), "binary_kl": (),
     "dppo_left_out": (), "dppo": POLICY, "bradley_terry_loss": ("chosen", "rejected"),
-    "outcome_loss": ("outcome_scores",),
 }  # fmt: skip
 NO_TENSOR = {
     *("mean_within", "at_least_one"),
