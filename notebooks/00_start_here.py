@@ -143,8 +143,8 @@ plots.diagram("algorithm_map")
 # [18 teachers as rewards](18_knowledge_distillation_rewards.ipynb),
 # [19 MiniLLM](19_minillm_and_distillation.ipynb), [20 DPO](20_dpo_and_pg_grpo.ipynb),
 # the [cheat sheet](23_cheat_sheet.ipynb), [24 stale
-# samplers](24_when_the_sampler_is_not_the_policy.ipynb), [26 tools and
-# turns](26_tools_and_turns.ipynb) and
+# samplers](24_when_the_sampler_is_not_the_policy.ipynb), [25 a real model](25_a_real_model.ipynb),
+# [26 tools and turns](26_tools_and_turns.ipynb) and
 # [27 which claims hold](27_which_would_you_have_believed.ipynb).
 #
 # Nearly every page has the same rhythm: a question, an example small enough to check by hand, the

@@ -599,4 +599,4 @@ check("implicit_reward", my_implicit_reward)
 # </details>
 #
 # ---
-# Next: [21_real_english](21_real_english.ipynb), where all of this meets real film reviews.
+# Next: [22_bug_zoo](22_bug_zoo.ipynb), where you are the debugger.

@@ -289,6 +289,6 @@ holds(last["lag 64"] > 2 * rewards["lag 64"][0], "the correction keeps the run o
 # `python nano/async_grpo.py` trains with a lag of 4. Give `train` another lag, or another cap.
 # [off_policy.md](../docs/off_policy.md) has the measured runs: 240 policies, in two worlds that disagree.
 #
-# Next: [26_tools_and_turns](26_tools_and_turns.ipynb).
+# Next: [25_a_real_model](25_a_real_model.ipynb).
 #
 # The map of all pages is [00_start_here](00_start_here.ipynb).

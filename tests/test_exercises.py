@@ -10,6 +10,7 @@ from course.exercises import answer_of, load, names, verdict
 from course.exercises.entries import mistakes_of
 
 from data.collate import first_eos_mask
+from gpt.llama import RMSNorm, rotated, rotation
 from gpt.log_probs import kl_from_logits
 from reward_model import loss as reward_model_loss
 from rl.equations import advantages, best_of_n, kl, losses, preference_losses
@@ -24,6 +25,18 @@ SAME_NAME = {
     preference_losses: "dpo_loss ipo_loss",
     reward_model_loss: "bradley_terry_loss",
 }
+
+
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    norm = RMSNorm(len(weight), eps)
+    norm.weight.data = weight
+    return norm(x)
+
+
+def rotary(x: torch.Tensor, positions: torch.Tensor, base: float) -> torch.Tensor:
+    return rotated(x, rotation(positions[None], x.shape[1], base, x.dtype))[0, 0]
+
+
 LIBRARY = {
     "answered_returns": advantages.discounted_returns,
     "best_of_n_kl": best_of_n.best_of_n_kl,
@@ -38,6 +51,8 @@ LIBRARY = {
     "mean_score": losses.row_means,
     "others_mean": lambda r, G: r - advantages.leave_one_out_advantages(r, G)[:, 0],
     "pass_at_k": verifiable.pass_at_k,
+    "rms_norm": rms_norm,
+    "rotary": rotary,
     "response_mask": lambda *arguments: first_eos_mask(*arguments)[0],
     "reward_to_go": lambda r, mask: advantages.discounted_returns(r, mask, 1.0),
 } | {name: getattr(module, name) for module, words in SAME_NAME.items() for name in words.split()}

@@ -1,4 +1,4 @@
-"""GPT-2's parts, and which column is about which token."""
+"""Parts of GPT-2 and Llama, and which column is about which token."""
 
 import math
 
@@ -99,6 +99,110 @@ def parameter_count(vocabulary, context, layers, width):
     norms = 4 * width
     block = attention + mlp + norms
     return vocabulary * width + context * width + layers * block + 2 * width
+
+
+def some_stream(generator: torch.Generator) -> Arguments:
+    rows, width = number(generator, 3, 6), number(generator, 3, 9)
+    return {
+        "x": 0.5 + torch.randn(rows, width, generator=generator),  # its mean is not 0
+        "weight": 0.5 + torch.rand(width, generator=generator),
+        "eps": 0.1,
+    }
+
+
+@exercise(
+    case(
+        "the mean square of 1, 7, 1, 7 is 25", [[0.2, 1.4, 0.4, 2.8]],
+        x=[[1.0, 7.0, 1.0, 7.0]], weight=[1.0, 1.0, 2.0, 2.0], eps=0.0,
+    ),
+    case(
+        "a vector of zeros: eps stands under the root, so there is no 0 / 0", [[0.0, 0.0]],
+        x=[[0.0, 0.0]], weight=[1.0, 1.0], eps=1e-5,
+    ),
+    random=some_stream,
+    mistakes="""
+        x / (x.square().mean(-1, keepdim=True) + eps).sqrt()
+        -> torch.nn.functional.layer_norm(x, weight.shape, eps=eps)
+            this is LayerNorm: you take the mean off first. RMSNorm keeps it.
+        x.square() -> (x - x.mean(-1, keepdim=True)).square()
+            you divide by the standard deviation, which is measured from the mean. The root mean square is
+            measured from 0.
+        .mean(-1, keepdim=True) -> .sum(-1, keepdim=True)
+            you divide by the length of the vector. The root of the *mean* square is sqrt(D) times smaller.
+        .mean(-1, keepdim=True) -> .mean(0, keepdim=True)
+            you average over the rows. Each row is normalised by itself: mean(-1).
+        .mean(-1, keepdim=True) -> .mean()
+            you average over everything. Each row has its own root mean square: mean(-1, keepdim=True).
+        + eps).sqrt() -> + eps)
+            you divide by the mean square: the root is missing.
+        + eps).sqrt() -> ).sqrt() + eps
+            nearly: you add eps to the root. It stands inside, under the root.
+        * weight -> * 1
+            the weight is missing: one number for each column.
+    """,
+)  # fmt: skip
+def rms_norm(x, weight, eps):
+    """Divide each row of x (N, D) by its root mean square, with eps added under the root, and
+    multiply by weight (D,). Return (N, D)."""
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+
+
+def some_heads(generator: torch.Generator) -> Arguments:
+    columns, half = number(generator, 3, 6), number(generator, 2, 5)
+    start = number(generator, 1, 9)
+    return {
+        "x": torch.randn(columns, 2 * half, generator=generator),
+        "positions": start + torch.arange(columns),
+        "base": 100.0,
+    }
+
+
+@exercise(
+    case(
+        "one pair: (1, 0) stays at position 0 and turns by one radian at position 1",
+        [[1.0, 0.0], [0.540302, 0.841471]],
+        x=[[1.0, 0.0], [1.0, 0.0]], positions=[0, 1], base=100.0,
+    ),
+    case(
+        "two pairs at position 3, the second ten times slower",
+        [[-0.989992, 0.955336, 0.141120, 0.295520]],
+        x=[[1.0, 1.0, 0.0, 0.0]], positions=[3], base=100.0,
+    ),
+    random=some_heads,
+    mistakes="""
+        first * cos - second * sin, second * cos + first * sin
+        -> first * cos + second * sin, second * cos - first * sin
+            you turn the other way round. Distances would still be all that counts, but published weights
+            were trained with this direction: a cos - b sin, b cos + a sin.
+        second * cos + first * sin -> second * cos - first * sin
+            this is no rotation: the length of a pair changes. The second number is b cos + a sin, with a
+            plus.
+        cos, sin = angle.cos(), angle.sin() -> cos, sin = angle.sin(), angle.cos()
+            cosine and sine are swapped: at position 0 nothing may turn.
+        x[:, :half], x[:, half:] -> x[:, ::2], x[:, 1::2]
+        torch.cat([first * cos - second * sin, second * cos + first * sin], 1)
+        -> torch.view_as_real(torch.view_as_complex(x.view(len(x), -1, 2)) * (cos + 1j * sin)).flatten(1)
+            your pairs are (0, 1), (2, 3), ... as in the paper. Published Llamas pair i with i + d/2: the
+            first half of the columns with the second.
+        -torch.arange(half) / half -> torch.arange(half) / half
+            your angles grow from pair to pair. Later pairs turn more slowly: the exponent is -2i/d.
+        / half) -> / x.shape[1])
+            your exponent is -i/d. It is -2i/d, so that the slowest pair turns about base times slower.
+        positions[:, None] -> torch.arange(len(x))[:, None]
+            you count the rows. A row's position is given: in a cache the new column does not begin at 0.
+        torch.cat([first * cos - second * sin, second * cos + first * sin], 1) -> x
+            nothing turns: attention could not tell which token came first.
+    """,
+)  # fmt: skip
+def rotary(x, positions, base):
+    """x (S, d) holds a query or key in each row, d even, positions (S,) their whole numbers. Turn
+    the pair (x_i, x_(i + d/2)), i < d/2, of a row at position p by the angle p * base^(-2i/d).
+    Return (S, d)."""
+    half = x.shape[1] // 2
+    angle = positions[:, None] * base ** (-torch.arange(half) / half)  # (S, d/2)
+    cos, sin = angle.cos(), angle.sin()
+    first, second = x[:, :half], x[:, half:]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin], 1)
 
 
 FOUR_WORDS = logs([0.1, 0.5, 0.08, 0.32])
