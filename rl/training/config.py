@@ -52,7 +52,7 @@ SIZES: dict[str, dict[str, Any]] = {
 SUMS: dict[str, Any] = dict(kl_coef=0.0, stop_kl=None, max_new_tokens=40, lr=1e-4, steps=160)
 # A published model of 135 M weights: small steps, and sampling as its makers advise it.
 INSTRUCTIONS: dict[str, Any] = dict(
-    lr=2e-5, warmup=2, steps=40, prompts_per_step=4, group_size=8, minibatches=2, micro_batch_size=16,
+    lr=2e-5, warmup=2, steps=32, prompts_per_step=4, group_size=8, minibatches=2, micro_batch_size=16,
     kl_coef=0.1, stop_kl=8.0, temperature=0.7, max_new_tokens=48, eval_every=8, eval_prompts=48,
     test_prompts=96, checkpoint_every=16,
 )  # fmt: skip
