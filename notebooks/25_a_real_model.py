@@ -309,8 +309,9 @@ plots.table(["asked", "as published", "after GRPO"], rows)
 #
 # ## 4. What was paid for it
 #
-# Three numbers beside the length: the **KL** from the published model, in nats per answer; the **perplexity** of the answers under that model; **distinct-2**, the share of
-# different pairs of words in all answers.
+# Three numbers beside the length: the **KL** from the published model, in nats per answer; the
+# **perplexity** of the answers under that model; **distinct-2**, the share of different pairs of words
+# in all answers.
 
 
 # %%

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import os
 import platform
+import signal
 import socket
 import sys
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import connection
@@ -85,7 +86,9 @@ def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
         local, store, number, count = _meet_by_torchrun()
         _require_devices(local, wish.device)
         torch.set_num_threads(max(cores() // local, 1))
-        return _take_part(number, count, store, work, wish.device)
+        with _ending_with_the_others(lambda: False):
+            _join_group(number, count, store, wish.device)
+        return _take_part(number, work)
     count, threads = _ranks_and_threads(wish)
     if count < 2:
         return work()
@@ -102,7 +105,15 @@ def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
             for number in range(1, count)
         ]
         for child in children:
-            child.start()
+            try:
+                child.start()
+            except OSError as error:  # no more processes, or no memory for one
+                for started in children[: children.index(child)]:
+                    started.kill()
+                raise UserError(
+                    f"a process for --ranks {count} could not be started ({error.strerror}): use "
+                    "--ranks 1, or raise the limit of processes (ulimit -u)"
+                ) from error
 
         def one_has_ended() -> bool:  # whatever its status: these leave together
             return any(child.exitcode is not None for child in children)
@@ -179,9 +190,11 @@ class Meeting:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
         os.environ["LOCAL_RANK"] = str(number)
         torch.set_num_threads(self.threads)
-        store = dist.FileStore(self.file, self.count)
-        _wait_for_all(store, number, self.count, gone)
-        return _take_part(number, self.count, store, work, self.device)
+        with _ending_with_the_others(gone, speaks=number == 0):
+            store = dist.FileStore(self.file, self.count)
+            _wait_for_all(store, number, self.count, gone)
+            _join_group(number, self.count, store, self.device)
+        return _take_part(number, work)
 
 
 def _require_devices(count: int, device: str) -> None:
@@ -206,17 +219,36 @@ def _as_rank(number: int, here: Meeting, work: Work, guard: Guard) -> None:
     def gone() -> bool:
         return os.getppid() != here.parent
 
-    threading.Thread(target=_wait_for_nobody, args=(gone,), daemon=True).start()
     with guard():
         here.join(number, gone, work)
 
 
-def _wait_for_nobody(gone: Callable[[], bool]) -> None:
-    """End this rank if the first one is killed before they have met: torch would wait half an hour."""
-    while not dist.is_initialized():
-        if gone():
-            os._exit(1)
-        time.sleep(0.2)
+@contextmanager
+def _ending_with_the_others(gone: Callable[[], bool], *, speaks: bool = False) -> Iterator[None]:
+    """While ranks meet: end this process once another one is gone, or by the first signal.
+
+    torch joins them in C++, which would wait for half an hour and lets no handler of Python's run. The
+    rank that `speaks` says why it ends.
+    """
+    met = threading.Event()
+
+    def watch() -> None:
+        while not met.wait(0.05):
+            if gone():
+                with suppress(OSError):
+                    os.write(2, f"error: {collectives.LostRank()}\n".encode() if speaks else b"")
+                os._exit(1)
+
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {n: signal.signal(n, signal.SIG_DFL) for n in (signal.SIGINT, signal.SIGTERM)}
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        met.set()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def _wait_for_all(store: Any, number: int, count: int, gone: Callable[[], bool]) -> None:
@@ -229,8 +261,8 @@ def _wait_for_all(store: Any, number: int, count: int, gone: Callable[[], bool])
         time.sleep(0.01)
 
 
-def _take_part(number: int, count: int, store: Any, work: Work, device: str) -> Any:
-    """work() as this rank. One that fails stays connected until it has said why: see `first_to_fail`."""
+def _join_group(number: int, count: int, store: Any, device: str) -> None:
+    """Join the other ranks; UserError if that fails."""
     HERE.store = store
     cuda = torch.cuda.is_available() and device != "cpu"
     if cuda:
@@ -243,6 +275,10 @@ def _take_part(number: int, count: int, store: Any, work: Work, device: str) -> 
             f"the ranks cannot be joined ({str(error).splitlines()[0][-120:]}): check "
             "GLOO_SOCKET_IFNAME and the limit of open files, or use --ranks 1"
         ) from None
+
+
+def _take_part(number: int, work: Work) -> Any:
+    """work() as this rank. One that fails stays connected until it has said why: see `first_to_fail`."""
     if number:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
         warnings.simplefilter("ignore")  # the first rank gives them

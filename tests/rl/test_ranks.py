@@ -6,7 +6,15 @@ start per number of ranks serves all tests here. A new entry of engines.py is he
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +24,8 @@ from engines import ENGINES
 from forked import Done, command, forked
 from ranks_worker import ON_FOUR
 
+from harness.command_line import explained
+from harness.errors import UserError
 from harness.ranks import collectives, launch
 from harness.ranks.launch import Wish, default_ranks
 
@@ -299,6 +309,59 @@ def test_a_container_has_the_cores_of_its_quota(tmp_path, text, cores):
     assert launch.container_cores(limit) == cores
 
 
-def test_a_rank_does_not_wait_for_a_first_one_that_was_killed_before_they_met():
-    done = forked(lambda: print("waited", launch._wait_for_nobody(lambda: True)))
+def test_who_is_alone_in_a_meeting_leaves_it():
+    def meet() -> None:
+        with launch._ending_with_the_others(lambda: True):
+            time.sleep(60)
+
+    done = forked(meet, timeout=10)
     assert done.returncode == 1 and not done.stdout and not done.stderr
+
+
+def struck(delay: float, number: int) -> Callable[[], AbstractContextManager[None]]:
+    """What ranks run in: a rank that rank 0 has started gets this signal so many seconds later."""
+
+    @contextmanager
+    def guard() -> Iterator[None]:
+        if multiprocessing.current_process().daemon:
+            threading.Timer(delay, os.kill, (os.getpid(), number)).start()
+        with explained():
+            yield
+
+    return guard
+
+
+@pytest.mark.parametrize("milliseconds", [0, 3, 6, 9, 12, 16, 20, 25, 30])
+def test_a_rank_that_is_killed_while_ranks_meet_ends_the_run(milliseconds):
+    guard = struck(milliseconds / 1000, signal.SIGKILL)
+
+    def run() -> None:
+        launch.run_on_ranks(lambda: time.sleep(0.3), launch.Wish(2, "cpu"), guard)
+
+    begin = time.monotonic()
+    done = forked(run, timeout=60)
+    assert time.monotonic() - begin < 10
+    assert done.returncode == 1
+    assert done.stderr.strip().startswith("error: another process of this run has ended")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_ranks_that_still_meet(number):
+    def meet() -> None:
+        threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
+        with explained(), launch._ending_with_the_others(lambda: False):
+            torch.distributed.TCPStore("127.0.0.1", 0, 2, True, timedelta(seconds=60))
+
+    begin = time.monotonic()
+    done = forked(meet, timeout=30)
+    assert time.monotonic() - begin < 10 and done.returncode in (-number, 128 + number)
+
+
+def test_a_process_that_cannot_be_started_is_told_in_one_sentence(monkeypatch):
+    def refused(process: object) -> None:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(multiprocessing.get_context("fork").Process, "start", refused)
+    monkeypatch.setattr(multiprocessing.get_context("spawn").Process, "start", refused)
+    with pytest.raises(UserError):
+        launch.run_on_ranks(lambda: None, launch.Wish(2, "cpu"))
