@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 from data.templates import Role, Turn, conversation_prompt, instruction_text, tldr_prompt
 
@@ -230,9 +231,16 @@ def ultrafeedback_pair(row: Row) -> Pair:
 
 def completion_score(completion: Row) -> float:
     score = completion.get("fine-grained_score", completion.get("overall_score"))
-    if type(score) not in (int, float):
-        raise BadRow(f"a completion's score is {kind_of(score)}, expected a number")
-    return float(score)
+    return finite("a completion's score", score)
+
+
+def finite(what: str, value: object) -> float:
+    """A finite number as float; BadRow for anything else."""
+    if type(value) not in (int, float):
+        raise BadRow(f"{what} is {kind_of(value)}, expected a number")
+    if not abs(cast(float, value)) < sys.float_info.max:
+        raise BadRow(f"{what} is {str(value)[:20]}, expected a finite number")
+    return float(cast(float, value))
 
 
 # ShareGPT: turns of {from, value}; with preferences the last turn stands in chosen and rejected.
@@ -333,7 +341,10 @@ def opening_of(row: Row) -> list[Turn]:
 
 def completion_answered(row: Row) -> Answered:
     """TRL's prompt and completion; answers labelled as bad ones are not for learning from."""
-    if row.get("label") is False:
+    label = row.get("label")
+    if label is not None and not isinstance(label, (bool, int)):
+        raise BadRow(f"'label' is {label!r:.40}, expected true or false")
+    if label is not None and not label:
         raise DropRow("label is false")
     if is_list(row, "completion"):
         return chat_side(row, "completion")

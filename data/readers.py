@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import IO, Any, Generic, TypeVar, cast
 
 from data.formats import (
     FORMATS,
@@ -35,6 +35,7 @@ from data.formats import (
     Format,
     Row,
     WrongFormat,
+    finite,
     kind_of,
     listed,
     plain_pair,
@@ -43,7 +44,7 @@ from data.formats import (
 )
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
 from data.splits import Split, split_of
-from data.tables import is_table, table_rows
+from data.tables import MOST_AT_ONCE, bounded_lines, is_table, table_rows
 from data.templates import HEADINGS, instruction_prompt
 from harness.errors import UserError
 
@@ -198,7 +199,9 @@ def _preference(kind: Format, row: Row) -> PreferenceRecord:
         _usable(pair.chosen), _usable(pair.rejected)
         if pair.chosen == pair.rejected:
             raise DropRow("chosen equals rejected")
-    meta |= {key: row[key] for key in ("score_chosen", "score_rejected", "margin") if key in row}
+    for key in ("score_chosen", "score_rejected", "margin"):
+        if row.get(key) is not None:
+            meta[key] = finite(repr(key), row[key])
     if "score_chosen" in meta and meta["score_chosen"] == meta.get("score_rejected"):
         raise DropRow("equal scores")
     return PreferenceRecord(*pair.chosen, pair.rejected.response, meta)
@@ -312,15 +315,15 @@ def _explained(
 
 def _line_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[str, object]]:
     """One value a line. Bytes are split at line feeds only: JSON text may hold U+2028 as it is."""
-    for number, raw in enumerate(stream, start=1):
-        line = _decoded(path, raw, number).strip()
+    for place, raw in enumerate(bounded_lines(cast(IO[bytes], stream)), start=1):
+        line = _decoded(path, raw, place).strip()
         if line:
-            yield str(number), _parsed(path, line, number)
+            yield str(place), _parsed(path, line, place)
 
 
 def _array_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[str, object]]:
     """The elements of one array; a second pass over the text finds the line where each starts."""
-    text = _decoded(path, stream.read(), 1)
+    text = _decoded(path, _all_of(path, stream), 1)
     decoder, line, position = json.JSONDecoder(), 1, 0
     for number, row in enumerate(_parsed(path, text, 1), start=1):
         start = position
@@ -335,7 +338,7 @@ def _array_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[s
 def _parsed(path: str | Path, text: str, line: int) -> Any:
     """Parse JSON that starts at `line` of the file."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         place = f"{path}:{line + error.lineno - 1}: not valid JSON: {error.msg}"
         if str(path).endswith(".txt"):
@@ -350,6 +353,15 @@ def _parsed(path: str | Path, text: str, line: int) -> Any:
         raise DataError(f"{path}:{line}: not usable JSON: {error}; remove the row") from None
 
 
+def _object(pairs: list[tuple[str, Any]]) -> Row:
+    """A JSON object; ValueError for a key that stands twice, of which the last would win."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {max(names, key=names.count)!r} stands twice in one object")
+    return row
+
+
 def _decoded(path: str | Path, raw: bytes, line: int) -> str:
     """Decode UTF-8 that starts at `line` of the file, with or without a byte-order mark."""
     try:
@@ -361,7 +373,15 @@ def _decoded(path: str | Path, raw: bytes, line: int) -> str:
 
 def _whole_text(path: str | Path) -> str:
     with _opened(path) as stream:
-        return _decoded(path, stream.read(), 1)
+        return _decoded(path, _all_of(path, stream), 1)
+
+
+def _all_of(path: str | Path, stream: io.BufferedIOBase) -> bytes:
+    """What is read at once, an array or a text; DataError where it is too large for that."""
+    content = stream.read(MOST_AT_ONCE + 1)
+    if len(content) > MOST_AT_ONCE:
+        raise DataError(f"{path}: over {MOST_AT_ONCE >> 30} GiB; split it, or give JSON lines")
+    return content
 
 
 @contextmanager

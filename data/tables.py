@@ -1,4 +1,4 @@
-"""Rows of CSV files."""
+"""Rows of CSV files, and lines of any file up to what can be held."""
 
 from __future__ import annotations
 
@@ -6,12 +6,29 @@ import csv
 import io
 import json
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, count
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any, AnyStr, cast
 
 NUMBERS = ("margin", "choice", "label", "stars", "better_response_id")  # and score_...
-LONGEST_CELL = 2**31 - 1  # characters; Python's own limit is 131,072
+LONGEST_LINE = 2**26  # bytes, or characters of a cell, for which Python's own limit is 131,072
+MOST_READ = 2**32  # bytes of one file: a gzipped one of 5 MB can hold as much
+MOST_AT_ONCE = 2**30
+
+
+def bounded_lines(stream: IO[AnyStr]) -> Iterator[AnyStr]:
+    """The lines of a stream; ValueError, which begins with the line, for more than the two limits."""
+    read = 0
+    for number in count(1):
+        line = stream.readline(LONGEST_LINE + 1)
+        read += len(line)
+        if len(line) > LONGEST_LINE or read > MOST_READ:
+            raise ValueError(
+                f"{number}: a line of over {LONGEST_LINE >> 20} MiB, or over {MOST_READ >> 30} GiB in all"
+            )
+        if not line:
+            return
+        yield line
 
 
 def is_table(path: str | Path) -> bool:
@@ -24,12 +41,23 @@ def table_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[st
 
     Where that has more semicolons than commas, they separate, as in a spreadsheet's export.
     """
-    csv.field_size_limit(LONGEST_CELL)
+    csv.field_size_limit(LONGEST_LINE)
     with io.TextIOWrapper(cast(IO[bytes], stream), "utf-8-sig", newline="") as text:
-        first = text.readline()
+        lines = bounded_lines(text)
+        first = next(lines, "")
         comma = ";" if first.count(";") > first.count(",") else ","
-        reader = csv.DictReader(chain([first], text), delimiter=comma)
-        for row in reader:
+        reader = csv.DictReader(chain([first], lines), delimiter=comma, strict=True)
+        names = list(reader.fieldnames or [])
+        if twice := {name for name in names if names.count(name) > 1}:
+            raise ValueError(f"1: two columns are called {min(twice)!r}")
+        rows = iter(reader)
+        while True:
+            try:
+                row = next(rows, None)
+            except csv.Error as error:  # a stray quote, a cell without end
+                raise ValueError(f"{reader.line_num}: {error}") from error
+            if row is None:
+                return
             place = str(reader.line_num)
             if None in row or None in row.values():
                 raise ValueError(f"{place}: it has another number of cells than the first line")
@@ -40,7 +68,7 @@ def cell_value(name: str, cell: str) -> Any:
     """A cell is text, but for numbers under names that hold numbers, and for lists in JSON."""
     if name in NUMBERS or name.startswith("score_") or cell.startswith(("[{", '{"')):
         try:
-            return json.loads(cell)
+            return json.loads(cell.lower() if name == "label" else cell)  # pandas writes False
         except ValueError:
             pass
     return cell
