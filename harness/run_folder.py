@@ -357,6 +357,8 @@ def named_paths(config: Flags) -> list[tuple[str, Path]]:
             continue
         if name == "data" and isinstance(value, str) and Path(value).is_file():
             value = Path(value)
+        if name == "reward" and isinstance(value, str) and ".py:" in value:
+            value = Path(value.rpartition(":")[0])
         values = value if isinstance(value, tuple) else (value,)
         found += [(name, path) for path in values if isinstance(path, Path)]
     return found

@@ -23,6 +23,7 @@ VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 GPT2_PATTERN = (  # as tiktoken writes it
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 )
+MOST_UNMADE = 300  # tokens that neither merges make nor a list of special ones names
 # The same behind a step that cuts out every digit, as SmolLM2 has it: what stands before a digit ends.
 DIGITS_PATTERN = (
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++|\p{N}| ?[^\s\p{L}\p{N}]++|\s++(?=\p{N})|\s++$|\s+(?!\S)|\s"
@@ -119,9 +120,24 @@ def read_tokenizer(folder: Path, vocab_size: int, eos_id: int | None = None) -> 
     eos_id: what config.json says. Ids left open up to `vocab_size` become special tokens. Raises
     UserError for files that mean anything but byte-level pairs.
     """
+    try:
+        return _read_tokenizer(folder, vocab_size, eos_id)
+    except UserError:
+        raise
+    except Exception as error:  # a part that is missing, or of another kind, wherever it is used
+        raise UserError(
+            f"{folder}: its tokenizer's files are no byte-level tokenizer ({type(error).__name__}: "
+            f"{str(error)[:80]}): fetch them again"
+        ) from error
+
+
+def _read_tokenizer(folder: Path, vocab_size: int, eos_id: int | None) -> Tokenizer | None:
+    added: set[str] = set()
     if (folder / TOKENIZER_FILE).is_file():
         path = folder / TOKENIZER_FILE
-        vocabulary, merges, pattern = parts_of(read_object(path), path)
+        form = read_object(path)
+        vocabulary, merges, pattern = parts_of(form, path)
+        added = {token["content"] for token in form.get("added_tokens", [])}
     elif (folder / VOCABULARY_FILE).is_file() and (folder / MERGES_FILE).is_file():
         path, pattern = folder / MERGES_FILE, GPT2_PATTERN
         vocabulary = read_object(folder / VOCABULARY_FILE)
@@ -132,6 +148,11 @@ def read_tokenizer(folder: Path, vocab_size: int, eos_id: int | None = None) -> 
     ranks = ranks_of(vocabulary, merges, path)
     ordinary, taken = set(ranks.values()), set(vocabulary.values())
     specials = {text: id for text, id in vocabulary.items() if id not in ordinary}
+    if (unmade := len(specials.keys() - added)) > MOST_UNMADE:
+        raise UserError(
+            f"{path}: its merges do not make {unmade:,} of its tokens, so text would be read in smaller "
+            "pieces than the model knows: fetch it again"
+        )
     if max(taken, default=0) >= vocab_size:
         raise UserError(
             f"{path} has ids up to {max(taken)}, but the model beside it has {vocab_size} tokens: "

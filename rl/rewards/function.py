@@ -9,7 +9,8 @@
 The first two arguments are the texts of the prompt and of the response, without its EOS. A
 parameter named `record` gets the prompt's record as well (data/records.py; `record.answer`), one
 named `ended` whether the response has its EOS. The function is code and runs with your rights, once
-per response. It is read when a run starts; a resumed run calls the function as it is then.
+per response. It is read when a run starts; --resume refuses a file that has changed since, and of a
+module calls the function as it is then.
 """
 
 from __future__ import annotations

@@ -107,3 +107,36 @@ def test_another_kind_of_tokenizer_is_refused(change, tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(UserError, match="byte-level BPE"):
         read_tokenizer(tmp_path, 624)
+
+
+def test_a_damaged_file_is_a_user_error_whatever_is_wrong(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, load_tokenizer("glassbox"), context=64)
+    path = tmp_path / "tokenizer.json"
+    whole = path.read_text()
+    places = [("model",), ("model", "vocab"), ("model", "vocab", "a"), ("model", "merges"),
+              ("model", "merges", 0), ("pre_tokenizer",), ("pre_tokenizer", "pretokenizers", 0),
+              ("added_tokens",), ("added_tokens", 0), ("post_processor",)]  # fmt: skip
+    opened = 0
+    for place in places:
+        for value in (None, [], {}, "x", 7, [1], {"a": 1}):
+            form = json.loads(whole)
+            part = form
+            for key in place[:-1]:
+                part = part[key]
+            part[place[-1]] = value
+            path.write_text(json.dumps(form))
+            try:
+                opened += read_tokenizer(tmp_path, 624) is not None
+            except UserError:
+                pass
+    assert opened < 12  # what is left out there means the usual
+
+
+def test_merges_that_make_few_of_the_tokens_are_refused(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, load_tokenizer("glassbox"), context=64)
+    path = tmp_path / "tokenizer.json"
+    form = json.loads(path.read_text())
+    form["model"]["merges"] = []
+    path.write_text(json.dumps(form))
+    with pytest.raises(UserError):
+        read_tokenizer(tmp_path, 624)

@@ -123,6 +123,7 @@ class ReadingFlags(RunFlags):
     data: str = "reviews"
     policy: Path | None = None
     reward_model: tuple[Path, ...] = ()
+    reward: str = "auto"
 
 
 # One run in a folder
@@ -212,12 +213,14 @@ def test_a_flag_that_is_no_more_ends_a_run_that_used_it(tmp_path, dropped, goes_
 def test_a_data_file_or_a_model_that_has_changed_is_noticed(tmp_path):
     data, policy = tmp_path / "data.jsonl", tmp_path / "policy"
     policy.mkdir()
-    for path in (data, policy / MODEL_FILE):
+    reward = tmp_path / "mine.py"
+    for path in (data, policy / MODEL_FILE, reward):
         path.write_text("before")
-    config = ReadingFlags(data=str(data), policy=policy)
+    config = ReadingFlags(data=str(data), policy=policy, reward=f"{reward}:f")
     folder = cut(tmp_path / "run", config)
     open_run(folder, config, resume=True)
-    for path, flag in ((data, "--data"), (policy / MODEL_FILE, "--policy")):
+    files = ((data, "--data"), (policy / MODEL_FILE, "--policy"), (reward, "--reward"))
+    for path, flag in files:
         path.write_text("after")
         refused(folder, config, f"^{flag} .* is no longer what the run", resume=True)
         path.write_text("before")
