@@ -9,7 +9,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import os
 import runpy
+import select
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -101,19 +104,58 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--as", dest="kind", choices=KINDS, help="what it is, if names do not say it"
     )
     parser.add_argument("--strict", action="store_true", help="what is fragile is a mistake")
+    parser.add_argument(
+        "--seconds", type=float, default=300.0, help="the longest that all may take"
+    )
     parser.add_argument("--list", action="store_true", help="every kind and its arguments")
     chosen = parser.parse_args(arguments)
     if chosen.list or not chosen.functions:
         for kind in KINDS.values():
             print(f"{kind.name}({', '.join(kind.order)})\n    {sentence('kinds', kind.name)}")
         return 0 if chosen.list else 2
+    return in_a_child(partial(check_all, chosen), chosen.seconds)
+
+
+def check_all(chosen: argparse.Namespace) -> int:
     worst = 0
     for place in chosen.functions:
         given = KINDS.get(chosen.kind)
         status, text = told(place, partial(loaded, place), given, strict=chosen.strict)
-        print(text)
+        print(text, flush=True)
         worst = max(worst, status)
     return worst
+
+
+def in_a_child(work: Callable[[], int], seconds: float) -> int:
+    """What `work` returns, 2 if it never does: somebody's code may end its process, or not end at all.
+
+    Where processes cannot be forked (Windows) it runs in this one.
+    """
+    if not hasattr(os, "fork"):
+        return work()
+    answer, said = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(answer)
+        try:
+            os.write(said, bytes([work()]))
+        except BaseException as error:  # KeyboardInterrupt and the like from the code, a full disk
+            with suppress(OSError):
+                os.write(2, f"not checked: {type(error).__name__}: {error}\n".encode())
+                os.write(said, b"\2")
+        os._exit(0)
+    os.close(said)
+    in_time = select.select([answer], [], [], seconds)[0]
+    status = os.read(answer, 1) if in_time else b""
+    if not in_time:
+        os.kill(child, signal.SIGKILL)
+    os.close(answer)
+    os.waitpid(child, 0)
+    if status:
+        return status[0]
+    why = "it ended the process" if in_time else f"no result within {seconds:g} s (--seconds)"
+    print(f"not checked: {why}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -279,7 +279,8 @@ def check(function: Callable[..., Any], kind: Kind, *, strict: bool = False) -> 
             verdict = error
         if isinstance(verdict, Verdict) and verdict.way:
             return verdict
-        first = first or verdict
+        if first is None or (isinstance(first, Unusable) and isinstance(verdict, Verdict)):
+            first = verdict
     if not isinstance(first, Verdict):
         raise first or Unusable("there was nothing to try it on")
     return first

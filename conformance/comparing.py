@@ -24,14 +24,14 @@ def pattern(name: str, mine: Tensor, wanted: Tensor, mask: Any, tolerance: float
             return f"{name} is right where the mask is True, but not where it is False."
     if mine.ndim == 2 and mine.shape[0] == mine.shape[1] and close(mine.T, wanted, tolerance):
         return f"{name} is transposed: rows and columns have changed places."
+    if mine.numel() == 1:  # a multiple of any other number, and off by something from it
+        return f"{name} is {float(mine):.4f}; {float(wanted):.4f} is wanted."
     factor = float((mine * wanted).sum() / (wanted * wanted).sum().clamp(min=1e-12))
     if abs(factor) > 1e-6 and close(mine / factor, wanted, tolerance):
         return f"{name} is {factor:.4g} times what is wanted, everywhere: a factor is wrong."
     shift = float((mine - wanted).mean())
     if close(mine - shift, wanted, tolerance):
         return f"{name} is off by {shift:.4g} everywhere."
-    if mine.ndim == 0:
-        return f"{name} is {float(mine):.4f}; {float(wanted):.4f} is wanted."
     wrong = ~torch.isclose(mine, wanted.to(mine.dtype), rtol=tolerance, atol=tolerance)
     at = tuple(wrong.nonzero()[0].tolist())
     return (

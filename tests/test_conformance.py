@@ -15,6 +15,7 @@ import torch
 
 from conformance.__main__ import main
 from conformance.checking import Candidate, Kind, check
+from conformance.comparing import pattern
 from conformance.kinds import KINDS
 from conformance.ways import Way, sections, ways
 from rl.equations import advantages, kl, losses, preference_losses, token_rewards
@@ -193,12 +194,12 @@ def nothing(loss, mask): pass
 
 
 def test_a_books_kl_is_explained_in_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """pi / pi_ref in place of pi_ref / pi: the mean is 0.948 where the KL is 0.717."""
     (tmp_path / "mine.py").write_text(MINE, encoding="utf-8")
     assert main([f"{tmp_path}/mine.py:kl_loss"]) == 1
-    output = capsys.readouterr().out
+    output = capfd.readouterr().out
     line = output.splitlines()[0]
     assert line.startswith("mistake:") and "It is pi_ref / pi" in line
     assert "mean is 0.948 where KL(pi || pi_ref) is 0.717" in line
@@ -250,3 +251,39 @@ def test_what_enumeration_says(kind: str, way: str, says: str) -> None:
     """Exact expectations over every response of a small language, in the words of the output."""
     found = KINDS[kind]
     assert says in check(as_users_write_it(found, way_of(kind, way)), found).notes[0]
+
+
+HOSTILE = """
+import os, time, torch
+
+def leaves_policy_loss(log_probs, old_log_probs, advantages, mask, clip_low, clip_high):
+    os._exit(0)
+
+def stops_policy_loss(log_probs, old_log_probs, advantages, mask, clip_low, clip_high):
+    raise KeyboardInterrupt
+
+def hangs_policy_loss(log_probs, old_log_probs, advantages, mask, clip_low, clip_high):
+    time.sleep(60)
+
+def of_rows_policy_loss(log_probs, old_log_probs, advantages, mask, clip_low, clip_high):
+    assert advantages.ndim == 1
+    ratio, A = (log_probs - old_log_probs).exp(), advantages[:, None]
+    loss = -torch.maximum(ratio * A, ratio.clamp(1 - clip_low, 1 + clip_high) * A)
+    return torch.where(mask, loss, 0.0).sum() / mask.sum()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "status"), [("leaves", 2), ("stops", 2), ("hangs", 2), ("of_rows", 1)]
+)
+def test_code_that_ends_the_process_or_never_ends_is_not_called_right(
+    tmp_path: Path, name: str, status: int
+) -> None:
+    (tmp_path / "mine.py").write_text(HOSTILE, encoding="utf-8")
+    seconds = ["--seconds", "2"] if name == "hangs" else []
+    assert main([f"{tmp_path}/mine.py:{name}_policy_loss", *seconds]) == status
+
+
+def test_one_number_is_never_called_a_factor_off() -> None:
+    assert "factor" not in pattern("it", torch.tensor(0.37), torch.tensor(1.0), None, 1e-4)
+    assert "factor" in pattern("it", torch.tensor([0.5, 1.0]), torch.tensor([1.0, 2.0]), None, 1e-4)
