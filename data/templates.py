@@ -88,3 +88,12 @@ def chat_prompt(turns: Sequence[Turn], system: str = CHAT_SYSTEM) -> str:
         raise ValueError("a turn holds a mark that starts or ends a turn: take it out")
     rendered = [f"<|im_start|>{turn.role}\n{turn.text}<|im_end|>\n" for turn in turns]
     return "".join(rendered) + "<|im_start|>assistant\n"
+
+
+# The same for transformers' apply_chat_template, which exported folders carry.
+CHAT_TEMPLATE = (
+    "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"
+    "{{ '<|im_start|>system\n" + CHAT_SYSTEM + "<|im_end|>\n' }}{% endif %}"
+    "{{ '<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from data.templates import CHAT_TEMPLATE
 from gpt.tokenizer import END_OF_TEXT, PATTERN, Tokenizer, build_tokenizer
 from harness.errors import UserError
 from harness.files import read_object, write_json
@@ -108,6 +109,7 @@ def write_tokenizer(
         "model_max_length": context,
         "clean_up_tokenization_spaces": False,
     }
+    settings |= {"chat_template": CHAT_TEMPLATE} if tokenizer.marks else {}
     write_json(folder / SETTINGS_FILE, settings)
 
 

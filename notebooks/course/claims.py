@@ -12,8 +12,11 @@ def holds(claim: Any, says: str) -> None:
     """Nothing if the claim is true; otherwise print which sentence of the text is no longer so.
 
     A reader who tries other rewards or another learning rate has made no mistake, so there is no
-    exception. Raises AssertionError where the variable COURSE_STRICT is set.
+    exception. Raises AssertionError where the variable COURSE_STRICT is set, and TypeError for a
+    collection, which would be true whatever it holds.
     """
+    if isinstance(claim, (str, list, tuple, dict, set)):
+        raise TypeError(f"a claim is true or false, not a {type(claim).__name__}: {says}")
     if bool(claim):
         return
     if os.environ.get(STRICT):

@@ -286,6 +286,19 @@ def test_a_character_that_cannot_be_spelled_is_replaced() -> None:
 
 
 @pytest.mark.oracle
+def test_an_exported_chat_is_rendered_as_ours(require, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, chat_tokenizer(), 64)
+    theirs = require("transformers").AutoTokenizer.from_pretrained(tmp_path)
+    turns = [Turn("user", "the thing"), Turn("assistant", "in"), Turn("user", "12")]
+    messages = [{"role": turn.role, "content": turn.text} for turn in turns]
+    for given in (messages, [{"role": "system", "content": "the"}, *messages]):
+        ours = chat_prompt([Turn(one["role"], one["content"]) for one in given])
+        shown = theirs.apply_chat_template(given, add_generation_prompt=True, tokenize=False)
+        assert shown == ours
+        assert theirs(shown)["input_ids"] == chat_tokenizer().encode(ours)
+
+
+@pytest.mark.oracle
 def test_digits_are_cut_out_as_the_published_files_say(require, tmp_path: Path) -> None:
     tokenizer = chat_tokenizer()
     write_tokenizer(tmp_path, tokenizer, 64)
