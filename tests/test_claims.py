@@ -1,4 +1,4 @@
-"""What pages say was measured is what the recordings hold: tables, tests of differences, sentences."""
+"""What pages say was measured is what the recordings hold: tables and tests of differences."""
 
 from __future__ import annotations
 
@@ -13,20 +13,9 @@ from studies.bootstrap import at_distance
 
 from harness.paths import REPOSITORY
 from harness.report.intervals import holm, t_interval, t_tails
-from scripts.write_tables import MEASURED, REAL_MODEL
 
 DOCS = REPOSITORY / "docs"
 NUMBERS = json.loads((DOCS / pages.JSON).read_text(encoding="utf-8"))
-KEPT_NOWHERE = "†"  # after what was read off a run that is not kept
-SETTINGS = {
-    "1.2",
-    "2.8",
-    "1.93",
-    "17.6",
-    "0.05",
-    "0.605",
-}  # sizes, flags, and what others published
-NUMBER = re.compile(r"(?<![\w.@-])[+-]?\d*\.\d+(?![\w.]*\d)")
 
 
 def test_the_page_of_the_study_is_that_of_its_numbers() -> None:
@@ -113,33 +102,3 @@ def test_the_tails_of_student(freedom: int, t: float) -> None:
     """Quantiles of the table: 5% lie beyond them, on both sides together."""
     assert t_tails(t, freedom) == pytest.approx(0.05, abs=1e-4)
     assert t_tails(-t, freedom) == t_tails(t, freedom) and t_tails(0, freedom) == 1
-
-
-def printed(value: Any) -> set[str]:
-    """Every way in which a recorded number may be printed."""
-    if isinstance(value, dict | list):
-        parts = value.values() if isinstance(value, dict) else value
-        return set().union(*map(printed, parts)) if value else set()
-    if isinstance(value, str):
-        return set(NUMBER.findall(value))
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return set()
-    forms = {f"{abs(value) * scale:.{digits}f}" for digits in (1, 2, 3) for scale in (1, 100)}
-    return forms | {form.lstrip("0") for form in forms}
-
-
-@pytest.mark.parametrize("page", ["study", "results", "lora", "real_model", "ranks"])
-def test_a_number_in_a_sentence_is_recorded_or_marked(page: str) -> None:
-    """A paragraph with a number that no recording of its page holds says so with a dagger."""
-    tables = json.loads(MEASURED.read_text(encoding="utf-8"))
-    known = printed(tables) | printed(json.loads((DOCS / "demo_seeds.json").read_text("utf-8")))
-    if page == "real_model":
-        known |= printed(json.loads(REAL_MODEL.read_text("utf-8")))
-    text = (DOCS / f"{page}.md").read_text(encoding="utf-8")
-    text = re.sub(
-        r"<!-- ([\w :]+?)(?:: written.*?)? -->.*?<!-- end of \1 -->", "", text, flags=re.S
-    )
-    text = re.sub(r"```.*?```|`[^`]*`|\$[^$]*\$|\]\([^)]*\)|arXiv:\S+", "", text, flags=re.S)
-    for part in re.split(r"\n\s*\n|\n\s*- ", text):
-        unknown = [n for n in NUMBER.findall(part) if n.lstrip("+-") not in known | SETTINGS]
-        assert not unknown or KEPT_NOWHERE in part, f"{unknown} in: {part.strip()[:90]}"
