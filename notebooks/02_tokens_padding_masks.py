@@ -13,7 +13,7 @@
 # | 1 | what a token is | `train_ranks` |
 # | 2 | numbers that are not read digit by digit | `PATTERN` |
 # | 3 | one special token with two meanings | `Tokenizer` |
-# | 4 | padding on the left moves positions | `left_pad`, `GPT.hidden` |
+# | 4 | padding on the left moves positions | `left_pad`, `row_positions` |
 # | 5 | where a response ends | `first_eos_mask` |
 # | 6 | `ids != pad` loses the EOS, and the policy never stops | `collate_responses` |
 # | 7 | which logit scores which token | `ResponseBatch` |
@@ -40,7 +40,7 @@ try:
     from gpt import finetuning, tokenizer_training
     from gpt.generate import SamplingParams, generate
     from gpt.log_probs import token_log_probs
-    from gpt.model import GPT, GPTConfig
+    from gpt.model import GPT, GPTConfig, row_positions
     from gpt.pretraining import language_model_loss
     from gpt.tokenizer import PATTERN, build_tokenizer, load_tokenizer
     from harness.metric_log import MetricLog
@@ -158,7 +158,7 @@ positions = (left_mask.cumsum(1) - 1).clamp(min=0)  # the formula
 
 print(left_mask.long())
 print(positions)
-plots.code(GPT.hidden, lines=("if attention_mask is None", "positions = (attention_mask"))
+plots.code(row_positions, lines=("if attention_mask is None", "positions = (attention_mask"))
 
 
 # %%
