@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import inspect
+import math
 import os
 import runpy
 import select
@@ -113,6 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for kind in KINDS.values():
             print(f"{kind.name}({', '.join(kind.order)})\n    {sentence('kinds', kind.name)}")
         return 0 if chosen.list else 2
+    if not 0 < chosen.seconds < 1e6:
+        parser.error(f"--seconds {chosen.seconds:g}: give a number above 0 and below a million")
     return in_a_child(partial(check_all, chosen), chosen.seconds)
 
 
@@ -137,6 +140,8 @@ def in_a_child(work: Callable[[], int], seconds: float) -> int:
     child = os.fork()
     if child == 0:
         os.close(answer)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(math.ceil(seconds) + 5)  # should the parent be gone by then
         try:
             os.write(said, bytes([work()]))
         except BaseException as error:  # KeyboardInterrupt and the like from the code, a full disk
@@ -145,15 +150,20 @@ def in_a_child(work: Callable[[], int], seconds: float) -> int:
                 os.write(said, b"\2")
         os._exit(0)
     os.close(said)
-    in_time = select.select([answer], [], [], seconds)[0]
-    status = os.read(answer, 1) if in_time else b""
-    if not in_time:
-        os.kill(child, signal.SIGKILL)
-    os.close(answer)
-    os.waitpid(child, 0)
+    why, status = "it ended the process", b""
+    try:
+        if select.select([answer], [], [], seconds)[0]:
+            status = os.read(answer, 1)
+        else:
+            why = f"no result within {seconds:g} s (--seconds)"
+    except KeyboardInterrupt:
+        why = "interrupted"
+    finally:
+        os.kill(child, signal.SIGKILL)  # one that has ended is waited for below
+        os.waitpid(child, 0)
+        os.close(answer)
     if status:
         return status[0]
-    why = "it ended the process" if in_time else f"no result within {seconds:g} s (--seconds)"
     print(f"not checked: {why}", file=sys.stderr)
     return 2
 

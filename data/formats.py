@@ -342,7 +342,7 @@ def opening_of(row: Row) -> list[Turn]:
 def completion_answered(row: Row) -> Answered:
     """TRL's prompt and completion; answers labelled as bad ones are not for learning from."""
     label = row.get("label")
-    if label is not None and not isinstance(label, (bool, int)):
+    if label is not None and not (isinstance(label, (bool, int, float)) and label in (0, 1)):
         raise BadRow(f"'label' is {label!r:.40}, expected true or false")
     if label is not None and not label:
         raise DropRow("label is false")

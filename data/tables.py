@@ -10,7 +10,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import IO, Any, AnyStr, cast
 
-NUMBERS = ("margin", "choice", "label", "stars", "better_response_id")  # and score_...
+NUMBERS = ("margin", "choice", "label", "better_response_id")  # and score_...
 LONGEST_LINE = 2**26  # bytes, or characters of a cell, for which Python's own limit is 131,072
 MOST_READ = 2**32  # bytes of one file: a gzipped one of 5 MB can hold as much
 MOST_AT_ONCE = 2**30
@@ -48,7 +48,7 @@ def table_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[st
         comma = ";" if first.count(";") > first.count(",") else ","
         reader = csv.DictReader(chain([first], lines), delimiter=comma, strict=True)
         names = list(reader.fieldnames or [])
-        if twice := {name for name in names if names.count(name) > 1}:
+        if twice := {name for name in names if name and names.count(name) > 1}:
             raise ValueError(f"1: two columns are called {min(twice)!r}")
         rows = iter(reader)
         while True:
@@ -66,6 +66,8 @@ def table_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[st
 
 def cell_value(name: str, cell: str) -> Any:
     """A cell is text, but for numbers under names that hold numbers, and for lists in JSON."""
+    if (name in NUMBERS or name.startswith("score_")) and not cell.strip():
+        return None
     if name in NUMBERS or name.startswith("score_") or cell.startswith(("[{", '{"')):
         try:
             return json.loads(cell.lower() if name == "label" else cell)  # pandas writes False

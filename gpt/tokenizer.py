@@ -32,6 +32,8 @@ RANKS_FILE = Path(__file__).with_name("glassbox.tiktoken")
 PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?[^\W\d_]+|\d|\n| ?(?:[^\s\w]|_)+|[^\S\n]+(?!\S)|[^\S\n]+"
 END_OF_TEXT = "<|endoftext|>"
 PAD = "<|pad|>"
+# Every vocabulary has these bytes: visible ASCII, tab, line break, and U+FFFD for all others.
+SPELLED = (9, 10, *range(32, 127), *"\ufffd".encode())
 CHAT_MARKS = ("<|im_start|>", "<|im_end|>")
 TOKENIZER_NAMES = ("glassbox", "gpt2")
 SUFFIX = ".tiktoken"
@@ -212,6 +214,6 @@ def parse_ranks(text: str, path: Path, taken: Container[int] = ()) -> dict[bytes
                 f"found {line!r:.80}: restore the file or write it again with gpt/tokenizer_training.py"
             )
         ranks[token] = expected
-    if any(bytes([value]) not in ranks for value in range(32, 127)):
+    if any(bytes([value]) not in ranks for value in SPELLED):
         raise UserError(f"{path}: a single byte is missing from the ranks: restore the file")
     return ranks

@@ -48,7 +48,7 @@ START = "as published"
 RECIPES = {
     "GRPO": Recipe("rl.grpo_engine"),
     # A group's spread is about 0.45, and GRPO divides by it: this is the same weight.
-    "RLOO": Recipe("rl.rloo_engine", dict(kl_coef=0.05)),
+    "RLOO": Recipe("rl.rloo_engine", dict(kl_coef=0.05, steps=16)),
 }
 BEST_OF = 8
 SHOWN = 16  # answers that are kept to be read

@@ -54,7 +54,8 @@ INDEX_FILE = f"{MODEL_FILE}.index.json"
 PREFIX = "transformer."
 HEAD = "lm_head.weight"
 TRANSPOSED = ("c_attn.weight", "c_fc.weight", "c_proj.weight")
-MASK = re.compile(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)")
+# Tables that old files hold and models compute.
+MASK = re.compile(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)|.*\.rotary_emb\.inv_freq")
 
 # config.json's model_type -> our name of each size, and config.json's.
 SIZES: dict[str, dict[str, str]] = {
@@ -75,7 +76,7 @@ SIZES: dict[str, dict[str, str]] = {
         "n_inner": "intermediate_size",
     },
 }
-# What gpt/model.py and gpt/llama.py compute. The first value is also what a missing key means.
+# What gpt/model.py and gpt/llama.py compute. The first value is taken where the key is missing.
 ARCHITECTURE: dict[str, dict[str, tuple[Any, ...]]] = {
     "gpt2": {
         "activation_function": ("gelu_new", "gelu_pytorch_tanh"),  # two names of the tanh form
@@ -90,7 +91,6 @@ ARCHITECTURE: dict[str, dict[str, tuple[Any, ...]]] = {
         "hidden_act": ("silu",),
         "attention_bias": (False,),
         "mlp_bias": (False,),
-        "rope_scaling": (None,),
         "tie_word_embeddings": (True,),
     },
 }
@@ -235,6 +235,8 @@ def read_config(path: Path) -> GPTConfig:
     sizes: dict[str, Any] = {}
     for ours, theirs in SIZES[kind].items():
         size = values.get(theirs)
+        if ours == "n_key_head" and size is None:
+            size = values["num_attention_heads"]
         if type(size) is not int or size < 1:
             raise UserError(
                 f"{path}: {theirs} is {size!r}, not a positive whole number: fetch it again"
@@ -251,19 +253,22 @@ def read_config(path: Path) -> GPTConfig:
 
 def llama_numbers(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The base of the rotation, which transformers 5 writes into rope_parameters, and the norm's eps."""
-    rope = values.get("rope_parameters") or {"rope_theta": values.get("rope_theta", 1e4)}
-    numbers = {"rope_base": rope.get("rope_theta"), "norm_eps": values.get("rms_norm_eps", 1e-6)}
-    head, heads = values.get("head_dim"), values["num_attention_heads"]
+    rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    if not isinstance(rope, dict):
+        raise UserError(f"{path}: its rotary positions are {rope!r:.40}, no object: fetch it again")
+    base = rope.get("rope_theta", values.get("rope_theta", 1e4))
+    numbers = {"rope_base": base, "norm_eps": values.get("rms_norm_eps", 1e-6)}
     for name, value in numbers.items():
-        if type(value) not in (int, float) or value <= 0:
+        if type(value) not in (int, float) or not 0 < value < 1e30:
             raise UserError(f"{path}: {name} is {value!r}, not a positive number: fetch it again")
-    if rope.get("rope_type", "default") != "default" or head not in (
+    kind, head = rope.get("rope_type", rope.get("type", "default")), values.get("head_dim")
+    if kind != "default" or head not in (
         None,
-        values["hidden_size"] // heads,
+        values["hidden_size"] // values["num_attention_heads"],
     ):
         raise UserError(
-            f"{path}: rope_type {rope.get('rope_type')!r} with head_dim {head!r} is not what "
-            "gpt/llama.py computes: use a Llama with plain rotary positions"
+            f"{path}: rotary positions of type {kind!r} with head_dim {head!r} are not what "
+            "gpt/llama.py computes: use a Llama with plain ones"
         )
     return numbers
 
@@ -408,6 +413,15 @@ def hub_repo(name: str) -> str | None:
     return match[1] if match else None
 
 
+def is_whole(folder: Path) -> bool:
+    """Whether a folder has config.json, all weights and a tokenizer, unless that is GPT-2's."""
+    weights = find_weights(folder)
+    shards = shard_names(weights) if weights.name == INDEX_FILE else []
+    tokenizer = any((folder / name).exists() for name in (TOKENIZER_FILE, MERGES_FILE))
+    is_gpt2 = read_config(folder / CONFIG_FILE).vocab_size == GPTConfig.vocab_size
+    return all((folder / name).exists() for name in shards) and (tokenizer or is_gpt2)
+
+
 def hub_folder(repo: str) -> Path:
     """The folder of OWNER/NAME in the hub's cache, downloaded unless it is there with its weights.
 
@@ -435,8 +449,8 @@ def hub_folder(repo: str) -> Path:
     )
     with suppress(Exception):  # the cache lacks it, or a part of it: then the hub is asked
         folder = Path(fetch(local_files_only=True))
-        find_weights(folder)
-        return folder
+        if is_whole(folder):
+            return folder
     try:
         return Path(fetch())
     except Exception as error:  # the client's own, and those of the libraries for HTTP under it

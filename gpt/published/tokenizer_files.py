@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from data.templates import CHAT_TEMPLATE
-from gpt.tokenizer import END_OF_TEXT, PATTERN, Tokenizer, build_tokenizer
+from gpt.tokenizer import END_OF_TEXT, PATTERN, SPELLED, Tokenizer, build_tokenizer
 from harness.errors import UserError
 from harness.files import read_object, write_json
 
@@ -24,7 +24,9 @@ VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 GPT2_PATTERN = (  # as tiktoken writes it
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 )
-MOST_UNMADE = 300  # tokens that neither merges make nor a list of special ones names
+MOST_UNMADE = (
+    0.05  # of a vocabulary: tokens that neither merges make nor a list of special ones names
+)
 # The same behind a step that cuts out every digit, as SmolLM2 has it: what stands before a digit ends.
 DIGITS_PATTERN = (
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++|\p{N}| ?[^\s\p{L}\p{N}]++|\s++(?=\p{N})|\s++$|\s+(?!\S)|\s"
@@ -150,7 +152,7 @@ def _read_tokenizer(folder: Path, vocab_size: int, eos_id: int | None) -> Tokeni
     ranks = ranks_of(vocabulary, merges, path)
     ordinary, taken = set(ranks.values()), set(vocabulary.values())
     specials = {text: id for text, id in vocabulary.items() if id not in ordinary}
-    if (unmade := len(specials.keys() - added)) > MOST_UNMADE:
+    if (unmade := len(specials.keys() - added)) > MOST_UNMADE * len(vocabulary):
         raise UserError(
             f"{path}: its merges do not make {unmade:,} of its tokens, so text would be read in smaller "
             "pieces than the model knows: fetch it again"
@@ -212,15 +214,14 @@ def parts_of(form: Mapping[str, Any], path: Path) -> tuple[dict[str, int], list[
 def ranks_of(vocabulary: Mapping[str, int], merges: list[str], path: Path) -> dict[bytes, int]:
     """The id of each byte and merged token; UserError unless merges are in the order of ids.
 
-    A vocabulary may lack bytes of rare characters (gpt.tokenizer.Tokenizer.unspelled), none of ASCII's
-    visible ones.
+    A vocabulary may lack bytes of rare characters (gpt.tokenizer.Tokenizer.unspelled).
     """
     ranks = {
         bytes([value]): vocabulary[character]
         for value, character in CHARACTERS.items()
         if character in vocabulary
     }
-    if any(bytes([value]) not in ranks for value in range(32, 127)):
+    if any(bytes([value]) not in ranks for value in SPELLED):
         raise UserError(f"{path} lacks the token of a single byte: use a byte-level vocabulary")
     last = -1
     for merge in merges:
