@@ -226,7 +226,6 @@ def cure_cell(row: Numbers) -> str:
 
 def at_distance(kl: float, told: Iterable[Numbers]) -> Mapping[str, Any]:
     """Which mitigations differ from the baseline at one distance, after the correction."""
-    told = list(told)
     found = [
         ", ".join(f"`{row['cure']}`" for row in rows)
         + f" {'is' if len(rows) == 1 else 'are'} significantly {word}"
@@ -235,6 +234,5 @@ def at_distance(kl: float, told: Iterable[Numbers]) -> Mapping[str, Any]:
         )
         if rows
     ]
-    alone = [r for r in told if r["in_one_start"]["low"] > 0 or r["in_one_start"]["high"] < 0]
     said = "; ".join(found) if found else "no mitigation differs significantly from the baseline"
-    return {"kl": kl, "at": f"{kl:g}", "sure": said, "alone": len(alone), "told": len(told)}
+    return {"kl": kl, "at": f"{kl:g}", "sure": said}
