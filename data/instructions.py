@@ -3,9 +3,10 @@
     Write about bread in at most twelve words.
 
 An answer is worth 1 if it has ended, holds at least four words, names the topic and keeps to the one
-constraint of its prompt, else 0. There are eight constraints, and SmolLM2-135M-Instruct
-(scripts/smollm2.py) starts out keeping each in 5 to 60 % of its answers: what never succeeds teaches a
-group nothing, and what always does neither. Two of them, and 80 topics, are never trained on.
+constraint of its prompt, else 0. That it is one sentence is asked for and not checked. There are eight
+constraints, and SmolLM2-135M-Instruct (scripts/smollm2.py) starts out keeping each in 5 to 60 % of its
+answers: what never succeeds teaches a group nothing, and what always does neither. Two of them, and 102
+topics, are never trained on.
 """
 
 from __future__ import annotations
@@ -108,8 +109,8 @@ HELD_OUT = ("because", "number")
 def prompts(split: str) -> list[PromptRecord]:
     """The prompts of a split in a fixed random order: its topics with each of its constraints.
 
-    100 topics are trained on, 20 are for validation, the others for the test, which alone has the
-    held-out constraints. `meta` names the topic and the constraint. ValueError for another split.
+    100 topics are trained on, 20 are for validation, 102 for the test, which alone has the held-out
+    constraints. `meta` names the topic and the constraint. ValueError for another split.
     """
     if split not in SPLITS:
         raise ValueError(f"unknown split {split!r}: choose one of {', '.join(SPLITS)}")
@@ -122,7 +123,8 @@ def prompts(split: str) -> list[PromptRecord]:
 
 def _prompt(topic: str, rule: str) -> PromptRecord:
     request = CONSTRAINTS[rule].prompt.format(topic=topic)
-    return PromptRecord(chat_prompt([Turn("user", request)]), meta={"topic": topic, "rule": rule})
+    meta = {"topic": topic, "rule": rule, "typed": request}
+    return PromptRecord(chat_prompt([Turn("user", request)]), meta=meta)
 
 
 def read_prompt(text: str) -> PromptRecord:
@@ -135,7 +137,10 @@ def read_prompt(text: str) -> PromptRecord:
 
 
 def names(topic: str, text: str) -> bool:
-    """Whether a word of the text is the topic, in its singular or plural; "bread's" is one of bread."""
+    """Whether a word of the text is the topic, also without or with its -s; "bread's" is one of bread.
+
+    Other plurals than -s, -es behind o, x and h, and -ies (glasses, cacti) are not known.
+    """
     forms = {topic, f"{topic}s", topic.removesuffix("s")}
     forms |= {re.sub("(?<=[oxh])es$", "", topic), re.sub("ies$", "y", topic)}
     return any(re.split("['’]", word)[0] in forms for word in words(text))

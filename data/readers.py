@@ -378,10 +378,12 @@ def _whole_text(path: str | Path) -> str:
 
 def _all_of(path: str | Path, stream: io.BufferedIOBase) -> bytes:
     """What is read at once, an array or a text; DataError where it is too large for that."""
-    content = stream.read(MOST_AT_ONCE + 1)
-    if len(content) > MOST_AT_ONCE:
-        raise DataError(f"{path}: over {MOST_AT_ONCE >> 30} GiB; split it, or give JSON lines")
-    return content
+    content = bytearray()
+    while block := stream.read(2**20):  # a bound given to one read would be allocated
+        content += block
+        if len(content) > MOST_AT_ONCE:
+            raise DataError(f"{path}: over {MOST_AT_ONCE >> 30} GiB; split it, or give JSON lines")
+    return bytes(content)
 
 
 @contextmanager

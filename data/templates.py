@@ -24,6 +24,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from harness.errors import UserError
+
 Role = Literal["system", "user", "assistant"]
 
 HEADINGS: dict[Role, str] = {
@@ -81,11 +83,12 @@ def chat_prompt(turns: Sequence[Turn], system: str = CHAT_SYSTEM) -> str:
         <|im_start|>assistant
 
     ChatML, as SmolLM2-Instruct was trained on it; its answers end with <|im_end|>. The marks are tokens
-    of their own, so a text with one in it, which could end its turn, is a ValueError.
+    of their own, so a text with one in it, which could end its turn, is a UserError.
     """
-    turns = turns if turns[0].role == "system" else [Turn("system", system), *turns]
+    if not turns or turns[0].role != "system":
+        turns = [Turn("system", system), *turns]
     if any(mark in turn.text for turn in turns for mark in ("<|im_start|>", "<|im_end|>")):
-        raise ValueError("a turn holds a mark that starts or ends a turn: take it out")
+        raise UserError("a turn holds a mark that starts or ends a turn: take it out")
     rendered = [f"<|im_start|>{turn.role}\n{turn.text}<|im_end|>\n" for turn in turns]
     return "".join(rendered) + "<|im_start|>assistant\n"
 

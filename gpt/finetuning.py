@@ -261,7 +261,7 @@ def main(config: FinetuningConfig) -> Path:
     device = open_device(config.device, config.precision)
     if config.data in CHECKED:
         raise UserError(
-            f"{config.data}: no preferred answers: its texts are what gpt.pretraining learns from"
+            f"{config.data}: a rule checks its answers, and none are there to learn from"
         )
     model, tokenizer = starting_model(config, device)
     fit_for_training(config, model)

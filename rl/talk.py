@@ -212,7 +212,7 @@ class Talk:
     def suggestions(self, count: int = 4) -> list[str]:
         """Prompts to type, of the test split or the file."""
         known = prompts(self.data, "test", 200) if self.data in MODULES else self.records
-        texts = [record.prompt.strip() for record in known]
+        texts = [str(record.meta.get("typed", record.prompt)).strip() for record in known]
         return [text for text in texts if "\n" not in text and len(text) < 160][:count]
 
 

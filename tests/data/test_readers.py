@@ -146,13 +146,19 @@ def test_a_score_that_is_no_finite_number_is_refused(tmp_path: Path, score: str)
 
 @pytest.mark.parametrize(
     ("name", "bad", "good"),
-    [("a.csv", "False", "True"), ("a.csv", "0", "1"), ("a.csv", "false", "true")],
+    [("a.csv", *pair) for pair in (("False", "True"), ("0", "1"), ("0.0", "1.0"), ("false", ""))],
 )
 def test_answers_labelled_bad_are_left_out_as_pandas_writes_them(
     tmp_path: Path, name: str, bad: str, good: str
 ) -> None:
     (tmp_path / name).write_text(f"prompt,completion,label\np ,a,{bad}\nq ,b,{good}\n")
     assert [record.prompt for record in read_responses(tmp_path / name).records] == ["q "]
+
+
+def test_empty_cells_and_columns_without_a_name_are_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("prompt,chosen,rejected,margin,,\np ,a,b,,,\nq ,c,d,2,,\n", encoding="utf-8")
+    assert [record.meta for record in read_preferences(path).records] == [{}, {"margin": 2.0}]
 
 
 def test_a_label_that_is_text_is_refused(tmp_path: Path) -> None:

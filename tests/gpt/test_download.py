@@ -73,7 +73,7 @@ def test_another_model_is_read_at_main(cache, published):
     assert load_gpt2("gpt2-medium").config == TINY
 
 
-@pytest.mark.parametrize("files", [[], ["config.json"]])
+@pytest.mark.parametrize("files", [[], ["config.json"], ["model.safetensors"]])
 def test_what_the_cache_lacks_is_refused_without_a_network(cache, published, files):
     kept = {name: content for name, content in published.items() if name in files}
     put_in_cache(cache, "openai-community/gpt2-large", kept, ref="main")
