@@ -65,7 +65,7 @@ class RealModelConfig:
     """Of GRPO's runs; RLOO takes the first."""
     steps: int | None = None
     """Steps of each run; default: the engine's own for this world."""
-    test_topics: int = 24
+    test_topics: int = 16
     """Test topics, each asked for with every constraint."""
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
