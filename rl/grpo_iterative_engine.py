@@ -57,6 +57,7 @@ PRESETS = size_presets(
     dict(iterations=4, refresh_reward_model=False),
     sums=dict(refresh_reward_model=False, steps=150),
 )
+PRESETS["tiny/instructions"] |= dict(refresh_reward_model=False, steps=30)
 
 
 @dataclass(frozen=True)

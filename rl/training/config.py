@@ -75,7 +75,9 @@ def size_presets(
     }
     if not limited:
         presets["study"] = {}
-    presets["tiny/instructions"] = INSTRUCTIONS
+    # Without a reference there is no penalty, and no limit.
+    own = {key: value for key, value in (larger or {}).items() if key == "kl_coef"}
+    presets["tiny/instructions"] = INSTRUCTIONS | own | ({} if limited else dict(stop_kl=None))
     return presets | {name: SUMS | dict(sums or {}) for name in ("tiny/sums", "study/sums")}
 
 

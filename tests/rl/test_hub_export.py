@@ -21,7 +21,6 @@ from harness.files import write_json
 from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
 from rl import export
 from rl.export import ExportConfig
-from rl.talk import Talk, TalkConfig
 
 GLASSBOX = load_tokenizer("glassbox")
 BYTES = build_tokenizer(  # end of text is padding too, as in GPT-2, and has id 0
@@ -109,7 +108,7 @@ def test_what_cannot_be_exported_says_why(tmp_path) -> None:
     with pytest.raises(UserError, match="not empty"):
         export.main(tmp_path / "run", ExportConfig(hf=tmp_path / "full"))
     save_gpt2(random_gpt(GLASSBOX), tmp_path / "hub", GLASSBOX)  # another program's, as --policy
-    for opens in (load_gpt, load_reward_model, lambda path: Talk(path, TalkConfig())):
+    for opens in (load_gpt, load_reward_model):
         with pytest.raises(UserError, match=f"gpt.finetuning --weights {tmp_path / 'hub'}"):
             opens(tmp_path / "hub")
     mean = RewardModel(random_gpt(GLASSBOX), "mean_score")
