@@ -232,7 +232,12 @@ holds(rewards == [1, 0, 0, 1], "the rule pays for what it says, not for what was
 # GRPO ran on several seeds, RLOO on one. **Predict:** the reward cannot exceed 1. What will the KL do
 # where the reward rises no more?
 
+
 # %%
+def mean(values):
+    return sum(values) / len(values)
+
+
 ways = {n.removeprefix("GRPO, "): w for n, w in run["curves"].items() if n.startswith("GRPO, seed")}
 figure, (left, right) = plots.panels(2)
 for axis, key, label in ((left, "reward", "reward"), (right, "kl", "KL (nats per answer)")):
@@ -254,13 +259,16 @@ facts = [
     if "seed" in row
 ]
 plots.table(["run", "seed", "steps", "kept", "minutes"], facts)
+late = [mean([row["kl"] for row in way[10:]]) for way in ways.values()]
+holds(all(3.5 < kl < 7 for kl in late), "the KL stays near 5 nats after ten steps")
 
 # %% [markdown]
 # Thin lines are single batches, thick ones the mean of four. *Kept* is the step whose policy is measured
 # below: an earlier one than the last where the KL limit stopped a run.
 #
-# TODO-NUMBERS: one sentence about the curves: where the reward ends, whether the seeds agree, what
-# stopped them.
+# The reward climbs in the first ten steps and then slowly, while the KL stays near 5 nats. One seed left
+# the limit of 8 nats, and its policy of two steps before is kept. The reward is that of a batch of four
+# prompts, so it depends on which constraints were drawn.
 #
 # **By constraint**, on topics that no run has seen. *Best of 8* gives the published model eight tries, of
 # which one must be right. A user could have that without training, by sampling eight answers and applying
@@ -269,10 +277,6 @@ plots.table(["run", "seed", "steps", "kept", "minutes"], facts)
 
 
 # %%
-def mean(values):
-    return sum(values) / len(values)
-
-
 rules = list(run["best_of"])
 right_of = {
     name: [mean([row["right"][rule] for row in run["rows"][name]]) for rule in rules]
@@ -286,10 +290,15 @@ plots.bars(
 )  # fmt: skip
 axis.legend(ncols=3, loc="upper center")
 assert set(HELD_OUT) < set(rules)
+before, after = right_of["as published"], right_of["GRPO"]
+risen = [b - a for a, b, rule in zip(before, after, rules) if rule not in HELD_OUT]
+holds(min(risen) > 0.1, "all six trained constraints rise")
+by_gain = sorted((b - a, rule) for a, b, rule in zip(before, after, rules) if rule not in HELD_OUT)
+holds(by_gain[0][1] == "without the", "without the rises the least")
 
 # %% [markdown]
-# TODO-NUMBERS: which constraints were learned, whether the held-out ones moved along, how GRPO compares
-# with best of 8.
+# All six trained constraints rise, *without the* the least. The held-out ones are not worse in the
+# mean; with 16 answers to each of them a single bar says little.
 #
 # **Four answers**, the first four prompts of the test, before and after:
 
@@ -304,8 +313,8 @@ for one, other in list(zip(before, after, strict=True))[:4]:
 plots.table(["asked", "as published", "after GRPO"], rows)
 
 # %% [markdown]
-# TODO-NUMBERS: a sentence about what changed in these answers (length, form), and whether they stayed
-# English.
+# The answers are shorter and stay English, and many keep the letter of the rule alone. Other runs
+# answer "Chocolate in at least 12 words." and "One sentence about sugar without a comma.", and are paid.
 #
 # ## 4. What was paid for it
 #
@@ -334,13 +343,18 @@ plots.table(
     ["model", "trained", "held out", *PAID.values()],
     [[name, *map(mean, zip(*map(prices, rows)))] for name, rows in run["rows"].items()],
 )  # means over seeds
+likely = [
+    mean([row["perplexity"] for row in run["rows"][name]]) for name in ("as published", "GRPO")
+]
+holds(abs(likely[1] / likely[0] - 1) < 0.15, "GRPO's answers are about as likely as before")
 
 # %% [markdown]
 # Compare each row with the first one. *Trained* and *held out* are shares of right answers. The less the
 # other columns differ from the first row, the cheaper the gain. A lower distinct-2 means that answers
 # became more alike.
 #
-# TODO-NUMBERS: what the gain cost, and how RLOO and LoRA compare with GRPO.
+# The answers of GRPO are about as likely under the published model as its own, a third shorter, and a
+# little more alike. RLOO made half of the steps, on one seed: that ranks nothing.
 #
 # ## 5. The engine does not know which model it trains
 #
