@@ -242,14 +242,16 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
     """The way of each GRPO run, and what its constraints were worth before and after."""
     import matplotlib.pyplot as plt
 
-    figure, (reward, kl, bars) = plt.subplots(1, 3, figsize=(11, 3.4), width_ratios=[1, 1, 1.5])
+    figure, (reward, kl, bars) = plt.subplots(
+        1, 3, figsize=(11, 3.6), layout="constrained", width_ratios=[1, 1, 1.3]
+    )
     for name, rows in found["curves"].items():
         if name.startswith("GRPO, seed"):
             steps = [row["step"] for row in rows]
             reward.plot(steps, [row["reward"] for row in rows], label=name.removeprefix("GRPO, "))
             kl.plot(steps, [row["kl"] for row in rows])
     reward.set(title="reward of a batch of 32", xlabel="step", ylim=(0, 1))
-    kl.set(title="KL to the start, nats an answer", xlabel="step")
+    kl.set(title="KL to the start (nats)", xlabel="step")
     reward.legend(frameon=False)
     start, after = found["rows"][START][0]["right"], found["rows"]["GRPO"]
     places = range(len(CONSTRAINTS))
@@ -261,8 +263,7 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
         title="share right on unseen topics", yticks=list(places), yticklabels=names, xlim=(0, 1)
     )
     bars.invert_yaxis()
-    bars.legend(frameon=False)
-    figure.tight_layout()
+    bars.legend(frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.07))
     figure.savefig(path, dpi=150)
     plt.close(figure)
 
