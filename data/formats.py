@@ -342,9 +342,9 @@ def opening_of(row: Row) -> list[Turn]:
 def completion_answered(row: Row) -> Answered:
     """TRL's prompt and completion; answers labelled as bad ones are not for learning from."""
     label = row.get("label")
-    if label is not None and not (isinstance(label, (bool, int, float)) and label in (0, 1)):
+    if label not in (None, 0, 1):  # False and True, too
         raise BadRow(f"'label' is {label!r:.40}, expected true or false")
-    if label is not None and not label:
+    if label == 0:
         raise DropRow("label is false")
     if is_list(row, "completion"):
         return chat_side(row, "completion")

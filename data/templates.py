@@ -68,9 +68,9 @@ def tldr_prompt(subreddit: str, title: str, post: str) -> str:
     return f"SUBREDDIT: r/{subreddit}\n\nTITLE: {title.strip()}\n\nPOST: {post.strip()}\n\nTL;DR:"
 
 
-CHAT_SYSTEM = (
-    "You are a helpful AI assistant named SmolLM, trained by Hugging Face"  # SmolLM2's own
-)
+CHAT_MARKS = ("<|im_start|>", "<|im_end|>")
+# SmolLM2's own:
+CHAT_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 
 
 def chat_prompt(turns: Sequence[Turn], system: str = CHAT_SYSTEM) -> str:
@@ -87,7 +87,7 @@ def chat_prompt(turns: Sequence[Turn], system: str = CHAT_SYSTEM) -> str:
     """
     if not turns or turns[0].role != "system":
         turns = [Turn("system", system), *turns]
-    if any(mark in turn.text for turn in turns for mark in ("<|im_start|>", "<|im_end|>")):
+    if any(mark in turn.text for turn in turns for mark in CHAT_MARKS):
         raise UserError("a turn holds a mark that starts or ends a turn: take it out")
     rendered = [f"<|im_start|>{turn.role}\n{turn.text}<|im_end|>\n" for turn in turns]
     return "".join(rendered) + "<|im_start|>assistant\n"

@@ -23,6 +23,11 @@ RULES: dict[str, Callable[[PromptRecord, str, bool], float]] = {
 CHECKED = {"sums": "exact match", "instructions": "constraint kept"}
 
 
+def has_texts(name: str) -> bool:
+    """Whether a model can learn from this world's own texts, or needs to have read English before."""
+    return hasattr(MODULES[name], "corpus")
+
+
 def prompts(name: str, split: str, most: int) -> list[PromptRecord]:
     """The prompts of a split; of the sums, which are many, the first `most`."""
     count = {"count": most} if name == "sums" else {}

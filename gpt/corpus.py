@@ -24,7 +24,7 @@ from data.readers import (
     split_records,
 )
 from data.records import PromptRecord, ResponseRecord
-from data.worlds import MODULES, prompts
+from data.worlds import MODULES, has_texts, prompts
 from gpt.fit import FileFlags, Limits, check_fit
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
@@ -165,7 +165,7 @@ def open_corpus(
 
     UserError if `checked` and more than half of a file's prompts with answers exceed the context.
     """
-    if data in MODULES and not hasattr(MODULES[data], "corpus"):
+    if data in MODULES and not has_texts(data):
         raise UserError(
             f"{data}: a world of prompts alone, without texts to learn from: start from a model that has "
             "read English, as scripts/smollm2.py makes one"

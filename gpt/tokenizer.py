@@ -20,6 +20,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data.templates import CHAT_MARKS
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ END_OF_TEXT = "<|endoftext|>"
 PAD = "<|pad|>"
 # Every vocabulary has these bytes: visible ASCII, tab, line break, and U+FFFD for all others.
 SPELLED = (9, 10, *range(32, 127), *"\ufffd".encode())
-CHAT_MARKS = ("<|im_start|>", "<|im_end|>")
 TOKENIZER_NAMES = ("glassbox", "gpt2")
 SUFFIX = ".tiktoken"
 MOST_SPACES = 250_000
@@ -106,6 +106,8 @@ class Tokenizer:
                 "\ufffd" if self.unspelled.intersection(c.encode("utf-8", "replace")) else c
                 for c in text
             )
+        if not self.marks:
+            return self.encoding.encode_ordinary(text)  # a tenth faster
         return self.encoding.encode(text, allowed_special=self.marks, disallowed_special=())
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -43,6 +43,7 @@ from harness.files import display_path, read_jsonl, write_json
 from harness.paths import MODEL_FILE, RUNS
 from harness.seeds import make_generator
 from rl.batches.rollout import Rollout, sample_rollout
+from rl.training.config import INSTRUCTIONS
 
 START = "as published"
 RECIPES = {
@@ -85,7 +86,7 @@ def runs_of(config: RealModelConfig) -> list[tuple[str, int]]:
 
 
 def folder_of(config: RealModelConfig, name: str, seed: int) -> Path:
-    return config.out / f"{name.replace(', ', '-').replace(' ', '-').lower()}-{seed}"
+    return config.out / f"{name.lower()}-{seed}"
 
 
 def steer(config: RealModelConfig) -> None:
@@ -112,7 +113,8 @@ class Bench:
         topics = sorted({record.meta["topic"] for record in prompts("test")})
         chosen = topics[:: len(topics) // config.test_topics][: config.test_topics]
         self.prompts = [r for r in prompts("test") if r.meta["topic"] in chosen]
-        self.params = SamplingParams(0.7, max_new_tokens=48)  # as the runs sample
+        as_trained = {name: INSTRUCTIONS[name] for name in ("temperature", "max_new_tokens")}
+        self.params = SamplingParams(**as_trained)
 
     def answers(
         self, policy: GPT, records: Sequence[PromptRecord], samples: int = 1
@@ -138,19 +140,15 @@ class Bench:
             kl += float(self.kl(policy, rollout).sum())
             own = partial(token_log_probs, self.start)
             log_prob += float(score_in_micro_batches(own, rollout.sequences, 16).sum())
-        rules = [record.meta["rule"] for record in self.prompts]
         return {
-            "right": {
-                rule: statistics.mean(x for x, r in zip(right, rules, strict=True) if r == rule)
-                for rule in CONSTRAINTS
-            },
+            "right": self.by_rule(right),
             "ended": statistics.mean(float(e) for r in rollouts for e in r.has_eos),
             "kl": kl / len(texts),
             "perplexity": math.exp(-log_prob / tokens),
             "distinct_2": distinct(texts, 2),
             "tokens": tokens / len(texts),
             "answers": [
-                {"asked": asked(record), "answer": text, "right": value}
+                {"asked": record.meta["typed"], "answer": text, "right": value}
                 for record, text, value in zip(self.prompts, texts, right, strict=True)
             ][:SHOWN],
         }
@@ -166,10 +164,13 @@ class Bench:
         """The share of prompts to which one of eight answers of the start is right, by constraint."""
         rollouts = self.answers(self.start, self.prompts, BEST_OF)
         right = torch.tensor([value for rollout in rollouts for value in rights(rollout)])
-        any_right = right.view(-1, BEST_OF).amax(1).tolist()
+        return self.by_rule(right.view(-1, BEST_OF).amax(1).tolist())
+
+    def by_rule(self, values: Sequence[float]) -> dict[str, float]:
+        """The mean over the prompts with each constraint; `values` has one for every prompt."""
         rules = [record.meta["rule"] for record in self.prompts]
         return {
-            rule: statistics.mean(x for x, r in zip(any_right, rules, strict=True) if r == rule)
+            rule: statistics.mean(x for x, r in zip(values, rules, strict=True) if r == rule)
             for rule in CONSTRAINTS
         }
 
@@ -188,9 +189,8 @@ def rights(rollout: Rollout) -> list[float]:
     return [kept(*row) for row in rows]
 
 
-def asked(record: PromptRecord) -> str:
-    """What the user's turn says."""
-    return CONSTRAINTS[record.meta["rule"]].prompt.format(topic=record.meta["topic"])
+def labelled(rule: str) -> str:
+    return f"{rule} (held out)" if rule in HELD_OUT else rule
 
 
 def mean_of(right: Mapping[str, float], *, held_out: bool) -> float:
@@ -229,7 +229,7 @@ def by_constraint(found: Mapping[str, Any]) -> list[str]:
     start, after = found["rows"][START][0]["right"], found["rows"]["GRPO"]
     lines = [
         [
-            f"{rule}{' (held out)' * (rule in HELD_OUT)}", f"{start[rule]:.2f}",
+            labelled(rule), f"{start[rule]:.2f}",
             f"{statistics.mean(row['right'][rule] for row in after):.2f}",
             f"{found['best_of'][rule]:.2f}",
         ]
@@ -258,7 +258,7 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
     means = [statistics.mean(row["right"][rule] for row in after) for rule in CONSTRAINTS]
     bars.barh([p - 0.2 for p in places], [start[rule] for rule in CONSTRAINTS], 0.4, label=START)
     bars.barh([p + 0.2 for p in places], means, 0.4, label="GRPO")
-    names = [f"{rule}{' (held out)' * (rule in HELD_OUT)}" for rule in CONSTRAINTS]
+    names = [labelled(rule) for rule in CONSTRAINTS]
     bars.set(
         title="share right on unseen topics", yticks=list(places), yticklabels=names, xlim=(0, 1)
     )

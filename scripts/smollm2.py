@@ -84,12 +84,14 @@ def main(config: SmolLM2Config) -> None:
         ) from error
     about: dict[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
     shape = LlamaConfig()
-    for name, size in (("embedding_length", 576), ("block_count", 30), ("rope.freq_base", 1e5)):
+    sizes = {"embedding_length": shape.n_embd, "block_count": shape.n_layer}
+    for name, size in (sizes | {"rope.freq_base": shape.rope_base}).items():
         if about.get(f"llama.{name}") != size:
             raise UserError(
                 f"{path}: {name} is not {size:g}: name the file of SmolLM2-135M-Instruct"
             )
-    model = Llama(shape)
+    with torch.device("meta"):  # shapes alone: the tensors of the file become the weights
+        model = Llama(shape)
     tensors: dict[str, Tensor] = {}
     for stored in reader.tensors:
         values = torch.from_numpy(dequantize(stored.data, stored.tensor_type).copy())

@@ -47,7 +47,7 @@ from harness.files import (
     write_atomically,
     write_json,
 )
-from harness.paths import MODEL_FILE
+from harness.paths import MODEL_FILE, folder_of_run
 
 CONFIG_FILE = "config.json"
 INDEX_FILE = f"{MODEL_FILE}.index.json"
@@ -136,7 +136,8 @@ def load_with_tokenizer(name_or_folder: str) -> tuple[GPT, Tokenizer]:
 
 
 def load_policy(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
-    """The model in a run folder, or in one of Hugging Face's layout; UserError if there is none."""
+    """The model in a run folder, named or its folder, or in Hugging Face's layout; else UserError."""
+    folder = folder_of_run(folder)
     if not (folder / MODEL_FILE).exists() and not (folder / INDEX_FILE).exists():
         raise UserError(
             f"there is no model in {display_path(folder)}: pass the run folder of gpt.pretraining or "

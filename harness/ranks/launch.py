@@ -33,8 +33,8 @@ import torch.multiprocessing as multiprocessing
 from harness.errors import UserError
 from harness.here import HERE
 from harness.ranks import collectives
+from harness.signals import SIGNALS
 
-SIGNALS = [getattr(signal, n) for n in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, n)]
 MOST_BY_DEFAULT = 8  # a batch of 16 prompts gives more ranks too little to do
 MOST_RANKS = 100_000
 MEETING_TIME = timedelta(minutes=5)  # torchrun starts its ranks at about the same time

@@ -12,7 +12,7 @@ import torch
 from data.names import default_folder, flags_for
 from data.readers import read_prompts
 from data.records import PromptRecord
-from data.worlds import CHECKED
+from data.worlds import CHECKED, has_texts
 from gpt.corpus import open_prompts
 from gpt.model import GPT
 from gpt.published.pretrained import load_policy
@@ -67,9 +67,9 @@ def open_policy(
     explicit = folder is not None
     folder = folder or default_folder("pretraining", data, preset)
     if not explicit and not (folder / MODEL_FILE).exists():
-        if data == "instructions":
+        if data in WORLDS and not has_texts(data):
             raise UserError(
-                "instructions: answers are written by a model that has read English: make its folder by "
+                f"{data}: answers are written by a model that has read English: make its folder by "
                 "`python scripts/smollm2.py --out runs/smollm2` and give --policy runs/smollm2"
             )
         checked = data in CHECKED or brings_answers(data)

@@ -198,6 +198,7 @@ def test_a_run_folder_brings_the_model_back(tmp_path: Path) -> None:
     for back, _ in (
         load_gpt(tmp_path / "model.safetensors"),
         load_policy(tmp_path, torch.device("cpu")),
+        load_policy(tmp_path / "model.safetensors", torch.device("cpu")),
     ):
         assert isinstance(back, Llama) and back.config == config
         assert all(
