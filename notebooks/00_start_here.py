@@ -131,21 +131,21 @@ plots.diagram("algorithm_map")
 # [01 GPT-2](01_gpt2_from_scratch.ipynb), [02 tokens and masks](02_tokens_padding_masks.ipynb),
 # [03 pre-training](03_pretraining_and_sft.ipynb), [04](04_policy_gradients_and_baselines.ipynb),
 # [05 what a KL is](05_what_a_kl_is.ipynb), [06](06_reward_model.ipynb), [07](07_grpo.ipynb),
-# [08 PPO](08_ppo.ipynb), [17 when the proxy breaks](17_when_the_proxy_breaks.ipynb), and the
-# [bug zoo](22_bug_zoo.ipynb). Type the exercises: `check` tells you what is wrong.
+# [09 PPO](09_ppo.ipynb), [13 when the proxy breaks](13_when_the_proxy_breaks.ipynb), and the
+# [bug zoo](17_bug_zoo.ipynb). Type the exercises: `check` tells you what is wrong.
 #
 # **A week: all of it, in order.** Add
-# [09 PPO's details](09_ppo_details.ipynb), [10 RLOO](10_rloo.ipynb),
-# [11 REINFORCE++](11_reinforce_plus_plus.ipynb), [12 the single model](12_single_model_grpo.ipynb),
-# [13 the family of GRPO](13_grpo_family.ipynb), [14 KL estimators](14_kl_estimators.ipynb),
-# [15 process and iterative GRPO](15_process_and_iterative_grpo.ipynb),
-# [16 answers that can be checked](16_verifiable_rewards.ipynb),
-# [18 teachers as rewards](18_knowledge_distillation_rewards.ipynb),
-# [19 MiniLLM](19_minillm_and_distillation.ipynb), [20 DPO](20_dpo_and_pg_grpo.ipynb),
-# the [cheat sheet](23_cheat_sheet.ipynb), [24 stale
-# samplers](24_when_the_sampler_is_not_the_policy.ipynb), [25 a real model](25_a_real_model.ipynb),
-# [26 tools and turns](26_tools_and_turns.ipynb) and
-# [27 which claims hold](27_which_would_you_have_believed.ipynb).
+# [09 PPO's details](09_ppo.ipynb), [10 RLOO](10_rloo_and_reinforce_plus_plus.ipynb),
+# [10 REINFORCE++](10_rloo_and_reinforce_plus_plus.ipynb), [16 the single model](16_single_model_grpo.ipynb),
+# [11 the family of GRPO](11_grpo_family.ipynb), [08 KL estimators](08_kl_estimators.ipynb),
+# [12 process and iterative GRPO](12_verifiable_rewards.ipynb),
+# [12 answers that can be checked](12_verifiable_rewards.ipynb),
+# [15 teachers as rewards](15_teachers.ipynb),
+# [15 MiniLLM](15_teachers.ipynb), [14 DPO](14_dpo_and_pg_grpo.ipynb),
+# the [cheat sheet](22_your_own.ipynb), [19 stale
+# samplers](19_when_the_sampler_is_not_the_policy.ipynb), [18 a real model](18_a_real_model.ipynb),
+# [20 tools and turns](20_tools_and_turns.ipynb) and
+# [21 which claims hold](21_which_would_you_have_believed.ipynb).
 #
 # Nearly every page has the same rhythm: a question, an example small enough to check by hand, the
 # formula, a few lines of code, the same from the library, a picture, and exercises. In the plots a

@@ -380,7 +380,7 @@ print(f"mean J at the end: {shifted[:, -1, 0].mean():.2f} and {helped[:, -1, 0].
 holds((helped[:, -1, 0] > REWARDS.max() - 0.2).all(), "with the baseline all runs learn")
 
 # %% [markdown]
-# > **Second exit.** This is all that [RLOO](10_rloo.ipynb) needs; [GRPO](07_grpo.ipynb) takes the group
+# > **Second exit.** This is all that [RLOO](10_rloo_and_reinforce_plus_plus.ipynb) needs; [GRPO](07_grpo.ipynb) takes the group
 # > mean. Stay for answers of several tokens, and for samples that are used more than once.
 #
 # ## 8. More than one token: who gets the credit?
@@ -408,7 +408,7 @@ torch.testing.assert_close(to_go, library.discounted_returns(paid, mask, 1.0))
 
 # %% [markdown]
 # With one reward at the end both are the same. Page [05](05_what_a_kl_is.ipynb) adds rewards before
-# the end (a KL penalty per token), and page [08](08_ppo.ipynb) gives a third answer: a critic that
+# the end (a KL penalty per token), and page [09](09_ppo.ipynb) gives a third answer: a critic that
 # predicts, at every token, what is still to come.
 #
 # ## 9. Old samples, and the ratio
@@ -560,7 +560,7 @@ holds(gone < 0.05 < 0.19 < kept, 'without the clip "great" has all but disappear
 # happened not to be drawn, has all but disappeared, so later rollouts will hardly ever contain it.
 # With the clip the policy moves a little, stops, and waits for fresh samples.
 #
-# > **Third exit.** With the ratio and the clip you have all of [PPO](08_ppo.ipynb) but its critic. The
+# > **Third exit.** With the ratio and the clip you have all of [PPO](09_ppo.ipynb) but its critic. The
 # > exercises are next, then [the leash](05_what_a_kl_is.ipynb).
 #
 # ## Where this lives

@@ -196,7 +196,7 @@ holds(covering[6] > 3 * reference[6], "covering fills the gap between the peaks"
 # $\delta = \log \pi_{ref} - \log \pi$ they are $k_2 = \frac12 \delta^2$ and $k_3 = e^\delta -
 # \delta - 1$ (Schulman 2020, ["Approximating KL
 # Divergence"](http://joschu.net/blog/kl-approx.html)). You will meet k3 in GRPO's loss.
-# [14_kl_estimators](14_kl_estimators.ipynb) measures which of them is right where; until then k1 is
+# [08_kl_estimators](08_kl_estimators.ipynb) measures which of them is right where; until then k1 is
 # enough.
 
 # %%
@@ -347,7 +347,7 @@ assert slope.abs().max() < 1e-6
 #
 # $$\pi^*(y) = \frac{\pi_{ref}(y) \, e^{R(y) / \beta}}{\sum_u \pi_{ref}(u) \, e^{R(u) / \beta}}$$
 #
-# This line comes back in [20_dpo_and_pg_grpo](20_dpo_and_pg_grpo.ipynb): DPO turns it round (Rafailov
+# This line comes back in [14_dpo_and_pg_grpo](14_dpo_and_pg_grpo.ipynb): DPO turns it round (Rafailov
 # et al. 2023, [arXiv:2305.18290](https://arxiv.org/abs/2305.18290), Eq. 4).
 #
 # > **Predict, then run.** What is $\pi^*$ for a very large $\beta$? For a very small one?

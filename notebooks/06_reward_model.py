@@ -530,7 +530,7 @@ holds(min(noticed["112,000, kept"][:3]) > 0.9, "the kept model notices tone, man
 # A policy that is trained against such a model will find out: which person it greets hardly matters
 # for its reward. A reward model is a **proxy**, and optimising a proxy far enough
 # makes the truth worse (Gao et al. 2023, [arXiv:2210.10760](https://arxiv.org/abs/2210.10760)).
-# [17](17_when_the_proxy_breaks.ipynb) does it.
+# [13](13_when_the_proxy_breaks.ipynb) does it.
 #
 # ## 9. The command
 #

@@ -171,7 +171,7 @@ holds(math.isclose(naive, -0.037284, abs_tol=1e-6), "the loss is -0.037284")
 # $1.2 \cdot 0.7071 = 0.8485$ counts. The KL term takes $0.04 \cdot 0.0048$ off.
 #
 # The library has the same three pieces as separate functions, and the engine puts them together.
-# (It can also take k2 instead of k3: [11](11_reinforce_plus_plus.ipynb), section 5.)
+# (It can also take k2 instead of k3: [10](10_rloo_and_reinforce_plus_plus.ipynb), section 5.)
 
 # %%
 per_token = clipped_surrogate(new, old, A_two, 0.2, 0.2) + BETA * k3(new, ref)
@@ -210,7 +210,7 @@ assert (k3(p.log(), q.log()) >= 0).all()
 
 # %% [markdown]
 # Both have the KL as their mean. k3 is never negative and varies less. As a *penalty in a loss* it
-# pulls the policy back to the reference. ([14](14_kl_estimators.ipynb) shows a surprise in its
+# pulls the policy back to the reference. ([08](08_kl_estimators.ipynb) shows a surprise in its
 # gradient. Nothing here depends on it.)
 #
 # **The mean over tokens, then over answers.** An answer of three tokens and one of one token, with
@@ -228,7 +228,7 @@ for reducer in (sequence_mean, token_mean):
 # %% [markdown]
 # Under GRPO's mean, a token of a long answer weighs less than a token of a short one. A long bad
 # answer is punished less per token than a short bad one. In this course answers have ten to thirty
-# tokens and it matters little. [13](13_grpo_family.ipynb) shows where it matters.
+# tokens and it matters little. [11](11_grpo_family.ipynb) shows where it matters.
 
 # %% [markdown]
 # ## 4. One step, as a flip-book
@@ -331,7 +331,7 @@ torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 # | 11 | maximise the GRPO objective | `grpo_loss` |
 #
 # (Lines 1, 2 and 4 are the initial policy and the two outer loops. Line 12 trains the reward model
-# again between iterations: [15](15_process_and_iterative_grpo.ipynb).)
+# again between iterations: [12](12_verifiable_rewards.ipynb).)
 # [nano/grpo.py](../nano/grpo.py) is the same box in 86 lines, with the same numbers. This is how it
 # differs from the REINFORCE of [04](04_policy_gradients_and_baselines.ipynb) (every line begins at
 # the margin), and then the whole loop of the engine. What `run` does is in [rl/loop.py](../rl/loop.py):
@@ -411,7 +411,7 @@ holds(gain.mean() > half, "the truth rises with the score")
 #
 # With a learned reward the two curves do not rise together for ever. At some point the policy finds
 # what the reward model does not see; then the score keeps rising but the truth falls.
-# [17](17_when_the_proxy_breaks.ipynb) trains on until that happens.
+# [13](13_when_the_proxy_breaks.ipynb) trains on until that happens.
 #
 # ## 7. What would happen if a batch were used again and again?
 #
@@ -572,4 +572,4 @@ check("part_of_the_loss", my_part)
 #
 # </details>
 #
-# Next: [08_ppo](08_ppo.ipynb), which asks which *token* was good.
+# Next: [09_ppo](09_ppo.ipynb), which asks which *token* was good.

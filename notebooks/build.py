@@ -1,7 +1,7 @@
 """Build the notebooks: NN_topic.py is the source, NN_topic.ipynb what readers see, with its outputs.
 
     python notebooks/build.py                  run every NN_topic.py and write its NN_topic.ipynb
-    python notebooks/build.py 01 08_ppo        only those whose names begin like this
+    python notebooks/build.py 01 09_ppo        only those whose names begin like this
     python notebooks/build.py --text           rewrite texts, badges and first cells; outputs stay, and
                                                a page whose other code has changed is refused
     python notebooks/build.py --check          run every .py as a plain script, within 60 s each,

@@ -389,7 +389,7 @@ def play(config: ZooConfig) -> None:
         input("Enter shows what the doctor makes of it, and the answer. ")
     print(as_text(findings) or "The doctor finds nothing: not every bug can be seen.")
     print(f"\n{bug_stories.reveal(bug)}")
-    print("\nHow to read a run: notebooks/22_bug_zoo.ipynb")
+    print("\nHow to read a run: notebooks/17_bug_zoo.ipynb")
 
 
 @dataclass(frozen=True)

@@ -156,7 +156,7 @@ def cell(value: Any, digits: int | None) -> str:
 
 
 def real_model() -> str:
-    """docs/real_model.md, from the recording of page 25."""
+    """docs/real_model.md, from the recording of page 18."""
     text = (REPOSITORY / "docs" / "real_model.md").read_text(encoding="utf-8")
     script, found = from_folder("scripts", "real_model"), json.loads(REAL_MODEL.read_text("utf-8"))
     text = between_marks(text, "real model", script.table(found))

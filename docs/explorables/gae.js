@@ -1,5 +1,5 @@
 "use strict";
-// A recorded answer of page 08: values, TD errors, and the advantages that gamma and lambda make of them.
+// A recorded answer of page 09: values, TD errors, and the advantages that gamma and lambda make of them.
 (() => {
   const X = globalThis.explorables;
   // Values are means over 24 sampled completions of every prefix, and, in the last answer, those of a trained critic.

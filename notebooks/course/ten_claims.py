@@ -1,4 +1,4 @@
-"""What page 27 shows of docs/claims.json: each claim's own figure, its verdict, and the reader's guess."""
+"""What page 21 shows of docs/claims.json: each claim's own figure, its verdict, and the reader's guess."""
 
 from __future__ import annotations
 

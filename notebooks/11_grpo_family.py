@@ -1,0 +1,650 @@
+# %% [markdown]
+# # 13. The GRPO family
+#
+# **The question.** Within a year a dozen papers changed a line or two of GRPO and named the result.
+# Which line does each change, and what does the change do?
+#
+# **Why.** As names they are a zoo, but as *choices* they are few: how token losses are averaged,
+# what rewards are divided by, which ratio is held back and how, which groups and which tokens are
+# trained on. This page takes the choices one at a time.
+#
+# **You need** [07_grpo](07_grpo.ipynb), and the clip's four cases from
+# [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb). The engine is
+# [rl/grpo_variants_engine.py](../rl/grpo_variants_engine.py).
+# **It takes** about twenty seconds on one CPU core, after start-up.
+
+# %%
+import copy
+import math
+import random
+
+import matplotlib.pyplot as plt
+import torch
+from course import plots
+from course.claims import holds
+from course.exercises import check
+from torch import Tensor
+
+from data.collate import collate_responses
+from data.records import PromptRecord
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_log_probs
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import build_tokenizer
+from harness.metric_log import MetricLog
+from harness.report.tokens import show_tokens
+from harness.seeds import make_generator
+
+# %%
+from rl import grpo_variants_engine
+from rl.batches.rollout import sample_rollout
+from rl.equations import losses
+from rl.equations.advantages import group_advantages
+from rl.equations.losses import clipped_surrogate, token_mean
+from rl.grpo_variants_engine import REDUCERS, SURROGATES, VARIANTS, from_variant
+from rl.loop import Run
+from rl.rewards.sources import RuleReward
+
+plots.use()
+torch.set_num_threads(1)  # one thread adds up in the same order on every machine
+torch.set_printoptions(precision=3, sci_mode=False, linewidth=100)
+
+# %% [markdown]
+# ## 1. Names are bundles of choices
+#
+# GRPO's loss once more, for groups of $G$ responses with rewards $R$:
+#
+# $$\mathcal{L} = -\frac{1}{N} \sum_i \frac{1}{L_i} \sum_t \min \left[ \rho_{i,t} A_i,
+# \mathrm{clip}(\rho_{i,t}, 1 - \epsilon, 1 + \epsilon) A_i \right], \qquad A_i =
+# \frac{R_i - \mathrm{mean}(R)}{\mathrm{std}(R)}, \qquad \rho = \frac{\pi}{\pi_{old}}$$
+#
+# (The others leave out the KL penalty.) In code these are six lines:
+
+# %%
+G = 4
+
+
+def grpo(rewards: Tensor, log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
+    centred = rewards.view(-1, G) - rewards.view(-1, G).mean(1, keepdim=True)
+    A = (centred / (centred.std(1, keepdim=True) + 1e-4)).view(-1, 1)
+    ratio = (log_probs - old_log_probs).exp()
+    clipped = ratio.clamp(1 - 0.2, 1 + 0.2)
+    gain = torch.minimum(ratio * A, clipped * A) * mask
+    return -(gain.sum(1) / mask.sum(1)).mean()
+
+
+# %% [markdown]
+# Every neighbour is this text with a few lines replaced. (Whole programs are in
+# [nano](../nano/README.md): try `diff nano/grpo.py nano/dr_grpo.py`.) The next cell lists only the
+# new lines. In the sections below a line with a minus goes and a line with a plus comes.
+
+# %%
+A, RATIO, CLIPPED, GAIN, MEAN = plots.source(grpo).splitlines()[2:]
+CHANGES = {
+    "dr_grpo": {A: "    A = centred.view(-1, 1)", MEAN: "    return -(gain.sum(1) / 32).mean()"},
+    "dapo": {CLIPPED: "    clipped = ratio.clamp(1 - 0.2, 1 + 0.28)",
+             MEAN: "    return -gain.sum() / mask.sum()"},
+    "gspo": {RATIO: "    log_ratio = ((log_probs - old_log_probs) * mask).sum(1, keepdim=True)\n"
+                    "    ratio = (log_ratio / mask.sum(1, keepdim=True)).exp()",
+             CLIPPED: "    clipped = ratio.clamp(1 - 3e-4, 1 + 4e-4)"},
+    "cispo": {CLIPPED: "    weight = ratio.clamp(max=5.0).detach()",
+              GAIN: "    gain = weight * A * log_probs * mask",
+              MEAN: "    return -gain.sum() / mask.sum()"},
+    "sapo": {CLIPPED: "    tau = torch.where(A > 0, 1.0, 1.05)",
+             GAIN: "    gain = 4 / tau * torch.sigmoid(tau * (ratio - 1)) * A * mask"},
+}  # fmt: skip
+TEXTS = {"grpo": plots.source(grpo)}
+for name, changes in CHANGES.items():
+    lines = [changes.get(line, line) for line in TEXTS["grpo"].splitlines()]
+    TEXTS[name] = "\n".join(lines)
+
+# %% [markdown]
+# The engine has one loop. A name only fills in fields, and each field picks a small function from a
+# table. Are these the same losses? On a random batch all six agree, in value and in gradient. (DAPO's
+# `sampling_filter` is section 7. Its `overlong_buffer` lowers the reward of responses near the length
+# limit.)
+
+# %%
+BOUND = {"cispo": dict(clip_high=4.0)}  # its own bound: 5 = 1 + clip_high
+noise = make_generator(0, "batch")
+rewards, old = torch.randn(8, generator=noise), -3 * torch.rand(8, 6, generator=noise)
+moved = old + 0.3 * torch.randn(8, 6, generator=noise)
+mask = torch.arange(6) < torch.tensor([1, 6, 3, 2, 5, 4, 6, 2])[:, None]
+
+
+def by_the_engine(name: str, log_probs: Tensor) -> Tensor:
+    """The loss of a variant, from the tables of rl/grpo_variants_engine.py."""
+    config = from_variant(name, max_new_tokens=32, **BOUND.get(name, {}))
+    A = group_advantages(rewards, G, scale=config.reward_scale)
+    token_loss = SURROGATES[config.surrogate](config, log_probs, old, A, mask)
+    return REDUCERS[config.reducer](config, token_loss, mask, mask)
+
+
+for name, text in TEXTS.items():
+    exec(text, {"torch": torch, "Tensor": Tensor, "G": G}, made := {})
+    x = moved.clone().requires_grad_()
+    mine, engines = made["grpo"](rewards, x, old, mask), by_the_engine(name, x)
+    torch.testing.assert_close(mine, engines)
+    torch.testing.assert_close(*(torch.autograd.grad(loss, x)[0] for loss in (mine, engines)))
+    print(f"{name:8} {mine:+.4f}   {', '.join(f'{k}={v}' for k, v in VARIANTS[name].items())}")
+
+# %% [markdown]
+# **A world to measure in.** Prompts are three letters of `a` to `h`, 512 in all. A response is right
+# if it *begins with the last letter of the prompt*. What follows up to the end is chatter that nobody
+# grades. The base model has learned the habit for some letters only: `a b c` are easy, `d e f` come
+# out right about four times in ten, `g h` no more often than by guessing.
+#
+# The **success rate** of a prompt is the chance that *one* response to it is right. The model is tiny,
+# so all 512 success rates can be read off its probabilities, without sampling. (Page
+# [12_verifiable_rewards](12_verifiable_rewards.ipynb) has the *solve rate*, which is something else:
+# the share of prompts with at least one right response in the group.)
+
+# %%
+LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})
+EASE = dict(zip("abcdefgh", [0.97] * 3 + [0.3] * 3 + [0.02] * 2, strict=True))
+PROMPTS = [PromptRecord(a + b + c) for a in EASE for b in EASE for c in EASE]
+echo = RuleReward(lambda record, text, ended: float(text[:1] == record.prompt[-1]), "echo")
+
+source = random.Random(0)
+base = GPT(GPTConfig(LETTERS.n_vocab, context=16, n_layer=2, n_head=2, n_embd=32))
+base.initialize(make_generator(0, "weights"))
+optimizer = torch.optim.AdamW(base.parameters(), lr=5e-3)
+for _ in range(250):
+    chosen = [record.prompt for record in source.choices(PROMPTS, k=64)]
+    first = [p[-1] if source.random() < EASE[p[-1]] else source.choice("abcdefgh") for p in chosen]
+    rest = ["".join(source.choices("abcdefgh", k=source.randint(0, 6))) for _ in chosen]
+    answers = [LETTERS.encode(f + r) + [LETTERS.eos_id] for f, r in zip(first, rest, strict=True)]
+    batch = collate_responses([LETTERS.encode(p) for p in chosen], answers, LETTERS.eos_id)
+    loss = token_mean(-token_log_probs(base, batch), batch.response_mask)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+# %%
+@torch.no_grad()
+def success_rates(policy: GPT) -> Tensor:
+    """The exact probability of a right response for every prompt, (512,)."""
+    tokens = torch.tensor([LETTERS.encode(record.prompt) for record in PROMPTS])
+    return policy(tokens)[:, -1].softmax(-1).gather(1, tokens[:, -1:])[:, 0]
+
+
+by_ending = success_rates(base).view(64, 8).mean(0)  # the last letter varies fastest
+print("success rate by last letter:", by_ending)
+print(f"all prompts: {success_rates(base).mean():.3f}")
+
+
+# %% [markdown]
+# A run trains a copy of the base model.
+
+
+# %%
+def exact(policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
+    """Takes the place of sampling validation prompts."""
+    return {"success_rate": float(success_rates(policy).mean())}
+
+
+def run(variant: str = "grpo", **changes) -> tuple[list[dict], GPT]:
+    """Train a copy of the base model; returns the metrics and the policy."""
+    shared = dict(prompts_per_step=8, group_size=8, lr=2e-3, warmup=3, stop_kl=None)
+    shared |= dict(max_new_tokens=8, max_norm=1e9, eval_every=1, steps=36, kl_coef=0.0)
+    config = from_variant(variant, **(shared | changes))
+    policy, log = copy.deepcopy(base), MetricLog(config.steps)
+    run = Run(config, policy, LETTERS, echo, PROMPTS, log, validate=exact)
+    rows = grpo_variants_engine.train(config, run)
+    return rows, policy
+
+
+# %% [markdown]
+# ## 2. `reducer`: who pays for a long answer
+#
+# GRPO averages over the tokens of a response first, then over responses (`sequence_mean`;
+# arXiv:2402.03300, Eq. 3). So a token of a long response weighs less than a token of a short one. DAPO
+# ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476), Eq. 12) averages over all tokens at once
+# (`token_mean`). RLOO adds the tokens of a response up (`sequence_sum`). Dr. GRPO
+# ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) divides that sum by a constant, the longest
+# that a response may become (`constant_length_mean`). It leaves the standard deviation out as well:
+
+# %%
+plots.difference(TEXTS["grpo"], TEXTS["dr_grpo"], names=("GRPO", "Dr. GRPO"), context=0)
+
+# %%
+config = from_variant("grpo", max_new_tokens=32)
+lengths_mask = torch.arange(16) < torch.tensor([[4], [16]])
+rows = []
+for name, reduce in REDUCERS.items():
+    x = torch.zeros(2, 16, requires_grad=True)
+    (weight,) = torch.autograd.grad(reduce(config, x, lengths_mask, lengths_mask), x)
+    short, long = weight[0, 0].item(), weight[1, 0].item()
+    rows.append([name, short, long, f"{short / long:.0f} to 1"])
+columns = ["reducer", "weight of a token of a response of 4", "of 16", "ratio"]
+plots.table(columns, rows, shade={"4 to 1": "bad", "1 to 1": "good"}.get)
+holds(
+    [row[3] for row in rows] == ["4 to 1"] + ["1 to 1"] * 3,
+    "only sequence_mean weighs a token of a short response four times as much",
+)
+
+# %%
+plots.explorable("reducers")
+
+# %% [markdown]
+# Eight responses of the base model to one prompt, coloured by the push on each token, $A_i$ times its
+# weight. Switch between the reducers above the text. Under `sequence_mean` the long wrong answers are
+# pale.
+
+# %%
+group = sample_rollout(
+    base, LETTERS, [PromptRecord("abe")], SamplingParams(max_new_tokens=8), 8,
+    make_generator(5, "view"),
+)  # fmt: skip
+A, tokens_mask = group_advantages(echo(group), 8), group.response_mask
+L = tokens_mask.sum(1, keepdim=True)
+show_tokens(
+    [[*text, "(end)"][: int(n)] for text, n in zip(group.responses, L, strict=True)],
+    {"sequence_mean": A / (8 * L) * tokens_mask, "token_mean": A / L.sum() * tokens_mask},
+    prompts=["abe"] * 8,
+)
+
+# %% [markdown]
+# Is that a matter of taste? Take a policy whose length has *nothing* to do with its reward.
+# Whatever the loss does to its length is then a mistake of the loss. A quarter of the responses are
+# right, by luck. After every token a response stops with the probability $s$. Right and wrong
+# responses each have their own $s$, and both start at 0.15. The push on both should be 0 on
+# average.
+#
+# **Predict, then run.** What will wrong answers learn, and what will right ones learn? With the
+# engine's own reducers, and 512 responses a step:
+
+
+# %%
+s, budget = 0.15, 64
+
+
+def drift(reducer: str, steps: int = 120) -> Tensor:
+    """Mean length of (right, wrong) responses over the steps, (steps, 2); groups of 8."""
+    generator, logit = make_generator(0, "lengths"), torch.full((2,), math.log(s / (1 - s)))
+    config, curve = from_variant("grpo", max_new_tokens=budget), []
+    # Reducers differ in scale: with this factor their steps are alike in size.
+    unit = {"constant_length_mean": budget, "sequence_sum": 1.0}.get(reducer, 1 / s)
+    for _ in range(steps):
+        kind = (torch.rand(512, generator=generator) > 0.25).long()  # 0 right, 1 wrong
+        stops = torch.rand(512, budget, generator=generator) < logit.sigmoid()[kind, None]
+        mask = (stops.cumsum(1) - stops.long()) == 0
+        curve.append(torch.stack([mask[kind == k].sum(1).float().mean() for k in (0, 1)]))
+        theta = logit.clone().requires_grad_()
+        of_row = theta[kind, None]
+        log_probs = torch.where(stops, of_row.sigmoid().log(), (-of_row).sigmoid().log())
+        advantages = group_advantages((kind == 0).float(), 8)
+        token_loss = clipped_surrogate(log_probs, log_probs, advantages, 0.2, 0.2)
+        loss = REDUCERS[reducer](config, token_loss, mask, mask)
+        logit = logit - 0.02 * unit * torch.autograd.grad(loss, theta)[0]
+    return torch.stack(curve)
+
+
+curves = {name: drift(name) for name in REDUCERS}
+
+# %%
+figure, axes = plots.panels(4, width=12)
+for axis, (name, curve) in zip(axes, curves.items(), strict=True):
+    by_kind = {"wrong responses": curve[:, 1], "right responses": curve[:, 0]}
+    plots.curves(by_kind, axis=axis, styles={"wrong responses": "bad", "right responses": "good"},
+                title=name, xlabel="step", ylabel="mean length (tokens)", ylim=(0, 18))  # fmt: skip
+    axis.axhline(1 / s, **plots.line("exact"))
+    axis.label_outer()
+    if axis is not axes[-1]:
+        axis.get_legend().remove()
+plt.show()
+holds(
+    curves["sequence_mean"][-10:, 1].mean() > 2 * curves["sequence_mean"][0, 1],
+    "under sequence_mean wrong answers grow to twice their length",
+)
+for name in ("token_mean", "sequence_sum", "constant_length_mean"):
+    holds(
+        (curves[name][-10:].mean(0) - 1 / s).abs().max() < 2.5,
+        "the other reducers leave the lengths alone",
+    )
+
+# %% [markdown]
+# The dashed line is where the lengths should have stayed. Wrong answers grow and right ones shrink.
+# This is the "length bias" of the Dr. GRPO paper: it is the average, not thinking, that makes
+# wrong answers longer. The other three stay on the line up to noise.
+#
+# ## 3. `reward_scale`: which prompts are loud
+#
+# $$A_i = \frac{R_i - \mathrm{mean}(R_{1..G})}{\mathrm{std} + \epsilon}, \qquad \mathrm{std}
+# \text{ of the group, of the batch, or } 1$$
+#
+# Dividing by the group's own deviation gives every group equal weight, however little its rewards
+# differ. Here are four answers that hardly differ, beside four that differ a lot:
+
+# %%
+hair, world = torch.tensor([0.50, 0.50, 0.50, 0.51]), torch.tensor([0.0, 0.0, 0.0, 1.0])
+for scale in ("group", "batch", "none"):
+    of_hair, of_world = group_advantages(torch.cat([hair, world]), 4, scale=scale).view(2, 4)
+    print(f"{scale:6} a hair", of_hair, " a world", of_world)
+    holds(
+        of_world[-1] / of_hair[-1] < 1.1 if scale == "group" else 99 < of_world[-1] / of_hair[-1],
+        "only the group's deviation makes both groups equally loud",
+    )
+
+# %% [markdown]
+# `group` makes a reward model's noise count as much as its verdict. `batch` keeps the proportions
+# but still removes the scale. `none` (Dr. GRPO) leaves the scale to the learning rate. With rewards
+# of 0 and 1 the effect is milder: a group of eight with one right or one wrong answer is scaled up
+# 1.5 times as much as a half-solved one. That is the "difficulty bias" of the Dr. GRPO paper.
+#
+# ## 4. `clip_high`: room for what is rare
+#
+# The clip holds the *ratio* below $1 + \epsilon$. A token with probability 0.9 may become certain
+# in one batch, but a token with probability 0.01 may only reach 0.012. So what is rare stays rare,
+# and therefore DAPO (section 3.1) raises the upper end to 0.28. It also averages over tokens:
+
+# %%
+plots.difference(TEXTS["grpo"], TEXTS["dapo"], names=("GRPO", "DAPO"), context=0)
+
+# %% [markdown]
+# The bound has to be *reached* to matter. With one update per batch and one minibatch every ratio is 1,
+# and no clip range does anything: look at `clip_high_fraction` before believing in one.
+#
+# ## 5. `surrogate`: one ratio per response
+#
+# The reward belongs to the response, the ratio to the token. GSPO
+# ([arXiv:2507.18071](https://arxiv.org/abs/2507.18071), Eqs. 5 and 7) takes one ratio per response,
+# the geometric mean of its tokens' ratios:
+#
+# $$s_i = \left( \frac{\pi_\theta(y_i \mid x)}{\pi_{old}(y_i \mid x)} \right)^{1 / L_i} =
+# \exp \frac{1}{L_i} \sum_t \log \frac{\pi_\theta(y_{i,t})}{\pi_{old}(y_{i,t})}$$
+
+# %%
+plots.difference(TEXTS["grpo"], TEXTS["gspo"], names=("GRPO", "GSPO"), context=0)
+
+# %% [markdown]
+# What is the root $1 / L$ for? Without it the ratio is the *product* of the token ratios (surrogate
+# `sequence`). Responses of very different lengths show it. A random model is moved a little at random,
+# and scored before and after.
+
+# %%
+old_model = GPT(GPTConfig(LETTERS.n_vocab, context=72, n_layer=2, n_head=2, n_embd=32))
+old_model.initialize(make_generator(1, "weights"))
+new_model, noise = copy.deepcopy(old_model), make_generator(1, "noise")
+for parameter in new_model.parameters():
+    shift = torch.randn(parameter.shape, generator=noise)
+    parameter.data += 0.5 * float(parameter.detach().std(correction=0)) * shift
+rollout = sample_rollout(
+    old_model, LETTERS, PROMPTS[:64], SamplingParams(max_new_tokens=64), 16, make_generator(1, "")
+)
+with torch.no_grad():
+    change = token_log_probs(new_model, rollout.sequences) - rollout.log_probs
+L = rollout.lengths
+product = change.sum(1)  # log of the product of the ratios
+root = product / L  # log of GSPO's ratio
+print(f"{len(L)} responses of {L.min()} to {L.max()} tokens")
+
+# %%
+figure, axes = plots.panels(3, width=11)
+per_token = L[:, None].expand_as(change)[rollout.response_mask]
+for axis, x, y, title in (
+    (axes[0], per_token, change[rollout.response_mask], "token"),
+    (axes[1], L, product, "product (sequence)"),
+    (axes[2], L, root, "root of the product (gspo)"),
+):
+    axis.plot(x, y, ".", markersize=2, alpha=0.5, color=plots.colour("policy"))
+    for edge in (0.8, 1.2):
+        axis.axhline(math.log(edge), **plots.line("exact"))
+    axis.set(title=title, xlabel="response length (tokens)", ylabel="log ratio", ylim=(-1.6, 1.6))
+    axis.label_outer()
+plt.show()
+for name, x, low, high in (
+    ("token", change[rollout.response_mask], 0.2, 0.2), ("product", product, 0.2, 0.2),
+    ("root", root, 0.2, 0.2), ("root", root, 3e-4, 4e-4),
+):  # fmt: skip
+    outside = ((x.exp() < 1 - low) | (x.exp() > 1 + high)).float().mean()
+    print(f"{name:8} outside of 1 - {low} to 1 + {high}: {outside:.1%}")
+short, long = L <= 2, L > 20
+holds(
+    product[long].std() > 2.5 * product[short].std() and root[long].std() < root[short].std(),
+    "the product scatters more with the length, the root less",
+)
+
+# %% [markdown]
+# The dashed lines are the ratios 0.8 and 1.2. The product drifts out of any range as responses get
+# longer, so a long response would be clipped for its length. The root stays closer to 1, so it
+# needs its own range. No response leaves 0.8 to 1.2, but 99% leave the paper's 3e-4 and 4e-4.
+#
+# Averaging this loss over *tokens* would multiply each response by its length, so the engine
+# refuses that combination.
+#
+# ## 6. `surrogate`: what happens to a token that has moved too far
+#
+# The clip takes its gradient away. A rare but decisive token ("wait", "however") is often the first
+# to move far, and then teaches nothing more in this batch. CISPO
+# ([arXiv:2506.13585](https://arxiv.org/abs/2506.13585), Eqs. 4 and 5) takes the ratio as a mere
+# *weight* of $\log \pi$, without its own gradient (`detach`). It bounds that weight from above, so
+# every token keeps a gradient. SAPO ([arXiv:2511.20347](https://arxiv.org/abs/2511.20347)) replaces
+# the edge by a sigmoid.
+
+# %%
+plots.difference(TEXTS["grpo"], TEXTS["cispo"], names=("GRPO", "CISPO"), context=0)
+plots.difference(TEXTS["grpo"], TEXTS["sapo"], names=("GRPO", "SAPO"), context=0)
+
+# %% [markdown]
+# The next plot shows the push on $\log \pi$ of one token, over its ratio. CISPO's paper does not
+# print its bound, so the plot has ScaleRL's ([arXiv:2510.13786](https://arxiv.org/abs/2510.13786)):
+# 5, which is `clip_high` 4 in the engine's terms.
+
+
+# %%
+def push(
+    config: grpo_variants_engine.GRPOVariantsConfig, ratios: Tensor, advantage: float
+) -> Tensor:
+    """-d loss / d log pi for tokens at these ratios, the direction in which log pi is moved."""
+    x = ratios.log()[:, None].requires_grad_()  # one token a response, log pi_old = 0
+    mask, A = torch.ones_like(x, dtype=torch.bool), torch.full_like(x, advantage)
+    loss = SURROGATES[config.surrogate](config, x, torch.zeros_like(x), A, mask)
+    if config.dual_clip is not None:
+        loss = losses.dual_clip(loss, A, config.dual_clip)
+    return -torch.autograd.grad(loss.sum(), x)[0][:, 0]
+
+
+SHAPES = {
+    "token": from_variant("grpo"),
+    "token, dual clip 3": from_variant("grpo", dual_clip=3.0),
+    "cispo, bound 5": from_variant("cispo", clip_high=4.0),
+    "sapo": from_variant("sapo"),
+}
+ratios = torch.linspace(0.02, 7, 700)
+figure, axes = plots.panels(2)
+for axis, A in zip(axes, (1.0, -1.0), strict=True):
+    pushes = {name: push(config, ratios, A) for name, config in SHAPES.items()}
+    plots.curves(pushes, ratios.tolist(), axis=axis, xlabel="ratio pi / pi_old",
+                ylabel="push on log pi", title=f"A = {A:+.0f}")  # fmt: skip
+    axis.axvline(1, **plots.line("exact"))
+axes[1].get_legend().remove()
+plt.show()
+
+# %%
+far = {name: push(config, torch.tensor([1.0, 6.0]), -1.0) for name, config in SHAPES.items()}
+assert all(pushes[0] == -1 for pushes in far.values())  # at ratio 1 all of them are REINFORCE
+holds(
+    far["token"][1] < -5.9 and far["token, dual clip 3"][1] == 0,
+    "beyond its edge a token of a bad response pulls without a bound, but not under dual clip",
+)
+
+# %% [markdown]
+# - **token** has no push beyond the edge, on the side to which its advantage pushes. On the other side
+#   there is no bound: a bad token at ratio 6 pulls six times as hard. **Dual clip** ends that: here such
+#   a token has no push beyond ratio 3.
+# - **cispo** always has a push, and none is larger than its bound.
+# - **sapo** follows the unclipped push near 1, bends, and fades far away, nearly alike for both signs.
+#
+# ## 7. `sampling_filter`: which groups are trained on
+#
+# A group whose rewards are all equal has no advantage and teaches nothing. With a success rate $p$
+# that happens with probability $p^G + (1 - p)^G$. Here that is nearly four in ten groups of eight,
+# most of them of the easiest prompts.
+#
+# DAPO drops such groups and samples other prompts until the batch is full (*dynamic sampling*). The
+# engine asks for as many prompts as are missing, at most `max_resamples` times. **Predict, then run:**
+# is it better per step? Is it better per sampled response?
+
+# %%
+steps = dict(steps=36, minibatches=1)
+runs = {
+    name: [run(sampling_filter=name, seed=seed, **steps)[0] for seed in (0, 1)]
+    for name in ("none", "dynamic")
+}
+
+
+def column(rows: list[dict], key: str) -> list[float]:
+    return [row.get(key, 64) for row in rows]  # without the filter: 8 prompts, 8 responses each
+
+
+figure, axes = plots.panels(3, width=11)
+for color, (name, pair) in zip(plots.SERIES, runs.items(), strict=False):
+    for number, rows in enumerate(pair):
+        style = {"color": color, "linestyle": "-" if name == "none" else "--"}
+        label, solved = (name if number == 0 else None), column(rows, "success_rate")
+        sampled = torch.tensor(column(rows, "sampled_responses")).cumsum(0)
+        axes[0].plot(solved, label=label, **style)
+        axes[1].plot(sampled, solved, **style)
+        silent_groups = plots.running_mean(column(rows, "zero_spread_groups"), 10)
+        axes[2].plot(silent_groups, **style)
+plots.labels(axes[0], "step", "success rate (exact)", legend=True)
+plots.labels(axes[1], "responses sampled", "success rate (exact)")
+plots.labels(axes[2], "step", "silent groups (share, mean of 10)")
+plt.show()
+
+# %% [markdown]
+# Per step (left) the filtered runs end a little higher: every update has a full batch of groups
+# that teach something. But a dropped prompt costs as much as one that is kept, so per sample
+# (middle) the filter is not worth its price in this world. Where updates cost more, it may be. The
+# share of silent groups among all that were sampled (right) is about the same in both: a quarter to
+# a half.
+#
+# ## 8. All of them side by side
+#
+# Every variant trains for 24 steps of two minibatches each, so that there are ratios to hold back. All
+# begin at the same base model, and each runs twice, with other random numbers. CISPO has its own bound.
+
+# %%
+steps = dict(steps=24, minibatches=2)
+runs = {name: [run(name, seed=seed, **steps, **BOUND.get(name, {}))[0] for seed in (0, 1)]
+        for name in VARIANTS}  # fmt: skip
+table = []
+for name, pair in runs.items():
+    rows = pair[0] + pair[1]
+    clipped = [
+        row["clip_low_fraction"] + row["clip_high_fraction"] for row in rows if "loss" in row
+    ]
+    last = [sum(column(run_rows, "success_rate")[-6:]) / 6 for run_rows in pair]
+    samples = sum(column(rows, "sampled_responses")) / 2
+    table.append([name, *last, sum(clipped) / len(clipped), int(samples)])
+shown = [[n, f"{a:.3f}", f"{b:.3f}", f"{c:.2%}", f"{k:,}"] for n, a, b, c, k in table]
+plots.table(["", "success, run 1", "run 2", "clipped tokens", "samples a run"], shown)
+start = float(success_rates(base).mean())
+print(f"success rate at the start: {start:.3f}")
+clip, samples = ({row[0]: row[k] for row in table} for k in (3, 4))
+holds(
+    clip["gspo"] > 0.05 > clip["grpo"] and clip["sapo"] == 0,
+    "GSPO clips more than 5% of the tokens, GRPO less, SAPO none",
+)
+holds(samples["dapo"] > 1.3 * samples["grpo"], "DAPO takes 1.3 times the samples of GRPO")
+holds(min(min(row[1:3]) for row in table) > start + 0.05, "all variants learn")
+
+# %% [markdown]
+# What to take from this, and what not:
+#
+# - All of them learn. GRPO, Dr. GRPO, CISPO and SAPO end within 0.015 of each other, and two runs
+#   of *one* variant are up to 0.011 apart. So such a small lead proves nothing.
+# - DAPO ends higher, and pays with 1.7 times the samples. GSPO ends lower: its narrow range clips
+#   a sixth of the tokens. The others clip next to nothing.
+# - So choose by the *reason*: long answers of very different lengths (sections 2 and 5), several
+#   updates per batch (4 and 6), many silent groups (7), a noisy learned reward (3). Without the
+#   reason, the choice does nothing.
+#
+# The command: `python -m rl.grpo_variants_engine --variant dapo`, or any of the fields by hand.
+#
+# ## 9. Exercises
+#
+# Fill in the functions and run the cells. `check` says in words what is right or wrong.
+#
+# **1.** Write DAPO's average over all tokens of a batch: a scalar from (N, T) losses and their mask.
+
+
+# %%
+def my_token_mean(loss, mask):
+    return ...  # your line
+
+
+check("token_mean", my_token_mean)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_token_mean(loss, mask):
+#     return (loss * mask).sum() / mask.sum()
+# ```
+#
+# </details>
+#
+# **2.** Write GSPO's ratio, one per response: (N, 1).
+
+
+# %%
+def my_gspo_ratio(log_probs, old_log_probs, mask):
+    return ...  # your lines
+
+
+check("gspo_ratio", my_gspo_ratio)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_gspo_ratio(log_probs, old_log_probs, mask):
+#     log_ratio = ((log_probs - old_log_probs) * mask).sum(1, keepdim=True)
+#     return (log_ratio / mask.sum(1, keepdim=True)).exp()
+# ```
+#
+# </details>
+#
+# **3.** Write CISPO's loss per token, (N, T). Its gradient is checked, too.
+
+
+# %%
+def my_cispo(log_probs, old_log_probs, advantages, clip_high):
+    return ...  # your lines
+
+
+check("cispo", my_cispo)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_cispo(log_probs, old_log_probs, advantages, clip_high):
+#     ratio = (log_probs - old_log_probs).exp()
+#     weight = ratio.clamp(max=1 + clip_high).detach()
+#     return -weight * advantages * log_probs
+# ```
+#
+# </details>
+#
+# **To think about.** With `mask_truncated` a response that was cut off at the length limit has no part
+# in the loss. It still counts in the mean of its group. What would go wrong if it left that, too?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# A truncated response is mostly a wrong one. Without it the mean of the group is too high, so the
+# responses that did end look worse than they are. Ending is then discouraged by just those prompts at
+# which the policy fails to end.
+#
+# </details>
+#
+# ---
+# Next: [08_kl_estimators](08_kl_estimators.ipynb).

@@ -1,0 +1,453 @@
+# %% [markdown]
+# # 16. Answers that can be checked
+#
+# **The question.** Some answers are right or wrong. What changes when a rule pays the policy instead of
+# a reward model?
+#
+# **Why.** A learned reward model is a stand-in for what we want, and a policy that is trained
+# against it long enough finds out where it is wrong. A sum needs no stand-in: the reward is then a
+# few lines of Python, and it cannot be over-optimised in the same way. But another question arises:
+# *does the rule read what the policy means?* DeepSeek-R1
+# ([arXiv:2501.12948](https://arxiv.org/abs/2501.12948)) is the best-known use.
+#
+# | section | question |
+# | --- | --- |
+# | 1 | where is the answer? |
+# | 2 | when are two answers equal? |
+# | 3 | what does an answer earn? |
+# | 4 | what can rewards of 0 and 1 teach? |
+# | 5 | how are results reported honestly? (pass@k) |
+# | 6 | what does training change? |
+#
+# **You need** [07_grpo](07_grpo.ipynb). The rules live in
+# [rl/rewards/verifiable.py](../rl/rewards/verifiable.py).
+#
+# **It takes** about twenty seconds on one CPU core, after start-up.
+
+# %%
+import copy
+import inspect
+import itertools
+import math
+import random
+import re
+
+import matplotlib.pyplot as plt
+import torch
+from course import plots
+from course.claims import holds
+from course.exercises import check
+
+from data.records import PromptRecord
+from gpt import finetuning
+from gpt.generate import SamplingParams
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import load_tokenizer
+from harness.metric_log import MetricLog
+from harness.report.tokens import show_tokens
+from harness.seeds import make_generator
+
+# %%
+from rl import grpo_engine
+from rl.batches.rollout import sample_rollout
+from rl.equations.advantages import group_advantages
+from rl.loop import Run
+from rl.rewards import verifiable
+from rl.rewards.verifiable import (
+    VerifiableReward,
+    answer_match,
+    final_answer,
+    pass_at_k,
+    read_answer,
+    same_answer,
+    solve_rates,
+)
+from rl.training.evaluation import measure_accuracy
+
+plots.use()
+torch.set_num_threads(1)  # one thread adds up in the same order on every machine
+tokenizer = load_tokenizer("glassbox")
+
+# %% [markdown]
+# ## 1. Finding the answer
+#
+# A response is free text. The rule looks at the **response alone**: an answer in the prompt
+# must not pay, not even when the policy copies the prompt. The naive rule takes the last number of the
+# text. **Predict, then run:** in which of these eight responses does it read something other than the
+# writer meant?
+
+
+# %%
+def last_number(text: str) -> str | None:
+    numbers = re.findall(r"-?[0-9]+", text)
+    return numbers[-1] if numbers else None
+
+
+responses = [
+    "It is 15.",
+    "I cannot say.",
+    "She has 16 - 7 = 9 eggs.\n#### 9",
+    "#### 7\nI checked it 2 times.",
+    "The area is \\boxed{\\frac{1}{2}} of 9.",
+    "It costs $1,234.50.",
+    "<think>5? 6? No: 7.</think> It is 8.",
+    "<think>I am still thinking about 7",
+]
+library = [final_answer(text, numeric=True) for text in responses]
+rows = []
+for text, found in zip(responses, library, strict=True):
+    naive = last_number(text)
+    verdict = "same" if naive == found else "differs"
+    rows.append([text.replace("\n", " / "), str(naive), str(found), verdict])
+plots.table(["response", "last number", "library", ""], rows, shade={"differs": "bad"}.get)
+assert library == ["15", None, "9", "7", "\\frac{1}{2}", "$1,234.50", "8", None]
+
+# %% [markdown]
+# `None` is not an error. A response without an answer is *wrong*, and the share of such responses is
+# logged as `unanswered`. The library's order is fixed and written down, because a reader of a result
+# must be able to say what counted:
+
+# %%
+print(inspect.getdoc(verifiable).partition("Signs around")[0].strip())
+plots.code(final_answer, docstring=False)
+
+# %% [markdown]
+# Any rule has a price. This one takes the 7 of "5, or maybe 7", and it pays for "7" after nonsense,
+# because it checks only the number and not the reasoning.
+#
+# ## 2. When two answers are equal
+#
+# The library compares two answers as decimal numbers where both are numbers, and as text otherwise.
+# Python's `Decimal` alone would accept much more: `NaN`, `Infinity`, `1_000`, digits of any script.
+# Every extra way to be right is a way to be right by accident, so the pattern is strict. Floats
+# would be worse, because in floats 0.1 + 0.2 is not 0.3.
+
+# %%
+pairs = [
+    ("1,000", "1000"), ("$5.", "5"), ("50 %", "50"), ("1e3", "1000"), ("-0", "0"), ("5.0", "5"),
+    ("1/2", "0.5"), ("1/2", "1/2"), ("nan", "5"), ("1,2,3", "123"), ("٤٢", "42"), ("Paris", "paris."),
+]  # fmt: skip
+equal = [same_answer(*pair) for pair in pairs]
+rows = [[*pair, "equal" if same else "not equal"] for pair, same in zip(pairs, equal, strict=True)]
+plots.table(["given", "truth", ""], rows, shade={"equal": "good"}.get)
+assert equal == [True] * 6 + [False, True] + [False] * 3 + [True]
+
+# %% [markdown]
+# ## 3. What an answer earns
+#
+# The reward of response $i$:
+#
+# $$R_i = 1 \text{ if the answer is right, else } 0 \text{ (or } -1\text{)}$$
+#
+# A response that was cut off before its end is wrong, whatever it says. A rule that raises an
+# exception pays like a wrong answer and is counted (`rule_errors`): there is one reward for every
+# row, always.
+#
+# Now a small task: questions such as "What is 7+8?", and a GPT of two layers that has read sloppy
+# answers to them. Half of the numbers are wrong, and three answers in ten give none. It is trained here
+# from nothing. (It reads all 144 questions in this stage: the page is about the reward, not about
+# generalising.)
+
+# %%
+records = [PromptRecord(f"What is {a}+{b}?\n", str(a + b)) for a in range(12) for b in range(12)]
+rng = random.Random(0)
+
+
+def sloppy_answer(record: PromptRecord) -> str:
+    """Right or wrong by 1 or 10, in one of four forms."""
+    number = int(record.answer) + rng.choice([0, 0, 0, 1, -1, 10])
+    forms = [f"#### {number}", f"It is {number}.", "I do not know.",
+             f"{record.prompt.strip()} It is hard."]  # fmt: skip
+    return rng.choices(forms, [0.35, 0.35, 0.15, 0.15])[0]
+
+
+examples = [
+    (tokenizer.encode(record.prompt), [*tokenizer.encode(sloppy_answer(record)), tokenizer.eos_id])
+    for record in rng.choices(records, k=12_800)
+]
+shape = GPTConfig(vocab_size=tokenizer.n_vocab, context=40, n_layer=2, n_head=4, n_embd=96)
+base = GPT(shape).initialize(make_generator(0, "weights"))
+finetuning.train(
+    finetuning.FinetuningConfig(lr=4e-3, batch_size=32, warmup=30, eval_every=380, device="cpu"),
+    base, examples[320:], examples[:320], MetricLog(380), eos_id=tokenizer.eos_id,
+)  # fmt: skip
+params = SamplingParams(max_new_tokens=16)
+
+# %%
+G = 4
+rollout = sample_rollout(base, tokenizer, records[30:34], params, G, make_generator(0, "demo"))
+reward = VerifiableReward(answer_match, "right answer", reads=read_answer)
+
+naive = torch.tensor([
+    float(ended and last_number(text) == record.answer)
+    for record, text, ended in zip(
+        rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True
+    )
+])  # fmt: skip
+rewards, measured = reward.with_metrics(rollout)
+copied = [record.prompt.strip() in text
+          for record, text in zip(rollout.records, rollout.responses, strict=True)]  # fmt: skip
+for i, text in enumerate(rollout.responses):
+    note = "(copies the question)" if copied[i] else ""
+    print(f"{rollout.records[i].prompt.strip():15} {text:34} reward {rewards[i]:.0f} {note}")
+assert all(a == b for a, b, copy_ in zip(rewards, naive, copied, strict=True) if not copy_)
+assert answer_match(PromptRecord("What is 0+7?\n", "7"), "What is 0+7? It is hard.", True) == 0
+
+# %% [markdown]
+# A copied question earns nothing, although its last number is sometimes the right one (0+7).
+#
+# Next come the advantages of the same responses, token by token. With GRPO it does not matter whether
+# a wrong answer earns 0 or -1: the group's mean and deviation take out shift and scale. A group in
+# which all are right, or none is, stays white.
+
+# %%
+A = group_advantages(rewards, G)
+signed = 2 * rewards - 1  # right 1, wrong -1
+assert torch.allclose(A, group_advantages(signed, G), atol=1e-3)
+mask = rollout.response_mask
+texts = [
+    ["(EOS)" if t == tokenizer.eos_id else tokenizer.decode([t]) for t in row[keep].tolist()]
+    for row, keep in zip(rollout.response_tokens, mask, strict=True)
+]
+show_tokens(texts, {"advantage": A * mask, "reward": rewards[:, None] * mask},
+            prompts=[record.prompt.strip() for record in rollout.records])  # fmt: skip
+
+# %% [markdown]
+# ## 4. What 0 and 1 can teach
+#
+# We use two terms. The **success rate** $p$ of a prompt is the chance that *one* response is right;
+# over a batch it is `correct_rate` in the log, and pass@1 in a report (section 5). The **solve
+# rate** is the share of prompts with *at least one* right response among $G$ (`solve_rate`), and
+# `solve_rate_all` is the share with nothing but right ones.
+#
+# In a group of equal rewards every advantage is 0. With $G$ independent samples, a group teaches
+# something with probability
+#
+# $$1 - p^G - (1 - p)^G$$
+
+# %%
+groups = torch.tensor([[1, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0], [1, 1, 0, 0]]).bool()
+solved = groups.any(1).float().mean()  # 3 of 4 prompts
+solved_all = groups.all(1).float().mean()  # 1 of 4
+informative = solved - solved_all  # 2 of 4: neither all right nor all wrong
+print(
+    f"solve_rate {solved:.2f}, solve_rate_all {solved_all:.2f}, groups that teach {informative:.2f}"
+)
+assert solve_rates(groups.flatten(), 4) == {"solve_rate": 0.75, "solve_rate_all": 0.25}
+plots.code(solve_rates, docstring=False)
+
+# %%
+p, draws = torch.linspace(0, 1, 101), make_generator(0, "groups")
+teaches = {f"G = {size}": 1 - p**size - (1 - p) ** size for size in (4, 8, 64)}
+axis = plots.curves(teaches, p.tolist(), axis=plots.panels(1, width=6)[1],
+                   xlabel="success rate p", ylabel="share of groups that teach")  # fmt: skip
+for size in (4, 8, 64):
+    for chance in (0.02, 0.3, 0.9):
+        rates = solve_rates(torch.rand(4000 * size, generator=draws) < chance, size)
+        share = rates["solve_rate"] - rates["solve_rate_all"]
+        axis.plot(chance, share, "o", color=plots.colour("exact"), markersize=4)
+        holds(
+            abs(share - (1 - chance**size - (1 - chance) ** size)) < 0.04,
+            "the simulated groups lie on the curve",
+        )
+plt.show()
+
+# %% [markdown]
+# (Dots: 4,000 simulated groups each.) Prompts that are too easy and prompts that are too hard are both
+# wasted. Hence larger groups for hard prompts, and DAPO's dynamic sampling
+# ([11_grpo_family](11_grpo_family.ipynb), section 7).
+#
+# ## 5. pass@k
+#
+# One number hides a lot. *pass@1* is the share of right samples. *pass@k* is the chance that at least
+# one of $k$ is right. From $n \ge k$ samples of which $c$ are right, the unbiased estimate counts the
+# subsets of $k$ without a right one (Chen et al. 2021,
+# [arXiv:2107.03374](https://arxiv.org/abs/2107.03374), Eq. 1):
+#
+# $$\mathrm{pass@}k = 1 - \binom{n - c}{k} \Big/ \binom{n}{k}$$
+
+# %%
+correct = torch.tensor([[True, False, False, False]])  # n = 4 samples, c = 1 is right
+subsets = list(itertools.combinations(correct[0].tolist(), 2))  # all pairs of them
+naive = sum(any(subset) for subset in subsets) / len(subsets)
+print(f"{len(subsets)} pairs, {naive:.2f} of them hold the right one")
+assert naive == pass_at_k(correct, 2) == 1 - math.comb(3, 2) / math.comb(4, 2) == 0.5
+plots.code(pass_at_k, docstring=False)
+
+# %% [markdown]
+# **Predict, then run.** The obvious estimate is $1 - (1 - c/n)^k$. Is it right on average? All 256
+# outcomes of eight samples, each with its probability:
+
+# %%
+chance, n, k = 0.2, 8, 4
+exact = 1 - (1 - chance) ** k
+unbiased = obvious = 0.0
+for outcome in itertools.product([False, True], repeat=n):
+    c = sum(outcome)
+    weight = chance**c * (1 - chance) ** (n - c)
+    unbiased += weight * pass_at_k(torch.tensor([outcome]), k)
+    obvious += weight * (1 - (1 - c / n) ** k)
+print(f"exact pass@{k} {exact:.4f}, counting subsets {unbiased:.4f}, the obvious one {obvious:.4f}")
+holds(
+    abs(unbiased - exact) < 1e-9 and obvious < exact - 0.01,
+    "the obvious estimate comes out too low",
+)
+
+# %% [markdown]
+# The obvious estimate comes out too low: it draws the $k$ samples with replacement, so the same
+# wrong one may count twice.
+#
+# ## 6. Training with the rule
+#
+# GRPO is unchanged, and the rule replaces the reward model. There is no KL penalty, because there
+# is no reward model whose blind spots the policy could find. **Predict, then run:** what happens to
+# pass@1? And to pass@32?
+
+# %%
+config = grpo_engine.GRPOConfig(
+    steps=30, prompts_per_step=16, group_size=8, lr=6e-4, kl_coef=0.0, stop_kl=None,
+    max_new_tokens=16, device="cpu",
+)  # fmt: skip
+policy = copy.deepcopy(base)
+log = grpo_engine.train(config, Run(config, policy, tokenizer, reward, records, MetricLog(30)))
+
+# %%
+figure, (left, right) = plots.panels(2)
+curves = {key: [row[key] for row in log]
+          for key in ("correct_rate", "solve_rate", "solve_rate_all", "unanswered")}  # fmt: skip
+plots.curves(curves, axis=left, styles={"correct_rate": "policy", "unanswered": "bad"}, smooth=5,
+            xlabel="step", ylabel="share", ylim=(0, 1.4), title="Training")  # fmt: skip
+left.legend(ncols=2, loc="upper center")
+tries, passes = 32, {}
+for name, model in (("before", base), ("after", policy)):
+    samples = sample_rollout(model, tokenizer, records, params, tries, make_generator(1, name))
+    correct = reward.correct(samples).view(-1, tries)
+    passes[name] = [pass_at_k(correct, k) for k in range(1, tries + 1)]
+plots.curves(passes, range(1, tries + 1), axis=right, styles={"after": "policy"}, xlabel="k",
+            ylabel="pass@k", ylim=(0, 1.02), title="Before and after")  # fmt: skip
+right.set_xscale("log", base=2)
+plt.show()
+
+# %%
+accuracy = {name: measure_accuracy(model, tokenizer, records, params, reward)
+            for name, model in (("before", base), ("after", policy))}  # fmt: skip
+keys = list(accuracy["before"])
+plots.table(["", *keys], [[name, *(row[key] for key in keys)] for name, row in accuracy.items()])
+first, last = ([row[key] for row in log] for key in ("unanswered", "correct_rate"))
+holds(
+    accuracy["after"]["pass@1"] > accuracy["before"]["pass@1"] + 0.05,
+    "training raises pass@1 by more than 0.05",
+)
+holds(passes["after"][-1] < passes["before"][-1] + 0.02, "training does not raise pass@32")
+holds(
+    sum(first[-5:]) < 0.7 * sum(first[:5]) and sum(last[-5:]) > sum(last[:5]),
+    "fewer answers say nothing, and more are right",
+)
+for row in log:
+    unequal = row["solve_rate"] - row["solve_rate_all"]
+    assert abs(row["zero_spread_groups"] - (1 - unequal)) < 1e-6
+
+# %% [markdown]
+# Read the columns together. The policy samples a right answer much more often than before. It does
+# so by giving up "I do not know" and by preferring the likelier number, and both were in the base
+# model already. Taking the likeliest token at every step (`greedy_accuracy`), the base model was
+# nearly as good as the policy is now, and with many tries it solved at least as many questions.
+# Training has **sharpened** what was there. Whether longer training on larger models goes beyond
+# that is debated (for example [arXiv:2504.13837](https://arxiv.org/abs/2504.13837)).
+# A report of pass@1 alone cannot settle it. `report.json` of every run with a rule has all three.
+#
+# **The command**: `python -m rl.grpo_engine --data sums` trains on sums with a rule, and
+# `--reward my_file.py:my_function` with a rule of your own.
+
+# %%
+plots.code(verifiable.answer_match, docstring=False)
+
+# %% [markdown]
+# ## 7. Exercises
+#
+# Fill in the functions and run the cells. `check` says in words what is right or wrong.
+#
+# **1.** Write pass@k as the mean over prompts, from a bool tensor (P, n). `math.comb` may help.
+
+
+# %%
+def my_pass_at_k(correct, k):
+    return ...  # your lines
+
+
+check("pass_at_k", my_pass_at_k)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_pass_at_k(correct, k):
+#     n = correct.shape[1]
+#     misses = [math.comb(n - c, k) / math.comb(n, k) for c in correct.sum(1).tolist()]
+#     return 1 - sum(misses) / len(misses)
+# ```
+#
+# </details>
+#
+# **2.** Write the share of groups that teach something, from `correct` (N,) bool and the group size.
+
+
+# %%
+def my_informative_groups(correct, group_size):
+    return ...  # your lines
+
+
+check("informative_groups", my_informative_groups)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_informative_groups(correct, group_size):
+#     groups = correct.view(-1, group_size)
+#     return (groups.any(1) & ~groups.all(1)).float().mean()
+# ```
+#
+# </details>
+#
+# **3.** Write a rule: 1 for every text whose *last* whole number is the true one, else 0, and 0 where the
+# response was cut off. `texts` is a list of strings, `truth` an int, `ended` a list of bools.
+
+
+# %%
+def my_answer_reward(texts, truth, ended):
+    return ...  # your lines
+
+
+check("answer_reward", my_answer_reward)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_answer_reward(texts, truth, ended):
+#     numbers = [re.findall(r"-?\d+", text) for text in texts]
+#     return [
+#         float(bool(found) and int(found[-1]) == truth and done)
+#         for found, done in zip(numbers, ended)
+#     ]
+# ```
+#
+# </details>
+#
+# **To think about.** With $G = 8$ and $p = 0.01$, how many of 1,000 groups teach something? What would
+# you change?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# $1 - 0.01^8 - 0.99^8 \approx 0.077$, so 77. Easier prompts first, more samples per prompt, or a better
+# start (fine-tuning on solutions). A larger learning rate changes nothing.
+#
+# </details>
+#
+# ---
+# Next: [13_when_the_proxy_breaks](13_when_the_proxy_breaks.ipynb), where the reward is a stand-in again.

@@ -1,0 +1,613 @@
+# %% [markdown]
+# # 17. When the proxy breaks
+#
+# **The question.** How far can a learned reward be trusted, and what happens beyond that point?
+#
+# **Why.** The policy is not judged by what we want, the *gold* reward, but by a *proxy*: a reward
+# model that was learned from a limited number of labels. Where the two differ, training finds the
+# difference: *reward hacking*, or over-optimisation. Here we train a reward model on too few labels
+# and optimise it until it breaks, with the gold reward beside it. We know the gold reward of our
+# world of reviews exactly; in real life nobody does, which is why this is worth seeing once.
+#
+# **What it needs:** [06, the reward model](06_reward_model.ipynb), [07, GRPO](07_grpo.ipynb) and
+# [05, what a KL is](05_what_a_kl_is.ipynb).
+#
+# | section | idea |
+# | --- | --- |
+# | 1 | best-of-n: the simplest way to optimise a reward, by hand |
+# | 2 | a reward model from few labels |
+# | 3 | best-of-n against it |
+# | 4 | GRPO against it, until gold turns |
+# | 5 | what was exploited: texts, and terms of the gold reward |
+# | 6 | the law of Gao et al. |
+# | 7 | what helps |
+#
+# **It takes** about a minute on one CPU core, after start-up.
+
+# %%
+import itertools
+import json
+import random
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import torch
+from course import plots, saved_models
+from course.claims import holds
+from course.exercises import check
+
+try:
+    from data import reviews
+    from data.collate import collate_responses
+    from gpt.generate import SamplingParams
+    from harness.frozen_copy import frozen_copy
+    from harness.metric_log import MetricLog
+    from harness.seeds import make_generator
+    from reward_model import pairs as pairing
+    from reward_model.reward_model_training import RewardModelConfig, train
+    from reward_model.scalar_head import RewardModel
+    from reward_model.world_pairs import ReviewsAnnotator
+    from rl import grpo_engine
+    from rl.batches.rollout import sample_rollout
+    from rl.equations import best_of_n, ensembles
+    from rl.loop import Run
+    from rl.rewards.sources import RewardModelReward, RuleReward
+    from rl.training import run_rules
+    from rl.training.evaluation import evaluate
+except ModuleNotFoundError as error:
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
+
+plots.use()
+torch.set_num_threads(1)  # one thread adds up in the same order on every machine
+
+# %% [markdown]
+# ## 1. Best-of-n by hand
+#
+# Sample n answers and keep the one that the proxy likes best. This is *best-of-n*. It needs no
+# training, and it optimises the proxy all the same: the larger n, the higher the proxy.
+#
+# A bank of three answers is enough to see it. The proxy orders them one way, and the gold reward is
+# only read off afterwards. For n = 2 there are three subsets of two answers:
+
+# %%
+proxy = torch.tensor([3.0, 1.0, 2.0])
+gold = torch.tensor([0.6, 0.2, 0.5])
+chosen = []
+for a, b in itertools.combinations(range(3), 2):
+    winner = a if proxy[a] > proxy[b] else b
+    chosen.append(float(gold[winner]))
+    print(f"of answers {a} and {b} the proxy keeps {winner}, whose gold is {gold[winner]:.1f}")
+naive = sum(chosen) / len(chosen)
+print(f"gold of the best of 2: {naive:.4f}")
+
+# %% [markdown]
+# With 1,024 answers nobody counts subsets. Sort the N answers so that the proxy rises. Answer i is
+# the best of n if it is drawn and the n - 1 others come from the i - 1 below it
+# ([arXiv:2112.09332](https://arxiv.org/abs/2112.09332)):
+#
+# $$\mathbb{E}[\text{gold of the best of } n]
+# = \sum_{i=n}^{N} \binom{i-1}{n-1} \Big/ \binom{N}{n} \; \text{gold}_{(i)}$$
+#
+# How far is the best of n from the policy itself? That is known exactly, too
+# ([arXiv:2009.01325](https://arxiv.org/abs/2009.01325), appendix G.3):
+#
+# $$\mathrm{KL}(\text{best of } n \,\|\, \pi) = \log n - \frac{n-1}{n}$$
+
+# %%
+counted = best_of_n.best_of_n_mean(proxy[None], gold[None], 2)
+assert abs(float(counted) - naive) < 1e-6
+for n in (1, 2, 16, 512):
+    print(f"best of {n:3}: {best_of_n.best_of_n_kl(n):.2f} nats away")
+plots.code(best_of_n.best_of_n_mean)
+
+# %% [markdown]
+# Best-of-512 costs 512 answers and is only 5.2 nats away. Reinforcement learning goes much further.
+#
+# ## 2. A reward model from few labels
+#
+# The kept reward model of these pages has seen 112,000 comparisons. Ours gets 480: four answers to
+# each of 80 prompts, every two of them compared by the noisy annotator. We train two of them that
+# differ in their seed alone; the second is needed in section 7.
+
+# %%
+base, tokenizer = saved_models.base()
+strong, _ = saved_models.reward_model()
+PARAMS = SamplingParams(max_new_tokens=40)
+
+
+def compare(split, count, seed):
+    """`count` comparisons of the base model's own answers, labelled by the annotator."""
+    drawn = pairing.sample_pairs(
+        base, tokenizer, reviews.prompts(split), count, ReviewsAnnotator(),
+        pairing.PairSampling(PARAMS, responses_per_prompt=4, batch_size=40),
+        generator=make_generator(seed, "pairs"), rng=random.Random(seed),
+    )  # fmt: skip
+    return [pair for pairs in drawn for pair in pairs]
+
+
+labels, held_out = compare("train", 480, 0), compare("validation", 240, 1)
+first = labels[0]
+print("prompt:   ", tokenizer.decode(first.prompt).strip())
+print("preferred:", tokenizer.decode(first.chosen[:-1]))
+print("rejected: ", tokenizer.decode(first.rejected[:-1]))
+
+
+# %%
+def learn(seed):
+    """A reward model: the base with a scalar head, three passes over the few labels."""
+    model = RewardModel.from_policy(base, "last_token", make_generator(seed, "head"))
+    config = RewardModelConfig(batch_size=8, lr=2e-3, warmup=5, seed=seed)
+    train(model, labels, config, MetricLog(30), eos_id=tokenizer.eos_id)
+    model.normalize_on(pairing.collate_pairs(labels[::3], tokenizer.eos_id))
+    return model.requires_grad_(False)
+
+
+@torch.no_grad()
+def orders_like_gold(model):
+    """The share of held-out pairs that the model orders as the gold reward does."""
+    scores = model(pairing.collate_pairs(held_out, tokenizer.eos_id)).view(2, -1)
+    true = torch.tensor([p.meta["gold_chosen"] - p.meta["gold_rejected"] for p in held_out])
+    differs = true != 0
+    right = (scores[0] - scores[1]).sign() == true.sign()
+    return float(right[differs].float().mean())
+
+
+weak, second = (learn(seed) for seed in range(2))
+for name, model in (("480 labels", weak), ("112,000 labels", strong)):
+    print(f"{name:>14}: orders {orders_like_gold(model):.1%} of new pairs as gold does")
+
+# %% [markdown]
+# A number like this is often all that is known of a reward model. It says how good the model is on
+# the *base model's own* answers, but nothing about answers that only an optimiser would write.
+#
+# ## 3. Best-of-n against it
+#
+# One bank, 8 prompts x 64 answers, serves every n and both reward models.
+
+
+# %%
+def gold_of(rollout):
+    rows = zip(rollout.records, rollout.responses, rollout.has_eos.tolist())
+    return torch.tensor([reviews.gold_reward(*row) for row in rows])
+
+
+prompts = reviews.prompts("test")
+bank = sample_rollout(base, tokenizer, prompts[-8:], PARAMS, 64, make_generator(0, "bank"))
+bank_gold = gold_of(bank).view(8, 64)
+SIZES = (1, 2, 4, 8, 16, 32)
+bank_distance = [best_of_n.best_of_n_kl(n) ** 0.5 for n in SIZES]
+
+
+def by(model):
+    """Mean gold and proxy of the best of every n by one reward model."""
+    scores = RewardModelReward(model)(bank).view(8, 64)
+    pick = [best_of_n.best_of_n_mean(scores, bank_gold, n).mean() for n in SIZES]
+    return [float(x) for x in pick]
+
+
+weak_best, strong_best = by(weak), by(strong)
+plots.curves(
+    {"480 labels": (SIZES, weak_best), "112,000 labels": (SIZES, strong_best)},
+    styles={"480 labels": "proxy", "112,000 labels": 3}, marker=True,
+    xscale="log", xlabel="n", ylabel="gold of the best of n",
+)  # fmt: skip
+plt.show()
+
+# %% [markdown]
+# Both gain at first. The gap between the curves is what the missing labels cost. With few labels
+# more answers stop helping at n = 16, but with many they still help at 32. But best-of-n never
+# leaves what the base model would write itself, so it goes only so far.
+#
+# ## 4. GRPO against it
+#
+# Now we give the same proxy to an optimiser that has no such bound: no KL penalty, no early stop.
+# Every five steps we stop and look: the proxy, the gold reward and its terms, the KL, the texts,
+# and what the other reward models say of the same answers.
+#
+# **Predict first:** which of these will rise to the end, and which will turn?
+
+# %%
+TERMS = ("sent", "topic", "polite", "form", "qual")
+judges = {"strong": strong, "second": second}
+found = []
+
+
+def look_at(policy, reference, step):
+    """What the engine calls as its validation."""
+    result = evaluate(
+        policy, tokenizer, prompts[:32], PARAMS, RewardModelReward(weak),
+        reference=base, gold=RuleReward(reviews.gold_reward, "gold"),
+    )  # fmt: skip
+    rows = list(zip(result.records, result.responses, result.has_eos.tolist()))
+    asked = [tokenizer.encode(record.prompt) for record, _, _ in rows]
+    said = [tokenizer.encode(text) + [tokenizer.eos_id] * ended for _, text, ended in rows]
+    batch = collate_responses(asked, said, tokenizer.eos_id)
+    parts = [reviews.gold_parts(*row) for row in rows]
+    terms = torch.tensor([[getattr(part, name) for name in TERMS] for part in parts])
+    with torch.no_grad():
+        judged = {name: model(batch) for name, model in judges.items()}
+    found.append({"step": step, "result": result, "terms": terms} | judged)
+    return {f"validation/{name}": value for name, value in result.summary().items()}
+
+
+# %%
+config = grpo_engine.GRPOConfig(
+    steps=40, prompts_per_step=4, group_size=8, lr=5e-4, warmup=3, minibatches=1,
+    kl_coef=0.0, stop_kl=None, max_new_tokens=40, eval_every=5, seed=0,
+)  # fmt: skip
+policy = saved_models.base()[0]
+found.clear()  # if this cell is run again
+look_at(policy, base, 0)
+log = MetricLog(config.steps)
+run = Run(
+    config, policy, tokenizer, RewardModelReward(weak), reviews.prompts("train"), log,
+    reference=frozen_copy(base), validate=look_at,
+)  # fmt: skip
+grpo_engine.train(config, run)
+steps = [row["step"] for row in found]
+kl = [float(row["result"].kl.mean()) for row in found]
+proxy_curve = [float(row["result"].reward.mean()) for row in found]
+gold_curve = [float(row["result"].gold.mean()) for row in found]
+for step, distance, p, g in zip(steps, kl, proxy_curve, gold_curve):
+    print(f"step {step:2}: {distance:5.1f} nats, proxy {p:5.2f}, gold {g:.2f}")
+
+
+# %%
+def draw_mean(axis, meaning, x, scores, label=None):
+    """The mean over prompts, with its 95% interval; scores are (looks, prompts)."""
+    mean, half = scores.mean(1), 1.96 * scores.std(1) / scores.shape[1] ** 0.5
+    axis.fill_between(x, mean - half, mean + half, color=plots.colour(meaning), alpha=0.2)
+    label = label or meaning
+    plots.curves({label: mean}, x, axis=axis, styles={label: meaning}, marker=True)
+
+
+figure, (left, middle, right) = plots.panels(3)
+proxies = torch.stack([row["result"].reward for row in found])  # (looks, 32 prompts)
+golds = torch.stack([row["result"].gold for row in found])
+draw_mean(left, "proxy", steps, proxies)
+draw_mean(middle, "gold", steps, golds)
+left.set(xlabel="GRPO step", title="standard deviations")
+middle.set(xlabel="GRPO step", title="from 0 to 1")
+distance = [max(nats, 0) ** 0.5 for nats in kl]
+draw_mean(right, "gold", distance, golds, "gold of GRPO")
+plots.curves(
+    {"best of n": (bank_distance, weak_best)}, axis=right, styles={"best of n": 0},
+    marker=True, xlabel="d = sqrt(KL in nats)", title="from 0 to 1",
+)  # fmt: skip
+plt.show()
+best = max(range(len(steps)), key=gold_curve.__getitem__)
+print(f"gold is highest at step {steps[best]}, {kl[best]:.1f} nats away: {gold_curve[best]:.2f}")
+print(f"at the end, {kl[-1]:.1f} nats away, it is {gold_curve[-1]:.2f}")
+change = golds[-1] - golds[best]  # prompt by prompt
+half = 1.96 * float(change.std()) / len(change) ** 0.5
+print(f"the change between the two: {float(change.mean()):.2f} ± {half:.2f}")
+
+# %% [markdown]
+# The first two panels are *over-optimisation*: the curve that training sees keeps rising, and the one
+# that we mean gains little and then turns. The shades are 95% intervals over the 32 prompts of this
+# one run; the change from the highest to the last, prompt by prompt, is printed below them. The right
+# panel is the way to compare optimisers: gold against the distance d = sqrt(KL)
+# from the start. Two optimisers at different distances cannot be compared by their end points. (The
+# two curves are measured on different prompts, 32 and 8, so they start at different heights: compare
+# their shapes only.)
+#
+# ## 5. What was exploited
+#
+# The texts show it first. One prompt, at the start, where gold was highest, and at the end:
+
+# %%
+for index in (0, best, len(steps) - 1):
+    result = found[index]["result"]
+    print(f"step {steps[index]}: proxy {result.reward[1]:.2f}, gold {result.gold[1]:.2f}")
+    print("   ", result.responses[1].strip())
+print("the prompt:", prompts[1].prompt.strip())
+
+# %% [markdown]
+# In the run whose outputs are shown here, the gold of this one prompt rises, and then falls below where it
+# began: the last answer speaks of a camera and a drill where a wallet was asked about, and repeats
+# itself. This is one answer only, and on another processor rounding alone gives another one: judge by
+# the mean above.
+#
+# The gold reward has five terms, so the fall can be taken apart. Gold is content x care, with content
+# = 0.3 sentiment + 0.3 topic + 0.25 politeness + 0.15 form, and care = 0.3 + 0.7 quality, which falls
+# with every repetition. The change of a product splits exactly:
+#
+# change(content) x mean(care) + mean(content) x change(care), each mean over the two moments.
+
+# %%
+WEIGHTS = torch.tensor([0.3, 0.3, 0.25, 0.15])
+
+
+def change_by_term(before, after):
+    """How much of the change of gold each term carries; terms are (P, 5)."""
+    content, care = (before + after)[:, :4] @ WEIGHTS / 2, 0.3 + 0.7 * (before + after)[:, 4] / 2
+    change = after - before
+    parts = [float((w * change[:, i] * care).mean()) for i, w in enumerate(WEIGHTS)]
+    return dict(zip(TERMS, [*parts, float((0.7 * change[:, 4] * content).mean())]))
+
+
+rise = change_by_term(found[0]["terms"], found[best]["terms"])
+fall = change_by_term(found[best]["terms"], found[-1]["terms"])
+assert abs(sum(fall.values()) - (gold_curve[-1] - gold_curve[best])) < 1e-4
+plots.bars(
+    {"start to best": list(rise.values()), "best to end": list(fall.values())},
+    ["sentiment", "topic", "politeness", "form", "repetition"],
+    styles={"start to best": "gold", "best to end": "bad"}, ylabel="change of gold",
+    xlabel="term of the gold reward",
+)  # fmt: skip
+plt.show()
+holds(sum(rise.values()) > 0 > sum(fall.values()), "gold rises to its best step, and then falls")
+
+# %% [markdown]
+# In the run shown here about half of the gain up to the best step is politeness, and after it topic loses
+# most: the answers leave the item that was asked about. Which term moves most is not the same on every
+# processor; the page checks only that gold rises first and then falls.
+#
+# ## 6. The law of Gao et al.
+#
+# Gao, Schulman and Hilton ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)) measured this with a
+# large reward model instead of gold. Over a wide range of sizes they could fit the gain of gold with
+# two numbers, alpha and beta:
+#
+# $$R_{\text{best-of-n}}(d) = d\,(\alpha - \beta d), \qquad R_{\text{RL}}(d) = d\,(\alpha - \beta \log d)$$
+#
+# alpha is how fast gold rises at first; beta is how fast the proxy loses its worth. Both forms are
+# linear in alpha and beta, so least squares is one line.
+
+# %%
+d = torch.tensor([x for x in distance if x > 0.25])
+gain = torch.tensor([g - gold_curve[0] for x, g in zip(distance, gold_curve) if x > 0.25])
+columns = torch.stack([d, -d * d.log()], dim=1)
+alpha, beta = torch.linalg.lstsq(columns, gain[:, None]).solution[:, 0].tolist()
+line = torch.linspace(0.25, float(d.max()), 50)
+axis = plots.curves(
+    {"measured": (d, gold_curve[0] + gain)}, styles={"measured": "gold"}, marker=True,
+    xlabel="d = sqrt(KL in nats)", ylabel="gold reward",
+)  # fmt: skip
+axis.plot(
+    line, gold_curve[0] + line * (alpha - beta * line.log()), **plots.line("exact"), label="fit"
+)
+axis.legend()
+plt.show()
+print(f"alpha {alpha:.2f}, beta {beta:.2f}")
+
+# %% [markdown]
+# The fit is poor: one run on 32 prompts is no test of a law. A study in this repository repeats the
+# experiment with four sizes of reward model, five numbers of labels and three starts. It measures every
+# run on 128 prompts and has a bank of 1,024 answers to each of 64 prompts. It takes 1.5 hours, so the
+# page draws its recorded numbers. The reward models below have the policy's own size.
+#
+# **Predict first:** with more labels, where does gold turn, and how high is it there?
+
+# %%
+study = json.loads(Path("../docs/overoptimisation.json").read_text(encoding="utf-8"))
+one_start = [c for c in study["law"]["cells"] if c["engine"] == "grpo" and c["start"] == 0]
+recorded = {cell["labels"]: cell for cell in one_start if cell["size"] == "4x128"}
+
+
+def against_distance(points):
+    """d = sqrt(KL), and gold."""
+    return [max(nats, 0) ** 0.5 for nats in points["kl"]], points["gold"]
+
+
+figure, axes = plots.panels(3)
+for axis, count in zip(axes, (600, 5400, 48600)):
+    kinds = {"GRPO": recorded[count]["points"], "best of n": recorded[count]["best_of_n"]}
+    both = {name: against_distance(points) for name, points in kinds.items()}
+    plots.curves(
+        both, axis=axis, styles={"GRPO": "gold", "best of n": 0}, marker=True,
+        xlabel="d = sqrt(KL in nats)", ylabel="gold reward", title=f"{count:,} labels",
+    )  # fmt: skip
+    axis.set(xlim=(0, 6.5), ylim=(0.3, 1))
+    if count > 600:
+        axis.get_legend().remove()
+plt.show()
+
+# %%
+plots.explorable("proxy")
+
+# %%
+for fit in study["law"]["fits"]:
+    if fit["size"] == "4x128" and fit["kind"] == "grpo":
+        print(
+            "{labels:6} labels: alpha {alpha:.3f}, beta {beta:.3f}, rmse {rmse:.3f}".format(**fit)
+        )
+
+# %% [markdown]
+# With 600 labels gold hardly rises at all; with 48,600 it comes near 0.9 before it turns. So labels
+# decide how high the peak is, but they move it less: from 5,400 to 48,600 it stays near d = 2.4.
+#
+# Best-of-n lies above GRPO nearly everywhere, and Gao et al. saw the same. So the distance is a
+# fair measure for two rewards under one optimiser, but not for two optimisers.
+#
+# The fitted form bends as the curves do, but it misses their beginning, where gold lies below it.
+# Over all 20 kinds of reward model alpha rises with the number of labels, but they cannot show
+# whether beta does. So a better proxy pays more at first, but nothing shows that it breaks more
+# gently.
+#
+# ## 7. What helps
+#
+# **Stop early, without gold.** Nobody has gold in real life. The doctor
+# ([rl/training/run_rules.py](../rl/training/run_rules.py)) looks at the run's own numbers. A proxy that
+# rises is suspect once two more signs come together: a KL above 8 nats, a rise that is large beside
+# the spread of the first rewards, a collapse of the rewards' spread, of the entropy or of the number
+# of different answers, or an ensemble that disagrees more than at first.
+
+# %%
+alarm = next(
+    (
+        n
+        for n in range(20, len(log.rows) + 1)
+        if run_rules.proxy_suspected(run_rules.Run(log.rows[:n]))
+    ),
+    None,
+)
+if alarm is None:
+    print("the doctor sees nothing in these 40 steps")
+else:
+    print(
+        f"at step {alarm} the doctor says:",
+        run_rules.proxy_suspected(run_rules.Run(log.rows[:alarm])),
+    )
+
+# %% [markdown]
+# **Ask several.** The second reward model has read the same labels. The two share what the labels
+# say, but differ in their random errors. What does it think of the answers that please the first
+# one? And what does the model with 112,000 labels think?
+
+# %%
+both = [torch.stack([row["result"].reward, row["second"]]) for row in found]  # (2, P) each
+plots.curves(
+    {
+        "the proxy": proxy_curve,
+        "lower of two": [float(ensembles.worst_case(s).mean()) for s in both],
+        "112,000 labels": [float(row["strong"].mean()) for row in found],
+    },
+    steps, styles={"the proxy": "proxy", "lower of two": 0, "112,000 labels": 3},
+    xlabel="GRPO step", ylabel="score of the same answers",
+)  # fmt: skip
+plt.show()
+spread = [float(s.std(0).mean()) for s in both]
+print(f"spread of the two: {spread[0]:.2f} at the start, {spread[-1]:.2f} at the end")
+
+# %% [markdown]
+# The doctor raises its alarm at step 35, 10.5 nats away. Gold was highest at step 20: an alarm
+# without gold comes late, but it comes. The model with 112,000 labels is not fooled: its score
+# falls from 0.6 to 0.4 after step 20, while the proxy rises from 1.1 to 1.7. The two weak models
+# disagree only a little more than at the start, because they share their labels and so most of
+# their mistakes. Where members do disagree, the policy has left the answers that they were trained
+# on. Paying the lowest of them takes the reward away there
+# ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)). It is one line:
+
+# %%
+plots.code(ensembles.worst_case)
+
+# %% [markdown]
+# **Compare at equal distance.** Above, the other models only watch. What if the policy is *trained*
+# with a mitigation? The study has one baseline, a reward model of 1,800 labels. `more_labels` has
+# 5,400. `own_answers` labels new answers of the policy now and then. `wide_pairs` compares stranger
+# answers too. An `ensemble` of three pays its mean, its lowest score, or the mean less the variance
+# (`uwo`, made with revision 6d26a07a). `kl` is a penalty of that weight. Each row is the gold reward
+# where a run first is 8 nats away, with its 95% interval, the paired difference to the baseline run,
+# and p corrected for eight comparisons:
+
+
+# %%
+NAMES = {"patient": "baseline"}  # the study's own word for it
+
+
+def shown(row):
+    """A mitigation: gold at this distance, its difference to the baseline, and the corrected p."""
+    text, d = "{mean:.3f} ({low:.3f} to {high:.3f})", row.get("difference")
+    beside = (text.format(**d), f"{d['holm']:.2f}") if d else ("-", "-")
+    return [NAMES.get(row["cure"], row["cure"]), text.format(**row), *beside]
+
+
+at_eight = [row for row in study["cures"]["table"] if row["kl"] == 8 and "mean" in row]
+plots.table(
+    ["mitigation", f"gold at 8 nats, {at_eight[-1]['of']} starts", "difference", "p (Holm)"],
+    [shown(row) for row in at_eight],
+)
+
+# %% [markdown]
+# The first start's runs:
+
+# %%
+path = Path("course/recordings/overoptimisation.json")
+runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
+axis = plots.panels(1, height=2.6)[1]
+plots.curves(
+    {
+        NAMES.get(name, name).replace("_", " "): against_distance(runs[name]["points"])
+        for name in ("patient", "more_labels", "own_answers", "ensemble_min")
+    },
+    axis=axis, styles={"baseline": "bad"}, xlabel="d = sqrt(KL in nats)", ylabel="gold reward",
+)  # fmt: skip
+plt.show()
+
+# %% [markdown]
+# In this picture alone, the lowest of three models looks like a remedy: its curve is far above the
+# baseline's. In this start seven of the eight intervals at 8 nats exclude 0, but over all starts
+# only one does, the mean less the variance. One of eight may do so by chance, and its corrected p
+# is 0.37. So no mitigation differs significantly from the baseline: runs differ more by their start
+# than by their mitigation.
+#
+# **Where this lives.** All numbers: [docs/overoptimisation.md](../docs/overoptimisation.md), written by
+# `python scripts/overoptimisation.py`. The code: `rl/equations/best_of_n.py`, `rl/equations/ensembles.py`
+# and `rl/training/run_rules.py`. An ensemble:
+# `python -m rl.grpo_engine --reward-model A B C --ensemble min`.
+#
+# ## Exercises
+#
+# The first two use the module `math`: write `import math` at the top of your first cell.
+#
+# **1.** How far is the best of n from the policy, in nats?
+
+
+# %%
+def my_best_of_n_kl(n):
+    """log n - (n - 1) / n."""
+    return None
+
+
+check("best_of_n_kl", my_best_of_n_kl)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# import math
+#
+#
+# def my_best_of_n_kl(n):
+#     return math.log(n) - (n - 1) / n
+# ```
+# </details>
+#
+# **2.** The expected gold of the best of n, from a bank of N answers to one prompt.
+
+
+# %%
+def my_best_of_n_mean(proxy, gold, n):
+    """proxy and gold are (N,); the weights are C(i - 1, n - 1) / C(N, n), worst answer first."""
+    return None
+
+
+check("best_of_n_mean", my_best_of_n_mean)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_best_of_n_mean(proxy, gold, n):
+#     N = len(proxy)
+#     rising = gold[proxy.argsort()]
+#     chosen = [math.comb(i - 1, n - 1) / math.comb(N, n) for i in range(1, N + 1)]
+#     return (rising * torch.tensor(chosen)).sum()
+# ```
+# </details>
+#
+# **3.** An ensemble whose most critical member decides.
+
+
+# %%
+def my_worst_case(scores):
+    """scores are (K, N), K members on the same N responses; the rewards are (N,)."""
+    return None
+
+
+check("worst_case", my_worst_case)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_worst_case(scores):
+#     return scores.amin(0)
+# ```
+# </details>
+#
+# Next: [15, teachers as rewards](15_teachers.ipynb)

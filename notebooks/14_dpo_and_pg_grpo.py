@@ -1,0 +1,602 @@
+# %% [markdown]
+# # 20. DPO and PG-GRPO
+#
+# **The question.** Can people's comparisons train a policy directly, without a reward model and
+# without sampling a single response?
+#
+# **Why.** A reward model turns comparisons into a number, and reinforcement learning raises the
+# number. Direct Preference Optimization, DPO (Rafailov et al. 2023,
+# [arXiv:2305.18290](https://arxiv.org/abs/2305.18290)), shows that the detour can be left out: a
+# policy *is* a reward model already. So DPO is the control experiment for every other engine here.
+# It spends the same comparisons *offline*, on texts that were written before training began.
+#
+# **You need** [06_reward_model](06_reward_model.ipynb) (Bradley and Terry),
+# [05_what_a_kl_is](05_what_a_kl_is.ipynb) and [07_grpo](07_grpo.ipynb).
+#
+# **It takes** about half a minute on one CPU core, after start-up.
+
+# %%
+import copy
+import math
+import random
+
+import matplotlib.pyplot as plt
+import torch
+from course import plots, saved_models
+from course.claims import holds
+from course.exercises import check
+from torch import Tensor
+
+from data import reviews
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_log_probs
+from gpt.model import GPT
+from harness.metric_log import MetricLog
+from harness.report.tokens import show_tokens
+from harness.seeds import make_generator
+from reward_model import pairs as pairing
+from reward_model.world_pairs import ReviewsAnnotator
+
+# %%
+from rl import dpo_engine, pg_grpo_engine
+from rl.batches.rollout import prompt_batch, sample_rollout
+from rl.dpo_engine import DPOConfig
+from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
+from rl.equations.losses import row_sums
+from rl.equations.preference_losses import dpo_loss, ipo_loss
+from rl.loop import Run
+from rl.pg_grpo_engine import PGGRPOConfig
+from rl.rewards.sources import RuleReward
+from rl.training.evaluation import evaluate, format_table
+
+plots.use()
+torch.set_num_threads(1)  # one thread adds up in the same order on every machine
+
+# %% [markdown]
+# ## 1. The smallest example: six responses
+#
+# One prompt has six possible responses. The reference model gives each of them a probability, and
+# somebody has given each a reward. RLHF wants a high reward, and wants to stay near the reference:
+#
+# $$J(\pi) = E_{y \sim \pi}[r(y)] - \beta \, \mathrm{KL}(\pi \parallel \pi_{ref})$$
+#
+# Which $\pi$ is the best? Put both terms into one logarithm, and the answer can be read off:
+#
+# $$J(\pi) = -\beta \, E_{y \sim \pi} \left[ \log \frac{\pi(y)}{\pi_{ref}(y) \, e^{r(y) / \beta}}
+# \right] = -\beta \, \mathrm{KL}(\pi \parallel \pi^{\ast}) + \beta \log Z, \qquad
+# \pi^{\ast}(y) = \frac{\pi_{ref}(y) \, e^{r(y) / \beta}}{Z}$$
+#
+# $Z$ is the sum that makes $\pi^{\ast}$ add up to 1. It does not depend on $\pi$. A KL is never
+# negative, and it is 0 only where both sides are equal, so $\pi^{\ast}$ is the best policy (Eq. 4
+# of the paper), and the best value is $\beta \log Z$.
+
+# %%
+beta = 0.5
+reference = torch.tensor([0.30, 0.25, 0.20, 0.12, 0.08, 0.05], dtype=torch.float64)
+reward = torch.tensor([0.0, 0.6, -0.4, 1.0, 0.2, 1.4], dtype=torch.float64)
+
+
+def objective(policy: Tensor) -> Tensor:
+    """Expected reward minus beta times the KL from the reference."""
+    return policy @ reward - beta * (policy @ (policy / reference).log())
+
+
+unnormalised = reference * (reward / beta).exp()
+Z = unnormalised.sum()
+best = unnormalised / Z
+print("reference", [f"{p:.3f}" for p in reference.tolist()])
+print("optimum  ", [f"{p:.3f}" for p in best.tolist()])
+print(f"objective at the optimum {objective(best):.4f} = beta log Z {beta * Z.log():.4f}")
+assert torch.isclose(objective(best), beta * Z.log())
+
+# %% [markdown]
+# ## 2. DPO in three lines
+#
+# Line one is what we have just found. Line two solves it for the reward (Eq. 5). Line three puts
+# that into the model of Bradley and Terry, which needs only the *difference* of two rewards. The
+# constant $\beta \log Z$ is the same for both responses, so it is gone (Eq. 6).
+#
+# $$\pi^{\ast}(y \mid x) = \frac{1}{Z(x)} \, \pi_{ref}(y \mid x) \, e^{r(x, y) / \beta}$$
+#
+# $$r(x, y) = \beta \log \frac{\pi^{\ast}(y \mid x)}{\pi_{ref}(y \mid x)} + \beta \log Z(x)$$
+#
+# $$P(y_w \succ y_l \mid x) = \sigma \left( r(x, y_w) - r(x, y_l) \right) = \sigma \left( \beta \log
+# \frac{\pi^{\ast}(y_w \mid x)}{\pi_{ref}(y_w \mid x)} - \beta \log \frac{\pi^{\ast}(y_l \mid x)}
+# {\pi_{ref}(y_l \mid x)} \right)$$
+#
+# So $\hat r(x, y) = \beta \log \frac{\pi(y \mid x)}{\pi_{ref}(y \mid x)}$ is a reward model without
+# a head. It is called the **implicit reward** of a policy.
+
+# %%
+implicit = beta * (best / reference).log()
+print("reward         ", [f"{r:+.3f}" for r in reward.tolist()])
+print("implicit reward", [f"{r:+.3f}" for r in implicit.tolist()])
+print(f"the two rows differ by beta log Z = {beta * Z.log():.3f}")
+assert torch.allclose(implicit + beta * Z.log(), reward)  # line two
+assert torch.allclose(implicit[:, None] - implicit, reward[:, None] - reward)  # line three
+
+# %% [markdown]
+# ## 3. The loss
+#
+# The rest is maximum likelihood, exactly as for a reward model (Eq. 7). The gap $h$ says how far
+# the policy has moved the chosen response $y_w$ ahead of the rejected one $y_l$:
+#
+# $$\mathcal{L}_{DPO} = -\log \sigma(\beta h), \qquad h = \log
+# \frac{\pi(y_w \mid x)}{\pi_{ref}(y_w \mid x)} - \log \frac{\pi(y_l \mid x)}{\pi_{ref}(y_l \mid x)}$$
+#
+# A pair to check by hand: the chosen response went from $-11$ to $-10$
+# nats, the rejected one from $-11.5$ to $-12$.
+
+# %%
+chosen, rejected = torch.tensor([-10.0]), torch.tensor([-12.0])  # log pi, whole responses
+ref_chosen, ref_rejected = torch.tensor([-11.0]), torch.tensor([-11.5])
+
+h = (chosen - ref_chosen) - (rejected - ref_rejected)  # 1 - (-0.5) = 1.5
+naive = -torch.sigmoid(0.1 * h).log()
+
+print(f"gap {h.item():.1f} nats, loss {naive.item():.6f}; at the start {math.log(2):.6f}")
+torch.testing.assert_close(naive, dpo_loss(chosen, rejected, ref_chosen, ref_rejected, beta=0.1))
+plots.code(dpo_loss)
+
+# %% [markdown]
+# **Predict, then run.** The annotator below never shows a reward, and only says which of two
+# responses is better, with the noise of Bradley and Terry's model. Will DPO find the optimum of
+# section 1, which was made from the rewards?
+
+# %%
+i, j = (torch.arange(6)[:, None] != torch.arange(6)).nonzero(as_tuple=True)  # 30 ordered pairs
+chance = torch.sigmoid(reward[i] - reward[j])  # that i is preferred to j
+logits = reference.log().clone().requires_grad_()  # the policy starts as the reference
+optimizer = torch.optim.Adam([logits], lr=0.05)
+for _ in range(600):
+    log_pi, log_ref = logits.log_softmax(0), reference.log()
+    loss = (chance * dpo_loss(log_pi[i], log_pi[j], log_ref[i], log_ref[j], beta)).mean()
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+found = logits.detach().softmax(0)
+print(f"largest difference from the optimum: {(found - best).abs().max():.1e}")
+holds(
+    torch.allclose(found, best, atol=1e-4), "DPO finds the optimum that was made from the rewards"
+)
+
+# %%
+responses = [f"{k + 1}  ({r:+.1f})" for k, r in enumerate(reward.tolist())]
+bars = {"reference": reference, "optimum of RLHF": best, "DPO, from comparisons alone": found}
+plots.bars(
+    bars, responses, axis=plots.panels(1, width=8)[1],
+    styles={"optimum of RLHF": "exact", "DPO, from comparisons alone": "policy"},
+    xlabel="response (with its reward)", ylabel="probability", ylim=(0, 0.4),
+).legend(ncols=3, loc="upper center")  # fmt: skip
+plt.show()
+
+# %% [markdown]
+# It does. Comparisons say nothing about the level of the rewards, but the optimum does not need it.
+#
+# ## 4. How hard a pair pulls
+#
+# The gradient of one pair (section 4 of the paper) says what happens in training:
+#
+# $$\nabla \mathcal{L} = - \beta \, \sigma(-\beta h) \left[ \nabla \log \pi(y_w \mid x) - \nabla \log
+# \pi(y_l \mid x) \right]$$
+#
+# The chosen response is pushed up and the rejected one down, both with the weight $\beta \,
+# \sigma(-\beta h)$. The factor $\sigma(-\beta h)$ is the probability that the implicit reward gives
+# to the *wrong* verdict. A pair that is already in order is hardly moved.
+
+# %%
+moving = chosen.clone().requires_grad_()
+pair_loss = dpo_loss(moving, rejected, ref_chosen, ref_rejected, beta=0.1)
+(slope,) = torch.autograd.grad(pair_loss, moving)
+by_hand = -0.1 / (1 + math.exp(0.1 * 1.5))  # - beta sigmoid(-beta h)
+print(f"slope for log pi(y_w): {slope.item():.6f}, by hand {by_hand:.6f}")
+assert math.isclose(slope.item(), by_hand, rel_tol=1e-5)
+
+# %% [markdown]
+# If the annotators always agree, nothing stops the training: the loss falls for ever as $h$ grows,
+# and the reference is forgotten, however large $\beta$ is. Two remedies are in use.
+#
+# - **Conservative DPO** assumes that a share $s$ of the labels is wrong. Its loss has its minimum at
+#   $\beta h = \log \frac{1 - s}{s}$.
+# - **IPO** (Azar et al. 2023, [arXiv:2310.12036](https://arxiv.org/abs/2310.12036), Eq. 17) gives the
+#   gap a finite target, $\mathcal{L}_{IPO} = \left( h - \frac{1}{2 \beta} \right)^2$.
+#
+# (Both take sums of log-probabilities over the tokens of a response; TRL's IPO takes means.)
+
+# %%
+beta_pair, s = 0.1, 0.2
+h = torch.linspace(-30, 50, 801, requires_grad=True)
+zero = torch.zeros_like(h)
+losses = {
+    "DPO": dpo_loss(h, zero, zero, zero, beta_pair),
+    "conservative DPO, s = 0.2": dpo_loss(h, zero, zero, zero, beta_pair, label_smoothing=s),
+    "IPO (divided by 25)": ipo_loss(h, zero, zero, zero, beta_pair) / 25,
+}
+pulls = {name: -torch.autograd.grad(loss.sum(), h)[0] for name, loss in losses.items()}
+stops = {name: h.detach()[pull <= 0] for name, pull in pulls.items()}
+for name, beyond in stops.items():
+    print(f"{name:26} stops at h = {beyond[0]:.1f}" if len(beyond) else f"{name:26} never stops")
+holds(
+    math.isclose(stops["conservative DPO, s = 0.2"][0], math.log(4) / beta_pair, abs_tol=0.11),
+    "conservative DPO stops at log 4 / beta",
+)
+holds(
+    math.isclose(stops["IPO (divided by 25)"][0], 1 / (2 * beta_pair), abs_tol=0.11),
+    "IPO stops at 1 / (2 beta)",
+)
+
+# %%
+figure, (left, right) = plots.panels(2)
+gaps = h.detach().tolist()
+plots.curves(losses, gaps, axis=left, xlabel="gap h (nats)", ylabel="loss of one pair", ylim=(0, 4))
+plots.curves(pulls, gaps, axis=right, xlabel="gap h (nats)", ylabel="pull on the pair (- slope)")
+right.axhline(0, **plots.line("exact"))
+right.set(ylim=(-0.12, 0.25))
+left.get_legend().remove()
+plt.show()
+
+# %% [markdown]
+# DPO's pull is at most $\beta$. It fades as the gap grows, and never changes its sign. The other two
+# pull *back* beyond their target.
+#
+# ## 5. DPO on text
+#
+# The base model of the course answers training prompts twice each. The annotator of the reviews
+# world says which answer is better. The verdict is a noisy reading of the gold reward (the
+# numbers below).
+
+# %%
+base, tokenizer = saved_models.base()
+
+
+def compared(split: str, count: int) -> list[pairing.TokenPair]:
+    """`count` comparisons of two answers of the base model to prompts of a split."""
+    batches = pairing.sample_pairs(
+        base, tokenizer, reviews.prompts(split), count, ReviewsAnnotator(),
+        pairing.PairSampling(SamplingParams(max_new_tokens=48)),
+        generator=make_generator(0, split), rng=random.Random(0),
+    )  # fmt: skip
+    return [pair for batch in batches for pair in batch]
+
+
+pairs, held_out = compared("train", 640), compared("validation", 120)
+for pair in pairs[:3]:
+    text = pairing.pair_as_text(pair, tokenizer)
+    print(text["prompt"].strip())
+    print(f"  chosen   {text['gold_chosen']:.2f}  {text['chosen']}")
+    print(f"  rejected {text['gold_rejected']:.2f}  {text['rejected']}")
+
+# %% [markdown]
+# DPO is the reward model of [06](06_reward_model.ipynb) with another score. A step of
+# [nano/reward_model.py](../nano/reward_model.py), and where [nano/dpo.py](../nano/dpo.py) differs:
+
+# %%
+plots.neighbours("reward_model", "dpo")
+
+# %% [markdown]
+# The reference is frozen, so its side is computed once, before training. The core of
+# [rl/dpo_engine.py](../rl/dpo_engine.py):
+
+# %%
+plots.code(dpo_engine.train, ("for batch, ref_log_probs", "norm = run.step"))
+
+# %%
+config = DPOConfig(
+    steps=40, batch_size=16, lr=7e-4, warmup=8, beta=0.1, held_out_pairs=120, eval_every=20,
+    device="cpu",
+)  # fmt: skip
+direct = copy.deepcopy(base)
+rows = dpo_engine.train(config, Run(config, direct, tokenizer), pairs=pairs, held_out=held_out)
+first, last = rows[0], rows[-1]
+print(f"loss at step 1: {first['loss']:.4f}, log 2 is {math.log(2):.4f}")
+for row in rows[19::20]:
+    print(f"step {row['step']:3}  held-out loss {row['held_out_loss']:.3f}", end="")
+    print(f"  held-out pairs in order {row['held_out_accuracy']:.2f}")
+assert abs(first["loss"] - math.log(2)) < 1e-5 and abs(first["margin"]) < 1e-5
+holds(
+    last["held_out_accuracy"] > 0.55 and last["held_out_loss"] < 0.685,
+    "held-out pairs are ordered better than by a coin",
+)
+
+# %% [markdown]
+# **Predict, then run.** The loss rewards a chosen response for rising and a rejected one for
+# falling. After this training, has the probability of the *chosen* responses risen?
+
+# %%
+figure, (left, right) = plots.panels(2)
+shown = rows[1:]  # at step 1 every gap is 0 up to rounding
+steps = [row["step"] for row in shown]
+chosen_line = {"chosen": "good", "rejected": "bad"}
+moved_by = {
+    kind: [row[f"reward_{kind}"] / config.beta for row in shown] for kind in ("chosen", "rejected")
+}
+plots.curves(moved_by, steps, axis=left, styles=chosen_line, smooth=12,
+            xlabel="optimizer step", ylabel="log pi - log pi_ref (nats)")  # fmt: skip
+left.axhline(0, **plots.line("exact"))
+plots.curves({"policy": [row["accuracy"] for row in shown]}, steps, axis=right, smooth=12,
+            xlabel="optimizer step", ylabel="pairs in order (share)")  # fmt: skip
+right.get_legend().remove()
+plt.show()
+for kind, values in moved_by.items():
+    print(f"{kind:8} {sum(values[-20:]) / 20:+.2f} nats per response, last 20 steps")
+    holds(sum(values[-20:]) / 20 < -0.3, "both log-probs fall")
+holds(sum(row["margin"] for row in rows[-20:]) / 20 > 0.05, "the gap grows")
+
+# %% [markdown]
+# The gap grows, as it should. But the chosen responses have become **less** likely as well, only by
+# less than the rejected ones. Nothing in the loss forbids it: only the gap is paid for. Blue tokens
+# have become more likely than they were under the reference, orange ones less likely.
+
+
+# %%
+def words(token: int) -> str:
+    return "(EOS)" if token == tokenizer.eos_id else tokenizer.decode([token])
+
+
+batch = pairing.collate_pairs(held_out[:4], tokenizer.eos_id)  # 8 rows, the chosen ones first
+with torch.no_grad():
+    log_probs, ref_log_probs = token_log_probs(direct, batch), token_log_probs(base, batch)
+moved = (log_probs - ref_log_probs) * batch.response_mask  # (8, T)
+answers = [*(pair.chosen for pair in held_out[:4]), *(pair.rejected for pair in held_out[:4])]
+names = [f"{kind} {k + 1}: {tokenizer.decode(held_out[k].prompt).strip()}"
+         for kind in ("chosen", "rejected") for k in range(4)]  # fmt: skip
+for name, change in zip(names, row_sums(moved, batch.response_mask).tolist(), strict=True):
+    print(f"{change:+6.2f} nats  {name}")
+show_tokens(
+    [[words(token) for token in answer] for answer in answers],
+    {"log pi - log pi_ref": moved},
+    prompts=names,
+)
+
+# %% [markdown]
+# The probability that both sides have lost went to responses that nobody has compared. The loss
+# cannot know whether those are good, but new samples can show it:
+
+
+# %%
+def measured(policy: GPT) -> dict[str, float]:
+    """Gold reward and KL on prompts that no training has seen."""
+    records, params = reviews.prompts("validation")[:128], SamplingParams(max_new_tokens=48)
+    gold = RuleReward(reviews.gold_reward, "gold reward")
+    return evaluate(policy, tokenizer, records, params, gold, reference=base).summary()
+
+
+results = {"base": measured(base), "DPO": measured(direct)}
+for name, numbers in results.items():
+    print(f"{name:5} gold {numbers['reward']:.3f}  KL {numbers['kl']:.2f} nats per response")
+holds(results["DPO"]["reward"] > results["base"]["reward"] + 0.05, "DPO raises the reward")
+
+# %% [markdown]
+# ## 6. PG-GRPO: pairs made in the group
+#
+# The scores of a group make a ranking, and a ranking contains comparisons. PG-GRPO adds the
+# preference loss over $K$ such pairs to the loss of GRPO. (No paper of that name defines it. The
+# nearest is AMIR-GRPO, [arXiv:2601.03661](https://arxiv.org/abs/2601.03661).)
+#
+# $$\mathcal{L} = \mathcal{L}_{GRPO} + \lambda \, \mathcal{L}_{pref}, \qquad \mathcal{L}_{pref} =
+# \frac{1}{K} \sum_{(w, l)} - \log \sigma(\beta_{dpo} \, h_{w, l})$$
+#
+# Which pairs? `best_worst` takes one from each group, and none where all rewards are equal. `all`
+# takes every pair of responses whose rewards differ by more than a margin. `offline` takes recorded
+# pairs, as in section 5. `both` is the first and the third.
+
+# %%
+scores = torch.tensor([1.0, 3.0, 3.0, 0.0, 2.0, 2.0, 2.0, 2.0])  # two groups of four
+print("best and worst", best_worst_pairs(scores, 4).tolist())
+print("all           ", ordered_pairs(scores, 4).tolist())
+holds(
+    best_worst_pairs(scores, 4).tolist() == [[1, 3]], "best_worst takes one pair of the two groups"
+)
+holds(
+    len(ordered_pairs(scores, 4)) == 5 and len(ordered_pairs(scores, 4, margin=1.5)) == 4,
+    "all takes five pairs, four beyond the margin",
+)
+
+# %% [markdown]
+# What does the extra term add? Both losses push $\log \pi$ of every response with some coefficient.
+# In GRPO it is $A_i / (N L_i)$ per token. In $\mathcal{L}_{pref}$ it is $\pm \beta \, \sigma(-\beta
+# h) / K$ for every pair that the response is in. Here is one group of real responses, at the start
+# ($h = 0$), and after the DPO run above, when the $h$ are no longer 0.
+
+# %%
+G = 8
+gold, params = RuleReward(reviews.gold_reward, "gold reward"), SamplingParams(max_new_tokens=48)
+records = prompt_batch(reviews.prompts("train"), step=4, batch_size=1, seed=0)
+rollout = sample_rollout(base, tokenizer, records, params, G, make_generator(1, "demo"))
+rewards, mask = gold(rollout), rollout.response_mask
+relative = group_advantages(rewards, G)[:, 0] / (G * rollout.lengths)  # per token
+with torch.no_grad():
+    log_ref, log_now = (
+        row_sums(token_log_probs(model, rollout.sequences), mask) for model in (base, direct)
+    )
+
+
+def preference_pull(chosen: Tensor, change: Tensor) -> Tensor:
+    """(G,): by how much the preference loss of some pairs pulls each response up."""
+    x = change.clone().requires_grad_()
+    same = torch.zeros(len(chosen))  # x is measured from the reference
+    loss = dpo_loss(x[chosen[:, 0]], x[chosen[:, 1]], same, same, 0.1).mean()
+    return -torch.autograd.grad(loss, x)[0]
+
+
+# %%
+order = rewards.argsort(descending=True)
+names = [f"{r:.2f}" for r in rewards[order].tolist()]
+figure, axes = plots.panels(3, width=12)
+plots.bars({"GRPO": relative[order]}, names, axis=axes[0], styles={"GRPO": "policy"},
+          ylabel="coefficient of grad log pi, per token", title="GRPO")  # fmt: skip
+axes[0].get_legend().remove()
+choices = {"best_worst": best_worst_pairs(rewards, G), "all": ordered_pairs(rewards, G)}
+for axis, (name, pair) in zip(axes[1:], choices.items(), strict=True):
+    start, later = preference_pull(pair, torch.zeros(G)), preference_pull(pair, log_now - log_ref)
+    plots.bars({"at the start": start[order], "after DPO": later[order]}, names, axis=axis,
+              styles={"at the start": "reference", "after DPO": "policy"})  # fmt: skip
+    axis.set_title(f"preference loss, {name}")
+    assert abs(start.sum()) < 1e-6  # what one side gains the other loses
+for axis in axes:
+    axis.axhline(0, **plots.line("exact"))
+    axis.set_xlabel("response, the best first (reward)")
+    axis.tick_params(axis="x", labelsize=8)
+plt.show()
+holds(
+    int((preference_pull(choices["best_worst"], torch.zeros(G)) != 0).sum()) == 2,
+    "best_worst pulls at two responses only",
+)
+
+# %% [markdown]
+# GRPO pulls by **how much** better a response is, whatever the policy already knows. The preference
+# loss pulls by **how wrongly** the pair is ordered since the start, and eases off as it comes into
+# order.
+#
+# ## 7. The difference to GRPO's loop
+#
+# Pairs live inside a group, so the rows of a group stay in one loss. The first call in
+# [rl/pg_grpo_engine.py](../rl/pg_grpo_engine.py) is GRPO's loss. The lines under it are new. They
+# reuse GRPO's log-probs. (Recorded pairs get the same three lines in another loop.)
+
+# %%
+plots.code(pg_grpo_engine.descend_rollout, lines=("loss = policy_loss", "compared.append"))
+
+# %% [markdown]
+# **Predict, then run.** Do pairs made from its own rewards speed GRPO up? Do recorded pairs?
+
+# %%
+prompts = reviews.prompts("train")
+common = dict(
+    steps=8, prompts_per_step=6, group_size=8, minibatches=1, micro_batch_size=48, lr=6e-4,
+    kl_coef=0.05, max_new_tokens=40, device="cpu",
+)  # fmt: skip
+variants = {
+    "GRPO": dict(preference_coef=0.0),
+    "pairs in the group": dict(preference_coef=1.0),
+    "recorded pairs": dict(pairs="offline", preference_coef=1.0),
+}
+runs, table = {}, []
+for name, changes in variants.items():
+    config, policy = PGGRPOConfig(**(common | changes)), copy.deepcopy(base)
+    run = Run(config, policy, tokenizer, gold, prompts, MetricLog(8))
+    runs[name] = pg_grpo_engine.train(config, run, offline_pairs=pairs)
+    late = runs[name][-4:]
+    mean = {key: sum(row.get(key, math.nan) for row in late) / 4 for key in ("reward", "kl")}
+    table.append([name, late[-1].get("pairs", 0), mean["reward"], mean["kl"]])
+print(format_table(["", "pairs in the last step", "reward, last 4 steps", "KL"], table))
+holds(
+    all(row[2] > runs[row[0]][0]["reward"] + 0.05 for row in table), "every run raises the reward"
+)
+firsts = [rows[0]["preference_loss"] for name, rows in runs.items() if name != "GRPO"]
+assert all(abs(value - math.log(2)) < 1e-4 for value in firsts)
+
+# %%
+STYLES = {"GRPO": "reference", "pairs in the group": "policy", "recorded pairs": "proxy"}
+figure, axes = plots.panels(3, width=12)
+for axis, key, label in (
+    (axes[0], "reward", "gold reward (0 to 1)"),
+    (axes[1], "kl", "KL from the reference\n(nats per response)"),
+    (axes[2], "preference_accuracy", "compared pairs in order (share)"),
+):
+    series = {
+        name: (
+            [row["step"] for row in rows if key in row],
+            [row[key] for row in rows if key in row],
+        )
+        for name, rows in runs.items()
+        if key in rows[0]
+    }
+    plots.curves(series, axis=axis, styles=STYLES, smooth=3, xlabel="step", ylabel=label)
+    axis.set_xticks(range(2, 9, 2))
+    if axis is not axes[0]:
+        axis.get_legend().remove()
+plt.show()
+
+# %% [markdown]
+# Neither helped visibly. With one seed and eight steps, a few hundredths mean nothing. Pairs made
+# in the group contain nothing that the rewards did not. Recorded pairs do, but from a noisy
+# annotator. (At step 1 all $h$ are 0: a tie is not in order.)
+#
+# **At full size:** `make demo`, then `python -m rl.dpo_engine` and `python -m rl.pg_grpo_engine`; several
+# seeds in [docs/study.md](../docs/study.md).
+#
+# ## 8. Exercises
+#
+# **1.** Write the loss of DPO, one number per pair. All arguments are (pairs,) sums of log-probs.
+
+
+# %%
+def my_dpo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
+    return ...  # your line
+
+
+check("dpo_loss", my_dpo_loss)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_dpo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
+#     h = (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
+#     return -torch.nn.functional.logsigmoid(beta * h)
+# ```
+#
+# </details>
+#
+# **2.** Write IPO's loss. Where does it stop pulling?
+
+
+# %%
+def my_ipo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
+    return ...  # your line
+
+
+check("ipo_loss", my_ipo_loss)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_ipo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
+#     h = (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
+#     return (h - 1 / (2 * beta)) ** 2
+# ```
+#
+# It stops at $h = 1 / (2 \beta)$: 5 nats for $\beta = 0.1$.
+#
+# </details>
+#
+# **3.** Write the implicit reward of a response, (N,), from its tokens (N, T).
+
+
+# %%
+def my_implicit_reward(log_probs, ref_log_probs, mask, beta):
+    return ...  # your line
+
+
+check("implicit_reward", my_implicit_reward)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_implicit_reward(log_probs, ref_log_probs, mask, beta):
+#     return beta * ((log_probs - ref_log_probs) * mask).sum(1)
+# ```
+#
+# The sum, not the mean: the log-probability of a response is the sum over its tokens.
+#
+# </details>
+#
+# **To think about.** In PG-GRPO, measure $h$ from the policy that sampled the batch instead of the
+# reference, with one update per batch. What is left of the preference loss?
+#
+# <details>
+# <summary>Answer</summary>
+#
+# Every $h$ is 0 when the gradient is taken, so every pair pulls with the same weight $\beta / 2$ for
+# ever. That is a policy gradient with advantages of plus and minus one. Nothing ever eases off.
+#
+# </details>
+#
+# ---
+# Next: [17_bug_zoo](17_bug_zoo.ipynb), where you are the debugger.

