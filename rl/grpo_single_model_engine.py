@@ -35,7 +35,7 @@ the report; `train` never needs them.)
 
     python -m rl.grpo_single_model_engine                      reviews, the learned reward model
     python -m rl.grpo_single_model_engine --data sums          arithmetic, checked by a rule
-    python -m rl.grpo_single_model_engine --penalty rho_minus_log --kl-controller adaptive
+    python -m rl.grpo_single_model_engine --penalty rho_minus_log --kl-target 0.05
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative
+from harness.flag_ranges import AboveZero, AtLeastOne, KLLimit, NotNegative
 from rl.batches.rollout import Rollout
 from rl.equations.advantages import group_advantages
 from rl.equations.kl import k3, k3_importance, rho_minus_log
@@ -80,10 +80,10 @@ class SingleModelGRPOConfig(EngineConfig):
     """mu: passes over each rollout batch; with one update a batch the penalty is exactly 0."""
     kl_coef: float = 1.0
     """beta, the weight of the penalty on leaving the policy of this batch."""
-    kl_target: float = 0.05
-    """Nats per response from the old policy, per batch (kl_old_new), that the controller holds."""
+    kl_target: AboveZero | None = None
+    """Nats per response from the old policy, per batch (kl_old_new), that kl_coef holds by moving."""
     kl_horizon: int = 1_000
-    """Responses over which the adaptive controller acts; fewer is faster."""
+    """Responses over which kl_coef moves towards kl_target; fewer is faster."""
     stop_kl: KLLimit | None = None
     """A number is refused: it would stop at a KL from the start, and no copy of the start is kept."""
 

@@ -12,7 +12,7 @@
     line 10        [+ c_3 KL, in place of the one in r_t]       kl_loss_coef, kl_loss
     line 11      clip each model's gradient, step both          run.step
     line 12      stop the epochs once KL(old || new) is large   target_kl
-    line 13    adapt beta to the KL per response                kl_controller (arXiv:1909.08593)
+    line 13    adapt beta to the KL per response                kl_target (arXiv:1909.08593)
 
 What is new next to GRPO: a critic predicts what a state is worth, so one response per prompt is
 enough and every token has an advantage of its own; the KL penalty is part of the reward. The
@@ -31,7 +31,7 @@ from typing import Any, Literal
 from gpt.corpus import Corpus
 from gpt.lora import trunk_to_train
 from harness.errors import UserError
-from harness.flag_ranges import AboveZero, AtLeastOne
+from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative
 from rl.equations.advantages import whiten
 from rl.equations.token_rewards import score_missing_eos, token_level_rewards
 from rl.loop import Run
@@ -62,24 +62,14 @@ class PPOConfig(ActorCriticConfig):
     critic: Literal["auto", "reward_model", "policy"] = "auto"
     """Start of the critic: the reward model (auto, where there is one; of several the first) or the
     policy with a zero head."""
-    missing_eos: Literal["none", "replace", "subtract"] = "none"
-    """What a response that was cut off scores: its score, missing_eos_value, or its score less that."""
-    missing_eos_value: float = -1.0
-    """The score of a response without EOS (replace), or what is taken off it (subtract)."""
+    missing_eos_penalty: NotNegative = 0.0
+    """What is taken off the score of a response that was cut off."""
     whiten_rewards: bool = False
     """Scale the token rewards r of a batch to (r - mean) / std + mean: spread 1, the mean as it was."""
     target_kl: AboveZero | None = None
     """Leave the epochs once KL(old || new) per token of a minibatch exceeds 1.5 times this."""
     pretraining_coef: float = 0.0
     """gamma of PPO-ptx: the weight of the language model's loss on pre-training text."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.missing_eos == "subtract" and self.missing_eos_value < 0:
-            raise ValueError(
-                "missing_eos subtract takes missing_eos_value off the score: give a positive number, "
-                f"not {self.missing_eos_value}"
-            )
 
 
 def train(
@@ -106,9 +96,7 @@ def train(
         old_values = run.old_values(critic, rollout)  # (N, T)  line 5
         mask = rollout.response_mask
         token_rewards = token_level_rewards(  # line 6: r_t, (N, T)
-            score_missing_eos(
-                rewards, rollout.has_eos, config.missing_eos, config.missing_eos_value
-            ),
+            score_missing_eos(rewards, rollout.has_eos, config.missing_eos_penalty),
             old, ref, mask, run.kl.coef,
         )  # fmt: skip
         scaled = token_rewards

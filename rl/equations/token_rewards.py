@@ -1,7 +1,5 @@
 """The arithmetic that turns scores of responses into a training signal. Nothing has a gradient."""
 
-from typing import Literal
-
 import torch
 from torch import Tensor
 
@@ -52,20 +50,15 @@ def token_level_rewards(
 def score_missing_eos(
     scores: Tensor,  # (N,)
     has_eos: Tensor,  # (N,) bool
-    rule: Literal["replace", "subtract", "none"],
-    value: float,
+    penalty: float,
 ) -> Tensor:  # (N,)
-    """What a response that never ended is worth, applied before any other reward arithmetic.
+    """`penalty` off the score of a response that never ended, before any other reward arithmetic.
 
-    "replace" makes its score `value` (Ziegler et al. 2019, arXiv:1909.08593, use -1), "subtract"
-    takes `value` off its score, "none" leaves it. Meaningful only with centred scores: a reward
-    model's zero is otherwise arbitrary.
+    (Ziegler et al. 2019, arXiv:1909.08593, give such a response a fixed score of -1 instead.)
     """
     axes("N", scores, mask=has_eos)
     scores = at_least_float32(scores)
-    replaced = torch.full_like(scores, value)
-    without_eos = {"replace": replaced, "subtract": scores - value, "none": scores}
-    return torch.where(has_eos, scores, without_eos[rule])
+    return torch.where(has_eos, scores, scores - penalty)
 
 
 @torch.no_grad()

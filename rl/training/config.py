@@ -170,12 +170,10 @@ class PenaltyFlags:
 
     kl_coef: float = 0.1
     """beta, the weight of the KL penalty; with 0 and no stop_kl no reference is asked."""
-    kl_controller: Literal["fixed", "adaptive"] = "fixed"
-    """How kl_coef follows the KL after each batch. adaptive: in proportion."""
-    kl_target: float = 6.0
-    """Nats per response that the adaptive controller holds."""
+    kl_target: AboveZero | None = None
+    """Nats per response that kl_coef holds by moving after each batch; default: it stays."""
     kl_horizon: int = 10_000
-    """Responses over which the adaptive controller acts; fewer is faster."""
+    """Responses over which kl_coef moves towards kl_target; fewer is faster."""
     stop_kl: KLLimit | None = 6.0
     """Stop once the KL per response exceeds this many nats, and keep the last policy inside them."""
 
@@ -225,14 +223,12 @@ def check_ensemble(config: EngineConfig) -> None:
 
 def kl_controller(config: EngineConfig) -> FixedKL | AdaptiveKL:
     """The rule for the KL coefficient that the flags ask for. Raises ValueError if it cannot work."""
-    if config.kl_controller == "fixed":
+    if config.kl_target is None:
         return FixedKL(config.kl_coef)
-    for name, value in (("kl_coef", config.kl_coef), ("kl_target", config.kl_target)):
-        if not 0 < value < math.inf:
-            raise ValueError(
-                f"{name} must be positive and finite with kl_controller {config.kl_controller}: "
-                f"got {value}"
-            )
+    if not 0 < config.kl_coef < math.inf:
+        raise ValueError(
+            f"kl_coef must be positive and finite with a kl_target: got {config.kl_coef}"
+        )
     rows = config.prompts_per_step * config.group_size
     if rows >= 5 * config.kl_horizon:
         raise ValueError(

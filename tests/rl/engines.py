@@ -259,7 +259,7 @@ UNGROUPED: Changes = TOY | dict(prompts_per_step=16, group_size=1)
 CRITIC: Changes = UNGROUPED | dict(updates_per_batch=1, critic_lr=1e-2)
 TAUGHT: Changes = dict(prompts=PROMPTS, corpus=Texts())
 CRITIC_FREE: Changes = UNGROUPED | dict(updates_per_batch=1)
-ADAPTIVE: Changes = dict(kl_controller="adaptive", kl_horizon=160, kl_target=0.01)
+ADAPTIVE: Changes = dict(kl_horizon=160, kl_target=0.01)
 VARIANTS: dict[str, Changes] = {
     name: choices | dict(variant=name) for name, choices in grpo_variants_engine.VARIANTS.items()
 }
@@ -547,7 +547,7 @@ def default_entry(engine: Entry) -> Engine:
     found: Changes = tasks[engine.learns_from] | dict(
         grouped=engine.groups,
         reference="kl" if engine.reference(config) else None,
-        resumed=(ADAPTIVE,) if referred and "kl_controller" in flags else ({},),
+        resumed=(ADAPTIVE,) if referred and "kl_target" in flags else ({},),
     )
     if engine.learns_from == "teacher":
         found["taught_by"] = module.teacher_reward

@@ -171,7 +171,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, engine, fo
     policy, resumed = small_gpt(), small_gpt()
     torch.nn.init.normal_(resumed.wte.weight)  # everything comes from the file
     rows = killed_and_resumed(tmp_path, engine, policy, resumed, **options)
-    assert form.get("kl_controller") is None or len({row["kl_coef"] for row in rows}) == 4
+    assert form.get("kl_target") is None or len({row["kl_coef"] for row in rows}) == 4
 
 
 class Snapshot(MetricLog):
@@ -471,7 +471,7 @@ def test_the_adaptive_controller_moves_the_penalty(engine, form):
     At first the KL is below the target, and then above: the penalty falls, and rises.
     """
     start = form.get("kl_coef", 0) or engine.config.kl_coef
-    options = form | dict(kl_controller="adaptive", kl_horizon=160, kl_coef=start)
+    options = form | dict(kl_horizon=160, kl_coef=start)
     rows = engine.run(small_gpt(), **(options | dict(steps=3, kl_target=1e3)))
     falling = [start, start * 0.98, start * 0.98**2]
     assert [row["kl_coef"] for row in rows] == pytest.approx(falling)

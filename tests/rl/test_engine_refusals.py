@@ -17,8 +17,8 @@ from rl.grpo_variants_engine import OF_SEQUENCES
 ONE, TWO = (Path("a"),), (Path("a"), Path("b"))
 REFUSED: dict[str, list[dict[str, Any]]] = {
     "grpo": [
-        dict(kl_controller="adaptive", kl_coef=0.0),
-        dict(kl_controller="adaptive", kl_coef=0.1, kl_horizon=1),
+        dict(kl_target=6.0, kl_coef=0.0),
+        dict(kl_target=6.0, kl_coef=0.1, kl_horizon=1),
         dict(kl_estimator="k1"),  # as a loss it regularises nothing
         dict(reward_model=(Path("a"), Path("b/../a"))),
         dict(ensemble="min", reward_model=ONE),
@@ -71,7 +71,7 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
         dict(preference_loss=("dpo", "ipo")),
         dict(preference_loss=(), preference_weights=()),
     ],
-    "ppo": [dict(missing_eos="subtract"), dict(kl_loss_coef=0.1)],
+    "ppo": [dict(missing_eos_penalty=-1.0), dict(kl_loss_coef=0.1)],
     "rloo": [dict(updates_per_batch=2)],
     "reinforce_pp": [
         dict(variant="baseline"),

@@ -88,9 +88,9 @@ def all_targets(monkeypatch) -> list[Call]:
 
 
 def test_the_rule_for_missing_eos_comes_before_the_kl(monkeypatch, all_targets):
-    """1.5 a letter; -1 for a response that was cut off."""
+    """1.5 a letter, and 7 less for a response that was cut off."""
     reward = RuleReward(lambda record, text, ended: 1.5 * len(text), "letters")
-    options = dict(max_new_tokens=4, missing_eos="replace")
+    options = dict(max_new_tokens=4, missing_eos_penalty=7.0)
     sampled = calls_of(monkeypatch, loop, "sample_rollout")
     run(small_gpt(), reward, steps=2, kl_coef=0.3, **options)
     rollout = sampled[-1].result
@@ -98,7 +98,7 @@ def test_the_rule_for_missing_eos_comes_before_the_kl(monkeypatch, all_targets):
     kinds = set()
     for i, length in enumerate(rollout.lengths.tolist()):
         ended = bool(rollout.has_eos[i])
-        score = 1.5 * len(rollout.responses[i]) if ended else -1.0
+        score = 1.5 * len(rollout.responses[i]) - (0.0 if ended else 7.0)
         kinds.add((ended, score))
         k1 = float((old_log_probs - ref)[i, length - 1])
         assert float(token_rewards[i, length - 1]) == pytest.approx(score - 0.3 * k1, abs=1e-5)

@@ -202,7 +202,7 @@ def minillm_return(x: Inputs) -> Result:
 
 def missing_eos(x: Inputs, value: float) -> Result:
     has_eos = first_eos_mask(x.tokens, 0)[1]
-    return {"scores": score_missing_eos(x.scores, has_eos, "subtract", value)}
+    return {"scores": score_missing_eos(x.scores, has_eos, value)}
 
 
 # --- losses ---------------------------------------------------------------------------------------

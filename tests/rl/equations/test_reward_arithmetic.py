@@ -39,11 +39,9 @@ def test_no_coefficient_needs_no_reference(log_probs):
         token_level_rewards(SCORES, new, None, MASK, 0.1)
 
 
-def test_rules_for_a_missing_eos():
+def test_a_missing_eos_costs_its_penalty():
     scores, has_eos = torch.tensor([2.0, 3.0]), torch.tensor([True, False])
-    assert score_missing_eos(scores, has_eos, "replace", -1.0).tolist() == [2, -1]
-    assert score_missing_eos(scores, has_eos, "subtract", 1.5).tolist() == [2, 1.5]
-    assert score_missing_eos(scores, has_eos, "none", 1.5).tolist() == [2, 3]
+    assert score_missing_eos(scores, has_eos, 1.5).tolist() == [2, 1.5]
 
 
 def test_an_infinite_score_is_not_hidden():
