@@ -1,7 +1,5 @@
 """Where rewards are put, what is taken off them, and how parts are added up."""
 
-import math
-
 import pytest
 import torch
 
@@ -42,7 +40,3 @@ def test_no_coefficient_needs_no_reference(log_probs):
 def test_a_missing_eos_costs_its_penalty():
     scores, has_eos = torch.tensor([2.0, 3.0]), torch.tensor([True, False])
     assert score_missing_eos(scores, has_eos, 1.5).tolist() == [2, 1.5]
-
-
-def test_an_infinite_score_is_not_hidden():
-    assert math.isinf(at_last_token(torch.tensor([math.inf]), MASK[:1])[0, 2].item())
