@@ -203,7 +203,6 @@ class Engine:
     around_reward_model: Callable[[RewardModel], Changes] = lambda model: {}
     around_sign: Callable[[float], Changes] = lambda sign: {}
     main_flags: Changes = field(default_factory=dict)
-    writes: tuple[str, ...] = ()  # files of its own
     skips: Mapping[str, str] = field(default_factory=dict)  # contract -> why it cannot hold
 
     @property

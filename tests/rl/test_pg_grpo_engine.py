@@ -101,7 +101,7 @@ def test_training_reads_training_pairs_only(tmp_path):
     assert {split_of(p) for p in prompts} == {"train", "validation", "test"}
     for changes in (dict(pairs="best_worst"), dict(pairs="both", preference_coef=0.0)):
         assert recorded_pairs(replace(CONFIG, data=str(path), **changes), task) == {}
-    with pytest.raises(UserError, match="no preference pairs"):
+    with pytest.raises(UserError):
         recorded_pairs(replace(CONFIG, data="sums", pairs="offline"), task)
 
 

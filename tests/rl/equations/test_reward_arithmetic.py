@@ -33,7 +33,7 @@ def test_no_coefficient_needs_no_reference(log_probs):
     without = token_level_rewards(SCORES, new, None, MASK, 0.0)
     assert torch.equal(without, at_last_token(SCORES, MASK))
     assert torch.equal(without, token_level_rewards(SCORES, new, ref, MASK, 0.0))
-    with pytest.raises(ValueError, match="needs ref_log_probs"):
+    with pytest.raises(ValueError):
         token_level_rewards(SCORES, new, None, MASK, 0.1)
 
 

@@ -53,7 +53,7 @@ def test_gold_and_rule_are_the_worlds_own_objective(kind):
     assert isinstance(gold, RuleReward) and gold.rule is reviews.gold_reward
     exact = open_reward(RewardChoice(kind, "sums", "tiny"), GLASSBOX, CPU)
     assert isinstance(exact, RuleReward) and exact.rule is sums.exact_match
-    with pytest.raises(UserError, match=f"--reward {kind}: .*--reward model"):
+    with pytest.raises(UserError):
         open_reward(RewardChoice(kind, "pairs.json", "tiny"), GLASSBOX, CPU)
 
 
