@@ -21,18 +21,16 @@ from gpt import corpus, model, pretraining
 from gpt.lora import add_adapters
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import PretrainingConfig
-from harness.errors import UserError
-from harness.files import append_jsonl, read_jsonl
+from harness.files import read_jsonl
 from harness.training_state import saved_step
 from reward_model import continual, reward_model_training
 from reward_model.continual import (
     ContinualRewardModel,
     History,
     as_row,
-    read_visits,
     visits_of,
 )
-from reward_model.pairs import Annotator, Labelled, TokenPair, as_pair, pair_as_text
+from reward_model.pairs import Annotator, Labelled, as_pair
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import RewardModel, load_reward_model
 from rl import grpo_iterative_engine
@@ -102,29 +100,6 @@ def test_the_reference_becomes_the_policy_where_an_iteration_begins():
     assert [row["iteration"] for row in rows] == [1, 1, 1, 2, 2, 2, 3, 3, 3]
     kls = [abs(row["kl"]) for row in rows]
     assert max(kls[0], kls[3], kls[6]) < 1e-6 < 1e-3 < min(kls[1], kls[4], kls[7])
-
-
-# Line 12: how much history
-
-
-def test_pairs_survive_the_file_token_by_token(tmp_path):
-    """A response that was cut off has no EOS, and gets none by being written down."""
-    pairs = [
-        TokenPair([0, 1], [0, 0, 8], [2, 3], {"gold_chosen": 2.0, "gold_rejected": 0.1}),
-        TokenPair([0, 1], [0, 0, 8], [1, 8], {}),
-        TokenPair([4], [8], [1, 8], {}),
-    ]
-    rows = [as_row(pair, LETTERS, step=3) for pair in pairs]
-    append_jsonl(tmp_path / "pairs.jsonl", rows)
-    visits = read_visits(tmp_path / "pairs.jsonl")
-    assert [len(visit) for visit in visits] == [2, 1]
-    assert [as_pair(row, LETTERS) for visit in visits for row in visit] == pairs
-    original = [pair_as_text(pair, LETTERS) for pair in pairs]  # as the first training wrote them
-    assert [as_pair(row, LETTERS) for row in original] == pairs
-    text_alone = as_pair({"prompt": "ab", "chosen": "aa", "rejected": "cd"}, LETTERS)
-    assert text_alone == TokenPair([0, 1], [0, 0, 8], [2, 3, 8], {})
-    with pytest.raises(UserError):
-        read_visits(tmp_path / "nowhere.jsonl")
 
 
 # Line 12: training again

@@ -17,7 +17,6 @@ from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout
 from rl.rewards.step_rewards import (
     CheckedSteps,
-    OutcomeSteps,
     RewardModelSteps,
     StepRewards,
     characters_read,
@@ -28,7 +27,6 @@ from rl.rewards.step_rewards import (
 GLASSBOX = load_tokenizer("glassbox")
 BYTES = {bytes([value]): value for value in range(256)}
 SUM = PromptRecord("347+588=", answer="935", meta={"a": 347, "b": 588})
-EXACT = "7+8=15,4+8+1=13,3+5+1=9:935"
 
 
 def with_merges(*merges: str) -> Tokenizer:
@@ -116,18 +114,6 @@ def test_every_token_of_a_sum_belongs_to_one_step_and_the_rewards_are_the_checks
         answer = float(text.rpartition(":")[2] == record.answer)
         assert [value for _, value in listed(steps, row)] == [*checks, answer]
     assert {len(listed(steps, row)) for row in range(200)} == {1, 4}
-
-
-# The outcome
-
-
-def test_the_outcome_is_one_step_at_the_last_token():
-    rewards = torch.tensor([0.3, -1.0, 2.5])
-    rollout = rollout_of("935", EXACT, "")
-    steps = OutcomeSteps()(rollout, rewards)
-    assert [listed(steps, row) for row in range(3)] == [
-        [(3, pytest.approx(0.3))], [(27, -1.0)], [(0, 2.5)],
-    ]  # fmt: skip
 
 
 # The reward model
