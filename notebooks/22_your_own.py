@@ -228,7 +228,8 @@ holds(
     "RLOO points along the exact gradient on average",
 )
 holds(
-    all(average[name] > 15 for name in ("GRPO", "DAPO", "GSPO", "CISPO")) and average["Dr. GRPO"] < 10,
+    all(average[name] > 15 for name in ("GRPO", "DAPO", "GSPO", "CISPO"))
+    and average["Dr. GRPO"] < 10,
     "of GRPO's family only Dr. GRPO points along the exact gradient",
 )
 
