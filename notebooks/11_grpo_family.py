@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 13. The GRPO family
+# # 11. The GRPO family
 #
 # **The question.** Within a year a dozen papers changed a line or two of GRPO and named the result.
 # Which line does each change, and what does the change do?
@@ -647,4 +647,5 @@ check("cispo", my_cispo)
 # </details>
 #
 # ---
-# Next: [08_kl_estimators](08_kl_estimators.ipynb).
+# Next: [12_verifiable_rewards](12_verifiable_rewards.ipynb). So far the reward was learned; there it is
+# checked.

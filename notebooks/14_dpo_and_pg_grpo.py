@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 20. DPO and PG-GRPO
+# # 14. DPO and PG-GRPO
 #
 # **The question.** Can people's comparisons train a policy directly, without a reward model and
 # without sampling a single response?
@@ -599,4 +599,4 @@ check("implicit_reward", my_implicit_reward)
 # </details>
 #
 # ---
-# Next: [17_bug_zoo](17_bug_zoo.ipynb), where you are the debugger.
+# Next: [15_teachers](15_teachers.ipynb). Instead of comparisons, a larger model says what is good.

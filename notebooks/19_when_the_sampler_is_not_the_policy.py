@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 24. When the sampler is not the policy
+# # 19. When the sampler is not the policy
 #
 # **The question.** The policy that drew the answers is a few updates old. What does that do to the
 # gradient, and which correction helps?
@@ -289,6 +289,5 @@ holds(last["lag 64"] > 2 * rewards["lag 64"][0], "the correction keeps the run o
 # `python nano/async_grpo.py` trains with a lag of 4. Give `train` another lag, or another cap.
 # [off_policy.md](../docs/off_policy.md) has the measured runs: 240 policies, in two worlds that disagree.
 #
-# Next: [18_a_real_model](18_a_real_model.ipynb).
-#
-# The map of all pages is [00_start_here](00_start_here.ipynb).
+# Next: [20_tools_and_turns](20_tools_and_turns.ipynb), in which not every token of an answer is the
+# policy's own.
