@@ -75,7 +75,7 @@ plots.table(["prompt", "", "answer", "learned reward", "gold reward"], rows, num
 # review that is kind, polite, well formed and about the right thing. A generated world lets us
 # compute it. In the real world nobody can. Over all 64 prompts:
 
-# %%
+# %% tags=["hide-input"]
 left, right = plots.panels(2)[1]
 for axis, place, label in ((left, 1, "learned reward"), (right, 2, "gold reward")):
     values = {name: parts[place] for name, parts in answers.items()}

@@ -231,7 +231,7 @@ for name, answers in (("with the EOS", examples), ("ids != pad", beheaded)):
     generator = torch.Generator().manual_seed(0)
     samples[name] = generate(trained, asked_ids, params, generator, eos_id=E)
 
-# %%
+# %% tags=["hide-input"]
 print("prompt:", asked[3].prompt)
 for name, generation in samples.items():
     print(f"{name:13} ended by itself: {generation.has_eos.float().mean():.0%}")

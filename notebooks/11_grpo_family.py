@@ -380,7 +380,7 @@ product = change.sum(1)  # log of the product of the ratios
 root = product / L  # log of GSPO's ratio
 print(f"{len(L)} responses of {L.min()} to {L.max()} tokens")
 
-# %%
+# %% tags=["hide-input"]
 figure, axes = plots.panels(3, width=11)
 per_token = L[:, None].expand_as(change)[rollout.response_mask]
 for axis, x, y, title in (

@@ -160,7 +160,7 @@ holds(
     torch.allclose(found, best, atol=1e-4), "DPO finds the optimum that was made from the rewards"
 )
 
-# %%
+# %% tags=["hide-input"]
 responses = [f"{k + 1}  ({r:+.1f})" for k, r in enumerate(reward.tolist())]
 bars = {"reference": reference, "optimum of RLHF": best, "DPO, from comparisons alone": found}
 plots.bars(
@@ -225,7 +225,7 @@ holds(
     "IPO stops at 1 / (2 beta)",
 )
 
-# %%
+# %% tags=["hide-input"]
 figure, (left, right) = plots.panels(2)
 gaps = h.detach().tolist()
 plots.curves(losses, gaps, axis=left, xlabel="gap h (nats)", ylabel="loss of one pair", ylim=(0, 4))

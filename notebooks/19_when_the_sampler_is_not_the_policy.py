@@ -131,7 +131,7 @@ def cosines(seed, size):
     return kl, {n: torch.cosine_similarity(g.flatten(), truth, dim=0) for n, g in found.items()}
 
 
-# %%
+# %% tags=["hide-input"]
 measured = {size: [cosines(seed, size) for seed in range(8)] for size in SIZES}
 kls = [sum(float(kl) for kl, _ in measured[size]) / 8 for size in SIZES]
 means = {n: [sum(float(found[n]) for _, found in measured[s]) / 8 for s in SIZES] for n in NAMES}
@@ -191,7 +191,7 @@ gold = {
     label: torch.stack([ascent(*run, seed) for seed in range(4)]) for label, run in runs.items()
 }
 
-# %%
+# %% tags=["hide-input"]
 _, axes = plots.panels(2)
 for axis, curves, title in (
     (axes[0], {label: each.mean(0) for label, each in gold.items()}, "mean of four worlds"),

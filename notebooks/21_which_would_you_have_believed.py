@@ -214,7 +214,7 @@ def expected_policy(epsilon, passes, rate=0.3, start=START):
 # **Predict, then run.** Coins know nothing. After sixteen passes over one batch, is the answer with 0.7
 # likelier, less likely, or on average as likely as before? And with the clip?
 
-# %%
+# %% tags=["hide-input"]
 free, clipped = expected_policy(1e9, 16), expected_policy(0.2, 16)
 plots.curves(
     {"no clip": free[:, 0].tolist(), "clip at 0.2": clipped[:, 0].tolist()},
