@@ -598,5 +598,4 @@ check("implicit_reward", my_implicit_reward)
 #
 # </details>
 #
-# ---
 # Next: [15_teachers](15_teachers.ipynb). Instead of comparisons, a larger model says what is good.
