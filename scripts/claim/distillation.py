@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from claim.figures import curves
-from claim.rules import Claim, Control, Results, Rule, Run, end, instead, where
+from claim.rules import Claim, Control, Rule, Run, end, instead, where
 
 SHARE_OF_GAIN = 0.8  # of what RL gains: where both are compared
 LEAST_GAIN = 0.1  # a smaller one is noise: the seed has no effect
@@ -30,14 +29,7 @@ def times_fewer(runs: Mapping[str, Run]) -> float | None:
     return rl / student if rl else None
 
 
-def draw(axis: Any, results: Results) -> None:
-    shown = {"grpo": "GRPO", "distilled": "distilled from GRPO's policy"}
-    curves(axis, results, shown, scale=32)
-    axis.set(xlabel="answers sampled", ylabel="accuracy")
-
-
 CLAIM = Claim(
-    name="distillation",
     title="On-policy distillation needs a tenth of RL's samples",
     source="Lu et al. 2025, On-Policy Distillation (Thinking Machines)",
     says="A policy that RL has trained, distilled back into its start on the start's own samples, is "
@@ -50,6 +42,9 @@ CLAIM = Claim(
     control=Control(
         "GRPO with other samples instead of the student", instead(distilled="grpo-twin")
     ),
-    draw=draw,
-    also={},
+    draw=curves(
+        {"grpo": "GRPO", "distilled": "distilled from GRPO's policy"},
+        xlabel="answers sampled",
+        scale=32,
+    ),
 )

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -112,9 +112,8 @@ class Control:
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim: whose, what would count, and everything that decides it."""
+    """One claim: whose, what would count, and everything that decides it. Its file has its name."""
 
-    name: str
     title: str  # the claim as a sentence
     source: str  # arXiv's number, or who said it
     says: str  # what the paper claims, and where
@@ -123,7 +122,9 @@ class Claim:
     rule: Rule | Weakest
     control: Control
     draw: Callable[[Any, Results], None]  # on matplotlib's axes
-    also: Mapping[str, Effect]  # other numbers of the page, by their names: they decide nothing
+    also: Mapping[str, Effect] = field(
+        default_factory=dict
+    )  # other numbers of the page, by their names: they decide nothing
 
 
 # --- what rules are made of -----------------------------------------------------------------------
@@ -189,12 +190,12 @@ def log_ratio_at_equal_accuracy(key: str, arm: str, base: str = "grpo") -> Effec
     return effect
 
 
-def last(arm: str, key: str) -> Effect:
+def last(arm: str, key: str = "accuracy") -> Effect:
     return lambda runs: points(runs[arm], key)[-1]
 
 
 def end(run: Run, key: str = "accuracy") -> float:
-    kept = [point[key] for point in run["points"][-LAST:]]
+    kept = points(run, key)[-LAST:]
     return float(sum(kept) / len(kept))
 
 
@@ -205,9 +206,16 @@ def gap(arm: str, other: str, key: str = "accuracy") -> Effect:
 
 def gain(arm: str, key: str = "accuracy") -> Effect:
     """How much further a run ends than it began."""
-    return lambda runs: end(runs[arm], key) - runs[arm]["points"][0][key]
+    return lambda runs: end(runs[arm], key) - points(runs[arm], key)[0]
 
 
-def stopped_early(runs: Mapping[int, Run], points: int = 2) -> dict[int, Run]:
-    """The same runs as if they had ended at a measured point: known to have learned less."""
-    return {seed: {**run, "points": run["points"][:points]} for seed, run in runs.items()}
+def stopped_early(arm: str, by: str, measured: int = 2) -> Callable[[Results], Results]:
+    """A swap: another arm's runs, as if they had ended at a measured point, known to have learned less."""
+
+    def swap(results: Results) -> Results:
+        runs = {
+            seed: {**run, "points": run["points"][:measured]} for seed, run in results[by].items()
+        }
+        return {**results, arm: runs}
+
+    return swap

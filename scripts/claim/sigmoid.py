@@ -104,7 +104,6 @@ def draw(axis: Any, results: Results) -> None:
 
 
 CLAIM = Claim(
-    name="sigmoid",
     title="Reward over compute is a sigmoid that can be extrapolated",
     source="2510.13786",
     says="The reward of a run against its compute is R0 + (A - R0) / (1 + (C_mid / C)^B); fitted early it "
