@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 from studies.bootstrap import Array
-from studies.recipes import LONGEST
 
 from data import reviews
 from data.collate import ResponseBatch, join_responses
@@ -48,7 +47,7 @@ from rl.task import models_of_run
 from rl.training.evaluation import Conditions, Evaluation, evaluate
 from rl.training.open_task import Task, open_task
 
-CONTEXT = 128
+CONTEXT, LONGEST = 128, 48  # tokens; of an answer
 PAIRS, HELD_OUT = "pairs.jsonl", "held_out_pairs.jsonl"
 Points = dict[str, Array]
 TERMS = ("sent", "topic", "polite", "form", "qual")
@@ -77,7 +76,7 @@ def make_pairs(
 ) -> None:
     """Comparisons of the start's own answers, labelled by the world's noisy annotator."""
     policy, tokenizer = load_gpt(root / base_name(start, settings.policy))
-    config = RewardModelConfig(seed=start, max_response_tokens=LONGEST["reviews"])
+    config = RewardModelConfig(seed=start, max_response_tokens=LONGEST)
     K = settings.responses_per_prompt
     pairs = world_pairs(policy, tokenizer, config, "train", count, K, wide)
     held_out = world_pairs(
@@ -135,7 +134,7 @@ def bank_prompts(settings: Settings) -> list[PromptRecord]:
 def make_bank(folder: Path, settings: Settings, root: Path, *, start: int) -> None:
     """Many answers of the start to a few test prompts, with their gold rewards."""
     policy, tokenizer = load_gpt(root / base_name(start, settings.policy))
-    params = SamplingParams(max_new_tokens=LONGEST["reviews"])
+    params = SamplingParams(max_new_tokens=LONGEST)
     generator = make_generator(start, "bank")
     answers, gold = [], []
     for record in bank_prompts(settings):
@@ -192,7 +191,7 @@ class Measuring:
 
     def __init__(self, task: Task, prompts: Sequence[PromptRecord], start: GPT, micro: int) -> None:
         self.task, self.prompts, self.start = task, list(prompts), start
-        self.params = SamplingParams(max_new_tokens=LONGEST["reviews"])
+        self.params = SamplingParams(max_new_tokens=LONGEST)
         self.conditions = Conditions(micro)
         self.points: list[dict[str, Any]] = []
         self.texts: list[dict[str, Any]] = []
