@@ -14,8 +14,7 @@ import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 import importlib.util
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from dataclasses import dataclass, field
 
 import sides
 from turns import Case, Side, measure
@@ -46,8 +45,6 @@ class PeersConfig:
     """Counted repetitions of each side, after one that is not counted."""
     threads: AtLeastOne = field(default_factory=cores)
     """Threads of a side; the small model is measured on one thread as well."""
-    quick: bool = False
-    """Two rows of four tokens, one pair, no larger model: to see whether everything works."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -75,13 +72,6 @@ def cases(config: PeersConfig) -> dict[str, Case]:
         raise UserError(
             f"--only {config.only}: no comparison's name starts with it; there are {', '.join(CASES)}"
         )
-    if config.quick:
-        small: dict[Literal["prompts", "prompt_tokens", "new_tokens"], int]
-        small = dict(prompts=2, prompt_tokens=4, new_tokens=4)
-        return {
-            name: replace(case, preset="tiny", group=min(case.group, 2), **small)
-            for name, case in chosen.items()
-        }
     return chosen
 
 
@@ -114,7 +104,7 @@ def main(config: PeersConfig) -> None:
         work = {"sample": "Sampling", "grpo": "A GRPO step"}[case.task]
         print(f"\n{name}: {work}, {case.preset}: {case.described}", flush=True)
         compared = sides_of(case, config.threads)
-        print(table(compared, 1 if config.quick else config.pairs), flush=True)
+        print(table(compared, config.pairs), flush=True)
 
 
 if __name__ == "__main__":

@@ -43,9 +43,7 @@ from harness.device import open_device
 from harness.files import display_path, read_json, read_jsonl, save_figure, write_json, write_text
 from harness.flag_ranges import AtLeastOne
 from harness.paths import RUNS
-from harness.seeds import make_generator
 from reward_model.scalar_head import load_reward_model
-from rl.batches.rollout import sample_rollout
 from rl.commands.engines import every_engine
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.sources import RewardFn, RewardModelReward, made_of
@@ -160,7 +158,6 @@ STUDIES = {
         (*ENGINES, *OF_SUMS, *NEW_ENGINES),
         (
             ("exact match, sampled", "gold", 3), ("greedy", "greedy", 3),
-            ("writes steps", "writes_steps", 2), ("exact where it does", "gold_with_steps", 3),
             ("KL (nats)", "kl", 1), ("CPU seconds", "seconds", 0),
         ),
         best_of=True,
@@ -171,7 +168,7 @@ STUDIES = {
         (
             ("gold reward", "gold", 3), ("KL to the teacher (nats)", "reverse_kl_full", 2),
             ("KL removed", "removed", 2), ("perplexity", "perplexity", 2),
-            ("different of 8 answers", "different_answers", 1), *LAST_COLUMNS,
+            *LAST_COLUMNS,
         ),
         teacher=True,
         distance=("reverse_kl_full", "KL to the teacher (nats per response)"),
@@ -296,13 +293,6 @@ class Judge:
     def start(self) -> Evaluation:
         return self.answers(self.base)
 
-    def different_answers(self, policy: GPT, prompts: int = 128, tries: int = 8) -> float:
-        """How many of several answers to one prompt differ, on average."""
-        generator, asked = make_generator(0, "different answers"), self.prompts[:prompts]
-        rollout = sample_rollout(policy, self.tokenizer, asked, self.params, tries, generator)
-        groups = [rollout.responses[i : i + tries] for i in range(0, len(rollout), tries)]
-        return statistics.mean(len(set(group)) for group in groups)
-
     def measure(self, policy: GPT) -> dict[str, float]:
         """Sampled at temperature 1, and greedy."""
         sampled, start = self.answers(policy), self.start
@@ -312,18 +302,12 @@ class Judge:
             "greedy": float(greedy.gold.mean()),
             "win_rate": win_rate(sampled.gold, start.gold),
         }
-        if self.study.world == "sums":
-            steps = torch.tensor([sums.uses_steps(text) for text in sampled.responses])
-            numbers["writes_steps"] = float(steps.float().mean())
-            if steps.any():
-                numbers["gold_with_steps"] = float(sampled.gold[steps].mean())
         if self.study.teacher:
             text = open_corpus(
                 self.study.world, self.tokenizer, batch_size=64, seed=0,
                 context=policy.config.context,
             )  # fmt: skip
             numbers["perplexity"] = math.exp(held_out_loss(policy, text.held_out_batches()))
-            numbers["different_answers"] = self.different_answers(policy)
             assert start.reverse_kl_full is not None and sampled.reverse_kl_full is not None
             distance = float(start.reverse_kl_full.mean())
             numbers["removed"] = 1 - float(sampled.reverse_kl_full.mean()) / distance

@@ -69,11 +69,6 @@ def test_what_distillation_is_measured_by() -> None:
     assert base["removed"] == 0 and base["kl"] == pytest.approx(0, abs=1e-4)
     assert teacher["removed"] == pytest.approx(1) and teacher["reverse_kl_full"] < 1e-3
     assert base["reverse_kl_full"] > 0.01
-    assert base["different_answers"] == 8  # noise
-    sure = small_judge("distillation").base
-    with torch.no_grad():
-        sure.wte.weight.mul_(1e4)  # one answer to each prompt
-    assert judge.different_answers(sure) == 1
     # A model that knows nothing yet is nearly as perplexed as the vocabulary is large.
     assert 0.5 < base["perplexity"] / judge.tokenizer.n_vocab < 2
     titles = {key for _, key, _ in STUDIES["distillation"].columns} - {"seconds"}

@@ -13,12 +13,6 @@ def gain(arm: str) -> Effect:
 
 CLAIM = Claim(
     title="RL's gain comes from worked steps seen in pre-training",
-    source="2503.01307",
-    says="Whether a model improves itself under RL is decided before: models that show the habits of "
-    "worked solutions, right or wrong, gain; those without plateau, until the habits are put into what "
-    "they are pre-trained on.",
-    counts="The same GRPO gains at least 0.05 more accuracy from a start that has seen worked steps in 30% "
-    "of its documents than from one that has seen none.",
     arms=("grpo", "grpo-twin", "grpo-share-3", "grpo-share-0"),
     rule=Rule(
         "accuracy gained", 0.05, lambda runs: gain("grpo")(runs) - gain("grpo-share-0")(runs)

@@ -31,12 +31,6 @@ def times_fewer(runs: Mapping[str, Run]) -> float | None:
 
 CLAIM = Claim(
     title="On-policy distillation needs a tenth of RL's samples",
-    source="Lu et al. 2025, On-Policy Distillation (Thinking Machines)",
-    says="A policy that RL has trained, distilled back into its start on the start's own samples, is "
-    "matched in 7 to 10 times fewer steps than RL took, because every token is judged.",
-    counts="GRPO's policy of a seed teaches the start that it came from. To four fifths of GRPO's gain in "
-    "accuracy GRPO needs at least 7 times as many answers as the student, whose learning rate is the "
-    "best of three on another seed.",
     arms=("grpo", "distilled", "grpo-twin"),
     rule=Rule("times fewer answers", LEAST, times_fewer),
     control=Control(

@@ -35,13 +35,6 @@ def explained(arm: str, *, straight: bool = False) -> Effect:
 
 CLAIM = Claim(
     title="Reward follows R = -a exp(H) + b, and KL-Cov moves it",
-    source="2505.22617",
-    says="Whatever the run, its reward is traded from entropy along one curve, R = -a exp(H) + b, which "
-    "ends where the entropy does. A few tokens with a large covariance of log-prob and advantage pay for "
-    "it: holding those back, by a KL term (KL-Cov) or by clipping (Clip-Cov), keeps entropy and ends "
-    "higher.",
-    counts="The law explains at least 0.8 of the variance of accuracy within a GRPO run, and with KL-Cov "
-    "the policy keeps at least a twentieth more entropy at equal accuracy.",
     arms=("grpo", "grpo-twin", "kl-cov", "clip-cov"),
     rule=Weakest(
         (

@@ -15,12 +15,6 @@ def longer(key: str) -> Effect:
 
 CLAIM = Claim(
     title="The length bias is Dr. GRPO's to cure",
-    source="2503.20783",
-    says="Dividing each answer's loss by its length makes a long wrong answer cheap, so wrong answers "
-    "grow; divided by a constant, they stay short at the same accuracy.",
-    counts="Where both have made half of the smaller gain in accuracy, wrong answers are at least one "
-    "token longer with GRPO's average than with Dr. GRPO's, everything else equal. (At the end all "
-    "answers are long, because long ones are right more often.)",
     arms=("grpo", "grpo-constant", "grpo-twin"),
     rule=Rule(
         "tokens, wrong answers, GRPO's average less Dr. GRPO's",

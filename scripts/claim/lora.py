@@ -10,11 +10,6 @@ MARGIN = 0.05  # of the accuracy, as for two answers a group
 
 CLAIM = Claim(
     title="LoRA of rank 1 suffices for RL",
-    source="Schulman et al. 2025, LoRA Without Regret (Thinking Machines)",
-    says="With policy gradients LoRA matches the training of all weights even at rank 1, because an answer "
-    "brings about one bit; its best learning rate is about ten times as large.",
-    counts="After as many steps and answers, rank 1 on all four projections of every block ends less than "
-    "0.05 of accuracy below all weights. Its learning rate is the best of four on another seed.",
     arms=("grpo", "lora-1"),
     rule=Rule("accuracy, rank 1 less all weights", -MARGIN, gap("lora-1", "grpo")),
     control=Control(

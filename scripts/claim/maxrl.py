@@ -7,10 +7,6 @@ from claim.rules import Claim, Control, Rule, ahead_at_equal_accuracy, instead, 
 
 CLAIM = Claim(
     title="MaxRL keeps pass@k",
-    source="2602.02710",
-    says="GRPO's objective is pass@1 alone, and what it gains there it pays for in pass@k. MaxRL's "
-    "advantage (r - mean) / mean ascends a sum of pass@k instead, and is ahead in pass@k at equal pass@1.",
-    counts="Where both have four fifths of the smaller gain in pass@1, MaxRL's pass@32 is above GRPO's.",
     arms=("grpo", "grpo-twin", "maxrl"),
     rule=Rule("pass@32 ahead of GRPO", 0.0, ahead_at_equal_accuracy("pass@32", "maxrl")),
     control=Control("GRPO with another seed instead of MaxRL", instead(maxrl="grpo-twin")),

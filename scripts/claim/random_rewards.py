@@ -32,12 +32,6 @@ def entropy(arm: str) -> Effect:
 
 CLAIM = Claim(
     title="Random rewards work by the clip",
-    source="2506.10947",
-    says="GRPO on coin flips raises MATH-500 by 21 points for one family of models, because the clip "
-    "pushes a policy to what it already found likely; without the clip nothing is gained.",
-    counts="With coins for rewards and four passes over each batch, a policy's answers become likelier "
-    "under its own start by 0.1 nats, and end 0.1 nats above those of the same run without a clip. "
-    "Accuracy decides nothing, because this start prefers the style of answer that is more often wrong.",
     arms=("coins-clip", "coins-free", "coins-once"),
     rule=Weakest(
         (

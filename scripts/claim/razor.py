@@ -10,12 +10,6 @@ OWN = "fine-tuned on its own right answers"
 
 CLAIM = Claim(
     title="At equal accuracy RL moves less than fine-tuning",
-    source="2509.04259",
-    says="Among the policies that solve a new task, on-policy RL finds one near to where it began, by "
-    "KL(start || policy) on the task's prompts; fine-tuning on given answers may end anywhere, and so "
-    "forgets more.",
-    counts="Where both have four fifths of the smaller gain in accuracy, fine-tuning on an oracle's worked "
-    "answers has moved further than GRPO, by more than a tenth and in both directions of the KL.",
     arms=("grpo", "grpo-twin", "sft-oracle", "sft-own"),
     rule=Weakest(
         (

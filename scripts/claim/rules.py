@@ -112,12 +112,9 @@ class Control:
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim: whose, what would count, and everything that decides it. Its file has its name."""
+    """Everything that decides one claim. Its file has its name; docs/claims.md its source and its words."""
 
     title: str  # the claim as a sentence
-    source: str  # arXiv's number, or who said it
-    says: str  # what the paper claims, and where
-    counts: str  # what would count here, in words
     arms: tuple[str, ...]
     rule: Rule | Weakest
     control: Control

@@ -105,11 +105,6 @@ def draw(axis: Any, results: Results) -> None:
 
 CLAIM = Claim(
     title="Reward over compute is a sigmoid that can be extrapolated",
-    source="2510.13786",
-    says="The reward of a run against its compute is R0 + (A - R0) / (1 + (C_mid / C)^B); fitted early it "
-    "predicts the end, more reliably than a power law does.",
-    counts="Fitted to the first third of a long GRPO run, the sigmoid predicts the reward of its last "
-    "batches with a smaller error than a power law, and than a constant at the last value seen.",
     arms=("grpo-long",),
     rule=Weakest(
         (

@@ -10,11 +10,6 @@ MARGIN = 0.05  # of the accuracy: what the paper's own loss of 2.4% rounds up to
 
 CLAIM = Claim(
     title="Two answers a group suffice",
-    source="2510.00977",
-    says="GRPO with groups of 2 keeps 97.6% of what it reaches with groups of 16, with an eighth of "
-    "the answers: what matters is the contrast in a group, and not how well its mean is known.",
-    counts="From as many answers and steps, groups of 2 end less than 0.05 of accuracy below groups of "
-    "16. (The paper gives groups of 2 fewer answers; so this is the easier half of its claim.)",
     arms=("grpo-g2", "grpo", "grpo-g16"),
     rule=Rule("accuracy, groups of 2 less groups of 16", -MARGIN, gap("grpo-g2", "grpo-g16")),
     control=Control(
