@@ -4,9 +4,6 @@
     python scripts/demo_seeds.py --runs runs/demo      keeps their numbers in docs/demo_seeds.json
     python scripts/write_tables.py                     writes them into the pages and docs/demo_seeds.svg
 
-What a seed's policy became when it was trained on another reward (`OTHERWISE`) was measured with
-revision 6d26a07a and stays there.
-
 Every number on the pages comes from that file; a test writes them again and compares.
 """
 
@@ -31,7 +28,6 @@ from harness.paths import REPOSITORY, RUNS
 KEPT = REPOSITORY / "docs" / "demo_seeds.json"
 PICTURE = Path(__file__).with_name("demo_seeds.svg.jinja")
 TEST, UNSEEN = "test", "held_out_items"
-OTHERWISE = {"grpo_gold": "the gold reward itself"}
 
 
 def of_runs(folder: Path) -> list[dict[str, Any]]:
@@ -93,22 +89,6 @@ def by_seed() -> list[str]:
     return markdown([*head, "item noticed", "new item noticed"], lines)
 
 
-def otherwise() -> list[str]:
-    """The same base and settings, another reward: a row for each seed in which that was tried."""
-
-    def cell(test: dict[str, Any], unseen: dict[str, Any]) -> str:
-        return f"{test['gold']:.3f}, {unseen['gold']:.3f} ({test['kl']:.1f})"
-
-    lines = []
-    for row in kept():
-        if "otherwise" in row:
-            others = [row["otherwise"][name] for name in OTHERWISE]
-            cells = [cell(other[TEST], other[UNSEEN]) for other in others]
-            own = cell(row[TEST]["GRPO"], row[UNSEEN]["GRPO"])
-            lines.append([str(row["seed"]), own, *cells])
-    return markdown(["seed", "the demo's reward model", *OTHERWISE.values()], lines)
-
-
 def caption() -> list[str]:
     """What the front page says of them: gold and KL of each contestant, and GRPO on new items."""
     rows = kept()
@@ -144,7 +124,7 @@ def picture() -> str:
 PARTS: dict[str, dict[str, Callable[[], list[str]]]] = {
     "README.md": {"demo seeds": caption},
     "docs/results.md": {
-        "demo seeds": summary, "demo by seed": by_seed, "demo otherwise": otherwise,
+        "demo seeds": summary, "demo by seed": by_seed,
     },
 }  # fmt: skip
 

@@ -73,9 +73,6 @@ def test_the_page_is_written_from_the_runs_and_again_from_the_json(
     assert {cell["engine"] for cell in numbers["law"]["cells"]} == {"grpo", "ppo"}
     text = page.read_text()
     assert "| 1x32, ppo | - | " in text and "| ensemble_min |" in text
-    for line in text.splitlines():
-        if line.startswith("|"):
-            assert line.count("|") > 3
     figure = (docs / "overoptimisation_law.png").read_bytes()
     assert figure[:4] == b"\x89PNG" and (docs / "overoptimisation_cures.png").exists()
     study.draw(("law", "cures"), SMALL, tmp_path / "nothing", docs)
