@@ -107,29 +107,12 @@ def gathered(root: Path, docs: Path) -> dict[str, dict[int, Any]]:
     """Arm (or start-SHARE) -> seed -> numbers: those of docs/claims.json and of the jobs that are done."""
     path = docs / "claims.json"
     kept = read_object(path)["results"] if path.exists() else {}
-    results = {
-        arm: {int(seed): by_point(run) for seed, run in runs.items()} for arm, runs in kept.items()
-    }
+    results = {arm: {int(seed): run for seed, run in runs.items()} for arm, runs in kept.items()}
     for file in sorted(root.glob(f"*/{NUMBERS}")):
         arm, _, seed = file.parent.name.rpartition("-")
         if is_done(root, file.parent.name) and int(seed) < CHOOSING:
             results.setdefault(arm, {})[int(seed)] = read_object(file)
     return results
-
-
-def by_key(run: Mapping[str, Any]) -> dict[str, Any]:
-    """A run as docs/claims.json has it: its points as one list a number."""
-    if "points" not in run:
-        return dict(run)
-    return {**run, "points": {key: [p[key] for p in run["points"]] for key in run["points"][0]}}
-
-
-def by_point(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The opposite."""
-    if "points" not in run:
-        return dict(run)
-    rows = zip(*run["points"].values(), strict=True)
-    return {**run, "points": [dict(zip(run["points"], row, strict=True)) for row in rows]}
 
 
 def part(results: Results, claim: Claim, *, again: bool = False) -> dict[str, dict[int, Any]]:
@@ -193,24 +176,16 @@ def number(record: Mapping[str, Any]) -> str:
     return f"{record['mean']:+.3g} ({record['low']:+.3g} to {record['high']:+.3g}{fewer})"
 
 
-def escaped(*cells: str) -> list[str]:
-    """The cells of a row; a | inside, as in KL(a || b), ends no cell."""
-    return [cell.replace("|", "\\|") for cell in cells]
-
-
-def link(name: str, record: Mapping[str, Any]) -> str:
-    return f"[{record['title']}](#{name.replace('_', '-')})"
-
-
 def glance(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """On top: a table with one row a claim, those that held first."""
     broken = {True: "", False: ", **but its control held: the rule is broken**"}
     rows = [
-        escaped(
-            link(name, record), f"**{record['verdict']}**{broken[record['control']['passed']]}",
-            f"{number(record)} {record['unit']}", f"{record['least']:g}",
-            f"{record['corrected']:.2g}", f"{record['minutes']:g}",
-        )
+        [
+            f"[{record['title']}](#{name.replace('_', '-')})",
+            f"**{record['verdict']}**{broken[record['control']['passed']]}",
+            f"{number(record)} {record['unit']}".replace("|", "\\|"),  # as in KL(a || b)
+            f"{record['least']:g}", f"{record['corrected']:.2g}", f"{record['minutes']:g}",
+        ]
         for word in (HELD, FAILED, UNTOLD)
         for name, record in records.items()
         if record["verdict"] == word
@@ -243,8 +218,7 @@ def write_pages(config: ClaimsConfig, docs: Path = DOCS) -> None:
     listed, results = claims(), gathered(config.out, docs)
     known = read_object(docs / "claims.json")["claims"]  # with its source and its words
     records = {n: known.get(n, {}) | record for n, record in judged(results, listed).items()}
-    runs = {arm: {seed: by_key(run) for seed, run in of.items()} for arm, of in results.items()}
-    recording = {"claims": records, "results": runs}
+    recording = {"claims": records, "results": results}
     write_text(docs / "claims.json", json.dumps(recording, separators=(",", ":")) + "\n")
     for name in records:
         figure, axis = plt.subplots(figsize=(6, 3.6), layout="tight")

@@ -5,27 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from claim.figures import curves
-from claim.rules import Claim, Control, Rule, Run, end, instead, where
+from claim.rules import Claim, Control, Rule, Run, end, instead, points, where
 
 SHARE_OF_GAIN = 0.8  # of what RL gains: where both are compared
 LEAST_GAIN = 0.1  # a smaller one is noise: the seed has no effect
 LEAST = 7.0  # times fewer: "7 to 10"
 
 
-def steps_to(run: Run, at: float) -> float | None:
-    """Steps until a run first has an accuracy."""
-    points = run["points"]
-    return where([p["accuracy"] for p in points], [p["step"] for p in points], at)
-
-
 def times_fewer(runs: Mapping[str, Run]) -> float | None:
     """RL's answers to the level over the student's; as many answers make a step of both."""
-    begin, reached = runs["grpo"]["points"][0]["accuracy"], end(runs["grpo"])
+    begin, reached = points(runs["grpo"], "accuracy")[0], end(runs["grpo"])
     if reached - begin < LEAST_GAIN:
         return None
     at = begin + SHARE_OF_GAIN * (reached - begin)
-    rl, student = (steps_to(runs[arm], at) for arm in ("grpo", "distilled"))
-    student = student or runs["distilled"]["points"][-1]["step"]  # at least as many
+    rl, student = (
+        where(points(runs[arm], "accuracy"), points(runs[arm], "step"), at)
+        for arm in ("grpo", "distilled")
+    )
+    student = student or points(runs["distilled"], "step")[-1]  # at least as many
     return rl / student if rl else None
 
 

@@ -28,7 +28,7 @@ def curves(
     def draw(axis: Any, results: Results) -> None:
         for (arm, name), color, mark in zip(shown.items(), COLORS, MARKS, strict=False):
             runs = list(results[arm].values())
-            length = min(len(run["points"]) for run in runs)
+            length = min(len(points(run, key)) for run in runs)
             x, y = (np.array([points(run, k)[:length] for run in runs]) for k in (against, key))
             x = scale * x
             axis.plot(x.T, y.T, "-", color=color, linewidth=0.6, alpha=0.3)

@@ -142,7 +142,7 @@ def instead(**arms: str) -> Callable[[Results], Results]:
 
 def points(run: Run, key: str) -> list[float]:
     """One number of every measured point of a run."""
-    return [point[key] for point in run["points"]]
+    return list(run["points"][key])
 
 
 def where(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None:
@@ -210,9 +210,10 @@ def stopped_early(arm: str, by: str, measured: int = 2) -> Callable[[Results], R
     """A swap: another arm's runs, as if they had ended at a measured point, known to have learned less."""
 
     def swap(results: Results) -> Results:
-        runs = {
-            seed: {**run, "points": run["points"][:measured]} for seed, run in results[by].items()
-        }
+        runs = {}
+        for seed, run in results[by].items():
+            kept = {key: values[:measured] for key, values in run["points"].items()}
+            runs[seed] = {**run, "points": kept}
         return {**results, arm: runs}
 
     return swap

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from claim.rules import Claim, Control, Effect, Results, Rule, Run, Weakest
+from claim.rules import Claim, Control, Effect, Results, Rule, Run, Weakest, points
 
 Array = NDArray[np.float64]
 SHARE = 3  # a fit sees one part of so many
@@ -63,7 +63,7 @@ Forecast = Callable[[Array, Array, float], Array]
 
 def error(run: Run, forecast: Forecast) -> float:
     """|predicted - actual| mean reward of the last batches, from the first third of the run."""
-    rewards, begin = np.array(run["curve"]["reward"]), run["points"][0]["accuracy"]
+    rewards, begin = np.array(run["curve"]["reward"]), points(run, "accuracy")[0]
     steps = np.arange(len(rewards) - END + 1.0, len(rewards) + 1)
     predicted = forecast(rewards[: len(rewards) // SHARE], steps, begin)
     return abs(float(predicted.mean() - rewards[-END:].mean()))
@@ -84,8 +84,8 @@ def without_time(results: Results) -> Results:
     for seed, run in results["grpo-long"].items():
         rewards = list(run["curve"]["reward"])
         random.Random(seed).shuffle(rewards)
-        begin = {"accuracy": sum(rewards) / len(rewards)}
-        shuffled[seed] = {"curve": {"reward": rewards}, "points": [begin]}
+        begin = {"accuracy": [sum(rewards) / len(rewards)]}
+        shuffled[seed] = {"curve": {"reward": rewards}, "points": begin}
     return {"grpo-long": shuffled}
 
 
@@ -96,7 +96,7 @@ def draw(axis: Any, results: Results) -> None:
     axis.plot(steps, rewards, ".", color="lightgray", label="mean reward of a batch")
     axis.axvline(seen, color="black", linewidth=0.8)
     for forecast in (sigmoid, power_law, constant):
-        drawn = forecast(rewards[:seen], steps, run["points"][0]["accuracy"])
+        drawn = forecast(rewards[:seen], steps, points(run, "accuracy")[0])
         axis.plot(steps, drawn, label=forecast.__name__.replace("_", " "))
     axis.hlines(rewards[-END:].mean(), len(steps) - END, len(steps), "black", label="actual end")
     axis.set(xlabel="batches", ylabel="reward", ylim=(0, 1.02))
