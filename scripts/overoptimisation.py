@@ -64,7 +64,7 @@ class OveroptimisationConfig(StudyFlags):
 
 def tables(numbers: Numbers) -> dict[str, list[str]]:
     """Every table of the page, by its mark."""
-    found = {}
+    found: dict[str, list[str]] = {}
     if cells := numbers.get("law", {}).get("cells"):
         found |= {"law": grid(cells), "falls": falls(cells), "answers": answers(cells[0])}
     if "cures" in numbers:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from claim.figures import curves
-from claim.rules import Claim, Control, Effect, Rule, instead, last, points
+from claim.rules import Claim, Control, Rule, Run, instead, last, points
 
 
-def gain(arm: str) -> Effect:
+def gain(run: Run) -> float:
     """In accuracy, from the start to the end."""
-    return lambda runs: last(arm)(runs) - points(runs[arm], "accuracy")[0]
+    accuracy = points(run, "accuracy")
+    return accuracy[-1] - accuracy[0]
 
 
 CLAIM = Claim(
     title="RL's gain comes from worked steps seen in pre-training",
     arms=("grpo", "grpo-twin", "grpo-share-3", "grpo-share-0"),
     rule=Rule(
-        "accuracy gained", 0.05, lambda runs: gain("grpo")(runs) - gain("grpo-share-0")(runs)
+        "accuracy gained", 0.05, lambda runs: gain(runs["grpo"]) - gain(runs["grpo-share-0"])
     ),
     control=Control("the same start twice, with another seed", instead(grpo_share_0="grpo-twin")),
     draw=curves(
@@ -23,9 +24,9 @@ CLAIM = Claim(
         xlabel="step of GRPO (32 answers each)",
     ),
     also={
-        "accuracy gained with worked steps in 30%": gain("grpo"),
-        "accuracy gained with 3%": gain("grpo-share-3"),
-        "accuracy gained with none": gain("grpo-share-0"),
+        "accuracy gained with worked steps in 30%": lambda runs: gain(runs["grpo"]),
+        "accuracy gained with 3%": lambda runs: gain(runs["grpo-share-3"]),
+        "accuracy gained with none": lambda runs: gain(runs["grpo-share-0"]),
         "share of answers with steps at the end, from 3%": last("grpo-share-3", "steps"),
         "share of answers with steps at the end, from none": last("grpo-share-0", "steps"),
     },

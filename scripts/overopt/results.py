@@ -96,7 +96,8 @@ def about_run(folder: Path, settings: Settings) -> dict[str, Any]:
 
 def law(settings: Settings, root: Path) -> dict[str, Any]:
     """Cells with their curves; a fit per cell and kind, through all starts; trends of the fits."""
-    cells, fits = [], []
+    cells: list[dict[str, Any]] = []
+    fits: list[dict[str, Any]] = []
     for size in settings.sizes:
         for labels in settings.labels:
             cells += law_rows(settings, root, size, labels)
