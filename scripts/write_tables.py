@@ -154,7 +154,7 @@ def cell(value: Any, digits: int | None) -> str:
 
 
 def real_model() -> str:
-    """docs/real_model.md, from the recording of page 15."""
+    """docs/real_model.md, from the recording of page 18."""
     script, found = from_folder("scripts", "real_model"), read_json(REAL_MODEL)
     tables = {"real model": script.table(found)}
     tables["real model by constraint"] = script.by_constraint(found)
