@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,12 @@ from studies.runner import DONE, is_done
 
 from harness.files import read_jsonl
 from harness.report.intervals import holm, t_tails
+from harness.report.rules import Run, proxy_suspected
 from overopt.fits import NEAREST, pooled_fit, slope
 from overopt.plan import CURES, PARTS, plan
 from overopt.runs import TERMS, Points, read_points
 from overopt.settings import Settings
 from overopt.terms import change_by_term
-from rl.training.run_rules import Run, proxy_suspected
 
 CURE_DISTANCES = (2.0, 4.0, 8.0, 16.0)
 SHOWN = ("step", "kl", "gold", "proxy", "length", "eos", *TERMS)
@@ -239,11 +239,16 @@ def gold_at(points: Points, distance: float) -> Array | None:
     return at_distance(points["kl"].mean(axis=1), points["gold"], distance)
 
 
+def suspicion(rows: Sequence[Mapping[str, Any]]) -> str | None:
+    """What the doctor says against the proxy after these steps."""
+    return next(proxy_suspected(Run(rows)), None)
+
+
 def alarm(folder: Path, settings: Settings) -> dict[str, Any]:
     """When the doctor first suspects the proxy, without gold, and what gold was there and later."""
     points, rows = read_points(folder), read_jsonl(folder / "metrics.jsonl")
     gold, steps = points["gold"].mean(axis=1), points["step"]
-    first = next((i for i in range(1, len(rows) + 1) if proxy_suspected(Run(rows[:i]))), None)
+    first = next((i for i in range(1, len(rows) + 1) if suspicion(rows[:i])), None)
     row = {"best": float(gold[best_point(points, settings)]), "end": float(gold[-1])}
     if first is None:
         return row | {"step": None}
@@ -251,5 +256,5 @@ def alarm(folder: Path, settings: Settings) -> dict[str, Any]:
     at = min(at, len(gold) - 1)
     return row | {
         "step": rows[first - 1]["step"], "gold": float(gold[at]),
-        "kl": float(points["kl"][at].mean()), "says": proxy_suspected(Run(rows[:first])),
+        "kl": float(points["kl"][at].mean()), "says": suspicion(rows[:first]),
     }  # fmt: skip
