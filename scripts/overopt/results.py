@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -239,16 +239,12 @@ def gold_at(points: Points, distance: float) -> Array | None:
     return at_distance(points["kl"].mean(axis=1), points["gold"], distance)
 
 
-def suspicion(rows: Sequence[Mapping[str, Any]]) -> str | None:
-    """What the doctor says against the proxy after these steps."""
-    return next(proxy_suspected(Run(rows)), None)
-
-
 def alarm(folder: Path, settings: Settings) -> dict[str, Any]:
     """When the doctor first suspects the proxy, without gold, and what gold was there and later."""
     points, rows = read_points(folder), read_jsonl(folder / "metrics.jsonl")
     gold, steps = points["gold"].mean(axis=1), points["step"]
-    first = next((i for i in range(1, len(rows) + 1) if suspicion(rows[:i])), None)
+    told = (next(proxy_suspected(Run(rows[:i])), "") for i in range(1, len(rows) + 1))
+    first, says = next(((i, says) for i, says in enumerate(told, start=1) if says), (None, ""))
     row = {"best": float(gold[best_point(points, settings)]), "end": float(gold[-1])}
     if first is None:
         return row | {"step": None}
@@ -256,5 +252,5 @@ def alarm(folder: Path, settings: Settings) -> dict[str, Any]:
     at = min(at, len(gold) - 1)
     return row | {
         "step": rows[first - 1]["step"], "gold": float(gold[at]),
-        "kl": float(points["kl"][at].mean()), "says": suspicion(rows[:first]),
+        "kl": float(points["kl"][at].mean()), "says": says,
     }  # fmt: skip
