@@ -44,6 +44,7 @@ try:
     from gpt.generate import SamplingParams
     from harness.frozen_copy import frozen_copy
     from harness.metric_log import MetricLog
+    from harness.report import rules
     from harness.seeds import make_generator
     from reward_model import continual
     from reward_model import pairs as pairing
@@ -55,7 +56,6 @@ try:
     from rl.equations import best_of_n, ensembles
     from rl.loop import Run
     from rl.rewards.sources import RewardModelReward, RuleReward
-    from rl.training import run_rules
     from rl.training.evaluation import evaluate
 except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
@@ -399,27 +399,19 @@ holds(peak[48600][0] > peak[5400][0] > peak[600][0], "more labels lift the highe
 # ## 7. Noticing it without gold
 #
 # **The run's own numbers.** Nobody has gold in real life. The doctor
-# ([rl/training/run_rules.py](../rl/training/run_rules.py)) looks at the run's own numbers. A proxy that
+# ([harness/report/rules.py](../harness/report/rules.py)) looks at the run's own numbers. A proxy that
 # rises is suspect once two more signs come together: a KL above 8 nats, a rise that is large beside
 # the spread of the first rewards, a collapse of the rewards' spread, of the entropy or of the number
 # of different answers, or an ensemble that disagrees more than at first.
 
 # %%
-alarm = next(
-    (
-        n
-        for n in range(20, len(log.rows) + 1)
-        if run_rules.proxy_suspected(run_rules.Run(log.rows[:n]))
-    ),
-    None,
-)
+counts = range(20, len(log.rows) + 1)
+said = {n: next(rules.proxy_suspected(rules.Run(log.rows[:n])), None) for n in counts}
+alarm = next((n for n in counts if said[n]), None)
 if alarm is None:
     print("the doctor sees nothing in these 40 steps")
 else:
-    print(
-        f"at step {alarm} the doctor says:",
-        run_rules.proxy_suspected(run_rules.Run(log.rows[:alarm])),
-    )
+    print(f"at step {alarm} the doctor says:", said[alarm])
 
 # %% [markdown]
 # **Ask several.** The second reward model has read the same labels. The two share what the labels
@@ -546,7 +538,7 @@ holds(new_gold[-1] > gold_curve[-1], "gold ends higher with the refreshed proxy"
 #
 # **Where this lives.** All numbers: [docs/overoptimisation.md](../docs/overoptimisation.md), written by
 # `python scripts/overoptimisation.py`. The code: `rl/equations/best_of_n.py`, `rl/equations/ensembles.py`
-# and `rl/training/run_rules.py`. An ensemble:
+# and `harness/report/rules.py`. An ensemble:
 # `python -m rl.grpo_engine --reward-model A B C --ensemble min`.
 #
 # ## Exercises

@@ -30,7 +30,7 @@ from claim.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, of_seeds
 from studies.pages import filled, markdown
 from studies.runner import Job, StudyFlags, go, is_done
 
-from harness.command_line import command_name, run_script
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import read_object, save_figure, write_json, write_text
 from harness.flag_ranges import AtLeastOne
@@ -244,7 +244,4 @@ def main(config: ClaimsConfig) -> None:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    settings = (tyro.conf.PositionalRequiredArgs,)
-    run_script(main, tyro.cli(ClaimsConfig, prog=command_name(), config=settings))
+    run_command(main, ClaimsConfig)

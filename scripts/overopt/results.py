@@ -24,9 +24,9 @@ from studies.runner import is_done
 
 from harness.files import read_json, read_jsonl
 from harness.report.intervals import holm, t_tails
+from harness.report.rules import Run, proxy_suspected
 from overopt.plan import CURES, Settings
 from overopt.stages import TERMS, Points, read_points
-from rl.training.run_rules import Run, proxy_suspected
 
 CURE_DISTANCES = (2.0, 4.0, 8.0, 16.0)
 SHOWN = ("step", "kl", "gold", "proxy", "length", "eos", *TERMS)
@@ -253,7 +253,9 @@ def alarm(folder: Path, settings: Settings) -> dict[str, Any]:
         "best": float(gold[best_point(points, settings)]),
         "end": float(gold[-1]),
     }
-    first = next((i for i in range(1, len(rows) + 1) if proxy_suspected(Run(rows[:i]))), None)
+    first = next(
+        (i for i in range(1, len(rows) + 1) if next(proxy_suspected(Run(rows[:i])), "")), None
+    )
     if first is None:
         return row | {"step": None}
     step = rows[first - 1]["step"]
