@@ -1,7 +1,8 @@
 """A run's folder: opened anew or to be resumed, never mixed with another run's.
 
-config.json holds the flags and, under two keys that are no flags, `script`, the module that wrote it, and
-`made_with`, versions, threads, ranks, device and git revision. The lock on a folder is the operating
+config.json holds the flags and, under three keys that are no flags, `script`, the module that wrote it,
+`inputs`, the sha256 of the files that the flags name, and `made_with`, versions, threads, ranks, device
+and git revision. The lock on a folder is the operating
 system's and ends with the process that holds it.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import json
 import os
 import platform
@@ -47,13 +49,13 @@ except ImportError:  # Windows, where two runs in one folder are the user's to a
     fcntl = None  # type: ignore[assignment]
 
 CONFIG_FILE = "config.json"
-SCRIPT, MADE_WITH = "script", "made_with"  # its keys that are no flags
+SCRIPT, INPUTS, MADE_WITH = "script", "inputs", "made_with"  # its keys that are no flags
 
-# What may change when a run is resumed: how long it is, where it runs and how it is watched. Of them
-# `debug`, `record_tokens` and `inputs` are no more.
+# What may change when a run is resumed: how long it is, where it runs and how it is watched (of which
+# `debug` and `record_tokens` are no more).
 FREE_FLAGS = (
     "steps", "device", "out", "resume", "eval_every", "eval_prompts", "test_prompts",
-    "checkpoint_every", "ranks", "debug", "record_tokens", SCRIPT, MADE_WITH, "inputs",
+    "checkpoint_every", "ranks", "debug", "record_tokens", SCRIPT, INPUTS, MADE_WITH,
 )  # fmt: skip
 
 # Flags of earlier revisions that are no more, where what they were by default is not nothing.
@@ -239,6 +241,12 @@ def _check_same_run(
                 f"the run in {folder} was started with --{name.replace('_', '-')} {was}, {instead}: resume "
                 f"with the flags in its config.json and revision {revision}, or leave --resume out"
             )
+    for place, digest in now[INPUTS].items():
+        if started.get(INPUTS, {}).get(place, digest) != digest:
+            raise UserError(
+                f"{place} is no longer what the run in {folder} was started with: restore it, or leave "
+                "--resume out"
+            )
 
 
 def _same(one: Any, other: Any) -> bool:
@@ -273,6 +281,7 @@ def record(config: Flags) -> dict[str, Any]:
     flags = json.loads(json.dumps(dataclasses.asdict(config), default=str))
     return flags | {
         SCRIPT: script_of(config),
+        INPUTS: input_digests(config),
         MADE_WITH: made_with(config),
     }
 
@@ -280,7 +289,9 @@ def record(config: Flags) -> dict[str, Any]:
 def read_record(folder: Path) -> dict[str, Any]:
     """config.json of a run; UserError if it is none of ours or cannot be read."""
     values = read_object(folder / CONFIG_FILE)
-    if not isinstance(values.get(SCRIPT), str) or not isinstance(values.get(MADE_WITH, {}), dict):
+    if not isinstance(values.get(SCRIPT), str) or not all(
+        isinstance(values.get(key, {}), dict) for key in (INPUTS, MADE_WITH)
+    ):
         raise UserError(f"{folder / CONFIG_FILE} is of no run: restore it, or leave --resume out")
     return values
 
@@ -289,8 +300,26 @@ def read_paths(config: Flags) -> list[Path]:
     """The files and folders that a run's flags name, but for its own folder."""
     values = [value for name, value in vars(config).items() if name != "out"]
     every = [each for value in values for each in (value if isinstance(value, tuple) else (value,))]
-    data = Path(str(vars(config).get("data", "")))
-    return [each for each in every if isinstance(each, Path)] + [data] * data.is_file()
+    texts = [
+        str(vars(config).get("data", "")),
+        str(vars(config).get("reward", "")).rpartition(":")[0],
+    ]
+    files = [Path(text) for text in texts if Path(text).is_file()]
+    return [each for each in every if isinstance(each, Path)] + files
+
+
+def input_digests(config: Flags) -> dict[str, str]:
+    """The sha256 of every file that a flag names, and of the model in every folder."""
+    digests = {}
+    for path in read_paths(config):
+        path = path / MODEL_FILE if path.is_dir() else path
+        if path.is_file():
+            digest = hashlib.sha256()
+            with path.open("rb") as file:
+                while chunk := file.read(1 << 20):
+                    digest.update(chunk)
+            digests[str(path)] = digest.hexdigest()
+    return digests
 
 
 def script_of(config: Flags) -> str:

@@ -40,7 +40,7 @@ def test_a_new_run_writes_its_flags(tmp_path):
     assert folder == tmp_path / "runs" / "demo"
     written = json.loads((folder / "config.json").read_text())
     made_with = written.pop("made_with")
-    assert written == {"steps": 3, "out": "runs/x", "script": RunFlags.__module__}
+    assert written == {"steps": 3, "out": "runs/x", "script": RunFlags.__module__, "inputs": {}}
     assert set(made_with) == {
         "python", "torch", "numpy", "device", "machine", "ranks", "threads", "git",
     }  # fmt: skip
@@ -166,6 +166,27 @@ def cut(folder: Path, config: RunFlags) -> Path:
     open_run(folder, config)
     TrainingState({}, {}, step=2).save(folder)
     return folder
+
+
+def test_a_data_file_a_model_or_a_reward_that_has_changed_is_noticed(tmp_path):
+    @dataclass(frozen=True)
+    class ReadingFlags(RunFlags):
+        data: str = ""
+        policy: Path | None = None
+        reward: str = "auto"
+
+    data, policy, reward = tmp_path / "data.jsonl", tmp_path / "policy", tmp_path / "mine.py"
+    policy.mkdir()
+    for path in (data, policy / MODEL_FILE, reward):
+        path.write_text("before")
+    config = ReadingFlags(data=str(data), policy=policy, reward=f"{reward}:f")
+    folder = cut(tmp_path / "run", config)
+    open_run(folder, config, resume=True)
+    for path in (data, policy / MODEL_FILE, reward):
+        path.write_text("after")
+        refused(folder, config, resume=True)
+        path.write_text("before")
+    open_run(folder, config, resume=True)
 
 
 def test_another_engine_does_not_resume_a_run(tmp_path):
