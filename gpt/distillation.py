@@ -470,7 +470,7 @@ def main(config: DistillationConfig) -> Path:
     room = min(model.config.context for model in (student, teacher)) - config.max_new_tokens
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
-    prompts = open_prompts(config.data, tokenizer, room, config, config.max_new_tokens)
+    prompts = open_prompts(config.data, tokenizer, room, config)
     out = config.out or default_folder("distillation", config.data, config.preset)
     folder = open_run(out, config, resume=config.resume)
     open_page(folder, "distillation", config)

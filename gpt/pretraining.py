@@ -286,7 +286,6 @@ def main(config: PretrainingConfig) -> Path:
         context=shape.context,
         seed=config.seed,
         template=config.template,
-        checked=True,
     )
     config = replace(config, steps=steps_of(config, corpus))
     folder = config.out or default_folder("pretraining", config.data, config.preset)
