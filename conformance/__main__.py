@@ -90,12 +90,10 @@ def told(
         verdict = check(function, kind, strict=strict)
     except Unusable as error:
         return 2, f"not checked: {place}: {error}."
-    notes = list(verdict.notes)
-    about = f" ({notes.pop(0)})" if notes and notes[0].startswith("over ") else ""
-    lines = [f"{opening[verdict.status]}: {place} as {kind.name}: {verdict.says}{about}"]
+    lines = [f"{opening[verdict.status]}: {place} as {kind.name}: {verdict.says}"]
     if verdict.example:
         lines.append(f"the smallest failing example:\n{verdict.example}")
-    return 0 if verdict.right else 1, "\n".join(lines + notes)
+    return 0 if verdict.right else 1, "\n".join([*lines, *verdict.notes])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -41,7 +41,6 @@ class Kind:
     rows: bool = True  # each row is a case of its own
     tolerance: float = 1e-4
     batch_of: Callable[[torch.Generator], Arguments] = rollout  # ragged, garbage in its padding
-    exactly: Callable[[Callable[..., Tensor]], str] | None = None  # what enumeration says of it
 
     @property
     def known(self) -> Sequence[Way]:
@@ -293,32 +292,30 @@ def judged(mine: Mine, strict: bool) -> Verdict:
             "a second call with the same arguments gives another result: switch off what is drawn "
             "in it, such as dropout, or seed it"
         )
-    notes: tuple[str, ...] = ()
-    with suppress(Exception):  # it may not take one response alone, or one pair
-        notes = (kind.exactly(mine),) if kind.exactly else ()
     agreeing: dict[int, Candidate] = {}
     for candidate in candidates(kind, mine.level):
         misses = (not same(y, measured(candidate, given), kind.tolerance) for given, y in pairs)
         agree = next((i for i, miss in enumerate(misses) if miss), len(pairs))
         if agree == len(pairs):
-            return named(mine, candidate, notes, strict)
+            return named(mine, candidate, strict)
         if candidate.status != "mistake":
             agreeing.setdefault(agree, candidate)
     nearest = agreeing[max(agreeing)]
     text, example = shown(mine, nearest)
     opening = f"it is none of the ways known here; beside {nearest.way.name}, the nearest: "
-    return Verdict("mistake", opening + text, example=example, notes=notes)
+    return Verdict("mistake", opening + text, example=example)
 
 
-def named(mine: Mine, found: Candidate, notes: tuple[str, ...], strict: bool) -> Verdict:
+def named(mine: Mine, found: Candidate, strict: bool) -> Verdict:
     """The verdict on a function whose way is known."""
     kind, level, way, reducer = mine.kind, mine.level, found.way, found.reducer
     names = (way.name, reducer.name if reducer else None)
+    notes: tuple[str, ...] = ()
     if found.status == "mistake":
         says, right = way.says, Candidate(kind, level, kind.known[0], reducer)
         if reducer and reducer in ways(level, mistakes=True):
             says, right = reducer.says, Candidate(kind, level, way, ways(level)[0])
-        return Verdict("mistake", says, *names, shown(mine, right)[1], notes)
+        return Verdict("mistake", says, *names, shown(mine, right)[1])
     for tag in broken(mine, found):
         says = sentence("invariances", tag)
         if strict or tag in ("float32", "order"):
