@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .batches import Arguments, Case, doubles, each, is_float, rollout, worked
+from .batches import Arguments, doubles, each, is_float, rollout, worked
 from .comparing import close, pattern, rounded, shape_sentence, shown_arguments
 from .formulas import masked
 from .ways import Way, sections, sentence, ways
@@ -50,11 +50,6 @@ class Kind:
     @property
     def mistakes(self) -> Sequence[Way]:
         return ways(self.name, mistakes=True)
-
-    @property
-    def cases(self) -> list[Case]:
-        """Worked cases of the first known way."""
-        return worked(self.name)
 
     @cached_property
     def trained(self) -> list[str]:
@@ -145,7 +140,7 @@ class Mine:
         self.of_rows = of_rows  # one advantage for each response, (N,), instead of (N, T)
         self.names = names_in(function, kind)
         self.lacking = [name for name in kind.order if name not in self.names]
-        self.trials = [kind.filled(case.arguments) for case in kind.cases]
+        self.trials = [kind.filled(arguments) for arguments in worked(kind.name)]
         self.trials += [kind.batch(seed) for seed in range(RANDOM_BATCHES)]
         for given in self.trials if of_rows else ():
             given["advantages"] = given["advantages"][:, :1].expand_as(given["log_probs"])
