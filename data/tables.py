@@ -16,14 +16,18 @@ MOST_READ = 2**32  # bytes of one file: a gzipped one of 5 MB can hold as much
 MOST_AT_ONCE = 2**30
 
 
+class TableError(Exception):
+    """A file that cannot be read on; the message begins with the line."""
+
+
 def bounded_lines(stream: IO[AnyStr]) -> Iterator[AnyStr]:
-    """The lines of a stream; ValueError, which begins with the line, for more than the two limits."""
+    """The lines of a stream; TableError for more than the two limits."""
     read = 0
     for number in count(1):
         line = stream.readline(LONGEST_LINE + 1)
         read += len(line)
         if len(line) > LONGEST_LINE or read > MOST_READ:
-            raise ValueError(
+            raise TableError(
                 f"{number}: a line of over {LONGEST_LINE >> 20} MiB, or over {MOST_READ >> 30} GiB in all"
             )
         if not line:
@@ -49,19 +53,15 @@ def table_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[st
         reader = csv.DictReader(chain([first], lines), delimiter=comma, strict=True)
         names = list(reader.fieldnames or [])
         if twice := {name for name in names if name and names.count(name) > 1}:
-            raise ValueError(f"1: two columns are called {min(twice)!r}")
-        rows = iter(reader)
-        while True:
-            try:
-                row = next(rows, None)
-            except csv.Error as error:  # a stray quote, a cell without end
-                raise ValueError(f"{reader.line_num}: {error}") from error
-            if row is None:
-                return
-            place = str(reader.line_num)
-            if None in row or None in row.values():
-                raise ValueError(f"{place}: it has another number of cells than the first line")
-            yield place, {name: cell_value(name, cell) for name, cell in row.items()}
+            raise TableError(f"1: two columns are called {min(twice)!r}")
+        try:
+            for row in reader:
+                place = str(reader.line_num)
+                if None in row or None in row.values():
+                    raise TableError(f"{place}: another number of cells than in the first line")
+                yield place, {name: cell_value(name, cell) for name, cell in row.items()}
+        except csv.Error as error:  # a stray quote, a cell without end
+            raise TableError(f"{reader.line_num}: {error}") from error
 
 
 def cell_value(name: str, cell: str) -> Any:
