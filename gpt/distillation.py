@@ -5,10 +5,9 @@
     python -m gpt.distillation --loss topk_ce           cross-entropy on sampled token ids
 
 The control for the engines in rl/ that make a teacher the reward: every token of a given text has an
-exact target, and how a token changes the text after it is left out. Who wrote the text (`--responses`)
-and which divergence is descended (`--loss`) are two choices (Agarwal et al. 2024, arXiv:2306.13649);
-`auto` takes the author under whom the loss is a divergence of whole responses: the teacher for the
-forward forms, the student for the reverse KL.
+exact target, and how a token changes the text after it is left out. The author of the text is the one
+under whom the loss is a divergence of whole responses (Agarwal et al. 2024, arXiv:2306.13649): the
+teacher for the forward forms, the student for the reverse KL.
 
 `topk_ce` is the distillation of Gemma 3 (arXiv:2503.19786, section 2.2): at every position k token ids
 are sampled by the teacher's probability, the others count as 0, and the student is trained by
@@ -103,8 +102,6 @@ class DistillationConfig(FileFlags, OptimizerFlags, MemoryFlags):
     """Run folder of the teacher; default: the one of this data."""
     loss: Literal["forward_kl", "reverse_kl", "topk_ce"] = "forward_kl"
     """KL(teacher || student), KL(student || teacher), or cross-entropy on sampled token ids."""
-    responses: Literal["auto", "teacher", "student"] = "auto"
-    """Who writes the text. auto: the student for reverse_kl, otherwise the teacher."""
     sampled_tokens: AtLeastOne = 32
     """k of topk_ce: token ids sampled per position (Gemma 3: 256, of 262 thousand)."""
     steps: AtLeastOne = 160
@@ -128,8 +125,6 @@ class DistillationConfig(FileFlags, OptimizerFlags, MemoryFlags):
     @property
     def author(self) -> str:
         """Who writes the text: teacher or student."""
-        if self.responses != "auto":
-            return self.responses
         return "student" if self.loss == "reverse_kl" else "teacher"
 
 

@@ -172,14 +172,6 @@ def held_out_loss(model: GPT, batches: Sequence[ResponseBatch]) -> float:
     return both["nats"] / max(both["tokens"], 1)
 
 
-def bytes_per_token(batches: Sequence[ResponseBatch], tokenizer: Tokenizer) -> float:
-    """UTF-8 bytes that a predicted token stands for on average, an EOS for none."""
-    special = (tokenizer.eos_id, tokenizer.pad_id)
-    ids = [i for batch in batches for i in batch.response_tokens[batch.response_mask].tolist()]
-    spelled = tokenizer.encoding.decode_bytes([i for i in ids if i not in special])
-    return len(spelled) / max(len(ids), 1)
-
-
 def train(
     config: PretrainingConfig,
     model: GPT,
@@ -318,8 +310,7 @@ def main(config: PretrainingConfig) -> Path:
     refresh(folder, rows)
     say_findings(config, rows, folder)
     loss = min(held_out_losses(rows)) if config.stop_after else rows[-1]["held_out_loss"]
-    bits = loss / math.log(2) / bytes_per_token(corpus.held_out_batches(), tokenizer)
-    print(f"held-out loss {loss:.3f} nats per token, {bits:.3f} bits per byte")
+    print(f"held-out loss {loss:.3f} nats per token")
     finish_run(folder)
     on_main(lambda: shutil.rmtree(folder / BEST, ignore_errors=True))
     say_written(folder)

@@ -10,8 +10,7 @@ Byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909, Algorithm 1) on byte
 from the 256 single bytes and merge the most frequent neighbouring pair again and again. A merge never
 crosses the pieces that the pattern cuts the text into, so unique pieces are counted.
 
-`train_ranks` counts again only the pieces that a merge changes. `train_ranks_plainly` recounts
-everything, as the paper's algorithm is written: the tests hold one to the other.
+`train_ranks` counts again only the pieces that a merge changes.
 """
 
 from __future__ import annotations
@@ -87,7 +86,9 @@ def train_ranks(texts: Iterable[str], vocab_size: int, *, short: bool = False) -
     A tie between equally frequent pairs goes to the smaller pair in byte order: the text alone
     decides. Raises ValueError if the text supports fewer merges; if `short`, it gives those.
     """
-    ranks = _single_bytes(vocab_size)
+    if vocab_size < 256 + N_SPECIALS:
+        raise UserError(f"vocab_size is {vocab_size}, but bytes and special tokens take 258 ids")
+    ranks = {bytes([value]): value for value in range(256)}
     counted = count_pieces(texts)
     pieces, counts = list(counted), list(counted.values())
     pairs: Counter[Pair] = Counter()
@@ -103,7 +104,10 @@ def train_ranks(texts: Iterable[str], vocab_size: int, *, short: bool = False) -
         if best is None and short:
             break
         if best is None:
-            raise _exhausted(len(ranks), vocab_size)
+            raise UserError(
+                f"the text is exhausted at {len(ranks) + N_SPECIALS} ids, before {vocab_size}: "
+                "train on more varied text or ask for a smaller vocabulary"
+            )
         ranks.setdefault(best[0] + best[1], len(ranks))  # a token that is there keeps its id
         changed: Counter[Pair] = Counter()
         for index in holders.pop(best):
@@ -131,33 +135,6 @@ def _most_frequent(queue: list[tuple[int, Pair]], pairs: Counter[Pair]) -> Pair 
     return None
 
 
-def train_ranks_plainly(texts: Iterable[str], vocab_size: int) -> dict[bytes, int]:
-    """The readable twin of `train_ranks`: every merge counts every pair anew."""
-    ranks = _single_bytes(vocab_size)
-    pieces = count_pieces(texts)
-    while len(ranks) + N_SPECIALS < vocab_size:
-        pairs = count_pairs(pieces)
-        if not pairs:
-            raise _exhausted(len(ranks), vocab_size)
-        pair = min(pairs, key=lambda candidate: (-pairs[candidate], candidate))
-        ranks.setdefault(pair[0] + pair[1], len(ranks))  # a token that is there keeps its id
-        pieces = Counter({merge(piece, pair): count for piece, count in pieces.items()})
-    return ranks
-
-
-def _single_bytes(vocab_size: int) -> dict[bytes, int]:
-    if vocab_size < 256 + N_SPECIALS:
-        raise UserError(f"vocab_size is {vocab_size}, but bytes and special tokens take 258 ids")
-    return {bytes([value]): value for value in range(256)}
-
-
-def _exhausted(ranks: int, vocab_size: int) -> UserError:
-    return UserError(
-        f"the text is exhausted at {ranks + N_SPECIALS} ids, before {vocab_size}: "
-        "train on more varied text or ask for a smaller vocabulary"
-    )
-
-
 def count_pieces(texts: Iterable[str]) -> Counter[Piece]:
     """Cut the texts with the tokenizer's pattern and count each piece (a tuple of bytes)."""
     counts = Counter(piece for text in texts for piece in re.findall(PATTERN, text))
@@ -167,14 +144,6 @@ def count_pieces(texts: Iterable[str]) -> Counter[Piece]:
             for piece, count in counts.items()
         }
     )
-
-
-def count_pairs(pieces: Counter[Piece]) -> Counter[Pair]:
-    pairs: Counter[Pair] = Counter()
-    for piece, count in pieces.items():
-        for pair in zip(piece, piece[1:], strict=False):
-            pairs[pair] += count
-    return pairs
 
 
 def merge(piece: Piece, pair: Pair) -> Piece:
