@@ -4,8 +4,6 @@
     python -m gpt.pretraining --data sums              the arithmetic world
     python -m gpt.pretraining --data text.txt --preset small
     python -m gpt.pretraining --data pairs.json        the prompts and chosen answers of a data file
-    python -m gpt.pretraining --preset english --data texts.jsonl --tokenizer texts.tiktoken
-                                           real text, 17.6M tokens on two cores (docs/real_model.md)
 
 The loss is the mean over predicted tokens of -log p(token | tokens before it).
 """
@@ -70,9 +68,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "study/sums": dict(steps=2200),
     "teacher": dict(steps=2000, lr=1.5e-3),
     "teacher/sums": dict(steps=2500, lr=1.5e-3),
-    "english": dict(
-        steps=8600, batch_size=8, lr=3e-3, warmup=200, eval_every=400, checkpoint_every=400
-    ),
     "own": dict(
         tokenizer="own", batch_size=2, epochs=4, warmup=30, eval_every=25, checkpoint_every=200
     ),
@@ -93,14 +88,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 class PretrainingConfig(FileFlags, OptimizerFlags, CheckpointFlags, TrainingFlags):
     """Pre-train a GPT-2 from random weights."""
 
-    preset: Literal[Preset, "teacher", "english"] = "tiny"
+    preset: Literal[Preset, "teacher"] = "tiny"
     """Model shape and matching defaults, applied before all other flags."""
     data: Data = "reviews"
     """A world (reviews, sums), a file (.txt, or a data file whose texts are joined) or a folder of
     .txt."""
-    tokenizer: str = "glassbox"
-    """glassbox (ours, no download), own (made from the data), gpt2 (tiktoken) or a rank file of
-    gpt.tokenizer_training."""
+    tokenizer: Literal["glassbox", "own", "gpt2"] = "glassbox"
+    """glassbox (ours, no download), own (made from the data) or gpt2 (tiktoken)."""
     steps: AtLeastOne = 1000
     """Optimizer steps."""
     epochs: AtLeastOne | None = None
