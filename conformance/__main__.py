@@ -70,13 +70,11 @@ def kind_of(function: Callable[..., Any], name: str) -> Kind:
     )
 
 
-def told(
-    place: str, load: Callable[[], Any], kind: Kind | None = None, *, strict: bool = False
-) -> tuple[int, str]:
+def told(place: str, kind: Kind | None = None, *, strict: bool = False) -> tuple[int, str]:
     """The exit status and what is printed: one sentence, the example, what else was seen."""
     opening = {"right": "right", "variant": "right, one of several ways", "mistake": "mistake"}
     try:
-        function = load()
+        function = loaded(place)
         kind = kind or kind_of(function, place.rpartition(":")[2])
         verdict = check(function, kind, strict=strict)
     except Unusable as error:
@@ -111,8 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def check_all(chosen: argparse.Namespace) -> int:
     worst = 0
     for place in chosen.functions:
-        given = KINDS.get(chosen.kind)
-        status, text = told(place, partial(loaded, place), given, strict=chosen.strict)
+        status, text = told(place, KINDS.get(chosen.kind), strict=chosen.strict)
         print(text, flush=True)
         worst = max(worst, status)
     return worst

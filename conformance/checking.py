@@ -71,12 +71,10 @@ class Kind:
         others = sections()["other names of arguments"]
         return [k for k in self.order if name in (k, *others.get(k, [""])[0].split())]
 
-    def random(self, generator: torch.Generator) -> Arguments:
-        batch = self.batch_of(generator)
-        return {name: batch[name] for name in self.order}
-
     def batch(self, seed: int) -> Arguments:
-        return doubles(self.random(torch.Generator().manual_seed(seed)))
+        """A random batch in float64."""
+        drawn = self.batch_of(torch.Generator().manual_seed(seed))
+        return doubles({name: drawn[name] for name in self.order})
 
     def filled(self, arguments: Mapping[str, Any]) -> Arguments:
         """A case's arguments with what it leaves out: the usual settings, and no padding."""
@@ -265,19 +263,15 @@ def check(function: Callable[..., Any], kind: Kind, *, strict: bool = False) -> 
     A function that is right on numbers may be fragile, such as where padding holds NaN: that is
     noted, and with `strict` it is a mistake. Advantages are (N, T), or else (N,).
     """
-    first: Verdict | Unusable | None = None
+    verdicts, errors = list[Verdict](), list[Unusable]()
     for of_rows in (False, True) if "advantages" in names_in(function, kind) else (False,):
         try:
-            verdict: Verdict | Unusable = judged(Mine(function, kind, of_rows), strict)
+            verdicts.append(judged(Mine(function, kind, of_rows), strict))
         except Unusable as error:
-            verdict = error
-        if isinstance(verdict, Verdict) and verdict.way:
-            return verdict
-        if first is None or (isinstance(first, Unusable) and isinstance(verdict, Verdict)):
-            first = verdict
-    if not isinstance(first, Verdict):
-        raise first or Unusable("there was nothing to try it on")
-    return first
+            errors.append(error)
+    if not verdicts:
+        raise errors[0]
+    return next((verdict for verdict in verdicts if verdict.way), verdicts[0])
 
 
 def judged(mine: Mine, strict: bool) -> Verdict:

@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import IO, Any, AnyStr, cast
 
@@ -41,16 +41,10 @@ def is_table(path: str | Path) -> bool:
 
 
 def table_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[str, Any]]:
-    """The rows of a CSV file by their last line; the first row names the columns.
-
-    Where that has more semicolons than commas, they separate, as in a spreadsheet's export.
-    """
+    """The rows of a CSV file by their last line; the first row names the columns."""
     csv.field_size_limit(LONGEST_LINE)
     with io.TextIOWrapper(cast(IO[bytes], stream), "utf-8-sig", newline="") as text:
-        lines = bounded_lines(text)
-        first = next(lines, "")
-        comma = ";" if first.count(";") > first.count(",") else ","
-        reader = csv.DictReader(chain([first], lines), delimiter=comma, strict=True)
+        reader = csv.DictReader(bounded_lines(text), strict=True)
         names = list(reader.fieldnames or [])
         if twice := {name for name in names if name and names.count(name) > 1}:
             raise TableError(f"1: two columns are called {min(twice)!r}")

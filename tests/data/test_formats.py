@@ -268,12 +268,10 @@ def test_malformed_rows(tmp_path: Path, good: Row, changes: Row) -> None:
 # Tables, packages that are not there, and the template for rows without one.
 
 
-@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz", "rows;.csv"])
+@pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
 def test_tables_have_cells_of_text_and_named_numbers(tmp_path: Path, name: str) -> None:
-    comma = ";" if ";" in name else ","
-    lines = 'prompt,chosen,rejected,margin\r\n"Sky, ""high""\nup?",blue,7,2\r\n'
-    text = (lines + "Sea?\n,green,red,0.5").replace(",", comma).replace("Sky" + comma, "Sky,")
-    content = ("\ufeff" + text).encode()
+    lines = '\ufeffprompt,chosen,rejected,margin\r\n"Sky, ""high""\nup?",blue,7,2\r\n'
+    content = (lines + '"Sea?\n",green,red,0.5').encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if "gz" in name else content)
     first = read_preferences(tmp_path / name, limit=1).records[0]
     assert first == PreferenceRecord('Sky, "high"\nup?', "blue", "7", {"margin": 2})
