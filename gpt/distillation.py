@@ -178,21 +178,6 @@ def forward_kl(student: GPT, teacher: GPT, batch: ResponseBatch) -> Tensor:
     return scatter_responses(kl[:, 0], batch)
 
 
-def uniforms(
-    rows: int, columns: int, device: torch.device, generator: torch.Generator | None = None
-) -> Tensor:
-    """Random numbers (rows, columns) in [0, 1), drawn on `device`; `generator` is one on the CPU.
-
-    Elsewhere it draws a seed alone: millions of numbers would take longer to copy than the forward
-    pass.
-    """
-    if device.type == "cpu":
-        return torch.rand(rows, columns, generator=generator)
-    seed = int(torch.randint(2**62, (), generator=generator))
-    there = torch.Generator(device).manual_seed(seed)
-    return torch.rand(rows, columns, generator=there, device=device)
-
-
 @torch.no_grad()
 def sampled_targets(
     teacher: GPT,
@@ -205,19 +190,16 @@ def sampled_targets(
     """k ids that the teacher samples at each of the M valid response positions, and their targets, (M, k).
 
     Where the batch is a rank's part of a larger one, `taken` (positions of the whole,) bool says which
-    of its positions are here: random numbers are drawn for all of them.
+    of its positions are here: random numbers are drawn for all of them, on the CPU.
     """
     hidden = response_hidden(teacher, batch, batch.predicting_columns)  # (M, D)
-    weight = teacher.wte.weight
-    ids, targets = [], []
+    weight, size = teacher.wte.weight, rows_of_chunk(teacher.wte.weight)
     taken = torch.ones(len(hidden), dtype=torch.bool) if taken is None else taken.cpu()
-    pieces = taken.split(rows_of_chunk(weight))
-    counts = [int(piece.sum()) for piece in pieces]
-    for here, piece in zip(pieces, hidden.split(counts), strict=True):
+    uniforms = torch.rand(len(taken), len(weight), generator=generator)[taken]  # (M, V)
+    ids, targets = [], []
+    for piece, uniform in zip(hidden.split(size), uniforms.split(size), strict=True):
         probs = head_product(piece, weight).softmax(-1)
-        drawn = uniforms(len(here), len(weight), probs.device, generator)
-        uniform = drawn.index_select(0, on_device(here.nonzero()[:, 0], probs.device))
-        chosen = sample_token_ids(probs, k, uniform)
+        chosen = sample_token_ids(probs, k, on_device(uniform, probs.device))
         ids.append(chosen)
         targets.append(renormalised(probs, chosen))
     return torch.cat(ids), torch.cat(targets)
