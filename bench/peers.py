@@ -12,28 +12,27 @@ from __future__ import annotations
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import importlib.util
-import os
 import statistics
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+import sides
 from turns import Case, Side, measure
 
 from harness.command_line import run_command
 from harness.errors import UserError
+from harness.flag_ranges import AtLeastOne, check_ranges
+from harness.ranks.launch import cores
 from rl.training.evaluation import format_table
 
-PEER_NAMES = {"sample": "transformers", "grpo": "TRL"}
-NEEDED = {
-    "sample": ("transformers",),
-    "grpo": ("transformers", "trl", "accelerate", "datasets"),
+PEERS = {"sample": "transformers", "grpo": "TRL"}
+NEEDED = ("transformers", "trl", "accelerate", "datasets")
+CASES = {
+    "sampling-tiny": Case("sample", prompts=64),
+    "grpo-tiny-8x8": Case("grpo", prompts=8, group=8),
+    "grpo-tiny-16x8": Case("grpo", prompts=16, group=8),
+    "sampling-gpt2": Case("sample", "gpt2", prompts=8, prompt_tokens=32, new_tokens=64),
 }
-
-
-def cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
@@ -42,113 +41,43 @@ class PeersConfig:
 
     only: str = ""
     """Run the comparisons whose names start with this; by default all."""
-    pairs: int = 7
+    pairs: AtLeastOne = 7
     """Counted repetitions of each side, after one that is not counted."""
-    threads: int = field(default_factory=cores)
+    threads: AtLeastOne = field(default_factory=cores)
     """Threads of a side; the small model is measured on one thread as well."""
-    quick: bool = False
-    """Two rows of four tokens, one pair, no larger model: to see whether everything works."""
 
     def __post_init__(self) -> None:
-        for name in ("pairs", "threads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1: got {getattr(self, name)}")
+        check_ranges(self)
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """Sides that are interleaved; the first is what the others are compared with."""
+def sides_of(case: Case, threads: int) -> list[Side]:
+    """The first is what the others are compared with.
 
-    name: str
-    title: str
-    sides: list[Side]
-
-
-# What is compared ---------------------------------------------------------------------------------
-
-
-def label(who: str, threads: int) -> str:
-    return f"{who}, 1 thread" if threads == 1 else f"{who}, {threads} threads"
-
-
-def both(case: Case, threads: int) -> list[Side]:
-    return [
-        Side(label(PEER_NAMES[case.task], threads), "peer", case, threads),
-        Side(label("ours", threads), "ours", case, threads),
-    ]
+    A model of 128 columns is quick on one thread too; a larger one wants all cores, either way. Ours
+    runs a small model by default as a single-threaded process per core.
+    """
+    found = []
+    for count in {threads: None, 1: None} if case.preset == "tiny" else (threads,):
+        label = "1 thread" if count == 1 else f"{count} threads"
+        found.append(Side(f"{PEERS[case.task]}, {label}", "peer", case, count))
+        found.append(Side(f"ours, {label}", "ours", case, count))
+    if threads > 1:
+        found.append(Side(f"ours, {threads} ranks of 1 thread", "ours", case, 1, ranks=threads))
+    return found
 
 
-def on_ranks(case: Case, ranks: int) -> list[Side]:
-    """Ours as it runs by default for a small model: a single-threaded process per core."""
-    if ranks == 1:
-        return []
-    return [Side(f"ours, {ranks} ranks of 1 thread", "ours", case, 1, ranks=ranks)]
-
-
-def thread_counts(threads: int) -> list[int]:
-    return [threads, 1] if threads > 1 else [1]
-
-
-def beside_peers(threads: int) -> Iterator[Comparison]:
-    """A model of 128 columns is quick on one thread too; a larger one wants all cores, either way."""
-    small = {
-        "sampling-tiny": Case("sample", prompts=64),
-        "grpo-tiny-8x8": Case("grpo", prompts=8, group=8),
-        "grpo-tiny-16x8": Case("grpo", prompts=16, group=8),
-    }
-    for name, case in small.items():
-        sides = [side for count in thread_counts(threads) for side in both(case, count)]
-        yield Comparison(name, describe(case), sides + on_ranks(case, threads))
-    case = Case("sample", "gpt2", prompts=8, prompt_tokens=32, new_tokens=64)
-    sides = both(case, threads) + on_ranks(case, threads)
-    yield Comparison("sampling-gpt2", describe(case), sides)
-
-
-def describe(case: Case) -> str:
-    work = {"sample": "Sampling", "grpo": "A GRPO step"}[case.task]
-    return f"{work}, {case.preset}: {case.described}"
-
-
-def comparisons(config: PeersConfig) -> list[Comparison]:
-    known = list(beside_peers(config.threads))
-    chosen = [one for one in known if one.name.startswith(config.only)]
+def cases(config: PeersConfig) -> dict[str, Case]:
+    chosen = {name: case for name, case in CASES.items() if name.startswith(config.only)}
     if not chosen:
-        names = ", ".join(one.name for one in known)
         raise UserError(
-            f"--only {config.only}: no comparison's name starts with it; there are {names}"
+            f"--only {config.only}: no comparison's name starts with it; there are {', '.join(CASES)}"
         )
-    return [shrunk(one) for one in chosen] if config.quick else chosen
+    return chosen
 
 
-def shrunk(comparison: Comparison) -> Comparison:
-    small = dict(preset="tiny", prompts=2, prompt_tokens=4, new_tokens=4)
-    return replace(
-        comparison,
-        sides=[
-            replace(side, case=replace(side.case, **small, group=min(side.case.group, 2)))
-            for side in comparison.sides
-        ],
-    )
-
-
-# Measuring ----------------------------------------------------------------------------------------
-
-
-def require_peers(chosen: Sequence[Comparison]) -> None:
-    """UserError, in one sentence, if a package of a peer is missing."""
-    tasks = {s.case.task for one in chosen for s in one.sides if s.library == "peer"}
-    needed = sorted({package for task in tasks for package in NEEDED[task]})
-    missing = [package for package in needed if importlib.util.find_spec(package) is None]
-    if missing:
-        raise UserError(
-            f"the comparison needs {', '.join(missing)}, not installed here: run  make bench , "
-            "or install bench/requirements-peers.txt"
-        )
-
-
-def table(comparison: Comparison, pairs: int) -> str:
+def table(compared: Sequence[Side], pairs: int) -> str:
     """Measure one comparison: median seconds, times as fast as the first side, peak of memory."""
-    reports = measure(comparison.sides, pairs)
+    reports = measure(compared, pairs, sides.work)
     seconds = [[report["seconds"] for report in own] for own in reports]
     rows = [
         [
@@ -158,17 +87,24 @@ def table(comparison: Comparison, pairs: int) -> str:
             f"{statistics.median(a / b for a, b in zip(seconds[0], own, strict=True)):.2f}",
             f"{max(report['mib'] for report in each):.0f}",
         ]
-        for side, own, each in zip(comparison.sides, seconds, reports, strict=True)
+        for side, own, each in zip(compared, seconds, reports, strict=True)
     ]
     return format_table(["", "seconds", "min-max", "times as fast", "MiB"], rows)
 
 
 def main(config: PeersConfig) -> None:
-    chosen = comparisons(config)
-    require_peers(chosen)
-    for comparison in chosen:
-        print(f"\n{comparison.name}: {comparison.title}", flush=True)
-        print(table(comparison, 1 if config.quick else config.pairs), flush=True)
+    chosen = cases(config)
+    missing = [package for package in NEEDED if importlib.util.find_spec(package) is None]
+    if missing:
+        raise UserError(
+            f"the comparison needs {', '.join(missing)}, not installed here: run  make bench , "
+            "or install bench/requirements-peers.txt"
+        )
+    for name, case in chosen.items():
+        work = {"sample": "Sampling", "grpo": "A GRPO step"}[case.task]
+        print(f"\n{name}: {work}, {case.preset}: {case.described}", flush=True)
+        compared = sides_of(case, config.threads)
+        print(table(compared, config.pairs), flush=True)
 
 
 if __name__ == "__main__":

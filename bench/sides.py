@@ -11,6 +11,7 @@ from __future__ import annotations
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import math
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -20,7 +21,7 @@ from typing import Any
 import torch
 import torch._dynamo  # the first optimizer loads it, 90 MiB: here no side's memory counts it
 from torch import Tensor
-from turns import Case, Side, Turns, own_turns, side_from_json
+from turns import Case, Side, Turns
 
 from data.collate import ResponseBatch, join_responses
 from data.records import PromptRecord
@@ -285,12 +286,9 @@ FUNCTIONS: dict[tuple[str, str], Callable[[Side, Turns], None]] = {
 }
 
 
-def main(side: Side, turns: Turns) -> None:
+def work(side: Side, pipe: Any) -> None:
+    """What a process does. Whatever a library prints goes to the error stream."""
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     torch.set_num_threads(side.threads)
-    FUNCTIONS[side.library, side.case.task](side, turns)
-
-
-if __name__ == "__main__":
-    own = own_turns()
-    side = side_from_json(sys.argv[1])
-    run_on_ranks(lambda: main(side, own), Wish(side.ranks, "cpu"))
+    function = FUNCTIONS[side.library, side.case.task]
+    run_on_ranks(lambda: function(side, Turns(pipe)), Wish(side.ranks, "cpu"))

@@ -3,41 +3,29 @@
 The sides of a comparison are then interleaved, A B A B ..., so that a machine whose speed drifts
 slows all of them; each side has its own threads, its own allocator and its own peak of memory; and
 between its turns a side waits in a read, which costs nothing.
-
-    the command (`Worker`)            the side (`Turns`, bench/sides.py)
-    starts the process                sets up its models
-                                      one line: {"ready": true}
-    "run"                             one repetition
-                                      one line: {"seconds": ..., "mib": ...}
-    closes the pipe                   ends
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
+import multiprocessing
 import os
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any, Literal
+from unittest.mock import patch
 
 from harness.errors import UserError
-from harness.paths import REPOSITORY
 from harness.ranks.collectives import all_reduce_sum, on_main
-
-Task = Literal["sample", "grpo"]
 
 
 @dataclass(frozen=True)
 class Case:
     """The work of one repetition. Rows = prompts x group."""
 
-    task: Task
+    task: Literal["sample", "grpo"]
     preset: str = "tiny"
     prompts: int = 8
     group: int = 1
@@ -65,51 +53,6 @@ class Side:
     ranks: int = 1
 
 
-def side_from_json(text: str) -> Side:
-    fields = json.loads(text)
-    return Side(**fields | {"case": Case(**fields["case"])})
-
-
-# The side's end -----------------------------------------------------------------------------------
-
-
-class Turns:
-    """What a side does its repetitions with: `while turns.next(): one repetition`."""
-
-    def __init__(self, orders: TextIO, reports: TextIO) -> None:
-        self.orders, self.reports = orders, reports
-        self.begin: float | None = None
-        self.base = 0.0  # MiB before the first repetition: weights and libraries
-
-    def next(self) -> bool:
-        """Report the repetition that ends here, if one does, and wait for the next; False: no more.
-
-        Of several ranks the first reports and waits, for all; the memory is that of all together.
-        """
-        now = time.perf_counter()
-        if self.begin is None:
-            reset_peak()
-            self.base = all_reduce_sum({"mib": peak_mib()})["mib"]
-            report: dict[str, Any] = {"ready": True}
-        else:
-            mib = all_reduce_sum({"mib": peak_mib()})["mib"] - self.base
-            report = {"seconds": now - self.begin, "mib": mib}
-        goes_on = on_main(lambda: self._say_and_wait(report))
-        self.begin = time.perf_counter()
-        return goes_on
-
-    def _say_and_wait(self, report: dict[str, Any]) -> bool:
-        print(json.dumps(report), file=self.reports, flush=True)
-        return bool(self.orders.readline())
-
-
-def own_turns() -> Turns:
-    """The turns of this process. Whatever a library prints goes to the error stream from now on."""
-    reports = os.fdopen(os.dup(sys.stdout.fileno()), "w")
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return Turns(sys.stdin, reports)
-
-
 def reset_peak() -> None:
     """Let the process's peak of memory start anew; only Linux can."""
     try:
@@ -126,90 +69,85 @@ def peak_mib() -> float:
     return peak / 2**20 if sys.platform == "darwin" else peak / 2**10
 
 
-# The command's end --------------------------------------------------------------------------------
+class Turns:
+    """What a side does its repetitions with: `while turns.next(): one repetition`."""
+
+    def __init__(self, pipe: Any) -> None:
+        self.pipe = pipe
+        self.begin: float | None = None
+        self.base = 0.0  # MiB before the first repetition: weights and libraries
+
+    def next(self) -> bool:
+        """Report the repetition that ends here, if one does, and wait for the next; False: no more.
+
+        Of several ranks the first reports and waits, for all; the memory is that of all together.
+        """
+        now = time.perf_counter()
+        report: dict[str, float] = {}
+        if self.begin is None:
+            reset_peak()
+            self.base = all_reduce_sum({"mib": peak_mib()})["mib"]
+        else:
+            mib = all_reduce_sum({"mib": peak_mib()})["mib"] - self.base
+            report = {"seconds": now - self.begin, "mib": mib}
+        goes_on = on_main(lambda: self._say_and_wait(report))
+        self.begin = time.perf_counter()
+        return goes_on
+
+    def _say_and_wait(self, report: dict[str, float]) -> bool:
+        self.pipe.send(report)
+        return self.pipe.recv()
 
 
 class Worker:
-    """One side in its own process, set up and waiting."""
+    """One side in its own process, set up and waiting; `work(side, pipe)` is what runs there."""
 
-    def __init__(self, side: Side) -> None:
+    def __init__(self, side: Side, work: Callable[[Side, Any], None]) -> None:
         self.side = side
-        self.errors = tempfile.TemporaryFile("w+")
-        command = [sys.executable, str(Path(__file__).with_name("sides.py"))]
-        self.process = subprocess.Popen(
-            [*command, json.dumps(dataclasses.asdict(side))],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self.errors,
-            text=True,
-            env=environment(side),
-        )
-        self._read()
+        context = multiprocessing.get_context("spawn")
+        self.pipe, there = context.Pipe()
+        self.process = context.Process(target=work, args=(side, there))
+        own = {
+            "OMP_NUM_THREADS": str(side.threads * side.ranks),  # the ranks share them out
+            "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false",
+            "TRANSFORMERS_VERBOSITY": "error",
+        }  # fmt: skip
+        with patch.dict(os.environ, own):
+            self.process.start()
+        there.close()  # so that the end of the other process ends the pipe
+        self.read()
 
-    def run(self) -> dict[str, float]:
-        """One repetition: its seconds, and the MiB above the start at the peak so far."""
-        assert self.process.stdin is not None
+    def read(self) -> dict[str, float]:
+        """One repetition's seconds, and the MiB above the start at the peak so far."""
         try:
-            print("run", file=self.process.stdin, flush=True)
-        except BrokenPipeError:
-            pass  # `_read` says why
-        return self._read()
-
-    def _read(self) -> dict[str, float]:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            self.process.wait()
-            self.errors.seek(0)
-            last = (self.errors.read().strip().splitlines() or ["it said nothing"])[-1]
-            raise UserError(f"the side {self.side.label!r} ended before its work was done: {last}")
-        return json.loads(line)
+            return self.pipe.recv()
+        except EOFError:
+            raise UserError(
+                f"the side {self.side.label!r} ended before its work was done"
+            ) from None
 
     def close(self) -> None:
         """End the process: its own end if it listens, killed if it does not."""
-        try:
-            self.process.communicate(timeout=20)  # closes the pipe
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.communicate()
-        self.errors.close()
+        if self.process.is_alive():
+            self.pipe.send(False)
+            self.process.join(timeout=20)
+        self.process.kill()
 
 
-def environment(side: Side) -> dict[str, str]:
-    """The environment of a side: its threads, no network, and this checkout before an installed one.
-
-    Waiting threads sleep on both sides (harness/process.py), unless OMP_WAIT_POLICY says otherwise.
-    """
-    return {
-        **os.environ,
-        "OMP_NUM_THREADS": str(side.threads * side.ranks),  # the ranks share them out
-        "PYTHONPATH": os.pathsep.join(
-            filter(None, [str(REPOSITORY), os.environ.get("PYTHONPATH", "")])
-        ),
-        "HF_HUB_OFFLINE": "1",
-        "TOKENIZERS_PARALLELISM": "false",
-        "TRANSFORMERS_VERBOSITY": "error",
-    }
-
-
-def interleaved(workers: Sequence[Worker], rounds: int) -> list[list[dict[str, float]]]:
+def measure(
+    sides: Sequence[Side], rounds: int, work: Callable[[Side, Any], None]
+) -> list[list[dict[str, float]]]:
     """Every side in turn, `rounds` times after one round that is not counted; a list per side."""
-    for worker in workers:
-        worker.run()
-    reports: list[list[dict[str, float]]] = [[] for _ in workers]
-    for _ in range(rounds):
-        for worker, own in zip(workers, reports, strict=True):
-            own.append(worker.run())
-    return reports
-
-
-def measure(sides: Sequence[Side], rounds: int) -> list[list[dict[str, float]]]:
-    """Start a process per side, interleave them, end them."""
     workers: list[Worker] = []
+    reports: list[list[dict[str, float]]] = [[] for _ in sides]
     try:
         for side in sides:
-            workers.append(Worker(side))
-        return interleaved(workers, rounds)
+            workers.append(Worker(side, work))
+        for _ in range(rounds + 1):
+            for worker, own in zip(workers, reports, strict=True):
+                worker.pipe.send(True)
+                own.append(worker.read())
     finally:
         for worker in workers:
             worker.close()
+    return [own[1:] for own in reports]

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import inspect
 import math
+import multiprocessing
 import os
 import runpy
-import select
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -65,37 +64,25 @@ def kind_of(function: Callable[..., Any], name: str) -> Kind:
         with suppress(Unusable):
             names_in(function, kind)
             return kind
-    advice = "say --as KIND (`python -m conformance --list` shows them, and what adapters take)"
-    with suppress(TypeError, ValueError):
-        arguments = inspect.signature(function).parameters
-        known = {kind: sum(map(bool, map(kind.called, arguments))) for kind in KINDS.values()}
-        nearest = max(known, key=lambda kind: known[kind])
-        try:
-            names_in(function, nearest)
-        except Unusable as error:
-            advice = (
-                f"{nearest.name} is nearest, but {error}. Or {advice}" if known[nearest] else advice
-            )
-    raise Unusable(f"the arguments of {name} are those of no kind: {advice}")
+    raise Unusable(
+        f"the arguments of {name} are those of no kind: say --as KIND (`python -m conformance --list` "
+        "shows them, and what adapters take)"
+    )
 
 
-def told(
-    place: str, load: Callable[[], Any], kind: Kind | None = None, *, strict: bool = False
-) -> tuple[int, str]:
+def told(place: str, kind: Kind | None = None, *, strict: bool = False) -> tuple[int, str]:
     """The exit status and what is printed: one sentence, the example, what else was seen."""
     opening = {"right": "right", "variant": "right, one of several ways", "mistake": "mistake"}
     try:
-        function = load()
+        function = loaded(place)
         kind = kind or kind_of(function, place.rpartition(":")[2])
         verdict = check(function, kind, strict=strict)
     except Unusable as error:
         return 2, f"not checked: {place}: {error}."
-    notes = list(verdict.notes)
-    about = f" ({notes.pop(0)})" if notes and notes[0].startswith("over ") else ""
-    lines = [f"{opening[verdict.status]}: {place} as {kind.name}: {verdict.says}{about}"]
+    lines = [f"{opening[verdict.status]}: {place} as {kind.name}: {verdict.says}"]
     if verdict.example:
         lines.append(f"the smallest failing example:\n{verdict.example}")
-    return 0 if verdict.right else 1, "\n".join(lines + notes)
+    return 0 if verdict.right else 1, "\n".join([*lines, *verdict.notes])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -122,8 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def check_all(chosen: argparse.Namespace) -> int:
     worst = 0
     for place in chosen.functions:
-        given = KINDS.get(chosen.kind)
-        status, text = told(place, partial(loaded, place), given, strict=chosen.strict)
+        status, text = told(place, KINDS.get(chosen.kind), strict=chosen.strict)
         print(text, flush=True)
         worst = max(worst, status)
     return worst
@@ -136,34 +122,21 @@ def in_a_child(work: Callable[[], int], seconds: float) -> int:
     """
     if not hasattr(os, "fork"):
         return work()
-    answer, said = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(answer)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    context = multiprocessing.get_context("fork")
+    answer = context.SimpleQueue()
+
+    def answered() -> None:
         signal.alarm(math.ceil(seconds) + 5)  # should the parent be gone by then
-        try:
-            os.write(said, bytes([work()]))
-        except BaseException as error:  # KeyboardInterrupt and the like from the code, a full disk
-            with suppress(OSError):
-                os.write(2, f"not checked: {type(error).__name__}: {error}\n".encode())
-                os.write(said, b"\2")
-        os._exit(0)
-    os.close(said)
-    why, status = "it ended the process", b""
-    try:
-        if select.select([answer], [], [], seconds)[0]:
-            status = os.read(answer, 1)
-        else:
-            why = f"no result within {seconds:g} s (--seconds)"
-    except KeyboardInterrupt:
-        why = "interrupted"
-    finally:
-        os.kill(child, signal.SIGKILL)  # one that has ended is waited for below
-        os.waitpid(child, 0)
-        os.close(answer)
-    if status:
-        return status[0]
+        answer.put(work())
+
+    child = context.Process(target=answered, daemon=True)
+    child.start()
+    child.join(seconds)
+    why = f"no result within {seconds:g} s (--seconds)" if child.is_alive() else "it ended there"
+    child.kill()
+    child.join()
+    if not answer.empty():
+        return int(answer.get())
     print(f"not checked: {why}", file=sys.stderr)
     return 2
 

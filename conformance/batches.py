@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +13,12 @@ from torch import Tensor
 Arguments = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Case:
-    """A worked case: in words what it is about, the arguments in order, and the numbers wanted."""
-
-    about: str
-    arguments: Mapping[str, Any]
-    wanted: Any
-
-
-def worked(kind: str) -> list[Case]:
-    """The worked cases of a kind."""
+def worked(kind: str) -> list[Arguments]:
+    """The arguments of the worked cases of a kind, in order."""
     numbers = json.loads((Path(__file__).parent / "worked_numbers.json").read_text("utf-8"))
     (rows,) = (rows for kinds, rows in numbers.items() if kind in kinds.split())
-    cases = []
-    for row in rows:
-        about, wanted = row.pop("about"), row.pop("wanted")
-        cases.append(Case(about, {name: tensor(value) for name, value in row.items()}, wanted))
-    return cases
+    beside = ("about", "wanted")  # for readers
+    return [{k: tensor(v) for k, v in row.items() if k not in beside} for row in rows]
 
 
 def tensor(value: Any) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .batches import Arguments, Case, doubles, each, is_float, rollout, worked
+from .batches import Arguments, doubles, each, is_float, rollout, worked
 from .comparing import close, pattern, rounded, shape_sentence, shown_arguments
 from .formulas import masked
 from .ways import Way, sections, sentence, ways
@@ -41,7 +41,6 @@ class Kind:
     rows: bool = True  # each row is a case of its own
     tolerance: float = 1e-4
     batch_of: Callable[[torch.Generator], Arguments] = rollout  # ragged, garbage in its padding
-    exactly: Callable[[Callable[..., Tensor]], str] | None = None  # what enumeration says of it
 
     @property
     def known(self) -> Sequence[Way]:
@@ -51,11 +50,6 @@ class Kind:
     @property
     def mistakes(self) -> Sequence[Way]:
         return ways(self.name, mistakes=True)
-
-    @property
-    def cases(self) -> list[Case]:
-        """Worked cases of the first known way."""
-        return worked(self.name)
 
     @cached_property
     def trained(self) -> list[str]:
@@ -77,12 +71,10 @@ class Kind:
         others = sections()["other names of arguments"]
         return [k for k in self.order if name in (k, *others.get(k, [""])[0].split())]
 
-    def random(self, generator: torch.Generator) -> Arguments:
-        batch = self.batch_of(generator)
-        return {name: batch[name] for name in self.order}
-
     def batch(self, seed: int) -> Arguments:
-        return doubles(self.random(torch.Generator().manual_seed(seed)))
+        """A random batch in float64."""
+        drawn = self.batch_of(torch.Generator().manual_seed(seed))
+        return doubles({name: drawn[name] for name in self.order})
 
     def filled(self, arguments: Mapping[str, Any]) -> Arguments:
         """A case's arguments with what it leaves out: the usual settings, and no padding."""
@@ -146,7 +138,7 @@ class Mine:
         self.of_rows = of_rows  # one advantage for each response, (N,), instead of (N, T)
         self.names = names_in(function, kind)
         self.lacking = [name for name in kind.order if name not in self.names]
-        self.trials = [kind.filled(case.arguments) for case in kind.cases]
+        self.trials = [kind.filled(arguments) for arguments in worked(kind.name)]
         self.trials += [kind.batch(seed) for seed in range(RANDOM_BATCHES)]
         for given in self.trials if of_rows else ():
             given["advantages"] = given["advantages"][:, :1].expand_as(given["log_probs"])
@@ -271,19 +263,15 @@ def check(function: Callable[..., Any], kind: Kind, *, strict: bool = False) -> 
     A function that is right on numbers may be fragile, such as where padding holds NaN: that is
     noted, and with `strict` it is a mistake. Advantages are (N, T), or else (N,).
     """
-    first: Verdict | Unusable | None = None
+    verdicts, errors = list[Verdict](), list[Unusable]()
     for of_rows in (False, True) if "advantages" in names_in(function, kind) else (False,):
         try:
-            verdict: Verdict | Unusable = judged(Mine(function, kind, of_rows), strict)
+            verdicts.append(judged(Mine(function, kind, of_rows), strict))
         except Unusable as error:
-            verdict = error
-        if isinstance(verdict, Verdict) and verdict.way:
-            return verdict
-        if first is None or (isinstance(first, Unusable) and isinstance(verdict, Verdict)):
-            first = verdict
-    if not isinstance(first, Verdict):
-        raise first or Unusable("there was nothing to try it on")
-    return first
+            errors.append(error)
+    if not verdicts:
+        raise errors[0]
+    return next((verdict for verdict in verdicts if verdict.way), verdicts[0])
 
 
 def judged(mine: Mine, strict: bool) -> Verdict:
@@ -293,32 +281,30 @@ def judged(mine: Mine, strict: bool) -> Verdict:
             "a second call with the same arguments gives another result: switch off what is drawn "
             "in it, such as dropout, or seed it"
         )
-    notes: tuple[str, ...] = ()
-    with suppress(Exception):  # it may not take one response alone, or one pair
-        notes = (kind.exactly(mine),) if kind.exactly else ()
     agreeing: dict[int, Candidate] = {}
     for candidate in candidates(kind, mine.level):
         misses = (not same(y, measured(candidate, given), kind.tolerance) for given, y in pairs)
         agree = next((i for i, miss in enumerate(misses) if miss), len(pairs))
         if agree == len(pairs):
-            return named(mine, candidate, notes, strict)
+            return named(mine, candidate, strict)
         if candidate.status != "mistake":
             agreeing.setdefault(agree, candidate)
     nearest = agreeing[max(agreeing)]
     text, example = shown(mine, nearest)
     opening = f"it is none of the ways known here; beside {nearest.way.name}, the nearest: "
-    return Verdict("mistake", opening + text, example=example, notes=notes)
+    return Verdict("mistake", opening + text, example=example)
 
 
-def named(mine: Mine, found: Candidate, notes: tuple[str, ...], strict: bool) -> Verdict:
+def named(mine: Mine, found: Candidate, strict: bool) -> Verdict:
     """The verdict on a function whose way is known."""
     kind, level, way, reducer = mine.kind, mine.level, found.way, found.reducer
     names = (way.name, reducer.name if reducer else None)
+    notes: tuple[str, ...] = ()
     if found.status == "mistake":
         says, right = way.says, Candidate(kind, level, kind.known[0], reducer)
         if reducer and reducer in ways(level, mistakes=True):
             says, right = reducer.says, Candidate(kind, level, way, ways(level)[0])
-        return Verdict("mistake", says, *names, shown(mine, right)[1], notes)
+        return Verdict("mistake", says, *names, shown(mine, right)[1])
     for tag in broken(mine, found):
         says = sentence("invariances", tag)
         if strict or tag in ("float32", "order"):

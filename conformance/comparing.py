@@ -22,8 +22,6 @@ def pattern(name: str, mine: Tensor, wanted: Tensor, mask: Any, tolerance: float
     if isinstance(mask, Tensor) and mask.shape == mine.shape:
         if close(mine * mask, wanted * mask, tolerance):
             return f"{name} is right where the mask is True, but not where it is False."
-    if mine.ndim == 2 and mine.shape[0] == mine.shape[1] and close(mine.T, wanted, tolerance):
-        return f"{name} is transposed: rows and columns have changed places."
     if mine.numel() == 1:  # a multiple of any other number, and off by something from it
         return f"{name} is {float(mine):.4f}; {float(wanted):.4f} is wanted."
     factor = float((mine * wanted).sum() / (wanted * wanted).sum().clamp(min=1e-12))
@@ -54,7 +52,7 @@ def shown_arguments(arguments: Mapping[str, Any]) -> str:
 def rounded(value: Any) -> str:
     """A tensor as nested lists with four digits; a large one as its shape."""
     if not isinstance(value, Tensor):
-        return repr(value) if not callable(value) else getattr(value, "__name__", "a function")
+        return repr(value)
     if value.numel() > 24:
         return f"a tensor of shape {tuple(value.shape)}"
     shown = value.double().round(decimals=4) if value.is_floating_point() else value

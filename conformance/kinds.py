@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from .batches import groups, pairs, sampled, scored
 from .checking import Kind
-from .enumeration import of_a_kl, of_a_policy_loss, of_a_preference_loss, of_advantages
 
 PAIRS = "policy_chosen! policy_rejected! ref_chosen ref_rejected beta"
 KL = "log_probs! ref_log_probs mask? length?"
@@ -16,21 +15,13 @@ ALL = (
     Kind(
         "policy_loss",
         "log_probs! old_log_probs? advantages clip_low=0.2 clip_high=0.2 mask? length?",
-        exactly=of_a_policy_loss,
     ),
     Kind("value_loss", "values! old_values? returns clip? mask? length?"),
-    Kind("preference_loss", PAIRS, batch_of=pairs, exactly=of_a_preference_loss),
+    Kind("preference_loss", PAIRS, batch_of=pairs),
     Kind("reducer", "loss! mask length?", rows=False),
-    *(Kind(name, KL, exactly=of_a_kl) for name in ("kl", "kl_loss", "kl_reward")),
+    *(Kind(name, KL) for name in ("kl", "kl_loss", "kl_reward")),
     Kind("token_rewards", "scores log_probs ref_log_probs mask kl_coef", constant=True),
-    Kind(
-        "advantages",
-        "rewards group_size",
-        batch_of=groups,
-        rows=False,
-        tolerance=1e-3,
-        exactly=of_advantages,
-    ),
+    Kind("advantages", "rewards group_size", batch_of=groups, rows=False, tolerance=1e-3),
     Kind("gae", "rewards values mask gamma lam", constant=True),
     Kind("returns", "rewards values mask gamma lam", constant=True),
     Kind("whiten", "x mask", rows=False, tolerance=1e-3),

@@ -12,11 +12,11 @@ reason; what breaks its format is a DataError with file and line. No text is eve
 
 from __future__ import annotations
 
+import csv
 import gzip
 import io
 import json
 import os
-import re
 import stat
 import warnings
 import zlib
@@ -29,29 +29,25 @@ from typing import IO, Any, Generic, TypeVar, cast
 
 from data.formats import (
     FORMATS,
+    OWN_PAIRS,
     Answered,
     BadRow,
     DropRow,
     Format,
     Row,
-    WrongFormat,
     finite,
     kind_of,
     listed,
-    plain_pair,
     recorded_sides,
     text_of,
 )
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
 from data.splits import Split, split_of
-from data.tables import MOST_AT_ONCE, bounded_lines, is_table, table_rows
+from data.tables import MOST_AT_ONCE, TableError, bounded_lines, is_table, table_rows
 from data.templates import HEADINGS, instruction_prompt
 from harness.errors import UserError
 
 Record = TypeVar("Record", PreferenceRecord, ResponseRecord, PromptRecord)
-
-
-HTML_BREAKS = re.compile(r"\s*(?:<br ?/?>\s*)+")  # paragraphs of these files end in two of them
 
 
 class DataError(UserError):
@@ -69,7 +65,12 @@ class ReadResult(Generic[Record]):
 
     def summary(self) -> str:
         """One sentence about the file: kept, dropped, and answers that touch their prompt."""
-        parts = kept_text(f"{self.source} ({self.format})", len(self.records), "rows", self.dropped)
+        kept, dropped = len(self.records), self.dropped
+        parts = [
+            f"{self.source} ({self.format}): {kept:,} of {kept + sum(dropped.values()):,} rows kept"
+        ]
+        if dropped:
+            parts.append(f"dropped: {_reasons(dropped)}")
         touching = sum(_touches(record) for record in self.records)
         if touching:
             parts.append(
@@ -79,13 +80,8 @@ class ReadResult(Generic[Record]):
         return "; ".join(parts)
 
 
-def kept_text(source: str, kept: int, what: str, dropped: Mapping[str, int]) -> list[str]:
-    """The first parts of a summary: how many rows were kept, and why others were not."""
-    parts = [f"{source}: {kept:,} of {kept + sum(dropped.values()):,} {what} kept"]
-    if dropped:
-        reasons = (f"{reason} {count:,}" for reason, count in dropped.items())
-        parts.append("dropped: " + ", ".join(reasons))
-    return parts
+def _reasons(dropped: Mapping[str, int]) -> str:
+    return ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
 
 
 def read_preferences(
@@ -125,10 +121,10 @@ def read_prompts(
 def read_text(path: str | Path) -> list[str]:
     """Read documents: the `text` of every row of a .json or .jsonl file, or one whole text file.
 
-    A folder gives one document per .txt file in it, by name, with HTML's `<br />` as line breaks.
+    A folder gives one document per .txt file in it, by name.
     """
     if Path(path).is_dir():
-        documents = [text for _, text in folder_texts(Path(path))]
+        documents = [_whole_text(file) for file in sorted(Path(path).glob("*.txt"))]
     elif holds_rows(path):
         documents = []
         for place, row in rows_of(path):
@@ -148,12 +144,6 @@ def holds_rows(path: str | Path) -> bool:
     """Whether a file's name promises rows and no plain text."""
     names = Path(path).name.lower().removesuffix(".gz")
     return is_table(path) or names.endswith((".json", ".jsonl"))
-
-
-def folder_texts(folder: Path) -> Iterator[tuple[Path, str]]:
-    """Each .txt file of a folder with its text, by name; HTML's line breaks become real ones."""
-    for path in sorted(folder.glob("*.txt")):
-        yield path, HTML_BREAKS.sub("\n", _whole_text(path))
 
 
 def split_records(records: Iterable[Record]) -> dict[Split, list[Record]]:
@@ -179,43 +169,54 @@ def _touches(record: PreferenceRecord | ResponseRecord | PromptRecord) -> bool:
 # From one row to one record.
 
 
-def _usable(answered: Answered) -> Answered:
-    if not answered.prompt.strip():
+def _texts(kind: Format, answered: Answered | None, what: str) -> tuple[str, str]:
+    """Prompt and answer; BadRow where such rows have none."""
+    if answered is None or answered.response is None:
+        raise BadRow(f"{kind.name} rows hold no {what} (data/README.md has those that do)")
+    return answered.prompt, answered.response
+
+
+def _require_text(prompt: str, response: str) -> None:
+    if not prompt.strip():
         raise DropRow("empty prompt")
-    if not answered.response.strip():
+    if not response.strip():
         raise DropRow("empty answer")
-    return answered
 
 
 def _preference(kind: Format, row: Row) -> PreferenceRecord:
-    pair = kind.read_pair(row)
-    if pair.chosen.prompt != pair.rejected.prompt:
+    content = kind.read(row)
+    rejected = _texts(kind, content.rejected, "preference pairs")
+    chosen = _texts(kind, content.chosen, "preference pairs")
+    if chosen[0] != rejected[0]:
         raise DropRow("prompts differ")
-    meta = {**pair.scores, **(recorded_sides(row) if kind.pair is plain_pair else {})}
+    meta = {**content.scores, **(recorded_sides(row) if kind is OWN_PAIRS else {})}
     if {"chosen_tokens", "rejected_tokens"} <= meta.keys():  # two of them may read alike
         if meta["chosen_tokens"] == meta["rejected_tokens"]:
             raise DropRow("chosen equals rejected")
     else:
-        _usable(pair.chosen), _usable(pair.rejected)
-        if pair.chosen == pair.rejected:
+        for side in (chosen, rejected):
+            _require_text(*side)
+        if chosen == rejected:
             raise DropRow("chosen equals rejected")
     for key in ("score_chosen", "score_rejected", "margin"):
         if row.get(key) is not None:
             meta[key] = finite(repr(key), row[key])
     if "score_chosen" in meta and meta["score_chosen"] == meta.get("score_rejected"):
         raise DropRow("equal scores")
-    return PreferenceRecord(*pair.chosen, pair.rejected.response, meta)
+    return PreferenceRecord(*chosen, rejected[1], meta)
 
 
 def _response(kind: Format, row: Row) -> ResponseRecord:
-    return ResponseRecord(*_usable(kind.read_answered(row)))
+    texts = _texts(kind, kind.read(row).chosen, "answers")
+    _require_text(*texts)
+    return ResponseRecord(*texts)
 
 
 def _prompt(kind: Format, row: Row) -> PromptRecord:
-    prompt, answer = kind.read_question(row)
-    if not prompt.strip():
+    content = kind.read(row)
+    if not content.chosen.prompt.strip():
         raise DropRow("empty prompt")
-    return PromptRecord(prompt, answer)
+    return PromptRecord(content.chosen.prompt, content.answer)
 
 
 def templated(record: Record) -> Record:
@@ -230,13 +231,11 @@ def templated(record: Record) -> Record:
 
 @contextmanager
 def row_errors(path: str | Path, place: str) -> Iterator[None]:
-    """Inside, what is wrong with a row or a file's format becomes a DataError with its place."""
+    """Inside, what is wrong with a row becomes a DataError with its place."""
     try:
         yield
     except BadRow as error:
         raise DataError(f"{path}:{place}: {error}; correct the row or remove it") from None
-    except WrongFormat as error:
-        raise DataError(f"{path}:{place}: {error}") from None
 
 
 def _read(
@@ -262,8 +261,7 @@ def _read(
     if kind is None:
         raise DataError(f"{path}: there are no rows in it; give a file with at least one")
     if not records:
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
-        raise DataError(f"{path}: no row can be used ({reasons}); correct the file")
+        raise DataError(f"{path}: no row can be used ({_reasons(dropped)}); correct the file")
     return ReadResult(records, dict(dropped), kind.name, str(path))
 
 
@@ -277,20 +275,21 @@ def _recognise(path: str | Path, place: str, row: Row) -> Format:
     )
 
 
-# From a file to rows. `place` is the line, with the record's number in an array.
+# From a file to rows. `place` is the line, in an array the number of the record.
 
 
 def rows_of(path: str | Path) -> Iterator[tuple[str, Row]]:
     """The objects of a file with the place of each, for messages; DataError for anything else."""
     with _opened(path) as stream:
         rows = table_rows(path, stream) if is_table(path) else _json_rows(path, stream)
-        for place, row in _explained(path, rows):
-            if not isinstance(row, dict):
-                raise DataError(
-                    f"{path}:{place}: {kind_of(row)} where a row is an object {{...}}; correct the row "
-                    "or remove it"
-                )
-            yield place, row
+        try:
+            for place, row in rows:
+                with row_errors(path, place):
+                    if not isinstance(row, dict):
+                        raise BadRow(f"{kind_of(row)} where a row is an object {{...}}")
+                yield place, row
+        except (csv.Error, UnicodeError, TableError) as error:
+            raise DataError(f"{path}: {error}; correct the file, or give JSON lines") from error
 
 
 def _json_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[str, object]]:
@@ -298,19 +297,6 @@ def _json_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[st
     start = stream.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n")
     stream.seek(0)
     return _array_rows(path, stream) if start.startswith(b"[") else _line_rows(path, stream)
-
-
-def _explained(
-    path: str | Path, rows: Iterator[tuple[str, object]]
-) -> Iterator[tuple[str, object]]:
-    """The rows, with the errors of csv as a sentence."""
-    try:
-        yield from rows
-    except (DataError, OSError, EOFError, zlib.error):
-        raise
-    except Exception as error:  # csv raises classes of its own
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{path}: {reason}; correct the file, or give JSON lines") from error
 
 
 def _line_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[str, object]]:
@@ -322,17 +308,10 @@ def _line_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[st
 
 
 def _array_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[str, object]]:
-    """The elements of one array; a second pass over the text finds the line where each starts."""
+    """The elements of one array."""
     text = _decoded(path, _all_of(path, stream), 1)
-    decoder, line, position = json.JSONDecoder(), 1, 0
     for number, row in enumerate(_parsed(path, text, 1), start=1):
-        start = position
-        while text[start] in "[, \t\r\n":
-            start += 1
-        line += text.count("\n", position, start)
-        yield f"{line}: record {number}", row
-        _, position = decoder.raw_decode(text, start)
-        line += text.count("\n", start, position)
+        yield f" record {number}", row
 
 
 def _parsed(path: str | Path, text: str, line: int) -> Any:
@@ -341,11 +320,6 @@ def _parsed(path: str | Path, text: str, line: int) -> Any:
         return json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         place = f"{path}:{line + error.lineno - 1}: not valid JSON: {error.msg}"
-        if str(path).endswith(".txt"):
-            raise DataError(
-                f"{path}: a .txt file is one text for gpt.pretraining; give prompts and answers as "
-                'JSON, one object a line, such as {"prompt": "..."}'
-            ) from None
         raise DataError(
             f"{place} at column {error.colno}; correct it, a file holds one object a line or one array"
         ) from None

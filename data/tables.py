@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator
-from itertools import chain, count
+from itertools import count
 from pathlib import Path
 from typing import IO, Any, AnyStr, cast
 
@@ -16,14 +16,18 @@ MOST_READ = 2**32  # bytes of one file: a gzipped one of 5 MB can hold as much
 MOST_AT_ONCE = 2**30
 
 
+class TableError(Exception):
+    """A file that cannot be read on; the message begins with the line."""
+
+
 def bounded_lines(stream: IO[AnyStr]) -> Iterator[AnyStr]:
-    """The lines of a stream; ValueError, which begins with the line, for more than the two limits."""
+    """The lines of a stream; TableError for more than the two limits."""
     read = 0
     for number in count(1):
         line = stream.readline(LONGEST_LINE + 1)
         read += len(line)
         if len(line) > LONGEST_LINE or read > MOST_READ:
-            raise ValueError(
+            raise TableError(
                 f"{number}: a line of over {LONGEST_LINE >> 20} MiB, or over {MOST_READ >> 30} GiB in all"
             )
         if not line:
@@ -37,31 +41,21 @@ def is_table(path: str | Path) -> bool:
 
 
 def table_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[str, Any]]:
-    """The rows of a CSV file by their last line; the first row names the columns.
-
-    Where that has more semicolons than commas, they separate, as in a spreadsheet's export.
-    """
+    """The rows of a CSV file by their last line; the first row names the columns."""
     csv.field_size_limit(LONGEST_LINE)
     with io.TextIOWrapper(cast(IO[bytes], stream), "utf-8-sig", newline="") as text:
-        lines = bounded_lines(text)
-        first = next(lines, "")
-        comma = ";" if first.count(";") > first.count(",") else ","
-        reader = csv.DictReader(chain([first], lines), delimiter=comma, strict=True)
+        reader = csv.DictReader(bounded_lines(text), strict=True)
         names = list(reader.fieldnames or [])
         if twice := {name for name in names if name and names.count(name) > 1}:
-            raise ValueError(f"1: two columns are called {min(twice)!r}")
-        rows = iter(reader)
-        while True:
-            try:
-                row = next(rows, None)
-            except csv.Error as error:  # a stray quote, a cell without end
-                raise ValueError(f"{reader.line_num}: {error}") from error
-            if row is None:
-                return
-            place = str(reader.line_num)
-            if None in row or None in row.values():
-                raise ValueError(f"{place}: it has another number of cells than the first line")
-            yield place, {name: cell_value(name, cell) for name, cell in row.items()}
+            raise TableError(f"1: two columns are called {min(twice)!r}")
+        try:
+            for row in reader:
+                place = str(reader.line_num)
+                if None in row or None in row.values():
+                    raise TableError(f"{place}: another number of cells than in the first line")
+                yield place, {name: cell_value(name, cell) for name, cell in row.items()}
+        except csv.Error as error:  # a stray quote, a cell without end
+            raise TableError(f"{reader.line_num}: {error}") from error
 
 
 def cell_value(name: str, cell: str) -> Any:

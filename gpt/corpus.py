@@ -20,7 +20,6 @@ from data.readers import (
     read_prompts,
     read_responses,
     read_text,
-    rows_of,
     split_records,
 )
 from data.records import PromptRecord, ResponseRecord
@@ -159,12 +158,8 @@ def open_corpus(
     context: int,
     seed: int,
     template: bool = False,
-    checked: bool = False,
 ) -> Corpus:
-    """The corpus named by a `--data` flag: a world, or a file. DataError says what is wrong with it.
-
-    UserError if `checked` and more than half of a file's prompts with answers exceed the context.
-    """
+    """The corpus named by a `--data` flag: a world, or a file. DataError says what is wrong with it."""
     if data in MODULES and not has_texts(data):
         raise UserError(
             f"{data}: a world of prompts alone, without texts to learn from: start from a model that has "
@@ -173,12 +168,6 @@ def open_corpus(
     if data in MODULES:
         return WorldCorpus(data, tokenizer, batch_size, seed)
     texts = read_documents(Path(data), template=template)
-    if checked and is_answered(data):  # what later stages cannot read
-        lengths = [
-            (len(tokenizer.encode(text)) + 1, 0) for text in texts[:: len(texts) // 4000 + 1]
-        ]
-        limits = Limits(context, 0, context, responses=0)
-        check_fit(data, lengths, limits, "texts")
     return TextCorpus(texts, tokenizer, batch_size, context, seed)
 
 
@@ -187,15 +176,14 @@ def open_prompts(
     tokenizer: Tokenizer,
     room: int,
     flags: FileFlags = FileFlags(),  # noqa: B008  (it is frozen)
-    responses: int = 0,
 ) -> dict[str, list[PromptRecord]]:
     """The prompts of a world or a file per split; those longer than `room` are left out, counted.
 
-    UserError if these are more than half. `responses` tokens follow a prompt.
+    UserError if these are more than half.
     """
     if data in MODULES:
         return {split: prompts(data, split, 2000) for split in ("train", "validation", "test")}
-    limits = Limits(room, 0, room + responses, False, responses)
+    limits = Limits(room, 0)
     result = read_prompts(Path(data), template=flags.template)
     print(result.summary())
     lengths = [(len(tokenizer.encode(record.prompt)), 0) for record in result.records]
@@ -212,11 +200,6 @@ def open_prompts(
                 f"ones fit, split by their text): give more prompts {more}"
             )
     return {name: list(records) for name, records in splits.items()}
-
-
-def is_answered(data: str) -> bool:
-    """Whether rows hold prompts with answers, not a `text` each."""
-    return holds_rows(data) and "text" not in next(row for _, row in rows_of(data))
 
 
 def read_documents(path: Path, *, template: bool = False, say: bool = True) -> list[str]:

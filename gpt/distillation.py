@@ -5,10 +5,9 @@
     python -m gpt.distillation --loss topk_ce           cross-entropy on sampled token ids
 
 The control for the engines in rl/ that make a teacher the reward: every token of a given text has an
-exact target, and how a token changes the text after it is left out. Who wrote the text (`--responses`)
-and which divergence is descended (`--loss`) are two choices (Agarwal et al. 2024, arXiv:2306.13649);
-`auto` takes the author under whom the loss is a divergence of whole responses: the teacher for the
-forward forms, the student for the reverse KL.
+exact target, and how a token changes the text after it is left out. The author of the text is the one
+under whom the loss is a divergence of whole responses (Agarwal et al. 2024, arXiv:2306.13649): the
+teacher for the forward forms, the student for the reverse KL.
 
 `topk_ce` is the distillation of Gemma 3 (arXiv:2503.19786, section 2.2): at every position k token ids
 are sampled by the teacher's probability, the others count as 0, and the student is trained by
@@ -103,8 +102,6 @@ class DistillationConfig(FileFlags, OptimizerFlags, MemoryFlags):
     """Run folder of the teacher; default: the one of this data."""
     loss: Literal["forward_kl", "reverse_kl", "topk_ce"] = "forward_kl"
     """KL(teacher || student), KL(student || teacher), or cross-entropy on sampled token ids."""
-    responses: Literal["auto", "teacher", "student"] = "auto"
-    """Who writes the text. auto: the student for reverse_kl, otherwise the teacher."""
     sampled_tokens: AtLeastOne = 32
     """k of topk_ce: token ids sampled per position (Gemma 3: 256, of 262 thousand)."""
     steps: AtLeastOne = 160
@@ -128,8 +125,6 @@ class DistillationConfig(FileFlags, OptimizerFlags, MemoryFlags):
     @property
     def author(self) -> str:
         """Who writes the text: teacher or student."""
-        if self.responses != "auto":
-            return self.responses
         return "student" if self.loss == "reverse_kl" else "teacher"
 
 
@@ -183,21 +178,6 @@ def forward_kl(student: GPT, teacher: GPT, batch: ResponseBatch) -> Tensor:
     return scatter_responses(kl[:, 0], batch)
 
 
-def uniforms(
-    rows: int, columns: int, device: torch.device, generator: torch.Generator | None = None
-) -> Tensor:
-    """Random numbers (rows, columns) in [0, 1), drawn on `device`; `generator` is one on the CPU.
-
-    Elsewhere it draws a seed alone: millions of numbers would take longer to copy than the forward
-    pass.
-    """
-    if device.type == "cpu":
-        return torch.rand(rows, columns, generator=generator)
-    seed = int(torch.randint(2**62, (), generator=generator))
-    there = torch.Generator(device).manual_seed(seed)
-    return torch.rand(rows, columns, generator=there, device=device)
-
-
 @torch.no_grad()
 def sampled_targets(
     teacher: GPT,
@@ -210,19 +190,16 @@ def sampled_targets(
     """k ids that the teacher samples at each of the M valid response positions, and their targets, (M, k).
 
     Where the batch is a rank's part of a larger one, `taken` (positions of the whole,) bool says which
-    of its positions are here: random numbers are drawn for all of them.
+    of its positions are here: random numbers are drawn for all of them, on the CPU.
     """
     hidden = response_hidden(teacher, batch, batch.predicting_columns)  # (M, D)
-    weight = teacher.wte.weight
-    ids, targets = [], []
+    weight, size = teacher.wte.weight, rows_of_chunk(teacher.wte.weight)
     taken = torch.ones(len(hidden), dtype=torch.bool) if taken is None else taken.cpu()
-    pieces = taken.split(rows_of_chunk(weight))
-    counts = [int(piece.sum()) for piece in pieces]
-    for here, piece in zip(pieces, hidden.split(counts), strict=True):
+    uniforms = torch.rand(len(taken), len(weight), generator=generator)[taken]  # (M, V)
+    ids, targets = [], []
+    for piece, uniform in zip(hidden.split(size), uniforms.split(size), strict=True):
         probs = head_product(piece, weight).softmax(-1)
-        drawn = uniforms(len(here), len(weight), probs.device, generator)
-        uniform = drawn.index_select(0, on_device(here.nonzero()[:, 0], probs.device))
-        chosen = sample_token_ids(probs, k, uniform)
+        chosen = sample_token_ids(probs, k, on_device(uniform, probs.device))
         ids.append(chosen)
         targets.append(renormalised(probs, chosen))
     return torch.cat(ids), torch.cat(targets)
@@ -470,7 +447,7 @@ def main(config: DistillationConfig) -> Path:
     room = min(model.config.context for model in (student, teacher)) - config.max_new_tokens
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
-    prompts = open_prompts(config.data, tokenizer, room, config, config.max_new_tokens)
+    prompts = open_prompts(config.data, tokenizer, room, config)
     out = config.out or default_folder("distillation", config.data, config.preset)
     folder = open_run(out, config, resume=config.resume)
     open_page(folder, "distillation", config)

@@ -54,7 +54,6 @@ PRESETS: dict[str, GPTConfig] = {
     "tiny": GPTConfig(context=128, n_layer=4, n_head=4, n_embd=128),
     "study": GPTConfig(context=128, n_layer=4, n_head=4, n_embd=128),  # tiny, trained for longer
     "teacher": GPTConfig(context=128, n_layer=6, n_head=6, n_embd=192),  # what tiny learns from
-    "english": GPTConfig(context=256, n_layer=4, n_head=5, n_embd=160),  # real text, two cores
     "own": GPTConfig(context=1024, n_layer=4, n_head=5, n_embd=160),  # your dialogues
     "small": GPTConfig(context=256, n_layer=4, n_head=6, n_embd=192),
     "gpt2": GPTConfig(),

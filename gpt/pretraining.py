@@ -4,8 +4,6 @@
     python -m gpt.pretraining --data sums              the arithmetic world
     python -m gpt.pretraining --data text.txt --preset small
     python -m gpt.pretraining --data pairs.json        the prompts and chosen answers of a data file
-    python -m gpt.pretraining --preset english --data texts.jsonl --tokenizer texts.tiktoken
-                                           real text, 17.6M tokens on two cores (docs/real_model.md)
 
 The loss is the mean over predicted tokens of -log p(token | tokens before it).
 """
@@ -70,9 +68,6 @@ PRESETS: dict[str, dict[str, Any]] = {
     "study/sums": dict(steps=2200),
     "teacher": dict(steps=2000, lr=1.5e-3),
     "teacher/sums": dict(steps=2500, lr=1.5e-3),
-    "english": dict(
-        steps=8600, batch_size=8, lr=3e-3, warmup=200, eval_every=400, checkpoint_every=400
-    ),
     "own": dict(
         tokenizer="own", batch_size=2, epochs=4, warmup=30, eval_every=25, checkpoint_every=200
     ),
@@ -93,14 +88,13 @@ PRESETS: dict[str, dict[str, Any]] = {
 class PretrainingConfig(FileFlags, OptimizerFlags, CheckpointFlags, TrainingFlags):
     """Pre-train a GPT-2 from random weights."""
 
-    preset: Literal[Preset, "teacher", "english"] = "tiny"
+    preset: Literal[Preset, "teacher"] = "tiny"
     """Model shape and matching defaults, applied before all other flags."""
     data: Data = "reviews"
     """A world (reviews, sums), a file (.txt, or a data file whose texts are joined) or a folder of
     .txt."""
-    tokenizer: str = "glassbox"
-    """glassbox (ours, no download), own (made from the data), gpt2 (tiktoken) or a rank file of
-    gpt.tokenizer_training."""
+    tokenizer: Literal["glassbox", "own", "gpt2"] = "glassbox"
+    """glassbox (ours, no download), own (made from the data) or gpt2 (tiktoken)."""
     steps: AtLeastOne = 1000
     """Optimizer steps."""
     epochs: AtLeastOne | None = None
@@ -170,14 +164,6 @@ def held_out_loss(model: GPT, batches: Sequence[ResponseBatch]) -> float:
             tokens += float(batch.response_mask.sum())
     both = all_reduce_sum({"nats": nats, "tokens": tokens})
     return both["nats"] / max(both["tokens"], 1)
-
-
-def bytes_per_token(batches: Sequence[ResponseBatch], tokenizer: Tokenizer) -> float:
-    """UTF-8 bytes that a predicted token stands for on average, an EOS for none."""
-    special = (tokenizer.eos_id, tokenizer.pad_id)
-    ids = [i for batch in batches for i in batch.response_tokens[batch.response_mask].tolist()]
-    spelled = tokenizer.encoding.decode_bytes([i for i in ids if i not in special])
-    return len(spelled) / max(len(ids), 1)
 
 
 def train(
@@ -286,7 +272,6 @@ def main(config: PretrainingConfig) -> Path:
         context=shape.context,
         seed=config.seed,
         template=config.template,
-        checked=True,
     )
     config = replace(config, steps=steps_of(config, corpus))
     folder = config.out or default_folder("pretraining", config.data, config.preset)
@@ -319,8 +304,7 @@ def main(config: PretrainingConfig) -> Path:
     refresh(folder, rows)
     say_findings(config, rows, folder)
     loss = min(held_out_losses(rows)) if config.stop_after else rows[-1]["held_out_loss"]
-    bits = loss / math.log(2) / bytes_per_token(corpus.held_out_batches(), tokenizer)
-    print(f"held-out loss {loss:.3f} nats per token, {bits:.3f} bits per byte")
+    print(f"held-out loss {loss:.3f} nats per token")
     finish_run(folder)
     on_main(lambda: shutil.rmtree(folder / BEST, ignore_errors=True))
     say_written(folder)

@@ -2,8 +2,7 @@
 
 "glassbox" is this project's own byte-level BPE (Sennrich et al. 2016, arXiv:1508.07909, on bytes as
 in GPT-2), trained by `gpt/tokenizer_training.py` and read from a file in this folder: it needs no
-download. "gpt2" is OpenAI's, through tiktoken. A path that ends in .tiktoken is a rank file that the
-same training has written from other texts. All run on tiktoken's encoder.
+download. "gpt2" is OpenAI's, through tiktoken. Both run on tiktoken's encoder.
 """
 
 from __future__ import annotations
@@ -36,7 +35,6 @@ PAD = "<|pad|>"
 # Every vocabulary has these bytes: visible ASCII, tab, line break, and U+FFFD for all others.
 SPELLED = (9, 10, *range(32, 127), *"\ufffd".encode())
 TOKENIZER_NAMES = ("glassbox", "gpt2")
-SUFFIX = ".tiktoken"
 MOST_SPACES = 250_000
 SPACES = re.compile(rf"\s{{{MOST_SPACES}}}")
 
@@ -126,22 +124,15 @@ class Tokenizer:
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """ "glassbox" (from this folder), "gpt2" (from tiktoken's cache, else downloaded) or a file's.
+    """ "glassbox" (from this folder) or "gpt2" (from tiktoken's cache, else downloaded).
 
     Raises UserError for another name, and when gpt2's files cannot be had.
     """
-    if name.endswith(SUFFIX):
-        if not Path(name).is_file():
-            raise UserError(f"there is no tokenizer at {name}: check the path, or train it first")
-        return build_tokenizer(Path(name).name, read_ranks(Path(name)))
     if name == "glassbox":
         return _load_glassbox()
     if name == "gpt2":
         return _load_gpt2()
-    choices = ", ".join(TOKENIZER_NAMES)
-    raise UserError(
-        f"unknown tokenizer {name!r}: choose one of {choices}, or a rank file that ends in {SUFFIX}"
-    )
+    raise UserError(f"unknown tokenizer {name!r}: choose one of {', '.join(TOKENIZER_NAMES)}")
 
 
 def build_tokenizer(

@@ -1,17 +1,14 @@
-"""Train a byte-pair tokenizer and write its rank file.
+"""Train a byte-pair tokenizer: "glassbox", and the own one of a file's texts.
 
     python -m gpt.tokenizer_training            # "glassbox", on text of both worlds: a few seconds
-    python -m gpt.tokenizer_training --data texts.jsonl --vocab-size 4096 --out texts.tiktoken
 
-`--tokenizer texts.tiktoken` then pre-trains a model with it; the model keeps the ranks in its own
-file.
+A model with an own tokenizer keeps the ranks in its own file.
 
 Byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909, Algorithm 1) on bytes, as in GPT-2: start
 from the 256 single bytes and merge the most frequent neighbouring pair again and again. A merge never
 crosses the pieces that the pattern cuts the text into, so unique pieces are counted.
 
-`train_ranks` counts again only the pieces that a merge changes. `train_ranks_plainly` recounts
-everything, as the paper's algorithm is written: the tests hold one to the other.
+`train_ranks` counts again only the pieces that a merge changes.
 """
 
 from __future__ import annotations
@@ -22,13 +19,12 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 
 from data import reviews, sums
 from data.names import data_name
 from gpt.corpus import read_documents
-from gpt.tokenizer import PATTERN, RANKS_FILE, SUFFIX, Tokenizer, build_tokenizer, rank_lines
+from gpt.tokenizer import PATTERN, RANKS_FILE, Tokenizer, build_tokenizer, rank_lines
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path, write_atomically
@@ -43,25 +39,20 @@ Pair = tuple[bytes, bytes]
 
 @dataclass(frozen=True)
 class TokenizerTrainingConfig:
-    """Train a byte-pair tokenizer; the defaults are what the committed rank file was trained with."""
+    """Train the tokenizer of both worlds; the defaults are those of the committed rank file."""
 
-    data: str = "worlds"
-    """worlds: the reviews and the sums. Otherwise a file or folder of texts (data/README.md)."""
     vocab_size: int = 624
     """Number of ids: 256 bytes, the merges, 2 special tokens. With 624 every word is one token."""
     documents: int = 20_000
-    """Documents to count in: of each world, or the first ones of the texts."""
+    """Documents of each world to count in."""
     seed: Seed = 0
     """Seed of both worlds."""
     out: Path = RANKS_FILE
     """Where the rank file goes (tiktoken's format)."""
 
 
-def training_text(documents: int, seed: int, data: str = "worlds") -> Iterator[str]:
-    """Yield the text of `documents` documents of each world, prompt and response joined, or of `data`."""
-    if data != "worlds":
-        yield from islice(read_documents(Path(data)), documents)
-        return
+def training_text(documents: int, seed: int) -> Iterator[str]:
+    """Yield the text of `documents` documents of each world, prompt and response joined."""
     for record in [*reviews.corpus(documents, seed), *sums.corpus(documents, seed)]:
         yield record.prompt + record.response
 
@@ -77,17 +68,19 @@ def own_tokenizer(data: str, *, template: bool = False) -> Tokenizer:
         size += len(texts[-1])
         if size >= OWN_TEXT:
             break
-    ranks = train_ranks(texts, min(max(size // 100, 512), OWN_VOCABULARY), short=True)
-    return build_tokenizer(f"{data_name(data)}{SUFFIX}", ranks)
+    ranks = train_ranks(texts, min(max(size // 100, 512), OWN_VOCABULARY))
+    return build_tokenizer(f"{data_name(data)}.tiktoken", ranks)
 
 
-def train_ranks(texts: Iterable[str], vocab_size: int, *, short: bool = False) -> dict[bytes, int]:
+def train_ranks(texts: Iterable[str], vocab_size: int) -> dict[bytes, int]:
     """Return the ranks {token: id}: the 256 bytes, then vocab_size - 258 merges in order.
 
     A tie between equally frequent pairs goes to the smaller pair in byte order: the text alone
-    decides. Raises ValueError if the text supports fewer merges; if `short`, it gives those.
+    decides. There are fewer merges if the text supports no more.
     """
-    ranks = _single_bytes(vocab_size)
+    if vocab_size < 256 + N_SPECIALS:
+        raise UserError(f"vocab_size is {vocab_size}, but bytes and special tokens take 258 ids")
+    ranks = {bytes([value]): value for value in range(256)}
     counted = count_pieces(texts)
     pieces, counts = list(counted), list(counted.values())
     pairs: Counter[Pair] = Counter()
@@ -100,10 +93,8 @@ def train_ranks(texts: Iterable[str], vocab_size: int, *, short: bool = False) -
     heapq.heapify(queue)
     while len(ranks) + N_SPECIALS < vocab_size:
         best = _most_frequent(queue, pairs)
-        if best is None and short:
-            break
         if best is None:
-            raise _exhausted(len(ranks), vocab_size)
+            break
         ranks.setdefault(best[0] + best[1], len(ranks))  # a token that is there keeps its id
         changed: Counter[Pair] = Counter()
         for index in holders.pop(best):
@@ -131,33 +122,6 @@ def _most_frequent(queue: list[tuple[int, Pair]], pairs: Counter[Pair]) -> Pair 
     return None
 
 
-def train_ranks_plainly(texts: Iterable[str], vocab_size: int) -> dict[bytes, int]:
-    """The readable twin of `train_ranks`: every merge counts every pair anew."""
-    ranks = _single_bytes(vocab_size)
-    pieces = count_pieces(texts)
-    while len(ranks) + N_SPECIALS < vocab_size:
-        pairs = count_pairs(pieces)
-        if not pairs:
-            raise _exhausted(len(ranks), vocab_size)
-        pair = min(pairs, key=lambda candidate: (-pairs[candidate], candidate))
-        ranks.setdefault(pair[0] + pair[1], len(ranks))  # a token that is there keeps its id
-        pieces = Counter({merge(piece, pair): count for piece, count in pieces.items()})
-    return ranks
-
-
-def _single_bytes(vocab_size: int) -> dict[bytes, int]:
-    if vocab_size < 256 + N_SPECIALS:
-        raise UserError(f"vocab_size is {vocab_size}, but bytes and special tokens take 258 ids")
-    return {bytes([value]): value for value in range(256)}
-
-
-def _exhausted(ranks: int, vocab_size: int) -> UserError:
-    return UserError(
-        f"the text is exhausted at {ranks + N_SPECIALS} ids, before {vocab_size}: "
-        "train on more varied text or ask for a smaller vocabulary"
-    )
-
-
 def count_pieces(texts: Iterable[str]) -> Counter[Piece]:
     """Cut the texts with the tokenizer's pattern and count each piece (a tuple of bytes)."""
     counts = Counter(piece for text in texts for piece in re.findall(PATTERN, text))
@@ -167,14 +131,6 @@ def count_pieces(texts: Iterable[str]) -> Counter[Piece]:
             for piece, count in counts.items()
         }
     )
-
-
-def count_pairs(pieces: Counter[Piece]) -> Counter[Pair]:
-    pairs: Counter[Pair] = Counter()
-    for piece, count in pieces.items():
-        for pair in zip(piece, piece[1:], strict=False):
-            pairs[pair] += count
-    return pairs
 
 
 def merge(piece: Piece, pair: Pair) -> Piece:
@@ -192,12 +148,9 @@ def merge(piece: Piece, pair: Pair) -> Piece:
 
 
 def main(config: TokenizerTrainingConfig) -> None:
-    if config.out.suffix != SUFFIX:
-        raise UserError(f"--out {config.out}: give a file that ends in {SUFFIX}")
-    if config.data != "worlds" and config.out.resolve() == RANKS_FILE:
-        raise UserError(f"--data {config.data} needs --out FILE{SUFFIX}: glassbox keeps its own")
+    """Train and write the rank file (tiktoken's format)."""
     begin = time.perf_counter()
-    texts = training_text(config.documents, config.seed, config.data)
+    texts = training_text(config.documents, config.seed)
     ranks = train_ranks(texts, config.vocab_size)
     written = rank_lines(ranks).encode("ascii")
     write_atomically(config.out, lambda path: path.write_bytes(written))

@@ -85,6 +85,7 @@ def run_command(
         if default is None and presets:
             default = preset_defaults(config_class, presets)
         given: dict[str, Any] = {} if default is None else {"default": default}
+        given["config"] = (tyro.conf.PositionalRequiredArgs,)  # as in rl.report RUN
         config: Config = tyro.cli(config_class, prog=command_name(), **given)
     run_script(main, config)
 

@@ -7,7 +7,6 @@ knows by its name.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import shutil
@@ -214,12 +213,3 @@ def save_figure(figure: Any, path: Path) -> None:
     require_regular(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     on_main(lambda: figure.savefig(path, dpi=120))
-
-
-def sha256_of(path: Path) -> str:
-    """The sha256 of a file's content, in hex."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()

@@ -1,8 +1,8 @@
 """A run's folder: opened anew or to be resumed, never mixed with another run's.
 
-config.json holds the flags and, under three keys that are no flags, what else a run depends on:
-`script`, the module that wrote it, `inputs`, the sha256 of the files that its flags name, and
-`made_with`, versions, threads, ranks, device and git revision. The lock on a folder is the operating
+config.json holds the flags and, under three keys that are no flags, `script`, the module that wrote it,
+`inputs`, the sha256 of the files that the flags name, and `made_with`, versions, threads, ranks, device
+and git revision. The lock on a folder is the operating
 system's and ends with the process that holds it.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import json
 import os
 import platform
@@ -29,10 +30,9 @@ from harness.errors import Finished, UserError
 from harness.files import (
     display_path,
     expanded,
-    read_json,
+    read_object,
     received,
     remove_left_overs,
-    sha256_of,
     write_json,
 )
 from harness.here import HERE
@@ -55,7 +55,7 @@ SCRIPT, INPUTS, MADE_WITH = "script", "inputs", "made_with"  # its keys that are
 # `debug` and `record_tokens` are no more).
 FREE_FLAGS = (
     "steps", "device", "out", "resume", "eval_every", "eval_prompts", "test_prompts",
-    "checkpoint_every", "ranks", "debug", "record_tokens",
+    "checkpoint_every", "ranks", "debug", "record_tokens", SCRIPT, INPUTS, MADE_WITH,
 )  # fmt: skip
 
 # Flags of earlier revisions that are no more, where what they were by default is not nothing.
@@ -129,30 +129,24 @@ def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
 
 
 def check_place(folder: Path, config: Flags) -> None:
-    """UserError for a folder that a run must not take: the current one, a file, one with its inputs."""
-    if folder.is_symlink() and not folder.exists():
-        raise UserError(f"--out {folder} is a link to nothing: remove it, or name another folder")
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"--out {folder} is a file: name a folder")
+    """UserError for a folder that a run must not take: the current one, or one with its inputs."""
     taken, here = folder.resolve(), Path.cwd()
     if taken == here or taken in here.parents:
         raise UserError(
-            f"--out {folder} is the folder that you are in, or one above it: name a folder for this "
-            "run alone"
+            f"--out {folder} is, or holds, the folder that you are in: name another one"
         )
-    for flag, path in named_paths(config):
+    for path in read_paths(config):
         if taken == path.resolve() or taken in path.resolve().parents:
             raise UserError(
-                f"--out {folder} holds {flag_name(flag)} {path}, which this run reads: name another "
-                "folder"
+                f"--out {folder} holds {path}, which this run reads: name another folder"
             )
 
 
 def _move_aside(folder: Path, script: str) -> None:
     """Rename an earlier run of the script; UserError for anything else, which stays where it is."""
     try:
-        earlier = read_record(folder).get(SCRIPT)
-    except UserError:
+        earlier = read_record(folder)[SCRIPT]
+    except (OSError, UserError):
         earlier = None
     if earlier != script:
         unlock(folder)
@@ -205,19 +199,15 @@ def unlock(folder: Path) -> None:
 
 def _take_up(folder: Path, config: Flags) -> Path:
     """Check that the run in the folder is this one, and bring its FREE_FLAGS up to date."""
-    nothing = UserError(
-        f"{folder} holds no {STATE_FILE} to resume from: leave --resume out to start anew"
-    )
-    if not (folder / CONFIG_FILE).exists():
-        raise nothing
+    there = [name for name in (STATE_FILE, MODEL_FILE) if (folder / name).exists()]
+    if not (folder / CONFIG_FILE).exists() or not there:
+        raise UserError(f"{folder} holds nothing to resume: leave --resume out to start anew")
     lock(folder)
     started, now = read_record(folder), record(config)
     with received(folder):
         _check_same_run(folder, config, started, now)
-    if not (folder / STATE_FILE).exists():
-        if not (folder / MODEL_FILE).exists():
-            raise nothing
-        _take_on(folder, config, started, now)
+    if STATE_FILE not in there:
+        _take_on(folder, started, now)
     for place in (folder, folder / "adapter"):
         remove_left_overs(place)
     free = {name: now[name] for name in FREE_FLAGS if name in now}
@@ -229,82 +219,58 @@ def _take_up(folder: Path, config: Flags) -> Path:
 def _check_same_run(
     folder: Path, config: Flags, started: dict[str, Any], now: dict[str, Any]
 ) -> None:
-    """UserError for another script, another flag or an input that has changed."""
+    """UserError for another script or another flag; a flag that came later must be at its default."""
     if started[SCRIPT] != now[SCRIPT]:
-        raise UserError(
-            f"the run in {folder} was started by {started[SCRIPT]}, not by {now[SCRIPT]}: "
-            "resume it with the script that started it, or leave --resume out"
-        )
-    before, after = started.get("steps"), now.get("steps")
-    if before != after and isinstance(config, CommandFlags) and config.fixed_length:
-        raise UserError(
-            f"the run in {folder} was started with --steps {before}, on which its learning rate or its "
-            f"rounds depend, so that {after} steps are another run: leave --resume out, or keep --steps "
-            f"{before}"
-        )
-    dropped = [
-        flag_name(name) for name, value in started.items()
-        if name not in (*now, *FREE_FLAGS) and value and value != FORMER_DEFAULTS.get(name)
-    ]  # fmt: skip
-    if dropped:  # without them it would go on as another run
-        revision = (started.get(MADE_WITH) or {}).get("git") or "that started it"
-        raise UserError(
-            f"the run in {folder} was started with {', '.join(dropped)}, which this revision does not "
-            f"have: finish it with the revision {revision}, or leave --resume out to start anew"
-        )
-    for field in dataclasses.fields(config):
-        name = field.name
-        if name in FREE_FLAGS:
+        raise UserError(f"the run in {folder} is of {started[SCRIPT]}: resume it with that script")
+    fields = {field.name: field.default for field in dataclasses.fields(config)}
+    defaults = json.loads(json.dumps(fields, default=str))
+    same_length = (
+        isinstance(config, CommandFlags) and config.fixed_length
+    )  # a schedule depends on it
+    for name in dict.fromkeys([*started, *now]):
+        if name in FREE_FLAGS and not (name == "steps" and same_length):
             continue
-        if name not in started and now[name] == field.default:  # a flag that came later
-            continue
-        if name not in started:
-            raise UserError(
-                f"{folder / CONFIG_FILE} does not say {name}: restore it, or leave --resume out"
+        was = started.get(name, defaults.get(name))
+        gone = name not in now and (not was or was == FORMER_DEFAULTS.get(name))
+        if not gone and not _same(was, now.get(name)):
+            instead = (
+                f"not {now[name]}" if name in now else "a flag that this revision does not have"
             )
-        is_path = name in {flag for flag, _ in named_paths(config)}
-        if started[name] != now[name] and not (is_path and _same_paths(started[name], now[name])):
+            revision = (started.get(MADE_WITH) or {}).get("git") or "that started it"
             raise UserError(
-                f"the run in {folder} was started with {name} {started[name]}, not {now[name]}: "
-                "resume with the flags in its config.json, or leave --resume out"
+                f"the run in {folder} was started with --{name.replace('_', '-')} {was}, {instead}: resume "
+                f"with the flags in its config.json and revision {revision}, or leave --resume out"
             )
-    for name, digests in started.get(INPUTS, {}).items():
-        if now[INPUTS].get(name) != digests:
+    for place, digest in now[INPUTS].items():
+        if started.get(INPUTS, {}).get(place, digest) != digest:
             raise UserError(
-                f"{flag_name(name)} {now.get(name)} is no longer what the run in {folder} was started "
-                "with: restore it, or leave --resume out"
+                f"{place} is no longer what the run in {folder} was started with: restore it, or leave "
+                "--resume out"
             )
 
 
-def _same_paths(one: Any, other: Any) -> bool:
-    """Whether two recorded paths, or lists of them, are the same places."""
-    ones, others = ([p] if isinstance(p, str) else p for p in (one, other))
-    if not isinstance(ones, list) or not isinstance(others, list) or len(ones) != len(others):
-        return False
-    return all(Path(a).resolve() == Path(b).resolve() for a, b in zip(ones, others, strict=True))
+def _same(one: Any, other: Any) -> bool:
+    """Whether two recorded values are equal, or name the same places."""
+    if isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        return all(_same(a, b) for a, b in zip(one, other, strict=True))
+    texts = isinstance(one, str) and isinstance(other, str)
+    return one == other or (texts and Path(one).resolve() == Path(other).resolve())
 
 
-def _take_on(folder: Path, config: Flags, started: dict[str, Any], now: dict[str, Any]) -> None:
+def _take_on(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> None:
     """Let a complete run go on to more steps. Finished if it need not, UserError if it cannot."""
     done, wanted, kept = started.get("steps"), now.get("steps"), folder / FINISHED_STATE
-    if isinstance(done, int) and wanted is not None and wanted > done:
-        stopped = kept.exists() and read_state(folder, FINISHED_STATE, mapped=True)["stopped"]
-        if kept.exists() and not stopped:
-            kept.replace(folder / STATE_FILE)
-            return
-        unlock(folder)
-        why = f"there is no {FINISHED_STATE} of it"
-        if stopped:
-            why = "it stopped early by itself, as a longer run would"
-        raise UserError(
-            f"the run in {folder} is finished after its {done} steps and cannot be taken on to {wanted}, "
-            f"{why}: leave --resume out to start anew"
-        )
+    longer = isinstance(done, int) and wanted is not None and wanted > done
+    if longer and kept.exists() and not read_state(folder, FINISHED_STATE, mapped=True)["stopped"]:
+        kept.replace(folder / STATE_FILE)
+        return
     unlock(folder)
-    raise Finished(
-        f"the run in {display_path(folder)} is finished, its model is in {MODEL_FILE}: nothing is left "
-        "to resume"
-    )
+    if longer:
+        raise UserError(
+            f"the run in {folder} is finished after {done} steps, or stopped by itself, and cannot go on "
+            f"to {wanted}: leave --resume out to start anew"
+        )
+    raise Finished(f"the run in {display_path(folder)} is finished: nothing is left to resume")
 
 
 # What is recorded ---------------------------------------------------------------------------------
@@ -320,53 +286,40 @@ def record(config: Flags) -> dict[str, Any]:
     }
 
 
-def input_digests(config: Flags) -> dict[str, list[str]]:
-    """The sha256 of every file that a flag names, and of the model in every folder; by flag."""
-    digests: dict[str, list[str]] = {}
-    for flag, path in named_paths(config):
-        path = path / MODEL_FILE if path.is_dir() else path
-        if path.is_file():
-            digests.setdefault(flag, []).append(sha256_of(path))
-    return digests
-
-
 def read_record(folder: Path) -> dict[str, Any]:
     """config.json of a run; UserError if it is none of ours or cannot be read."""
-    path = folder / CONFIG_FILE
-    try:
-        values = read_json(path)
-    except FileNotFoundError:
-        raise UserError(f"{folder} is no run folder, it holds no {CONFIG_FILE}") from None
-    except (OSError, UserError) as error:
-        raise UserError(f"{error}; restore it, or leave --resume out") from None
-    if not isinstance(values, dict) or not isinstance(values.get(SCRIPT), str):
-        raise UserError(
-            f"{path} does not say which script the run is of: restore it, or leave --resume out"
-        )
-    for key in (INPUTS, MADE_WITH):
-        if not isinstance(values.get(key, {}), dict):
-            raise UserError(f"{path} is damaged, {key} is no object: restore it")
+    values = read_object(folder / CONFIG_FILE)
+    if not isinstance(values.get(SCRIPT), str) or not all(
+        isinstance(values.get(key, {}), dict) for key in (INPUTS, MADE_WITH)
+    ):
+        raise UserError(f"{folder / CONFIG_FILE} is of no run: restore it, or leave --resume out")
     return values
 
 
-def named_paths(config: Flags) -> list[tuple[str, Path]]:
-    """The flags that name files or folders which a run reads, each with its path."""
-    found: list[tuple[str, Path]] = []
-    for name, value in vars(config).items():
-        if name == "out":
-            continue
-        if name == "data" and isinstance(value, str) and Path(value).is_file():
-            value = Path(value)
-        if name == "reward" and isinstance(value, str) and ".py:" in value:
-            value = Path(value.rpartition(":")[0])
-        values = value if isinstance(value, tuple) else (value,)
-        found += [(name, path) for path in values if isinstance(path, Path)]
-    return found
+def read_paths(config: Flags) -> list[Path]:
+    """The files and folders that a run's flags name, but for its own folder."""
+    values = [value for name, value in vars(config).items() if name != "out"]
+    every = [each for value in values for each in (value if isinstance(value, tuple) else (value,))]
+    texts = [
+        str(vars(config).get("data", "")),
+        str(vars(config).get("reward", "")).rpartition(":")[0],
+    ]
+    files = [Path(text) for text in texts if Path(text).is_file()]
+    return [each for each in every if isinstance(each, Path)] + files
 
 
-def flag_name(name: str) -> str:
-    """A config's field as it is written on a command line."""
-    return "--" + name.replace("_", "-")
+def input_digests(config: Flags) -> dict[str, str]:
+    """The sha256 of every file that a flag names, and of the model in every folder."""
+    digests = {}
+    for path in read_paths(config):
+        path = path / MODEL_FILE if path.is_dir() else path
+        if path.is_file():
+            digest = hashlib.sha256()
+            with path.open("rb") as file:
+                while chunk := file.read(1 << 20):
+                    digest.update(chunk)
+            digests[str(path)] = digest.hexdigest()
+    return digests
 
 
 def script_of(config: Flags) -> str:

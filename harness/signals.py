@@ -93,29 +93,24 @@ class ForgivingOutput:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        try:
-            return self.stream.write(text)
-        except (OSError, ValueError) as error:  # ValueError: somebody has closed it
-            self._give_up(error)
-            return len(text)
+        with self._given_up():
+            self.stream.write(text)
+        return len(text)
 
     def flush(self) -> None:
-        try:
+        with self._given_up():
             self.stream.flush()
-        except (OSError, ValueError) as error:
-            self._give_up(error)
 
-    def _give_up(self, error: OSError | ValueError) -> None:
-        """Let the rest go nowhere, what is still buffered too."""
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        if self.stream.closed:
-            self.stream = os.fdopen(nowhere, "w")
-        else:
-            os.dup2(nowhere, self.stream.fileno())
-            os.close(nowhere)
-        reason = getattr(error, "strerror", None) or error
-        with suppress(OSError):
-            os.write(2, f"output cannot be written ({reason}): going on in silence\n".encode())
+    @contextmanager
+    def _given_up(self) -> Iterator[None]:
+        """Where this fails, let the rest go nowhere, what is still buffered too."""
+        try:
+            yield
+        except OSError as error:
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self.stream.fileno())
+            with suppress(OSError):
+                os.write(2, f"output cannot be written ({error.strerror}): going on\n".encode())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.stream, name)
@@ -125,11 +120,10 @@ class ForgivingOutput:
 def forgiving_output() -> Iterator[None]:
     """While this is open, print never fails, neither by where it goes to nor by an unknown character."""
     stream: Any = sys.stdout
-    if stream is None or isinstance(stream, ForgivingOutput):
+    if isinstance(stream, ForgivingOutput):
         yield
         return
-    stops = ("strict", "surrogateescape")  # the latter in a C locale
-    if getattr(stream, "errors", None) in stops and hasattr(stream, "reconfigure"):
+    if hasattr(stream, "reconfigure"):
         stream.reconfigure(errors="backslashreplace")
     sys.stdout = forgiving = ForgivingOutput(stream)
     try:

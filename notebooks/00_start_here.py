@@ -2,7 +2,7 @@
 # # Start here
 #
 # **What is in this repository, and in which order should you read it?** This page is the map: the
-# pipeline, the models, the algorithms, three reading paths, and every symbol and term. You need
+# pipeline, the models, the algorithms, three ways to read, and every symbol. You need
 # Python and PyTorch. You need no reinforcement learning. The page takes about ten seconds to run,
 # after start-up.
 #
@@ -75,7 +75,7 @@ plots.table(["prompt", "", "answer", "learned reward", "gold reward"], rows, num
 # review that is kind, polite, well formed and about the right thing. A generated world lets us
 # compute it. In the real world nobody can. Over all 64 prompts:
 
-# %%
+# %% tags=["hide-input"]
 left, right = plots.panels(2)[1]
 for axis, place, label in ((left, 1, "learned reward"), (right, 2, "gold reward")):
     values = {name: parts[place] for name, parts in answers.items()}
@@ -118,34 +118,27 @@ plots.diagram("algorithm_map")
 # %% [markdown]
 # ## Three ways to read
 #
-# **An hour: what is GRPO?** [nano/rlhf.py](../nano/rlhf.py), then section 6 of
-# [01 GPT-2](01_gpt2_from_scratch.ipynb) (logits), sections 5, 7 and 8 of
-# [02 tokens and masks](02_tokens_padding_masks.ipynb), section 1 of
-# [03 pre-training](03_pretraining_and_sft.ipynb) (the world),
-# [04 policy gradients](04_policy_gradients_and_baselines.ipynb) up to its second exit and sections 9
-# and 10, sections 1 to 4 of [05 what a KL is](05_what_a_kl_is.ipynb), sections 1 to 3 of
-# [06 the reward model](06_reward_model.ipynb), and [07 GRPO](07_grpo.ipynb). Skip the exercises.
-# [Six sliders](../docs/explorables.md) go with it.
+# **An hour: what is GRPO?** [nano/rlhf.py](../nano/rlhf.py), then [07 GRPO](07_grpo.ipynb) without its
+# exercises. Then run `make demo ARGS="--budget small"` and open the report that it names at its end.
 #
-# **A day: RLHF from nothing.**
-# [01 GPT-2](01_gpt2_from_scratch.ipynb), [02 tokens and masks](02_tokens_padding_masks.ipynb),
-# [03 pre-training](03_pretraining_and_sft.ipynb), [04](04_policy_gradients_and_baselines.ipynb),
-# [05 what a KL is](05_what_a_kl_is.ipynb), [06](06_reward_model.ipynb), [07](07_grpo.ipynb),
-# [09 PPO](09_ppo.ipynb), [13 when the proxy breaks](13_when_the_proxy_breaks.ipynb), and the
-# [bug zoo](17_bug_zoo.ipynb). Type the exercises: `check` tells you what is wrong.
+# **A day: RLHF from nothing.** Seven pages with their exercises:
+# [02 tokens and masks](02_tokens_padding_masks.ipynb),
+# [04 policy gradients](04_policy_gradients_and_baselines.ipynb),
+# [05 what a KL is](05_what_a_kl_is.ipynb), [06 the reward model](06_reward_model.ipynb),
+# [07 GRPO](07_grpo.ipynb), [08 KL estimators](08_kl_estimators.ipynb) and
+# [14 preferences without sampling](14_dpo_and_pg_grpo.ipynb).
 #
-# **A week: all of it, in order.** Add
-# [09 PPO's details](09_ppo.ipynb), [10 RLOO](10_rloo_and_reinforce_plus_plus.ipynb),
-# [10 REINFORCE++](10_rloo_and_reinforce_plus_plus.ipynb), [16 the single model](16_single_model_grpo.ipynb),
-# [11 the family of GRPO](11_grpo_family.ipynb), [08 KL estimators](08_kl_estimators.ipynb),
-# [12 process and iterative GRPO](12_verifiable_rewards.ipynb),
-# [12 answers that can be checked](12_verifiable_rewards.ipynb),
-# [15 teachers as rewards](15_teachers.ipynb),
-# [15 MiniLLM](15_teachers.ipynb), [14 DPO](14_dpo_and_pg_grpo.ipynb),
-# the [cheat sheet](22_your_own.ipynb), [19 stale
-# samplers](19_when_the_sampler_is_not_the_policy.ipynb), [18 a real model](18_a_real_model.ipynb),
-# [20 tools and turns](20_tools_and_turns.ipynb) and
-# [21 which claims hold](21_which_would_you_have_believed.ipynb).
+# **A week: all of it**, in the order of the numbers. The exam at the end of
+# [22 your own](22_your_own.ipynb) shows what stayed.
+#
+# [notebooks/README.md](README.md) has the words and the minutes of each page. In an hour, skip what
+# does not make sense yet; page 02 explains the masks and page 04 the advantages. Six sliders to play
+# with go with the pages: [docs/explorables.md](../docs/explorables.md).
+#
+# **What you meet on a page.** `check(name, function)` tries your function on small numbers and names the
+# mistake that it recognises. `holds(condition, sentence)` prints a sentence about the numbers above it
+# and stops the page if it is not true, so what a page claims is true of the run that you see. Cells that
+# only draw are folded: click to open one.
 #
 # Nearly every page has the same rhythm: a question, an example small enough to check by hand, the
 # formula, a few lines of code, the same from the library, a picture, and exercises. In the plots a

@@ -381,7 +381,7 @@ nucleus = nucleus / nucleus.sum()
 library = generation.truncate_logits(z[None], generation.SamplingParams(top_p=0.6))
 torch.testing.assert_close(library.softmax(-1)[0], nucleus)
 
-# %%
+# %% tags=["hide-input"]
 figure, (left, right) = plots.panels(2, width=11, height=2.8)
 plots.curves({"tau = 0.5": cold, "tau = 1": probabilities, "tau = 2": warm}, range(8), axis=left,
             marker=True, xlabel="next word", ylabel="probability", title="temperature")  # fmt: skip

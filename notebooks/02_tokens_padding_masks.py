@@ -6,18 +6,17 @@
 # the last token, a position that is off by the padding, a logit that scores its neighbour. Nothing
 # crashes, but the policy learns something else.
 #
-# This page goes through these traps one by one, with tensors small enough to print.
+# Each section is one trap, with tensors small enough to print.
 #
 # | section | trap | code |
 # | --- | --- | --- |
-# | 1 | what a token is | `train_ranks` |
-# | 2 | numbers that are not read digit by digit | `PATTERN` |
-# | 3 | one special token with two meanings | `Tokenizer` |
-# | 4 | padding on the left moves positions | `left_pad`, `row_positions` |
-# | 5 | where a response ends | `first_eos_mask` |
-# | 6 | `ids != pad` loses the EOS, and the policy never stops | `collate_responses` |
-# | 7 | which logit scores which token | `ResponseBatch` |
-# | 8 | log-probabilities of a response | `token_log_probs` |
+# | 1 | one special token with two meanings | `Tokenizer` |
+# | 2 | padding on the left moves positions | `left_pad`, `row_positions` |
+# | 3 | where a response ends | `first_eos_mask` |
+# | 4 | `ids != pad` loses the EOS, and the policy never stops | `collate_responses` |
+# | 5 | which logit scores which token | `ResponseBatch` |
+# | 6 | log-probabilities of a response | `token_log_probs` |
+# | 7 | what a token is, and why digits stay single | `train_ranks`, `PATTERN` |
 #
 # **You need** [01_gpt2_from_scratch](01_gpt2_from_scratch.ipynb): logits, the causal mask, positions.
 #
@@ -53,68 +52,7 @@ torch.set_num_threads(1)  # one thread adds up in the same order on every machin
 torch.set_printoptions(precision=3, sci_mode=False, linewidth=100)
 
 # %% [markdown]
-# ## 1. From text to tokens: byte-pair encoding
-#
-# A model reads numbers. Letters would make texts long, and whole words would leave every new word
-# unreadable. Byte-pair encoding (Sennrich et al. 2016,
-# [arXiv:1508.07909](https://arxiv.org/abs/1508.07909), Algorithm 1) lies between them. Start with
-# single bytes. Then, again and again, find the most frequent pair of neighbours and make it a token:
-#
-# $$(a, b)^* = \arg\max_{(a, b)} \sum_{w} \mathrm{count}(w) \cdot n_{ab}(w)$$
-#
-# Here $w$ runs over the pieces of the text (roughly, words with the space in front of them), and
-# $n_{ab}(w)$ is how often $b$ follows $a$ in $w$. In ten lines, on three sentences:
-
-# %%
-sentences = ["The kettle is nice.", "The kettle is neat.", "This kettle is a nice kettle."]
-pieces = [list(piece) for text in sentences for piece in re.findall(PATTERN, text)]
-
-merges = []
-for _ in range(14):
-    pairs = Counter(pair for piece in pieces for pair in zip(piece, piece[1:], strict=False))
-    best = min(pairs, key=lambda pair: (-pairs[pair], pair))  # the most frequent one
-    merges.append("".join(best))
-    for piece in pieces:
-        for i in range(len(piece) - 2, -1, -1):
-            if tuple(piece[i : i + 2]) == best:
-                piece[i : i + 2] = ["".join(best)]
-print("merges in order:", merges)
-ranks = tokenizer_training.train_ranks(sentences, vocab_size=256 + 14 + 2)
-assert merges == [token.decode() for token, rank in ranks.items() if rank >= 256]
-
-# %% [markdown]
-# Only the text decides: " kettle" occurs four times, so it soon becomes one token. The result can
-# read any text, because it can always fall back on single bytes.
-
-# %%
-mini = build_tokenizer("mini", ranks)
-for text in ("The nice kettle.", "The metal kettles are nice!", "Käse \N{CHEESE WEDGE}"):
-    ids = mini.encode(text)
-    print(f"{text!r} -> {[mini.encoding.decode_single_token_bytes(i) for i in ids]}")
-    assert mini.decode(ids) == text
-
-# %% [markdown]
-# The project's own tokenizer "glassbox" is the same function on 40,000 documents of its two worlds,
-# with 366 merges. Texts of these worlds become four times shorter than in bytes. Other texts become
-# only one and a half times shorter.
-#
-# ## 2. Digits are tokens of their own
-#
-# If frequent numbers were tokens, 347 would be one symbol and 348 two, and a model would have to
-# learn arithmetic once per number. So the pattern makes every digit a piece, as Llama's does
-# (Touvron et al. 2023, [arXiv:2302.13971](https://arxiv.org/abs/2302.13971), section 2.1). Merges
-# never cross pieces. GPT-2's own pattern keeps digits together.
-
-# %%
-tokenizer = load_tokenizer("glassbox")
-gpt2_numbers = r" ?[^\W\d_]+| ?\d+| ?[^\s\w]+|\s+"  # the part of GPT-2's pattern that matters here
-text = "It costs 1347, not 347."
-print("ours   ", re.findall(PATTERN, text))
-print("GPT-2's", re.findall(gpt2_numbers, text))
-assert len(tokenizer.encode("347+588=935")) == len("347+588=935")
-
-# %% [markdown]
-# ## 3. Special tokens
+# ## 1. Special tokens
 #
 # Two ids stand for no text. **EOS** (end of sequence) ends a text: a policy *acts* when it emits it,
 # and the loss must teach it. **Padding** only fills rectangles. Ours has an id for each. GPT-2 has a
@@ -122,6 +60,7 @@ assert len(tokenizer.encode("347+588=935")) == len("347+588=935")
 # must work with both tokenizers, so it never asks "is this id the padding?"
 
 # %%
+tokenizer = load_tokenizer("glassbox")
 print(f"glassbox: {tokenizer.n_vocab} ids, EOS {tokenizer.eos_id}, padding {tokenizer.pad_id}")
 
 # What users write is ordinary text: nobody can smuggle an EOS into a prompt.
@@ -130,7 +69,7 @@ print([tokenizer.decode([i]) for i in smuggled])
 assert tokenizer.eos_id not in smuggled
 
 # %% [markdown]
-# ## 4. Padding, left and right
+# ## 2. Padding, left and right
 #
 # Rows of a batch have different lengths, but a tensor has one. There are two places for the padding,
 # and each is right somewhere:
@@ -202,7 +141,7 @@ assert (without_mask - alone).abs().amax() > 0.01
 # %% [markdown]
 # Left-padded without the mask, every row that has padding is wrong, and no error message says so.
 #
-# ## 5. Where a response ends: the first EOS
+# ## 3. Where a response ends: the first EOS
 #
 # A sampler fills a rectangle. A row that has stopped still has columns left, and they hold
 # something. A response is every token **up to and including** the first EOS. With $e_t = 1$ where
@@ -237,7 +176,7 @@ assert mask.sum(1).tolist() == [3, 5, 1]  # the lengths
 plots.code(collate.first_eos_mask, docstring=False)
 
 # %% [markdown]
-# ## 6. Why `ids != pad` is wrong
+# ## 4. Why `ids != pad` is wrong
 #
 # The line found most often in GPT-2 code is `mask = (ids != pad_id)`, with the padding set to the
 # EOS because GPT-2 has no other special token. Here are two answers in that convention.
@@ -292,7 +231,7 @@ for name, answers in (("with the EOS", examples), ("ids != pad", beheaded)):
     generator = torch.Generator().manual_seed(0)
     samples[name] = generate(trained, asked_ids, params, generator, eos_id=E)
 
-# %%
+# %% tags=["hide-input"]
 print("prompt:", asked[3].prompt)
 for name, generation in samples.items():
     print(f"{name:13} ended by itself: {generation.has_eos.float().mean():.0%}")
@@ -311,14 +250,13 @@ axis = plots.histograms(
 )
 
 # %% [markdown]
-# (The prompt asks for a chair, and both answers speak of a toaster. That is not a bug: after 80
-# steps these models know how answers sound and where they end, but not yet how to copy the thing
-# from the prompt. [03_pretraining_and_sft](03_pretraining_and_sft.ipynb) watches a model learn it.)
+# (The prompt asks for a chair, and both answers speak of a toaster: 80 steps teach how answers sound,
+# but not yet to copy the thing from the prompt.)
 #
 # The remedy is not a better comparison of ids. A mask must come from whoever made the rows: the
 # collator knows the lengths it padded, and the sampler knows the first EOS.
 #
-# ## 7. Which logit scores which token
+# ## 5. Which logit scores which token
 #
 # Column $j$ of the logits predicts token $j + 1$. In this project a row is stored as [prompt,
 # response, padding] from column 0. With a prompt of $p$ tokens, response token $t$ is at column
@@ -358,7 +296,7 @@ draw_cells(axis, labels, kinds)
 draw_arrows(axis, batch, plots.COLOURS["exact"])
 
 # %% [markdown]
-# ## 8. Log-probabilities of a response
+# ## 6. Log-probabilities of a response
 #
 # $$\log \pi(y_t \mid x, y_{<t}) = \frac{z_{y_t}}{\tau} - \log \sum_v \exp\left(
 # \frac{z_v}{\tau}\right), \qquad z = \mathrm{logits}_{p - 1 + t}$$
@@ -385,13 +323,8 @@ print("by hand", chosen, "\nlibrary", library[0, :length])
 torch.testing.assert_close(library[0, :length], chosen)
 
 # %% [markdown]
-# The library does this for ragged batches, and forms logits at response positions only, a chunk at
-# a time: with GPT-2's 50,257 tokens the logits are the largest tensor of a training step.
-
-# %%
-plots.code(token_log_probs, docstring=False)
-
-# %% [markdown]
+# The library does the same for ragged batches: [gpt/log_probs.py](../gpt/log_probs.py).
+#
 # ### Surprise, in colour
 #
 # We let the model answer four prompts and look at its surprise at its own words, $-\log p$ in
@@ -427,11 +360,9 @@ total = -(log_probs * batch.response_mask).sum(1)
 print("a whole response costs", [round(x, 1) for x in total.tolist()], "nats")
 
 # %% [markdown]
-# Grammar is cheap, but choices are expensive. A full stop costs nothing, and the name of the thing
-# costs little because it can be copied from the prompt. The first word and every judgement cost a
-# lot: there the policy has something to decide, so that is where reinforcement learning will push.
-# (The most expensive token is an EOS: one answer breaks off in the middle of a sentence, as some
-# documents of the corpus do.)
+# Grammar is cheap, but choices are expensive. A full stop costs nothing. The first word and every
+# judgement cost a lot: there the policy has something to decide, so that is where reinforcement
+# learning will push.
 #
 # **The sampler and the scorer must agree.** The sampler worked with left padding, a cache and one
 # column at a time; the scorer with right padding and all columns at once. Later pages divide the
@@ -455,6 +386,63 @@ holds(
     wrong.mean() < 3 * log_probs[0, :length].mean(),
     "one column late, the log-probs are far too low",
 )
+
+# %% [markdown]
+# ## 7. From text to tokens: byte-pair encoding
+#
+# Letters would make texts long, and whole words would leave every new word unreadable. Byte-pair
+# encoding (Sennrich et al. 2016, [arXiv:1508.07909](https://arxiv.org/abs/1508.07909), Algorithm 1)
+# lies between them. Start with single bytes, and again and again make the most frequent pair of
+# neighbours a token:
+#
+# $$(a, b)^* = \arg\max_{(a, b)} \sum_{w} \mathrm{count}(w) \cdot n_{ab}(w)$$
+#
+# Here $w$ runs over the pieces of the text (roughly, words with the space in front of them), and
+# $n_{ab}(w)$ is how often $b$ follows $a$ in $w$. In ten lines, on three sentences:
+
+# %%
+sentences = ["The kettle is nice.", "The kettle is neat.", "This kettle is a nice kettle."]
+pieces = [list(piece) for text in sentences for piece in re.findall(PATTERN, text)]
+
+merges = []
+for _ in range(14):
+    pairs = Counter(pair for piece in pieces for pair in zip(piece, piece[1:], strict=False))
+    best = min(pairs, key=lambda pair: (-pairs[pair], pair))  # the most frequent one
+    merges.append("".join(best))
+    for piece in pieces:
+        for i in range(len(piece) - 2, -1, -1):
+            if tuple(piece[i : i + 2]) == best:
+                piece[i : i + 2] = ["".join(best)]
+print("merges in order:", merges)
+ranks = tokenizer_training.train_ranks(sentences, vocab_size=256 + 14 + 2)
+assert merges == [token.decode() for token, rank in ranks.items() if rank >= 256]
+
+# %% [markdown]
+# Only the text decides: " kettle" occurs four times, so it soon becomes one token. The result can
+# read any text, because it can always fall back on single bytes.
+
+# %%
+mini = build_tokenizer("mini", ranks)
+for text in ("The nice kettle.", "The metal kettles are nice!", "Käse \N{CHEESE WEDGE}"):
+    ids = mini.encode(text)
+    print(f"{text!r} -> {[mini.encoding.decode_single_token_bytes(i) for i in ids]}")
+    assert mini.decode(ids) == text
+
+# %% [markdown]
+# The project's own tokenizer "glassbox" is the same function on 40,000 documents of its two worlds,
+# with 366 merges.
+#
+# **Digits stay single.** If frequent numbers were tokens, 347 would be one symbol and 348 two, and a
+# model would have to learn arithmetic once per number. So the pattern makes every digit a piece, as
+# Llama's does (Touvron et al. 2023, [arXiv:2302.13971](https://arxiv.org/abs/2302.13971), section
+# 2.1). GPT-2's own pattern keeps digits together.
+
+# %%
+gpt2_numbers = r" ?[^\W\d_]+| ?\d+| ?[^\s\w]+|\s+"  # the part of GPT-2's pattern that matters here
+text = "It costs 1347, not 347."
+print("ours   ", re.findall(PATTERN, text))
+print("GPT-2's", re.findall(gpt2_numbers, text))
+assert len(tokenizer.encode("347+588=935")) == len("347+588=935")
 
 # %% [markdown]
 # ## Where this lives
@@ -514,7 +502,7 @@ check("position_ids", my_positions)
 #
 # </details>
 #
-# **3. Log-probabilities of a batch.** The four lines of section 8, for rows with prompts of different
+# **3. Log-probabilities of a batch.** The four lines of section 6, for rows with prompts of different
 # lengths. (Start with a loop over rows, if you like.)
 
 

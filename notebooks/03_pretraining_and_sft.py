@@ -269,7 +269,7 @@ def series(key: str) -> tuple[list[int], list[float]]:
     return [row["step"] for row in having], [row[key] for row in having]
 
 
-# %%
+# %% tags=["hide-input"]
 figure, (left, right) = plots.panels(2, height=2.8)
 steps, losses = series("loss")
 left.plot(steps, losses, color=plots.COLOURS["policy"], ls="-", alpha=0.4, lw=0.8)

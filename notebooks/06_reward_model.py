@@ -443,7 +443,7 @@ print(f"raw: mean {raw.mean():.2f}, standard deviation {raw.std():.2f}; normalis
 # verdict is. Among all pairs of which the model is "75% sure", three quarters should be ordered as
 # they are labelled. Then the points lie on the black line.
 
-# %%
+# %% tags=["hide-input"]
 figure, axis = plots.panels(1)
 for name, report in reports.items():
     claimed, won, counts = zip(*report.numbers["calibration"], strict=True)
@@ -511,7 +511,7 @@ for spoil in faults.values():
 rows = zip(faults, cost, *noticed.values(), strict=True)
 plots.table(["fault", "costs in gold", *(f"noticed: {name}" for name in noticed)], list(rows))
 
-# %%
+# %% tags=["hide-input"]
 axis = plots.bars(noticed, list(faults), styles=MODELS)
 axis.axhline(0.5, **plots.line("exact"), label="coin")
 axis.set(ylabel="share noticed", xlabel="what was spoilt, in 200 perfect answers", ylim=(0, 1.25))

@@ -627,7 +627,7 @@ holds(mean > true_kl + 0.1, "the mean of the published k3 is not the KL")
 # $\delta^2 / 2$, so no curve looks suspicious. But a token that the policy likes $e^5$ times more than the
 # reference costs 142 instead of 4, and these are the tokens that a policy samples.
 #
-# The [conformance kit](../conformance/README.md) does both and more. It calls a function on worked cases
+# The [conformance kit](../conformance/README.md) needs neither. It calls a function on worked cases
 # and ragged batches with garbage in the padding, and compares its numbers and gradients with every known
 # way to compute such a thing, right or wrong. So it can name the mistake:
 

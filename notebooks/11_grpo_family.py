@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 13. The GRPO family
+# # 11. The GRPO family
 #
 # **The question.** Within a year a dozen papers changed a line or two of GRPO and named the result.
 # Which line does each change, and what does the change do?
@@ -129,17 +129,11 @@ for name, text in TEXTS.items():
     print(f"{name:8} {mine:+.4f}   {', '.join(f'{k}={v}' for k, v in VARIANTS[name].items())}")
 
 # %% [markdown]
-# **A world to measure in.** Prompts are three letters of `a` to `h`, 512 in all. A response is right
-# if it *begins with the last letter of the prompt*. What follows up to the end is chatter that nobody
-# grades. The base model has learned the habit for some letters only: `a b c` are easy, `d e f` come
-# out right about four times in ten, `g h` no more often than by guessing.
-#
-# The **success rate** of a prompt is the chance that *one* response to it is right. The model is tiny,
-# so all 512 success rates can be read off its probabilities, without sampling. (Page
-# [12_verifiable_rewards](12_verifiable_rewards.ipynb) has the *solve rate*, which is something else:
-# the share of prompts with at least one right response in the group.)
+# **A world to measure in.** A prompt is three letters of `a` to `h`; a response is right if it *begins
+# with the last one*, whatever chatter follows. The base model is good at `a b c`, fair at `d e f` and
+# guesses at `g h`. It is so small that the exact **success rate** of all 512 prompts can be read off.
 
-# %%
+# %% tags=["hide-input"]
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})
 EASE = dict(zip("abcdefgh", [0.97] * 3 + [0.3] * 3 + [0.02] * 2, strict=True))
 PROMPTS = [PromptRecord(a + b + c) for a in EASE for b in EASE for c in EASE]
@@ -333,6 +327,9 @@ for scale in ("group", "batch", "none"):
 # of 0 and 1 the effect is milder: a group of eight with one right or one wrong answer is scaled up
 # 1.5 times as much as a half-solved one. That is the "difficulty bias" of the Dr. GRPO paper.
 #
+# > **First exit.** The average and the scale concern every run, so you must choose them. Sections 4 to 6
+# > matter only where a batch is used for several updates, and section 7 where many groups are silent.
+#
 # ## 4. `clip_high`: room for what is rare
 #
 # The clip holds the *ratio* below $1 + \epsilon$. A token with probability 0.9 may become certain
@@ -380,7 +377,7 @@ product = change.sum(1)  # log of the product of the ratios
 root = product / L  # log of GSPO's ratio
 print(f"{len(L)} responses of {L.min()} to {L.max()} tokens")
 
-# %%
+# %% tags=["hide-input"]
 figure, axes = plots.panels(3, width=11)
 per_token = L[:, None].expand_as(change)[rollout.response_mask]
 for axis, x, y, title in (
@@ -646,5 +643,5 @@ check("cispo", my_cispo)
 #
 # </details>
 #
-# ---
-# Next: [08_kl_estimators](08_kl_estimators.ipynb).
+# Next: [12_verifiable_rewards](12_verifiable_rewards.ipynb). So far the reward was learned; there it is
+# checked.

@@ -1,8 +1,8 @@
 # %% [markdown]
-# # 16. Answers that can be checked
+# # 12. Checkable answers and step rewards
 #
 # **The question.** Some answers are right or wrong. What changes when a rule pays the policy instead of
-# a reward model?
+# a reward model? And can a reward say *which step* went wrong?
 #
 # **Why.** A learned reward model is a stand-in for what we want, and a policy that is trained
 # against it long enough finds out where it is wrong. A sum needs no stand-in: the reward is then a
@@ -18,9 +18,11 @@
 # | 4 | what can rewards of 0 and 1 teach? |
 # | 5 | how are results reported honestly? (pass@k) |
 # | 6 | what does training change? |
+# | 7 | what is a single step of an answer worth? |
 #
 # **You need** [07_grpo](07_grpo.ipynb). The rules live in
-# [rl/rewards/verifiable.py](../rl/rewards/verifiable.py).
+# [rl/rewards/verifiable.py](../rl/rewards/verifiable.py), the engine of section 7 is
+# [rl/grpo_process_engine.py](../rl/grpo_process_engine.py).
 #
 # **It takes** about twenty seconds on one CPU core, after start-up.
 
@@ -38,6 +40,8 @@ from course import plots
 from course.claims import holds
 from course.exercises import check
 
+from data import sums
+from data.collate import join_responses
 from data.records import PromptRecord
 from gpt import finetuning
 from gpt.generate import SamplingParams
@@ -48,11 +52,12 @@ from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
 
 # %%
-from rl import grpo_engine
-from rl.batches.rollout import sample_rollout
-from rl.equations.advantages import group_advantages
+from rl import grpo_engine, grpo_process_engine
+from rl.batches.rollout import Rollout, sample_rollout
+from rl.equations.advantages import group_advantages, process_advantages
 from rl.loop import Run
 from rl.rewards import verifiable
+from rl.rewards.step_rewards import CheckedSteps, OutcomeSteps
 from rl.rewards.verifiable import (
     VerifiableReward,
     answer_match,
@@ -311,7 +316,7 @@ config = grpo_engine.GRPOConfig(
 policy = copy.deepcopy(base)
 log = grpo_engine.train(config, Run(config, policy, tokenizer, reward, records, MetricLog(30)))
 
-# %%
+# %% tags=["hide-input"]
 figure, (left, right) = plots.panels(2)
 curves = {key: [row[key] for row in log]
           for key in ("correct_rate", "solve_rate", "solve_rate_all", "unanswered")}  # fmt: skip
@@ -358,12 +363,153 @@ for row in log:
 #
 # **The command**: `python -m rl.grpo_engine --data sums` trains on sums with a rule, and
 # `--reward my_file.py:my_function` with a rule of your own.
+#
+# ## 7. A reward for every step
+#
+# A right answer may hide a wrong step, and a wrong answer many right ones. Where steps can be checked,
+# each can have a reward of its own: process supervision (Shao et al. 2024,
+# [arXiv:2402.03300](https://arxiv.org/abs/2402.03300), section 4.1.3).
+#
+# In the sums world an answer may write its steps, column by column with carries. The second answer
+# below goes wrong in its middle step, the third in its first. Their later steps are right in
+# themselves, but the error carries through to the answer. The last one writes no steps.
 
 # %%
-plots.code(verifiable.answer_match, docstring=False)
+G = 4
+record = PromptRecord("347+588=", "935", {"a": 347, "b": 588})
+texts = [
+    "7+8=15,4+8+1=13,3+5+1=9:935",
+    "7+8=15,4+8+1=12,3+5+1=9:925",
+    "7+8=14,4+8+1=13,3+5+1=9:934",
+    "945",
+]
+tokens = [[*tokenizer.encode(text), tokenizer.eos_id] for text in texts]
+T = max(map(len, tokens))
+padded = torch.tensor([row + [0] * (T - len(row)) for row in tokens])
+lengths = torch.tensor([len(row) for row in tokens])
+sequences = join_responses(
+    [tokenizer.encode(record.prompt)] * G, padded, torch.arange(T) < lengths[:, None],
+    torch.ones(G, dtype=torch.bool),
+)  # fmt: skip
+written = Rollout([record] * G, texts, sequences, torch.zeros(G, T), group_size=G)
+rewards = torch.tensor([sums.exact_match(record, text, True) for text in texts])
+print(record.prompt, "one reward per answer:", rewards.tolist())
 
 # %% [markdown]
-# ## 7. Exercises
+# `CheckedSteps` cuts a response into steps, so that each token belongs to exactly one of them: the written
+# sums, then the answer. A step is worth 1 if it is right. (The last column is the answer. The fourth
+# response has no other step.)
+
+# %%
+steps = CheckedSteps(tokenizer)(written, rewards)
+names = ["first step", "second", "third", "answer"]
+grid = torch.full((G, 4), torch.nan)
+for i in range(G):
+    values = steps.rewards[i, steps.mask[i]]
+    grid[i, 4 - len(values) :] = values
+rows = [f"{i + 1}. {text}" for i, text in enumerate(texts)]
+plots.heat(grid, rows, names, axis=plots.panels(1, width=9, height=2.6)[1], numbers=".0f",
+          xlabel="step", ylabel="response", title="what each step is worth")  # fmt: skip
+plt.show()
+assert [int(n) for n in steps.mask.sum(1)] == [4, 4, 4, 1]
+assert torch.equal(steps.rewards.sum(1), torch.tensor([4.0, 2.0, 2.0, 0.0]))
+
+# %% [markdown]
+# **From step rewards to advantages.** All step rewards of all responses to a prompt form one set
+# $\mathbf R$. Each is normalised with its mean and standard deviation. A token at $t$ then gets the sum
+# over the steps that end at $t$ or later (the step $j$ of response $i$ ends at token $e_{i,j}$):
+#
+# $$\tilde r_{i,j} = \frac{r_{i,j} - \mathrm{mean}(\mathbf R)}{\mathrm{std}(\mathbf R)}, \qquad
+# \hat A_{i,t} = \sum_{j \,:\, e_{i,j} \ge t} \tilde r_{i,j}$$
+#
+# Numbers small enough for paper: two responses with steps that end at tokens 1, 3 and 0, 2, worth 2, 1 and
+# 0, 1. The mean is 1 and the standard deviation 0.816. Naively:
+
+# %%
+step_rewards, step_ends = [[2.0, 1.0], [0.0, 1.0]], [[1, 3], [0, 2]]
+pool = torch.tensor(step_rewards).flatten()
+mean, std = pool.mean(), pool.std()
+
+naive = torch.zeros(2, 4)
+for i in range(2):
+    for t in range(4):
+        for reward, end in zip(step_rewards[i], step_ends[i], strict=True):
+            if end >= t:
+                naive[i, t] += (reward - mean) / std
+
+mask = torch.tensor([[True, True, True, True], [True, True, True, False]])
+library = process_advantages(
+    torch.tensor(step_rewards), torch.tensor(step_ends), torch.ones(2, 2, dtype=torch.bool), mask,
+    group_size=2, eps=0.0,
+)  # fmt: skip
+print(naive)
+torch.testing.assert_close(naive, library)
+plots.code(process_advantages, ("scores = _step_z_scores", "return "))
+
+# %% [markdown]
+# **Who is to blame? Predict, then run.** The second response has a right first step, a wrong second, a
+# right third and a wrong answer. With one reward for the response, which of its tokens are pushed down?
+# With one per step?
+
+# %%
+m = written.response_mask
+outcome = OutcomeSteps()(written, rewards)
+by_outcome = process_advantages(*outcome, m, G)
+by_step = process_advantages(*steps, m, G)
+assert torch.equal(by_outcome, torch.where(m, group_advantages(rewards, G), 0.0))  # GRPO itself
+pieces = [[*(tokenizer.decode([t]) for t in row[:-1]), "(EOS)"] for row in tokens]
+show_tokens(pieces, {"one reward per response": by_outcome, "one reward per step": by_step},
+            prompts=[record.prompt] * G)  # fmt: skip
+
+# %%
+figure, axes = plots.panels(2, width=13, height=2.6)
+for axis, A, title in ((axes[0], by_outcome, "one reward per response"),
+                       (axes[1], by_step, "one reward per step")):  # fmt: skip
+    grid = torch.full((G, 4), torch.nan)
+    for i in range(G):
+        values = A[i, steps.ends[i, steps.mask[i]]]  # the same at every token of a step
+        grid[i, 4 - len(values) :] = values
+    plots.heat(grid, rows, names, axis=axis, signed=True, title=f"advantage, {title}",
+              xlabel="step", ylabel="response")  # fmt: skip
+    axis.label_outer()
+plt.show()
+wrong_middle = by_step[1, steps.ends[1]]
+holds(
+    wrong_middle.argmin() == 1 and wrong_middle[2] > wrong_middle[0] > wrong_middle[1],
+    "the tokens of the wrong step are pushed down most",
+)
+holds(
+    (by_step[0, m[0]] > 0).all() and by_outcome[1, m[1]].unique().numel() == 1,
+    "the right response is pushed up everywhere, one reward makes no difference between tokens",
+)
+
+# %% [markdown]
+# With one reward all tokens of the second response are pushed down alike. With one per step the
+# tokens of its wrong step are pushed down most: they are blamed for it and for the wrong answer
+# that came from it. The step *after* the error is not blamed. The right first step is pushed down
+# too, but less: it has its own *credit* (its share of praise or blame), and the blame of everything
+# that followed.
+#
+# Three things to know before using it.
+#
+# 1. Nothing divides by the number of steps. A response of four steps can have an advantage four times as
+#    large.
+# 2. One mean serves all steps. Where most are right, a right one earns little and a wrong one costs much.
+# 3. A reward model that was trained on whole responses does not know what a *step* is worth. Its scores
+#    inside a response are a heuristic (`rl/rewards/step_rewards.py` says so where it offers them). Steps
+#    that a rule checks do not have this problem.
+#
+# In the engine this is a difference of a few lines:
+
+# %%
+plots.difference(
+    plots.source(grpo_engine.train, ("rollout = ", "run.finish"), docstring=False),
+    plots.source(grpo_process_engine.train, ("rollout = ", "run.finish"), docstring=False),
+    names=("rl/grpo_engine.py", "rl/grpo_process_engine.py"), context=1,
+)  # fmt: skip
+
+# %% [markdown]
+# ## 8. Exercises
 #
 # Fill in the functions and run the cells. `check` says in words what is right or wrong.
 #
@@ -412,28 +558,25 @@ check("informative_groups", my_informative_groups)
 #
 # </details>
 #
-# **3.** Write a rule: 1 for every text whose *last* whole number is the true one, else 0, and 0 where the
-# response was cut off. `texts` is a list of strings, `truth` an int, `ended` a list of bools.
+# **3.** Write process supervision's advantages, (N, T), from z-scores and the ends of the steps.
 
 
 # %%
-def my_answer_reward(texts, truth, ended):
+def my_process_advantages(z_scores, step_ends, step_mask, response_mask):
     return ...  # your lines
 
 
-check("answer_reward", my_answer_reward)
+check("process_advantages", my_process_advantages)
 
 # %% [markdown]
 # <details>
 # <summary>Solution</summary>
 #
 # ```python
-# def my_answer_reward(texts, truth, ended):
-#     numbers = [re.findall(r"-?\d+", text) for text in texts]
-#     return [
-#         float(bool(found) and int(found[-1]) == truth and done)
-#         for found, done in zip(numbers, ended)
-#     ]
+# def my_process_advantages(z_scores, step_ends, step_mask, response_mask):
+#     t = torch.arange(response_mask.shape[1])
+#     still_to_end = step_mask[:, :, None] & (step_ends[:, :, None] >= t)  # (N, K, T)
+#     return (z_scores[:, :, None] * still_to_end).sum(1) * response_mask
 # ```
 #
 # </details>
@@ -449,5 +592,4 @@ check("answer_reward", my_answer_reward)
 #
 # </details>
 #
-# ---
 # Next: [13_when_the_proxy_breaks](13_when_the_proxy_breaks.ipynb), where the reward is a stand-in again.

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 17. When the proxy breaks
+# # 13. When the proxy breaks
 #
 # **The question.** How far can a learned reward be trusted, and what happens beyond that point?
 #
@@ -19,12 +19,14 @@
 # | 3 | best-of-n against it |
 # | 4 | GRPO against it, until gold turns |
 # | 5 | what was exploited: texts, and terms of the gold reward |
-# | 6 | the law of Gao et al. |
-# | 7 | what helps |
+# | 6 | how many labels move the turning point |
+# | 7 | noticing it without gold |
+# | 8 | training the reward model again: iterative GRPO |
 #
 # **It takes** about a minute on one CPU core, after start-up.
 
 # %%
+import copy
 import itertools
 import json
 import random
@@ -42,17 +44,18 @@ try:
     from gpt.generate import SamplingParams
     from harness.frozen_copy import frozen_copy
     from harness.metric_log import MetricLog
+    from harness.report import rules
     from harness.seeds import make_generator
+    from reward_model import continual
     from reward_model import pairs as pairing
     from reward_model.reward_model_training import RewardModelConfig, train
     from reward_model.scalar_head import RewardModel
     from reward_model.world_pairs import ReviewsAnnotator
-    from rl import grpo_engine
+    from rl import grpo_engine, grpo_iterative_engine
     from rl.batches.rollout import sample_rollout
     from rl.equations import best_of_n, ensembles
     from rl.loop import Run
     from rl.rewards.sources import RewardModelReward, RuleReward
-    from rl.training import run_rules
     from rl.training.evaluation import evaluate
 except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
@@ -231,6 +234,10 @@ def look_at(policy, reference, step):
 
 
 # %%
+SAME_FIELDS = (
+    "steps", "prompts_per_step", "group_size", "lr", "warmup", "minibatches", "kl_coef", "stop_kl",
+    "max_new_tokens", "eval_every", "seed",
+)  # fmt: skip
 config = grpo_engine.GRPOConfig(
     steps=40, prompts_per_step=4, group_size=8, lr=5e-4, warmup=3, minibatches=1,
     kl_coef=0.0, stop_kl=None, max_new_tokens=40, eval_every=5, seed=0,
@@ -303,10 +310,7 @@ for index in (0, best, len(steps) - 1):
 print("the prompt:", prompts[1].prompt.strip())
 
 # %% [markdown]
-# In the run whose outputs are shown here, the gold of this one prompt rises, and then falls below where it
-# began: the last answer speaks of a camera and a drill where a wallet was asked about, and repeats
-# itself. This is one answer only, and on another processor rounding alone gives another one: judge by
-# the mean above.
+# Judge by the mean and not by one answer: rounding alone gives another one on another processor.
 #
 # The gold reward has five terms, so the fall can be taken apart. Gold is content x care, with content
 # = 0.3 sentiment + 0.3 topic + 0.25 politeness + 0.15 form, and care = 0.3 + 0.7 quality, which falls
@@ -339,43 +343,15 @@ plt.show()
 holds(sum(rise.values()) > 0 > sum(fall.values()), "gold rises to its best step, and then falls")
 
 # %% [markdown]
-# In the run shown here about half of the gain up to the best step is politeness, and after it topic loses
-# most: the answers leave the item that was asked about. Which term moves most is not the same on every
-# processor; the page checks only that gold rises first and then falls.
+# Which term moves most is not the same on every processor, so read it off the picture.
 #
-# ## 6. The law of Gao et al.
+# ## 6. More labels
 #
-# Gao, Schulman and Hilton ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)) measured this with a
-# large reward model instead of gold. Over a wide range of sizes they could fit the gain of gold with
-# two numbers, alpha and beta:
-#
-# $$R_{\text{best-of-n}}(d) = d\,(\alpha - \beta d), \qquad R_{\text{RL}}(d) = d\,(\alpha - \beta \log d)$$
-#
-# alpha is how fast gold rises at first; beta is how fast the proxy loses its worth. Both forms are
-# linear in alpha and beta, so least squares is one line.
-
-# %%
-d = torch.tensor([x for x in distance if x > 0.25])
-gain = torch.tensor([g - gold_curve[0] for x, g in zip(distance, gold_curve) if x > 0.25])
-columns = torch.stack([d, -d * d.log()], dim=1)
-alpha, beta = torch.linalg.lstsq(columns, gain[:, None]).solution[:, 0].tolist()
-line = torch.linspace(0.25, float(d.max()), 50)
-axis = plots.curves(
-    {"measured": (d, gold_curve[0] + gain)}, styles={"measured": "gold"}, marker=True,
-    xlabel="d = sqrt(KL in nats)", ylabel="gold reward",
-)  # fmt: skip
-axis.plot(
-    line, gold_curve[0] + line * (alpha - beta * line.log()), **plots.line("exact"), label="fit"
-)
-axis.legend()
-plt.show()
-print(f"alpha {alpha:.2f}, beta {beta:.2f}")
-
-# %% [markdown]
-# The fit is poor: one run on 32 prompts is no test of a law. A study in this repository repeats the
-# experiment with four sizes of reward model, five numbers of labels and three starts. It measures every
-# run on 128 prompts and has a bank of 1,024 answers to each of 64 prompts. It takes 1.5 hours, so the
-# page draws its recorded numbers. The reward models below have the policy's own size.
+# Gao, Schulman and Hilton ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)) measured with a large
+# reward model instead of gold how the turning point depends on the proxy. One run on 32 prompts cannot.
+# A study in this repository repeats the experiment with four sizes of reward model, five numbers of
+# labels and three starts; the page draws some of its recorded numbers, and
+# [docs/overoptimisation.md](../docs/overoptimisation.md) has the fitted law.
 #
 # **Predict first:** with more labels, where does gold turn, and how high is it there?
 
@@ -407,55 +383,42 @@ plt.show()
 plots.explorable("proxy")
 
 # %%
-for fit in study["law"]["fits"]:
-    if fit["size"] == "4x128" and fit["kind"] == "grpo":
-        print(
-            "{labels:6} labels: alpha {alpha:.3f}, beta {beta:.3f}, rmse {rmse:.3f}".format(**fit)
-        )
+peak = {
+    count: max(zip(*reversed(against_distance(cell["points"])), strict=True))
+    for count, cell in recorded.items()
+}
+for count, (height, where) in sorted(peak.items()):
+    print(f"{count:6,} labels: gold is highest, {height:.2f}, at d = {where:.1f}")
+holds(peak[48600][0] > peak[5400][0] > peak[600][0], "more labels lift the highest gold")
 
 # %% [markdown]
-# With 600 labels gold hardly rises at all; with 48,600 it comes near 0.9 before it turns. So labels
-# decide how high the peak is, but they move it less: from 5,400 to 48,600 it stays near d = 2.4.
+# Labels decide how high the peak is, and move it less. Best-of-n lies above GRPO nearly everywhere, and
+# Gao et al. saw the same. So the distance is a fair measure for two rewards under one optimiser, but not
+# for two optimisers.
 #
-# Best-of-n lies above GRPO nearly everywhere, and Gao et al. saw the same. So the distance is a
-# fair measure for two rewards under one optimiser, but not for two optimisers.
+# ## 7. Noticing it without gold
 #
-# The fitted form bends as the curves do, but it misses their beginning, where gold lies below it.
-# Over all 20 kinds of reward model alpha rises with the number of labels, but they cannot show
-# whether beta does. So a better proxy pays more at first, but nothing shows that it breaks more
-# gently.
-#
-# ## 7. What helps
-#
-# **Stop early, without gold.** Nobody has gold in real life. The doctor
-# ([rl/training/run_rules.py](../rl/training/run_rules.py)) looks at the run's own numbers. A proxy that
+# **The run's own numbers.** Nobody has gold in real life. The doctor
+# ([harness/report/rules.py](../harness/report/rules.py)) looks at the run's own numbers. A proxy that
 # rises is suspect once two more signs come together: a KL above 8 nats, a rise that is large beside
 # the spread of the first rewards, a collapse of the rewards' spread, of the entropy or of the number
 # of different answers, or an ensemble that disagrees more than at first.
 
 # %%
-alarm = next(
-    (
-        n
-        for n in range(20, len(log.rows) + 1)
-        if run_rules.proxy_suspected(run_rules.Run(log.rows[:n]))
-    ),
-    None,
-)
+counts = range(20, len(log.rows) + 1)
+said = {n: next(rules.proxy_suspected(rules.Run(log.rows[:n])), None) for n in counts}
+alarm = next((n for n in counts if said[n]), None)
 if alarm is None:
     print("the doctor sees nothing in these 40 steps")
 else:
-    print(
-        f"at step {alarm} the doctor says:",
-        run_rules.proxy_suspected(run_rules.Run(log.rows[:alarm])),
-    )
+    print(f"at step {alarm} the doctor says:", said[alarm])
 
 # %% [markdown]
 # **Ask several.** The second reward model has read the same labels. The two share what the labels
 # say, but differ in their random errors. What does it think of the answers that please the first
 # one? And what does the model with 112,000 labels think?
 
-# %%
+# %% tags=["hide-input"]
 both = [torch.stack([row["result"].reward, row["second"]]) for row in found]  # (2, P) each
 plots.curves(
     {
@@ -471,70 +434,111 @@ spread = [float(s.std(0).mean()) for s in both]
 print(f"spread of the two: {spread[0]:.2f} at the start, {spread[-1]:.2f} at the end")
 
 # %% [markdown]
-# The doctor raises its alarm at step 35, 10.5 nats away. Gold was highest at step 20: an alarm
-# without gold comes late, but it comes. The model with 112,000 labels is not fooled: its score
-# falls from 0.6 to 0.4 after step 20, while the proxy rises from 1.1 to 1.7. The two weak models
-# disagree only a little more than at the start, because they share their labels and so most of
-# their mistakes. Where members do disagree, the policy has left the answers that they were trained
-# on. Paying the lowest of them takes the reward away there
-# ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)). It is one line:
+# An alarm without gold comes late: on the run that is shown, after gold has turned. The model with
+# many labels is not fooled as long as the proxy is. The two weak models disagree only a little more than at
+# the start, because they share their labels and so most of their mistakes. Where members do disagree,
+# the policy has left the answers that they were trained on; paying the lowest of them takes the
+# reward away there ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)):
 
 # %%
 plots.code(ensembles.worst_case)
+strong_curve = [float(row["strong"].mean()) for row in found]
+rise_of = {"proxy": proxy_curve[-1] - proxy_curve[0], "strong": strong_curve[-1] - strong_curve[0]}
+holds(rise_of["proxy"] > rise_of["strong"] + 0.3, "many labels are fooled less than few")
 
 # %% [markdown]
-# **Compare at equal distance.** Above, the other models only watch. What if the policy is *trained*
-# with a mitigation? The study has one baseline, a reward model of 1,800 labels. `more_labels` has
-# 5,400. `own_answers` labels new answers of the policy now and then. `wide_pairs` compares stranger
-# answers too. An `ensemble` of three pays its mean, its lowest score, or the mean less the variance
-# (`uwo`, made with revision 6d26a07a). `kl` is a penalty of that weight. Each row is the gold reward
-# where a run first is 8 nats away, with its 95% interval, the paired difference to the baseline run,
-# and p corrected for eight comparisons:
-
+# Does any of it *help*, when the policy is trained with it? The study compared eight mitigations at equal
+# distance: more labels, labels on the policy's own answers, stranger pairs, ensembles, a KL penalty.
+# **Over all starts none differs significantly from doing nothing**, after correction for eight
+# comparisons; runs differ more by their start than by their mitigation. One start alone would have
+# shown seven remedies ([the table](../docs/overoptimisation.md)).
+#
+# **A trust region is no anchor.** A clip, or a KL to the policy of the last batch, bounds each step. It
+# does not bound the way: small steps in one direction add up. Only a penalty, or a limit, on the
+# distance from a *fixed* reference keeps the policy where the proxy was trained
+# ([16](16_single_model_grpo.ipynb) has the picture).
+#
+# ## 8. Iterative GRPO: train the reward model again
+#
+# The proxy breaks because the policy has left the answers that it was trained on. So compare its
+# *present* answers and train on: "continuous training using a replay mechanism", line 12 of the GRPO
+# paper's Algorithm 1 ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)). The new comparisons are
+# mixed with "10% of historical data", so that the old ones are not forgotten: of $n_{new}$ new ones,
+# $n_{old} = n_{new} f / (1 - f)$ old ones make up the share $f = 0.1$ of the mix.
 
 # %%
-NAMES = {"patient": "baseline"}  # the study's own word for it
+for new in (90, 2800):
+    naive = round(new * 0.1 / 0.9)
+    print(f"{new} new pairs, {naive} replayed")
+    assert naive == continual.history_count(new, 10_000, 0.1, "share_of_mix")
+plots.code(grpo_iterative_engine.train, ("a new iteration", "reference.load_state_dict"))
 
+# %% [markdown]
+# **Predict, then run.** The same start, proxy and random numbers as in section 4, but after 20 of the 40
+# steps 2,800 comparisons of the policy's own answers are bought. What happens to the run's own reward,
+# and to gold?
 
-def shown(row):
-    """A mitigation: gold at this distance, its difference to the baseline, and the corrected p."""
-    text, d = "{mean:.3f} ({low:.3f} to {high:.3f})", row.get("difference")
-    beside = (text.format(**d), f"{d['holm']:.2f}") if d else ("-", "-")
-    return [NAMES.get(row["cure"], row["cure"]), text.format(**row), *beside]
-
-
-at_eight = [row for row in study["cures"]["table"] if row["kl"] == 8 and "mean" in row]
-plots.table(
-    ["mitigation", f"gold at 8 nats, {at_eight[-1]['of']} starts", "difference", "p (Holm)"],
-    [shown(row) for row in at_eight],
+# %%
+again = grpo_iterative_engine.IterativeGRPOConfig(
+    iterations=2, **{name: getattr(config, name) for name in SAME_FIELDS}
 )
-
-# %% [markdown]
-# The first start's runs:
-
-# %%
-path = Path("course/recordings/overoptimisation.json")
-runs = json.loads(path.read_text(encoding="utf-8"))["runs"]
-axis = plots.panels(1, height=2.6)[1]
-plots.curves(
-    {
-        NAMES.get(name, name).replace("_", " "): against_distance(runs[name]["points"])
-        for name in ("patient", "more_labels", "own_answers", "ensemble_min")
-    },
-    axis=axis, styles={"baseline": "bad"}, xlabel="d = sqrt(KL in nats)", ylabel="gold reward",
+proxy_again, learner = copy.deepcopy(weak), saved_models.base()[0]
+pairs = [continual.as_row(pair, tokenizer, 0) for pair in labels]
+refresh = continual.ContinualRewardModel(
+    proxy_again, tokenizer, reviews.prompts("train"), ReviewsAnnotator(),
+    RewardModelConfig(
+        pairs=2800, held_out_pairs=120, responses_per_prompt=8, batch_size=4, lr=2e-3, warmup=5
+    ),
+    continual.History(continual.visits_of(pairs)), probe=held_out,
 )  # fmt: skip
+
+
+def judged(policy, reference, step):
+    """Gold and the distance, on the prompts of section 4."""
+    result = evaluate(
+        policy, tokenizer, prompts[:32], PARAMS, RewardModelReward(proxy_again), reference=base,
+        gold=RuleReward(reviews.gold_reward, "gold"),
+    )  # fmt: skip
+    return {f"validation/{name}": value for name, value in result.summary().items()}
+
+
+run = Run(
+    again, learner, tokenizer, RewardModelReward(proxy_again), reviews.prompts("train"),
+    MetricLog(again.steps), validate=judged,
+)  # fmt: skip
+rows = grpo_iterative_engine.train(again, run, refresh=refresh)
+new_gold = [gold_curve[0], *(row["validation/gold"] for row in rows if "validation/gold" in row)]
+(fresh,) = [row for row in rows if "pairs/new" in row]
+
+# %% tags=["hide-input"]
+figure, (left, right) = plots.panels(2)
+both = {"refreshed": new_gold, "frozen": gold_curve}
+STYLES = {"refreshed": "policy", "frozen": "bad"}
+plots.curves(both, steps, axis=left, styles=STYLES, marker=True, xlabel="GRPO step",
+            ylabel="gold reward")  # fmt: skip
+own = {"refreshed": [row["reward"] for row in rows], "frozen": [row["reward"] for row in log.rows]}
+plots.curves(own, range(1, 41), axis=right, styles=STYLES, xlabel="GRPO step",
+            ylabel="the run's own reward")  # fmt: skip
+for axis in (left, right):
+    axis.axvline(20.5, **plots.line("exact"))
 plt.show()
+for when in ("before", "after"):
+    share = fresh[f"fresh_accuracy/{when}"]
+    print(
+        f"{when} the refresh the proxy orders {share:.2f} of new pairs of the policy as gold does"
+    )
+print(f"gold at the end: {new_gold[-1]:.2f} refreshed, {gold_curve[-1]:.2f} frozen")
+holds(fresh["fresh_accuracy/after"] > fresh["fresh_accuracy/before"], "the refresh helps the proxy")
+holds(new_gold[-1] > gold_curve[-1], "gold ends higher with the refreshed proxy")
 
 # %% [markdown]
-# In this picture alone, the lowest of three models looks like a remedy: its curve is far above the
-# baseline's. In this start seven of the eight intervals at 8 nats exclude 0, but over all starts
-# only one does, the mean less the variance. One of eight may do so by chance, and its corrected p
-# is 0.37. So no mitigation differs significantly from the baseline: runs differ more by their start
-# than by their mitigation.
+# Across the dashed line the run's own reward has another scale, so do not compare it there. The refresh is
+# not free: somebody has to judge 2,800 pairs of answers. And with a reward model that is good to begin
+# with it gains nothing ([docs/study.md](../docs/study.md)). It pays where the proxy is weak.
 #
 # **Where this lives.** All numbers: [docs/overoptimisation.md](../docs/overoptimisation.md), written by
 # `python scripts/overoptimisation.py`. The code: `rl/equations/best_of_n.py`, `rl/equations/ensembles.py`
-# and `rl/training/run_rules.py`. An ensemble:
+# and `harness/report/rules.py`. An ensemble:
 # `python -m rl.grpo_engine --reward-model A B C --ensemble min`.
 #
 # ## Exercises
@@ -610,4 +614,4 @@ check("worst_case", my_worst_case)
 # ```
 # </details>
 #
-# Next: [15, teachers as rewards](15_teachers.ipynb)
+# Next: [14_dpo_and_pg_grpo](14_dpo_and_pg_grpo.ipynb). Could one do without the proxy?

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 20. DPO and PG-GRPO
+# # 14. DPO and PG-GRPO
 #
 # **The question.** Can people's comparisons train a policy directly, without a reward model and
 # without sampling a single response?
@@ -39,9 +39,8 @@ from reward_model.world_pairs import ReviewsAnnotator
 
 # %%
 from rl import dpo_engine, pg_grpo_engine
-from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.dpo_engine import DPOConfig
-from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
+from rl.equations.advantages import best_worst_pairs, ordered_pairs
 from rl.equations.losses import row_sums
 from rl.equations.preference_losses import dpo_loss, ipo_loss
 from rl.loop import Run
@@ -160,7 +159,7 @@ holds(
     torch.allclose(found, best, atol=1e-4), "DPO finds the optimum that was made from the rewards"
 )
 
-# %%
+# %% tags=["hide-input"]
 responses = [f"{k + 1}  ({r:+.1f})" for k, r in enumerate(reward.tolist())]
 bars = {"reference": reference, "optimum of RLHF": best, "DPO, from comparisons alone": found}
 plots.bars(
@@ -225,7 +224,7 @@ holds(
     "IPO stops at 1 / (2 beta)",
 )
 
-# %%
+# %% tags=["hide-input"]
 figure, (left, right) = plots.panels(2)
 gaps = h.detach().tolist()
 plots.curves(losses, gaps, axis=left, xlabel="gap h (nats)", ylabel="loss of one pair", ylim=(0, 4))
@@ -393,60 +392,9 @@ holds(
 )
 
 # %% [markdown]
-# What does the extra term add? Both losses push $\log \pi$ of every response with some coefficient.
-# In GRPO it is $A_i / (N L_i)$ per token. In $\mathcal{L}_{pref}$ it is $\pm \beta \, \sigma(-\beta
-# h) / K$ for every pair that the response is in. Here is one group of real responses, at the start
-# ($h = 0$), and after the DPO run above, when the $h$ are no longer 0.
-
-# %%
-G = 8
-gold, params = RuleReward(reviews.gold_reward, "gold reward"), SamplingParams(max_new_tokens=48)
-records = prompt_batch(reviews.prompts("train"), step=4, batch_size=1, seed=0)
-rollout = sample_rollout(base, tokenizer, records, params, G, make_generator(1, "demo"))
-rewards, mask = gold(rollout), rollout.response_mask
-relative = group_advantages(rewards, G)[:, 0] / (G * rollout.lengths)  # per token
-with torch.no_grad():
-    log_ref, log_now = (
-        row_sums(token_log_probs(model, rollout.sequences), mask) for model in (base, direct)
-    )
-
-
-def preference_pull(chosen: Tensor, change: Tensor) -> Tensor:
-    """(G,): by how much the preference loss of some pairs pulls each response up."""
-    x = change.clone().requires_grad_()
-    same = torch.zeros(len(chosen))  # x is measured from the reference
-    loss = dpo_loss(x[chosen[:, 0]], x[chosen[:, 1]], same, same, 0.1).mean()
-    return -torch.autograd.grad(loss, x)[0]
-
-
-# %%
-order = rewards.argsort(descending=True)
-names = [f"{r:.2f}" for r in rewards[order].tolist()]
-figure, axes = plots.panels(3, width=12)
-plots.bars({"GRPO": relative[order]}, names, axis=axes[0], styles={"GRPO": "policy"},
-          ylabel="coefficient of grad log pi, per token", title="GRPO")  # fmt: skip
-axes[0].get_legend().remove()
-choices = {"best_worst": best_worst_pairs(rewards, G), "all": ordered_pairs(rewards, G)}
-for axis, (name, pair) in zip(axes[1:], choices.items(), strict=True):
-    start, later = preference_pull(pair, torch.zeros(G)), preference_pull(pair, log_now - log_ref)
-    plots.bars({"at the start": start[order], "after DPO": later[order]}, names, axis=axis,
-              styles={"at the start": "reference", "after DPO": "policy"})  # fmt: skip
-    axis.set_title(f"preference loss, {name}")
-    assert abs(start.sum()) < 1e-6  # what one side gains the other loses
-for axis in axes:
-    axis.axhline(0, **plots.line("exact"))
-    axis.set_xlabel("response, the best first (reward)")
-    axis.tick_params(axis="x", labelsize=8)
-plt.show()
-holds(
-    int((preference_pull(choices["best_worst"], torch.zeros(G)) != 0).sum()) == 2,
-    "best_worst pulls at two responses only",
-)
-
-# %% [markdown]
-# GRPO pulls by **how much** better a response is, whatever the policy already knows. The preference
-# loss pulls by **how wrongly** the pair is ordered since the start, and eases off as it comes into
-# order.
+# What does the extra term add? GRPO pulls a response by **how much** better than its group it is,
+# whatever the policy already knows. The preference loss pulls a pair by **how wrongly** it is ordered,
+# $\sigma(-\beta_{dpo} h)$, measured from the reference, and eases off as it comes into order.
 #
 # ## 7. The difference to GRPO's loop
 #
@@ -461,7 +409,7 @@ plots.code(pg_grpo_engine.descend_rollout, lines=("loss = policy_loss", "compare
 # **Predict, then run.** Do pairs made from its own rewards speed GRPO up? Do recorded pairs?
 
 # %%
-prompts = reviews.prompts("train")
+prompts, gold = reviews.prompts("train"), RuleReward(reviews.gold_reward, "gold reward")
 common = dict(
     steps=8, prompts_per_step=6, group_size=8, minibatches=1, micro_batch_size=48, lr=6e-4,
     kl_coef=0.05, max_new_tokens=40, device="cpu",
@@ -502,7 +450,7 @@ for axis, key, label in (
         for name, rows in runs.items()
         if key in rows[0]
     }
-    plots.curves(series, axis=axis, styles=STYLES, smooth=3, xlabel="step", ylabel=label)
+    plots.curves(series, axis=axis, styles=STYLES, xlabel="step", ylabel=label)
     axis.set_xticks(range(2, 9, 2))
     if axis is not axes[0]:
         axis.get_legend().remove()
@@ -598,5 +546,4 @@ check("implicit_reward", my_implicit_reward)
 #
 # </details>
 #
-# ---
-# Next: [17_bug_zoo](17_bug_zoo.ipynb), where you are the debugger.
+# Next: [15_teachers](15_teachers.ipynb). Instead of comparisons, a larger model says what is good.

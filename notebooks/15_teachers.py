@@ -1,36 +1,35 @@
 # %% [markdown]
-# # 18. A teacher's log-probability as the reward
+# # 15. Teachers
 #
-# **The question.** Can a better language model replace the reward model, by saying how likely it finds
-# what the student has written?
+# **The question.** A large model answers well and costs much. How does a small one learn from it?
 #
-# **Why.** A reward model has to be trained on somebody's preferences. A better language model is a
-# judge that exists already, because it gives a probability to every text. Using $\log p_{teacher}$
-# as the reward of GRPO or PPO is knowledge distillation (KD) by reinforcement, a few lines on top
-# of the engines. In its plain form it goes wrong, in ways that the reward curve does not show. This
-# page shows them, and what to do instead.
+# **Why.** A reward model has to be trained on somebody's preferences. A better language model is a judge
+# that exists already, because it gives a probability to every token of every text. There are three
+# ways to use it while the *student* writes: as the reward of a known engine, as the loss of MiniLLM, and
+# token by token, which the field calls on-policy distillation. In its plainest form, $\log p$ as the
+# reward, it goes wrong, and the reward curve does not show it.
 #
 # | section | question | code |
 # | --- | --- | --- |
-# | 1 | what does the teacher say, token by token? | `teacher_rewards` |
-# | 2 | which response is best under each form of the reward? | `row_sums`, `row_means` |
-# | 3 | three runs: only one comes nearer to the teacher | [rl/kd_grpo_engine.py](../rl/kd_grpo_engine.py) |
-# | 4 | PPO: a reward at every token, or all at the end | [rl/kd_ppo_engine.py](../rl/kd_ppo_engine.py) |
-# | 5 | the loss on pre-training text, and a bonus that cannot replace it | `text_gradient` |
+# | 1 | which of the two KL divergences should fall? | `kl` |
+# | 2 | what does the teacher say, token by token? | `teacher_rewards` |
+# | 3 | which answer is best under $\log p$ alone? | `row_sums`, `row_means` |
+# | 4 | three rewards, one of which works | [rl/kd_grpo_engine.py](../rl/kd_grpo_engine.py) |
+# | 5 | what does a sum of token KLs leave out? | [rl/minillm_engine.py](../rl/minillm_engine.py) |
+# | 6 | the three ways from one start | `distil` |
 #
-# The closest published method is MiniLLM (Gu et al. 2024,
-# [arXiv:2306.08543](https://arxiv.org/abs/2306.08543)), on the next page.
+# On this page $p$ is the teacher and $q$ the student.
 #
-# **You need** [07_grpo](07_grpo.ipynb), [05_what_a_kl_is](05_what_a_kl_is.ipynb) and, for section 4,
-# [09_ppo](09_ppo.ipynb).
+# **You need** [05_what_a_kl_is](05_what_a_kl_is.ipynb) (the two directions),
+# [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb) and [07_grpo](07_grpo.ipynb).
 #
 # **It takes** about half a minute on one CPU core, after start-up.
 
 # %%
 import copy
 import dataclasses
+import itertools
 import math
-import warnings
 
 import matplotlib.pyplot as plt
 import torch
@@ -42,42 +41,119 @@ from torch import Tensor
 from data import reviews
 from data.collate import collate_responses
 from gpt import finetuning
-from gpt.corpus import WorldCorpus, encode_record
+from gpt.corpus import encode_record
 from gpt.generate import SamplingParams
-from gpt.log_probs import token_log_probs, token_scores
-from gpt.model import GPT
-from gpt.pretraining import held_out_loss
+from gpt.log_probs import token_log_probs, token_scores, token_scores_and_kl
+from gpt.model import GPT, GPTConfig
 from harness.metric_log import MetricLog
 from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
 
 # %%
-from rl import kd_grpo_engine, kd_ppo_engine
+from rl import kd_grpo_engine, minillm_engine, on_policy_distillation_engine
 from rl.batches.rollout import sample_rollout
-from rl.equations.advantages import discounted_returns, gae, group_advantages, whiten
-from rl.equations.losses import policy_gradient, row_means, row_sums, sequence_sum
-from rl.equations.token_rewards import at_last_token, teacher_rewards
+from rl.equations.losses import row_means, row_sums
+from rl.equations.token_rewards import teacher_rewards
 from rl.kd_grpo_engine import KDGRPOConfig
-from rl.kd_ppo_engine import KDPPOConfig, kd_token_rewards
 from rl.loop import Run
+from rl.minillm_engine import MiniLLMConfig
+from rl.on_policy_distillation_engine import OnPolicyDistillationConfig
 from rl.rewards.sources import RuleReward
 from rl.training.evaluation import evaluate
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
+student, tokenizer = saved_models.base()
+train_prompts, validation = reviews.prompts("train"), reviews.prompts("validation")[:96]
+params = SamplingParams(temperature=1.0, max_new_tokens=40)
 
 # %% [markdown]
-# ## 1. What the teacher says, token by token
+# ## 1. The smallest example: how a review begins
 #
-# The student is the course's base model. The teacher is the same model, fine-tuned for a few
-# seconds on the better reviews of the world. (The gold reward selects them here. Later on it is
-# measured, but nothing is trained on it.) Usually the teacher is a larger model. Here the student
-# *can* become the teacher, so the distance has a true zero. They must share the tokenizer: a
+# $$\mathrm{KL}(p \parallel q) = \sum_v p(v) \log \frac{p(v)}{q(v)} \qquad
+# \mathrm{KL}(q \parallel p) = \sum_v q(v) \log \frac{q(v)}{p(v)}$$
+#
+# Both are 0 for $q = p$. They differ in what they do to a student that *cannot* be the teacher. In
+# this section the teacher is the course's base model, because it knows many ways to begin. The first
+# two words of its reviews, for one prompt:
+
+# %%
+record = train_prompts[2]
+start = torch.tensor([tokenizer.encode(record.prompt)])
+with torch.no_grad():
+    first = student(start)[0, -1].softmax(-1).topk(6)
+    second = student(torch.cat([start.repeat(6, 1), first.indices[:, None]], 1))[:, -1].softmax(-1)
+columns = second.argmax(1).unique()  # the likeliest second words
+joint = first.values[:, None] * second[:, columns]
+p = joint / joint.sum()  # (6, columns): what the teacher says, of these alone
+FIRST = [tokenizer.decode([i]) for i in first.indices.tolist()]
+SECOND = [tokenizer.decode([i]) for i in columns.tolist()]
+print(record.prompt.strip())
+print(f"these {p.numel()} pairs are {joint.sum():.0%} of all that the teacher may begin with")
+
+# %% [markdown]
+# The student is too small: it has no memory. It chooses the second word without knowing the first, so
+# $q(a, b) = q_1(a) \, q_2(b)$. **Predict, then run:** what will it say if it lowers the forward KL? And
+# the reverse one?
+
+
+# %%
+def kl(one: Tensor, other: Tensor) -> Tensor:
+    return (one * (one.clamp(min=1e-30) / other.clamp(min=1e-30)).log()).sum()
+
+
+def fitted(direction: str, seed: int) -> Tensor:
+    """The student that lowers one KL, from a random start."""
+    generator = make_generator(seed, "student")
+    logits = [torch.randn(n, generator=generator).requires_grad_() for n in p.shape]
+    optimizer = torch.optim.Adam(logits, lr=0.1)
+    for _ in range(400):
+        q = torch.outer(*(part.softmax(0) for part in logits))
+        loss = kl(p, q) if direction == "forward" else kl(q, p)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return q.detach()
+
+
+cover = fitted("forward", 0)
+seek = min((fitted("reverse", seed) for seed in range(4)), key=lambda q: float(kl(q, p)))
+torch.testing.assert_close(cover, torch.outer(p.sum(1), p.sum(0)), atol=1e-3, rtol=0)  # marginals
+
+# %% tags=["hide-input"]
+figure, axes = plots.panels(3, width=13, height=3.6)
+for axis, q, title in (
+    (axes[0], p, "the teacher p"),
+    (axes[1], cover, "least forward KL(p || q): covers"),
+    (axes[2], seek, "least reverse KL(q || p): seeks"),
+):
+    plots.heat(q, FIRST, SECOND, axis=axis, title=title, xlabel="second word", ylabel="first word")
+    axis.label_outer()
+plt.show()
+nonsense = p < 0.002  # what the teacher would hardly ever say
+for name, q in (("forward", cover), ("reverse", seek)):
+    print(f"{name}: {q[nonsense].sum():.0%} of the student's text is nonsense to the teacher, and "
+          f"{p[q > 0.01].sum():.0%} of the teacher's text can still come")  # fmt: skip
+holds(
+    cover[nonsense].sum() > 0.4 and seek[nonsense].sum() < 0.05,
+    "covering says nonsense, and seeking does not",
+)
+
+# %% [markdown]
+# The forward KL is large where the student gives little to something that the teacher says. So it
+# *covers* all beginnings, and also says "Who find" and "Not cares". The reverse KL is large where
+# the student says what the teacher never would. So it *seeks*: it keeps the two greetings, which
+# share their second word, and gives all other beginnings up. For text, what lies between two good
+# answers is a bad answer. That is MiniLLM's argument for the reverse direction.
+#
+# ## 2. What the teacher says, token by token
+#
+# Now the student is the course's base model, and the teacher is the same model, fine-tuned for a few
+# seconds on the better reviews of the world. Usually the teacher is a larger model. Here the student
+# *can* become its teacher, so the distance has a true zero. They must share the tokenizer: a
 # log-probability of tokens means nothing to a model that cuts the text differently.
 
 # %%
-student, tokenizer = saved_models.base()
-corpus = WorldCorpus("reviews", tokenizer, 16, seed=0)
 documents = reviews.corpus(3000, seed=5)
 good = [d for d in documents if reviews.gold_reward(d, d.response, True) >= 0.7]
 teacher = copy.deepcopy(student)
@@ -90,8 +166,7 @@ teacher.eval().requires_grad_(False)
 print(f"{len(good)} of {len(documents)} documents teach the teacher")
 
 # %% [markdown]
-# Let $q$ be the student and $p$ the teacher. There are two candidates for the reward of a token that
-# the student has written:
+# There are two candidates for the reward of a token that the student has written:
 #
 # $$r_t = \log p(y_t \mid x, y_{\lt t}) \qquad \text{or} \qquad
 # r_t = \log \frac{p(y_t \mid x, y_{\lt t})}{q(y_t \mid x, y_{\lt t})}$$
@@ -123,8 +198,6 @@ plots.code(teacher_rewards, docstring=False)
 # choice.
 
 # %%
-params = SamplingParams(temperature=1.0, max_new_tokens=40)
-train_prompts, validation = reviews.prompts("train"), reviews.prompts("validation")[:96]
 judge = kd_grpo_engine.teacher_reward(KDGRPOConfig(device="cpu"), teacher)  # log p / q, summed
 noise = make_generator(2, "noise")
 rollout = sample_rollout(student, tokenizer, train_prompts[:128], params, 1, noise)
@@ -155,10 +228,10 @@ holds(
 )
 
 # %% [markdown]
-# ## 2. Which response is the best?
+# ## 3. $\log p$ alone is silence
 #
-# $\log p$ alone has no term for variety. Its expectation is largest if the student writes *one*
-# response, the best one, always. **Predict, then run:** which one is that
+# **Which answer is the best?** $\log p$ alone has no term for variety. Its expectation is largest if the
+# student writes *one* response, the best one, always. **Predict, then run:** which one is that
 #
 # - under the **sum** over tokens, where every further token costs something?
 # - under the **mean** per token, where length is free?
@@ -185,15 +258,7 @@ print(record.prompt.strip())
 plots.table(["", "response", "tokens", "sum of log p", "mean of log p"], rows)
 
 # %%
-lengths = drawn.lengths.float()
-figure, axes = plots.panels(2)
-for axis, values, label in zip(axes, (total, per_token), ("sum", "mean"), strict=True):
-    axis.scatter(lengths, values, s=12, color=plots.colour("teacher"), label="drawn by the teacher")
-    axis.scatter([1], [log_p_empty], color=plots.colour("bad"), marker="*", s=120, label="nothing")
-    plots.labels(axis, "length (tokens)", f"{label} of log p (nats)")
-axes[1].legend(loc="lower right")
-plt.show()
-correlation = torch.corrcoef(torch.stack([lengths, total]))[0, 1]
+correlation = torch.corrcoef(torch.stack([drawn.lengths.float(), total]))[0, 1]
 beaten = float((total < log_p_empty).float().mean())
 print(f"correlation of the sum with the length {correlation:.2f}")
 print(f"nothing at all beats {beaten:.0%} of the drawn responses in the sum")
@@ -207,42 +272,34 @@ holds(
 # one particular response of twenty tokens is rarer still. The mean is best for smooth text, made of
 # the likeliest words. So neither form asks the student to write like the teacher.
 #
-# ## 3. Three runs of KD-GRPO
+# ## 4. As a reward: three runs of KD-GRPO
 #
-# The engine is [07_grpo](07_grpo.ipynb) with this reward. The ratio, the clip and the group's
-# baseline are the same. A step differs in these lines (the loss on text comes in section 5; every
-# line begins at the margin):
-
-# %%
-plots.neighbours("grpo", "kd_grpo")
+# The engine is [07_grpo](07_grpo.ipynb) with the teacher as the reward. Ratio, clip and the group's
+# baseline are the same.
 
 # %%
 config = KDGRPOConfig(
     steps=14, prompts_per_step=6, group_size=8, lr=1e-3, warmup=3, minibatches=2, kl_coef=0.0,
-    pretraining_coef=0.0, pretraining_batch_size=16, max_new_tokens=40, device="cpu",
-    eval_every=1000,
+    pretraining_coef=0.0, max_new_tokens=40, device="cpu", eval_every=1000,
 )  # fmt: skip
 gold = RuleReward(reviews.gold_reward, "gold reward")
-held_out = corpus.held_out_batches()[:4]
 
 
 def measure(policy: GPT) -> dict[str, float]:
-    """KL to the teacher, gold reward, length, entropy, and the loss on ordinary text."""
+    """KL to the teacher, gold reward, length and entropy."""
     result = evaluate(policy, tokenizer, validation, params, judge, gold=gold)
     drawn = sample_rollout(policy, tokenizer, validation, params, 1, make_generator(4, "show"))
     with torch.no_grad():
         entropy = token_scores(policy, drawn.sequences).entropy[drawn.response_mask].mean()
-    more = {"held_out": held_out_loss(policy, held_out), "entropy": float(entropy)}
-    return result.summary() | more
+    return result.summary() | {"entropy": float(entropy)}
 
 
-def distil(config, engine=kd_grpo_engine) -> tuple[GPT, list[dict]]:
+def distil(config, train=kd_grpo_engine.train, reward=None) -> tuple[GPT, list[dict]]:
     """A copy of the student after the run, and the run's metrics."""
     policy, log = copy.deepcopy(student), MetricLog(config.steps)
-    reward = engine.teacher_reward(config, teacher)
+    reward = reward or kd_grpo_engine.teacher_reward(config, teacher)
     run = Run(config, policy, tokenizer, reward, train_prompts, log)
-    rows = engine.train(config, run, corpus=corpus)
-    return policy, rows
+    return policy, train(config, run)
 
 
 # %% [markdown]
@@ -265,7 +322,7 @@ for axis, key, label in (
 ):
     series = {}
     for name, (_, rows) in forms.items():
-        values = plots.running_mean([row[key] for row in rows], 4)
+        values = [row[key] for row in rows]
         low, high = (min(values), max(values)) if key == "reward" else (0, 1)
         series[name] = [(value - low) / (high - low) for value in values]
     plots.curves(series, range(1, config.steps + 1), axis=axis, styles=STYLES, xlabel="step",
@@ -277,8 +334,8 @@ plt.show()
 # %%
 start = {"the student": measure(student), "the teacher": measure(teacher)}
 after = {name: measure(policy) for name, (policy, _) in forms.items()}
-keys = ("reverse_kl_full", "entropy", "gold", "response_length", "held_out")
-columns = ["", "KL to the teacher", "entropy", "gold", "length", "loss on ordinary text"]
+keys = ("reverse_kl_full", "entropy", "gold", "response_length")
+columns = ["", "KL to the teacher", "entropy", "gold", "length"]
 rows = [[name, *(f"{m[k]:.2f}" for k in keys)] for name, m in (start | after).items()]
 plots.table(columns, rows)
 for name, (policy, _) in forms.items():
@@ -287,9 +344,9 @@ for name, (policy, _) in forms.items():
     for text in shown.responses:
         print("  ", repr(text))
 
-was, kl = start["the student"], {name: m["reverse_kl_full"] for name, m in (start | after).items()}
-holds(kl["log p / q"] < kl["the student"] - 0.5, "log p / q brings it nearer")
-holds(min(kl["sum of log p"], kl["mean of log p"]) > kl["log p / q"] + 1, "log p alone leads away")
+was, far = start["the student"], {name: m["reverse_kl_full"] for name, m in (start | after).items()}
+holds(far["log p / q"] < far["the student"] - 0.5, "log p / q brings it nearer")
+holds(min(far["sum of log p"], far["mean of log p"]) > far["the student"], "log p alone leads away")
 holds(after["sum of log p"]["response_length"] < 0.75 * was["response_length"], "the sum shortens")
 holds(after["mean of log p"]["entropy"] < 0.7 * was["entropy"], "the mean halves the entropy")
 holds(after["log p / q"]["gold"] > was["gold"] + 0.03, "gold rises with log p / q")
@@ -298,173 +355,147 @@ holds(after["log p / q"]["gold"] > was["gold"] + 0.03, "gold rises with log p / 
 # All three runs succeed, by their own reward. The sum of $\log p$ ends near silence, in a word or one
 # short sentence. The mean keeps the length and gives up the variety: its entropy halves. With $-\log
 # q$ in the reward the distance falls. The gold reward rises too, although no run has seen it: the
-# student takes over what its teacher is good at. (Under the mean gold rises as well, and the
-# distance with it. The curves are means over four steps, so they lag behind the table.) With
-# `--teacher-reward mean` or `sum` the `reward` alone says little; `reverse_kl`, `entropy` and
-# `response_length` are logged beside it.
+# student takes over what its teacher is good at.
 #
-# A KL penalty to the *reference* ([07](07_grpo.ipynb)) cannot replace $-\log q$. It can slow the
-# collapse down, because it holds on to where the student came from. The reverse KL instead points
-# to where the student should go.
+# A KL penalty to the *reference* ([07](07_grpo.ipynb)) cannot replace $-\log q$. It holds on to where
+# the student came from; the reverse KL points to where the student should go.
 #
-# ## 4. KD-PPO: at every token, or all at the end
+# (PPO can give each token its own part of the reward instead of the sum at the end: `rl.kd_ppo_engine`.
+# The sum is the same, and a token's reward to go has less noise.)
 #
-# A reward model judges a finished response, so PPO puts its score at the last token. The teacher
-# judges every token, so each can have its own part: *dense* instead of *terminal*. The sum is the
-# same. What differs is the *credit*: what a token is praised or blamed for. With the dense reward
-# that is only the token's own part and what comes after it, its *reward to go*:
+# ## 5. As a loss: MiniLLM, and what a sum of token KLs leaves out
 #
-# $$\text{dense:} \quad \sum_{u \ge t} \log \frac{p(y_u)}{q(y_u)} \qquad \qquad \text{terminal:} \quad
-# \sum_{u} \log \frac{p(y_u)}{q(y_u)} \text{ for every } t$$
+# The reverse KL asks what *the student* says, so the student writes:
+#
+# $$\mathrm{KL}(q \parallel p) = E_{y \sim q} \sum_t \mathrm{KL} \left( q(\cdot \mid s_t) \parallel
+# p(\cdot \mid s_t) \right)$$
+#
+# The two sides have the same value. But differentiate the right-hand side with the text held fixed,
+# and the gradient is not that of the left: a token also decides which states come after it. MiniLLM
+# (Eqs. 2 and 3) splits the gradient exactly. With $r_t = \log p(y_t) / q(y_t)$ and $R_t = \sum_{u \ge
+# t} r_u$,
+#
+# $$\nabla \, \mathrm{KL}(q \parallel p) = \underbrace{E_{y \sim q} \sum_t \nabla \, \mathrm{KL}
+# \left( q(\cdot \mid s_t) \parallel p(\cdot \mid s_t) \right)}_{\text{Single}} \;
+# \underbrace{- \, E_{y \sim q} \sum_t R_{t+1} \nabla \log q(y_t \mid s_t)}_{\text{Long}}$$
+#
+# Long is a policy gradient whose reward is the teacher. $R_{t+1}$ begins *after* token $t$: the token's
+# own reward is in Single, summed over the whole vocabulary, without noise.
+#
+# To check it, we list every response of a tiny language: tokens 1 and 2, EOS = 0, at most three tokens,
+# 15 responses. A sum over all of them replaces sampling.
 
 # %%
-scores = row_sums(parts, mask)
-rewards = {
-    "dense": kd_token_rewards(scores, parts, q, None, mask, kl_coef=0.0),
-    "terminal": kd_token_rewards(scores, None, q, None, mask, kl_coef=0.0),
+ended = [(*begin, 0) for n in range(3) for begin in itertools.product((1, 2), repeat=n)]
+responses = ended + list(itertools.product((1, 2), repeat=3))
+language = collate_responses([[1, 2]] * 15, responses, eos_id=0)
+
+
+def tiny_gpt(seed: int) -> GPT:
+    """One layer with random weights, in float64."""
+    model = GPT(GPTConfig(vocab_size=3, context=8, n_layer=1, n_head=1, n_embd=6)).double().eval()
+    for parameter in model.parameters():
+        generator = make_generator(seed, str(tuple(parameter.shape)))
+        parameter.data = torch.randn(parameter.shape, generator=generator).double() / 2
+    return model
+
+
+q_model, p_model = tiny_gpt(0), tiny_gpt(1)
+log_q = token_log_probs(q_model, language)  # (15, 3), with gradient
+log_p = token_log_probs(p_model, language).detach()
+q, p = log_q.sum(1).exp(), log_p.sum(1).exp()  # probabilities of the 15 responses
+assert torch.isclose(q.sum(), torch.ones(()).double()) and torch.isclose(p.sum(), q.sum())
+
+
+# %%
+def gradient(loss: Tensor) -> Tensor:
+    """With respect to the tiny student's weights, as one vector."""
+    parts = torch.autograd.grad(loss, list(q_model.parameters()), retain_graph=True)
+    return torch.cat([part.flatten() for part in parts])
+
+
+with torch.no_grad():
+    rewards = log_p - log_q  # r_t, (15, 3), 0 at padding
+    after = rewards.flip(1).cumsum(1).flip(1) - rewards  # R_{t+1}
+chance = q.detach()[:, None]  # each response with its share of the student's text
+_, token_kl = token_scores_and_kl(q_model, p_model, language)  # KL(q(.|s_t) || p(.|s_t))
+
+single = gradient((chance * token_kl).sum())
+long = gradient((chance * -after * log_q).sum())
+exact = gradient((q * (log_q.sum(1) - log_p.sum(1))).sum())  # of KL(q || p), by its definition
+twice = gradient((chance * (token_kl - (after + rewards) * log_q)).sum())
+for name, found in (("Single + Long", single + long), ("Single alone", single),
+                    ("own reward in Long as well", twice)):  # fmt: skip
+    print(f"{name:27} largest error of the gradient {(found - exact).abs().max():.1e}")
+assert torch.allclose(single + long, exact, atol=1e-12)
+assert (single - exact).abs().max() > 1e-3 and (twice - exact).abs().max() > 1e-3
+
+# %% [markdown]
+# MiniLLM takes both parts (Gu et al. 2024, [arXiv:2306.08543](https://arxiv.org/abs/2306.08543)), with
+# three additions: the clip of PPO, the *mean* of the rewards that follow instead of their sum, and a
+# sampler that mixes a little of the teacher into the student and weighs each token for it.
+#
+# **On-policy distillation** takes Single and nothing else (Agarwal et al. 2024,
+# [arXiv:2306.13649](https://arxiv.org/abs/2306.13649)): the teacher judges every token that the student
+# writes, and no reward is passed back. With one sampled token instead of the sum over the vocabulary,
+# its advantage is $A_t = \log p(y_t) / q(y_t)$ alone. That is wrong for the KL of whole answers, as the
+# second line says, and it has little noise. It is the main use of a teacher today. A step of KD-GRPO
+# ([nano/kd_grpo.py](../nano/kd_grpo.py)), and what on-policy distillation changes:
+
+# %%
+plots.neighbours("kd_grpo", "on_policy_distillation")
+
+# %% [markdown]
+# ## 6. The three ways from one start
+#
+# **Predict, then run.** All three write 48 answers a step, for ten steps. KD-GRPO has one number for an
+# answer, MiniLLM a token's own KL and what follows it, on-policy distillation a token's own KL alone.
+# Which one comes nearest to the teacher?
+
+# %%
+shared = dict(
+    steps=10, lr=1e-3, warmup=2, minibatches=2, max_new_tokens=40, micro_batch_size=48, kl_coef=0.0,
+    device="cpu", eval_every=1000,
+)  # fmt: skip
+alone = shared | dict(prompts_per_step=48, group_size=1)
+of_minillm = MiniLLMConfig(updates_per_batch=1, pretraining_coef=0.0, **alone)
+of_tokens = OnPolicyDistillationConfig(divergence="full", **alone)
+ways = {
+    "KD-GRPO": distil(
+        KDGRPOConfig(prompts_per_step=6, group_size=8, pretraining_coef=0.0, **shared)
+    ),
+    "MiniLLM": distil(of_minillm, minillm_engine.train, judge),
+    "on-policy": distil(of_tokens, on_policy_distillation_engine.train, judge),
 }
-assert torch.equal(rewards["terminal"], at_last_token(scores, mask))
-assert torch.allclose(rewards["dense"].sum(1), rewards["terminal"].sum(1), atol=1e-4)
-
-naive = {"dense": parts.flip(1).cumsum(1).flip(1) * mask, "terminal": scores[:, None] * mask}
-to_go = {name: discounted_returns(r, mask, 1.0) for name, r in rewards.items()}
-for name in naive:
-    torch.testing.assert_close(naive[name], to_go[name], atol=1e-3, rtol=1e-4)
-show_tokens(texts, {name: values[:6] for name, values in to_go.items()})
-
-# %% [markdown]
-# Both are right on average: a token's *past* rewards do not depend on it, so leaving them out changes
-# no expectation. They only add noise. **Predict, then run:** how much quieter is the gradient without
-# them? The same 128 responses, cut into 8 batches of 16:
-
 
 # %%
-def batch_gradients(values: Tensor) -> Tensor:
-    """Policy gradients of 8 batches with these rewards to go, less their mean: (8, weights)."""
-    advantages, gradients = values - values[mask].mean(), []
-    for index in torch.arange(128).view(8, 16):
-        rows = rollout.sequences.rows(index)
-        loss = policy_gradient(token_log_probs(student, rows), advantages[index])
-        student.zero_grad()
-        sequence_sum(loss, rows.response_mask).backward()
-        gradients.append(torch.cat([w.grad.flatten() for w in student.parameters()]))
-    return torch.stack(gradients)
-
-
-variance = {}
-for name, values in to_go.items():
-    g = batch_gradients(values)
-    variance[name] = float((g - g.mean(0)).square().sum(1).mean()) * 8 / 7
-student.zero_grad()
-plots.bars(variance, axis=plots.panels(1, width=4.5)[1], numbers=".0f",
-          ylabel="variance of a batch's gradient", xlabel="placement of the reward")  # fmt: skip
-plt.show()
-holds(variance["dense"] < 0.9 * variance["terminal"], "the dense placement has less noise")
-
-# %% [markdown]
-# The terminal form has about 1.6 times the variance, so it would need a batch about 1.6 times as
-# large. (A perfect critic would see in the prefix what has been lost already, and remove the
-# difference. It has to learn that first.)
-#
-# ## 5. The loss on pre-training text, and the bonus that cannot replace it
-#
-# A student that follows a teacher on a few prompts forgets the rest. InstructGPT (there called
-# PPO-ptx, [arXiv:2203.02155](https://arxiv.org/abs/2203.02155)) and MiniLLM (section 2.2) therefore
-# continue pre-training beside the RL, as a second loss:
-#
-# $$L = L_{policy} + \lambda L_{PT}, \qquad L_{PT} = - \frac{1}{|D|} \sum_{d \in D} \log q(d)$$
-#
-# a mean over the tokens $d$ of some ordinary text $D$, with a weight $\lambda$. It is tempting to
-# put it into the *reward* instead, $R_i \leftarrow R_i - \lambda L_{PT}$. But then it is a number
-# that was computed without a gradient, and the same for every response of the batch. Baselines are
-# made to remove such a number. In GRPO the group's mean removes it exactly:
-
-# %%
-bonus = -5 * held_out_loss(student, [corpus.batch(7)])
-plain, with_bonus = group_advantages(scores, 8), group_advantages(scores + bonus, 8)
-print(f"bonus {bonus:.2f}: largest change of an advantage {(plain - with_bonus).abs().max():.1e}")
-torch.testing.assert_close(plain, with_bonus, atol=1e-4, rtol=1e-3)
-
-# %% [markdown]
-# In PPO the bonus goes to the last token. GAE at $\gamma = \lambda_{GAE} = 1$ hands it to every
-# token alike, and the whitening of the advantages removes it. At the usual $\lambda_{GAE} = 0.95$ it
-# does *not* go away: with a critic of zeros a bonus $c$ changes the advantage of token $t$ of a
-# response of $L$ tokens by $c \, \lambda_{GAE}^{L - 1 - t}$. After the whitening, tokens near the end
-# are blamed for it, and those far from the end are praised:
-
-# %%
-values = torch.zeros_like(q)  # a critic of zeros
-change = {}
-for gae_lambda in (1.0, 0.95):
-    whitened = []
-    for c in (0.0, bonus):
-        given = kd_token_rewards(scores, None, q, None, mask, kl_coef=0.0, bonus=c)
-        whitened.append(whiten(gae(given, values, mask, 1.0, gae_lambda)[0], mask))
-    shift = whitened[1] - whitened[0]
-    before_end = rollout.lengths[:, None] - 1 - torch.arange(mask.shape[1])  # tokens still to come
-    change[f"lambda {gae_lambda}"] = [shift[mask & (before_end == n)].mean() for n in range(20)]
-plots.curves({name: [float(x) for x in row] for name, row in change.items()}, marker=True,
-            xlabel="tokens still to come", ylabel="change of the\nwhitened advantage")  # fmt: skip
-plt.show()
-holds(max(abs(float(x)) for x in change["lambda 1.0"]) < 1e-3, "at lambda 1 the bonus vanishes")
-holds(
-    float(change["lambda 0.95"][0]) < float(change["lambda 0.95"][15]) - 0.1,
-    "at lambda 0.95 tokens near the end are blamed for the bonus",
-)
-
-# %% [markdown]
-# So at $\lambda_{GAE} = 0.95$ the bonus is a *disturbance* until the critic has learned it: it
-# punishes whatever comes near the end of a response, the EOS first. A run with it may end better or
-# worse than one without. But it protects nothing, because no gradient of $L_{PT}$
-# reaches the weights through a number. The engine offers it only to show this, and warns. Three short
-# runs with the sum of $\log p$ as the reward, which section 3 has shown to be a bad one:
-
-# %%
-ppo = KDPPOConfig(
-    steps=8, prompts_per_step=24, lr=1.2e-3, critic_lr=1.2e-3, warmup=2, minibatches=2,
-    updates_per_batch=1, kl_coef=0.0, pretraining_batch_size=16, device="cpu", eval_every=1000,
-    teacher_reward="sum", placement="terminal", pretraining_coef=1.0, max_new_tokens=40,
-)  # fmt: skip
-modes = {"PPO": dict(pretraining_coef=0.0), "PPO + bonus": dict(pt_mode="reward_bonus"),
-         "PPO + loss": dict(pt_mode="loss")}  # fmt: skip
-losses = {"start": start["the student"]["held_out"]}
-for name, changes in modes.items():
-    with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        policy, _ = distil(dataclasses.replace(ppo, **changes), kd_ppo_engine)
-    losses[name] = held_out_loss(policy, held_out)
-    for warning in said:
-        print("the engine warns:", str(warning.message).partition(":")[0])
-axis = plots.bars(
-    losses, axis=plots.panels(1, width=7)[1], numbers=".2f",
-    styles={"start": "reference", "PPO": "bad", "PPO + bonus": "bad", "PPO + loss": "good"},
-    xlabel="run", ylabel="loss on ordinary text\n(nats per token)",
+after = start | {name: measure(policy) for name, (policy, _) in ways.items()}
+plots.table(columns, [[name, *(f"{m[k]:.2f}" for k in keys)] for name, m in after.items()])
+removed = {name: 1 - after[name]["reverse_kl_full"] / was["reverse_kl_full"] for name in ways}
+plots.bars(
+    removed, axis=plots.panels(1, width=6)[1], numbers=".2f", ylim=(0, 1),
+    ylabel="share of the KL to the teacher\nthat is gone after ten steps", xlabel="way",
 )  # fmt: skip
 plt.show()
+holds(min(removed.values()) > 0.15, "all three come nearer")
 holds(
-    losses["PPO + loss"] < losses["start"] + 0.1, "as a loss, text keeps the student's loss on it"
-)
-holds(
-    min(losses["PPO"], losses["PPO + bonus"]) > losses["PPO + loss"],
-    "as a bonus it protects nothing",
+    min(removed["MiniLLM"], removed["on-policy"]) > removed["KD-GRPO"],
+    "a verdict on every token is worth more than one on the answer",
 )
 
 # %% [markdown]
-# As a loss it keeps the student's loss on ordinary text near where it was, even under this reward.
-# As a bonus it protects nothing: here that run has even lost more than the one without it. (The
-# disturbance from above can turn out either way; one seed does not say which.) The loss is not free
-# either. It pulls towards the ordinary text and away from the teacher, in proportion to $\lambda$.
-# And it hides a bad reward instead of fixing it.
+# With a verdict on each token the student learns faster than with one number for the whole answer: the
+# sum over the vocabulary has no sampling noise, and every token knows what it was blamed for. What
+# MiniLLM adds to on-policy distillation, the Long part, matters where a token's effect on the rest
+# of the answer matters; here it hardly does. These are single short runs. Longer ones, several seeds
+# and the loss on ordinary text, which keeps a student from forgetting the rest of the language:
+# [docs/study.md](../docs/study.md#distillation).
 #
-# **What this page left out.** The student was small and the teacher no larger. The runs were short,
-# with one seed each. **At full size**: `python scripts/make_teacher.py` once, then `python -m
-# rl.kd_grpo_engine` or `python -m rl.kd_ppo_engine`.
-
-# %%
-plots.code(kd_grpo_engine.teacher_reward, docstring=False)
-
-# %% [markdown]
-# ## 6. Exercises
+# **At full size**: `python scripts/make_teacher.py` once, then `python -m rl.kd_grpo_engine`,
+# `rl.minillm_engine` or `rl.on_policy_distillation_engine`. On texts of the *teacher* the forward KL is
+# the usual loss: `python -m gpt.distillation`.
+#
+# ## 7. Exercises
 #
 # Fill in the functions and run the cells. `check` says in words what is right or wrong.
 #
@@ -510,41 +541,38 @@ check("reward_to_go", my_reward_to_go)
 #
 # </details>
 #
-# **3.** Write the terminal placement, (N, T): the sum of a response's rewards goes to its last
-# token, and 0 everywhere else.
+# **3.** Write the forward KL of rows of logits, (N,): the loss of classical distillation.
 
 
 # %%
-def my_terminal_rewards(token_rewards, mask):
+def my_distillation_loss(student_logits, teacher_logits):
     return ...  # your lines
 
 
-check("terminal_rewards", my_terminal_rewards)
+check("distillation_loss", my_distillation_loss)
 
 # %% [markdown]
 # <details>
 # <summary>Solution</summary>
 #
 # ```python
-# def my_terminal_rewards(token_rewards, mask):
-#     total = (token_rewards * mask).sum(1, keepdim=True)
-#     is_last = mask & (mask.cumsum(1) == mask.sum(1, keepdim=True))
-#     return total * is_last
+# def my_distillation_loss(student_logits, teacher_logits):
+#     log_q, log_p = student_logits.log_softmax(-1), teacher_logits.log_softmax(-1)
+#     return (log_p.exp() * (log_p - log_q)).sum(-1)
 # ```
 #
 # </details>
 #
-# **To think about.** Put the bonus at *every* token. What does it do then?
+# **To think about.** Somebody adds the loss on ordinary text to the *reward*, as a bonus that is the same
+# number for every answer of the batch. What does GRPO learn from it?
 #
 # <details>
 # <summary>Answer</summary>
 #
-# The reward to go of token $t$ changes by $c \, (L - t)$. With the negative $c$ of $-\lambda L_{PT}$
-# that is a penalty on length. It is not the same number for every token, so no baseline of the batch
-# or the group removes it. And nobody asked for short responses.
+# Nothing. The number was computed without a gradient, and the mean of the group removes it exactly. As
+# a second *loss* it works.
 #
 # </details>
 #
-# ---
-# Next: [15_minillm_and_distillation](15_teachers.ipynb), in which the teacher's whole
-# distribution is used.
+# Next: [16_single_model_grpo](16_single_model_grpo.ipynb), an experiment: what if the policy is its own
+# reference?

@@ -1,21 +1,13 @@
 # %% [markdown]
-# # 12. One model: GRPO without a reference
+# # 16. Appendix: one model, GRPO without a reference
 #
 # **The question.** GRPO keeps a frozen copy of the policy, for the KL penalty alone. What if the policy
 # that *sampled* the batch does that job as well?
 #
-# **Why.** Its log-probabilities are there anyway, for the ratio. So no second copy is needed, and
-# the loss has one fewer argument. But it is also a different algorithm, a small experiment in what
-# a KL penalty is good for. It has a published relative, *policy mirror descent*, which section 4
-# derives. We know of no paper that moves the reference in this way and keeps GRPO's own loss.
-#
-# | section | question |
-# | --- | --- |
-# | 1 | what does it save? |
-# | 2 | what is the penalty at the start of a batch? |
-# | 3 | which divergence is it? |
-# | 4 | what has it to do with policy mirror descent? |
-# | 5 | does it hold the policy near its start? |
+# **Why.** Its log-probabilities are there anyway, for the ratio. So no second copy is needed, and the loss
+# has one fewer argument. But it is also a different algorithm, a small experiment in what a KL penalty
+# is good for. We know of no paper that moves the reference in this way and keeps GRPO's own loss. Nobody
+# needs this page to understand the others.
 #
 # **You need** [07_grpo](07_grpo.ipynb) and [05_what_a_kl_is](05_what_a_kl_is.ipynb). The engine is
 # [rl/grpo_single_model_engine.py](../rl/grpo_single_model_engine.py).
@@ -30,7 +22,6 @@ import matplotlib.pyplot as plt
 import torch
 from course import plots
 from course.claims import holds
-from course.exercises import check
 from torch import Tensor
 
 from data import reviews
@@ -41,7 +32,6 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT, PRESETS, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.metric_log import MetricLog
-from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
 
 # %%
@@ -109,25 +99,7 @@ for name in naive:
     torch.testing.assert_close(naive[name], library[name])
 plots.code(rho_minus_log, docstring=False)
 
-# %%
-ratios = torch.linspace(0.25, 3, 276, dtype=torch.float64)
-FORMS = {"k3": (k3, plots.line("k3")), "rho - 1 - log rho": (rho_minus_log, plots.line("policy"))}
-figure, (left, right) = plots.panels(2)
-for name, (penalty, style) in FORMS.items():
-    x = ratios.log()[None].requires_grad_()  # log pi, with log pi_old = 0
-    value = penalty(x, torch.zeros_like(x))
-    (slope,) = torch.autograd.grad(value.sum(), x)
-    left.plot(ratios, value[0].detach(), label=name, **style)
-    right.plot(ratios, slope[0], **style)
-for axis, label in ((left, "penalty (nats)"), (right, "its gradient for log pi")):
-    axis.axvline(1, **plots.line("exact"))
-    plots.labels(axis, "ratio of a sampled token", label, legend=axis is left)
-plt.show()
-
 # %% [markdown]
-# k3 pulls hard on tokens that have become unlikely, and weakly on those that have become likely. The
-# other form does the opposite.
-#
 # The policy of this page is a small model of the reviews world, trained here in ten seconds. The reward
 # is the world's gold reward: the page is about the loss alone.
 
@@ -195,27 +167,6 @@ print(caught[0].message)
 assert len(caught) == 1
 
 # %% [markdown]
-# After the update, token by token. The view opens with the advantages, which have moved the tokens.
-# Press `log-ratio`: blue tokens have become more likely, orange ones less. The other two buttons show
-# the penalties.
-
-# %%
-with torch.no_grad():
-    new_log_probs = token_log_probs(policy, rollout.sequences)
-mask = rollout.response_mask
-texts = [
-    ["(EOS)" if t == tokenizer.eos_id else tokenizer.decode([t]) for t in row[keep].tolist()]
-    for row, keep in zip(rollout.response_tokens[:8], mask[:8], strict=True)
-]
-quantities = {
-    "log-ratio": (new_log_probs - old_log_probs) * mask,
-    "1/rho + log rho - 1": k3(new_log_probs, old_log_probs),
-    "rho - 1 - log rho": rho_minus_log(new_log_probs, old_log_probs),
-    "advantage": advantages * mask,
-}
-show_tokens(texts, {name: values[:8] for name, values in quantities.items()})
-
-# %% [markdown]
 # ## 3. Which divergence?
 #
 # In GRPO the samples come from $\pi_\theta$ (nearly), and k3 is an unbiased estimate of
@@ -252,101 +203,14 @@ print(f"rho - 1 - log rho mean {average(rho_minus_log, NEW):.4f}, KL(old, new) {
 torch.testing.assert_close(average(k3, NEW), chi_squared - kl(OLD, NEW))
 torch.testing.assert_close(average(rho_minus_log, NEW), kl(OLD, NEW))
 
-# %%
-way = torch.linspace(-0.6, 1.3, 96, dtype=torch.float64)
-path = [((1 - s) * OLD.log() + s * NEW.log()).softmax(0) for s in way]  # from OLD to NEW and on
-averages = {"mean of k3": [average(k3, q) for q in path],
-            "mean of rho - 1 - log rho": [average(rho_minus_log, q) for q in path]}  # fmt: skip
-axis = plots.curves(
-    averages, way.tolist(), styles={"mean of k3": "k3", "mean of rho - 1 - log rho": "policy"},
-    xlabel="way from old (0) to new (1), in logits", ylabel="nats",
-)  # fmt: skip
-axis.plot(way, [kl(OLD, q) for q in path], label="KL(old, new)", **plots.line("exact"))
-axis.legend()
-plt.show()
-
 # %% [markdown]
-# Near the old policy the two agree. Further out k3 measures another distance, not a KL. The engine
-# measures how far each batch has moved the policy. After the last update of a batch the responses
-# are scored once more, and the KL is estimated from these samples of the *old* policy:
-
-# %%
-ratio = (new_log_probs - old_log_probs).exp() * mask + ~mask  # padding has ratio 1 and adds nothing
-naive = (ratio - 1 - ratio.log()).sum(1).mean()
-measured = single.batch_kl(new_log_probs, old_log_probs, rollout)
-print(f"by hand {naive:.5f};", {name: round(value, 5) for name, value in measured.items()})
-same = abs(measured["kl_old_new"] - naive) < 1e-5 and naive > 1e-3
-holds(same, "the library measures the same, which is not 0")
-
-# %% [markdown]
-# ## 4. The relative: policy mirror descent
+# So k3 measures another distance here, not a KL; near the old policy the two agree.
 #
-# Kimi k1.5 ([arXiv:2501.12599](https://arxiv.org/abs/2501.12599)) and Kimi K2
-# ([arXiv:2507.20534](https://arxiv.org/abs/2507.20534)) make the current policy the reference of
-# each iteration, too. One iteration asks for the best policy near the old one. Section 7 of
-# [05_what_a_kl_is](05_what_a_kl_is.ipynb) gives the answer, and
-# [14_dpo_and_pg_grpo](14_dpo_and_pg_grpo.ipynb) derives it:
+# (Kimi k1.5, [arXiv:2501.12599](https://arxiv.org/abs/2501.12599), makes the current policy the reference
+# of each iteration, too, and lowers a squared error instead: *policy mirror descent*. After $n$ exact
+# iterations the policy is $\pi_{start} e^{n r / \tau} / Z$: small steps in one direction add up.)
 #
-# $$\max_\pi \; E_\pi[r] - \tau \, \mathrm{KL}(\pi \Vert \pi_{old}) \quad \Rightarrow \quad
-# \pi^{\ast} = \frac{1}{Z} \, \pi_{old} \, e^{r / \tau} \quad \Rightarrow \quad
-# \tau \log \frac{\pi^{\ast}}{\pi_{old}} = r - \tau \log Z$$
-#
-# Their loss is the squared error of the last equation, for whole responses, with the group's mean reward
-# $\bar r$ for $\tau \log Z$:
-#
-# $$\mathcal{L}_{PMD} = \left( r_i - \bar r - \tau \log \frac{\pi(y_i)}{\pi_{old}(y_i)} \right)^2$$
-#
-# Its gradient has two parts, with $\rho = \pi(y_i) / \pi_{old}(y_i)$. The first is $-2 \tau (r_i -
-# \bar r) \nabla \log \pi$: a policy gradient with the group's mean as the baseline, as in GRPO. The
-# second, $2 \tau^2 \log \rho \, \nabla \log \pi$, pulls back to the old policy. At the start of a
-# batch $\log \rho = 0$, so this part is 0 there, like the penalty of section 2.
-
-# %%
-tau, group = 0.5, torch.tensor([1.0, 0.0, 0.0, 1.0])
-log_ratio = torch.zeros(4, requires_grad=True)  # log pi(y) - log pi_old(y), at the start
-loss = ((group - group.mean() - tau * log_ratio) ** 2).sum()
-(slope,) = torch.autograd.grad(loss, log_ratio)
-centred = group_advantages(group, 4, scale="none")[:, 0]
-print("gradient of the regression", slope.tolist())
-print("-2 tau (r - mean)         ", (-2 * tau * centred).tolist())
-torch.testing.assert_close(slope, -2 * tau * centred)
-
-# %% [markdown]
-# (A study of that loss, [arXiv:2602.05933](https://arxiv.org/abs/2602.05933), finds that using the
-# mean reward instead of $\tau \log Z$ adds a hidden $\chi^2$ regulariser. A $\chi^2$ appeared in
-# section 3 as well, for another reason.)
-#
-# **Predict, then run.** Each iteration is held near the one before. How far from the *start* does the
-# policy get in 30 iterations? Three symbols, solved exactly, beside the anchored optimum
-# $\pi_{start} e^{r / \tau} / Z$:
-
-# %%
-r = torch.tensor([1.0, 0.6, 0.0], dtype=torch.float64)
-mirror, tau, trace = OLD.clone(), 2.0, []
-for _ in range(30):
-    mirror = (mirror.log() + r / tau).softmax(0)  # the exact solution of one iteration
-    trace.append([float(kl(mirror, OLD)), float(mirror @ r)])
-anchored = (OLD.log() + r / tau).softmax(0)
-figure, axes = plots.panels(2)
-for axis, column, label in ((axes[0], 0, "KL from the start (nats)"), (axes[1], 1, "mean reward")):
-    fixed = [float(kl(anchored, OLD)), float(anchored @ r)][column]
-    plots.curves({"reference moves along": [row[column] for row in trace],
-                 "reference stays": [fixed] * 30}, range(1, 31), axis=axis,
-                styles={"reference moves along": "policy", "reference stays": "reference"},
-                xlabel="iteration", ylabel=label)  # fmt: skip
-plt.show()
-print("after 30 iterations:", [round(p, 4) for p in mirror.tolist()])
-holds(
-    trace[-1][0] > 5 * float(kl(anchored, OLD)) and mirror[0] > 0.95,
-    "in 30 iterations nearly all probability is on the best symbol",
-)
-
-# %% [markdown]
-# After $n$ iterations the policy is $\pi_{start} e^{n r / \tau} / Z$. Small steps in one direction
-# add up, so in the end only the best symbol is left. A larger $\tau$ takes the same path, only more
-# slowly.
-#
-# ## 5. A trust region is no anchor
+# ## 4. A trust region is no anchor
 #
 # A penalty that bounds each step is called a *trust region*. One that holds the policy near a fixed
 # place is an *anchor*. Now compare both with a language model. Three runs begin at the same base
@@ -379,7 +243,7 @@ runs = {
 STYLES = dict(zip(runs, ("reference", "bad", "policy"), strict=True))
 figure, axes = plots.panels(3, width=12)
 for axis, key, label in (
-    (axes[0], "kl_old_new", "KL(old, new) of one batch\n(nats per response, mean of five)"),
+    (axes[0], "kl_old_new", "KL(old, new) of one batch\n(nats per response)"),
     (axes[1], "validation/kl", "KL from the start\n(nats per response)"),
     (axes[2], "validation/reward", "gold reward, validation"),
 ):
@@ -391,7 +255,7 @@ for axis, key, label in (
         for name, rows in runs.items()
         if any(key in row for row in rows)
     }
-    plots.curves(series, axis=axis, styles=STYLES, smooth=5 if key == "kl_old_new" else 1,
+    plots.curves(series, axis=axis, styles=STYLES,
                 marker=key != "kl_old_new", xlabel="step (rollout batch)", ylabel=label)  # fmt: skip
     if axis is not axes[2]:
         axis.get_legend().remove()
@@ -446,40 +310,8 @@ except ValueError as error:
 # | with one update per batch | acts from the second batch on | never acts |
 # | k3 on the samples estimates | KL(policy, reference) | $\chi^2$ - KL |
 #
-# **The command**: `python -m rl.grpo_single_model_engine --data sums`. With `--kl-controller adaptive` the
-# size of a batch's step (`kl_old_new`) is held at a target.
-
-# %%
-plots.code(single.batch_kl, docstring=False)
-
-# %% [markdown]
-# ## 6. Exercise
-#
-# Fill in the function and run the cell. `check` says in words what is right or wrong.
-#
-# Write the loss of policy mirror descent, one number per response, (N,). `log_ratio` is (N,), of
-# whole responses; the groups are neighbours.
-
-
-# %%
-def my_mirror_descent_loss(log_ratio, rewards, group_size, tau):
-    return ...  # your lines
-
-
-check("mirror_descent_loss", my_mirror_descent_loss)
-
-# %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_mirror_descent_loss(log_ratio, rewards, group_size, tau):
-#     groups = rewards.view(-1, group_size)
-#     centred = (groups - groups.mean(1, keepdim=True)).view(-1)
-#     return (centred - tau * log_ratio) ** 2
-# ```
-#
-# </details>
+# **The command**: `python -m rl.grpo_single_model_engine --data sums`. With `--kl-target 0.05` the weight
+# moves so that the size of a batch's step (`kl_old_new`) stays there.
 #
 # **To think about.** The reference's log-probabilities could be cached before training, and no second
 # model would be needed. Why does that not work? What would give an anchor without a second copy?
@@ -489,9 +321,8 @@ check("mirror_descent_loss", my_mirror_descent_loss)
 #
 # The responses are new in every batch, and only the reference itself can score them. One way out is
 # to train adapters (LoRA) on frozen weights: with the adapters switched off, the same weights are
-# the reference. Or the reference can wait in slower memory between its forward passes.
+# the reference.
 #
 # </details>
 #
-# ---
-# Next: [11_grpo_family](11_grpo_family.ipynb).
+# Next: [17_bug_zoo](17_bug_zoo.ipynb), where you are the debugger.

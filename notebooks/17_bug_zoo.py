@@ -28,10 +28,8 @@ try:
     from course.exercises import check
     from course.zoo import case, guess, visit
 
-    from harness.report.rules import Run, as_text, examine
+    from harness.report.rules import Run, as_text, examine, ratio_at_start
     from harness.report.tokens import TokenView
-    from rl.training import run_rules
-    from rl.training.run_rules import RULES
 except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
@@ -81,7 +79,7 @@ names = [*zoo.STORIES, "healthy/letters_grpo", "healthy/letters_ppo", "healthy/g
 runs = {name: zoo.recording(name) for name in names}
 for name, run in runs.items():
     mine = ratio_rule(run.rows)
-    library = run_rules.ratio_at_start(Run(run.rows, run.flags))
+    library = next(ratio_at_start(Run(run.rows, run.flags)), None)
     assert (mine is None) == (library is None), name
     if mine:
         print(f"{name:16} {mine}")
@@ -91,15 +89,15 @@ for name, run in runs.items():
 # larger:
 
 # %%
-plots.code(run_rules.ratio_at_start)
+plots.code(ratio_at_start)
 
 # %% [markdown]
-# A rule sees a *symptom*. The doctor adds the likeliest cause, what to change, and the page to
-# read. This is all that it says about a run whose response mask is one column late:
+# A rule sees a *symptom*. Its docstring is the likeliest cause and what to change. This is all that
+# the doctor says about a run whose response mask is one column late:
 
 # %%
 late = runs["late_mask"]
-print(as_text(examine(late.rows, late.flags, rules=RULES), width=96))
+print(as_text(examine(late.rows, late.flags), width=96))
 
 # %% [markdown]
 # ## 3. In which order a run is read
@@ -250,7 +248,7 @@ guess(4, ...)
 # %%
 rows = []
 for name, story in zoo.STORIES.items():
-    found = [f.rule for f in examine(runs[name].rows, runs[name].flags, rules=RULES)]
+    found = [f.rule for f in examine(runs[name].rows, runs[name].flags)]
     rows.append((name, ", ".join(found) or "-"))
     print(f"{story.words[:66]:66}  {rows[-1][1]}")
 
@@ -275,7 +273,7 @@ run = zoo.recording("unhealthy/overoptimised-0")
 
 def told_at(rule, rows):
     for count in range(1, len(rows) + 1):
-        if rule in {finding.rule for finding in examine(rows[:count], run.flags, rules=RULES)}:
+        if rule in {finding.rule for finding in examine(rows[:count], run.flags)}:
             return rows[count - 1]["step"]
 
 
@@ -376,6 +374,6 @@ check("rise_in_errors", rise_in_errors)
 # **Play on**: `python scripts/bug_zoo.py` trains with a bug that you do not know, writes the run's
 # report, and asks.
 #
-# All rules: [run_rules.py](../rl/training/run_rules.py), and [docs/doctor.md](../docs/doctor.md).
+# All rules: [rules.py](../harness/report/rules.py), and [docs/doctor.md](../docs/doctor.md).
 #
 # Next: [22_cheat_sheet](22_your_own.ipynb).

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 25. A real model
+# # 18. A real model
 #
 # **The question.** Is all this a toy? The policies so far had one or two million weights, and most of
 # their worlds were invented.
@@ -449,5 +449,5 @@ check("rotary", my_rotary)
 #
 # </details>
 #
-# Next: [20_tools_and_turns](20_tools_and_turns.ipynb). The map of all pages is
-# [00_start_here](00_start_here.ipynb).
+# Next: [19_when_the_sampler_is_not_the_policy](19_when_the_sampler_is_not_the_policy.ipynb): what large
+# models make necessary, a sampler that lags behind.

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 24. When the sampler is not the policy
+# # 19. When the sampler is not the policy
 #
 # **The question.** The policy that drew the answers is a few updates old. What does that do to the
 # gradient, and which correction helps?
@@ -131,7 +131,7 @@ def cosines(seed, size):
     return kl, {n: torch.cosine_similarity(g.flatten(), truth, dim=0) for n, g in found.items()}
 
 
-# %%
+# %% tags=["hide-input"]
 measured = {size: [cosines(seed, size) for seed in range(8)] for size in SIZES}
 kls = [sum(float(kl) for kl, _ in measured[size]) / 8 for size in SIZES]
 means = {n: [sum(float(found[n]) for _, found in measured[s]) / 8 for s in SIZES] for n in NAMES}
@@ -191,7 +191,7 @@ gold = {
     label: torch.stack([ascent(*run, seed) for seed in range(4)]) for label, run in runs.items()
 }
 
-# %%
+# %% tags=["hide-input"]
 _, axes = plots.panels(2)
 for axis, curves, title in (
     (axes[0], {label: each.mean(0) for label, each in gold.items()}, "mean of four worlds"),
@@ -289,6 +289,5 @@ holds(last["lag 64"] > 2 * rewards["lag 64"][0], "the correction keeps the run o
 # `python nano/async_grpo.py` trains with a lag of 4. Give `train` another lag, or another cap.
 # [off_policy.md](../docs/off_policy.md) has the measured runs: 240 policies, in two worlds that disagree.
 #
-# Next: [18_a_real_model](18_a_real_model.ipynb).
-#
-# The map of all pages is [00_start_here](00_start_here.ipynb).
+# Next: [20_tools_and_turns](20_tools_and_turns.ipynb), in which not every token of an answer is the
+# policy's own.

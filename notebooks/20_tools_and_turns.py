@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 26. Tools and turns
+# # 20. Tools and turns
 #
 # **The question.** A policy calls a calculator, reads the answer and goes on. Which of these tokens may be
 # trained on, and how does the call get its credit?

@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 27. Which of these would you have believed?
+# # 21. Which of these would you have believed?
 #
 # **The question.** A paper says that its method needs a tenth of the samples, that two answers suffice,
 # that even random rewards work. What would you have to see in order to believe it?
@@ -214,7 +214,7 @@ def expected_policy(epsilon, passes, rate=0.3, start=START):
 # **Predict, then run.** Coins know nothing. After sixteen passes over one batch, is the answer with 0.7
 # likelier, less likely, or on average as likely as before? And with the clip?
 
-# %%
+# %% tags=["hide-input"]
 free, clipped = expected_policy(1e9, 16), expected_policy(0.2, 16)
 plots.curves(
     {"no clip": free[:, 0].tolist(), "clip at 0.2": clipped[:, 0].tolist()},
@@ -275,5 +275,6 @@ check("holm", my_holm)
 #
 # `python scripts/claims.py two_answers --again` runs one claim with new seeds, in minutes. All ten, with
 # every number, their rules and what they cannot say: [docs/claims.md](../docs/claims.md). A claim of your
-# own is one file beside the others in `scripts/claim`. The map of all pages is
-# [00_start_here](00_start_here.ipynb).
+# own is one file beside the others in `scripts/claim`.
+#
+# Next: [22_your_own](22_your_own.ipynb). Now find out something that nobody has told you.

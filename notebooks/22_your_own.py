@@ -1,13 +1,14 @@
 # %% [markdown]
-# # 23. Cheat sheet, and what next
+# # 22. Your own
 #
-# **The question.** All these objectives: how different are they really?
+# **The question.** All these objectives: how different are they really? And how do you find out
+# whether one of your own is better?
 #
-# This page writes them in one notation, computes every engine's gradient on one rollout, and
-# measures the angles between them, and to the exact gradient. Then it says how to write an engine
-# of your own, and what to read. You need [07](07_grpo.ipynb), [09](09_ppo.ipynb) and
-# [11](11_grpo_family.ipynb). The other engines get a line each. It takes about fifteen seconds,
-# after start-up.
+# This page computes every engine's gradient on one rollout and measures the angles between them, and
+# to the exact gradient. Then you write an advantage, a reward and an engine, and compare them with
+# GRPO. It ends with three open experiments and an exam on the whole course. You need
+# [07](07_grpo.ipynb), [09](09_ppo.ipynb) and [11](11_grpo_family.ipynb). It takes about twenty
+# seconds, after start-up.
 
 # %%
 import itertools
@@ -226,6 +227,11 @@ holds(
     average["RLOO"] < 10 and single["RLOO"] < single["REINFORCE"],
     "RLOO points along the exact gradient on average",
 )
+holds(
+    all(average[name] > 15 for name in ("GRPO", "DAPO", "GSPO", "CISPO"))
+    and average["Dr. GRPO"] < 10,
+    "of GRPO's family only Dr. GRPO points along the exact gradient",
+)
 
 # %% [markdown]
 # The grey bars are noise and bias together. The blue ones are mostly bias.
@@ -248,9 +254,11 @@ forms = {
     for name, reducer in mixed.items()
 }
 runs = [gradients(seed, chosen=forms) for seed in range(SEEDS)]
-for name in forms:
-    degrees = angle(sum(run[name] for run in runs), exact)
+turned = {name: angle(sum(run[name] for run in runs), exact) for name in forms}
+for name, degrees in turned.items():
     print(f"REINFORCE++ with the {name}: {degrees:.0f} degrees on average")
+of_mean, of_sum = turned.values()
+holds(of_mean > 2 * of_sum, "the mean over tokens turns REINFORCE++, the sum does not")
 
 # %% [markdown]
 # (REINFORCE++-baseline subtracts each prompt's own mean first, which removes that constant:
@@ -258,36 +266,48 @@ for name in forms:
 #
 # None of this says which engine learns best. A biased direction with little noise often wins.
 #
-# ## 3. What the clip and the ratio change
+# ## 3. Homework: an advantage of your own
 #
-# Differences inside GRPO's family appear only off-policy, when one rollout is used again. Move the
-# policy along GRPO's gradient, and measure the angles to GRPO at the new place.
+# Enumerate before you train: an angle takes a second, a run takes minutes. Here is an advantage that
+# no engine has: the group's *median* is the baseline, so that one lucky answer does not make all the
+# others bad. Change it to an idea of yours.
+#
+# **Predict:** does the median keep the direction of the exact gradient, as the mean does?
+
 
 # %%
-distances = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
-shown = ("DAPO", "GSPO", "CISPO", "RLOO")
-moved = {name: [] for name in shown}
-for distance in distances:
-    there = gradients(1, theta + distance * one["GRPO"].view_as(theta))
-    for name in shown:
-        zero = min(there[name].norm(), there["GRPO"].norm()) < 1e-9
-        moved[name].append(float("nan") if zero else angle(there[name], there["GRPO"]))
-plots.curves(
-    moved, distances, marker=True, xlabel="steps along GRPO's gradient",
-    ylabel="degrees to GRPO's gradient there", title="the same rollout, used again",
-)  # fmt: skip
-holds(moved["CISPO"][-1] > moved["CISPO"][0], "CISPO drifts away from GRPO")
+def my_advantages(rewards, group_size):
+    """(N,) rewards -> (N, 1) advantages; groups are neighbours."""
+    groups = rewards.view(-1, group_size)
+    return (groups - groups.median(1, keepdim=True).values).view(-1, 1)
+
+
+def mine(lp, old, A, m):
+    """RLOO's loss with `my_advantages`."""
+    return summed(log_pi(lp, my_advantages(A["reward"][:, 0], G)), m)
+
+
+forms = {"my advantage": mine, "RLOO": LOSSES["RLOO"]}
+runs = [gradients(seed, chosen=forms) for seed in range(SEEDS)]
+for name in forms:
+    one_by_one = sum(angle(run[name], exact) for run in runs) / SEEDS
+    average[name] = angle(sum(run[name] for run in runs), exact)
+    print(f"{name}: {one_by_one:.0f} degrees on one rollout, {average[name]:.0f} on average")
+holds(average["my advantage"] < 12, "the median keeps the direction of the exact gradient")
 
 # %% [markdown]
-# At 0 no clip acts: DAPO and CISPO differ from GRPO in the average, RLOO in the advantage as well.
-# GSPO's range of 3e-4 is made for one ratio per answer that hardly moves. Half a step of this size
-# leaves it: most answers stop at once, and at 8 steps all of them, so no point is drawn. GRPO and
-# DAPO clip token by token, so they stay close to each other. CISPO (here with GRPO's bound, 1.2) keeps
-# the gradient of every token, and drifts away from GRPO as more tokens are clipped there.
+# A baseline may depend on the *other* answers without a bias; the median depends on the answer
+# itself, too, and so does the mean. The mean's part of its own answer shrinks every advantage by the
+# same factor $(G - 1) / G$. The median's part depends on where the answer stands, so it is a bias,
+# but here 120 rollouts are too few to see it.
 #
-# ## 4. Write your own engine
+# **Then a reward.** One function of a text is enough, and one flag:
 #
-# 1. Copy the nearest engine; each is one file. This is all that RLOO changes in GRPO's loop:
+# ```
+# python -m rl.grpo_engine --data sums --reward my_rewards.py:right
+# ```
+#
+# **Then an engine.** It is one file, in any folder. This is all that RLOO changes in GRPO's loop:
 
 # %%
 plots.difference(
@@ -297,36 +317,86 @@ plots.difference(
 )  # fmt: skip
 
 # %% [markdown]
-# 2. Put a new equation into [rl/equations](../rl/equations/losses.py). It is right when somebody
-#    copies it: the body holds the mask and the `.detach()`, comments say the shapes, and `axes` of
-#    [harness/tensors.py](../harness/tensors.py) refuses what would broadcast by mistake.
-# 3. Write its worked numbers by hand first, then the test. Enumerate, as this page does, before you
-#    train: an angle takes a second, a run takes minutes.
-# 4. Keep `train`'s signature ([rl/README.md](../rl/README.md)) and the promises that every engine
-#    keeps ([their tests](../tests/rl/test_engine_contract.py)). Then these tests, the report and the
-#    doctor work at once.
-# 5. Train with the gold reward first, and then with the learned one.
+# [docs/extending.md](../docs/extending.md) has a whole engine in 45 lines and the reward above. Copy the
+# engine to `my_engine.py`, put your advantage into it, and hold your loss against the truth with
+# [the kit](../docs/conformance.md). Flags, the report, `--resume` and the doctor work at once.
 #
-# ## 5. What to read next
+# **Then a comparison.** One run proves nothing: two seeds of one engine differ as much as two engines
+# do. Same starts, same prompts, three seeds, and the *paired* difference with its interval:
 #
-# - **Where it began:** Ziegler et al. 2019
-#   ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593)), Stiennon et al. 2020
-#   ([arXiv:2009.01325](https://arxiv.org/abs/2009.01325)) and InstructGPT
+# ```
+# python scripts/compare.py my_engine.py rl.grpo_engine --seeds 3 -- --data sums --steps 60
+# ```
+#
+# If the interval of the difference contains 0, you have not seen a difference. More seeds make it
+# narrower, with the square root of their number.
+#
+# ## 4. Three open experiments
+#
+# Nobody has solved these here. Each fits a laptop and an evening.
+#
+# 1. **A baseline that remembers.** The mean of a prompt's rewards in earlier epochs could replace
+#    the group, so that one answer per prompt is enough. How old may the memory be before it hurts?
+# 2. **When to stop without gold.** [Page 13](13_when_the_proxy_breaks.ipynb) shows the gold reward turn
+#    while the learned one still rises. Find a number that needs no gold (KL, the spread of an ensemble,
+#    length, your own) and that tells the step within 10. Choose it on some seeds, test it on others.
+# 3. **Where should the KL stand?** At the same distance from the reference, a penalty in the reward
+#    and one in the loss may end at different rewards. Compare them at equal KL, not at equal $\beta$.
+#
+# **A good report** has: the question and your guess from before the run; one change; what was held
+# equal (tokens, KL, time: say which); the command and the seeds; a table with intervals; the figure of
+# every seed; what failed; and what would change your mind. Seeds on which you chose a setting are
+# not its test.
+#
+# ## 5. Exam
+#
+# Fourteen questions. Answer on paper, with a number or a sketch, then look. Each is answered in one
+# place.
+#
+# 1. Why are the old log-probabilities stored, when the policy could compute them again?
+#    [04](04_policy_gradients_and_baselines.ipynb)
+# 2. k1, k2, k3: which one as a value, which one in the reward, which one in the loss, and why?
+#    [08](08_kl_estimators.ipynb)
+# 3. Does the mask of a response include the EOS? What goes wrong otherwise?
+#    [02](02_tokens_padding_masks.ipynb)
+# 4. Prompts are padded on the left. What do position numbers and the attention mask have to do?
+#    [02](02_tokens_padding_masks.ipynb)
+# 5. All answers of a group earn the same. What does GRPO learn from it? [07](07_grpo.ipynb)
+# 6. What is the critic's target, when is it made, and why does it stay fixed over the epochs?
+#    [09](09_ppo.ipynb)
+# 7. The KL in the reward or in the loss: what changes in the gradient, and in $\beta$'s scale?
+#    [05](05_what_a_kl_is.ipynb)
+# 8. Why does a learned reward break, and how does one notice without gold?
+#    [13](13_when_the_proxy_breaks.ipynb)
+# 9. When is the product of token ratios right, and what does a ratio per token get wrong?
+#    [04](04_policy_gradients_and_baselines.ipynb)
+# 10. Mean over an answer, over all tokens, or a constant: which answers does each one favour?
+#     [11](11_grpo_family.ipynb)
+# 11. By what is the loss of a micro-batch, or of a rank, divided? [07](07_grpo.ipynb)
+# 12. Before the first update: which quantities are exactly 1, and which exactly 0?
+#     [07](07_grpo.ipynb)
+# 13. A sampler uses top-p. Why may the scorer's log-probabilities not be the ratio's denominator?
+#     [01](01_gpt2_from_scratch.ipynb)
+# 14. Why is dropout off, in sampling *and* in training? [17](17_bug_zoo.ipynb)
+#
+# Twelve right: you can read the papers. Fourteen: find an error in this course and tell us.
+#
+# ## 6. What to read next
+#
+# - **Where it began:** Ziegler et al. 2019 ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593)),
+#   Stiennon et al. 2020 ([arXiv:2009.01325](https://arxiv.org/abs/2009.01325)) and InstructGPT
 #   ([arXiv:2203.02155](https://arxiv.org/abs/2203.02155)).
 # - **The details that matter in PPO:** Huang et al. 2024
 #   ([arXiv:2403.17031](https://arxiv.org/abs/2403.17031)).
 # - **Is all of it needed?** Ahmadian et al. 2024
 #   ([arXiv:2402.14740](https://arxiv.org/abs/2402.14740)) and DPO
 #   ([arXiv:2305.18290](https://arxiv.org/abs/2305.18290)).
-# - **When the proxy breaks:** Gao et al. 2023
-#   ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)).
+# - **When the proxy breaks:** Gao et al. 2023 ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)).
 # - **Reasoning:** DeepSeekMath ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)), DeepSeek-R1
 #   ([arXiv:2501.12948](https://arxiv.org/abs/2501.12948)), DAPO
-#   ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476)) and the critical reading of Dr. GRPO
+#   ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476)) and Dr. GRPO
 #   ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)).
-# - **At scale:** ScaleRL ([arXiv:2510.13786](https://arxiv.org/abs/2510.13786)).
 #
-# Every paper that this project uses is in [docs/papers.md](../docs/papers.md). The map of all pages
-# is [00_start_here](00_start_here.ipynb).
+# Every paper that this project uses is in [docs/papers.md](../docs/papers.md).
 #
-# Next: [19_when_the_sampler_is_not_the_policy](19_when_the_sampler_is_not_the_policy.ipynb).
+# Next: your own question. The map of all pages is [00_start_here](00_start_here.ipynb).

@@ -43,6 +43,8 @@ METADATA = {
     "language_info": {"name": "python"},
 }
 
+# A code cell that only draws: `# %% tags=["hide-input"]`. The site reads the tag, Jupyter the other.
+FOLDED = {"tags": ["hide-input"], "jupyter": {"source_hidden": True}}
 
 # What the first cell of a page begins with. GLASSBOX may name another address, or a folder; a copy
 # whose pyproject.toml has no address yet needs it, and its pages have no badges.
@@ -119,7 +121,7 @@ def read_cells(source: Path) -> NotebookNode:
     notebook = jupytext.read(source, fmt="py:percent")
     for number, cell in enumerate(notebook.cells):
         cell.id = f"cell-{number:02d}"
-        cell.metadata = {}
+        cell.metadata = FOLDED if FOLDED["tags"] == cell.metadata.get("tags") else {}
     first = notebook.cells[0]
     title, _, rest = first.source.partition("\n")
     first.source = "\n".join([title, "", OPEN + badges(source.stem), *filter(None, [rest])])
@@ -211,7 +213,7 @@ def stored_problems(source: Path) -> list[str]:
     if len(stored) != len(wanted):
         problems.append(f"{target.name} has {len(stored)} cells, {source.name} {len(wanted)}")
     for number, (cell, other) in enumerate(zip(stored, wanted, strict=False)):
-        if (cell.cell_type, cell.source) != (other.cell_type, other.source):
+        if any(cell[key] != other[key] for key in ("cell_type", "source", "metadata")):
             problems.append(f"{target.name}, cell {number} differs from {source.name}")
         if any(output.output_type == "error" for output in cell.get("outputs", [])):
             problems.append(f"{target.name}, cell {number} holds the output of an error")

@@ -1,4 +1,4 @@
-"""A run's model as a folder that transformers opens: weights, tokenizer, model card.
+"""A run's model as a folder that transformers opens: weights, tokenizer, settings, a model card.
 
     python -m rl.export runs/grpo-reviews-tiny --hf exported
 
@@ -7,11 +7,33 @@ Policies and reward models alike, without a network; an adapter is merged.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import torch
+import torch.nn as nn
+from torch import Tensor
+
+from gpt.checkpoint import load_gpt
+from gpt.llama import Llama
+from gpt.model import GPT
+from gpt.published.pretrained import save_gpt2
+from gpt.tokenizer import PAD, Tokenizer, build_tokenizer
 from harness.command_line import command_name, explained
-from rl.commands.hub_export import export_hub
+from harness.errors import UserError
+from harness.files import (
+    display_path,
+    expanded,
+    read_object,
+    require_regular,
+    write_json,
+    write_text,
+)
+from harness.paths import MODEL_FILE, folder_of_run
+from harness.safetensors_file import read_safetensors
+from reward_model.scalar_head import RewardModel, load_reward_model
 
 
 @dataclass(frozen=True)
@@ -20,6 +42,130 @@ class ExportConfig:
 
     hf: Path
     """A new folder for the model, in Hugging Face's layout."""
+
+
+def export_hub(path: Path, target: Path) -> str:
+    """Write the model of a run into a new folder; returns how transformers opens it.
+
+    UserError without a model, for a folder that is not empty, and for a reward model that takes the mean
+    over tokens, which no class of transformers does.
+    """
+    run = folder_of_run(path)
+    weights, config = run / MODEL_FILE, run / "config.json"
+    if not weights.exists():
+        raise UserError(f"there is no {MODEL_FILE} in {display_path(run)}: name a finished run")
+    require_regular(weights)
+    flags = read_object(config) if config.exists() else {}
+    kind = read_safetensors(weights, lambda file: file.metadata() or {}).get("kind", "")
+    if kind == "reward_model":
+        reward_model, tokenizer = load_reward_model(run)
+        if reward_model.pooling != "last_token":
+            raise UserError(
+                f"{display_path(run)} scores by the mean over the answer's tokens, and transformers by the "
+                "last token alone: train one with --pooling last_token"
+            )
+        target, opens = new_folder(target), "AutoModelForSequenceClassification"
+        model, score, tokenizer = as_classifier(reward_model, tokenizer)
+        save_gpt2(model, target, tokenizer, score)
+    else:
+        model, tokenizer = load_gpt(run)
+        target, opens = new_folder(target), "AutoModelForCausalLM"
+        save_gpt2(model, target, tokenizer)
+        write_json(target / "generation_config.json", generation_config(flags, tokenizer))
+    card = model_card(run.resolve().name, flags, model, tokenizer, opens)
+    write_text(target / "README.md", card)
+    return f"transformers.{opens}.from_pretrained({display_path(target)!r})"
+
+
+def new_folder(path: Path) -> Path:
+    """The folder, made; UserError unless it is new or empty."""
+    path = expanded(path)
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise UserError(f"{display_path(path)} is not empty: name a new folder")
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def as_classifier(reward_model: RewardModel, tokenizer: Tokenizer) -> tuple[GPT, Tensor, Tokenizer]:
+    """The trunk, a score (1, D) without bias, and a tokenizer whose padding is no end of text.
+
+    (w h + b - mean) / std = w' h + c. The last LayerNorm's shift takes c in: along w' by c / |w'|^2.
+    transformers scores the last token that is no padding, so padding must be a token by itself.
+    """
+    gpt, head = reward_model.gpt, reward_model.head
+    with torch.no_grad():
+        score = head.weight / reward_model.std
+        offset = (head.bias - reward_model.mean) / reward_model.std
+        if not isinstance(gpt.ln_f, nn.LayerNorm):
+            raise UserError(
+                "a reward model on a Llama has nowhere to keep its offset, its last norm has no shift: "
+                "export its policy instead"
+            )
+        gpt.ln_f.bias.add_(offset * score[0] / score.square().sum())
+        if tokenizer.pad_id == tokenizer.eos_id:
+            encoding, pad = tokenizer.encoding, tokenizer.n_vocab
+            specials = encoding._special_tokens | {PAD: pad}
+            tokenizer = build_tokenizer(
+                tokenizer.name, encoding._mergeable_ranks, encoding._pat_str, specials,
+                encoding.decode([tokenizer.eos_id]), PAD,
+            )  # fmt: skip
+            gpt.wte.weight = nn.Parameter(nn.functional.pad(gpt.wte.weight, (0, 0, 0, 1)))
+            gpt.config = replace(gpt.config, vocab_size=pad + 1)
+    return gpt, score, tokenizer
+
+
+def generation_config(flags: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
+    """Sampling as in the run, without the cut to the 50 likeliest tokens that used to be a default."""
+    ids = {"bos_token_id": tokenizer.eos_id, "eos_token_id": tokenizer.eos_id}
+    sampling = {
+        "do_sample": True,
+        "temperature": flags.get("temperature", 1.0),
+        "top_k": 0,
+        "top_p": 1.0,
+    }
+    longest = flags.get("max_new_tokens", 48)
+    return ids | {"pad_token_id": tokenizer.pad_id, "max_new_tokens": longest} | sampling
+
+
+USES = {
+    "AutoModelForCausalLM": """inputs = tokenizer(prompt, return_tensors="pt")
+print(tokenizer.decode(model.generate(**inputs)[0]))""",
+    "AutoModelForSequenceClassification": """# Prompt and answer are encoded apart, the end of text last.
+ids = tokenizer(prompt)["input_ids"] + tokenizer(answer)["input_ids"] + [tokenizer.eos_token_id]
+print(model(torch.tensor([ids])).logits[0, 0])  # the normalised reward""",
+}
+
+
+def model_card(
+    name: str, flags: Mapping[str, Any], model: GPT, tokenizer: Tokenizer, opens: str
+) -> str:
+    """What the model is, where it comes from and how it is used."""
+    kind = "llama" if isinstance(model, Llama) else "gpt2"
+    shape = model.config
+    return f"""---
+library_name: transformers
+tags: [{kind}, rlhf, glassbox-rlhf]
+---
+
+# {name}
+
+A {kind}: {shape.n_layer} layers of width {shape.n_embd}, {shape.context} positions,
+{shape.vocab_size:,} tokens (tokenizer {tokenizer.name!r}). Glassbox RLHF trained it
+with `{flags.get("script", "a script of its own")}` on `{flags.get("data") or "data that is not recorded"}`.
+
+```python
+import torch
+from transformers import {opens}, AutoTokenizer
+
+folder = "."  # this folder
+tokenizer = AutoTokenizer.from_pretrained(folder)
+model = {opens}.from_pretrained(folder).eval()
+{USES[opens]}
+```
+
+Special tokens inside of a text are read as special by transformers, and spelled out in training.
+The model is made for study, and nothing was done to make its answers safe or true.
+"""
 
 
 def main(run: Path, /, config: ExportConfig) -> None:

@@ -14,7 +14,7 @@ import itertools
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from harness.command_line import command_name, run_script
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path, received, write_text
 from harness.paths import RUNS
@@ -85,7 +85,4 @@ def free(path: Path) -> Path:
 
 
 if __name__ == "__main__":
-    import tyro
-
-    settings = (tyro.conf.PositionalRequiredArgs,)
-    run_script(main, tyro.cli(ReportConfig, prog=command_name(), config=settings))
+    run_command(main, ReportConfig)

@@ -1,54 +1,53 @@
 """Talk to a trained model: type a prompt, read its answer beside that of the model it started from.
 
-    python -m rl.talk runs/grpo-reviews-tiny                       type prompts; ? suggests some
+    python -m rl.talk runs/grpo-reviews-tiny                       type prompts
     python -m rl.talk runs/ppo-reviews-tiny --against runs/grpo-reviews-tiny
     python -m rl.talk runs/grpo-sums-tiny < prompts.txt            one prompt a line
 
 Each answer comes with the reward that the run was trained on, the gold where a rule knows it, and its
-KL to the start (of the distributions over the vocabulary, summed over the answer, in nats). Everything
-follows from the folder's config.json. What it names and what is not there any more is done without.
+KL to the start (over the vocabulary, summed over the answer, in nats). What the folder's config.json
+names and what is not there any more is done without.
 """
 
 from __future__ import annotations
 
 import shutil
-import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from data.names import default_folder
-from data.readers import DataError, read_prompts
+from data.readers import read_prompts
 from data.records import PromptRecord
 from data.templates import HEADINGS, instruction_prompt
-from data.worlds import MODULES, prompts
+from data.worlds import MODULES
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl
 from gpt.model import GPT
 from gpt.published.pretrained import load_policy
+from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import read_object, received
-from harness.flag_ranges import AtLeastOne, NotNegative, Seed, check_ranges
-from harness.paths import MODEL_FILE, folder_of_run
+from harness.flag_ranges import AtLeastOne, NotNegative, check_ranges
+from harness.paths import folder_of_run
 from harness.seeds import make_generator
 from rl.batches.rollout import sample_rollout
 from rl.rewards.function import open_function
 from rl.rewards.sources import RewardFn, is_function, made_of
 from rl.training.open_reward import RewardChoice, answer_rule, open_reward, world_rule
 
-MOST_READ = 20_000  # prompts of a file that are looked through for what was typed
-
 
 @dataclass(frozen=True)
 class TalkConfig:
     """Talk to a trained model."""
 
+    run: Path
+    """Run folder of the model."""
     against: Path | None = None
     """Run folder of the model that answers beside it; default: the one that training started from."""
     temperature: NotNegative | None = None
@@ -58,8 +57,6 @@ class TalkConfig:
     reward: str | None = None
     """Your reward function, FILE.py:FUNCTION or MODULE:FUNCTION, that scores the answers. A function that
     the run was trained on is called only if you name it here: it is code."""
-    seed: Seed = 0
-    """The same prompts in the same order get the same answers."""
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
 
@@ -90,17 +87,20 @@ class Answer:
 class Talk:
     """A trained model, the one beside it, and what their answers are measured by."""
 
-    def __init__(self, folder: Path, config: TalkConfig) -> None:
-        self.folder, self.config, self.asked = folder_of_run(folder), config, 0
+    def __init__(self, config: TalkConfig) -> None:
+        self.folder, self.config, self.asked = folder_of_run(config.run), config, 0
         self.device = open_device(config.device)
         self.policy, self.tokenizer = load_policy(self.folder, self.device)
         path = self.folder / "config.json"
         self.flags: Mapping[str, Any] = read_object(path) if path.exists() else {}
         self.data = str(self.flags.get("data") or "")
+        self.preset = str(self.flags.get("preset") or "tiny")
         self.notes: list[str] = []
         self.start = self.noted("no KL", self.open_start)
         self.other = self.open_other(config.against) if config.against else self.start
-        self.rule = world_rule(self.data) or self.noted("no gold", self.open_answers)
+        self.records = self.noted("no prompts of the file", self.open_records) or []
+        of_file = answer_rule(self.data, {"all": self.records}) if self.records else None
+        self.rule = world_rule(self.data) or of_file
         self.reward = self.noted("no reward", self.open_reward)
 
     def noted(self, missing: str, opened: Callable[[], Any]) -> Any:
@@ -119,28 +119,17 @@ class Talk:
         return model
 
     def open_start(self) -> GPT:
-        """The model that training started from, where the flags say or beside this run."""
+        """The model that training started from, where the flags say."""
         named = self.flags.get("policy") or self.flags.get("base")
-        preset = str(self.flags.get("preset") or "tiny")
-        folder = Path(named) if named else default_folder("pretraining", self.data, preset)
-        beside = self.folder.resolve().parent / folder_of_run(folder).name
-        there = (folder_of_run(folder) / MODEL_FILE).exists()
-        return self.open_other(folder if there else beside)
+        folder = Path(named) if named else default_folder("pretraining", self.data, self.preset)
+        return self.open_other(folder)
 
-    @cached_property
-    def records(self) -> list[PromptRecord]:
-        """The prompts of a file; none of a world, of plain text or of a file that is gone."""
+    def open_records(self) -> list[PromptRecord]:
+        """The prompts of a file; none of a world or of plain text."""
         if not self.data or self.data in MODULES:
             return []
-        try:
-            template = bool(self.flags.get("template"))
-            return read_prompts(self.data, limit=MOST_READ, template=template).records
-        except DataError:
-            return []
-
-    def open_answers(self) -> RewardFn | None:
-        """The check of the answers that a file brings."""
-        return answer_rule(self.data, {"all": self.records}) if self.records else None
+        template = bool(self.flags.get("template"))
+        return read_prompts(self.data, limit=20_000, template=template).records
 
     def open_reward(self) -> RewardFn | None:
         """The function that is named, or the reward of the run's own flags."""
@@ -150,11 +139,9 @@ class Talk:
         if is_function(kind) or "teacher" in self.flags or not self.data:
             return None  # code of somebody's, a teacher, or no config.json
         named = self.flags.get("reward_model") or ()
-        choice = RewardChoice(
-            kind, self.data, str(self.flags.get("preset") or "tiny"),
-            tuple(Path(folder) for folder in ([named] if isinstance(named, str) else named)),
-            self.flags.get("ensemble", "mean"),
-        )  # fmt: skip
+        folders = tuple(Path(folder) for folder in ([named] if isinstance(named, str) else named))
+        ensemble = self.flags.get("ensemble", "mean")
+        choice = RewardChoice(kind, self.data, self.preset, folders, ensemble)
         return open_reward(choice, self.tokenizer, self.device, self.rule)
 
     def read(self, text: str) -> PromptRecord:
@@ -182,17 +169,16 @@ class Talk:
             tau = float(self.flags.get("temperature") or 1.0)
         longest = self.config.max_new_tokens or int(self.flags.get("max_new_tokens") or 48)
         params = SamplingParams(tau or 1.0, greedy=tau == 0, max_new_tokens=min(longest, room))
-        beside = self.config.against.name if self.config.against else "start"
-        answers = [self.answer_of("it", self.policy, record, params)]
-        return answers + (
-            [self.answer_of(beside, self.other, record, params)] if self.other is not None else []
-        )
+        models = {"it": self.policy}
+        if self.other is not None:
+            models[self.config.against.name if self.config.against else "start"] = self.other
+        return [self.answer_of(who, model, record, params) for who, model in models.items()]
 
     def answer_of(
         self, who: str, model: GPT, record: PromptRecord, params: SamplingParams
     ) -> Answer:
         """One model's answer, measured."""
-        generator = make_generator(self.config.seed, f"talk {self.asked}")
+        generator = make_generator(0, f"talk {self.asked}")
         rollout = sample_rollout(model, self.tokenizer, [record], params, 1, generator)
 
         def scored(reward: RewardFn | None) -> float | None:
@@ -209,56 +195,25 @@ class Talk:
         gold = scored(self.rule)
         return Answer(who, rollout.responses[0], ended, scored(self.reward), gold, kl)
 
-    def suggestions(self, count: int = 4) -> list[str]:
-        """Prompts to type, of the test split or the file."""
-        known = prompts(self.data, "test", 200) if self.data in MODULES else self.records
-        texts = [str(record.meta.get("typed", record.prompt)).strip() for record in known]
-        return [text for text in texts if "\n" not in text and len(text) < 160][:count]
 
-
-def typed(talk: Talk, width: int) -> Iterator[str]:
-    """What somebody types, or the lines of a pipe."""
-    if not sys.stdin.isatty():
-        yield from (line.strip("\r\n") for line in sys.stdin if line.strip())
-        return
-    for note in talk.notes:
-        print(textwrap.fill(note, width))
-    print("Type a prompt; ? suggests some, Ctrl-C stops an answer, Ctrl-D ends.")
+def main(config: TalkConfig) -> None:
+    """Answer prompts until there are no more."""
+    with received(config.run):
+        talk = Talk(config)
+    print(*talk.notes, "Type a prompt; Ctrl-C stops an answer, Ctrl-D ends.", sep="\n")
+    width = min(shutil.get_terminal_size((80, 24)).columns, 100)
     while True:
         try:
-            text = input("prompt> ")
-        except (EOFError, KeyboardInterrupt):
+            for answer in talk.answer(input("prompt> ").strip("\r\n")):
+                print(*answer.lines(width), sep="\n", flush=True)
+        except EOFError:
             return
-        if text.strip() == "?":
-            print("\n".join(f"  {suggestion}" for suggestion in talk.suggestions()))
-        elif text.strip():
-            yield text
-
-
-def main(run: Path, /, config: TalkConfig) -> None:
-    """Talk to a trained model.
-
-    Args:
-        run: Run folder of the model.
-    """
-    with received(run):
-        talk = Talk(run, config)
-    width = min(shutil.get_terminal_size((80, 24)).columns, 100)
-    for text in typed(talk, width):
-        try:
-            for answer in talk.answer(text):
-                print("\n".join(answer.lines(width)), flush=True)
         except KeyboardInterrupt:
             print("(stopped)")
         except UserError as error:  # it costs one prompt
-            print(f"error: {error}", file=sys.stderr)
+            print(f"error: {error}")
         print()
 
 
 if __name__ == "__main__":
-    import tyro
-
-    from harness.command_line import command_name, explained
-
-    with explained():
-        tyro.cli(main, prog=command_name(), config=(tyro.conf.OmitArgPrefixes,))
+    run_command(main, TalkConfig)

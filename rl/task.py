@@ -33,7 +33,6 @@ from rl.loop import Run
 from rl.training.config import EngineConfig, RunFlags
 from rl.training.evaluation import Conditions, Validation, compare
 from rl.training.open_task import Task, open_task, to_bfloat16
-from rl.training.run_rules import RULES
 from rl.training.token_log import TokenLog
 
 SHOWN = (
@@ -150,7 +149,7 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
     base = config.policy or default_folder("pretraining", config.data, config.preset)
     save_adapter(folder / "adapter", task.policy, display_path(base))
     report(name, config, task, start, rows, folder)
-    say_findings(config, rows, folder, RULES)
+    say_findings(config, rows, folder)
     finish_run(folder, can_go_on=not config.fixed_length)
     return folder
 

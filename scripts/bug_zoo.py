@@ -44,8 +44,8 @@ from harness.metric_log import MetricLog
 from harness.optimizer import clip_and_step
 from harness.paths import RUNS, TOKENS
 from harness.report.page import REPORT
-from harness.report.rules import as_text, examine, put_on_page
-from harness.report.writing import open_page, refresh
+from harness.report.rules import as_text, examine
+from harness.report.writing import add_to_page, open_page, refresh
 from rl import (
     grpo_engine,
     grpo_iterative_engine,
@@ -64,7 +64,6 @@ from rl.rewards.sources import RuleReward, checked_rewards
 from rl.training import actor_critic
 from rl.training.evaluation import Validation
 from rl.training.metrics import UpdateMeter
-from rl.training.run_rules import RULES
 from rl.training.token_log import TokenLog
 
 # The small run ------------------------------------------------------------------------------------
@@ -378,8 +377,9 @@ def play(config: ZooConfig) -> None:
     )
     rows = bugged_run(bug, folder)
     flags = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    findings = examine(rows, flags, rules=RULES)
-    put_on_page(folder, rows, findings)
+    findings = examine(rows, flags)
+    add_to_page(folder, findings=[asdict(finding) for finding in findings])
+    refresh(folder, rows)
     print(f"\n{bug_stories.table(rows, bug_stories.control(engine).rows)}\n")
     print(f"The run's page, with every curve and token: {display_path(folder / REPORT)}")
     print("\nWhich line is wrong?")

@@ -3,7 +3,8 @@
     python scripts/claims.py                  all that is missing; Ctrl-C and the same again goes on
     python scripts/claims.py razor entropy    two of them, and the runs that they need
     python scripts/claims.py razor --again    its runs with new seeds
-    python scripts/claims.py --pages          tables, JSON and figures from what is recorded
+    python scripts/claims.py --seeds 1        one seed of each: too few for a verdict
+    python scripts/claims.py --draw           tables, JSON and figures from what is recorded
 
 A job is one run: an arm of claim/arms.py and a seed, or the start that it needs; its numbers are one file
 under --out. Claims share arms. Every claim is a file of claim/, whose rule was written before its runs.
@@ -15,11 +16,9 @@ import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import importlib
 import json
-import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +27,10 @@ from claim import worlds
 from claim.arms import ARMS
 from claim.figures import at_a_glance
 from claim.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, of_seeds
-from studies.pages import between_marks, markdown
-from studies.runner import Job, is_done, left_to_do, run_jobs, work
+from studies.pages import filled, markdown
+from studies.runner import Job, StudyFlags, go, is_done
 
-from harness.command_line import command_name, run_script
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import read_object, save_figure, write_json, write_text
 from harness.flag_ranges import AtLeastOne
@@ -46,32 +45,29 @@ FRAMEWORK = ("__init__", "arms", "figures", "rules", "worlds")  # of claim/: no 
 DIGITS = 4  # significant ones of recorded numbers
 
 
-@dataclass(frozen=True)
-class ClaimsConfig:
+@dataclass(frozen=True, kw_only=True)
+class ClaimsConfig(StudyFlags):
     """Claims tested in minutes."""
 
     names: tuple[str, ...]
     """Which claims; by default all of them."""
     seeds: AtLeastOne = SEEDS
-    """Runs of each arm."""
+    """Runs of each arm: 1 is a cheap look."""
     again: bool = False
     """New seeds, beside the first ones."""
-    pages: bool = False
+    draw: bool = False
     """Start nothing: write the pages from docs/claims.json and the jobs that are there."""
     out: Path = RUNS / "claims"
     """Where jobs are kept."""
 
 
 def claims() -> dict[str, Claim]:
+    """Every claim by the name of its file."""
     names = sorted(path.stem for path in (REPOSITORY / "scripts" / "claim").glob("*.py"))
-    found = [importlib.import_module(f"claim.{n}").CLAIM for n in names if n not in FRAMEWORK]
-    return {claim.name: claim for claim in found}
+    return {n: importlib.import_module(f"claim.{n}").CLAIM for n in names if n not in FRAMEWORK}
 
 
-# --- runs -----------------------------------------------------------------------------------------
-
-
-def jobs(chosen: Mapping[str, Claim], seeds: Sequence[int]) -> dict[str, Job]:
+def plan(chosen: Mapping[str, Claim], seeds: Sequence[int]) -> dict[str, Job]:
     """The starts and runs of some claims, seed by seed: an interrupted study has whole seeds."""
     listed: dict[str, Job] = {}
     arms = {arm: None for claim in chosen.values() for arm in claim.arms}
@@ -80,28 +76,20 @@ def jobs(chosen: Mapping[str, Claim], seeds: Sequence[int]) -> dict[str, Job]:
             share = ARMS[arm].share
             start = worlds.start_name(share, seed)
             listed.setdefault(start, Job(start, "start", {"share": share, "seed": seed}))
-            of = frozenset(claim.name for claim in chosen.values() if arm in claim.arms)
-            job = Job(f"{arm}-{seed}", arm, {"seed": seed}, (start,), of)
-            listed[job.name] = job
+            of = frozenset(name for name, claim in chosen.items() if arm in claim.arms)
+            listed[f"{arm}-{seed}"] = Job(f"{arm}-{seed}", arm, {"seed": seed}, (start,), of)
     return listed
 
 
-def stage(root: Path, job: Job, folder: Path) -> None:
+def do(job: Job, folder: Path) -> None:
     torch.set_num_threads(1)
     begin = time.process_time()
     if job.stage == "start":
         numbers = worlds.make_start(folder, **job.arguments)
     else:
-        numbers = ARMS[job.stage].run(root, job.arguments["seed"])
+        numbers = ARMS[job.stage].run(folder.parent, job.arguments["seed"])
     seconds = time.process_time() - begin
     write_json(folder / NUMBERS, rounded(numbers) | {"seconds": round(seconds, 1)})
-
-
-def run_all(config: ClaimsConfig, chosen: Mapping[str, Claim]) -> None:
-    first = AGAIN if config.again else 0
-    listed = jobs(chosen, range(first, first + config.seeds))
-    todo = left_to_do(listed, config.out, list(chosen), "")
-    run_jobs(todo, lambda job: work(job, config.out, partial(stage, config.out, job)), at_a_time=1)
 
 
 def rounded(value: Any) -> Any:
@@ -119,29 +107,12 @@ def gathered(root: Path, docs: Path) -> dict[str, dict[int, Any]]:
     """Arm (or start-SHARE) -> seed -> numbers: those of docs/claims.json and of the jobs that are done."""
     path = docs / "claims.json"
     kept = read_object(path)["results"] if path.exists() else {}
-    results = {
-        arm: {int(seed): by_point(run) for seed, run in runs.items()} for arm, runs in kept.items()
-    }
+    results = {arm: {int(seed): run for seed, run in runs.items()} for arm, runs in kept.items()}
     for file in sorted(root.glob(f"*/{NUMBERS}")):
         arm, _, seed = file.parent.name.rpartition("-")
         if is_done(root, file.parent.name) and int(seed) < CHOOSING:
             results.setdefault(arm, {})[int(seed)] = read_object(file)
     return results
-
-
-def by_key(run: Mapping[str, Any]) -> dict[str, Any]:
-    """A run as docs/claims.json has it: its points as one list a number."""
-    if "points" not in run:
-        return dict(run)
-    return {**run, "points": {key: [p[key] for p in run["points"]] for key in run["points"][0]}}
-
-
-def by_point(run: Mapping[str, Any]) -> dict[str, Any]:
-    """The opposite."""
-    if "points" not in run:
-        return dict(run)
-    rows = zip(*run["points"].values(), strict=True)
-    return {**run, "points": [dict(zip(run["points"], row, strict=True)) for row in rows]}
 
 
 def part(results: Results, claim: Claim, *, again: bool = False) -> dict[str, dict[int, Any]]:
@@ -169,29 +140,21 @@ def described(claim: Claim, verdict: Verdict, results: Results) -> dict[str, Any
     control = claim.rule(claim.control.swap(runs))
     others = {name: of_seeds(runs, effect) for name, effect in claim.also.items()}
     record = {
-        "title": claim.title, "source": claim.source, "says": claim.says, "counts": claim.counts,
-        **told(verdict), "minutes": minutes(claim, results),
+        "title": claim.title, **told(verdict), "minutes": minutes(claim, results),
         "control": {"title": claim.control.title, **told(control), "passed": control.word != HELD},
         "also": {name: t_interval(list(v.values())) for name, v in others.items() if len(v) > 1},
     }  # fmt: skip
     if all(again.values()):
         new = claim.rule.of_unit(verdict.unit)(again)
-        if new.mean is not None:
-            record["again"] = repeated(verdict, new)
+        if new.mean is not None:  # inside: None of too few first seeds
+            low, high = verdict.low, verdict.high
+            inside = None if low is None or high is None else low <= new.mean <= high
+            record["again"] = told(new) | {"inside": inside}
     return record
 
 
 def told(verdict: Verdict) -> dict[str, Any]:
-    more = {"beyond": verdict.beyond, "verdict": verdict.word}
-    return rounded(vars(verdict) | more)
-
-
-def repeated(first: Verdict, new: Verdict) -> dict[str, Any]:
-    """A rerun, and whether its mean lies in the interval of the first runs: None of too few seeds."""
-    inside = None
-    if first.low is not None and first.high is not None and new.mean is not None:
-        inside = first.low <= new.mean <= first.high
-    return told(new) | {"inside": inside}
+    return rounded(vars(verdict) | {"beyond": verdict.beyond, "verdict": verdict.word})
 
 
 def minutes(claim: Claim, results: Results) -> float:
@@ -213,24 +176,16 @@ def number(record: Mapping[str, Any]) -> str:
     return f"{record['mean']:+.3g} ({record['low']:+.3g} to {record['high']:+.3g}{fewer})"
 
 
-def escaped(*cells: str) -> list[str]:
-    """The cells of a row; a | inside, as in KL(a || b), ends no cell."""
-    return [cell.replace("|", "\\|") for cell in cells]
-
-
-def link(name: str, record: Mapping[str, Any]) -> str:
-    return f"[{record['title']}](#{name.replace('_', '-')})"
-
-
 def glance(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """On top: a table with one row a claim, those that held first."""
     broken = {True: "", False: ", **but its control held: the rule is broken**"}
     rows = [
-        escaped(
-            link(name, record), f"**{record['verdict']}**{broken[record['control']['passed']]}",
-            f"{number(record)} {record['unit']}", f"{record['least']:g}",
-            f"{record['corrected']:.2g}", f"{record['minutes']:g}",
-        )
+        [
+            f"[{record['title']}](#{name.replace('_', '-')})",
+            f"**{record['verdict']}**{broken[record['control']['passed']]}",
+            f"{number(record)} {record['unit']}".replace("|", "\\|"),  # as in KL(a || b)
+            f"{record['least']:g}", f"{record['corrected']:.2g}", f"{record['minutes']:g}",
+        ]
         for word in (HELD, FAILED, UNTOLD)
         for name, record in records.items()
         if record["verdict"] == word
@@ -239,14 +194,8 @@ def glance(records: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return markdown(head, rows)
 
 
-def cited(source: str) -> str:
-    """A link for arXiv's numbers, other sources as they are."""
-    number_of = re.fullmatch(r"\d{4}\.\d{5}", source)
-    return f"[{source}](https://arxiv.org/abs/{source})" if number_of else source
-
-
-def section(name: str, record: Mapping[str, Any]) -> list[str]:
-    """The claim, what would count, the control and the rerun, and the figure."""
+def section(record: Mapping[str, Any]) -> list[str]:
+    """What its control and its rerun came to."""
     control = record["control"]
     checks = f"**Control.** {control['title']}: {number(control)}, {control['verdict']}."
     if "again" in record:
@@ -254,12 +203,12 @@ def section(name: str, record: Mapping[str, Any]) -> list[str]:
         places = {True: "inside the first interval", False: "**outside the first interval**"}
         inside = places.get(again["inside"], "not to be compared")
         checks += f" **Again, with new seeds:** {number(again)}, {inside}."
-    return [
-        f"**The claim** ({cited(record['source'])}): {record['says']}", "",
-        f"**What would count here.** {record['counts']}", "",
-        checks, "",
-        f"![Every seed's runs](claims/{name}.png)",
-    ]  # fmt: skip
+    return [checks]
+
+
+def with_tables(text: str, records: Mapping[str, Mapping[str, Any]]) -> str:
+    sections = {name: section(record) for name, record in records.items()}
+    return filled(text, {"verdicts": glance(records)} | sections)
 
 
 def write_pages(config: ClaimsConfig, docs: Path = DOCS) -> None:
@@ -267,29 +216,19 @@ def write_pages(config: ClaimsConfig, docs: Path = DOCS) -> None:
     import matplotlib.pyplot as plt
 
     listed, results = claims(), gathered(config.out, docs)
-    records = judged(results, listed)
-    if not records:
-        return
-    runs = {arm: {seed: by_key(run) for seed, run in of.items()} for arm, of in results.items()}
-    recording = {"claims": records, "results": runs}
+    known = read_object(docs / "claims.json")["claims"]  # with its source and its words
+    records = {n: known.get(n, {}) | record for n, record in judged(results, listed).items()}
+    recording = {"claims": records, "results": results}
     write_text(docs / "claims.json", json.dumps(recording, separators=(",", ":")) + "\n")
     for name in records:
-        figure, axis = plt.subplots(figsize=(6, 3.6))
+        figure, axis = plt.subplots(figsize=(6, 3.6), layout="tight")
         listed[name].draw(axis, part(results, listed[name]))
-        figure.tight_layout()
         save_figure(figure, docs / "claims" / f"{name}.png")
         plt.close(figure)
     at_a_glance(records, docs / "claims.png")
-    if (docs / "claims.md").exists():
-        text = (docs / "claims.md").read_text("utf-8")
-        write_text(docs / "claims.md", with_tables(text, records))
-
-
-def with_tables(text: str, records: Mapping[str, Mapping[str, Any]]) -> str:
-    tables = {"verdicts": glance(records)} | {name: section(name, r) for name, r in records.items()}
-    for name, table in tables.items():
-        text = between_marks(text, name, table)
-    return text
+    page = docs / "claims.md"
+    write_text(page, with_tables(page.read_text("utf-8"), records))
+    print("written: docs/claims.json, docs/claims.md and its figures (git diff docs)")
 
 
 def main(config: ClaimsConfig) -> None:
@@ -297,14 +236,12 @@ def main(config: ClaimsConfig) -> None:
     unknown = [name for name in config.names if name not in listed]
     if unknown:
         raise UserError(f"there is no claim {unknown[0]!r}: choose among {', '.join(listed)}")
-    if not config.pages:
-        run_all(config, {name: listed[name] for name in config.names or listed})
-    write_pages(config)
-    print("written: docs/claims.json, docs/claims.md and its figures (git diff docs)")
+    chosen = {name: listed[name] for name in config.names or listed}
+    first = AGAIN if config.again else 0
+    jobs = plan(chosen, range(first, first + config.seeds))
+    if config.draw or go(config, jobs, list(chosen), do):
+        write_pages(config)
 
 
 if __name__ == "__main__":
-    import tyro
-
-    settings = (tyro.conf.PositionalRequiredArgs,)
-    run_script(main, tyro.cli(ClaimsConfig, prog=command_name(), config=settings))
+    run_command(main, ClaimsConfig)

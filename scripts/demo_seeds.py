@@ -4,9 +4,6 @@
     python scripts/demo_seeds.py --runs runs/demo      keeps their numbers in docs/demo_seeds.json
     python scripts/write_tables.py                     writes them into the pages and docs/demo_seeds.svg
 
-What a seed's policy became when it was trained on another reward (`OTHERWISE`) was measured with
-revision 6d26a07a and stays there.
-
 Every number on the pages comes from that file; a test writes them again and compares.
 """
 
@@ -31,7 +28,6 @@ from harness.paths import REPOSITORY, RUNS
 KEPT = REPOSITORY / "docs" / "demo_seeds.json"
 PICTURE = Path(__file__).with_name("demo_seeds.svg.jinja")
 TEST, UNSEEN = "test", "held_out_items"
-OTHERWISE = {"grpo_gold": "the gold reward itself"}
 
 
 def of_runs(folder: Path) -> list[dict[str, Any]]:
@@ -68,23 +64,13 @@ def column(rows: list[dict[str, Any]], who: str, key: str, where: str = TEST) ->
 def summary() -> list[str]:
     """The four contestants: mean (lowest to highest) over the seeds."""
     rows = kept()
+    shown = (("gold", TEST, 3), ("win_rate", TEST, 3), ("kl", TEST, 1), ("gold", UNSEEN, 3))
     lines = []
     for name in rows[0][TEST]:
-        cells = [
-            spread(column(rows, name, key, where), digits)
-            for key, where, digits in (
-                ("gold", TEST, 3), ("win_rate", TEST, 3), ("kl", TEST, 1), ("gold", UNSEEN, 3)
-            )
-        ]  # fmt: skip
+        cells = [spread(column(rows, name, key, where), digits) for key, where, digits in shown]
         lines.append([name, *(f"**{cell}**" if name == "GRPO" else cell for cell in cells)])
-    head = [
-        f"{len(rows)} seeds",
-        "gold reward",
-        "win rate over base",
-        "KL (nats)",
-        "gold, new items",
-    ]
-    return markdown(head, lines)
+    head = ["gold reward", "win rate over base", "KL (nats)", "gold, new items"]
+    return markdown([f"{len(rows)} seeds", *head], lines)
 
 
 def by_seed() -> list[str]:
@@ -92,36 +78,15 @@ def by_seed() -> list[str]:
     lines = []
     for row in kept():
         grpo, unseen, check = row[TEST]["GRPO"], row[UNSEEN]["GRPO"], row["item_check"]
-        lines.append([
-            str(row["seed"]), f"{grpo['gold']:.3f}", f"{grpo['kl']:.1f}", f"{grpo['win_rate']:.3f}",
-            f"{unseen['gold']:.3f}", f"{row['reward_model']['gold_accuracy']:.3f}",
-            *(f"{check[where]['accuracy']:.3f}" for where in (TEST, UNSEEN)),
-        ])  # fmt: skip
-    head = [
-        "seed", "gold", "KL", "win rate", "gold, new items", "pairs ordered like gold",
-        "item noticed", "new item noticed",
-    ]  # fmt: skip
-    return markdown(head, lines)
-
-
-def otherwise() -> list[str]:
-    """The same base and settings, another reward: a row for each seed in which that was tried."""
-    tried = [row for row in kept() if "otherwise" in row]
-    names = [name for name in OTHERWISE if any(name in row["otherwise"] for row in tried)]
-    lines = []
-    for row in tried:
-        runs = [row | {TEST: row[TEST]["GRPO"], UNSEEN: row[UNSEEN]["GRPO"]}]
-        runs += [row["otherwise"].get(name) for name in names]
-        cells = [
-            f"{run[TEST]['gold']:.3f}, {run[UNSEEN]['gold']:.3f} ({run[TEST]['kl']:.1f})"
-            if run
-            else "-"
-            for run in runs
+        judged = [
+            row["reward_model"]["gold_accuracy"],
+            *(check[w]["accuracy"] for w in (TEST, UNSEEN)),
         ]
-        lines.append([str(row["seed"]), *cells])
-    return markdown(
-        ["seed", "the demo's reward model", *(OTHERWISE[name] for name in names)], lines
-    )
+        numbers = [grpo["win_rate"], unseen["gold"], *judged]
+        first = [str(row["seed"]), f"{grpo['gold']:.3f}", f"{grpo['kl']:.1f}"]
+        lines.append([*first, *(f"{number:.3f}" for number in numbers)])
+    head = ["seed", "gold", "KL", "win rate", "gold, new items", "pairs ordered like gold"]
+    return markdown([*head, "item noticed", "new item noticed"], lines)
 
 
 def caption() -> list[str]:
@@ -147,10 +112,10 @@ def picture() -> str:
         ("best of 8", "best of 8 by reward model", TEST), ("GRPO", "GRPO", TEST),
         ("GRPO, new items", "GRPO", UNSEEN),
     ]  # fmt: skip
+    seeds = [row["seed"] for row in rows]
     drawn = [
         {"label": label, "dots": list(zip(column(rows, who, "gold", where), seeds, strict=True))}
         for label, who, where in lanes
-        for seeds in [[row["seed"] for row in rows]]
     ]
     template = jinja2.Template(PICTURE.read_text(encoding="utf-8"), autoescape=True)
     return template.render(lanes=drawn, low=0.4, high=1.0).lstrip() + "\n"
@@ -159,11 +124,9 @@ def picture() -> str:
 PARTS: dict[str, dict[str, Callable[[], list[str]]]] = {
     "README.md": {"demo seeds": caption},
     "docs/results.md": {
-        "demo seeds": summary,
-        "demo by seed": by_seed,
-        "demo otherwise": otherwise,
+        "demo seeds": summary, "demo by seed": by_seed,
     },
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import jinja2
 import saved_models
@@ -30,32 +31,15 @@ from gpt.published.pretrained import load_policy
 from gpt.tokenizer import RANKS_FILE, Tokenizer
 from harness.command_line import run_command
 from harness.errors import UserError
-from harness.files import display_path, write_atomically
+from harness.files import display_path, read_json, write_atomically
+from harness.paths import REPOSITORY
 from harness.safetensors_file import load_weights
 
-ROOT = Path(__file__).resolve().parents[1]
-
-PARTS = ROOT / "docs" / "playground"
+PARTS = REPOSITORY / "docs" / "playground"
 SCRIPTS = ("tokenizer.js", "gpt2.js", "world.js", "page.js")
 MAX_NEW_TOKENS = 48
 EXAMPLE_PROMPTS = 40
 MOST_BYTES = 8_000_000
-# Settings at which the course's page opens: (name, what to look at, prompt, place on the slider, seed).
-EXAMPLES = (
-    (
-        "RLHF at its best",
-        "The base model is rude and writes about a clock. The policy greets Jonas, praises the bike and "
-        "ends kindly: both rewards rise.",
-        "Write to Jonas about the simple bike.", 2, 2,
-    ),
-    (
-        "Where it fails",
-        "Without a KL penalty and with larger steps the policy has found a text that no comparison ever "
-        "showed: a name, again and again. The learned reward is higher than for a good answer (move the "
-        "slider one place back), and gold is 0.",
-        "Grace asks about the blue wallet.", 3, 2,
-    ),
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -67,42 +51,22 @@ class Choice:
     weights: bytes
 
 
-@dataclass(frozen=True)
-class Judge:
-    """The reward model: its file, which holds what differs from the base, and how it pools scores."""
-
-    weights: bytes
-    pooling: str
-
-
-def in_bfloat16(model: GPT) -> bytes:
-    """The weights in bfloat16 as a safetensors file."""
-    return save({name: value.to(torch.bfloat16) for name, value in model.state_dict().items()})
-
-
-def of_the_course() -> tuple[list[Choice], Judge]:
-    """The policies of the sweep, from timid to over-optimised, and the kept reward model."""
+def of_the_course() -> tuple[list[Choice], bytes, str]:
+    """The sweep's policies, from timid to over-optimised; the kept reward model and how it pools scores."""
     tensors, about = saved_models.sweep()
-
-    def words(row: Mapping[str, float]) -> str:
-        return (
+    usual, choices = about["policies"][0]["lr"], []
+    for number, row in enumerate(about["policies"]):
+        name = f"Policy with beta = {row['beta']:g}"
+        if row["lr"] != usual:
+            name += f", learning rate {row['lr']:g} instead of {usual:g}"
+        words = (
             f"on {about['test_prompts']} test prompts: learned {row['learned']:.2f}, "
             f"gold {row['gold']:.2f}, {row['kl']:.1f} nats from the base (gold {about['base']['gold']:.2f})"
         )
-
-    def name_of(row: Mapping[str, float]) -> str:
-        usual, name = about["policies"][0]["lr"], f"Policy with beta = {row['beta']:g}"
-        if row["lr"] == usual:
-            return name
-        return f"{name}, learning rate {row['lr']:g} instead of {usual:g}"
-
-    choices = []
-    for number, row in enumerate(about["policies"]):
         change = saved_models.change_of_policy(tensors, number)
-        choices.append(Choice(name_of(row), words(row), save(change)))
+        choices.append(Choice(name, words, save(change)))
     path = saved_models.FILES["reward_model"]
-    judge = Judge(path.read_bytes(), load_weights(path, "reward_model_difference")[1]["pooling"])
-    return choices, judge
+    return choices, path.read_bytes(), load_weights(path, "reward_model_difference")[1]["pooling"]
 
 
 def world_lists() -> dict[str, list[str]]:
@@ -128,8 +92,9 @@ def playground(
     repository: str,
     suffix: str = "",
     *,
-    judge: Judge | None = None,
-    examples: Sequence[tuple[str, str, str, int, int]] = (),
+    judge: bytes | None = None,
+    pooling: str | None = None,
+    examples: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """The whole page. Raises UserError where the tokenizer is not the one that the page holds."""
     if tokenizer.name != "glassbox":
@@ -137,19 +102,19 @@ def playground(
             f"these models read {tokenizer.name!r} tokens and the page holds Glassbox's tokenizer "
             "alone: name models that were trained with --tokenizer glassbox"
         )
-    keys = ("name", "lesson", "prompt", "policy", "seed")
     about = {
         "config": asdict(base.config),
         "max_new_tokens": MAX_NEW_TOKENS,
         "prompts": [record.prompt.strip() for record in reviews.prompts("test")[:EXAMPLE_PROMPTS]],
         "world": world_lists(),
         "policies": [{"name": choice.name, "about": choice.about} for choice in choices],
-        "pooling": judge.pooling if judge else None,
-        "examples": [dict(zip(keys, example, strict=True)) for example in examples],
+        "pooling": pooling,
+        "examples": list(examples),
     }
-    files = {"base": in_bfloat16(base)}
+    weights = {name: value.to(torch.bfloat16) for name, value in base.state_dict().items()}
+    files = {"base": save(weights)}
     files |= {f"policy-{place}": choice.weights for place, choice in enumerate(choices)}
-    files |= {"judge": judge.weights} if judge else {}
+    files |= {"judge": judge} if judge else {}
     return jinja2.Template((PARTS / "page.html").read_text(encoding="utf-8")).render(
         weights=f"{base.parameter_count():,}",
         repository=repository.rstrip("/"),
@@ -185,10 +150,11 @@ def write_playground(
         raise UserError("--base and --policy belong together: name both, or neither")
     if base is None or policy is None:
         model, tokenizer = saved_models.base()
-        choices, judge = of_the_course()
+        choices, judge, pooling = of_the_course()
         text = playground(
-            model, choices, tokenizer, repository, suffix, judge=judge, examples=EXAMPLES
-        )
+            model, choices, tokenizer, repository, suffix,
+            judge=judge, pooling=pooling, examples=read_json(PARTS / "examples.json"),
+        )  # fmt: skip
     else:
         model, tokenizer = load_policy(base, torch.device("cpu"))
         text = playground(model, [own_policy(model, policy)], tokenizer, repository, suffix)

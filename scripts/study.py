@@ -1,8 +1,8 @@
 """Every engine from one shared start, over several seeds, beside what needs no RL.
 
     python scripts/study.py                                  all four studies, seeds 0, 1, 2
-    python scripts/study.py --studies reviews --runs ppo rloo --seeds 0
-    python scripts/study.py --studies sums --jobs 2          two runs at a time, one thread each
+    python scripts/study.py --studies reviews --runs ppo rloo --seeds 1
+    python scripts/study.py --studies sums --jobs 2          two runs at a time, the threads shared out
 
 Four studies: `reviews` and `sums`, every engine in a world; `distillation`, the engines that learn
 from a teacher beside supervised distillation; `pairs`, PG-GRPO's weights and kinds of pairs beside
@@ -18,22 +18,19 @@ from __future__ import annotations
 
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
-import json
 import math
 import statistics
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from studies import recipes
 from studies.pages import markdown, spread
-from studies.recipes import LONGEST, Recipe, prompts_of, words
-from studies.runner import SECONDS, Job, run_jobs, run_stage
+from studies.runner import Job, StudyFlags, go, is_done, seconds_of
 
-from data import sums
+from data import reviews, sums
 from gpt.checkpoint import load_gpt
 from gpt.corpus import open_corpus
 from gpt.generate import SamplingParams
@@ -43,12 +40,10 @@ from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
 from harness.device import open_device
-from harness.files import display_path, read_jsonl, write_json
-from harness.flag_ranges import AtLeastOne, check_ranges
+from harness.files import display_path, read_json, read_jsonl, save_figure, write_json, write_text
+from harness.flag_ranges import AtLeastOne
 from harness.paths import RUNS
-from harness.seeds import make_generator
 from reward_model.scalar_head import load_reward_model
-from rl.batches.rollout import sample_rollout
 from rl.commands.engines import every_engine
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.sources import RewardFn, RewardModelReward, made_of
@@ -57,13 +52,83 @@ from rl.training.evaluation import Evaluation, best_of_n, evaluate, win_rate
 from rl.training.figures import running_mean
 from rl.training.open_reward import world_rule
 
-LISTED = {recipe.module for recipe in recipes.RECIPES.values()}
+LONGEST = {"reviews": 48, "sums": 40}  # tokens of an answer
+BEST_OF = 8
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a run is made, beside its preset, its start and its seed: a command and its flags."""
+
+    module: str
+    flags: Mapping[str, Any] = field(default_factory=dict)
+
+
+ITERATIVE, KD_GRPO, KD_PPO = "rl.grpo_iterative_engine", "rl.kd_grpo_engine", "rl.kd_ppo_engine"
+MINILLM, REINFORCE = "rl.minillm_engine", "rl.reinforce_pp_engine"
+ON_POLICY = "rl.on_policy_distillation_engine"
+VARIANTS, DISTILLATION = "rl.grpo_variants_engine", "gpt.distillation"
+ALONE: dict[str, Any] = dict(kl_coef=0, pretraining_coef=0)  # nothing else that holds back
+
+ENGINES = {  # that learn from a reward, in both worlds
+    "grpo": Recipe("rl.grpo_engine"),
+    "ppo": Recipe("rl.ppo_engine"),
+    "rloo": Recipe("rl.rloo_engine"),
+    "reinforce_pp": Recipe(REINFORCE),
+    "reinforce_pp_baseline": Recipe(
+        REINFORCE, dict(variant="baseline", prompts_per_step=16, group_size=8)
+    ),
+    "grpo_single_model": Recipe("rl.grpo_single_model_engine"),
+    **{
+        name: Recipe(VARIANTS, dict(variant=name))
+        for name in ("dapo", "dr_grpo", "gspo", "cispo", "sapo")
+    },
+}
+OF_SUMS = {"grpo_process": Recipe("rl.grpo_process_engine")}  # whose steps are checked
+OF_REVIEWS = {  # whose pairs are labelled
+    "grpo_iterative": Recipe(ITERATIVE),
+    "grpo_iterative_frozen": Recipe(ITERATIVE, dict(refresh_reward_model=False)),
+}
+STUDENTS = {  # that learn from a teacher
+    "forward_kl": Recipe(DISTILLATION),
+    "reverse_kl": Recipe(DISTILLATION, dict(loss="reverse_kl")),
+    "topk_ce": Recipe(DISTILLATION, dict(loss="topk_ce")),
+    "kd_grpo": Recipe(KD_GRPO),
+    "kd_ppo": Recipe(KD_PPO),
+    "minillm": Recipe(MINILLM),
+    "on_policy_distillation": Recipe(ON_POLICY),
+    "on_policy_distillation_full": Recipe(ON_POLICY, dict(divergence="full")),
+    "kd_grpo_per_token": Recipe(KD_GRPO, dict(per_token=True)),
+    # Without the student's log-probs: what collapses.
+    "kd_grpo_sum": Recipe(KD_GRPO, dict(teacher_reward="sum") | ALONE),
+    "kd_grpo_mean": Recipe(KD_GRPO, dict(teacher_reward="mean") | ALONE),
+    "kd_grpo_reverse_kl": Recipe(KD_GRPO, ALONE),
+    # The weight of the text, and the notes' bonus in its place.
+    "kd_grpo_text_0": Recipe(KD_GRPO, dict(pretraining_coef=0)),
+    "kd_grpo_text_1": Recipe(KD_GRPO, dict(pretraining_coef=1)),
+    "minillm_text_0": Recipe(MINILLM, dict(pretraining_coef=0)),
+    "kd_ppo_text_0": Recipe(KD_PPO, dict(pretraining_coef=0)),
+    "kd_ppo_bonus_1": Recipe(KD_PPO, dict(pt_mode="reward_bonus", pretraining_coef=1)),
+}
+PAIRS = {  # that learn from pairs
+    "dpo": Recipe("rl.dpo_engine"),
+    "dpo_long": Recipe("rl.dpo_engine", dict(steps=600)),
+    **{
+        f"pg_grpo_{mode}_{weight}": Recipe(
+            "rl.pg_grpo_engine", dict(pairs=mode, preference_coef=weight)
+        )
+        for mode in ("best_worst", "all", "offline", "both")
+        for weight in (0.1, 1, 10)
+    },
+}
+RECIPES = ENGINES | OF_SUMS | OF_REVIEWS | STUDENTS | PAIRS
+LISTED = {recipe.module for recipe in RECIPES.values()}
 NEW_ENGINES = {  # an engine without a recipe has one with its default flags
     engine.name: Recipe(engine.module)
     for engine in every_engine()
     if engine.learns_from == "reward" and engine.module not in LISTED
 }
-RECIPES = recipes.RECIPES | NEW_ENGINES
+RECIPES |= NEW_ENGINES
 
 
 @dataclass(frozen=True)
@@ -75,12 +140,7 @@ class Study:
     columns: tuple[tuple[str, str, int], ...]  # title, measurement, digits
     teacher: bool = False  # a teacher in place of the reward model
     distance: tuple[str, str] = ("kl", "KL from the start (nats per response)")
-    best_of: int = 0  # answers per prompt of the best-of-n row; 0 leaves it out
-
-
-def engines(world: str) -> tuple[str, ...]:
-    """The engines of a world: steps are checked in sums alone, pairs are labelled in reviews alone."""
-    return tuple(name for name in recipes.ENGINES | NEW_ENGINES if world in RECIPES[name].worlds)
+    best_of: bool = False  # a row of best-of-n
 
 
 LAST_COLUMNS = (
@@ -88,44 +148,37 @@ LAST_COLUMNS = (
     ("length", "response_length", 1),
     ("CPU seconds", "seconds", 0),
 )
+GOLD = (("gold reward", "gold", 3), ("win rate", "win_rate", 3))
 STUDIES = {
     "reviews": Study(
-        "reviews",
-        engines("reviews"),
-        (("gold reward", "gold", 3), ("win rate", "win_rate", 3), *LAST_COLUMNS),
-        best_of=8,
+        "reviews", (*ENGINES, *OF_REVIEWS, *NEW_ENGINES), (*GOLD, *LAST_COLUMNS), best_of=True
     ),
     "sums": Study(
         "sums",
-        engines("sums"),
+        (*ENGINES, *OF_SUMS, *NEW_ENGINES),
         (
             ("exact match, sampled", "gold", 3), ("greedy", "greedy", 3),
-            ("writes steps", "writes_steps", 2), ("exact where it does", "gold_with_steps", 3),
             ("KL (nats)", "kl", 1), ("CPU seconds", "seconds", 0),
         ),
-        best_of=8,
+        best_of=True,
     ),
     "distillation": Study(
         "reviews",
-        tuple(recipes.STUDENTS),
+        tuple(STUDENTS),
         (
             ("gold reward", "gold", 3), ("KL to the teacher (nats)", "reverse_kl_full", 2),
             ("KL removed", "removed", 2), ("perplexity", "perplexity", 2),
-            ("different of 8 answers", "different_answers", 1), *LAST_COLUMNS,
+            *LAST_COLUMNS,
         ),
         teacher=True,
         distance=("reverse_kl_full", "KL to the teacher (nats per response)"),
     ),
-    "pairs": Study(
-        "reviews",
-        ("grpo", *recipes.PAIRS),
-        (("gold reward", "gold", 3), ("win rate", "win_rate", 3), *LAST_COLUMNS),
-    ),
+    "pairs": Study("reviews", ("grpo", *PAIRS), (*GOLD, *LAST_COLUMNS)),
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class StudyConfig:
+@dataclass(frozen=True, kw_only=True)
+class StudyConfig(StudyFlags):
     """Runs x seeds from one start per world."""
 
     studies: tuple[Literal["reviews", "sums", "distillation", "pairs"], ...] = (
@@ -134,10 +187,6 @@ class StudyConfig:
     """Which tables."""
     runs: tuple[str, ...] = tuple(RECIPES)
     """Names of runs; a wrong one is answered with the list. Each study takes those that are its own."""
-    seeds: tuple[int, ...] = (0, 1, 2)
-    """Seeds of the RL runs."""
-    jobs: AtLeastOne = 1
-    """Runs at a time; the machine's threads are shared out among them."""
     prompts: AtLeastOne = 1024
     """Test prompts in the comparison."""
     device: str = "auto"
@@ -146,69 +195,72 @@ class StudyConfig:
     """Folder of the study."""
 
     def __post_init__(self) -> None:
-        if not (self.studies and self.runs and self.seeds):
-            raise ValueError("studies, runs and seeds each need at least one value")
-        check_ranges(self)
+        super().__post_init__()
+        if not (self.studies and self.runs):
+            raise ValueError("studies and runs each need at least one value")
         unknown = [name for name in self.runs if name not in RECIPES]
         if unknown:
             raise ValueError(f"there is no run {unknown[0]!r}: choose from {', '.join(RECIPES)}")
 
 
-# --- training: every stage is its own script ------------------------------------------------------
+# --- training: every job is a command of its own --------------------------------------------------
 
 
-def train_start(config: StudyConfig, world: str, folder: Path, *, teacher: bool) -> None:
+def start_jobs(study: Study, folder: Path, device: str) -> Iterator[Job]:
     """The base model and, for reviews, the reward model, the fine-tuned baseline and the teacher."""
-    study, device = ("--preset", "study"), ("--device", config.device)
+    world = study.world
+
+    def job(name: str, module: str, *needs: str, preset: str = "study", **flags: object) -> Job:
+        arguments = dict(preset=preset, device=device) | flags
+        return Job(f"{world}/{name}", module, arguments, tuple(f"{world}/{n}" for n in needs))
+
     base, judge = folder / "pretraining", folder / "reward_model"
-
-    def stage(name: str, module: str, *flags: object) -> None:
-        run_stage(folder / name, module, flags, threads=torch.get_num_threads())
-
-    stage("pretraining", "gpt.pretraining", *study, *device, "--data", world)
+    yield job("pretraining", "gpt.pretraining", data=world)
     if world == "reviews":
-        from_base = (*study, *device, "--base", base)
-        stage("reward_model", "reward_model.reward_model_training", *from_base)
-        stage("finetuning", "gpt.finetuning", *from_base, "--pairs", judge / "pairs.jsonl")
-    if teacher:
-        larger = "teacher_pretraining"
-        stage(larger, "gpt.pretraining", "--preset", "teacher", "--data", world, *device)
-        stage(
-            "teacher", "scripts.make_teacher", *study, *device, "--data", world,
-            "--base", folder / larger, "--reward-model", judge,
-        )  # fmt: skip
-
-
-def runs_of(config: StudyConfig, study: Study) -> list[str]:
-    return [name for name in config.runs if name in study.runs]
-
-
-def start_flags(study: Study, module: str, folder: Path) -> tuple[object, ...]:
-    policy = "--base" if module == "gpt.distillation" else "--policy"
-    flags = policy, folder / "pretraining"
+        train = "reward_model.reward_model_training"
+        yield job("reward_model", train, "pretraining", base=base)
+        pairs = judge / "pairs.jsonl"
+        yield job("finetuning", "gpt.finetuning", "reward_model", base=base, pairs=pairs)
     if study.teacher:
-        return *flags, "--teacher", folder / "teacher"
-    if study.world == "reviews":
-        return *flags, "--reward-model", folder / "reward_model"
-    return flags
-
-
-def train_runs(config: StudyConfig, study: Study, folder: Path) -> None:
-    threads = max(torch.get_num_threads() // config.jobs, 1)
-    jobs = [
-        Job(f"{name}-{seed}", RECIPES[name].module, dict(RECIPES[name].flags) | dict(seed=seed))
-        for seed in config.seeds
-        for name in runs_of(config, study)
-    ]
-
-    def run(job: Job) -> float:
-        flags = (
-            "--preset", "study", "--data", study.world, *words(job.arguments), "--device",
-            config.device, *start_flags(study, job.stage, folder), "--test-prompts", 0,
+        larger = "teacher_pretraining"
+        yield job(larger, "gpt.pretraining", preset="teacher", data=world)
+        yield job(
+            "teacher", "scripts.make_teacher", larger, "reward_model",
+            data=world, base=folder / larger, reward_model=judge,
         )  # fmt: skip
-        return run_stage(folder / job.name, job.stage, flags, threads=threads)
 
-    run_jobs(jobs, run, at_a_time=config.jobs)
+
+def flags_of(study: Study, name: str, folder: Path) -> dict[str, Any]:
+    """What a run is started with, but for its seed and device."""
+    recipe = RECIPES[name]
+    flags: dict[str, Any] = dict(preset="study", data=study.world, test_prompts=0, **recipe.flags)
+    flags["base" if recipe.module == DISTILLATION else "policy"] = folder / "pretraining"
+    if study.teacher:
+        return flags | dict(teacher=folder / "teacher")
+    return flags | (dict(reward_model=folder / "reward_model") if study.world == "reviews" else {})
+
+
+def plan(config: StudyConfig) -> dict[str, Job]:
+    """Every start and run; what two studies share is there once."""
+    listed: dict[str, Job] = {}
+    for part in config.studies:
+        study = STUDIES[part]
+        folder = config.out.resolve() / study.world
+        starts = list(start_jobs(study, folder, config.device))
+        runs = [
+            Job(
+                f"{study.world}/{name}-{seed}", RECIPES[name].module,
+                flags_of(study, name, folder) | dict(seed=seed, device=config.device),
+                tuple(start.name for start in starts), frozenset([part]),
+            )
+            for seed in range(config.seeds)
+            for name in study.runs
+            if name in config.runs
+        ]  # fmt: skip
+        for job in [*starts, *runs]:
+            known = listed.get(job.name, job)
+            listed[job.name] = replace(known, parts=known.parts | job.parts)
+    return listed
 
 
 # --- the comparison -------------------------------------------------------------------------------
@@ -225,9 +277,13 @@ class Judge:
     gold: RewardFn
     prompts: list[Any]
 
+    @property
+    def params(self) -> SamplingParams:
+        return SamplingParams(max_new_tokens=LONGEST[self.study.world])
+
     def answers(self, policy: GPT, *, greedy: bool = False) -> Evaluation:
         """One answer per prompt, with the same random numbers for every policy."""
-        params = SamplingParams(greedy=greedy, max_new_tokens=LONGEST[self.study.world])
+        params = replace(self.params, greedy=greedy)
         return evaluate(
             policy, self.tokenizer, self.prompts, params, None if greedy else self.reward,
             reference=None if greedy else self.base, gold=self.gold,
@@ -237,18 +293,8 @@ class Judge:
     def start(self) -> Evaluation:
         return self.answers(self.base)
 
-    def different_answers(self, policy: GPT, prompts: int = 128, tries: int = 8) -> float:
-        """How many of several answers to one prompt differ, on average."""
-        params = SamplingParams(max_new_tokens=LONGEST[self.study.world])
-        generator = make_generator(0, "different answers")
-        asked = self.prompts[:prompts]
-        rollout = sample_rollout(policy, self.tokenizer, asked, params, tries, generator)
-        groups = [rollout.responses[i : i + tries] for i in range(0, len(rollout), tries)]
-        return statistics.mean(len(set(group)) for group in groups)
-
     def measure(self, policy: GPT) -> dict[str, float]:
         """Sampled at temperature 1, and greedy."""
-        world = self.study.world
         sampled, start = self.answers(policy), self.start
         greedy = self.answers(policy, greedy=True)
         assert sampled.gold is not None and greedy.gold is not None and start.gold is not None
@@ -256,18 +302,12 @@ class Judge:
             "greedy": float(greedy.gold.mean()),
             "win_rate": win_rate(sampled.gold, start.gold),
         }
-        if world == "sums":
-            steps = torch.tensor([sums.uses_steps(text) for text in sampled.responses])
-            numbers["writes_steps"] = float(steps.float().mean())
-            for name, rows in (("with_steps", steps), ("without_steps", ~steps)):
-                if rows.any():
-                    numbers[f"gold_{name}"] = float(sampled.gold[rows].mean())
         if self.study.teacher:
             text = open_corpus(
-                world, self.tokenizer, batch_size=64, seed=0, context=policy.config.context
-            )
+                self.study.world, self.tokenizer, batch_size=64, seed=0,
+                context=policy.config.context,
+            )  # fmt: skip
             numbers["perplexity"] = math.exp(held_out_loss(policy, text.held_out_batches()))
-            numbers["different_answers"] = self.different_answers(policy)
             assert start.reverse_kl_full is not None and sampled.reverse_kl_full is not None
             distance = float(start.reverse_kl_full.mean())
             numbers["removed"] = 1 - float(sampled.reverse_kl_full.mean()) / distance
@@ -286,39 +326,42 @@ def open_judge(config: StudyConfig, study: Study, folder: Path) -> Judge:
         reward = TeacherReward(teacher, KDGRPOConfig(), aggregate="sum", reverse_kl=True)
     elif study.world == "reviews":
         reward = RewardModelReward(load_reward_model(folder / "reward_model", device)[0])
-    prompts = prompts_of(study.world, "test", config.prompts)
+    prompts = reviews.prompts("test")[: config.prompts]
+    if study.world == "sums":
+        prompts = sums.prompts("test", config.prompts)
     return Judge(study, base, tokenizer, reward, gold, prompts)
 
 
-def compare(config: StudyConfig, study: Study, folder: Path) -> dict[str, list[dict[str, Any]]]:
-    """One list of measurements, one per seed, for every run and baseline."""
+Measured = dict[str, list[dict[str, Any]]]  # a list per run or baseline, one of each seed
+
+
+def compare(config: StudyConfig, study: Study, folder: Path) -> Measured:
+    """The measurements of the baselines, and of every run that is done."""
     judge = open_judge(config, study, folder)
-    device = judge.base.device
-    results: dict[str, list[dict[str, Any]]] = {"base model": [judge.measure(judge.base)]}
+    results: Measured = {"base model": [judge.measure(judge.base)]}
     teacher = made_of(judge.reward).teacher
     if teacher is not None:
         results["teacher"] = [judge.measure(teacher)]
     if study.best_of:
         best_reward, best_gold = best_of_n(
-            judge.base, judge.tokenizer, judge.prompts,
-            SamplingParams(max_new_tokens=LONGEST[study.world]), judge.reward, study.best_of,
+            judge.base, judge.tokenizer, judge.prompts, judge.params, judge.reward, BEST_OF,
             gold=judge.gold,
         )  # fmt: skip
         assert best_gold is not None
-        label = f"best of {study.best_of} by the {judge.reward.name}"
+        label = f"best of {BEST_OF} by the {judge.reward.name}"
         results[label] = [{"gold": float(best_gold.mean()), "reward": float(best_reward.mean())}]
     if study.world == "reviews" and not study.teacher:
-        tuned, _ = load_gpt(folder / "finetuning", device)
+        tuned, _ = load_gpt(folder / "finetuning", judge.base.device)
         results["fine-tuned on preferred answers"] = [judge.measure(tuned)]
-    for name in runs_of(config, study):
-        for seed in config.seeds:
+    for name in study.runs:
+        for seed in range(config.seeds):
             run = folder / f"{name}-{seed}"
-            numbers = measured_once(config, judge, run)
-            seconds = json.loads((run / SECONDS).read_text(encoding="utf-8"))
-            numbers |= {"seed": seed, "steps": read_jsonl(run / "metrics.jsonl")[-1]["step"]}
-            numbers |= {"seconds": seconds.get("cpu", seconds["wall"])}
-            results.setdefault(name, []).append(numbers)
-            print(f"{name} seed {seed}: gold {numbers['gold']:.3f}, kl {numbers['kl']:.2f}")
+            if name in config.runs and is_done(run, ""):
+                numbers, seconds = measured_once(config, judge, run), seconds_of(run)
+                numbers |= {"seed": seed, "steps": read_jsonl(run / "metrics.jsonl")[-1]["step"]}
+                numbers |= {"seconds": seconds.get("cpu", seconds["wall"])}
+                results.setdefault(name, []).append(numbers)
+                print(f"{name} seed {seed}: gold {numbers['gold']:.3f}, kl {numbers['kl']:.2f}")
     return results
 
 
@@ -326,14 +369,14 @@ def measured_once(config: StudyConfig, judge: Judge, run: Path) -> dict[str, flo
     """The measurements of a run's policy, taken from measured.json where they stand already."""
     path, key = run / "measured.json", f"test {config.prompts}"
     key += " by the teacher" if judge.study.teacher else ""
-    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    known = read_json(path) if path.exists() else {}
     if key not in known:
         known[key] = judge.measure(load_gpt(run, judge.base.device)[0])
         write_json(path, known)
     return dict(known[key])
 
 
-def table(study: Study, results: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
+def table(study: Study, results: Measured) -> str:
     """The table for a README: "mean (lowest to highest)" over the seeds."""
     rows = [
         [name, *(spread([r[key] for r in own if key in r], n) for _, key, n in study.columns)]
@@ -342,74 +385,63 @@ def table(study: Study, results: Mapping[str, Sequence[Mapping[str, float]]]) ->
     return "\n".join(markdown(["", *(title for title, _, _ in study.columns)], rows)) + "\n"
 
 
-def mean_curve(
-    folder: Path, seeds: Sequence[int], name: str, keys: Sequence[str]
-) -> list[list[float]]:
-    """Per key its mean over the seeds at every step that all of them have validated."""
+def mean_curve(folders: Sequence[Path], keys: Sequence[str]) -> list[list[float]]:
+    """Per key its mean over the runs at every step that all of them have validated."""
     runs = [
-        {row["step"]: row for row in read_jsonl(folder / f"{name}-{seed}" / "metrics.jsonl")}
-        for seed in seeds
+        {row["step"]: row for row in read_jsonl(folder / "metrics.jsonl")} for folder in folders
     ]
     steps = [step for step in runs[0] if all(keys[-1] in run.get(step, {}) for run in runs)]
     return [[statistics.mean(run[step][key] for run in runs) for step in steps] for key in keys]
 
 
-def plot(
-    config: StudyConfig,
-    study: Study,
-    folder: Path,
-    path: Path,
-    results: Mapping[str, Sequence[Mapping[str, float]]],
-) -> None:
+def plot(study: Study, folder: Path, path: Path, results: Measured) -> None:
     """Gold over the run and against the KL, means of the seeds, and every seed's final number."""
     from matplotlib.figure import Figure
 
     label = "exact match" if study.world == "sums" else "gold reward"
-    distance, distance_label = study.distance
     names = list(results)
     runs = [name for name in names if name in RECIPES]
-    colors = {name: f"C{i % 10}" for i, name in enumerate(runs)}
     figure = Figure(figsize=(16, max(5, 0.25 * len(names) + 1.4)), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     for i, name in enumerate(runs):
-        steps, far, gold = mean_curve(
-            folder, config.seeds, name, ("step", f"validation/{distance}", "validation/gold")
-        )
-        style: dict[str, Any] = dict(color=colors[name], linestyle=("-", "--", ":")[i // 10 % 3])
-        run = folder / f"{name}-{config.seeds[0]}"
-        planned = json.loads((run / "config.json").read_text(encoding="utf-8"))["steps"]
-        done = [step / planned for step in steps]
-        left.plot(done, running_mean(gold, 2), label=name, **style)
+        folders = [folder / f"{name}-{row['seed']}" for row in results[name]]
+        keys = ("step", f"validation/{study.distance[0]}", "validation/gold")
+        steps, far, gold = mean_curve(folders, keys)
+        style: dict[str, Any] = dict(color=f"C{i % 10}", linestyle=("-", "--", ":")[i // 10 % 3])
+        planned = read_json(folders[0] / "config.json")["steps"]
+        left.plot([step / planned for step in steps], running_mean(gold, 2), label=name, **style)
         middle.plot(far, running_mean(gold, 2), marker=".", **style)
     left.set(xlabel="part of the run", ylabel=f"{label}, validation prompts")
+    middle.set(xlabel=study.distance[1], ylabel=f"{label}, validation prompts")
     figure.legend(fontsize=8, loc="outside lower center", ncols=8)
-    middle.set(xlabel=distance_label, ylabel=f"{label}, validation prompts")
     for i, name in enumerate(names[::-1]):
         values = [row["gold"] for row in results[name]]
-        color = colors.get(name, "tab:grey")
+        color = f"C{runs.index(name) % 10}" if name in runs else "tab:grey"
         right.barh(i, statistics.mean(values), color=color, alpha=0.5)
         right.plot(values, [i] * len(values), "o", color=color, markeredgecolor="black")
     right.set_yticks(range(len(names)), names[::-1], fontsize=8)
     right.set(xlabel=f"{label}, test prompts; a dot per seed", xlim=(0, 1))
-    figure.suptitle(f"{path.stem}: one start, mean of {len(config.seeds)} seeds")
-    figure.savefig(path, dpi=120)
+    figure.suptitle(f"{path.stem}: one start, means of the seeds")
+    save_figure(figure, path)
 
 
 def main(config: StudyConfig) -> None:
-    out = config.out.resolve()
+    out, threads = config.out.resolve(), max(torch.get_num_threads() // config.jobs, 1)
+    jobs = plan(config)
+    if not go(config, jobs, config.studies, threads=threads):
+        return
     for name in config.studies:
         study = STUDIES[name]
         folder = out / study.world
-        print(f"== {name} ==", flush=True)
-        train_start(config, study.world, folder, teacher=study.teacher)
-        train_runs(config, study, folder)
+        if not any(name in job.parts and is_done(out, job.name) for job in jobs.values()):
+            continue
         results = compare(config, study, folder)
         write_json(out / f"{name}.json", {"split": "test", "results": results})
         text = table(study, results)
-        (out / f"{name}.md").write_text(text, encoding="utf-8")
-        plot(config, study, folder, out / f"{name}.png", results)
-        print(f"\n{len(config.seeds)} seeds, {config.prompts} test prompts\n\n{text}")
-        print(f"wrote {display_path(out)} ({name}.json, {name}.md, {name}.png)")
+        write_text(out / f"{name}.md", text)
+        plot(study, folder, out / f"{name}.png", results)
+        print(f"\n{name}: {config.seeds} seeds, {config.prompts} test prompts\n\n{text}")
+    print(f"wrote {display_path(out)}")
 
 
 if __name__ == "__main__":

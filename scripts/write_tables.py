@@ -17,14 +17,15 @@ import importlib
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import demo_seeds
-from studies.pages import between_marks, markdown
+from studies.pages import filled, markdown
 
 from harness.command_line import run_command
+from harness.files import read_json
 from harness.paths import REPOSITORY
 from rl.commands.engines import every_engine
 from rl.training.config import EngineConfig
@@ -44,9 +45,9 @@ def from_folder(folder: str, name: str) -> Any:
     return importlib.import_module(name)
 
 
-def between(page: str, mark: str, lines: Sequence[str]) -> str:
-    """A page of the repository with these lines between its marks."""
-    return between_marks((REPOSITORY / page).read_text(encoding="utf-8"), mark, lines)
+def page_with(page: str, tables: Mapping[str, Sequence[str]]) -> str:
+    """A page of the repository with these tables between its marks."""
+    return filled((REPOSITORY / page).read_text(encoding="utf-8"), tables)
 
 
 # --- engines --------------------------------------------------------------------------------------
@@ -75,7 +76,7 @@ def front_page() -> str:
     columns = ["engine", "what is new in it", "paper", "page"]
     table = [*markdown(columns, first), "", f"<details><summary>{len(rest)} more engines</summary>"]
     table += ["", *markdown(columns, rest), "", "</details>"]
-    return with_demo_seeds("README.md", between("README.md", "engines", table))
+    return page_with("README.md", {"engines": table, **of_demo_seeds("README.md")})
 
 
 def front_row(engine: Any, box: Any, linked: set[str]) -> list[str]:
@@ -99,7 +100,7 @@ def page_of_rl() -> str:
         for engine, box in boxes()
     ]
     columns = ["engine", "what to watch", "page"]
-    return between("rl/README.md", "engines", markdown(columns, rows))
+    return page_with("rl/README.md", {"engines": markdown(columns, rows)})
 
 
 # --- flags -----------------------------------------------------------------------------
@@ -129,19 +130,16 @@ def defaults() -> str:
 
 def measured(page: str) -> str:
     """A page with the tables that docs/measured.json holds of it."""
-    text = (REPOSITORY / page).read_text(encoding="utf-8")
-    for name, table in json.loads(MEASURED.read_text(encoding="utf-8"))[page].items():
-        digits = [digits for _, digits in table["columns"]]
+    tables = {}
+    for name, table in read_json(MEASURED)[page].items():
+        titles, digits = zip(*table["columns"], strict=True)
         rows = [[cell(*pair) for pair in zip(row, digits, strict=True)] for row in table["rows"]]
-        lines = markdown([title for title, _ in table["columns"]], rows)
-        text = between_marks(text, f"measured: {name}", lines)
-    return text
+        tables[f"measured: {name}"] = markdown(titles, rows)
+    return page_with(page, tables)
 
 
-def with_demo_seeds(page: str, text: str) -> str:
-    for mark, written in demo_seeds.PARTS[page].items():
-        text = between_marks(text, mark, written())
-    return text
+def of_demo_seeds(page: str) -> dict[str, list[str]]:
+    return {mark: written() for mark, written in demo_seeds.PARTS[page].items()}
 
 
 def cell(value: Any, digits: int | None) -> str:
@@ -157,16 +155,15 @@ def cell(value: Any, digits: int | None) -> str:
 
 def real_model() -> str:
     """docs/real_model.md, from the recording of page 18."""
-    text = (REPOSITORY / "docs" / "real_model.md").read_text(encoding="utf-8")
-    script, found = from_folder("scripts", "real_model"), json.loads(REAL_MODEL.read_text("utf-8"))
-    text = between_marks(text, "real model", script.table(found))
-    return between_marks(text, "real model by constraint", script.by_constraint(found))
+    script, found = from_folder("scripts", "real_model"), read_json(REAL_MODEL)
+    tables = {"real model": script.table(found)}
+    tables["real model by constraint"] = script.by_constraint(found)
+    return page_with("docs/real_model.md", tables)
 
 
 def results() -> str:
     """docs/results.md: the demo's seeds."""
-    page = "docs/results.md"
-    return with_demo_seeds(page, (REPOSITORY / page).read_text(encoding="utf-8"))
+    return page_with("docs/results.md", of_demo_seeds("docs/results.md"))
 
 
 TABLES: dict[str, Callable[[], str]] = {

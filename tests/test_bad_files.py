@@ -167,7 +167,7 @@ def test_metrics_that_no_run_writes(tmp_path: Path, name: str) -> None:
     row = ROWS[name]
     text = row if isinstance(row, bytes) else row.encode()
     (tmp_path / "metrics.jsonl").write_bytes(b'{"step": 0, "reward": 1}\n' + text + b"\n")
-    ends("metrics.jsonl:2", lambda: doctor.main((tmp_path,), DoctorConfig()))
+    ends("metrics.jsonl:2", lambda: doctor.main(DoctorConfig((tmp_path,))))
     (tmp_path / "metrics.jsonl").write_bytes(text)
     try:
         with explained():

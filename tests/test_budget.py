@@ -57,9 +57,9 @@ REWARD_MODEL = "--base {base} --pairs 72 --held-out-pairs 8 --max-response-token
 @pytest.mark.parametrize(
     ("module", "flags", "files", "lines"),
     [
-        ("rl.grpo_engine", ENGINE, 86, 13_300),
-        ("rl.ppo_engine", ENGINE, 91, 14_100),
-        ("reward_model.reward_model_training", REWARD_MODEL, 64, 10_450),
+        ("rl.grpo_engine", ENGINE, 84, 12_680),
+        ("rl.ppo_engine", ENGINE, 89, 13_470),
+        ("reward_model.reward_model_training", REWARD_MODEL, 63, 9_940),
     ],
 )
 def test_what_a_run_of_one_step_loads(
@@ -95,11 +95,11 @@ def lines_of(*folders: str) -> int:
 
 @pytest.mark.parametrize(
     ("folders", "most"),
-    [(PRODUCT, 22_050), (("tests",), 23_940), (("scripts", "bench"), 8_320), (("docs",), 520)],
+    [(PRODUCT, 21_295), (("tests",), 23_835), (("scripts", "bench"), 7_250), (("docs",), 540)],
 )
 def test_lines_of_python(folders: tuple[str, ...], most: int) -> None:
     assert lines_of(*folders) <= most
 
 
 def test_words_of_documents() -> None:
-    assert sum(len(path.read_text(encoding="utf-8").split()) for path in tracked("*.md")) <= 37_000
+    assert sum(len(path.read_text(encoding="utf-8").split()) for path in tracked("*.md")) <= 36_919

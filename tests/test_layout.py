@@ -69,8 +69,7 @@ def script_files() -> list[Path]:
     """By text, so that a file that does not parse fails its own tests and not the collection."""
     guard = re.compile(r"^if __name__ == ", re.MULTILINE)
     files = python_files(*PACKAGES, "scripts", "bench")
-    commands = [path for path in files if guard.search(path.read_text(encoding="utf-8"))]
-    return [path for path in commands if label(path) != "bench/sides.py"]  # which peers.py starts
+    return [path for path in files if guard.search(path.read_text(encoding="utf-8"))]
 
 
 PACKAGE_FILES = python_files(*PACKAGES)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from overopt import fits, results, runs, terms
-from overopt.runs import has_turned
-from overopt.settings import Settings
+from overopt import results
+from overopt.plan import Settings
+from overopt.stages import TERMS, has_turned
 from studies import bootstrap
 from studies.runner import DONE
 
@@ -53,24 +53,6 @@ def test_the_bootstrap_knows_three_levels() -> None:
     assert spread == pytest.approx(math.sqrt(25 / 2 / 3), rel=0.1)
 
 
-def test_the_bootstrap_of_a_fit_draws_runs_and_for_all_of_them_the_same_prompts() -> None:
-    """Spread of the mean: prompts' / 10 where three runs agree; sqrt(50 / 3 / 3) at -5, 0 and 5."""
-
-    def spread(at: tuple[float, ...], prompts: bootstrap.Array) -> float:
-        return float(
-            bootstrap.bootstrap(
-                [[prompts + each] for each in at],
-                lambda picked: np.array([np.mean([run[0].mean() for run in picked])]),
-                draws=1000,
-            ).std()
-        )
-
-    prompts = np.random.default_rng(0).normal(size=100)
-    assert spread((0.0, 0.0, 0.0), prompts) == pytest.approx(prompts.std() / 10, rel=0.1)
-    apart = spread((-5.0, 0.0, 5.0), np.zeros(10))
-    assert apart == pytest.approx(math.sqrt(50 / 3 / 3), rel=0.1)
-
-
 def test_runs_that_never_got_there_are_left_out_and_counted() -> None:
     values = np.full((2, 2, 5), 0.25)
     values[0, 1] = np.nan
@@ -95,40 +77,24 @@ def test_a_t_test_over_starts_by_hand() -> None:
     assert intervals.t_interval([1.0, 2.0, 3.0])["p"] == pytest.approx(0.0742, abs=1e-4)
 
 
-@pytest.mark.parametrize("form", fits.FORMS)
+@pytest.mark.parametrize("form", results.FORMS)
 def test_a_fit_finds_what_made_the_points(form: str) -> None:
     kl = np.array([0.0, 0.01, 0.25, 1.0, 4.0, 9.0, 25.0])
-    far = kl[kl > fits.NEAREST]
+    far = kl[kl > results.NEAREST]
     gain = np.full(len(kl), 7.0)  # of points too near: they must not count
-    gain[kl > fits.NEAREST] = fits.FORMS[form](np.sqrt(far)) @ np.array([0.4, 0.1])
-    found = fits.fit(form, kl, gain)
-    assert (found.alpha, found.beta) == pytest.approx((0.4, 0.1))
-    assert found.rmse < 1e-12 and len(found.residuals) == 5
+    gain[kl > results.NEAREST] = results.FORMS[form](np.sqrt(far)) @ np.array([0.4, 0.1])
+    found = results.fit(form, kl, gain)
+    assert (found["alpha"], found["beta"]) == pytest.approx((0.4, 0.1))
+    assert found["rmse"] < 1e-12 and max(map(abs, found["residual_thirds"])) < 1e-12
 
 
 def test_the_forms_by_hand() -> None:
     """d = 2: 2 (.4 - .1 * 2) = .4 and 2 (.4 - .1 log 2) = .661371."""
     at_two = np.array([2.0])
-    numbers = {n: float(form(at_two)[0] @ np.array([0.4, 0.1])) for n, form in fits.FORMS.items()}
+    numbers = {
+        n: float(form(at_two)[0] @ np.array([0.4, 0.1])) for n, form in results.FORMS.items()
+    }
     assert numbers == pytest.approx({"best of n": 0.4, "RL": 0.661371}, abs=1e-6)
-
-
-def test_where_the_fitted_gold_is_highest() -> None:
-    """d (.4 - .1 d) at 2; d (.4 - .1 log d) at e^3; and never without a beta."""
-    assert fits.peak("best of n", 0.4, 0.1) == pytest.approx((2.0, 0.4))
-    assert fits.peak("RL", 0.4, 0.1) == pytest.approx((math.exp(3), 0.1 * math.exp(3)))
-    assert fits.peak("RL", 0.4, 0.0) == (math.inf, math.inf)
-
-
-def test_a_pooled_fit_has_intervals_that_hold_the_truth() -> None:
-    rng = np.random.default_rng(0)
-    kl = np.linspace(0.2, 16, 12)[:, None] * np.ones((12, 40))
-    truth = (fits.rl_form(np.sqrt(kl[:, 0])) @ np.array([0.4, 0.1]))[:, None]
-    runs = [[kl, truth + 0.1 * rng.normal(size=kl.shape)] for _ in range(3)]
-    found = fits.pooled_fit("RL", runs, draws=100)
-    assert found["alpha_interval"][0] < 0.4 < found["alpha_interval"][1]
-    assert found["beta_interval"][0] < 0.1 < found["beta_interval"][1]
-    assert found["alpha_interval"][1] - found["alpha_interval"][0] < 0.1
 
 
 def test_what_is_fitted_is_the_gain_over_the_start(tmp_path: Path) -> None:
@@ -136,7 +102,7 @@ def test_what_is_fitted_is_the_gain_over_the_start(tmp_path: Path) -> None:
     kl = np.array([0.0, 1.0, 4.0, 9.0, 16.0])
     far = kl > 0
     gold = np.full(len(kl), 0.5)
-    gold[far] += fits.rl_form(np.sqrt(kl[far])) @ np.array([0.4, 0.1])
+    gold[far] += results.FORMS["RL"](np.sqrt(kl[far])) @ np.array([0.4, 0.1])
     folder = tmp_path / "start-0" / "law" / "grpo-1x32-600"
     folder.mkdir(parents=True)
     of_prompts = {"kl": kl, "gold": gold}
@@ -159,7 +125,7 @@ def test_the_best_point_is_the_middle_of_the_best_three() -> None:
 
 def test_a_slope_and_its_error() -> None:
     """0, 1, 2 against 1, 2, 4: slope 1.5, residuals 1/6, -1/3, 1/6."""
-    value, error = fits.slope([0, 1, 2], [1, 2, 4])
+    value, error = results.slope([0, 1, 2], [1, 2, 4])
     assert value == pytest.approx(1.5) and error == pytest.approx(math.sqrt(1 / 6 / 2))
 
 
@@ -174,7 +140,7 @@ def test_the_parts_of_a_fall_add_up_to_it() -> None:
     """One answer: content 1 -> .75 (politeness gone), care 1 -> .65 (qual .5); gold 1 -> .4875."""
     ones = {name: np.ones(1) for name in ("sent", "topic", "polite", "form", "qual")}
     after = ones | {"polite": np.zeros(1), "qual": np.full(1, 0.5)}
-    parts = terms.change_by_term(ones, after)
+    parts = results.change_by_term(ones, after)
     expected = {"sent": 0, "topic": 0, "polite": -0.25 * 0.825, "form": 0, "qual": -0.35 * 0.875}
     assert parts == pytest.approx(expected)
     assert sum(parts.values()) == pytest.approx(0.4875 - 1)
@@ -186,6 +152,6 @@ def test_the_split_knows_the_gold_rewards_own_weights() -> None:
     texts = ("The lamp is great.", "Hi Ben! It is bad. It is bad.", "", "Who cares? This is nice")
     parts = [reviews.gold_parts(record, text) for text in texts]
     for a, b in ((0, 1), (1, 3), (3, 0), (2, 1)):
-        one, other = ({n: np.array([getattr(parts[i], n)]) for n in runs.TERMS} for i in (a, b))
-        change = sum(terms.change_by_term(one, other).values())
+        one, other = ({n: np.array([getattr(parts[i], n)]) for n in TERMS} for i in (a, b))
+        change = sum(results.change_by_term(one, other).values())
         assert change == pytest.approx(parts[b].reward - parts[a].reward)

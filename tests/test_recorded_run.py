@@ -55,5 +55,5 @@ def test_it_is_reported_examined_and_talked_to(resumed: Path, monkeypatch) -> No
     assert "grpo" in page.read_text(encoding="utf-8")
     assert all(finding.severity != "error" for finding in examine_folder(resumed))
     monkeypatch.chdir(resumed.parent)
-    opened = talk.Talk(resumed, talk.TalkConfig(device="cpu"))
+    opened = talk.Talk(talk.TalkConfig(resumed, device="cpu"))
     assert opened.answer("What is a kettle good for?")

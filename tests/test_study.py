@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import tyro
-from studies.recipes import Recipe, words
+from studies.runner import words
 
 from data import reviews
 from gpt.model import GPT, GPTConfig
@@ -19,7 +19,7 @@ from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.teacher_reward import TeacherReward
 from rl.training.open_reward import world_rule
 from scripts import study
-from scripts.study import RECIPES, STUDIES
+from scripts.study import RECIPES, STUDIES, Recipe
 
 
 def test_every_run_is_in_a_study_and_every_engine_in_a_run() -> None:
@@ -39,10 +39,9 @@ def test_the_flags_of_a_run_are_flags_of_its_script(name: str, recipe: Recipe) -
     )
     for each in STUDIES.values():
         if name in each.runs:
-            start = map(str, study.start_flags(each, recipe.module, Path("start")))
-            shared = ("--data", each.world, "--seed", "1", "--device", "cpu", "--test-prompts", "0")
-            default = preset_defaults(config, module.PRESETS, ["--preset", "study", *shared])
-            parsed = tyro.cli(config, default=default, args=[*shared, *words(recipe.flags), *start])
+            flags = words(study.flags_of(each, name, Path("start")) | dict(seed=1, device="cpu"))
+            default = preset_defaults(config, module.PRESETS, flags)
+            parsed = tyro.cli(config, default=default, args=flags)
             assert (parsed.data, parsed.seed, parsed.test_prompts) == (each.world, 1, 0)
 
 
@@ -70,11 +69,6 @@ def test_what_distillation_is_measured_by() -> None:
     assert base["removed"] == 0 and base["kl"] == pytest.approx(0, abs=1e-4)
     assert teacher["removed"] == pytest.approx(1) and teacher["reverse_kl_full"] < 1e-3
     assert base["reverse_kl_full"] > 0.01
-    assert base["different_answers"] == 8  # noise
-    sure = small_judge("distillation").base
-    with torch.no_grad():
-        sure.wte.weight.mul_(1e4)  # one answer to each prompt
-    assert judge.different_answers(sure) == 1
     # A model that knows nothing yet is nearly as perplexed as the vocabulary is large.
     assert 0.5 < base["perplexity"] / judge.tokenizer.n_vocab < 2
     titles = {key for _, key, _ in STUDIES["distillation"].columns} - {"seconds"}

@@ -67,7 +67,7 @@ def run(command: str, patch: pytest.MonkeyPatch) -> None:
         module.main(module.ReportConfig(tuple(map(Path, arguments))))
     elif module is talk:
         reward = arguments[arguments.index("--reward") + 1] if "--reward" in arguments else None
-        opened = Talk(Path(arguments[0]), TalkConfig(reward=reward, device="cpu"))
+        opened = Talk(TalkConfig(Path(arguments[0]), reward=reward, device="cpu"))
         assert opened.answer("Is it kind?")[0].reward is not None
     else:
         (config,) = (

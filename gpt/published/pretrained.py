@@ -16,8 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
-from functools import partial
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -194,19 +193,9 @@ def find_weights(folder: Path) -> Path:
     for name in (MODEL_FILE, INDEX_FILE):
         if (folder / name).is_file():
             return folder / name
-    others = {
-        "pytorch_model.bin.index.json": "its weights as pickles in several shards",
-        "pytorch_model.bin": "its weights as a pickle",
-    }
-    for name, form in others.items():
-        if (folder / name).exists():
-            raise UserError(
-                f"{folder} holds {form} ({name}), which is not read here: convert it with "
-                f"transformers.GPT2LMHeadModel.from_pretrained({str(folder)!r})"
-                ".save_pretrained('NEW_FOLDER') and pass NEW_FOLDER"
-            )
     raise UserError(
-        f"{folder} holds no {MODEL_FILE}: pass a folder with {CONFIG_FILE} and {MODEL_FILE}"
+        f"{folder} holds no {MODEL_FILE} (pickles are not read: transformers' from_pretrained and "
+        f"save_pretrained convert them): pass a folder with {CONFIG_FILE} and {MODEL_FILE}"
     )
 
 
@@ -379,17 +368,11 @@ def open_files(path: Path, stack: ExitStack) -> dict[str, Any]:
             ) from error
         if twice := sorted(files.keys() & file.keys()):
             raise UserError(
-                f"{shard} holds {listing(twice)}, which another file of {path.name} holds too: "
+                f"{shard} holds {twice[0]}, which another file of {path.name} holds too: "
                 "fetch the folder again"
             )
         files.update(dict.fromkeys(file.keys(), file))
     return files
-
-
-def listing(names: list[str]) -> str:
-    """The first few names and how many more there are."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more or "none"
 
 
 # Find in the hub's cache, or fetch ----------------------------------------------------------------
@@ -414,20 +397,11 @@ def hub_repo(name: str) -> str | None:
     return match[1] if match else None
 
 
-def is_whole(folder: Path) -> bool:
-    """Whether a folder has config.json, all weights and a tokenizer, unless that is GPT-2's."""
-    weights = find_weights(folder)
-    shards = shard_names(weights) if weights.name == INDEX_FILE else []
-    tokenizer = any((folder / name).exists() for name in (TOKENIZER_FILE, MERGES_FILE))
-    is_gpt2 = read_config(folder / CONFIG_FILE).vocab_size == GPTConfig.vocab_size
-    return all((folder / name).exists() for name in shards) and (tokenizer or is_gpt2)
-
-
 def hub_folder(repo: str) -> Path:
-    """The folder of OWNER/NAME in the hub's cache, downloaded unless it is there with its weights.
+    """The folder of OWNER/NAME in the hub's cache, into which what it lacks is downloaded.
 
-    huggingface_hub does it by its settings (HF_HOME, HF_HUB_OFFLINE, HF_TOKEN, ...). Raises UserError,
-    one sentence with a way out, if it cannot.
+    huggingface_hub does it by its settings (HF_HOME, HF_HUB_OFFLINE, HF_TOKEN, ...). Without a network
+    it takes what is there. Raises UserError, one sentence with a way out, if it cannot.
     """
     page = f"https://huggingface.co/{repo}"
     by_hand = (
@@ -441,19 +415,12 @@ def hub_folder(repo: str) -> Path:
             f"weights by name need {error.name}, which is not installed: run "
             f'pip install -e ".[hub]" in the repository, or {by_hand}'
         ) from error
-    fetch = partial(
-        snapshot_download,
-        repo,
-        revision=REVISIONS.get(repo),
-        allow_patterns=HUB_FILES,
-        etag_timeout=5,
-    )
-    with suppress(Exception):  # the cache lacks it, or a part of it: then the hub is asked
-        folder = Path(fetch(local_files_only=True))
-        if is_whole(folder):
-            return folder
     try:
-        return Path(fetch())
+        return Path(
+            snapshot_download(
+                repo, revision=REVISIONS.get(repo), allow_patterns=HUB_FILES, etag_timeout=5
+            )
+        )
     except Exception as error:  # the client's own, and those of the libraries for HTTP under it
         first_line = f"{type(error).__name__}: {error}".strip().splitlines()[0].rstrip(".: ")
         raise UserError(f"{page} could not be fetched ({first_line}), so {by_hand}") from error

@@ -1,8 +1,7 @@
 """report.html: what a run did, on one page that needs no server and no network.
 
 It is made of the run folder's config.json, metrics.jsonl, samples.jsonl, tokens.jsonl, report.json and
-page.json, which the script wrote when it started. matplotlib draws the curves. A finding is {rule,
-severity, evidence, cause, remedy, page}.
+page.json, which the script wrote. matplotlib draws the curves; docs/metrics.md says what they are.
 """
 
 from __future__ import annotations
@@ -10,16 +9,13 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from harness.command_flags import Flags
 from harness.errors import UserError
 from harness.files import parse_json, read_json
 from harness.paths import TOKENS
-from harness.report.guide import HEALTHY, explain
 from harness.report.templating import finite, render
 from harness.report.tokens import TokenView
 
@@ -31,7 +27,6 @@ SVG = {
     "axes.spines.top": False,
     "axes.spines.right": False,
 }
-MEAN_OF = 5  # steps
 POINTS = 400  # of one curve; more would not be seen
 SAMPLES = 6
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito 2008
@@ -44,6 +39,20 @@ LEADING = (
 )  # fmt: skip
 MEASURED = ("validation/", "held_out_")  # the same number on prompts or text that is not trained on
 HIDDEN = ("step", "gold_error", "iteration")
+# The healthy ranges of docs/metrics.md that are numbers; None where there is no such end.
+HEALTHY: dict[str, tuple[float | None, float | None]] = {
+    "zero_spread_groups": (None, 0.5), "clip_high_fraction": (0.0, 0.1), "clip_low_fraction": (0.0, 0.1),
+    "approx_kl": (None, 0.01), "ratio_error_at_start": (None, 0.0001), "rule_errors": (0.0, 0.0),
+    "preference_accuracy": (0.5, 0.7), "sampling_rounds": (1.0, 3.0),
+}  # fmt: skip
+SHARES = (
+    "_rate",
+    "_fraction",
+    "accuracy",
+    "gold",
+    "zero_spread_groups",
+    "distinct_responses",
+)  # 0 to 1
 # Flags that say where and how a run is run; no difference between two experiments.
 PLACES = ("out", "resume", "device", "ranks")
 
@@ -54,10 +63,8 @@ class Run:
 
     folder: Path
     label: str
-    script: str  # "grpo", "pretraining", ...; "" if the folder does not say
     title: str
     flags: Mapping[str, Any]
-    differs: Mapping[str, Sequence[Any]] | None  # flag -> (value, default)
     rows: Sequence[Mapping[str, Any]]
     samples: Sequence[Mapping[str, Any]]
     tokens: Sequence[Mapping[str, Any]]
@@ -80,10 +87,8 @@ def read_run(folder: Path, rows: Sequence[Mapping[str, Any]] | None = None) -> R
     return Run(
         folder=folder,
         label=folder.name,
-        script=about.get("script", ""),
         title=about.get("title", folder.name),
         flags=read(folder / "config.json", {}),
-        differs=about.get("differs"),
         rows=lines(folder / "metrics.jsonl") if rows is None else rows,
         samples=lines(folder / "samples.jsonl"),
         tokens=lines(folder / TOKENS),
@@ -116,38 +121,6 @@ def lines(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def default_value(field: dataclasses.Field[Any]) -> Any:
-    """What a field is without a flag; MISSING where the flag is required."""
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
-
-
-def defaults_of(config: Flags) -> dict[str, Any]:
-    """The flags of a script's preset and data, with nothing else given."""
-    module = sys.modules[type(config).__module__]
-    presets = getattr(module, "PRESETS", {})
-    flags = vars(config)
-    preset, data = flags.get("preset", ""), flags.get("data")
-    given = dict(presets.get(preset, {})) | dict(presets.get(f"{preset}/{data}", {}))
-    fields = {
-        field.name: value
-        for field in dataclasses.fields(config)
-        if (value := default_value(field)) is not dataclasses.MISSING
-    }
-    return fields | given | {"preset": preset, "data": fields.get("data")}
-
-
-def differences(config: Flags) -> dict[str, list[Any]]:
-    """{flag: [value, default]} for the flags of a run that are not the preset's."""
-    defaults = defaults_of(config)
-    return {
-        name: [value, defaults.get(name)]
-        for name, value in dataclasses.asdict(config).items()
-        if value != defaults.get(name) and name not in PLACES
-    }
-
-
 # The parts of the page ----------------------------------------------------------------------------
 
 
@@ -169,7 +142,7 @@ def base_of(key: str) -> str:
 
 
 def panel(name: str, base: str, runs: Sequence[Run]) -> dict[str, Any]:
-    """The curves of one metric and what docs/metrics.md says of it."""
+    """The curves of one metric: of every run what was logged, and what was measured on other prompts."""
     series, broken = [], []
     for i, run in enumerate(runs):
         own = COLOURS[i % len(COLOURS)]
@@ -179,34 +152,22 @@ def panel(name: str, base: str, runs: Sequence[Run]) -> dict[str, Any]:
             if not points:
                 continue
             broken += [f"{key} at step {s}" for s, v in points if finite(v) is None][:1]
-            shown = spread(points)
+            points = points[:: max(len(points) // POINTS, 1)]
             series.append({
                 "name": f"{run.label}: {key}" if len(runs) > 1 else key,
-                "x": [step for step, _ in shown],
-                "y": [finite(value) for _, value in shown],
+                "x": [step for step, _ in points],
+                "y": [finite(value) for _, value in points],
                 "dots": dots,
-                "dash": "dashed" if dots and len(runs) > 1 else "solid",
                 "colour": VALIDATION if dots and len(runs) == 1 else own,
             })  # fmt: skip
-        start = flat(run.results).get(f"before/{base}")
+        start = flat(run.results).get("before/gold")
         if base == "gold" and start is not None:  # no step has measured it
-            series.append({
-                "name": f"{run.label}: before training, on test prompts", "x": [0], "y": [finite(start)],
-                "dots": True, "dash": "solid", "colour": "gray" if len(runs) == 1 else own,
-            })  # fmt: skip
-    names = (base, *(f"{prefix}{base}" for prefix in MEASURED))
-    entry = next(filter(None, (explain(key, runs[0].script) for key in names)), None)
-    unit = getattr(entry, "unit", "")
-    svg = (
-        curve_svg(series, HEALTHY.get(base), share=unit.startswith(("share", "0 to 1")))
-        if series
-        else ""
-    )
-    return {
-        "id": name, "title": base, "series": series, "svg": svg,
-        "broken": ", ".join(broken), "last": last_values(series) if len(runs) == 1 else "",
-        **{part: getattr(entry, part, "") for part in ("unit", "meaning", "healthy", "worry")},
-    }  # fmt: skip
+            point = {"x": [0], "y": [start], "dots": True, "colour": own}
+            series.append({"name": f"{run.label}: before training, on test prompts"} | point)
+    drawn = curve_svg(series, HEALTHY.get(base), share=base.endswith(SHARES)) if series else ""
+    last = last_values(series) if len(runs) == 1 else ""
+    made = {"id": name, "title": base, "series": series, "svg": drawn}
+    return made | {"broken": ", ".join(broken), "last": last}
 
 
 def curve_svg(
@@ -245,9 +206,7 @@ def _draw(axis: Any, series: Mapping[str, Any]) -> None:
     x, colour = series["x"], series["colour"]
     y = [float("nan") if value is None else value for value in series["y"]]
     if series["dots"] or len(x) < 3:
-        axis.plot(
-            x, y, color=colour, linewidth=1.5, linestyle=series["dash"], marker="o", markersize=3.5
-        )
+        axis.plot(x, y, color=colour, linewidth=1, linestyle="dashed", marker="o", markersize=3.5)
         return
     axis.plot(x, y, color=colour, linewidth=0.8, alpha=0.4)
     axis.plot(x, running_mean(series["y"]), color=colour, linewidth=1.5)
@@ -257,7 +216,7 @@ def running_mean(values: Sequence[float | None]) -> list[float]:
     """The mean over up to five values around each position, those that are there."""
     means = []
     for i in range(len(values)):
-        half = min(MEAN_OF // 2, i, len(values) - 1 - i)  # centred, so that it does not lag
+        half = min(2, i, len(values) - 1 - i)  # centred, so that it does not lag
         near = [value for value in values[i - half : i + half + 1] if value is not None]
         means.append(sum(near) / len(near) if near else float("nan"))
     return means
@@ -274,49 +233,31 @@ def last_values(series: Sequence[Mapping[str, Any]]) -> str:
     return "; ".join(said)
 
 
-def spread(points: Sequence[tuple[Any, Any]], count: int = POINTS) -> list[tuple[Any, Any]]:
-    """At most `count` + 1 of the points, evenly spaced, the last one with them."""
-    if len(points) <= count:
-        return list(points)
-    stride = -(-len(points) // count)
-    kept = list(points[::stride])
-    return kept if kept[-1] == points[-1] else [*kept, points[-1]]
-
-
 def phases_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Seconds by phase, from the seconds/... of the steps."""
     made = []
     for run in runs:
-        sums: dict[str, float] = {}
-        for row in run.rows:
-            for key, value in row.items():
-                if key.startswith("seconds/"):
-                    sums[key[8:]] = sums.get(key[8:], 0.0) + (finite(value) or 0.0)
-        whole = sum(sums.values()) or 1.0
+        keys = dict.fromkeys(key for row in run.rows for key in row if key.startswith("seconds/"))
+        sums = {key[8:]: sum(finite(row.get(key)) or 0.0 for row in run.rows) for key in keys}
         for name, seconds in sorted(sums.items(), key=lambda item: -item[1]):
-            mean = seconds / max(len(run.rows), 1)
-            phase = {"name": name, "run": run.label, "seconds": seconds, "mean": mean}
-            made.append(phase | {"share": seconds / whole})
+            share, mean = seconds / (sum(sums.values()) or 1.0), seconds / len(run.rows)
+            phase = {"name": name, "run": run.label, "seconds": seconds}
+            made.append(phase | {"mean": mean, "share": share})
     return made
 
 
 def results_of(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """report.json as a table: a column each for before and after, or for every run."""
+    """Final numbers as a table: a column each for before and after, or for every run."""
     if len(runs) > 1:
         columns = {run.label: flat(final_numbers(run)) for run in runs}
         caption = "The last logged numbers, and those on test prompts after training."
     else:
-        groups = {k: v for k, v in runs[0].results.items() if isinstance(v, dict)}
-        columns = {name: flat(numbers) for name, numbers in groups.items()}
+        groups = {k: flat(v) for k, v in runs[0].results.items() if isinstance(v, dict)}
         plain = flat({k: v for k, v in runs[0].results.items() if k not in groups})
-        caption = ", ".join(f"{k} {v:.4g}" for k, v in plain.items())
-        if not columns:
-            columns, caption = {"": plain}, "report.json"
+        columns, caption = groups | ({"": plain} if plain else {}), "report.json"
     keys = list(dict.fromkeys(key for numbers in columns.values() for key in numbers))
-    if not keys:
-        return None
     rows = [[key, *(numbers.get(key) for numbers in columns.values())] for key in keys]
-    return {"caption": caption, "columns": ["", *columns], "rows": rows}
+    return {"caption": caption, "columns": ["", *columns], "rows": rows} if rows else None
 
 
 def flat(numbers: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
@@ -340,67 +281,39 @@ def final_numbers(run: Run) -> dict[str, Any]:
     return logged | {"test": after if isinstance(after, Mapping) else {}}
 
 
-def samples_of(run: Run) -> dict[str, Any] | None:
-    """Some prompts with what was answered before training, or at the first validation, and at last."""
-    if run.before_after:
-        return {
-            "caption": "Test prompts, before and after training, with the same random numbers.",
-            "rows": [
-                {"prompt": row.get("prompt", ""), "parts": [
-                    {"label": "before", "text": row.get("before", "")},
-                    {"label": "after", "text": row.get("after", "")},
-                ]}
-                for row in run.before_after[:SAMPLES]
-            ],
-        }  # fmt: skip
-    if not run.samples:
-        return None
-    steps = sorted({row["step"] for row in run.samples if "step" in row})
-    prompts = list(dict.fromkeys(str(row.get("prompt", "")) for row in run.samples))[:SAMPLES]
-    ends = sorted({steps[0], steps[-1]}) if steps else [None]
-    rows = []
-    for prompt in prompts:
-        own = [row for row in run.samples if str(row.get("prompt", "")) == prompt]
-        parts = [part for step in ends for part in sample_parts(own, step)]
-        rows.append({"prompt": prompt, "parts": parts})
-    numbers = " and ".join(map(str, ends))
-    caption = f"Validation prompts, step{'s' * (len(ends) > 1)} {numbers}." if steps else ""
-    return {"caption": caption, "rows": rows}
-
-
-def sample_parts(rows: Sequence[Mapping[str, Any]], step: int | None) -> list[dict[str, str]]:
-    """The answer to one prompt at one step, with its numbers, and the one in the data."""
-    for row in rows:
-        if row.get("step") == step:
+def samples_of(run: Run) -> list[dict[str, Any]]:
+    """Some prompts with their answers before and after training, or at the first and last validation."""
+    rows = [
+        {"prompt": row.get("prompt", ""), "parts": [
+            {"label": label, "text": row.get(label, "")} for label in ("before", "after")
+        ]}
+        for row in run.before_after[:SAMPLES]
+    ]  # fmt: skip
+    if rows:
+        return rows
+    steps = [row["step"] for row in run.samples if "step" in row] or [None]
+    by_prompt: dict[str, list[dict[str, str]]] = {}
+    for row in run.samples:
+        if row.get("step") in (steps[0], steps[-1]):
+            parts = by_prompt.setdefault(str(row.get("prompt", "")), [])
             numbers = [f"{k} {v:.3f}" for k, v in row.items() if isinstance(v, float)]
-            label = ", ".join([f"step {step}" if step is not None else "model", *numbers])
-            data = [{"label": "data", "text": str(row["data"])}] if "data" in row else []
-            return [{"label": label, "text": str(row.get("response", ""))}, *data]
-    return []
+            label = ", ".join([f"step {row['step']}" if "step" in row else "model", *numbers])
+            parts.append({"label": label, "text": str(row.get("response", ""))})
+            if "data" in row:
+                parts.append({"label": "data", "text": str(row["data"])})
+    return [{"prompt": prompt, "parts": parts} for prompt, parts in by_prompt.items()][:SAMPLES]
 
 
 def flags_of(runs: Sequence[Run]) -> dict[str, Any]:
-    """What differs from the defaults, or between runs, and all flags of a single run."""
+    """The flags of one run, or those in which several differ."""
+    names = dict.fromkeys(name for run in runs for name in run.flags)
+    rows = [
+        [name, *(text(run.flags[name]) if name in run.flags else "–" for run in runs)]
+        for name in names
+    ]
     if len(runs) > 1:
-        names = list(dict.fromkeys(name for run in runs for name in run.flags))
-        rows = [
-            [name, *(text(run.flags[name]) if name in run.flags else "–" for run in runs)]
-            for name in names
-        ]
         rows = [row for row in rows if len(set(row[1:])) > 1 and row[0] not in PLACES]
-        caption = "What differs between the runs." if rows else "All flags are the same."
-        columns = ["flag", *(run.label for run in runs)]
-        return {"columns": columns, "rows": rows, "all": [], "caption": caption}
-    run = runs[0]
-    everything = [(name, text(value)) for name, value in run.flags.items()]
-    columns, rows = ["flag", "here", "default"], []
-    caption = "Which flags differ from the defaults is not recorded here."
-    if run.differs is not None:
-        rows = [
-            [name, text(value), text(default)] for name, (value, default) in run.differs.items()
-        ]
-        caption = "What differs from the preset's defaults." if rows else "All flags are defaults."
-    return {"columns": columns, "rows": rows, "all": everything, "caption": caption}
+    return {"columns": ["flag", *(run.label for run in runs)], "rows": rows}
 
 
 def text(value: Any) -> str:
@@ -429,35 +342,30 @@ def summary_of(run: Run) -> str:
 
 def page_html(runs: Sequence[Run]) -> str:
     """The page of one run, or of several over each other. All text in it is escaped."""
-    panels, first = panels_of(runs), runs[0]
-    alone = len(runs) == 1
-    tokens = (
-        TokenView(first.tokens, name="run-tokens")._repr_html_() if alone and first.tokens else ""
-    )
-    subtitle = (
-        f"{first.folder.name} · {max((r.get('step', 0) for r in first.rows), default=0)} steps"
-    )
+    first, alone = runs[0], len(runs) == 1
+    tokens = TokenView(first.tokens, name="run-tokens")._repr_html_() if first.tokens else ""
+    steps = max((row.get("step", 0) for row in first.rows), default=0)
     return render(
         "page.html",
         title=first.title if alone else "Runs: " + ", ".join(run.label for run in runs),
-        subtitle=subtitle if alone else "",
+        subtitle=f"{first.folder.name} · {steps} steps" if alone else "",
         runs=[
             {"label": run.label, "colour": COLOURS[i % len(COLOURS)], "steps": len(run.rows)}
             for i, run in enumerate(runs)
         ],
         findings=findings_of(runs),
         results=results_of(runs),
-        panels=panels,
-        tokens=tokens,
-        samples=samples_of(first) if alone else None,
+        panels=panels_of(runs),
+        tokens=tokens if alone else "",
+        samples=samples_of(first) if alone else [],
         flags=flags_of(runs),
         phases=phases_of(runs),
         summary=summary_of(first) if alone else "",
-    )  # fmt: skip
+    )
 
 
 def findings_of(runs: Sequence[Run]) -> list[dict[str, str]]:
-    fields = ("rule", "severity", "evidence", "cause", "remedy", "page")
+    fields = ("rule", "severity", "evidence", "cause", "remedy")
     return [
         {name: str(finding.get(name, "")) for name in fields}
         | {"run": f"{run.label}: " if len(runs) > 1 else ""}

@@ -1,34 +1,24 @@
-"""What a run's numbers show: rules over the rows of metrics.jsonl, no model needed.
+"""The doctor: rules over the rows of metrics.jsonl, no model needed.
 
-A rule is a function of a `Run`: its rows, its flags and its report.json. It returns the numbers that
-speak for a finding, or None, and is silent where its keys are missing. findings.ini says what it
-means, what to change and where to read on. Those of reinforcement learning are in
-rl/training/run_rules.py.
-
-A rule sees symptoms. The cause that it names is the likeliest one, and a curve of rewards cannot tell
-a wrong formula from a hard task: docs/doctor.md says which planted bugs each rule finds.
-"""
+A rule yields the numbers that speak for a finding, or nothing; its docstring has severity, likeliest cause
+and remedy. It sees symptoms: docs/doctor.md says which planted bugs each rule finds."""
 
 from __future__ import annotations
 
-import json
 import math
-import statistics
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from configparser import ConfigParser
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, cast
+from statistics import fmean, median, variance
+from typing import Any
 
 from harness.command_flags import Flags
 from harness.files import display_path
-from harness.paths import WORLDS
 from harness.report.page import read
 from harness.report.writing import add_to_page, refresh
 
-Severity = Literal["error", "warning", "note"]  # numbers are wrong; the run suffers; worth knowing
-ORDER: tuple[Severity, ...] = ("error", "warning", "note")
+Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -36,345 +26,275 @@ class Finding:
     """One thing that a run's numbers say."""
 
     rule: str
-    severity: Severity
+    severity: str  # error: numbers are wrong; warning: the run suffers; note: worth knowing
+    cause: str
     evidence: str
-    cause: str
-    change: str
-    page: str
-
-
-@dataclass(frozen=True)
-class Rule:
-    """What to look for, and what it means (findings.ini). `page` is a notebook's slug or in docs/."""
-
-    check: Callable[[Run], str | None]
-    severity: Severity
-    cause: str
-    change: str
-    page: str
-    elsewhere: Mapping[str, tuple[str, str]]  # source of the reward -> cause and change
-
-
-def rules_of(*checks: Callable[[Run], str | None]) -> dict[str, Rule]:
-    """The rules by name, each with what findings.ini says under it."""
-    meanings = ConfigParser(interpolation=None)
-    meanings.read(Path(__file__).with_name("findings.ini"), encoding="utf-8")
-    rules = {}
-    for check in checks:
-        texts = (text.replace("\n", " ") for text in meanings[check.__name__].values())
-        severity, cause, change, page = texts
-        elsewhere = {
-            name.partition(":")[2]: (section["cause"], section["change"])
-            for name, section in meanings.items()
-            if name.startswith(f"{check.__name__}:")
-        }
-        rule = Rule(check, cast(Severity, severity), cause, change, page, elsewhere)
-        rules[check.__name__] = rule
-    return rules
+    remedy: str
 
 
 @dataclass(frozen=True)
 class Run:
     """A run's rows in order, its flags and its report.json (empty where nobody kept them)."""
 
-    rows: Sequence[Mapping[str, Any]]
-    flags: Mapping[str, Any] = field(default_factory=dict)
-    results: Mapping[str, Any] = field(default_factory=dict)
+    rows: Sequence[Row]
+    flags: Row = field(default_factory=dict)
+    results: Row = field(default_factory=dict)
 
     def values(self, key: str) -> list[float]:
         """The finite numbers that were logged under `key`, in order."""
-        return [
-            float(row[key])
-            for row in self.rows
-            if isinstance(row.get(key), int | float) and math.isfinite(row[key])
-        ]
+        found = [row[key] for row in self.rows if isinstance(row.get(key), int | float)]
+        return [float(value) for value in found if math.isfinite(value)]
 
-    def start(self, key: str, count: int = 5) -> float | None:
-        """Mean of the first `count` values; None without any."""
-        return mean(self.values(key)[:count])
+    def start(self, key: str, count: int = 5) -> float:
+        """Mean of the first `count` values; NaN without any, which no comparison is true of."""
+        return fmean(self.values(key)[:count] or [math.nan])
 
-    def end(self, key: str, count: int = 5) -> float | None:
-        """Mean of the last `count` values; None without any."""
-        return mean(self.values(key)[-count:])
+    def end(self, key: str, count: int = 5) -> float:
+        """Mean of the last `count` values; NaN without any."""
+        return fmean(self.values(key)[-count:] or [math.nan])
 
-    def flag(self, name: str, default: Any = None) -> Any:
-        """A flag, `default` where it is missing or None."""
-        value = self.flags.get(name)
-        return default if value is None else value
-
-    def result(self, key: str) -> float | None:
-        """A number of report.json; None where it has none of this name."""
-        value = self.results.get(key)
-        return float(value) if isinstance(value, int | float) else None
+    def thirds(self, key: str, fewest: int = 6) -> tuple[float, float, float]:
+        """Means of the first and last third, standard error of their difference; NaN of too few."""
+        values = self.values(key) if len(self.values(key)) >= fewest else [math.nan] * 6
+        third = len(values) // 3
+        first, last = values[:third], values[-third:]
+        return fmean(first), fmean(last), math.sqrt((variance(first) + variance(last)) / third)
 
     @property
-    def reward_source(self) -> str:
-        """model, function (the user's), rule or teacher: where the reward comes from."""
-        reward = str(self.flag("reward", "auto"))
-        if "teacher" in self.flags:
-            return "teacher"
-        if ":" in reward:
-            return "function"
-        return "rule" if self.checked or reward in ("gold", "rule") else "model"
-
-    @property
-    def keeps_best(self) -> bool:
-        """Whether pre-training has kept the weights of its best held-out loss (--patience)."""
-        of_a_file = self.flag("data", "reviews") not in WORLDS
-        return "patience" in self.flags and bool(self.flag("patience", of_a_file))
-
-    @property
-    def supervised(self) -> bool:
-        """Whether the loss is what is learned: there is no reward that is maximised instead."""
-        return not any("reward" in row for row in self.rows)
-
-    @property
-    def checked(self) -> bool:
-        """Whether answers are checked by a rule: the best policy then has no spread left."""
-        return any("solve_rate" in row for row in self.rows)
+    def spread(self) -> float:
+        """Standard deviation of the first steps' rewards; 0 where it was not logged."""
+        return fmean(self.values("reward_std")[:5] or [0.0])
 
     @property
     def solved(self) -> bool:
-        """Whether nearly every prompt is answered right by now."""
-        return self.checked and (self.end("reward") or 0.0) > 0.8
-
-    @property
-    def updates(self) -> int:
-        """Optimizer steps per batch of rollouts."""
-        groups = int(self.flag("prompts_per_step", 1))
-        return int(self.flag("updates_per_batch", 1)) * min(
-            int(self.flag("minibatches", 1)), groups
-        )
+        """Whether a rule checks the answers and nearly all are right: no spread is left then."""
+        return "solve_rate" in self.rows[-1] and self.end("reward") > 0.8
 
 
-def mean(values: Iterable[float]) -> float | None:
-    values = list(values)
-    return sum(values) / len(values) if values else None
-
-
-def halves(values: Sequence[float]) -> tuple[float, float, float]:
-    """Means of the first and the last third, and the standard error of their difference."""
-    third = max(len(values) // 3, 2)
-    first, last = values[:third], values[-third:]
-    error = math.sqrt((statistics.variance(first) + statistics.variance(last)) / third)
-    return sum(first) / third, sum(last) / third, error
-
-
-# What every stage logs -----------------------------------------------------------------------------
-
-
-def non_finite(run: Run) -> str | None:
-    """NaN or infinity anywhere."""
+def non_finite(run: Run) -> Iterator[str]:
+    """error: a reward, a loss or a gradient is no number, and every later number follows from it.
+    Change: mend the reward that gives it; lower --lr where a loss became NaN by itself."""
     for row in run.rows:
         for key, value in row.items():
             if isinstance(value, float) and not math.isfinite(value):
-                return f"{key} is {value} at step {row.get('step')}"
-    return None
+                yield f"{key} is {value} at step {row.get('step')}"
 
 
-def no_gradient(run: Run) -> str | None:
-    """Nothing to learn from, or less and less."""
-    norms = run.values("grad_norm")
-    if len(norms) < 5:
-        return None
-    first, last = statistics.median(norms[:5]), statistics.median(norms[-5:])
-    if last < 1e-7:
-        return f"grad_norm is {last:.1g} over the last steps"
-    fitted = run.solved or (run.end("accuracy") or 0.0) > 0.99  # every pair is ordered right
-    if last < first / 100 and not fitted:
-        return f"grad_norm fell from {first:.2g} to {last:.2g}"
-    return None
+def exploding_gradient(run: Run) -> Iterator[str]:
+    """warning: the learning rate is too high, or a few responses carry nearly the whole gradient.
+    Change: lower --lr (or --critic-lr), and read samples.jsonl at those steps."""
+    for key, first in (("grad_norm", 0), ("critic_grad_norm", 5)):  # a critic's begins large
+        norms = run.values(key)[first:]
+        usual = median(norms[: len(norms) // 2] or [math.nan])
+        late = [norm for norm in norms[len(norms) // 5 :] if norm > 10 * usual > 1e-5]
+        if len(norms) >= 10 and len(late) >= max(3, len(norms) // 60):
+            yield f"{key} was above ten times {usual:.2g} in {len(late)} steps, up to {max(late):.2g}"
 
 
-def never_warmed_up(run: Run) -> str | None:
-    """A learning rate that is 0, that starts at its peak, or that never reached it."""
-    rates, peak, warmup = run.values("lr"), run.flag("lr"), run.flag("warmup", 0)
-    if not rates or peak is None:
-        return None
-    if max(rates) == 0 < len(rates) and peak:
-        return "lr is 0 in every step"
-    fresh = run.rows[0].get("step") == 1
-    if fresh and warmup > 1 and rates[0] > 0.99 * peak:
-        return f"lr is {rates[0]:.2g} at step 1, its peak, with --warmup {warmup}"
-    if len(rates) > warmup and max(rates) < 0.9 * peak:
-        return f"lr never went above {max(rates):.2g}, with --lr {peak:.2g}"
-    return None
+def nothing_learned(run: Run) -> Iterator[str]:
+    """error: --lr is too high or too low, the loss has the wrong sign, or inputs and targets do not match.
+    Change: train on one batch until its loss is 0; then try another --lr (page 03)."""
+    losses, accuracy = run.values("loss"), run.end("accuracy", len(run.rows) // 3)
+    supervised = len(losses) >= 20 and not run.values("reward")  # a loss of RL says nothing
+    if supervised and accuracy < 0.55:
+        yield f"accuracy is {accuracy:.3f} over the last third, a coin has 0.5"
+    worst = max((median(losses[i : i + 5]) for i in range(len(losses) - 4)), default=0.0)
+    if supervised and worst > 1.5 * losses[0] + 0.05:
+        yield f"loss climbed from {losses[0]:.3g} to {worst:.3g} (median of five steps)"
 
 
-def exploding_gradient(run: Run) -> str | None:
-    """A gradient norm that grows tenfold, or jumps there again and again."""
-    for key in ("grad_norm", "critic_grad_norm"):
-        norms = run.values(key)[5:] if key == "critic_grad_norm" else run.values(key)
-        if len(norms) < 10:
-            continue
-        usual = statistics.median(norms[: len(norms) // 2])
-        late = norms[len(norms) // 5 :]
-        spikes = sum(norm > 10 * usual for norm in late)
-        if usual > 1e-6 and spikes >= max(3, len(late) // 50):
-            return (
-                f"{key} was above ten times its usual {usual:.2g} in {spikes} steps, up to "
-                f"{max(late):.2g}"
-            )
-    return None
-
-
-# Where the loss is what is learned ----------------------------------------------------------------
-
-
-def loss_rises(run: Run) -> str | None:
-    """A supervised loss that goes up, from its start or from where it was lowest."""
-    losses = run.values("loss")
-    fifth = len(losses) // 5
-    if not run.supervised or fifth < 3:
-        return None
-    parts = [losses[i * fifth : (i + 1) * fifth] for i in range(5)]
-    worst, start = max(map(statistics.median, parts)), losses[0]
-    if run.rows[0].get("step") == 1 and worst > 1.5 * start + 0.05:
-        return (
-            f"loss climbed from {start:.3g} at step 1 to {worst:.3g} (median of a fifth of the run)"
-        )
-    parts.append(losses[:3])
-    lowest, last = min(parts, key=statistics.fmean), losses[-fifth:]
-    best, now = statistics.fmean(lowest), statistics.fmean(last)
-    error = math.sqrt(sum(statistics.variance(part) / len(part) for part in (lowest, last)))
-    if now - best <= max(4 * error, 0.15 * abs(best)):
-        return None
-    return f"loss rose from {best:.3g} to {now:.3g} (where it was lowest, and the last fifth)"
-
-
-def nothing_learned(run: Run) -> str | None:
-    """A language model that stays near a uniform guess, or pairs that stay a coin's."""
-    losses, right = run.values("loss"), run.values("accuracy")
-    if not run.supervised or len(losses) < 20:
-        return None
-    third = len(losses) // 3
-    if right and statistics.fmean(right[-third:]) < 0.55:
-        return f"accuracy is {statistics.fmean(right[-third:]):.3f} over the last third, a coin has 0.5"
-    untrained = losses[0] > 4  # nats per token, as of a model that guesses
-    if not right and untrained and statistics.fmean(losses[-third:]) > 0.8 * losses[0]:
-        return f"loss went from {losses[0]:.3g} to {statistics.fmean(losses[-third:]):.3g} nats per token"
-    return None
-
-
-def memorising(run: Run) -> str | None:
-    """What is held out gets worse while training gets better, or is far behind it."""
+def memorising(run: Run) -> Iterator[str]:
+    """note: the training data are being memorised. Change: train for fewer steps, or take more data."""
     held_out, losses = run.values("held_out_loss"), run.values("loss")
-    if not run.keeps_best and len(held_out) >= 3 and held_out[-1] >= 1.03 * min(held_out):
-        first, last, _ = halves(losses)
-        if last < first:
-            return (
-                f"held_out_loss rose from {min(held_out):.3f} to {held_out[-1]:.3f} while loss fell "
-                f"from {first:.3f} to {last:.3f}"
-            )
-    right, elsewhere = run.end("accuracy", 10), run.result("accuracy")
-    if right is not None and elsewhere is not None and right - elsewhere > ACCURACY_LEFT:
-        return (
-            f"accuracy is {right:.3f} on the last training pairs, {elsewhere:.3f} on held-out ones"
-        )
-    return None
+    grows = len(held_out) >= 3 and held_out[-1] >= 1.03 * min(held_out)
+    if grows and losses[-1] < losses[0] and "patience" not in run.flags:  # which stops by itself
+        yield f"held_out_loss rose from {min(held_out):.3f} to {held_out[-1]:.3f}, loss fell"
+    right, elsewhere = run.end("accuracy", 10), run.results.get("accuracy", math.nan)
+    if right - elsewhere > 0.15:  # of healthy runs 0.09 at most
+        yield f"accuracy is {right:.3f} on the last training pairs, {elsewhere:.3f} on held-out ones"
 
 
-ACCURACY_LEFT = 0.15  # of healthy runs 0.09 at most: their training pairs are easier to tell apart
+def ratio_at_start(run: Run) -> Iterator[str]:
+    """error: sampler and scorer disagree: a temperature is missing, dropout is on, or a mask is shifted.
+    Change: score a fresh sample with the policy that wrote it; log-probs must be the same (page 02)."""
+    limit = 0.05 if run.flags.get("precision") == "bfloat16" else 1e-4
+    errors = run.values("ratio_error_at_start")
+    if bad := sum(error > limit for error in errors):
+        yield f"|ratio - 1| is up to {max(errors):.2g} before the first update (not 0 in {bad} steps)"
 
 
-def no_better_than_length(run: Run) -> str | None:
-    """A reward model that orders held-out pairs no better than their lengths, or a coin, would."""
-    right, length = run.result("accuracy"), run.result("length_accuracy")
-    if right is None or length is None:
-        return None
-    longer = length >= 0.5
-    baseline = max(length, 1 - length)
-    if right > baseline + 0.02:
-        return None
-    who = f"the {'longer' if longer else 'shorter'} answer" if baseline > 0.5 else "a coin"
-    return f"held-out accuracy is {right:.3f}, {who} is right in {baseline:.3f}"
+def ratio_always_one(run: Run) -> Iterator[str]:
+    """error: the old log-probs are recomputed after the first update, so no ratio leaves 1.
+    Change: compute the old log-probs once per batch, before its first update (page 04)."""
+    moved, groups = run.values("approx_kl")[2:], run.flags.get("prompts_per_step", 1)
+    updates = run.flags.get("updates_per_batch", 1) * min(run.flags.get("minibatches", 1), groups)
+    if updates > 1 and any(run.values("grad_norm")) and len(moved) >= 3 and max(moved) <= 1e-9:
+        yield f"approx_kl is {max(moved):.1g} or less in every step, with {updates} updates a batch"
 
 
-def above_the_labels(run: Run) -> str | None:
-    """Held-out pairs that are ordered better than their own noisy labels allow."""
-    interval, ceiling = run.results.get("accuracy_interval"), run.result("label_ceiling")
-    if not interval or ceiling is None or interval[0] <= ceiling:
-        return None
-    return (
-        f"held-out accuracy is at least {interval[0]:.3f}, although its labels agree with the truth in "
-        f"{ceiling:.3f} only"
-    )
+def impossible_length(run: Run) -> Iterator[str]:
+    """error: the response mask is wrong: the EOS is left out of it, or it holds tokens of the prompt.
+    Change: build it from the first EOS, inclusive, never from ids that differ from padding (page 02)."""
+    limit = run.flags.get("max_new_tokens", math.nan) if run.flags.get("data") != "" else math.nan
+    for row in run.rows:
+        length, cut_off = row.get("response_length", math.nan), 1 - row.get("eos_rate", math.nan)
+        if length > limit + 1e-6 or length < 0.99 * cut_off * limit:
+            yield f"{cut_off:.0%} were cut off at {limit} tokens, yet their mean length is {length:.1f}"
 
 
-def away_from_teacher(run: Run) -> str | None:
-    """A distilled student whose own text is further from the teacher's than it was."""
-    for key in ("validation/reverse_kl_full", "validation/reverse_kl"):
-        kl = run.values(key)
-        if len(kl) >= 3 and kl[-1] > 1.2 * min(kl) + 0.2:
-            return f"{key} rose from {min(kl):.3g} to {kl[-1]:.3g} nats per response"
-    return None
+def reference_follows(run: Run) -> Iterator[str]:
+    """error: the reference is updated with the policy (every step), so the penalty holds nothing.
+    Change: copy the reference once, before training, and freeze it (page 08)."""
+    moves = run.flags.get("reference_update", "never") != "never" or "iterations" in run.flags
+    near, far = run.end("kl", 3), run.end("validation/kl", 1)
+    if not moves and len(run.values("kl")) >= 10 and far >= 0.3 and near <= 0.1 * far:
+        yield f"kl is {near:.3g} nats while validation/kl, from the start, is {far:.3g}"
 
 
-# The list -----------------------------------------------------------------------------------------
+def loss_is_not_its_sum(run: Run) -> Iterator[str]:
+    """error: a baseline's sign is flipped, or a KL per response has a coefficient per token. Change:
+    advantage = (reward - group mean) / std; average k3 over the tokens of a response (page 07)."""
+    flags, keys = run.flags, {"loss", "kl_coef", "kl_k3", "response_length"}
+    others = {"variant", "policy_loss", "preference_coef", "loss", "penalty", "steps_from"}
+    plain = others.isdisjoint(flags) and not flags.get("pretraining_coef")
+    grpo = "clip_low" in flags and flags.get("kl_estimator") == "k3" and plain
+    left = [
+        abs(row["loss"] - row["kl_coef"] * row["kl_k3"] / row["response_length"])
+        for row in run.rows
+        if keys <= row.keys() and math.isfinite(row["loss"])
+    ]
+    if grpo and len(left) >= 5 and median(left) >= 0.015:  # of healthy runs 0.004 at most
+        yield f"the loss is {median(left):.2g} away from kl_coef * kl_k3 / response_length"
 
-RULES = rules_of(
-    non_finite, no_gradient, never_warmed_up, exploding_gradient, loss_rises, nothing_learned,
-    above_the_labels, no_better_than_length, away_from_teacher, memorising,
+
+def no_signal(run: Run) -> Iterator[str]:
+    """warning: advantages are zero: prompts are too hard or too easy, or the reward is too coarse.
+    Change: take easier prompts where rewards are low, harder ones where they are high (page 11)."""
+    norm, share = run.end("grad_norm"), run.end("zero_spread_groups")
+    if norm < 1e-7 and len(run.rows) >= 5:
+        yield f"grad_norm is {norm:.1g} over the last steps"
+    repeated = run.end("distinct_responses") <= 0.3 * run.start("distinct_responses")
+    if share >= 0.7 and not run.solved and not repeated:
+        yield f"{share:.0%} of the groups have equal rewards over the last steps"
+
+
+def reward_falls(run: Run) -> Iterator[str]:
+    """error: the loss, or a KL penalty in the reward, has the wrong sign.
+    Change: the loss is minus the objective; check the sign of every term on one batch (page 04)."""
+    moves = run.values("iteration") and run.flags.get("refresh_reward_model", True)
+    first, last, error = run.thirds("reward", 10)
+    if first - last > max(4 * error, 0.2 * (run.spread or abs(first))) and not moves:
+        yield f"reward fell from {first:.3g} to {last:.3g} (first and last third)"
+
+
+def reward_flat(run: Run) -> Iterator[str]:
+    """warning: rewards reach the wrong rows, advantages are whitened within a response, or --lr is too low.
+    Change: check which row gets which reward; then raise --lr or lower --kl-coef (page 04)."""
+    first, last, error = run.thirds("reward", 20)
+    differ = run.spread > 1e-6 and not run.solved and not run.end("zero_spread_groups") > 0.7
+    if abs(last - first) <= max(3 * error, 0.1 * run.spread) and differ:
+        yield f"reward went from {first:.3g} to {last:.3g}; responses are {run.spread:.2g} apart"
+
+
+def critic_is_worse(run: Run) -> Iterator[str]:
+    """warning: the critic's optimizer does not step, or its learning rate or its targets are wrong.
+    Change: check that the critic's weights change; raise --critic-lr (page 09)."""
+    explained = run.values("explained_variance")
+    last = run.end("explained_variance", len(explained) // 3)
+    if len(explained) >= 12 and (last < -0.05 or max(map(abs, explained)) < 1e-4):
+        yield f"explained_variance is {last:.2f} over the last third; a constant has 0 all the time"
+
+
+def collapse(run: Run) -> Iterator[str]:
+    """warning: the KL penalty is too weak, the reward likes a length or a text, or no EOS is trained on.
+    Change: read samples.jsonl; raise --kl-coef; check that the mask holds the first EOS (page 15)."""
+    entropy, length, ended = (run.start(k, 3) for k in ("entropy", "response_length", "eos_rate"))
+    grown = run.end("response_length") / max(length, 1e-6)
+    repeated = run.end("distinct_responses") <= 0.3 * run.start("distinct_responses")
+    drifts = (grown > 2 or grown < 0.4) and len(run.rows) >= 10
+    signs = {
+        "distinct_responses": repeated and not run.solved,
+        "entropy": run.end("entropy") < max(0.15 * entropy, 0.05) <= entropy and not run.solved,
+        "response_length": drifts and "solve_rate" not in run.rows[-1],
+        "eos_rate": run.end("eos_rate") <= 0.5 or run.end("eos_rate") <= ended - 0.1,
+    }
+    for key in (key for key, seen in signs.items() if seen):
+        yield f"{key} went from {run.start(key, 3):.3g} to {run.end(key):.3g}"
+
+
+def kl_runs_away(run: Run) -> Iterator[str]:
+    """warning: little holds the policy back: the KL penalty is too weak or its sign is flipped.
+    Change: raise --kl-coef, or train for fewer steps; check the sign of the KL (page 08)."""
+    key, count = ("validation/kl", 1) if run.values("validation/kl") else ("kl", 5)
+    if (kl := run.end(key, count)) > 10:  # further than any reward model can be trusted
+        yield f"{key} is {kl:.1f} nats per response at the end"
+
+
+def over_optimised(run: Run) -> Iterator[str]:
+    """warning: what pays the reward is exploited: the policy found what it overrates. Change: raise
+    --kl-coef, train for fewer steps, or train the reward model on this policy's responses (page 13)."""
+    rows = [row for row in run.rows if {"validation/gold", "validation/gold_error"} <= row.keys()]
+    if len(rows) < 3:
+        return
+    best, last = max(rows, key=lambda row: row["validation/gold"]), rows[-1]
+    gold, now = best["validation/gold"], last["validation/gold"]
+    error = math.hypot(best["validation/gold_error"], last["validation/gold_error"])
+    lost = best.get("validation/reward", 0.0) - last.get("validation/reward", 0.0)
+    if gold - now > max(3 * error, 0.02) and lost <= 0.1 * run.spread:
+        yield f"gold fell from {gold:.3f} (step {best['step']}) to {now:.3f}, the reward did not"
+
+
+def proxy_suspected(run: Run) -> Iterator[str]:
+    """warning: what pays the reward is probably exploited, by few kinds of responses.
+    Change: read samples.jsonl; raise --kl-coef, stop earlier, or mend the reward (page 13)."""
+    first, last, error = run.thirds("reward", 20)
+    kl = run.end("kl") if run.values("kl") else run.end("validation/kl", 1)
+    rise = (run.end("reward") - run.start("reward")) / (run.spread or math.nan)
+    signs = [f"kl {kl:.1f} nats per response"] if kl > 8 else []
+    if rise > 1.5:
+        signs.append(f"a rise of {rise:.1f} standard deviations of the first responses")
+    for key, share in (("reward_std", 0.35), ("entropy", 0.25), ("distinct_responses", 0.5)):
+        if run.end(key) < share * run.start(key):
+            signs.append(f"{key} {run.start(key):.2g} to {run.end(key):.2g}")
+    if run.end("ensemble_spread") > 1.5 * run.start("ensemble_spread") > 0:
+        signs.append("an ensemble that disagrees more")
+    if last - first >= 3 * error and len(signs) >= 2 and "solve_rate" not in run.rows[-1]:
+        yield f"the reward rose from {first:.2f} to {last:.2f} with " + ", ".join(signs)
+
+
+RULES = (
+    non_finite, nothing_learned, ratio_at_start, ratio_always_one, impossible_length, reference_follows,
+    loss_is_not_its_sum, reward_falls, exploding_gradient, no_signal, reward_flat, critic_is_worse,
+    collapse, kl_runs_away, over_optimised, proxy_suspected, memorising,
 )  # fmt: skip
 
 
 def examine(
-    rows: Sequence[Mapping[str, Any]],
-    flags: Mapping[str, Any] | None = None,
-    results: Mapping[str, Any] | None = None,
-    rules: Mapping[str, Rule] = RULES,
+    rows: Sequence[Row], flags: Row | None = None, results: Row | None = None
 ) -> list[Finding]:
     """Every finding, the gravest first; `flags` are config.json's, `results` report.json's."""
-    run = Run(rows, flags or {}, results or {})
-    findings = []
-    for name, rule in rules.items() if rows else ():
-        evidence = rule.check(run)
-        if evidence is not None:
-            cause, change = rule.elsewhere.get(run.reward_source, (rule.cause, rule.change))
-            findings.append(Finding(name, rule.severity, evidence, cause, change, rule.page))
-    return sorted(findings, key=lambda finding: ORDER.index(finding.severity))
+    run, findings = Run(rows, flags or {}, results or {}), []
+    for rule in RULES if rows else ():
+        if evidence := next(rule(run), None):
+            severity, _, words = " ".join((rule.__doc__ or "").split()).partition(": ")
+            cause, _, remedy = words.partition(" Change: ")
+            findings.append(Finding(rule.__name__, severity, cause, evidence, remedy))
+    return findings
 
 
-def say_findings(
-    config: Flags,
-    rows: Sequence[Mapping[str, Any]],
-    folder: Path,
-    rules: Mapping[str, Rule] = RULES,
-) -> None:
+def say_findings(config: Flags, rows: Sequence[Row], folder: Path) -> None:
     """What is found in a run's numbers, if there is anything: in print and on its page."""
-    flags = json.loads(json.dumps(asdict(config), default=str))  # as config.json has them
-    if findings := examine(rows, flags, read(folder / "report.json", {}), rules):
-        put_on_page(folder, rows, findings)
+    if findings := examine(rows, vars(config), read(folder / "report.json", {})):
+        add_to_page(folder, findings=[asdict(finding) for finding in findings])
+        refresh(folder, rows)
         print(f"python -m rl.doctor {display_path(folder)} says:\n{as_text(findings)}")
-
-
-def put_on_page(
-    folder: Path, rows: Sequence[Mapping[str, Any]], findings: Sequence[Finding]
-) -> None:
-    on_page = [asdict(finding) | {"remedy": finding.change} for finding in findings]
-    add_to_page(folder, findings=on_page)
-    refresh(folder, rows)
-
-
-def page_path(page: str) -> str:
-    """Where a page is in the repository: a file in docs/, or a notebook by its slug."""
-    return page if page.startswith("docs/") else f"notebooks/{page}.ipynb"
 
 
 def as_text(findings: Sequence[Finding], width: int = 80) -> str:
     """The findings as paragraphs of at most `width` columns; "" for none."""
     lines = []
-    for finding in findings:
-        about = (
-            f"{finding.severity}: {finding.evidence} ({finding.rule})",
-            f"likely: {finding.cause}",
-            f"change: {finding.change}",
-            f"read: {page_path(finding.page)}",
-        )
-        for number, text in enumerate(about):
-            indent = "  " if number else ""
-            lines += textwrap.wrap(
-                text, width, initial_indent=indent, subsequent_indent="    ",
-                break_long_words=False, break_on_hyphens=False,
-            )  # fmt: skip
+    for found in findings:
+        title = f"{found.severity}: {found.evidence} ({found.rule})"
+        for text in (title, f"  likely: {found.cause}", f"  change: {found.remedy}"):
+            lines.append(textwrap.fill(text, width, subsequent_indent="    "))
     return "\n".join(lines)

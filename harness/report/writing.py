@@ -10,19 +10,15 @@ from typing import Any
 from harness.command_flags import Flags
 from harness.files import display_path, write_json, write_text
 from harness.ranks.collectives import on_main
-from harness.report.page import ABOUT, REPORT, differences, page_html, read, read_run
+from harness.report.page import ABOUT, REPORT, page_html, read, read_run
 
 
 def open_page(folder: Path, script: str, config: Flags, title: str = "") -> None:
     """Note, once a run, what the page has to say of the script; from now on `refresh` writes it."""
     if vars(config).get("resume", False) and (folder / ABOUT).is_file():
         return
-    about = {
-        "script": script,
-        "title": title or f"{script} on {vars(config).get('data', '')}",
-        "differs": differences(config),
-    }
-    write_json(folder / ABOUT, about)
+    named = title or f"{script} on {vars(config).get('data', '')}"
+    write_json(folder / ABOUT, {"script": script, "title": named})
 
 
 def add_to_page(folder: Path, **more: Any) -> None:

@@ -54,7 +54,7 @@ class RecordedPairFlags(FileFlags):
     def limits(self, context: int, sampled: int) -> Limits:
         """How long recorded pairs may be; a prompt leaves room for an answer that is sampled."""
         lengths = context - sampled, self.max_response_tokens or sampled
-        return Limits(*lengths, context, self.cut_answers, sampled)
+        return Limits(*lengths, context, self.cut_answers)
 
 
 # --- where pairs come from ------------------------------------------------------------------------

@@ -12,10 +12,10 @@ from harness.files import save_figure
 
 
 def running_mean(values: Sequence[float], width: int) -> list[float]:
-    """Mean over the last `width` values at each position."""
-    return [
-        sum(values[max(0, i + 1 - width) : i + 1]) / min(i + 1, width) for i in range(len(values))
-    ]
+    """Mean over the `width` values around each position, of fewer at both ends."""
+    before, after = width // 2, width - width // 2
+    windows = [values[max(0, i - before) : i + after] for i in range(len(values))]
+    return [sum(window) / len(window) for window in windows]
 
 
 CURVES = (

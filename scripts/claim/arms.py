@@ -62,12 +62,14 @@ class Points:
     def __init__(self, policy: GPT, tokenizer: Tokenizer) -> None:
         self.start, self.tokenizer = frozen_copy(policy), tokenizer
         self.before = worlds.some(worlds.sampled(policy, tokenizer))
-        self.kept: list[dict[str, float | None]] = []
+        self.kept: dict[str, list[float | None]] = {}
         self(policy, None, 0)
 
     def __call__(self, policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
         known = self.start, self.before
-        self.kept.append({"step": step} | worlds.measured(policy, self.tokenizer, known))
+        for key, value in worlds.measured(policy, self.tokenizer, known).items():
+            self.kept.setdefault(key, []).append(value)
+        self.kept.setdefault("step", []).append(step)
         return {}
 
 

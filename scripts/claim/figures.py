@@ -8,51 +8,55 @@ from typing import Any
 
 import numpy as np
 
-from claim.rules import FAILED, HELD, UNTOLD, Results, Run
+from claim.rules import FAILED, HELD, UNTOLD, Results, Run, points
 
 COLORS = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"  # distinct without colour vision
 MARKS = "os^D"
+STEPS = "step (32 answers each)"
+
+
+Draw = Callable[[Any, Results], None]  # on matplotlib's axes
 
 
 def curves(
-    axis: Any,
-    results: Results,
-    shown: Mapping[str, str],
-    *,
-    key: str = "accuracy",
-    against: str = "step",
+    shown: Mapping[str, str], *,
+    xlabel: str = STEPS, ylabel: str = "accuracy", key: str = "accuracy", against: str = "step",
     scale: float = 1.0,
-) -> None:
+) -> Draw:  # fmt: skip
     """One number of the measured points against another, times `scale`: {arm: what to call it}."""
-    for (arm, name), color, mark in zip(shown.items(), COLORS, MARKS, strict=False):
-        runs = list(results[arm].values())
-        length = min(len(run["points"]) for run in runs)
-        x, y = (
-            np.array([[point[name_of] for point in run["points"][:length]] for run in runs])
-            for name_of in (against, key)
-        )
-        axis.plot(scale * x.T, y.T, "-", color=color, linewidth=0.6, alpha=0.3)
-        axis.plot(scale * x.mean(0), y.mean(0), mark + "-", color=color, markersize=4, label=name)
-    axis.legend(fontsize=8, frameon=False)
-    axis.spines[["top", "right"]].set_visible(False)
+
+    def draw(axis: Any, results: Results) -> None:
+        for (arm, name), color, mark in zip(shown.items(), COLORS, MARKS, strict=False):
+            runs = list(results[arm].values())
+            length = min(len(points(run, key)) for run in runs)
+            x, y = (np.array([points(run, k)[:length] for run in runs]) for k in (against, key))
+            x = scale * x
+            axis.plot(x.T, y.T, "-", color=color, linewidth=0.6, alpha=0.3)
+            axis.plot(x.mean(0), y.mean(0), mark + "-", color=color, markersize=4, label=name)
+        axis.legend(fontsize=8, frameon=False)
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.set(xlabel=xlabel, ylabel=ylabel)
+
+    return draw
 
 
-def seeds(
-    axis: Any, results: Results, shown: Mapping[str, tuple[str, Callable[[Run], float]]]
-) -> None:
+def seeds(shown: Mapping[str, tuple[str, Callable[[Run], float]]], *, ylabel: str) -> Draw:
     """A number of every run, one column each: {what to call it: (arm, number)}. A line joins a seed's."""
-    table = []
-    for place, (arm, number) in enumerate(shown.values()):
-        column = {seed: number(run) for seed, run in sorted(results[arm].items())}
-        table.append(column)
-        mean = float(np.mean(list(column.values())))
-        axis.plot([place - 0.2, place + 0.2], [mean, mean], "-", color="black", linewidth=2)
-    for seed in set.intersection(*(set(column) for column in table)):
-        values = [column[seed] for column in table]
-        axis.plot(values, "o-", color=COLORS[0], linewidth=0.6, markersize=4, alpha=0.6)
-    axis.set_xticks(range(len(shown)), list(shown), fontsize=8)
-    axis.set_xlim(-0.4, len(shown) - 0.6)
-    axis.spines[["top", "right"]].set_visible(False)
+
+    def draw(axis: Any, results: Results) -> None:
+        table = []
+        for place, (arm, number) in enumerate(shown.values()):
+            table.append({seed: number(run) for seed, run in results[arm].items()})
+            mean = float(np.mean(list(table[-1].values())))
+            axis.plot([place - 0.2, place + 0.2], [mean, mean], "-", color="black", linewidth=2)
+        for seed in set.intersection(*map(set, table)):
+            values = [column[seed] for column in table]
+            axis.plot(values, "o-", color=COLORS[0], linewidth=0.6, markersize=4, alpha=0.6)
+        axis.set_xticks(range(len(shown)), list(shown), fontsize=8)
+        axis.set(xlim=(-0.4, len(shown) - 0.6), ylabel=ylabel)
+        axis.spines[["top", "right"]].set_visible(False)
+
+    return draw
 
 
 # --- all verdicts in one picture ------------------------------------------------------------------

@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from claim.figures import curves
-from claim.rules import (
-    Claim,
-    Control,
-    Effect,
-    Results,
-    Rule,
-    ahead_at_equal_accuracy,
-    gap,
-    instead,
-)
+from claim.rules import Claim, Control, Effect, Rule, ahead_at_equal_accuracy, gap, instead
 
 LEAST = 1.0  # token
 
@@ -24,21 +13,8 @@ def longer(key: str) -> Effect:
     return ahead_at_equal_accuracy(key, "grpo", "grpo-constant", share=0.5)
 
 
-def draw(axis: Any, results: Results) -> None:
-    shown = {"grpo": "GRPO's average", "grpo-constant": "Dr. GRPO's average"}
-    curves(axis, results, shown, key="length_wrong", against="accuracy")
-    axis.set(xlabel="accuracy", ylabel="mean length of wrong answers (tokens)")
-
-
 CLAIM = Claim(
-    name="length_bias",
     title="The length bias is Dr. GRPO's to cure",
-    source="2503.20783",
-    says="Dividing each answer's loss by its length makes a long wrong answer cheap, so wrong answers "
-    "grow; divided by a constant, they stay short at the same accuracy.",
-    counts="Where both have made half of the smaller gain in accuracy, wrong answers are at least one "
-    "token longer with GRPO's average than with Dr. GRPO's, everything else equal. (At the end all "
-    "answers are long, because long ones are right more often.)",
     arms=("grpo", "grpo-constant", "grpo-twin"),
     rule=Rule(
         "tokens, wrong answers, GRPO's average less Dr. GRPO's",
@@ -46,7 +22,13 @@ CLAIM = Claim(
         longer("length_wrong"),
     ),
     control=Control("GRPO's average twice, with other samples", instead(grpo_constant="grpo-twin")),
-    draw=draw,
+    draw=curves(
+        {"grpo": "GRPO's average", "grpo-constant": "Dr. GRPO's average"},
+        key="length_wrong",
+        against="accuracy",
+        xlabel="accuracy",
+        ylabel="mean length of wrong answers (tokens)",
+    ),
     also={
         "tokens, right answers at the same accuracy": longer("length_right"),
         "share of answers with steps at the same accuracy": longer("steps"),

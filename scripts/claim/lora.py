@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from claim.figures import curves
-from claim.rules import Claim, Control, Results, Rule, gap, stopped_early
+from claim.rules import Claim, Control, Rule, gap, stopped_early
 
 MARGIN = 0.05  # of the accuracy, as for two answers a group
 
 
-def swap(results: Results) -> Results:
-    """All weights for a sixth of the steps instead of the adapters."""
-    return {**results, "lora-1": stopped_early(results["grpo"])}
-
-
-def draw(axis: Any, results: Results) -> None:
-    curves(axis, results, {"grpo": "all weights", "lora-1": "LoRA, rank 1"})
-    axis.set(xlabel="step (32 answers each)", ylabel="accuracy")
-
-
 CLAIM = Claim(
-    name="lora",
     title="LoRA of rank 1 suffices for RL",
-    source="Schulman et al. 2025, LoRA Without Regret (Thinking Machines)",
-    says="With policy gradients LoRA matches the training of all weights even at rank 1, because an answer "
-    "brings about one bit; its best learning rate is about ten times as large.",
-    counts="After as many steps and answers, rank 1 on all four projections of every block ends less than "
-    "0.05 of accuracy below all weights. Its learning rate is the best of four on another seed.",
     arms=("grpo", "lora-1"),
     rule=Rule("accuracy, rank 1 less all weights", -MARGIN, gap("lora-1", "grpo")),
-    control=Control("all weights after 10 of 60 steps against all 60", swap),
-    draw=draw,
+    control=Control(
+        "all weights after 10 of 60 steps against all 60", stopped_early("lora-1", "grpo")
+    ),
+    draw=curves({"grpo": "all weights", "lora-1": "LoRA, rank 1"}),
     also={
         "KL(policy || start), rank 1 less all weights, nats an answer": gap("lora-1", "grpo", "kl"),
     },

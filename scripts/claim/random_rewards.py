@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from claim.figures import seeds
-from claim.rules import Claim, Control, Results, Rule, Run, Weakest, gain, gap, instead
+from claim.rules import Claim, Control, Effect, Rule, Run, Weakest, gain, gap, instead
 
 LEAST = 0.1  # nats an answer
 
@@ -21,7 +20,7 @@ def by_the_clip(runs: Mapping[str, Run]) -> float:
     return runs["coins-clip"]["preference"] - runs["coins-free"]["preference"]
 
 
-def entropy(arm: str) -> Any:
+def entropy(arm: str) -> Effect:
     """The change of a run's entropy, nats a token."""
 
     def effect(runs: Mapping[str, Run]) -> float:
@@ -31,30 +30,8 @@ def entropy(arm: str) -> Any:
     return effect
 
 
-def draw(axis: Any, results: Results) -> None:
-
-    def after(run: Run) -> float:
-        return run["preference"]
-
-    columns = {
-        "start": ("coins-clip", lambda run: run["preference_before"]),
-        "coins,\none update": ("coins-once", after),
-        "coins,\nclip": ("coins-clip", after),
-        "coins,\nno clip": ("coins-free", after),
-    }
-    seeds(axis, results, columns)
-    axis.set(ylabel="log-probability under the start,\nnats an answer")
-
-
 CLAIM = Claim(
-    name="random_rewards",
     title="Random rewards work by the clip",
-    source="2506.10947",
-    says="GRPO on coin flips raises MATH-500 by 21 points for one family of models, because the clip "
-    "pushes a policy to what it already found likely; without the clip nothing is gained.",
-    counts="With coins for rewards and four passes over each batch, a policy's answers become likelier "
-    "under its own start by 0.1 nats, and end 0.1 nats above those of the same run without a clip. "
-    "Accuracy decides nothing, because this start prefers the style of answer that is more often wrong.",
     arms=("coins-clip", "coins-free", "coins-once"),
     rule=Weakest(
         (
@@ -65,7 +42,15 @@ CLAIM = Claim(
     control=Control(
         "one update a batch, where the clip cannot act", instead(coins_clip="coins-once")
     ),
-    draw=draw,
+    draw=seeds(
+        {
+            "start": ("coins-clip", lambda run: run["preference_before"]),
+            "coins,\none update": ("coins-once", lambda run: run["preference"]),
+            "coins,\nclip": ("coins-clip", lambda run: run["preference"]),
+            "coins,\nno clip": ("coins-free", lambda run: run["preference"]),
+        },
+        ylabel="log-probability under the start,\nnats an answer",
+    ),
     also={
         "nats an answer, clip less start": sharpened,
         "nats an answer, clip less no clip": by_the_clip,

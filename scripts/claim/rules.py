@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -112,18 +112,16 @@ class Control:
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim: whose, what would count, and everything that decides it."""
+    """Everything that decides one claim. Its file has its name; docs/claims.md its source and its words."""
 
-    name: str
     title: str  # the claim as a sentence
-    source: str  # arXiv's number, or who said it
-    says: str  # what the paper claims, and where
-    counts: str  # what would count here, in words
     arms: tuple[str, ...]
     rule: Rule | Weakest
     control: Control
     draw: Callable[[Any, Results], None]  # on matplotlib's axes
-    also: Mapping[str, Effect]  # other numbers of the page, by their names: they decide nothing
+    also: Mapping[str, Effect] = field(
+        default_factory=dict
+    )  # other numbers of the page, by their names: they decide nothing
 
 
 # --- what rules are made of -----------------------------------------------------------------------
@@ -144,7 +142,7 @@ def instead(**arms: str) -> Callable[[Results], Results]:
 
 def points(run: Run, key: str) -> list[float]:
     """One number of every measured point of a run."""
-    return [point[key] for point in run["points"]]
+    return list(run["points"][key])
 
 
 def where(xs: Sequence[float], ys: Sequence[float], x: float) -> float | None:
@@ -189,12 +187,12 @@ def log_ratio_at_equal_accuracy(key: str, arm: str, base: str = "grpo") -> Effec
     return effect
 
 
-def last(arm: str, key: str) -> Effect:
+def last(arm: str, key: str = "accuracy") -> Effect:
     return lambda runs: points(runs[arm], key)[-1]
 
 
 def end(run: Run, key: str = "accuracy") -> float:
-    kept = [point[key] for point in run["points"][-LAST:]]
+    kept = points(run, key)[-LAST:]
     return float(sum(kept) / len(kept))
 
 
@@ -205,9 +203,17 @@ def gap(arm: str, other: str, key: str = "accuracy") -> Effect:
 
 def gain(arm: str, key: str = "accuracy") -> Effect:
     """How much further a run ends than it began."""
-    return lambda runs: end(runs[arm], key) - runs[arm]["points"][0][key]
+    return lambda runs: end(runs[arm], key) - points(runs[arm], key)[0]
 
 
-def stopped_early(runs: Mapping[int, Run], points: int = 2) -> dict[int, Run]:
-    """The same runs as if they had ended at a measured point: known to have learned less."""
-    return {seed: {**run, "points": run["points"][:points]} for seed, run in runs.items()}
+def stopped_early(arm: str, by: str, measured: int = 2) -> Callable[[Results], Results]:
+    """A swap: another arm's runs, as if they had ended at a measured point, known to have learned less."""
+
+    def swap(results: Results) -> Results:
+        runs = {}
+        for seed, run in results[by].items():
+            kept = {key: values[:measured] for key, values in run["points"].items()}
+            runs[seed] = {**run, "points": kept}
+        return {**results, arm: runs}
+
+    return swap

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from claim.rules import Claim, Control, Effect, Results, Rule, Run, Weakest
+from claim.rules import Claim, Control, Effect, Results, Rule, Run, Weakest, points
 
 Array = NDArray[np.float64]
 SHARE = 3  # a fit sees one part of so many
@@ -63,7 +63,7 @@ Forecast = Callable[[Array, Array, float], Array]
 
 def error(run: Run, forecast: Forecast) -> float:
     """|predicted - actual| mean reward of the last batches, from the first third of the run."""
-    rewards, begin = np.array(run["curve"]["reward"]), run["points"][0]["accuracy"]
+    rewards, begin = np.array(run["curve"]["reward"]), points(run, "accuracy")[0]
     steps = np.arange(len(rewards) - END + 1.0, len(rewards) + 1)
     predicted = forecast(rewards[: len(rewards) // SHARE], steps, begin)
     return abs(float(predicted.mean() - rewards[-END:].mean()))
@@ -84,8 +84,8 @@ def without_time(results: Results) -> Results:
     for seed, run in results["grpo-long"].items():
         rewards = list(run["curve"]["reward"])
         random.Random(seed).shuffle(rewards)
-        begin = {"accuracy": sum(rewards) / len(rewards)}
-        shuffled[seed] = {"curve": {"reward": rewards}, "points": [begin]}
+        begin = {"accuracy": [sum(rewards) / len(rewards)]}
+        shuffled[seed] = {"curve": {"reward": rewards}, "points": begin}
     return {"grpo-long": shuffled}
 
 
@@ -96,7 +96,7 @@ def draw(axis: Any, results: Results) -> None:
     axis.plot(steps, rewards, ".", color="lightgray", label="mean reward of a batch")
     axis.axvline(seen, color="black", linewidth=0.8)
     for forecast in (sigmoid, power_law, constant):
-        drawn = forecast(rewards[:seen], steps, run["points"][0]["accuracy"])
+        drawn = forecast(rewards[:seen], steps, points(run, "accuracy")[0])
         axis.plot(steps, drawn, label=forecast.__name__.replace("_", " "))
     axis.hlines(rewards[-END:].mean(), len(steps) - END, len(steps), "black", label="actual end")
     axis.set(xlabel="batches", ylabel="reward", ylim=(0, 1.02))
@@ -104,13 +104,7 @@ def draw(axis: Any, results: Results) -> None:
 
 
 CLAIM = Claim(
-    name="sigmoid",
     title="Reward over compute is a sigmoid that can be extrapolated",
-    source="2510.13786",
-    says="The reward of a run against its compute is R0 + (A - R0) / (1 + (C_mid / C)^B); fitted early it "
-    "predicts the end, more reliably than a power law does.",
-    counts="Fitted to the first third of a long GRPO run, the sigmoid predicts the reward of its last "
-    "batches with a smaller error than a power law, and than a constant at the last value seen.",
     arms=("grpo-long",),
     rule=Weakest(
         (

@@ -1,9 +1,18 @@
-"""Finished jobs -> numbers: what docs/overoptimisation.json holds. Nothing here trains or draws."""
+"""Finished jobs -> numbers: what docs/overoptimisation.json holds. Nothing here trains or draws.
+
+Gold against d = sqrt(KL) is fitted by the two forms of Gao et al. 2022 (arXiv:2210.10760):
+
+    best-of-n   R(d) = d (alpha - beta d)
+    RL          R(d) = d (alpha - beta log d)
+
+R is the gold reward less that of the start. Both are linear in alpha and beta, so least squares has
+one solution and no starting point.
+"""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,22 +20,26 @@ import numpy as np
 import torch
 from studies.bootstrap import Array, at_distance, mean_with_interval, paired_difference
 from studies.pages import rounded
-from studies.runner import DONE, is_done
+from studies.runner import is_done
 
-from harness.files import read_jsonl
+from harness.files import read_json, read_jsonl
 from harness.report.intervals import holm, t_tails
-from overopt.fits import NEAREST, pooled_fit, slope
-from overopt.plan import CURES, PARTS, plan
-from overopt.runs import TERMS, Points, read_points
-from overopt.settings import Settings
-from overopt.terms import change_by_term
-from rl.training.run_rules import Run, proxy_suspected
+from harness.report.rules import Run, proxy_suspected
+from overopt.plan import CURES, Settings
+from overopt.stages import TERMS, Points, read_points
 
 CURE_DISTANCES = (2.0, 4.0, 8.0, 16.0)
 SHOWN = ("step", "kl", "gold", "proxy", "length", "eos", *TERMS)
 FEWEST_STARTS = 2  # of a difference: within one start its interval would be over prompts alone
 FEWEST = 4  # measurements beyond the nearest distance, in every run of a fit
+NEAREST = 0.05  # nats; nearer points say nothing, and log d runs away
 TEXTS = 3  # prompts whose answers are kept, of the steps that are told about
+WEIGHTS = {"sent": 0.3, "topic": 0.3, "polite": 0.25, "form": 0.15}  # of data/reviews.py
+BASE, CARE = 0.3, 0.7
+FORMS: dict[str, Callable[[Array], Array]] = {  # what alpha and beta multiply, (points, 2)
+    "best of n": lambda d: np.stack([d, -(d**2)], axis=1),
+    "RL": lambda d: np.stack([d, -d * np.log(d)], axis=1),
+}
 
 
 def collect(part: str, settings: Settings, root: Path) -> dict[str, Any]:
@@ -35,30 +48,7 @@ def collect(part: str, settings: Settings, root: Path) -> dict[str, Any]:
     return rounded(found) if found else {}
 
 
-def progress(settings: Settings, root: Path, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """How many jobs of each part are done, and their CPU hours.
-
-    What is recorded counts although its folders are gone.
-    """
-    jobs = plan(settings).values()
-    rows = {}
-    for part in PARTS:
-        own = [job for job in jobs if part in job.parts]
-        done = [job for job in own if is_done(root, job.name)]
-        spent = [json.loads((root / job.name / DONE).read_text("utf-8"))["cpu"] for job in done]
-        row = {"jobs": len(own), "done": len(done), "cpu_hours": sum(spent) / 3600}
-        before = recorded.get("progress", {}).get(part, row)
-        rows[part] = before if before["done"] > len(done) else row
-    return rows
-
-
-def thin(points: Points) -> dict[str, list[float]]:
-    """Means over the prompts, by name."""
-    return {
-        name: [float(x) for x in (v if v.ndim == 1 else v.mean(axis=1))]
-        for name, v in points.items()
-        if name in SHOWN
-    }
+# --- one run --------------------------------------------------------------------------------------
 
 
 def best_point(points: Points, settings: Settings) -> int:
@@ -68,38 +58,53 @@ def best_point(points: Points, settings: Settings) -> int:
     return int(means.argmax()) + width // 2
 
 
+def change_by_term(before: Mapping[str, Array], after: Mapping[str, Array]) -> dict[str, float]:
+    """How much of the mean change of gold each term carries; terms are (P,), answers to P prompts.
+
+    gold = content * care with content = .3 sent + .3 topic + .25 polite + .15 form and care = .3 + .7 qual.
+    change(gold) = change(content) * mean(care) + mean(content) * change(care), each mean over the two
+    moments, so the parts add up to the change exactly.
+    """
+    contents = [sum(w * now[name] for name, w in WEIGHTS.items()) for now in (before, after)]
+    cares = [BASE + CARE * now["qual"] for now in (before, after)]
+    care, content = (cares[0] + cares[1]) / 2, (contents[0] + contents[1]) / 2
+    parts = {
+        name: float((weight * (after[name] - before[name]) * care).mean())
+        for name, weight in WEIGHTS.items()
+    }
+    return parts | {"qual": float((CARE * (after["qual"] - before["qual"]) * content).mean())}
+
+
 def about_run(folder: Path, settings: Settings) -> dict[str, Any]:
     """A run's curve, its best and its end, what fell in between, and a few answers."""
     points = read_points(folder)
     best, last = best_point(points, settings), len(points["gold"]) - 1
-    row: dict[str, Any] = {"points": thin(points), "best": best}
-    if TERMS[0] in points:
-        moments = [{name: points[name][i] for name in TERMS} for i in (best, last)]
-        row["fall"] = change_by_term(*moments)
+    thin = {name: v if v.ndim == 1 else v.mean(axis=1) for name, v in points.items()}
+    moments = [{name: points[name][i] for name in TERMS} for i in (best, last)]
     steps = [float(points["step"][i]) for i in sorted({0, best, last})]
-    texts = json.loads((folder / "texts.json").read_text("utf-8"))
-    kept = [text for text in texts if text["step"] in steps]
+    kept = [text for text in read_json(folder / "texts.json") if text["step"] in steps]
     prompts = list(dict.fromkeys(text["prompt"] for text in kept))[:TEXTS]
-    row["texts"] = [text for text in kept if text["prompt"] in prompts]
-    return row
+    return {
+        "points": {name: v.tolist() for name, v in thin.items() if name in SHOWN}, "best": best,
+        "fall": change_by_term(*moments),
+        "texts": [text for text in kept if text["prompt"] in prompts],
+    }  # fmt: skip
 
 
-# --- part 1 ---------------------------------------------------------------------------------------
+# --- the law --------------------------------------------------------------------------------------
 
 
 def law(settings: Settings, root: Path) -> dict[str, Any]:
     """Cells with their curves; a fit per cell and kind, through all starts; trends of the fits."""
-    cells, fits = [], []
+    cells: list[dict[str, Any]] = []
+    fits: list[dict[str, Any]] = []
     for size in settings.sizes:
         for labels in settings.labels:
-            rows = list(law_rows(settings, root, size, labels))
-            cells += rows
+            cells += law_rows(settings, root, size, labels)
             for kind in ("grpo", "ppo", "best_of_n"):
                 if fitted := fit_of_cell(settings, root, size, labels, kind):
                     fits.append({"size": size, "labels": labels, "kind": kind} | fitted)
-    if not cells:
-        return {}
-    return {"cells": cells, "fits": fits, "trends": trends(cells, fits)}
+    return {"cells": cells, "fits": fits, "trends": trends(cells, fits)} if cells else {}
 
 
 def law_rows(settings: Settings, root: Path, size: str, labels: int) -> Iterable[dict[str, Any]]:
@@ -109,22 +114,30 @@ def law_rows(settings: Settings, root: Path, size: str, labels: int) -> Iterable
         for engine in ("grpo", "ppo"):
             if not is_done(folder, f"law/{engine}-{name}"):
                 continue
-            report = json.loads((folder / "rm" / name / "report.json").read_text("utf-8"))
-            row = {
-                "size": size, "labels": labels, "start": start, "engine": engine,
-                "weights": report["weights"], "gold_accuracy": report.get("gold_accuracy"),
-            }  # fmt: skip
+            row = {"size": size, "labels": labels, "start": start, "engine": engine}
+            row["weights"] = read_json(folder / "rm" / name / "report.json")["weights"]
             row |= about_run(folder / "law" / f"{engine}-{name}", settings)
             if engine == "grpo" and is_done(folder, f"best_of_n/{name}"):
-                row["best_of_n"] = best_of_n_rows(folder / "best_of_n" / name)
+                found = torch.load(folder / "best_of_n" / name / "best_of_n.pt")
+                bank = {"n": found["n"].tolist(), "kl": found["kl"].tolist()}
+                means = {key: found[key].mean(1).tolist() for key in ("gold", "proxy")}
+                row["best_of_n"] = bank | means  # over the bank's prompts
             yield row
 
 
-def best_of_n_rows(folder: Path) -> dict[str, list[float]]:
-    """n, KL, gold and proxy as means over the bank's prompts."""
-    found = torch.load(folder / "best_of_n.pt")
-    rows = {"n": found["n"].tolist(), "kl": found["kl"].tolist()}
-    return rows | {name: found[name].mean(1).tolist() for name in ("gold", "proxy")}
+def fit(form: str, kl: Array, gain: Array) -> dict[str, Any]:
+    """Least squares of one form on points (kl, gain), (points,) each, that are farther than NEAREST.
+
+    With the mean residual of the nearest, middle and farthest third: a form that fits has three zeros.
+    """
+    far = kl > NEAREST
+    d, gain = np.sqrt(kl[far]), gain[far]
+    columns = FORMS[form](d)
+    (alpha, beta), *_ = np.linalg.lstsq(columns, gain, rcond=None)
+    left = (gain - columns @ np.array([alpha, beta]))[np.argsort(d)]
+    thirds = [float(third.mean()) for third in np.array_split(left, 3)]
+    rmse = float(np.sqrt(np.mean(left**2)))
+    return {"alpha": float(alpha), "beta": float(beta), "rmse": rmse, "residual_thirds": thirds}
 
 
 def fit_of_cell(
@@ -136,15 +149,26 @@ def fit_of_cell(
         folder, name = root / f"start-{start}", f"{size}-{labels}"
         if kind == "best_of_n" and is_done(folder, f"best_of_n/{name}"):
             bank = torch.load(folder / "best_of_n" / name / "best_of_n.pt")
-            gold = bank["gold"].double().numpy()
-            runs.append([bank["kl"].double().numpy()[:, None], gold - gold[:1]])
+            runs.append((bank["kl"].double().numpy(), bank["gold"].double().mean(1).numpy()))
         elif kind != "best_of_n" and is_done(folder, f"law/{kind}-{name}"):
             points = read_points(folder / "law" / f"{kind}-{name}")
-            runs.append([points["kl"], points["gold"] - points["gold"][:1]])
-    if not runs or min(int((run[0].mean(axis=1) > NEAREST).sum()) for run in runs) < FEWEST:
+            runs.append((points["kl"].mean(axis=1), points["gold"].mean(axis=1)))
+    if not runs or min(int((kl > NEAREST).sum()) for kl, _ in runs) < FEWEST:
         return None
-    form = "best of n" if kind == "best_of_n" else "RL"
-    return {"starts": len(runs)} | pooled_fit(form, runs)
+    kl, gain = (
+        np.concatenate(each) for each in zip(*((k, g - g[0]) for k, g in runs), strict=True)
+    )
+    return {"starts": len(runs)} | fit("best of n" if kind == "best_of_n" else "RL", kl, gain)
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
+    """Least-squares slope of y on x and its standard error, of three points or more."""
+    a, b = np.array(x, float), np.array(y, float)
+    centred = a - a.mean()
+    value = float(centred @ b / (centred @ centred))
+    left = b - b.mean() - value * centred
+    error = math.sqrt(float(left @ left) / (len(a) - 2) / float(centred @ centred))
+    return value, error
 
 
 def trends(cells: list[dict[str, Any]], fits: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -152,24 +176,20 @@ def trends(cells: list[dict[str, Any]], fits: list[dict[str, Any]]) -> list[dict
     weights = {cell["size"]: cell["weights"] for cell in cells}
     rows: list[dict[str, Any]] = []
     for kind in ("grpo", "best_of_n"):
-        own = [fit for fit in fits if fit["kind"] == kind and fit["size"] in weights]
-        for over, value in (
-            ("labels", lambda fit: fit["labels"]), ("weights", lambda fit: weights[fit["size"]]),
-        ):  # fmt: skip
-            x = [float(np.log(value(fit))) for fit in own]
+        own = [fit | {"weights": weights[fit["size"]]} for fit in fits if fit["kind"] == kind]
+        for over in ("labels", "weights"):
+            x = [math.log(fit[over]) for fit in own]
             if len(set(x)) < 3:
                 continue
             for name in ("alpha", "beta"):
                 found, error = slope(x, [fit[name] for fit in own])
-                p = t_tails(found / error, len(x) - 2)
-                rows.append(
-                    {"kind": kind, "over": over, "of": name, "slope": found, "error": error, "p": p}
-                )
+                row = {"kind": kind, "over": over, "of": name, "slope": found, "error": error}
+                rows.append(row | {"p": t_tails(found / error, len(x) - 2)})
     corrected = holm({str(place): row["p"] for place, row in enumerate(rows)})
     return [row | {"holm": p} for row, p in zip(rows, corrected.values(), strict=True)]
 
 
-# --- part 2 ---------------------------------------------------------------------------------------
+# --- the cures ------------------------------------------------------------------------------------
 
 
 def cure_folder(settings: Settings, root: Path, start: int, cure: str) -> Path:
@@ -192,7 +212,7 @@ def cures(settings: Settings, root: Path) -> dict[str, Any]:
                 rows.append({"cure": cure, "start": start} | about_run(folder, settings))
     if "patient" not in runs:
         return {}
-    table = [row for distance in CURE_DISTANCES for row in compared_at(runs, distance, settings)]
+    table = [row for distance in CURE_DISTANCES for row in compared_at(runs, distance)]
     alarms = [
         {"start": start} | alarm(cure_folder(settings, root, start, "patient"), settings)
         for start in runs["patient"]
@@ -200,56 +220,44 @@ def cures(settings: Settings, root: Path) -> dict[str, Any]:
     return {"runs": rows, "table": table, "alarms": alarms}
 
 
-def compared_at(
-    runs: Mapping[str, Mapping[int, Points]], distance: float, settings: Settings
-) -> list[dict[str, Any]]:
-    """Gold of every cure at one KL, and its paired difference to the uncured run on the same starts."""
-    values = {
-        cure: {start: gold_at(points, distance) for start, points in by_start.items()}
-        for cure, by_start in runs.items()
-    }
+def compared_at(runs: Mapping[str, Mapping[int, Points]], distance: float) -> list[dict[str, Any]]:
+    """Gold of every cure where a run is first so far away, and its difference to the uncured run."""
     rows: list[dict[str, Any]] = []
-    p_values: dict[str, float | None] = {}
-    for cure, by_start in values.items():
-        row: dict[str, Any] = {"cure": cure, "kl": distance, "of": len(by_start)}
-        reached = {start: gold for start, gold in by_start.items() if gold is not None}
-        row["reached"] = len(reached)
+    known: dict[int, Array] = {}  # the uncured run's; CURES begins with it
+    for cure, by_start in runs.items():
+        found = {
+            s: at_distance(p["kl"].mean(axis=1), p["gold"], distance) for s, p in by_start.items()
+        }
+        reached = {start: gold for start, gold in found.items() if gold is not None}
+        row = {"cure": cure, "kl": distance, "of": len(by_start), "reached": len(reached)}
         if reached:
             row |= mean_with_interval(np.stack(list(reached.values()))[:, None])
-        both = [s for s in reached if values["patient"].get(s) is not None]
-        if len(both) >= FEWEST_STARTS and cure != "patient":
-            own, others = (
-                np.stack([np.asarray(values[name][s]) for s in both])[:, None]
-                for name in (cure, "patient")
-            )
+        both = [start for start in reached if start in known]
+        if cure == "patient":
+            known = reached
+        elif len(both) >= FEWEST_STARTS:
+            own, others = (np.stack([of[s] for s in both])[:, None] for of in (reached, known))
             row["difference"] = paired_difference(own, others)
-            alone = paired_difference(own[:1], others[:1])
-            row["in_one_start"] = {name: alone[name] for name in ("low", "high")}
-            p_values[cure] = row["difference"].get("p")
         rows.append(row)
-    corrected = holm({cure: p for cure, p in p_values.items() if p is not None})
-    for row in rows:
-        if row["cure"] in corrected:
-            row["difference"]["holm"] = corrected[row["cure"]]
+    told = {row["cure"]: row["difference"] for row in rows if "p" in row.get("difference", {})}
+    for cure, p in holm({cure: difference["p"] for cure, difference in told.items()}).items():
+        told[cure]["holm"] = p
     return rows
-
-
-def gold_at(points: Points, distance: float) -> Array | None:
-    """Gold per prompt where the run first is so many nats away; None where it never is."""
-    return at_distance(points["kl"].mean(axis=1), points["gold"], distance)
 
 
 def alarm(folder: Path, settings: Settings) -> dict[str, Any]:
     """When the doctor first suspects the proxy, without gold, and what gold was there and later."""
     points, rows = read_points(folder), read_jsonl(folder / "metrics.jsonl")
-    gold, steps = points["gold"].mean(axis=1), points["step"]
-    first = next((i for i in range(1, len(rows) + 1) if proxy_suspected(Run(rows[:i]))), None)
-    row = {"best": float(gold[best_point(points, settings)]), "end": float(gold[-1])}
+    gold = points["gold"].mean(axis=1)
+    row: dict[str, Any] = {
+        "best": float(gold[best_point(points, settings)]),
+        "end": float(gold[-1]),
+    }
+    first = next(
+        (i for i in range(1, len(rows) + 1) if next(proxy_suspected(Run(rows[:i])), "")), None
+    )
     if first is None:
         return row | {"step": None}
-    at = int(np.searchsorted(steps, rows[first - 1]["step"]))
-    at = min(at, len(gold) - 1)
-    return row | {
-        "step": rows[first - 1]["step"], "gold": float(gold[at]),
-        "kl": float(points["kl"][at].mean()), "says": proxy_suspected(Run(rows[:first])),
-    }  # fmt: skip
+    step = rows[first - 1]["step"]
+    at = min(int(np.searchsorted(points["step"], step)), len(gold) - 1)
+    return row | {"step": step, "gold": float(gold[at]), "kl": float(points["kl"][at].mean())}

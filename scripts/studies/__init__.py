@@ -1,12 +1,10 @@
-"""What every study shares. A study is jobs with seeds, a JSON of numbers, and what is drawn from it.
+"""What every study shares: runner.py plans, runs and goes on; bootstrap.py reduces; pages.py writes tables.
 
-A new study lists its jobs and runs what is left of them (a job is done when its seconds are written):
+A study is one command of scripts/ that lists its jobs and says what is particular to it:
 
-    jobs = [Job(f"grpo-{seed}", "rl.grpo_engine", {"steps": 100, "seed": seed}) for seed in range(6)]
-    run = lambda job: run_stage(root / job.name, job.stage, words(job.arguments), threads=1)
-    run_jobs(jobs, run, at_a_time=2)
+    jobs = {f"grpo-{seed}": Job(f"grpo-{seed}", "rl.grpo_engine", {"steps": 100, "seed": seed}) ...}
+    if go(config, jobs, parts):                     # config: a StudyFlags with the study's own flags
+        ...                                         # finished jobs -> one JSON -> tables and figures
 
-Then it measures each policy once (`once` keeps the numbers beside it), puts means, intervals and
-corrected p-values (bootstrap.py, harness/report/intervals.py) into one JSON file, and writes its page
-from that alone.
+Its page holds tables between marks, written from the JSON alone.
 """

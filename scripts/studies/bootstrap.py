@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -72,27 +71,3 @@ def paired_difference(values: Array, others: Array) -> dict[str, Any]:
     by_start = [float(np.nanmean(start)) for start in apart if np.isfinite(start).any()]
     found = {"mean": float(np.nanmean(apart)), "low": low, "high": high, "by_start": by_start}
     return found | ({"p": t_interval(by_start)["p"]} if len(by_start) >= FEWEST_STARTS else {})
-
-
-def bootstrap(
-    runs: Sequence[Sequence[Array]],
-    statistic: Callable[[list[list[Array]]], Array],
-    *,
-    draws: int = 300,
-) -> Array:
-    """`statistic` of resampled runs, (draws, K): runs are drawn, and the prompts of all arrays.
-
-    A run is a list of arrays whose last axis is the prompts; equally many are resampled together.
-    """
-    rng = np.random.default_rng(0)
-    rows = []
-    for _ in range(draws):
-        asked: dict[int, NDArray[np.int64]] = {}
-        picked = []
-        for index in rng.integers(len(runs), size=len(runs)):
-            for array in runs[index]:
-                prompts = array.shape[-1]
-                asked.setdefault(prompts, rng.integers(prompts, size=prompts))
-            picked.append([array[..., asked[array.shape[-1]]] for array in runs[index]])
-        rows.append(statistic(picked))
-    return np.stack(rows)

@@ -1,24 +1,10 @@
-"""Pages of a study: Markdown that is written from recorded numbers alone.
-
-A page of one study is a template beside its code (Jinja): its text stands there as the reader sees it.
-"""
+"""Pages and figures of a study: tables between marks, written from recorded numbers alone."""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import jinja2
-
-
-def fixed(value: float, digits: int) -> str:
-    return f"{value:.{digits}f}"
-
-
-def signed(value: float, digits: int) -> str:
-    return f"{value:+.{digits}f}"
 
 
 def spread(values: Sequence[float], digits: int) -> str:
@@ -28,12 +14,12 @@ def spread(values: Sequence[float], digits: int) -> str:
     mean = average(values, digits)
     if len(values) == 1:
         return mean
-    return f"{mean} ({fixed(min(values), digits)} to {fixed(max(values), digits)})"
+    return f"{mean} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def average(values: Sequence[float], digits: int) -> str:
     """The mean, or a dash where there is none."""
-    return fixed(statistics.fmean(values), digits) if values else "-"
+    return f"{statistics.fmean(values):.{digits}f}" if values else "-"
 
 
 def rounded(value: Any, digits: int = 4) -> Any:
@@ -43,22 +29,6 @@ def rounded(value: Any, digits: int = 4) -> Any:
     if isinstance(value, list | tuple):
         return [rounded(each, digits) for each in value]
     return round(value, digits) if isinstance(value, float) else value
-
-
-def between(pair: Sequence[float]) -> str:
-    return f"({pair[0]:.3f} to {pair[1]:.3f})"
-
-
-def rendered(template: Path, **values: object) -> str:
-    """The text of a template. A name that has no value is an error."""
-    environment = jinja2.Environment(
-        trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
-        undefined=jinja2.StrictUndefined,
-    )  # fmt: skip
-    environment.filters |= dict(
-        fixed=fixed, signed=signed, spread=spread, average=average, between=between,
-    )  # fmt: skip
-    return environment.from_string(template.read_text(encoding="utf-8")).render(values)
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -74,3 +44,10 @@ def between_marks(text: str, mark: str, lines: Sequence[str]) -> str:
     indent = before[before.rfind("\n") + 1 :]
     table = "\n".join(f"{indent}{line}" for line in lines)
     return f"{before}{begin}\n{table}\n{indent}{end}{rest.split(end)[1]}"
+
+
+def filled(text: str, tables: Mapping[str, Sequence[str]]) -> str:
+    """A page with each of these tables between its marks."""
+    for mark, lines in tables.items():
+        text = between_marks(text, mark, lines)
+    return text

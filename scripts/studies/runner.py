@@ -1,14 +1,13 @@
-"""Running a study: every job in a process of its own, so many at a time; what is finished is kept.
+"""Running a study: it lists its jobs, each is done once in a process of its own, and the page is drawn.
 
-A study is a list of jobs. A job's name is its folder under the study's root. Its stage is a script
-of this project (`run_stage`), or a function of the study (`work`, in a process that `run_itself`
-starts). Either leaves its seconds there as JSON beside what it has made, so the same command goes on
-after an interruption, and tables, figures and pages are written from these folders.
+A job's name is its folder under the study's root. Its stage is a command of this project
+(`rl.grpo_engine`), or a name that the study's own `do(job, folder)` knows: its script then starts itself
+with `--work NAME`. What is done has a done.json with its seconds, written last. So the same command goes
+on after an interruption, and numbers, tables and figures are written from these folders alone.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -22,10 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UserError
-from harness.files import display_path, write_json
-from harness.paths import MODEL_FILE, REPOSITORY, STATE_FILE
+from harness.files import display_path, read_json, write_json
+from harness.flag_ranges import AtLeastOne, check_ranges
+from harness.paths import REPOSITORY, RUNS, STATE_FILE
 
-DONE, SECONDS = "done.json", "seconds.json"
+DONE = "done.json"
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,38 @@ class Job:
     parts: frozenset[str] = field(default_factory=frozenset)  # of the study
 
 
+@dataclass(frozen=True, kw_only=True)
+class StudyFlags:
+    """What every study's command takes."""
+
+    seeds: AtLeastOne = 3
+    """Seeds of every run, from the first: 1 is a cheap look."""
+    only: str = ""
+    """Only jobs whose name holds this; what they need is run as well."""
+    jobs: AtLeastOne = 2
+    """Processes at a time; the threads are shared out among them."""
+    plan: bool = False
+    """Say what is done and what is left, and run nothing."""
+    out: Path = RUNS
+    """Folder of all jobs."""
+    work: str = ""
+    """Do this one job here and now; what the script starts itself with."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+
 # --- one job --------------------------------------------------------------------------------------
+
+
+def is_done(root: Path, name: str) -> bool:
+    """A job's last file is written when all others are."""
+    return (root / name / DONE).exists()
+
+
+def seconds_of(folder: Path) -> dict[str, Any]:
+    """Of a job that is done: by the clock, and of CPU time where the system counts it."""
+    return read_json(folder / DONE)
 
 
 def run_stage(
@@ -50,51 +81,34 @@ def run_stage(
     threads: int | None = None,
     resume: bool = False,
 ) -> float:
-    """Run one script into `folder` unless it is finished there; its output goes to FOLDER.log.
+    """Run one command into `folder` unless it is done there; its output goes to FOLDER.log.
 
     An interrupted one is resumed, or without `resume` made anew, so that its seconds are those of
-    the whole. They are written beside it: by the clock, and of CPU time. Returns those by the clock.
+    the whole. Returns those by the clock.
     """
-    half = (folder / STATE_FILE).exists()
-    if (folder / MODEL_FILE).exists() and not half:
+    if is_done(folder, ""):
         print(f"{display_path(folder)} is there", flush=True)
         return 0.0
-    again = ["--resume"] * (resume and half)
+    again = ["--resume"] * (resume and (folder / STATE_FILE).exists())
     script = [module] if module.endswith(".py") else ["-m", module]
     command = [sys.executable, *script, *map(str, flags), "--out", str(folder), *again]
     print(f"{display_path(folder)}: {module} ...", flush=True)
     log = folder.with_name(f"{folder.name}.log")
     wall, cpu = run_into_log(module, command, log, threads=threads, append=resume)
     seconds = {"wall": wall, "threads": threads, "resumed": bool(again)}
-    write_json(folder / SECONDS, seconds if cpu is None else seconds | {"cpu": cpu})
-    print(f"{display_path(folder)}: {wall:.0f} s", flush=True)
+    write_json(folder / DONE, seconds if cpu is None else seconds | {"cpu": cpu})
     return wall
 
 
-def work(job: Job, root: Path, stage: Callable[[Path], None]) -> float:
-    """Do one job anew in this process; its seconds by the clock."""
+def work(job: Job, root: Path, do: Callable[[Job, Path], None]) -> None:
+    """Do one job anew in this process."""
     folder = root / job.name
-    if folder.exists():
-        shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     begin = time.perf_counter()
-    stage(folder)
-    wall = time.perf_counter() - begin
-    write_json(folder / DONE, {"cpu": time.process_time(), "wall": wall})
-    return wall
-
-
-def is_done(root: Path, name: str) -> bool:
-    """A job's last file is written when all others are."""
-    return (root / name / DONE).exists()
-
-
-def run_itself(script: str, job: Job, root: Path, flags: Sequence[str]) -> float:
-    """Let a script of scripts/ do a job, `--work NAME`, with one thread; its seconds by the clock."""
-    path = REPOSITORY / "scripts" / script
-    command = [sys.executable, str(path), *flags, "--out", str(root), "--work", job.name]
-    wall, _ = run_into_log(job.name, command, root / f"{job.name}.log", threads=1)
-    return wall
+    do(job, folder)
+    seconds = {"cpu": time.process_time(), "wall": time.perf_counter() - begin}
+    write_json(folder / DONE, seconds)
 
 
 def run_into_log(
@@ -120,12 +134,11 @@ def run_into_log(
             command, cwd=REPOSITORY, env=environment, stdout=file, stderr=subprocess.STDOUT
         )
         status, cpu = wait(process)
-    wall = time.perf_counter() - begin
     if status != 0:
         lines = [line.strip("╭╮╰╯│─ ") for line in log.read_text(encoding="utf-8").splitlines()]
         last = [line for line in lines if line][-1:]
         raise UserError(f"{name} failed, see {display_path(log)}: {' '.join(last)}")
-    return wall, cpu
+    return time.perf_counter() - begin, cpu
 
 
 def wait(process: subprocess.Popen[bytes]) -> tuple[int, float | None]:
@@ -137,14 +150,69 @@ def wait(process: subprocess.Popen[bytes]) -> tuple[int, float | None]:
     return process.returncode, usage.ru_utime + usage.ru_stime
 
 
-def once(path: Path, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def once(path: Path, make: Callable[[], Any]) -> Any:
     """What `make()` returns, kept in a file."""
     if not path.exists():
         write_json(path, make())
-    return json.loads(path.read_text(encoding="utf-8"))
+    return read_json(path)
 
 
-# --- many jobs ------------------------------------------------------------------------------------
+def words(flags: Mapping[str, Any]) -> list[str]:
+    """Flags as a command line has them: --name value or values, and --name or --no-name of a switch."""
+    line: list[str] = []
+    for name, value in flags.items():
+        name = name.replace("_", "-")
+        if isinstance(value, bool):
+            line.append(f"--{name}" if value else f"--no-{name}")
+        else:
+            line += [f"--{name}", str(value)]
+    return line
+
+
+# --- a study --------------------------------------------------------------------------------------
+
+
+def go(
+    flags: StudyFlags,
+    jobs: Mapping[str, Job],
+    parts: Sequence[str],
+    do: Callable[[Job, Path], None] | None = None,
+    *,
+    threads: int | None = 1,
+    resume: bool = False,
+) -> bool:
+    """Do what is left of some parts, as the flags say; whether the page is to be drawn now."""
+    root = flags.out.resolve()
+    if flags.work:
+        if flags.work not in jobs or do is None:
+            raise UserError(f"there is no job {flags.work!r}: name one that --plan lists")
+        work(jobs[flags.work], root, do)
+        return False
+    own = [job for job in jobs.values() if job.parts & set(parts)]
+    if not any(flags.only in job.name for job in own):
+        raise UserError(
+            f"--only {flags.only}: no job of {', '.join(parts)} has that in its name: give a part of a "
+            "name that --plan lists"
+        )
+    todo = left_to_do(jobs, root, parts, flags.only)
+    print(f"{sum(is_done(root, job.name) for job in own)} of {len(own)} jobs done", flush=True)
+    if flags.plan:
+        print("\n".join(f"    {job.name}" for job in todo))
+        return False
+
+    def run(job: Job) -> float:
+        folder = root / job.name
+        if "." in job.stage:
+            return run_stage(
+                folder, job.stage, words(job.arguments), threads=threads, resume=resume
+            )
+        script = [sys.executable, str(Path(sys.argv[0]).resolve()), *sys.argv[1:]]
+        itself = [*script, "--out", str(root), "--work", job.name]
+        log = folder.with_name(f"{folder.name}.log")
+        return run_into_log(job.name, itself, log, threads=threads)[0]
+
+    run_jobs(todo, run, at_a_time=flags.jobs)
+    return True
 
 
 def left_to_do(jobs: Mapping[str, Job], root: Path, parts: Sequence[str], only: str) -> list[Job]:

@@ -34,5 +34,5 @@ def test_our_sides_do_their_repetitions(task):
 
     case = Case(task, prompts=2, group=2, prompt_tokens=4, new_tokens=3)
     took = Twice()
-    sides.main(Side("ours", "ours", case, threads=1), took)
+    sides.FUNCTIONS["ours", task](Side("ours", "ours", case, threads=1), took)
     assert took.left == 0

@@ -163,7 +163,7 @@ def test_texts_are_joined_by_eos_and_short_texts_get_short_windows():
 
 
 def test_too_short_texts_are_refused():
-    with pytest.raises(DataError, match="101 tokens .*: .* .200 at least"):
+    with pytest.raises(DataError, match="101 tokens"):
         TextCorpus(["a" * 100], OneLetter(), batch_size=1, context=64, seed=0)
 
 

@@ -10,8 +10,6 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from data.collate import left_pad
-from gpt.generate import SamplingParams, generate
 from gpt.model import GPT, GPTConfig
 from gpt.published.pretrained import INDEX_FILE, load_gpt2, save_gpt2
 from harness.errors import UserError
@@ -151,40 +149,6 @@ def test_we_save_the_file_that_transformers_saves(folder, tmp_path):
     theirs, ours = (json.loads((where / "config.json").read_text()) for where in both)
     dropout = {f"{place}_pdrop": 0.0 for place in ("attn", "embd", "resid")}
     assert ours == {**{key: theirs[key] for key in ours}, **dropout}
-
-
-def until_eos(row: list[int], eos_id: int) -> list[int]:
-    return row[: row.index(eos_id) + 1] if eos_id in row else row
-
-
-@pytest.mark.oracle
-@pytest.mark.parametrize("early", [False, True])
-def test_greedy_generation_equals_transformers(folder, oracle, early):
-    """Ragged prompts; with `early` the rows stop at different steps and are dropped on the way."""
-    prompts = [*ROWS, [50, 51, 52], [33, 4, 33], [13] * 9, [59, 58]]
-    model, steps = load_gpt2(folder), 20
-    params = SamplingParams(greedy=True, max_new_tokens=steps)
-    tokens, mask = left_pad(prompts, 60)
-
-    def theirs(eos_id):
-        rows = oracle.generate(
-            tokens, attention_mask=mask.long(), do_sample=False, max_new_tokens=steps,
-            pad_token_id=60, eos_token_id=eos_id,
-        )  # fmt: skip
-        return rows[:, tokens.shape[1] :].tolist()
-
-    free = theirs(None)
-    unused = next(token for token in range(61) if all(token not in row for row in free))
-    stops = {token: {len(until_eos(row, token)) for row in free} for token in range(61)}
-    eos_id = max(stops, key=lambda token: len(stops[token])) if early else unused
-    expected = [until_eos(row, eos_id) for row in theirs(eos_id)]
-    lengths = {len(row) for row in expected}
-    assert len(lengths) >= 4 if early else lengths == {steps}
-    assert len({token for row in free for token in row}) >= 10  # not one token over and over
-
-    found = generate(model, prompts, params, eos_id=eos_id)
-    assert found.token_lists() == expected
-    assert found.has_eos.tolist() == [row[-1] == eos_id for row in expected]
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,7 @@ def test_missing_device(monkeypatch, name):
     availability(monkeypatch, cuda=False, mps=False)
     with pytest.raises(UserError) as error:
         open_device(name)
-    assert one_sentence(error) == (
-        f"--device {name}: PyTorch finds no such device here; use --device cpu"
-    )
+    assert name in one_sentence(error)
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ def write_run(folder: Path, **files: Any) -> Path:
     """A run folder; a list becomes JSON lines."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        if isinstance(content, list) and name != "findings":
+        if isinstance(content, list):
             text = "".join(json.dumps(row) + "\n" for row in content)
             (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
         else:
@@ -61,18 +61,17 @@ def write_run(folder: Path, **files: Any) -> Path:
 
 
 def hostile_run(folder: Path, text: str = HOSTILE) -> Path:
-    finding = dict.fromkeys(("rule", "severity", "evidence", "cause", "remedy", "page"), text)
+    finding = dict.fromkeys(("rule", "severity", "evidence", "cause", "remedy"), text)
     return write_run(
         folder,
         config={"data": text, text: 1},
-        page={"script": text, "title": text, "differs": {text: [text, text]},
+        page={"title": text, "findings": [finding],
               "before_after": [{"prompt": text, "before": text, "after": text}]},
         metrics=[{"step": 1, "reward": 1.0, text: 2.0, f"seconds/{text}": 1.0}],
         samples=[{"step": 1, "prompt": text, "response": text}],
         tokens=[token_row(prompt=text, tokens=[text, text], kind=text,
                           values={text: [0.5, 1.0]}, notes={text: 1.0})],
         report={"before": {text: 1.0}, "after": {text: 2.0}, text: 3.0},
-        findings=[finding],
     )  # fmt: skip
 
 
@@ -120,7 +119,7 @@ def test_a_damaged_folder_still_has_a_page(tmp_path: Path) -> None:
 
 def test_a_share_has_an_axis_from_0_to_1_and_a_mean_does_not_lag() -> None:
     """Two ticks are 0 and 1 whatever was measured; of a ramp the running mean is the ramp."""
-    series = {"x": [10, 20, 30, 40], "y": [0.4, 0.5, 0.5, 0.6], "dots": False, "dash": "solid"}
+    series = {"x": [10, 20, 30, 40], "y": [0.4, 0.5, 0.5, 0.6], "dots": False}
     ticks = [
         re.findall(r">(\d\.\d+)</text>", curve_svg([series | {"colour": "k"}], None, share=share))
         for share in (True, False)

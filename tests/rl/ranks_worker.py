@@ -127,7 +127,7 @@ def other_loops(seen: list[torch.Tensor]) -> dict[str, Any]:
     for loss in ("forward_kl", "reverse_kl", "topk_ce"):
         model = small_gpt().double()
         distilling = distillation.DistillationConfig(
-            steps=2, batch_size=3, loss=loss, responses="teacher", max_new_tokens=6,
+            steps=2, batch_size=3, loss=loss, max_new_tokens=6,
             sampled_tokens=3, warmup=1,
         )  # fmt: skip
         rows = distillation.train(distilling, model, teacher, LETTERS, PROMPTS, MetricLog(2))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -23,7 +22,10 @@ from rl.talk import Answer, Talk, TalkConfig
 
 TOKENIZER = load_tokenizer("glassbox")
 KETTLE = "Review the red kettle for Anna."
-CPU = TalkConfig(device="cpu", max_new_tokens=6)
+
+
+def talk_to(run: Path, **flags) -> Talk:
+    return Talk(TalkConfig(run, device="cpu", max_new_tokens=6, **flags))
 
 
 def model(seed: int, context: int = 64) -> GPT:
@@ -60,7 +62,7 @@ def test_an_answer_has_the_runs_reward_the_worlds_gold_and_the_kl_to_its_start(
     """The KL by one forward without padding."""
     drawn, sample = [], talk.sample_rollout
     monkeypatch.setattr(talk, "sample_rollout", lambda *a: drawn.append(sample(*a)) or drawn[-1])
-    mine, starts = Talk(runs / "grpo", CPU).answer(KETTLE)
+    mine, starts = talk_to(runs / "grpo").answer(KETTLE)
     record = reviews.read_prompt(KETTLE)
     assert mine.gold == pytest.approx(reviews.gold_reward(record, mine.text, mine.ended))
     batch = drawn[0].sequences
@@ -80,17 +82,16 @@ def test_an_answer_has_the_runs_reward_the_worlds_gold_and_the_kl_to_its_start(
 def test_the_same_seed_gives_the_same_answers_and_another_run_can_stand_beside_it(
     runs: Path,
 ) -> None:
-    first, again = (Talk(runs / "grpo", CPU).answer(KETTLE) for _ in range(2))
+    first, again = (talk_to(runs / "grpo").answer(KETTLE) for _ in range(2))
     assert first == again
-    beside = TalkConfig(device="cpu", max_new_tokens=6, against=runs / "grpo")
-    mine, other = Talk(runs / "grpo", beside).answer(KETTLE)
+    mine, other = talk_to(runs / "grpo", against=runs / "grpo").answer(KETTLE)
     assert mine.text == other.text and other.who == "grpo"
 
 
 def test_what_is_gone_is_done_without(runs: Path) -> None:
     (runs / "judge" / MODEL_FILE).unlink()
     (runs / "base" / MODEL_FILE).unlink()
-    opened = Talk(runs / "grpo", CPU)
+    opened = talk_to(runs / "grpo")
     (answer,) = opened.answer(KETTLE)
     assert answer.reward is None and answer.kl is None and answer.gold is not None
     assert len(opened.notes) == 2
@@ -104,14 +105,14 @@ def test_a_function_named_in_a_run_folder_is_started_only_if_it_is_named_again(
     (runs / "mine.py").write_text(code)
     flags = json.loads((runs / "grpo" / "config.json").read_text())
     write_json(runs / "grpo" / "config.json", flags | {"reward": f"{runs}/mine.py:f"})
-    assert Talk(runs / "grpo", CPU).answer(KETTLE)[0].reward is None and not mark.exists()
-    named = TalkConfig(device="cpu", max_new_tokens=6, reward=f"{runs}/mine.py:f")
-    assert Talk(runs / "grpo", named).answer(KETTLE)[0].reward == 7
+    assert talk_to(runs / "grpo").answer(KETTLE)[0].reward is None and not mark.exists()
+    named = talk_to(runs / "grpo", reward=f"{runs}/mine.py:f")
+    assert named.answer(KETTLE)[0].reward == 7
 
 
 def test_a_prompt_without_room_costs_that_prompt_alone(runs: Path) -> None:
     with pytest.raises(UserError):
-        Talk(run_folder(runs / "short", 2, context=4), CPU).answer("a longer prompt than that is")
+        talk_to(run_folder(runs / "short", 2, context=4)).answer("a longer prompt than that is")
 
 
 def test_what_a_model_writes_does_not_steer_the_terminal() -> None:
@@ -120,7 +121,7 @@ def test_what_a_model_writes_does_not_steer_the_terminal() -> None:
 
 
 def test_ctrl_c_stops_an_answer_and_not_the_talk(runs: Path, capsys, monkeypatch) -> None:
-    texts = iter(["?", KETTLE, KETTLE])
+    texts = iter([KETTLE, KETTLE])
 
     def ask(_: str) -> str:
         try:
@@ -136,8 +137,7 @@ def test_ctrl_c_stops_an_answer_and_not_the_talk(runs: Path, capsys, monkeypatch
             raise KeyboardInterrupt
         return [Answer("it", "fine", True, None, None, None)]
 
-    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("builtins.input", ask)
     monkeypatch.setattr(Talk, "answer", interrupted)
-    talk.main(runs / "grpo", CPU)
+    talk.main(TalkConfig(runs / "grpo", device="cpu"))
     assert len(calls) == 2 and "fine" in capsys.readouterr().out

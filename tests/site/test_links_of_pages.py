@@ -64,7 +64,7 @@ def test_what_the_faq_names_exists() -> None:
     metrics, faq = (text_of(f"docs/{name}.md") for name in ("metrics", "faq"))
     rows = re.findall(r"^\| (`[^|]+) \|", metrics, flags=re.MULTILINE)
     known = {key for row in rows for key in re.findall(r"`([^`]+)`", row)}
-    known |= set(re.findall(r"^\[(\w+)\]$", text_of("harness/report/findings.ini"), re.MULTILINE))
+    known |= set(re.findall(r"^def (\w+)", text_of("harness/report/rules.py"), re.MULTILINE))
     sentences = re.findall(r"the doctor's rules? ([^(;,.]*(?:,[^(;.]*)?)", faq)
     assert {name for said in sentences for name in re.findall(r"`(\w+)`", said)} <= known
     code = [*ROOT.glob("*/*.py"), *ROOT.glob("rl/training/*.py")]

@@ -11,16 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from conformance.enumeration import (
-    MASK,
-    REWARDS,
-    STATES,
-    THETA,
-    T,
-    gradient,
-    probabilities,
-    token_log_probs,
-)
+from data.collate import collate_responses
 from gpt.log_probs import kl_from_logits
 from rl.equations.advantages import (
     discounted_returns,
@@ -48,11 +39,16 @@ from rl.equations.losses import (
 )
 from rl.equations.token_rewards import at_last_token, token_level_rewards
 
-EOS, LETTERS = 0, (1, 2)
+EOS, LETTERS, T = 0, (1, 2), 3
 UNFINISHED = [prefix for n in range(T) for prefix in itertools.product(LETTERS, repeat=n)]
 # A response ends with its first EOS, or is cut off at T tokens.
 RESPONSES = [(*prefix, EOS) for prefix in UNFINISHED] + list(itertools.product(LETTERS, repeat=T))
 PREFIXES = {prefix: i for i, prefix in enumerate(UNFINISHED)}
+LANGUAGE = collate_responses([[1]] * len(RESPONSES), RESPONSES, EOS)
+TOKENS, MASK = LANGUAGE.response_tokens, LANGUAGE.response_mask  # (15, 3)
+# The prefix before each token; behind the end it is never read.
+STATES = torch.tensor([[PREFIXES.get(y[:t], 0) for t in range(T)] for y in RESPONSES])
+REWARDS = torch.randn(len(RESPONSES), generator=torch.Generator().manual_seed(3)).double()
 
 
 def table(seed: int) -> Tensor:
@@ -61,7 +57,25 @@ def table(seed: int) -> Tensor:
     return torch.randn(len(PREFIXES), 3, generator=generator, dtype=torch.float64)
 
 
-OLD, REF = table(1), table(2)
+THETA, OLD, REF = table(0), table(1), table(2)
+
+
+def token_log_probs(logits: Tensor) -> Tensor:
+    """(15, 3): log-probability of every token of every response, 0 behind its end."""
+    taken = logits.log_softmax(-1)[STATES].gather(-1, TOKENS[..., None])[..., 0]
+    return torch.where(MASK, taken, 0.0)
+
+
+def probabilities(logits: Tensor) -> Tensor:
+    """(15,): they add up to 1."""
+    return token_log_probs(logits).sum(1).exp()
+
+
+def gradient(function, at: Tensor = THETA) -> Tensor:
+    """Gradient of function(theta), of theta's shape; 0 where none flows."""
+    theta = at.clone().requires_grad_()
+    value = function(theta)
+    return torch.autograd.grad(value, theta)[0] if value.requires_grad else torch.zeros_like(at)
 
 
 def expected_reward(theta: Tensor) -> Tensor:

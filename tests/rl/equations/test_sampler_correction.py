@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import dataclass
+from functools import cached_property
 from typing import get_args
 
 import pytest
 import torch
-from studies.enumerated import FULL, NOISE, WORLDS, World
+from torch import Tensor
 
+from rl.equations.losses import clipped_surrogate
 from rl.equations.sampler_correction import (
     CORRECTIONS,
+    Correction,
     Name,
     binary_kl,
     binary_tv,
@@ -113,6 +118,90 @@ def test_dppo():
 
 # Every answer listed
 
+LETTERS, LENGTH, WORLDS = 4, 6, 8
+NOISE = {"little": 0.205, "much": 0.5, "most": 1.0}  # in the logits: KL 0.07, 0.43 and 1.6
+DELTA = {"tv": 0.2, "kl": 0.05}
+FULL = Correction("all of the sequence's ratio", "sequence", "all")
+
+
+@dataclass(frozen=True)
+class World:
+    """A random bigram language, pi, whose answers have random rewards; mu's logits are pi's plus noise.
+
+    All 4,096 answers of six letters are listed, so a correction's gradient is a sum over them.
+    """
+
+    seed: int
+    noise: float
+    length: int = LENGTH
+
+    @cached_property
+    def answers(self) -> Tensor:
+        """(N, T) letters."""
+        return torch.tensor(list(itertools.product(range(LETTERS), repeat=self.length)))
+
+    @cached_property
+    def drawn(self) -> tuple[Tensor, Tensor, Tensor]:
+        """pi's logits (5, 4), row 0 for the first letter; mu's; the rewards (N,)."""
+        generator = torch.Generator().manual_seed(self.seed)
+
+        def normal(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+        logits = normal(LETTERS + 1, LETTERS)
+        return logits, logits + self.noise * normal(LETTERS + 1, LETTERS), normal(len(self.answers))
+
+    def log_probs(self, logits: Tensor) -> Tensor:
+        """(N, T)."""
+        before = torch.nn.functional.pad(self.answers[:, :-1] + 1, (1, 0))
+        rows = logits.log_softmax(-1)[before]
+        return rows.gather(-1, self.answers[..., None]).squeeze(-1)
+
+    @cached_property
+    def advantages(self) -> Tensor:
+        """(N, 1): the reward less its mean under pi."""
+        logits, _, rewards = self.drawn
+        return (rewards - self.log_probs(logits).sum(1).exp() @ rewards)[:, None]
+
+    def truth(self) -> Tensor:
+        """The gradient of pi's expected reward, (20,)."""
+        logits = self.drawn[0].clone().requires_grad_()
+        expected = self.log_probs(logits).sum(1).exp() @ self.drawn[2]
+        return torch.autograd.grad(expected, logits)[0].flatten()
+
+    def gradients(self, row: Correction, floor: float = 0.5, cap: float = 2.0) -> Tensor:
+        """What each answer adds to the ascent by a correction at pi = pi_old, (N, 20)."""
+        logits, mu, _ = self.drawn
+        leaf = self.log_probs(logits).requires_grad_()
+        old, drew = leaf.detach(), self.log_probs(mu)
+        mask = torch.ones_like(old, dtype=torch.bool)
+        if row.divergence is not None:
+            loss = dppo(leaf, drew, self.advantages, row.divergence, DELTA[row.divergence])
+        else:
+            anchor = drew if row.against == "sampler" else old
+            loss = clipped_surrogate(leaf, anchor, self.advantages, 0.2, 0.2)
+            if row.of is not None:
+                loss = loss * sampler_weights(old, drew, mask, row.of, row.limit, floor, cap)
+        (of_tokens,) = torch.autograd.grad(-loss.sum(), leaf)  # (N, T)
+        before = torch.nn.functional.pad(self.answers[:, :-1] + 1, (1, 0))
+        score = torch.nn.functional.one_hot(self.answers, LETTERS) - logits.softmax(-1)[before]
+        found = torch.zeros(len(old), LETTERS + 1, LETTERS, dtype=torch.float64)
+        for t in range(self.length):
+            found[torch.arange(len(old)), before[:, t]] += of_tokens[:, t, None] * score[:, t]
+        return found.flatten(1)
+
+    def measured(self, row: Correction, **bounds: float) -> dict[str, float]:
+        """Cosine with the true gradient, bias and variance of one answer's estimate, in |g| and |g|^2."""
+        each, truth = self.gradients(row, **bounds), self.truth()
+        chance = self.log_probs(self.drawn[1]).sum(1).exp()
+        mean = chance @ each
+        size = truth.norm()
+        return {
+            "cosine": float(mean @ truth / (mean.norm() * size)),
+            "bias": float((mean - truth).norm() / size),
+            "variance": float((chance @ each.square().sum(1) - mean.square().sum()) / size**2),
+        }
+
 
 def test_the_listed_answers_are_all():
     world = World(0, NOISE["much"])
@@ -153,3 +242,40 @@ def test_what_keeps_a_row_from_being_unbiased():
             assert long.measured(CORRECTIONS[name], **wide)["bias"] > 0.1
         assert short.measured(CORRECTIONS["decoupled"])["bias"] < 1e-12
         assert short.measured(CORRECTIONS["none"])["bias"] > 0.1
+
+
+COSINES = {  # at KL(mu, pi) 0.07 and 0.43 nats an answer
+    "none": (0.9684, 0.8185), "token_tis": (0.9718, 0.8348), "masked": (0.9718, 0.7894),
+    "sequence_tis": (0.9994, 0.9801), "sequence_mask": (0.9784, 0.7939),
+    "geometric_tis": (0.9779, 0.8780), "geometric_mask": (0.9779, 0.8793),
+    "decoupled": (0.9718, 0.8345), "dppo_tv": (0.9718, 0.5971), "dppo_kl": (0.9718, 0.5066),
+    "sampler_clip": (0.5062, 0.2210), "sequence_all": (1.0, 1.0),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def exact():
+    """Means over the worlds of every correction's numbers, by the noise and its name."""
+    found = {}
+    for noise, size in NOISE.items():
+        worlds = [World(seed, size) for seed in range(WORLDS)]
+        for name, row in {**CORRECTIONS, "sequence_all": FULL}.items():
+            each = [world.measured(row) for world in worlds]
+            found[noise, name] = {key: sum(e[key] for e in each) / WORLDS for key in each[0]}
+    return found
+
+
+def test_cosines(exact):
+    """Literals of the eight worlds: how much of the true direction is left, and at what variance."""
+    for name, expected in COSINES.items():
+        found = [exact[noise, name]["cosine"] for noise in ("little", "much")]
+        assert found == pytest.approx(expected, abs=2e-4), name
+    for noise in NOISE:
+        ranked = sorted(CORRECTIONS, key=lambda name: exact[noise, name]["cosine"])
+        assert ranked[-1] == "sequence_tis" and exact[noise, "sequence_all"]["bias"] < 1e-12
+    for noise in ("little", "much"):
+        least = min(CORRECTIONS, key=lambda name: exact[noise, name]["cosine"])
+        assert least == "sampler_clip"
+    assert (
+        exact["most", "sequence_all"]["variance"] > 100 * exact["most", "sequence_tis"]["variance"]
+    )

@@ -1,4 +1,4 @@
-"""The doctor after pre-training, fine-tuning, a reward model and distillation: small runs on letters.
+"""The doctor after pre-training, fine-tuning and a reward model: small runs on letters.
 
 Each stage is trained as it is, which raises no alarm, and with a fault that a rule has to name.
 """
@@ -13,14 +13,10 @@ from typing import Any
 
 import bug_zoo
 import torch
-from bug_zoo import LETTERS
 
 from data.collate import ResponseBatch, collate_documents
-from data.records import PromptRecord
-from gpt import distillation, finetuning, pretraining
-from gpt.distillation import DistillationConfig
+from gpt import finetuning, pretraining
 from gpt.finetuning import Example, FinetuningConfig
-from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
 from harness.metric_log import MetricLog
 from harness.report.rules import examine
@@ -73,7 +69,7 @@ def pretrained(config: PretrainingConfig) -> Rows:
 def test_pretraining_is_silent_on_a_good_run_and_names_a_learning_rate_that_is_too_high() -> None:
     assert rules(PRETRAINING, pretrained(PRETRAINING)) == set()
     hot = dataclasses.replace(PRETRAINING, lr=1.0, max_norm=1e3)
-    assert "loss_rises" in rules(hot, pretrained(hot))  # though it ends near where it began
+    assert "nothing_learned" in rules(hot, pretrained(hot))  # though it ends near where it began
 
 
 # --- fine-tuning ----------------------------------------------------------------------------------
@@ -104,24 +100,24 @@ REWARD = RewardModelConfig(lr=3e-3, warmup=5, batch_size=16, pooling="mean_score
 
 
 def preferences(count: int, label: str, seed: int) -> list[TokenPair]:
-    """Answers with more of the letter a win, or (label "coin") either, or (label "long") longer ones."""
+    """Answers with more of the letter a win, or (label "coin") either."""
     rng = random.Random(seed)
     pairs = []
     for number in range(count):
         a, b = ([*rng.choices(range(8), k=rng.randrange(4, 12)), 8] for _ in range(2))
-        orders = {"a": a.count(0) - b.count(0), "long": len(a) - len(b), "coin": rng.random() - 0.5}
-        better, worse = (a, b) if orders[label] > 0 else (b, a)
+        order = rng.random() - 0.5 if label == "coin" else a.count(0) - b.count(0)
+        better, worse = (a, b) if order > 0 else (b, a)
         pairs.append(TokenPair([number % 8, seed % 8, number // 8 % 8], better, worse, {}))
     return pairs
 
 
 def rewarded(
-    config: RewardModelConfig, label: str, count: int = 1600, steps: int = 40, truth: str = ""
+    config: RewardModelConfig, label: str, count: int = 1600, steps: int = 40
 ) -> tuple[Rows, dict[str, Any]]:
     model = RewardModel.from_policy(
         bug_zoo.small_gpt(), config.pooling, torch.Generator().manual_seed(0)
     )
-    held_out = preferences(300, truth or label, 1)
+    held_out = preferences(300, label, 1)
     rows = train(model, preferences(count, label, 0), config, MetricLog(steps), eos_id=8)
     chosen, rejected, batch = score_pairs(model, held_out, 8)
     return rows, preference_report(chosen, rejected, batch.lengths, held_out).numbers
@@ -131,43 +127,10 @@ def test_a_reward_model_is_silent_where_it_learns() -> None:
     assert rules(REWARD, *rewarded(REWARD, "a")) == set()
 
 
-def test_labels_by_a_coin_or_by_length_are_named() -> None:
-    """By length: the labels were longer answers, what is held out says otherwise."""
+def test_labels_by_a_coin_are_named() -> None:
     assert "nothing_learned" in rules(REWARD, *rewarded(REWARD, "coin"))
-    assert "no_better_than_length" in rules(REWARD, *rewarded(REWARD, "long", truth="a"))
 
 
 def test_pairs_that_are_known_by_heart_are_named() -> None:
     found = rules(REWARD, *rewarded(REWARD, "coin", count=24, steps=100))
     assert "memorising" in found and "nothing_learned" not in found
-
-
-# --- distillation ---------------------------------------------------------------------------------
-
-DISTILLATION = DistillationConfig(
-    steps=40, lr=3e-3, warmup=5, batch_size=32, eval_every=10, max_new_tokens=8
-)
-PROMPTS = [PromptRecord(text) for text in "abcdefgh"]
-
-
-def distilled(config: DistillationConfig) -> Rows:
-    teacher, student = bug_zoo.small_gpt(), bug_zoo.small_gpt()
-    pretraining.train(PRETRAINING, teacher, Letters(), MetricLog(40))
-    teacher.requires_grad_(False)
-
-    def validate(model: GPT, step: int) -> dict[str, float]:
-        numbers, _ = distillation.measure(model, teacher, LETTERS, PROMPTS, 8)
-        return {f"validation/{name}": value for name, value in numbers.items()}
-
-    return distillation.train(
-        config, student, teacher, LETTERS, PROMPTS, MetricLog(40), validate=validate
-    )
-
-
-def test_distillation_is_silent_on_a_good_run_and_finds_a_loss_of_the_wrong_sign(
-    monkeypatch,
-) -> None:
-    assert rules(DISTILLATION, distilled(DISTILLATION)) == set()
-    real = distillation.forward_kl
-    monkeypatch.setattr(distillation, "forward_kl", lambda *each: -real(*each))
-    assert "away_from_teacher" in rules(DISTILLATION, distilled(DISTILLATION))
