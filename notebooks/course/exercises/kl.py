@@ -106,6 +106,9 @@ def kl_scales(log_probs, ref_log_probs, mask):
         -kl_coef * ( -> -kl_coef / response_mask.sum(1, keepdim=True) * (
             you divide the penalty by the response's length. That is nats per token with a coefficient that
             is meant per response: long responses drift nearly for free.
+        += scores -> += (scores - scores.mean()) / scores.std()
+            you scale the scores before the penalty is taken off. Then kl_coef is in deviations, as in
+            GRPO's loss. In the reward both have the reward's unit, and are scaled together later.
         += scores -> = scores
             the last token gets the score and loses its KL. Add the score (+=).
         torch.where(response_mask, -kl_coef * (log_probs - ref_log_probs), 0.0)
