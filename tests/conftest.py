@@ -43,53 +43,42 @@ class NetworkBlocked(OSError):
     """
 
 
-def is_local(host: Any) -> bool:
-    """Whether `host` (a name, an address or None) can only mean this machine."""
+def refuse(host: Any) -> None:
+    """Raise NetworkBlocked unless `host` (a name, an address or None) can only mean this machine."""
     name = host.decode() if isinstance(host, bytes) else host
     if name in (None, "", "localhost", socket.gethostname()):
-        return True
+        return
     try:
         address = ipaddress.ip_address(str(name).split("%")[0])
+        here = address.is_loopback or address.is_unspecified
     except ValueError:
-        return False
-    return address.is_loopback or address.is_unspecified
-
-
-def refuse(host: Any) -> None:
-    """Raise NetworkBlocked unless `host` is this machine."""
-    if not is_local(host):
+        here = False
+    if not here:
         raise NetworkBlocked(f"tests do not use the network, but something asked for {host!r}")
 
 
-def guarded_method(original: Callable[..., Any], position: int) -> Callable[..., Any]:
-    """A socket method that looks at its address, the argument at `position`, where there is one."""
-
-    def method(sock: socket.socket, *args: Any) -> Any:
-        internet = sock.family in (socket.AF_INET, socket.AF_INET6)
-        if internet and len(args) > position and isinstance(args[position], tuple):
-            refuse(args[position][0])
-        return original(sock, *args)
-
-    return method
-
-
-def guarded_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
-    """A name look-up that looks at its first argument."""
-
-    def lookup(host: Any, *args: Any, **options: Any) -> Any:
-        refuse(host)
-        return original(host, *args, **options)
-
-    return lookup
-
-
 def block_network(patch: pytest.MonkeyPatch) -> None:
-    """Refuse every connection, datagram and look-up that leaves this machine; AF_UNIX stays."""
-    for name, position in (("connect", 0), ("connect_ex", 0), ("sendto", -1), ("sendmsg", 3)):
-        original = getattr(socket.socket, name)
-        patch.setattr(socket.socket, name, guarded_method(original, position))
-    for name in ("getaddrinfo", "gethostbyname", "gethostbyname_ex", "gethostbyaddr"):
-        patch.setattr(socket, name, guarded_lookup(getattr(socket, name)))
+    """Refuse every connection and look-up that leaves this machine; AF_UNIX stays."""
+
+    def connecting(original: Callable[..., Any]) -> Callable[..., Any]:
+        def connect(sock: socket.socket, address: Any) -> Any:
+            if sock.family in (socket.AF_INET, socket.AF_INET6):
+                refuse(address[0])
+            return original(sock, address)
+
+        return connect
+
+    def looking_up(original: Callable[..., Any]) -> Callable[..., Any]:
+        def look_up(host: Any, *args: Any, **options: Any) -> Any:
+            refuse(host)
+            return original(host, *args, **options)
+
+        return look_up
+
+    for name in ("connect", "connect_ex"):
+        patch.setattr(socket.socket, name, connecting(getattr(socket.socket, name)))
+    for name in ("getaddrinfo", "gethostbyname"):
+        patch.setattr(socket, name, looking_up(getattr(socket, name)))
 
 
 class WantingTools:
@@ -97,36 +86,21 @@ class WantingTools:
 
     def __init__(self, whole: bool) -> None:
         self.whole = whole  # all tests were to run, so that all of these are known
-        self.found: dict[str, str] = {}  # a test, or a file that cannot be imported -> its reason
+        self.found: list[str] = []  # tests, and files that cannot be imported
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.note(report)
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        self.note(report)
-
-    def note(self, report: pytest.TestReport | pytest.CollectReport) -> None:
+    def pytest_runtest_logreport(self, report: pytest.TestReport | pytest.CollectReport) -> None:
         why = report.longrepr  # of a skip: file, line and reason
         if report.skipped and isinstance(why, tuple) and IS_MISSING in why[2]:
-            self.found[report.nodeid] = why[2].removeprefix("Skipped: ")
+            self.found.append(report.nodeid)
+
+    pytest_collectreport = pytest_runtest_logreport
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self.whole:
-            WANTING_TOOLS.unlink(missing_ok=True)
-        if not self.found:
-            return
-        files = sum("::" not in name for name in self.found)
-        missing = sorted({reason.split(IS_MISSING)[0] for reason in self.found.values()})
-        terminalreporter.section("skipped for want of tools")
-        terminalreporter.line(
-            f"{len(self.found) - files} tests and {files} whole files need {', '.join(missing)}: "
-            "`make dev docs` installs what contributors use"
-        )
+        if self.found:
+            terminalreporter.line(f"{len(self.found)} skipped for want of tools: `make dev docs`")
         if self.whole:
             WANTING_TOOLS.parent.mkdir(exist_ok=True)
             WANTING_TOOLS.write_text("".join(f"{name}\n" for name in self.found))
-            name = WANTING_TOOLS.relative_to(WANTING_TOOLS.parents[1])
-            terminalreporter.line(f"then `make test ARGS=@{name}` runs these and no others")
 
 
 def pytest_configure(config: pytest.Config) -> None:

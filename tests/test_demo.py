@@ -1,4 +1,4 @@
-"""scripts/demo.py beside its runs: what its item check counts. scripts/demo_seeds.py: what it keeps."""
+"""scripts/demo.py beside its runs: its stages are the commands without a flag."""
 
 from __future__ import annotations
 
@@ -8,50 +8,8 @@ from typing import Any
 
 import demo
 import pytest
-import torch
 
-from data import reviews
-from gpt.tokenizer import load_tokenizer
 from harness.command_line import preset_defaults
-from rl.training.evaluation import Evaluation
-
-TOKENIZER = load_tokenizer("glassbox")
-
-
-class Judge:
-    """A reward model that likes every answer with one of these words."""
-
-    device = torch.device("cpu")
-
-    def __init__(self, *words: str) -> None:
-        self.words = words
-
-    def __call__(self, batch) -> torch.Tensor:
-        rows = zip(batch.response_tokens, batch.response_mask, strict=True)
-        texts = [TOKENIZER.decode(row[mask].tolist()) for row, mask in rows]
-        return torch.tensor([float(any(word in text for word in self.words)) for text in texts])
-
-
-def answered(*pairs: tuple[str, str]) -> Evaluation:
-    """Answers to prompts about these items."""
-    by_item = {record.meta["item"]: record for record in reversed(reviews.prompts("test"))}
-    records = [by_item[item] for item, _ in pairs]
-    none = torch.zeros(len(pairs))
-    return Evaluation(records, [text for _, text in pairs], none, none, none, none, none)
-
-
-def test_the_item_check_changes_the_item_and_counts_what_the_reward_model_notices() -> None:
-    """Four answers count: the other two name another item as well, or none."""
-    answers = answered(
-        ("bag", "The bag is nice."), ("bike", "The bike is nice. This bike is great."),
-        ("lamp", "The lamp is nice."), ("tent", "It is nice. The tent is bad."),
-        ("tent", "The tent is as nice as the lamp."), ("tent", "It is nice."),
-    )  # fmt: skip
-    assert demo.item_accuracy(Judge("bag", "bike", "tent"), TOKENIZER, answers) == {
-        "pairs": 4, "accuracy": 0.75
-    }  # fmt: skip
-    assert demo.item_accuracy(Judge("nice"), TOKENIZER, answers)["accuracy"] == 0  # ties are wrong
-    assert demo.item_accuracy(Judge("nice"), TOKENIZER, answered(("tent", "Nice.")))["pairs"] == 0
 
 
 def test_the_demo_runs_its_stages_with_their_own_defaults(

@@ -124,23 +124,6 @@ def test_imports_point_one_way_between_the_rooms_of_rl() -> None:
         assert names <= set(allowed), f"{label(path)} imports {sorted(names - set(allowed))}"
 
 
-@pytest.mark.parametrize("package", PACKAGES[:-1])
-@pytest.mark.parametrize("kind", ["{}.py", "{}/__init__.py"])
-def test_a_package_that_hides_one_of_ours_is_named(tmp_path: Path, package: str, kind: str) -> None:
-    other = tmp_path / kind.format(package)
-    other.parent.mkdir(exist_ok=True)
-    other.write_text("mine = 1\n", encoding="utf-8")
-    code = (
-        f"import sys; sys.path.insert(1, {str(ROOT)!r}); import rl"  # the working folder is first
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True
-    )
-    last = result.stderr.strip().splitlines()[-1]
-    assert last.startswith("ImportError: ") and str(other) in last, result.stderr
-    assert f"'{package}'" in last and "another" in last
-
-
 def test_declared_requirements_agree() -> None:
     """requirements.txt: the project's own list, torch with a cap, what tests it, the project last."""
     whole = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -182,22 +165,6 @@ def elsewhere(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         environment["PYTHONPATH"] = str(ROOT)
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
-
-
-def test_installation_leaks_no_other_folder(tmp_path: Path) -> None:
-    if not is_installed():
-        pytest.skip("glassbox-rlhf is not installed here; `make test` installs it")
-    names = [*PACKAGES, "nano", "scripts", "bench", "notebooks", "tests"]
-    code = (
-        "import importlib.util, sys\n"
-        "for name in sys.argv[1:]:\n"
-        "    spec = importlib.util.find_spec(name)\n"
-        "    print(name, spec and spec.origin)\n"
-    )
-    result = elsewhere("-c", code, *names, cwd=tmp_path)
-    origins = dict(line.split(" ", 1) for line in result.stdout.splitlines())
-    ours = [name for name, origin in origins.items() if origin.startswith(str(ROOT))]
-    assert ours == list(PACKAGES), result.stderr
 
 
 # Every script in one process, because importing torch takes longer than all the rest. The scripts

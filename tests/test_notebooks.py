@@ -23,7 +23,6 @@ FOLDER = ROOT / "notebooks"
 SOURCES = sorted(FOLDER.glob("[0-9][0-9]_*.py"))
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 LONGEST_CELL = 30
-SCREENS, LINES_A_SCREEN, COLUMNS, PIXELS_A_LINE = 12, 60, 100, 18
 
 each_notebook = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 
@@ -143,33 +142,6 @@ def test_a_shown_explorable_is_todays(path: Path) -> None:
 
 
 # Papers --------------------------------------------------------------------------------------
-
-TEXTS = [
-    *SOURCES,
-    *sorted(path for path in ROOT.glob("*.md")),
-    *sorted(path for path in ROOT.glob("*/*.md") if not path.parts[-2].startswith(".")),
-    *sorted((FOLDER / "course").glob("*.md")),
-]
-CODE = sorted(
-    path
-    for folder in ("data", "gpt", "reward_model", "rl", "scripts", "bench", "notebooks")
-    for path in (ROOT / folder).rglob("*.py")
-)
-
-
-def test_every_cited_paper_is_in_the_list_of_papers() -> None:
-    table = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
-    known = re.findall(
-        r"^- \[(\d{4}\.\d{4,5})\]\(https://arxiv\.org/abs/\1\) ", table, re.MULTILINE
-    )
-    assert known == sorted(set(known)), "one line a paper, by number"
-    for path in {*TEXTS, *CODE}:
-        text = path.read_text(encoding="utf-8")
-        cited = re.findall(r"(?:arXiv[: ]|arxiv\.org/(?:abs|pdf)/)(\d{4}\.\d{4,5})", text)
-        missing = sorted(set(cited) - set(known))
-        assert not missing, (
-            f"{path.relative_to(ROOT)} cites {missing}: add a line to docs/papers.md"
-        )
 
 
 @each_notebook

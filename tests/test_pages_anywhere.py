@@ -5,7 +5,6 @@ A short page is always tried; `make pages` tries all of them.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import subprocess
@@ -61,26 +60,3 @@ def test_a_page_runs_where_the_project_is_not_installed(page: str, elsewhere: Pa
     script = BARE.format(site=site, missing=MISSING, page=f"{page}.py")
     printed = run([sys.executable, "-S", "-c", script], elsewhere / "notebooks")
     assert f"library: {elsewhere / 'gpt'}" in printed
-
-
-def test_the_first_cell_fetches_the_repository_where_it_is_missing(tmp_path: Path) -> None:
-    """With a local repository in place of the address, and pip noting what it was asked for."""
-    repository = tmp_path / "published"
-    for name in (
-        n for n in tracked() if n.startswith(("notebooks/course/", "gpt/", "requirements"))
-    ):
-        (repository / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, repository / name)
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c"]
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "All of it"]):
-        run([*git, *words], repository)
-    cells = json.loads((FOLDER / f"{LEARNING}.ipynb").read_text(encoding="utf-8"))["cells"]
-    source = next("".join(c["source"]) for c in cells if "git" in "".join(c["source"]))
-    fetch = source.split("\nimport itertools")[0]
-    (tmp_path / "colab").mkdir()
-    (tmp_path / "pip.py").write_text("import sys; print('pip', *sys.argv[1:])", encoding="utf-8")
-    ends = "\nimport course, importlib.util; print(importlib.util.find_spec('gpt').origin)"
-    variables = {"GLASSBOX": str(repository), "PYTHONPATH": str(tmp_path)}
-    printed = run([sys.executable, "-S", "-c", fetch + ends], tmp_path / "colab", **variables)
-    assert str(tmp_path / "colab" / "glassbox-rlhf" / "gpt" / "__init__.py") in printed
-    assert "pip install -q tiktoken>=" in printed and "torch" not in printed and "-e" not in printed

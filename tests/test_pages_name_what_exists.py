@@ -15,21 +15,14 @@ INVENTED = {  # names that stand for a reader's own, or for what a command write
     *(
         "NN_topic.py",
         "my_rewards.py",
+        "my_engine.py",
         "mine.py",
         "adapters.py",
         "my_file.py",
         "FILE.py",
         "file.py",
-        "table.md",
-        "_engine.py",
     ),
-    *(
-        "tis_engine.py",
-        "STUDY.md",
-        "study_budget.md",
-        "gpu.json",
-        "x.py",
-    ),
+    *("table.md", "_engine.py", "tis_engine.py", "STUDY.md", "study_budget.md", "gpu.json", "x.py"),
 }
 
 

@@ -20,7 +20,6 @@ from gpt.pretraining import PretrainingConfig
 from harness.paths import STATE_FILE
 from reward_model import reward_model_training
 from reward_model.reward_model_training import RewardModelConfig
-from reward_model.scalar_head import load_reward_model
 from rl import grpo_engine, task
 from rl.grpo_engine import GRPOConfig
 
@@ -119,44 +118,6 @@ def test_a_run_folder_holds_what_its_script_says(world: Runs) -> None:
     }  # fmt: skip
     for figure in (world.reward_model / "report.png", world.grpo / "learning_curves.png"):
         assert figure.read_bytes()[:4] == PNG
-
-
-def test_every_stage_trains_with_lora_and_the_next_one_opens_the_result(
-    world: Runs, tmp_path: Path
-) -> None:
-    """Merged weights differ from the base in the four projections alone, and the adapter is kept."""
-    memory = dict(lora_rank=2, checkpoint_blocks=True)
-    scorer = reward_model_training.main(
-        RewardModelConfig(**REWARD_MODEL, **memory, out=tmp_path / "reward_model")
-    )
-    of_pairs = FINETUNING | dict(pairs=scorer / "pairs.jsonl")
-    tuned = finetuning.main(FinetuningConfig(**of_pairs, **memory, out=tmp_path / "finetuning"))
-    flags = dict(policy=tuned, reward_model=(scorer,), out=tmp_path / "grpo")
-    trained = grpo_engine.main(GRPOConfig(**GRPO, **memory, **flags))
-    projections = {
-        f"h.0.{name}.weight" for name in ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
-    }
-    base = load_gpt(world.pretraining)[0]
-    for start, model in (
-        (base, load_reward_model(scorer)[0].gpt),
-        (base, load_gpt(tuned)[0]),
-        (load_gpt(tuned)[0], load_gpt(trained)[0]),
-    ):
-        before, after = start.state_dict(), model.state_dict()
-        assert {
-            name for name in before if not torch.equal(before[name], after[name])
-        } == projections
-    assert names(tuned / "adapter") == {"adapter_config.json", "adapter_model.safetensors"}
-    assert names(trained) == names(world.grpo) | {"adapter"}
-
-
-def test_all_json_is_strict(world: Runs) -> None:
-    files = [path for folder in vars(world).values() for path in folder.glob("*.json*")]
-    # config, metrics, page, tokens; two samples, two reports, two of pairs, test answers
-    assert len(files) == 4 * 4 + 2 + 2 + 2 + 1
-    for path in files:
-        rows = read_rows(path) if path.suffix == ".jsonl" else [strict(path.read_text("utf-8"))]
-        assert rows and all(isinstance(row, dict) for row in rows), path
 
 
 def test_metrics_have_a_row_a_step_and_the_documented_keys(world: Runs) -> None:

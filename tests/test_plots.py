@@ -1,23 +1,13 @@
-"""What the pages show: differences and diagrams."""
+"""What the pages show: diagrams."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from course import diagrams, plots
+from course import diagrams
 
 FIGURES = Path(diagrams.FIGURES)
-
-
-def test_neighbours_differ_in_the_algorithm_alone() -> None:
-    """RLOO has one loop less than GRPO, and comes first in it: that alone moves no line."""
-    rows = plots.difference_text(**plots.nano_pair("grpo", "rloo")).splitlines()
-    assert rows[:2] == ["# - nano/grpo.py", "# + nano/rloo.py"]
-    assert "- for _ in range(epochs):" in rows and "+ loss = (loss * m).sum(1).mean()" in rows
-    assert not [
-        row for row in rows if "optimizer" in row or "rewards = " in row or row[:3] == "+  "
-    ]
 
 
 # The diagrams ---------------------------------------------------------------------------------------

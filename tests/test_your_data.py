@@ -15,11 +15,8 @@ import pytest
 
 from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt
-from gpt.corpus import open_corpus
 from gpt.model import PRESETS, GPTConfig
-from gpt.pretraining import held_out_loss
 from harness.command_line import run_command
-from harness.files import read_jsonl
 from reward_model import reward_model_training
 from rl import dpo_engine, grpo_engine, talk
 from rl import report as report_command
@@ -49,19 +46,9 @@ def hh(n: int) -> dict[str, Any]:
     return {"chosen": f"{start} {good}", "rejected": f"{start} {bad}"}
 
 
-def plain(n: int) -> dict[str, Any]:
-    q, good, bad = texts(n)
-    return {"prompt": q + "\n", "chosen": good, "rejected": bad}
-
-
-def write(path: Path, kind: str) -> None:
-    """80 rows of a kind."""
-    if kind == "csv":
-        quoted = [",".join(f'"{cell}"' for cell in plain(n).values()) for n in range(80)]
-        path.write_text("\n".join(["prompt,chosen,rejected", *quoted]), encoding="utf-8")
-    else:
-        rows = [globals()[kind](n) for n in range(80)]
-        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+def write(path: Path) -> None:
+    """80 rows of it."""
+    path.write_text("".join(json.dumps(hh(n)) + "\n" for n in range(80)), encoding="utf-8")
 
 
 def printed(heading: str) -> list[str]:
@@ -103,7 +90,7 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_walk_of_the_page(toy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(toy / "hh.jsonl", "hh")
+    write(toy / "hh.jsonl")
     commands = printed("From a file to a comparison")
     assert len(commands) == 6
     for command in commands:
@@ -117,20 +104,3 @@ def test_the_walk_of_the_page(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     (toy / found[2]).write_text(found[1], encoding="utf-8")
     for command in others:
         run(command, monkeypatch)
-
-
-def test_pretraining_on_a_file_keeps_the_best_weights(
-    toy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It stops after so many worse measurements, and the model is that of the best one."""
-    write(toy / "hh.jsonl", "hh")
-    flags = "--data hh.jsonl --steps 40 --eval-every 1 --patience 2 --lr 0.3 --warmup 0"
-    run(f"python -m gpt.pretraining {flags}", monkeypatch)
-    folder = toy / "runs" / "pretraining-hh-own"
-    losses = [row["held_out_loss"] for row in read_jsonl(folder / "metrics.jsonl")]
-    best = losses.index(min(losses)) + 1
-    assert len(losses) == best + 2 < 40
-    assert not (folder / "best").exists()
-    model, tokenizer = load_gpt(folder)
-    corpus = open_corpus("hh.jsonl", tokenizer, batch_size=2, context=1024, seed=0)
-    assert held_out_loss(model, corpus.held_out_batches()) == pytest.approx(min(losses), abs=1e-5)

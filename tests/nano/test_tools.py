@@ -1,16 +1,12 @@
-"""nano/tools.py against slow code, every answer there is, and nano/grpo.py where the tool is silent."""
+"""nano/tools.py against slow code, and against nano/grpo.py where the tool is silent."""
 
 from __future__ import annotations
-
-import math
 
 import pytest
 import torch
 from toys import flat_gradient
 
 from nano import gpt, grpo, tools
-from rl.equations.advantages import gae
-from rl.equations.token_rewards import at_last_token
 
 PROMPTS = ["ab:", "c:", "hgfed:", "aaa:", "fa:", "g:", "ce:"]
 SAID = {prompt: prompt[-2::-1] for prompt in PROMPTS}  # the prompt backwards
@@ -128,70 +124,3 @@ def test_with_a_silent_tool_it_is_grpo() -> None:
             assert row[key] == pytest.approx(other[key], abs=1e-10)
     for weight, other in zip(with_tool.parameters(), plain.parameters(), strict=True):
         torch.testing.assert_close(weight, other, rtol=0, atol=1e-10)
-
-
-# --- every answer there is ------------------------------------------------------------------------
-
-
-def every_answer(policy: gpt.GPT, most: int) -> list[tuple]:
-    """(letters, whose, log-prob of each choice) of all answers to "c:" over a, a call and END."""
-    letters, prompt = [0, CALL, END], [gpt.LETTERS.index(x) for x in "c:"]
-    said = [gpt.LETTERS.index(x) for x in "gh"]
-    found, open_ = [], [([], [], [])]
-    while open_:
-        tokens, mine, terms = open_.pop()
-        chances = policy(torch.tensor([prompt + tokens]))[0, -1, letters].log_softmax(-1)
-        for letter, chance in zip(letters, chances, strict=True):
-            row, whose, more = [*tokens, letter], [*mine, True], [*terms, chance]
-            answered = letter == CALL and len(row) + 3 <= most
-            if answered:
-                row, whose = row + said, [*whose, False, False]
-            over = letter == END or len(row) == most or (letter == CALL and not answered)
-            (found if over else open_).append((row, whose, more))
-    return found
-
-
-@pytest.mark.parametrize("lambda_", [0.0, 0.7, 1.0])
-def test_gae_over_answers_gives_the_exact_policy_gradient(lambda_: float) -> None:
-    """With the true values every lambda gives the gradient of the expected reward."""
-    policy, width = random_policy(2), 6
-    answers = every_answer(policy, width)
-    probabilities = torch.stack([torch.stack(chances).sum() for _, _, chances in answers]).exp()
-    assert float(probabilities.detach().sum()) == pytest.approx(1)
-    assert sum(not all(whose) for _, whose, _ in answers) > 5
-    rewards = torch.tensor([sum(x * i for i, x in enumerate(row, 1)) % 7.0 for row, *_ in answers])
-    rewards = rewards.double()
-
-    def gradient(objective: torch.Tensor) -> torch.Tensor:
-        policy.zero_grad()
-        objective.backward(retain_graph=True)
-        return flat_gradient(policy).clone()
-
-    exact = gradient((probabilities * rewards).sum())
-    weights = probabilities.detach()
-    values = true_values(answers, weights.tolist(), rewards.tolist(), width)
-    mask = torch.tensor([whose + [False] * (width - len(whose)) for _, whose, _ in answers])
-    advantages, _ = gae(at_last_token(rewards, mask), values, mask, 1.0, lambda_)
-    terms = [
-        p * torch.stack(chances) @ advantages[i][mask[i]]
-        for i, ((_, _, chances), p) in enumerate(zip(answers, weights, strict=True))
-    ]
-    torch.testing.assert_close(gradient(torch.stack(terms).sum()), exact, rtol=1e-8, atol=1e-10)
-
-
-def true_values(
-    answers: list[tuple], weights: list[float], rewards: list[float], width: int
-) -> torch.Tensor:
-    """(N, width): what is to be expected before each letter of the policy's, NaN elsewhere."""
-    states: dict[tuple, list[float]] = {}  # prefix -> probability, probability times reward
-    for (row, _, _), p, reward in zip(answers, weights, rewards, strict=True):
-        for t in range(len(row)):
-            total = states.setdefault(tuple(row[:t]), [0.0, 0.0])
-            total[0], total[1] = total[0] + p, total[1] + p * reward
-    values = torch.full((len(answers), width), math.nan, dtype=torch.float64)
-    for i, (row, whose, _) in enumerate(answers):
-        for t in range(len(row)):
-            if whose[t]:
-                p, weighted = states[tuple(row[:t])]
-                values[i, t] = weighted / p
-    return values

@@ -1,4 +1,4 @@
-"""The held-out report: shares, intervals, calibration, gold, and a figure that can be read."""
+"""The held-out report: shares, intervals, calibration and gold."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import torch
 
 from reward_model.accuracy_report import (
     calibration,
-    correlation,
-    plot_report,
     preference_report,
     wilson_interval,
 )
@@ -44,35 +42,12 @@ def test_wilson_interval(successes, trials, low, high):
     assert wilson_interval(successes, trials) == pytest.approx((low, high), abs=1e-6)
 
 
-def test_a_wilson_interval_holds_its_proportion_and_is_one(tmp_path):
-    """For n = 6, 21, 31 and a hundred more the upper end of n in n would round to less than 1."""
-    for trials in range(1, 400):
-        for successes in (0, trials):
-            low, high = wilson_interval(successes, trials)
-            assert 0 <= low <= successes / trials <= high <= 1, (successes, trials)
-    report = report_of([1.0] * 6, [0.0] * 6, [1] * 12)
-    plot_report(report, tmp_path / "report.png")
-    assert (tmp_path / "report.png").stat().st_size > 1000
-
-
-def test_correlation():
-    a = torch.tensor([1.0, 2, 3])
-    assert correlation(a, 10 * a + 3) == pytest.approx(1)
-    assert correlation(a, -a) == pytest.approx(-1)
-    assert correlation(a, torch.tensor([1, 3, 2])) == pytest.approx(0.5)
-    assert correlation(a, torch.ones(3)) == 0
-
-
 def test_calibration_reads_each_pair_in_its_confident_order():
     """Three of four right where 0.75 is claimed: calibrated. The coin's bin holds the tie."""
     table = calibration(torch.tensor([LN3, -LN3, LN3, LN3, 0.0]))
     assert [count for *_, count in table] == [1, 4]
     assert table[0][:2] == (0.5, 0.0)
     assert table[1][:2] == pytest.approx((0.75, 0.75))
-
-
-def test_calibration_keeps_certainty_in_the_last_bin():
-    assert calibration(torch.tensor([100.0, -100.0])) == [(1.0, 0.5, 2)]
 
 
 # The report

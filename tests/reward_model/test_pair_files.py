@@ -29,18 +29,6 @@ def test_file_pairs_are_split_by_prompt(tmp_path, capsys):
     assert "60 of 60 rows kept" in capsys.readouterr().out
 
 
-def test_pairs_that_the_model_cannot_read_are_left_out_and_counted(tmp_path, capsys):
-    """Prompt and answer are within their flags, but together they need more than 60 positions."""
-    rows = write_pairs(tmp_path / "pairs.json", prompt=" lamp" * 40, chosen=" lamp" * 30)
-    rows[1] |= {"prompt": " lamp" * 20, "chosen": " lamp" * 30}
-    (tmp_path / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
-    config = RewardModelConfig(data=str(tmp_path / "pairs.json"))
-    pairs = sum(file_pairs(config, GLASSBOX, 60), [])
-    assert "longer than the model's 60 positions 1" in capsys.readouterr().out
-    longest = max(len(p.prompt) + max(len(p.chosen), len(p.rejected)) for p in pairs)
-    assert longest <= 60
-
-
 @pytest.mark.parametrize(
     ("meta", "strength"),
     [

@@ -1,4 +1,4 @@
-"""Pairs of a generated world: what its annotator prefers, and which answers it is shown."""
+"""Pairs of a generated world: what its annotator prefers, and how its answers are drawn."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from toys import random_gpt
 from data import reviews
 from gpt.generate import generate
 from gpt.tokenizer import load_tokenizer
-from harness.errors import UserError
 from reward_model.reward_model_training import RewardModelConfig
-from reward_model.world_pairs import ReviewsAnnotator, check_world, has_annotator, sampled_pairs
+from reward_model.world_pairs import ReviewsAnnotator, sampled_pairs
 
 GLASSBOX = load_tokenizer("glassbox")
 
@@ -51,12 +50,3 @@ def test_held_out_answers_are_two_at_temperature_one_however_the_others_are_draw
     pairs, held_out = sampled_pairs(random_gpt(GLASSBOX.n_vocab, 64, scale=0.02), GLASSBOX, config)
     assert (len(pairs), len(held_out)) == (6, 3)
     assert used == [(1.0, 0, 1.0, 2), (1.7, 0, 1.0, 2), (1.0, 0, 1.0, 2)]
-
-
-def test_only_a_world_with_an_annotator_makes_pairs():
-    assert has_annotator("reviews")
-    assert not has_annotator("sums") and not has_annotator("pairs.json")
-    check_world("reviews", "constant")
-    check_world("pairs.json", "strength")
-    with pytest.raises(UserError, match="rl.grpo_engine --data sums"):
-        check_world("sums", "constant")

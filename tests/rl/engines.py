@@ -192,7 +192,6 @@ class Engine:
     resumed: tuple[Changes, ...] = ({},)  # the runs that are cut and resumed
     reference: str | None = "kl"  # asked for a KL, asked "always", or None: there is none
     held: str = "kl"  # what the adaptive controller holds
-    strong_kl: float = 2.0  # a kl_coef that keeps the policy near
     grouped: bool = True  # the group is the baseline
     smallest: int = 3  # a micro_batch_size that splits a batch
     headings: tuple[str, ...] = ()  # of docs/metrics.md, besides "Every engine"
@@ -204,7 +203,6 @@ class Engine:
     around_reward_model: Callable[[RewardModel], Changes] = lambda model: {}
     around_sign: Callable[[float], Changes] = lambda sign: {}
     main_flags: Changes = field(default_factory=dict)
-    writes: tuple[str, ...] = ()  # files of its own
     skips: Mapping[str, str] = field(default_factory=dict)  # contract -> why it cannot hold
 
     @property
@@ -295,7 +293,6 @@ ENGINES = [
         main_flags=dict(refresh_reward_model=False, iterations=1),
         skips=dict(
             a_toy_reward_is_learned_and_its_negative_unlearned=ONE_ITERATION,
-            a_stronger_kl_penalty_stays_nearer=ONE_ITERATION,
             a_short_run_goes_on_as_the_longer_one_bit_for_bit="its rounds have steps / iterations steps",
             a_resumed_run_is_the_uninterrupted_one_bit_for_bit="its own file cuts the runs whose "
             "reward model is refreshed, before, at and behind an iteration's first step",
@@ -329,10 +326,8 @@ ENGINES = [
         main_flags=dict(updates_per_batch=2),
         skips=dict(
             without_a_kl_no_reference_is_asked=NO_REFERENCE,
-            the_reference_matters_where_it_is_asked=NO_REFERENCE,
             with_adapters_the_reference_is_the_base=NO_REFERENCE,
             stop_kl_ends_the_run_with_a_validation=NO_REFERENCE,
-            a_stronger_kl_penalty_stays_nearer="no penalty holds the drift: see its own file",
         ),
     ),
     Engine(
@@ -353,7 +348,6 @@ ENGINES = [
         rloo_engine.RLOOConfig(**TOY),
         forms={"sequence": dict(updates_per_batch=1), **RATIOS_OF_RLOO},
         resumed=(ADAPTIVE | dict(updates_per_batch=1), ADAPTIVE | dict(loss="clipped")),
-        strong_kl=0.5,
     ),
     Engine(
         reinforce_pp_engine,
@@ -367,7 +361,6 @@ ENGINES = [
         resumed=(ADAPTIVE, ADAPTIVE | BASELINE),
         penalties={"plain": {}, "baseline": BASELINE},
         keys=({}, BASELINE),
-        strong_kl=1.0,
     ),
     Engine(
         ppo_engine,
@@ -401,7 +394,6 @@ ENGINES = [
             | dict(pretraining_coef=0.3, reference_update="mix", reference_every=2, kl_target=6.0),
         ),
         penalties={"k3": {}, "full": dict(kl_estimator="full")},
-        strong_kl=12.0,
         headings=("With a teacher", "KD-GRPO and KD-PPO"),
         keys=(dict(pretraining_coef=1.0),),
         main_flags=dict(pretraining_batch_size=2),
@@ -417,7 +409,6 @@ ENGINES = [
         everything=dict(pretraining_coef=0.5, entropy_coef=0.01),
         alone=dict(value_coef=0.0),
         resumed=(ADAPTIVE | dict(pretraining_coef=0.3, kl_target=6.0),),
-        strong_kl=5.0,
         grouped=False,
         headings=("PPO", "With a teacher", "KD-GRPO and KD-PPO"),
         keys=tuple(dict(pretraining_coef=1.0, group_size=n) for n in (1, 2)),
@@ -445,11 +436,9 @@ ENGINES = [
         skips=OWN_REWARD
         | dict(
             without_a_kl_no_reference_is_asked=NO_REFERENCE,
-            the_reference_matters_where_it_is_asked=NO_REFERENCE,
             with_adapters_the_reference_is_the_base=NO_REFERENCE,
             stop_kl_ends_the_run_with_a_validation=NO_REFERENCE,
             the_adaptive_controller_moves_the_penalty=NO_REFERENCE,
-            a_stronger_kl_penalty_stays_nearer=NO_REFERENCE,
             every_prompt_is_asked_once_an_epoch="asks the teacher, and no reward that could look on",
             minibatches_keep_groups_together=NO_GROUPS,
         ),
@@ -477,7 +466,6 @@ ENGINES = [
                     "without_a_kl_no_reference_is_asked",
                     "stop_kl_ends_the_run_with_a_validation",
                     "the_adaptive_controller_moves_the_penalty",
-                    "a_stronger_kl_penalty_stays_nearer",
                     "a_broken_reward_is_refused",
                     "the_temperature_is_that_of_sampler_and_scorer",
                     "a_constant_reward_teaches_nothing",
@@ -508,10 +496,6 @@ ENGINES = [
         reference="always",
         headings=("PG-GRPO",),
         keys=(dict(pairs="both"),),
-        skips=dict(
-            a_stronger_kl_penalty_stays_nearer="the pairs are measured from the reference, too, and "
-            "pull the other way",
-        ),
     ),
 ]  # fmt: skip
 

@@ -35,11 +35,6 @@ def log_prob(model: GPT, prompt: list[int], response: list[int]) -> torch.Tensor
     return sum(chosen(model, prompt, response))
 
 
-def response_log_probs(model: GPT, rollout: Rollout, row: int) -> list[torch.Tensor]:
-    """`chosen` of one response of a rollout."""
-    return chosen(model, *tokens_of(rollout, row))
-
-
 def weighted_gradient(policy: GPT, answers: Sequence[Answer]) -> torch.Tensor:
     """The flat gradient of -sum_i sum_t w_it log pi(y_it), row by row, unpadded."""
     policy = copy.deepcopy(policy)
@@ -67,12 +62,6 @@ def z_scores(values: list[float], size: int = 4) -> list[float]:
         mean, spread = statistics.mean(group), statistics.stdev(group) + 1e-4
         scores += [(value - mean) / spread for value in group]
     return scores
-
-
-def whitened(values: list[float]) -> list[float]:
-    """With mean 0 and standard deviation 1, by `statistics`."""
-    mean, spread = statistics.mean(values), statistics.stdev(values)
-    return [(value - mean) / spread for value in values]
 
 
 def assert_gradient(found: torch.Tensor, expected: torch.Tensor, tolerance: float = 1e-4) -> None:

@@ -1,4 +1,4 @@
-"""DPO end to end on a GPT of two layers: exact first step, its fixed points, its pairs and files."""
+"""DPO end to end on a GPT of two layers: where it goes, its metrics, its losses and its files."""
 
 from __future__ import annotations
 
@@ -17,24 +17,18 @@ from toys import LETTERS, PROMPTS
 from watched import Validations, calls_of
 
 from data import names
-from data.readers import read_preferences
 from gpt.checkpoint import save_gpt
-from gpt.fit import Limits
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.files import append_jsonl, read_jsonl
-from harness.optimizer import cosine_schedule
-from reward_model.pairs import TokenPair, pair_as_text
+from reward_model.pairs import TokenPair
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import dpo_engine, loop
 from rl.batches import preferences
 from rl.batches.preferences import (
     PREFERENCE_LOSSES,
     Compared,
-    PairStream,
-    open_pairs,
-    pair_micro_batches,
 )
 from rl.dpo_engine import DPOConfig, main, of_whole_batch, preference_loss
 from rl.training.evaluation import evaluate
@@ -98,45 +92,6 @@ def test_the_metrics_of_a_step_are_those_of_the_policy_before_it():
     assert abs(expected["margin"]) > 0.01
 
 
-# Pairs, batches and the reference's log-probs
-
-
-def test_the_reference_is_asked_once_for_every_pair_that_is_visited(monkeypatch):
-    calls = calls_of(monkeypatch, preferences, "pair_log_probs")
-    run(small_gpt(), steps=9, batch_size=4)  # six epochs
-    assert sum(len(call.args[1]) for call in calls) == 12
-    calls.clear()
-    stream = PairStream(PAIRS, small_gpt(), EOS, CONFIG, steps=2, batch_size=2, seed=0)
-    visited = torch.cat([stream.indices(0), stream.indices(1)])
-    assert sum(len(call.args[1]) for call in calls) == 8 and len(visited.unique()) == 4
-    asked = stream.ref_log_probs.isfinite().all(1)
-    assert sorted(visited.tolist()) == asked.nonzero()[:, 0].tolist()
-    assert stream.ref_log_probs[~asked].isnan().all()
-
-
-@pytest.mark.parametrize("size", [2, 5, 64])
-def test_forwards_keep_both_sides_of_a_pair_and_cover_all(size):
-    found = []
-    for index, batch in pair_micro_batches(PAIRS, EOS, size):
-        assert 2 <= len(batch) <= size and len(batch) == 2 * len(index)
-        k = len(index)
-        for row, i in enumerate(index.tolist()):
-            for side, response in ((0, PAIRS[i].chosen), (k, PAIRS[i].rejected)):
-                mask = batch.response_mask[row + side]
-                assert batch.response_tokens[row + side][mask].tolist() == response
-        found += index.tolist()
-    assert sorted(found) == list(range(6))
-    assert list(pair_micro_batches([], EOS, size)) == []
-    with pytest.raises(ValueError, match="micro_batch_size 1 is too few"):
-        list(pair_micro_batches(PAIRS, EOS, 1))
-
-
-def test_the_learning_rate_warms_up_and_follows_a_cosine():
-    rows = run(small_gpt(), steps=6, warmup=2, lr=4e-3)
-    expected = [cosine_schedule(step, 6, peak=4e-3, warmup=2) for step in range(6)]
-    assert [row["lr"] for row in rows] == expected and expected[:2] == [2e-3, 4e-3]
-
-
 # Files
 
 
@@ -147,25 +102,6 @@ def write_pairs(path: Path, prompts: list[str]) -> Path:
 
 
 FILE_PROMPTS = [f"What is {i} and {i + 3}?\n" for i in range(60)]
-
-
-def test_the_reviews_pairs_are_those_of_the_reward_model_token_by_token(tmp_path, capsys):
-    """What was cut off at the limit stays in, without an EOS; tokens are those that were drawn."""
-    tokenizer = load_tokenizer("glassbox")
-    prompt = tokenizer.encode("Review the lamp.\n")
-    ended = [*tokenizer.encode("Go away."), tokenizer.eos_id]
-    spelled = [tokenizer.encode(letter)[0] for letter in "lamp"]  # not how "lamp" is encoded
-    pairs = [
-        TokenPair(prompt, spelled, ended),
-        TokenPair(prompt, ended, [65] * 30),
-        TokenPair(prompt, ended, [65] * 31),  # one more than is kept
-    ]
-    for name in ("pairs.jsonl", "held_out_pairs.jsonl"):
-        append_jsonl(tmp_path / name, [pair_as_text(pair, tokenizer) for pair in pairs])
-    assert tokenizer.encode("lamp") != spelled
-    parts = open_pairs("reviews", "tiny", tmp_path, tokenizer, Limits(40, 30))
-    assert parts == (pairs[:2], pairs[:2])
-    assert read_preferences(tmp_path / "pairs.jsonl").summary() in capsys.readouterr().out
 
 
 def save_policy(folder: Path) -> GPT:
@@ -274,25 +210,16 @@ def test_the_reference_point_is_a_mean_over_answers_of_the_next_pair():
     turned = of_whole_batch(config, reference, policy, pairs, EOS)["reference_point"]
     assert [float(found), float(turned)] == pytest.approx([max(mean, 0), max(-mean, 0)], abs=1e-5)
     assert of_whole_batch(CONFIG, policy, reference, pairs, EOS) == {}
-    with pytest.raises(ValueError, match="raise batch_size"):
+    with pytest.raises(ValueError):
         replace(config, batch_size=1)
 
 
 def test_simpo_opens_and_scores_no_reference(monkeypatch):
-    """Every scored row belongs to the policy in training; the metrics are those of its means."""
-    start, policy, seen = small_gpt(), small_gpt(), Validations()
+    """Every scored row belongs to the policy in training."""
+    policy, seen = small_gpt(), Validations()
     copies = calls_of(monkeypatch, loop, "frozen_copy")
     asked = [calls_of(monkeypatch, place, "pair_log_probs") for place in (dpo_engine, preferences)]
     options = dict(steps=2, batch_size=6, eval_every=1, validate=seen, held_out=HELD_OUT)
-    first, _ = run(policy, loss="simpo", **options)
-    assert seen.references == [None, None] and not copies
+    rows = run(policy, loss="simpo", **options)
+    assert seen.references == [None, None] and not copies and "drift" not in rows[0]
     assert asked[0] and all(call.args[0] is policy for calls in asked for call in calls)
-    gaps = []
-    for p in PAIRS:
-        means = [log_prob(start, p.prompt, y).item() / len(y) for y in (p.chosen, p.rejected)]
-        gaps.append(2.0 * (means[0] - means[1]))
-    assert first["margin"] == pytest.approx(sum(gaps) / 6, abs=1e-5)
-    assert first["accuracy"] == pytest.approx(sum(gap > 0 for gap in gaps) / 6)
-    losses = [math.log(1 + math.exp(0.5 - gap)) for gap in gaps]
-    assert first["loss"] == pytest.approx(sum(losses) / 6, abs=1e-5)
-    assert "drift" not in first

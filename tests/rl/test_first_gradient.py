@@ -1,5 +1,7 @@
 """The first gradient of every engine is -sum_i w_i grad log pi(y_i): each row of ROWS says its w.
 
+The third one shows where a KL stands once the policy has left the reference.
+
 MiniLLM and on-policy distillation have a KL over the vocabulary besides: their own files.
 """
 
@@ -19,12 +21,13 @@ from engines import (
     HAS_A,
     OFFLINE,
     PAIRS,
+    SHARE_OF_A,
     SHARP_TEACHER,
     LetterSteps,
     engine_named,
     small_gpt,
 )
-from slow import Answer, assert_gradient, chosen, tokens_of, weighted_gradient, z_scores
+from slow import Answer, assert_gradient, chosen, differ, tokens_of, weighted_gradient, z_scores
 from watched import HALVES, Updates, calls_of, given_halves
 
 from gpt.model import GPT
@@ -346,6 +349,75 @@ def test_the_first_gradient_is_that_of_its_weights(monkeypatch, name):
     answers += row.pairs(rollout, start)
     assert_gradient(updates.gradients[0], weighted_gradient(start, answers), 1e-5)
     assert {key: logged[key] for key in row.metrics} == pytest.approx(row.metrics, abs=1e-5)
+
+
+# --- once the policy has left the reference --------------------------------------------------------
+
+BETA = 0.3
+
+
+def k1(rollout: Rollout, policy: GPT, reference: GPT) -> list[list[float]]:
+    """log pi - log pi_ref of every token of every response."""
+    rows = []
+    for i in range(len(rollout)):
+        ours, theirs = (chosen(model, *tokens_of(rollout, i)) for model in (policy, reference))
+        rows.append([(a - b).item() for a, b in zip(ours, theirs, strict=True)])
+    return rows
+
+
+def rloo_with_k1(values: list[float], kls: list[list[float]], beta: float) -> list:
+    """The KL of a response is part of its reward, before the baseline is taken off."""
+    paid = [value - beta * sum(kl) for value, kl in zip(values, kls, strict=True)]
+    return [4 / 3 * a / len(paid) for a in scaled(paid, "none")]
+
+
+def plain_with_k1(values: list[float], kls: list[list[float]], beta: float) -> list:
+    """The KL to come is part of a token's return, which is whitened over all tokens."""
+    to_go = [
+        [value - beta * sum(kl[t:]) for t in range(len(kl))]
+        for value, kl in zip(values, kls, strict=True)
+    ]
+    mean, spread = standard([a for row in to_go for a in row])
+    return [[(a - mean) / spread / len(row) / len(kls) for a in row] for row in to_go]
+
+
+def baseline_with_k2(values: list[float], kls: list[list[float]], beta: float) -> list:
+    """k2 stands in the loss: its gradient is k1 grad log pi."""
+    centred = scaled(values, "none")
+    mean, spread = standard(centred)
+    rows = zip(centred, kls, strict=True)
+    return [[((a - mean) / spread - beta * k) / len(kl) / len(kls) for k in kl] for a, kl in rows]
+
+
+@pytest.mark.parametrize(
+    ("engine", "options", "weights"),
+    [
+        ("rloo", {}, rloo_with_k1), ("reinforce_pp", {}, plain_with_k1),
+        ("reinforce_pp", BASELINE, baseline_with_k2),
+    ],
+    ids=["rloo", "plain", "baseline"],
+)  # fmt: skip
+def test_the_third_gradient_has_the_kl_where_the_paper_has_it(
+    monkeypatch, engine, options, weights
+):
+    """Of the whole batch; the sampler's log-probs are float32. Without the KL it is another one."""
+    policy, start = small_gpt().double(), small_gpt().double()
+    sampled, updates = calls_of(monkeypatch, loop, "sample_rollout"), Updates(monkeypatch, policy)
+    engine_named(engine).run(policy, SHARE_OF_A, steps=3, kl_coef=BETA, lr=3e-2, **options)
+    rollout, sampler = sampled[2].result, updates.policies[2]
+    values, kls = SHARE_OF_A(rollout).tolist(), k1(rollout, sampler, start)
+    expected, without = (
+        weighted_gradient(
+            sampler,
+            [
+                (*tokens_of(rollout, i), factor)
+                for i, factor in enumerate(weights(values, kls, beta))
+            ],
+        )
+        for beta in (BETA, 0.0)
+    )
+    assert_gradient(updates.gradients[2], expected, 2e-5)
+    assert differ(expected, without)
 
 
 def test_every_engine_has_a_row():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import random
-from collections import Counter
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -22,21 +21,16 @@ from gpt import corpus, model, pretraining
 from gpt.lora import add_adapters
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import PretrainingConfig
-from harness.errors import UserError
-from harness.files import append_jsonl, read_jsonl
+from harness.files import read_jsonl
 from harness.training_state import saved_step
 from reward_model import continual, reward_model_training
 from reward_model.continual import (
     ContinualRewardModel,
     History,
     as_row,
-    draw_history,
-    history_count,
-    order_accuracy,
-    read_visits,
     visits_of,
 )
-from reward_model.pairs import Annotator, Labelled, TokenPair, as_pair, pair_as_text
+from reward_model.pairs import Annotator, Labelled, as_pair
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import RewardModel, load_reward_model
 from rl import grpo_iterative_engine
@@ -108,60 +102,6 @@ def test_the_reference_becomes_the_policy_where_an_iteration_begins():
     assert max(kls[0], kls[3], kls[6]) < 1e-6 < 1e-3 < min(kls[1], kls[4], kls[7])
 
 
-# Line 12: how much history
-
-
-@pytest.mark.parametrize(
-    ("new", "history", "fraction", "replay", "count"),
-    [
-        (90, 1000, 0.1, "share_of_mix", 10),  # 10 of 100
-        (5600, 160_000, 0.1, "share_of_mix", 622),  # 622 / 6222 = 0.1
-        (100, 1000, 0.5, "share_of_mix", 100),
-        (90, 4, 0.1, "share_of_mix", 4),  # no more than there are
-        (90, 1000, 0.0, "share_of_mix", 0),
-        (90, 1000, 0.1, "share_of_history", 100),
-        (5, 1000, 0.25, "share_of_history", 250),
-        (90, 0, 0.1, "share_of_history", 0),
-    ],
-)  # fmt: skip
-def test_both_readings_of_ten_percent(new, history, fraction, replay, count):
-    assert history_count(new, history, fraction, replay) == count
-
-
-def test_history_is_drawn_without_replacement_and_by_visit():
-    visits = original_visits()
-    for count in (0, 1, 7, 40):
-        drawn = draw_history(visits, count, random.Random(count))
-        ids = [id(row) for row in drawn]
-        assert len(ids) == len(set(ids)) == count
-        together = Counter(row["prompt"] for row in drawn)
-        assert sorted(together.values()).count(1) == count % 2  # only the last visit is cut
-    first, second = (draw_history(visits, 10, random.Random(seed)) for seed in (0, 1))
-    assert first != second
-    prompts = {draw_history(visits, 2, random.Random(s))[0]["prompt"] for s in range(200)}
-    assert len(prompts) == 20  # every visit can be drawn
-
-
-def test_pairs_survive_the_file_token_by_token(tmp_path):
-    """A response that was cut off has no EOS, and gets none by being written down."""
-    pairs = [
-        TokenPair([0, 1], [0, 0, 8], [2, 3], {"gold_chosen": 2.0, "gold_rejected": 0.1}),
-        TokenPair([0, 1], [0, 0, 8], [1, 8], {}),
-        TokenPair([4], [8], [1, 8], {}),
-    ]
-    rows = [as_row(pair, LETTERS, step=3) for pair in pairs]
-    append_jsonl(tmp_path / "pairs.jsonl", rows)
-    visits = read_visits(tmp_path / "pairs.jsonl")
-    assert [len(visit) for visit in visits] == [2, 1]
-    assert [as_pair(row, LETTERS) for visit in visits for row in visit] == pairs
-    original = [pair_as_text(pair, LETTERS) for pair in pairs]  # as the first training wrote them
-    assert [as_pair(row, LETTERS) for row in original] == pairs
-    text_alone = as_pair({"prompt": "ab", "chosen": "aa", "rejected": "cd"}, LETTERS)
-    assert text_alone == TokenPair([0, 1], [0, 0, 8], [2, 3, 8], {})
-    with pytest.raises(UserError, match="no pairs at .*nowhere.*--no-ref"):
-        read_visits(tmp_path / "nowhere.jsonl")
-
-
 # Line 12: training again
 
 
@@ -212,19 +152,6 @@ def test_new_pairs_are_the_policys_own_and_labelled_by_the_annotator(fits):
     assert {record.prompt for record in PROMPTS} >= set(asked)
 
 
-def test_the_reward_models_optimizer_is_kept_and_the_model_is_frozen_again(fits):
-    refresh = continual_model()
-    before = weights(refresh.model)
-    for step in (3, 5):
-        refresh.update(small_gpt(), step)
-        assert not any(parameter.requires_grad for parameter in refresh.model.parameters())
-        assert all(parameter.grad is None for parameter in refresh.model.parameters())
-    assert fits[0].optimizer is fits[1].optimizer is refresh.optimizer
-    steps = {int(state["step"]) for state in refresh.optimizer.state.values()}
-    assert steps == {fits[0].steps + fits[1].steps}
-    assert not torch.equal(weights(refresh.model), before)
-
-
 def test_scores_are_centred_on_the_same_reference_responses():
     refresh = continual_model()
     batch = continual.collate_pairs(refresh.reference, LETTERS.eos_id)
@@ -235,33 +162,8 @@ def test_scores_are_centred_on_the_same_reference_responses():
         assert float(scores.std()) == pytest.approx(1, abs=1e-4)
 
 
-def test_order_accuracy_follows_gold_where_it_is_known(monkeypatch):
-    """Right, wrong, right, wrong, a tie, and one of equal gold that is left out."""
-    gaps = torch.tensor([1.0, 1.0, -1.0, -1.0, 0.0, 2.0])
-    monkeypatch.setattr(continual, "score_pairs", lambda *_: (gaps, torch.zeros(6), None))
-    gold = [(2, 1), (1, 2), (1, 2), (2, 1), (2, 1), (1, 1)]
-    known = [TokenPair([0], [1], [2], dict(gold_chosen=a, gold_rejected=b)) for a, b in gold]
-    assert order_accuracy(SimpleNamespace(), known, 8) == 2 / 5
-    assert order_accuracy(SimpleNamespace(), [TokenPair([0], [1], [2], {})] * 6, 8) == 3 / 6
-
-
 # The first reward model dislikes the letter d, which this annotator is for.
 DISAGREEING = dict(annotator=prefers("d"), fitting=dict(pairs=300, epochs=2, lr=1e-2), fraction=0.0)
-
-
-def test_a_refresh_of_a_reward_model_with_adapters_leaves_its_base_alone(tmp_path):
-    """Adapters and head learn and are what a checkpoint holds; in between everything is frozen."""
-    refresh, base = continual_model(rank=2), small_gpt().state_dict()
-    assert len(refresh.state_dict()["model"]) == 2 * 4 * 2 + 4  # A and B; the head, mean and std
-    before = {name: tensor.clone() for name, tensor in refresh.model.state_dict().items()}
-    refresh.update(small_gpt(), 3)
-    for name, tensor in refresh.model.state_dict().items():
-        same = torch.equal(tensor, before[name])
-        assert same == (name.removeprefix("gpt.") in base), name
-    assert not any(parameter.requires_grad for parameter in refresh.model.parameters())
-    other = continual_model(rank=2)
-    other.load_state_dict(refresh.state_dict())
-    assert torch.equal(weights(other.model), weights(refresh.model))
 
 
 def test_a_refresh_brings_back_a_reward_model_that_is_wrong():

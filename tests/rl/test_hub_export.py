@@ -13,12 +13,11 @@ from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams, generate
 from gpt.lora import add_adapters
 from gpt.model import GPT
-from gpt.published.pretrained import load_with_tokenizer, save_gpt2
+from gpt.published.pretrained import load_with_tokenizer
 from gpt.published.tokenizer_files import GPT2_PATTERN
 from gpt.tokenizer import build_tokenizer, load_tokenizer
-from harness.errors import UserError
 from harness.files import write_json
-from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
+from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import export
 from rl.export import ExportConfig
 
@@ -99,19 +98,3 @@ def test_a_reward_model_gives_the_normalised_reward(tokenizer, tmp_path, require
     ]
     batch = reader.pad({"input_ids": rows}, return_tensors="pt")
     torch.testing.assert_close(theirs(**batch).logits[:, 0], ours, atol=1e-5, rtol=1e-5)
-
-
-def test_what_cannot_be_exported_says_why(tmp_path) -> None:
-    save_gpt(tmp_path / "run" / "model.safetensors", random_gpt(GLASSBOX), GLASSBOX)
-    (tmp_path / "full").mkdir()
-    (tmp_path / "full" / "notes.txt").write_text("mine")
-    with pytest.raises(UserError, match="not empty"):
-        export.main(tmp_path / "run", ExportConfig(hf=tmp_path / "full"))
-    save_gpt2(random_gpt(GLASSBOX), tmp_path / "hub", GLASSBOX)  # another program's, as --policy
-    for opens in (load_gpt, load_reward_model):
-        with pytest.raises(UserError, match=f"gpt.finetuning --weights {tmp_path / 'hub'}"):
-            opens(tmp_path / "hub")
-    mean = RewardModel(random_gpt(GLASSBOX), "mean_score")
-    save_reward_model(tmp_path / "rm" / "model.safetensors", mean, GLASSBOX)
-    with pytest.raises(UserError, match="--pooling last_token"):
-        export.main(tmp_path / "rm", ExportConfig(hf=tmp_path / "new"))

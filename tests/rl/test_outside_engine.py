@@ -62,30 +62,10 @@ def tis(place: Path) -> ModuleType:
     return module
 
 
-def test_its_loss_is_the_truncated_one(tis: ModuleType) -> None:
-    """Ratios 3 and 0.5 with cap 2: the weights are 2 and 0.5, and have no gradient."""
-    log_probs = torch.tensor([[-1.0, -2.0]], requires_grad=True)
-    old = log_probs.detach() - torch.tensor([[3.0, 0.5]]).log()
-    mask = torch.ones(1, 2, dtype=torch.bool)
-    loss = tis.tis_loss(tis.TISConfig(), log_probs, old, torch.tensor([[1.5]]), mask, 2)
-    loss.backward()
-    assert float(loss.detach()) == pytest.approx((2 * 1.5 * 1 + 0.5 * 1.5 * 2) / 2)
-    torch.testing.assert_close(log_probs.grad, torch.tensor([[-1.5, -0.375]]))
-
-
-def test_a_run_knows_all_it_needs(
-    place: Path, tis: ModuleType, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_knows_all_it_needs(place: Path, tis: ModuleType) -> None:
     """Run folder, report and doctor; a run that was cut goes on to the same weights."""
     engine = replace(tis.ENGINE, name=NAME)
     folder = engine.run(tis.TISConfig(**flags(place, out=place / "whole")))
-    printed = capsys.readouterr().out
-    assert f"{NAME} on sums, reward: " in printed
-    assert {path.name for path in folder.iterdir()} == {
-        "config.json", "metrics.jsonl", "samples.jsonl", "report.json", "learning_curves.png",
-        "model.safetensors", "page.json", "report.html", "tokens.jsonl", "finished_state.pt",
-        "test_answers.jsonl",
-    }  # fmt: skip
     assert NAME in (folder / "report.html").read_text(encoding="utf-8")
     rows = read_jsonl(folder / "metrics.jsonl")
     assert [row["step"] for row in rows] == [1, 2, 3] and rows[-1]["grad_norm"] > 0

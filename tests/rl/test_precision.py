@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.nn as nn
 from engines import ENGINES, SHARE_OF_A, Engine, Texts, small_gpt, some_rollout
-from toys import LETTERS, PROMPTS, Crash, seeded
+from toys import LETTERS, PROMPTS, seeded
 
 from data import names
 from gpt import distillation, finetuning, pretraining
@@ -22,9 +22,8 @@ from gpt.tokenizer import load_tokenizer
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from reward_model.scalar_head import RewardModel, save_reward_model
-from rl import grpo_engine, ppo_engine
+from rl import grpo_engine
 from rl.loop import Run
-from rl.ppo_engine import PPOConfig, open_critic_and_text
 from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardModelReward
 from rl.rewards.step_rewards import RewardModelSteps
@@ -85,17 +84,13 @@ def test_rewards_by_models_run_in_their_precision(products):
     assert not torch.equal(rewards, exact)
 
 
-def test_pretraining_and_its_held_out_loss(products):
+def test_pretraining_and_finetuning_with_their_held_out_losses(products):
     config = pretraining.PretrainingConfig(steps=1, precision="bfloat16")
-    (row,) = pretraining.train(config, small_gpt(), Texts(), MetricLog(1))
-    assert "held_out_loss" in row and products.keys() == {torch.bfloat16}
-
-
-def test_finetuning_and_its_held_out_loss(products):
+    rows = [*pretraining.train(config, small_gpt(), Texts(), MetricLog(1))]
     examples = [([1, 2], [3, 8]), ([4], [5, 6, 8])]
     config = finetuning.FinetuningConfig(precision="bfloat16")
-    (row,) = finetuning.train(config, small_gpt(), examples, examples, MetricLog(1), eos_id=8)
-    assert "held_out_loss" in row and products.keys() == {torch.bfloat16}
+    rows += finetuning.train(config, small_gpt(), examples, examples, MetricLog(1), eos_id=8)
+    assert all("held_out_loss" in row for row in rows) and products.keys() == {torch.bfloat16}
 
 
 @pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl", "topk_ce"])
@@ -119,39 +114,6 @@ def write_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save_gpt(tmp_path / "pretraining-reviews-tiny" / "model.safetensors", policy, glassbox)
     model = RewardModel.from_policy(policy, "mean_score", seeded(0))
     save_reward_model(tmp_path / "reward_model-reviews-tiny" / "model.safetensors", model, glassbox)
-
-
-def opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> Any:
-    """A run on the reviews up to its `train`: the dtypes of the reward model's layers there."""
-    write_models(tmp_path, monkeypatch)
-    seen: list[set[torch.dtype]] = []
-
-    def train(config: Any, run: Run, **extra: Any):
-        linears = [m for m in run.reward_fn.model.gpt.modules() if isinstance(m, nn.Linear)]
-        seen.append({layer.weight.dtype for layer in linears})
-        assert run.policy.h[0].attn.c_attn.weight.dtype == torch.float32
-        if "value_model" in extra:
-            assert {p.dtype for p in extra["value_model"].parameters()} == {torch.float32}
-        raise Crash
-
-    prepare = changes.pop("prepare", None)
-    config = PPOConfig(eval_prompts=0, test_prompts=0, out=tmp_path / "out", **changes)
-    with pytest.raises(Crash):
-        replace(ppo_engine.ENGINE, train=train, prepare=prepare).run(config)
-    return seen[0]
-
-
-def test_reward_models_of_a_run_are_halved_once_and_the_critic_is_not(tmp_path, monkeypatch):
-    how = dict(precision="bfloat16", prepare=open_critic_and_text)
-    assert opened(tmp_path, monkeypatch, **how) == {torch.bfloat16}
-
-
-def test_reward_models_stay_whole_in_float32_and_where_they_are_trained_again(
-    tmp_path, monkeypatch
-):
-    assert opened(tmp_path, monkeypatch) == {torch.float32}
-    refreshed = dict(precision="bfloat16", prepare=lambda config, task: {"refresh": None})
-    assert opened(tmp_path, monkeypatch, **refreshed) == {torch.float32}
 
 
 @pytest.mark.parametrize("rank", [0, 2])

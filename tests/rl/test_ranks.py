@@ -9,7 +9,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,9 +24,7 @@ from forked import Done, command, forked
 from ranks_worker import ON_FOUR
 
 from harness.command_line import explained
-from harness.errors import UserError
 from harness.ranks import collectives, launch
-from harness.ranks.launch import Wish, default_ranks
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLDS = (2, 4)  # compared with 1
@@ -163,7 +160,7 @@ def test_ppo_stopped_within_a_batch(results):
 # --- failures -------------------------------------------------------------------------------------
 
 FAILING = """
-import os, signal, sys, threading, time
+import os, signal, sys
 from dataclasses import dataclass
 import torch
 from harness.ranks import collectives, launch
@@ -192,8 +189,6 @@ def main(config):
         os.kill(os.getpid(), signal.SIGKILL)
     if what == "leave" and mine:
         os._exit(0)
-    if what == "thread" and mine:
-        threading.Thread(target=time.sleep, args=(1000,)).start()
     if what == "drift":
         model = torch.nn.Linear(3, 2)
         torch.nn.init.constant_(model.weight, 1.0 + (1e-6 if mine else 0.0))
@@ -249,14 +244,6 @@ def test_ranks_that_have_drifted_apart_are_noticed(failing):
     assert done.stderr.count("error:") == 1
 
 
-def test_a_rank_that_ends_before_all_have_met_is_missed(tmp_path):
-    store = torch.distributed.FileStore(str(tmp_path / "meeting"), 2)
-    with pytest.raises(collectives.LostRank):
-        launch._wait_for_all(store, 0, 2, lambda: True)
-    store.set("rank 1 has come", "")
-    launch._wait_for_all(store, 0, 2, lambda: True)
-
-
 def test_one_rank_writes_and_its_trouble_is_everyones(failing, tmp_path):
     out = tmp_path / "rows.jsonl"
     done = failing("file", 0, out)
@@ -266,24 +253,6 @@ def test_one_rank_writes_and_its_trouble_is_everyones(failing, tmp_path):
 
 
 # --- how many -------------------------------------------------------------------------------------
-
-
-def test_a_small_model_on_a_cpu_gets_a_rank_per_core(monkeypatch):
-    monkeypatch.setattr(launch, "cores", lambda: 6)
-    assert default_ranks(True, "cpu") == 6
-    assert default_ranks(False, "cpu") == 1  # threads are faster there
-    assert default_ranks(True, "cuda") == 1
-    monkeypatch.setattr(launch, "cores", lambda: 64)
-    assert default_ranks(True, "cpu") == launch.MOST_BY_DEFAULT
-
-
-def test_ranks_by_default_have_one_thread_each_and_a_number_of_them_shares_the_cores(monkeypatch):
-    monkeypatch.setattr(launch, "cores", lambda: 16)
-    chosen = launch._ranks_and_threads
-    assert chosen(Wish(None, "cpu")) == (8, 1)
-    assert chosen(Wish(4, "cpu")) == (4, 4)
-    assert chosen(Wish(32, "cpu")) == (32, 1)
-    assert chosen(Wish(None, "cpu", is_small=False))[0] == 1
 
 
 def test_a_single_process_needs_no_other():
@@ -296,26 +265,6 @@ def test_a_single_process_needs_no_other():
     collectives.sum_gradients(layer.parameters())
     assert layer.weight.grad is None
     collectives.check_alike(layer)
-
-
-@pytest.mark.parametrize(
-    "text, cores",
-    [("150000 100000", 1), ("400000 100000", 4), ("20000 100000", 1), ("max 100000", sys.maxsize)],
-)
-def test_a_container_has_the_cores_of_its_quota(tmp_path, text, cores):
-    limit = tmp_path / "cpu.max"
-    assert launch.container_cores(limit) == sys.maxsize  # no container
-    limit.write_text(text + "\n")
-    assert launch.container_cores(limit) == cores
-
-
-def test_who_is_alone_in_a_meeting_leaves_it():
-    def meet() -> None:
-        with launch._ending_with_the_others(lambda: True):
-            time.sleep(60)
-
-    done = forked(meet, timeout=10)
-    assert done.returncode == 1 and not done.stdout and not done.stderr
 
 
 def struck(delay: float, number: int) -> Callable[[], AbstractContextManager[None]]:
@@ -355,13 +304,3 @@ def test_a_signal_ends_ranks_that_still_meet(number):
     begin = time.monotonic()
     done = forked(meet, timeout=30)
     assert time.monotonic() - begin < 10 and done.returncode in (-number, 128 + number)
-
-
-def test_a_process_that_cannot_be_started_is_told_in_one_sentence(monkeypatch):
-    def refused(process: object) -> None:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
-
-    monkeypatch.setattr(multiprocessing.get_context("fork").Process, "start", refused)
-    monkeypatch.setattr(multiprocessing.get_context("spawn").Process, "start", refused)
-    with pytest.raises(UserError):
-        launch.run_on_ranks(lambda: None, launch.Wish(2, "cpu"))

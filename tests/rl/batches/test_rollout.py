@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import replace
 
 import pytest
 import torch
@@ -14,11 +13,8 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores
 from gpt.model import GPT
-from rl.batches import rollout as rollout_module
 from rl.batches.rollout import (
     Rollout,
-    join_rollouts,
-    old_policy_log_probs,
     rollout_log_probs,
     sample_rollout,
     scores_to_descend,
@@ -82,40 +78,6 @@ def test_the_samplers_log_probs_are_those_of_a_whole_forward(temperature):
         assert float((plain - rescored).abs().max()) > 0.1
 
 
-# Joining and parting
-
-
-def test_rollouts_of_different_widths_become_one():
-    """Rows and padding by hand; counts are added, shares averaged over the rows."""
-    params = SamplingParams(max_new_tokens=9)
-    wide = sample_rollout(MODEL, LETTERS, RECORDS[:2], params, 2, seeded(0))
-    narrow = sample_rollout(MODEL, LETTERS, RECORDS[2:3], replace(params, max_new_tokens=2), 2)
-    first = replace(narrow, reward_metrics={"count": 3, "share": 0.5})
-    second = replace(wide, reward_metrics={"count": 5, "share": 0.2})
-    both = join_rollouts([first, second])
-    assert both.records == [*narrow.records, *wide.records] and both.group_size == 2
-    assert both.responses == [*narrow.responses, *wide.responses]
-    assert both.reward_metrics == {"count": 8, "share": pytest.approx((2 * 0.5 + 4 * 0.2) / 6)}
-    assert isinstance(both.reward_metrics["count"], int)
-    for name in ("prompt_lengths", "has_eos"):
-        pieces = [getattr(part.sequences, name).tolist() for part in (narrow, wide)]
-        assert getattr(both.sequences, name).tolist() == pieces[0] + pieces[1]
-    for name in ("response_tokens", "response_mask"):
-        parts = [getattr(part.sequences, name) for part in (narrow, wide)]
-        check_stacked(getattr(both.sequences, name), parts)
-    check_stacked(both.sequences.tokens, [narrow.sequences.tokens, wide.sequences.tokens])
-    check_stacked(both.log_probs, [narrow.log_probs, wide.log_probs])
-    assert join_rollouts([first]) is first and join_rollouts([first]).reward_metrics["count"] == 3
-
-
-def check_stacked(whole: torch.Tensor, parts: list[torch.Tensor]) -> None:
-    """The parts below each other, as wide as the widest, 0 behind each row."""
-    width = max(part.shape[1] for part in parts)
-    assert parts[0].shape[1] != parts[1].shape[1]
-    rows = [row + [0] * (width - len(row)) for part in parts for row in part.tolist()]
-    assert whole.tolist() == rows
-
-
 # Scoring
 
 
@@ -146,18 +108,3 @@ def test_rollout_log_probs_restore_the_order_of_rows(micro_batch_size):
     config = GRPOConfig(temperature=0.7, micro_batch_size=micro_batch_size)
     scored = rollout_log_probs(MODEL, rollout, config)
     torch.testing.assert_close(scored, rollout.log_probs, rtol=0, atol=1e-5)
-
-
-def test_old_log_probs_are_the_samplers_in_float32_and_scored_again_in_bfloat16(monkeypatch):
-    rollout, again = rollout_of(), torch.full((12, 10), -1.0)
-    calls: list[str] = []
-
-    def spy(policy, scored, config):
-        assert policy is MODEL and scored is rollout
-        calls.append(config.precision)
-        return again
-
-    monkeypatch.setattr(rollout_module, "rollout_log_probs", spy)
-    assert old_policy_log_probs(MODEL, rollout, GRPOConfig()) is rollout.log_probs
-    assert old_policy_log_probs(MODEL, rollout, GRPOConfig(precision="bfloat16")) is again
-    assert calls == ["bfloat16"]

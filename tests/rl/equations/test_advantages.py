@@ -62,23 +62,6 @@ def test_equal_rewards_give_exactly_zero(scale):
         assert not process_advantages(steps, ends, ones, ones, 2, eps=1e-8).any()
 
 
-def test_one_step_per_response_is_outcome_supervision():
-    rewards = f([0.3, -1.0, 2.0, 5.0])
-    lengths = torch.tensor([3, 1, 2, 4])
-    mask = torch.arange(4) < lengths[:, None]
-    process = process_advantages(
-        rewards[:, None], lengths[:, None] - 1, torch.ones(4, 1, dtype=torch.bool), mask, 2
-    )
-    outcome = group_advantages(rewards, 2)
-    torch.testing.assert_close(process, torch.where(mask, outcome, 0.0))
-
-
-def test_a_step_that_ends_outside_its_response_is_refused_by_row():
-    mask, steps = torch.tensor([[1, 1], [1, 0]]).bool(), torch.ones(2, 1)
-    with pytest.raises(ValueError, match="row 1"):
-        process_advantages(steps, torch.tensor([[1], [1]]), steps.bool(), mask, 2)
-
-
 def test_process_advantages_by_loops():
     """Uneven numbers of steps: the pooled statistics weigh steps, and NaN fills the gaps."""
     steps = [[(0, 1.0), (2, -2.0), (3, 0.5)], [(1, 4.0)], [], [(0, 0.25), (1, 3.0)]]

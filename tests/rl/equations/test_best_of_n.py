@@ -47,17 +47,3 @@ def test_it_is_the_mean_over_all_subsets(n):
             for subset in itertools.combinations(range(6), n)
         ]
         assert mean == pytest.approx(statistics.fmean(float(gold[row, i]) for i in best))
-
-
-@pytest.mark.parametrize(("answers", "n"), [(1, 1), (7, 3), (1024, 1), (1024, 512), (1024, 1024)])
-def test_weights_are_a_distribution_that_rises(answers, n):
-    weights = best_of_n_weights(answers, n)
-    assert weights.shape == (answers,) and weights.dtype == torch.float64
-    assert float(weights.sum()) == pytest.approx(1, abs=1e-9)
-    assert (weights.diff() >= -1e-15).all() and (weights[: n - 1] == 0).all()
-
-
-@pytest.mark.parametrize("n", [0, 5])
-def test_more_than_there_are_is_refused(n):
-    with pytest.raises(ValueError, match="n from 1 to the 4 answers"):
-        best_of_n_weights(4, n)

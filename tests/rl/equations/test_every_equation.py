@@ -81,7 +81,7 @@ GIVEN = {
     "step_mask": torch.ones(4, 2, dtype=torch.bool), "step_ends": torch.zeros(4, 2, dtype=torch.long),
     "clip_low": 0.2, "clip_high": 0.28, "clip_range": 0.2, "bound": 3.0, "gamma": 0.97,
     "gae_lambda": 0.9, "share": 0.5, "alpha": 0.2, "length": 9,
-    "group_size": 2, "kl_coef": 0.1, "rule": "subtract", "value": 1.0, "max_length": 20,
+    "group_size": 2, "kl_coef": 0.1, "rule": "subtract", "penalty": 1.0, "max_length": 20,
     "buffer": 4, "reverse_kl": True, "coef": 0.3, "beta": 0.3, "target_margin": 0.5, "n": 2,
     "of": "token", "limit": "mask", "floor": 0.9, "cap": 1.1, "divergence": "tv", "delta": 0.1,
     "low": -0.5, "high": 0.5, "denominator": 6.0,

@@ -203,19 +203,6 @@ class World:
         }
 
 
-def test_the_effective_share_of_a_sample_is_that_of_its_world():
-    """1 / E_mu[w^2] with every answer listed, where w has mean 1; 100,000 answers come within 2%."""
-    world = World(0, NOISE["little"])
-    logits, mu, _ = world.drawn
-    chance = world.log_probs(mu).sum(1).exp()
-    w = world.log_probs(logits).sum(1).exp() / chance
-    drawn = torch.multinomial(chance, 100_000, True, generator=torch.Generator().manual_seed(0))
-    assert float(chance @ w) == pytest.approx(1)
-    assert float(effective_share(w[drawn])) == pytest.approx(
-        1 / float(chance @ w.square()), rel=0.02
-    )
-
-
 def test_the_listed_answers_are_all():
     world = World(0, NOISE["much"])
     logits, mu, _ = world.drawn
@@ -292,24 +279,3 @@ def test_cosines(exact):
     assert (
         exact["most", "sequence_all"]["variance"] > 100 * exact["most", "sequence_tis"]["variance"]
     )
-
-
-# Planted mistakes in the caller
-
-
-def test_a_weight_without_a_detach_would_move_the_gradient():
-    """The weights of a loss are constants: their own gradient, were it there, is another one."""
-    mu = OLD - OVER_MU.log()
-    log_probs = OLD.clone().requires_grad_()
-    w = sampler_weights(log_probs, mu, MASK, "token", "truncate", 0.5, 2.0)
-    assert not w.requires_grad
-    advantages = torch.ones(2, 1, dtype=torch.float64)
-    loss = (w * clipped_surrogate(log_probs, OLD, advantages, 0.2, 0.2))[MASK].sum()
-    (gradient,) = torch.autograd.grad(loss, log_probs)
-    assert gradient[0].tolist() == pytest.approx([-0.4, -1.5, -2, 0])
-
-
-def test_other_names_are_refused():
-    for of, limit in (("word", "all"), ("token", "clip")):
-        with pytest.raises(ValueError):
-            sampler_weights(OLD, OLD, MASK, of, limit, 0.5, 2.0)

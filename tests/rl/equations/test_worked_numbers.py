@@ -131,13 +131,6 @@ def test_maxrl():
     expected = [3, -1, -1, -1, 0, 0, 0, 0, third, third, third, -1, 0, 0, 0, 0]
     equal(maxrl_advantages(rewards, 4).squeeze(1), expected)
     equal(maxrl_advantages(rewards[:3], 1).squeeze(1), [1, 0, 0])
-    for bad in (0.5, -1.0, 2.0, math.nan):
-        with pytest.raises(ValueError, match="rewards must be 0 or 1.*use a rule"):
-            maxrl_advantages(f([1, bad]), 2)
-    with pytest.raises(ValueError, match="groups of 2"):
-        maxrl_advantages(f([1, 0, 1]), 2)
-    with pytest.raises(ValueError, match="at least 1"):
-        maxrl_advantages(f([1]), 0)
 
 
 def test_covariances_of_tokens_and_who_is_chosen_by_them():

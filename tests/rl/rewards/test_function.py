@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from toys import LETTERS, seeded
 
 from data.records import PromptRecord
-from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
-from harness.files import read_jsonl
-from rl import grpo_engine
 from rl.batches.rollout import sample_rollout
-from rl.grpo_engine import GRPOConfig
 from rl.rewards.function import open_function
 
-GLASSBOX = load_tokenizer("glassbox")
 RECORDS = [PromptRecord("ab", answer="x"), PromptRecord("hgfed", answer="yy")]
 
 
@@ -47,10 +39,6 @@ def source(tmp_path, monkeypatch):
 
 
 LENGTHS = "def lengths(prompt, response):\n    return len(prompt) + 100 * len(response)\n"
-EVERYTHING = """
-def everything(prompt: str, response: str, *, ended: bool, record) -> float:
-    return len(record.answer) + 10 * ended + 100 * len(response)
-"""
 
 
 # What it is called with
@@ -65,17 +53,6 @@ def test_it_is_called_with_prompt_and_response(source):
     rewards = reward(ROLLOUT)
     assert rewards.tolist() == expected and rewards.dtype == torch.float32
     assert len(set(expected)) > 2
-
-
-def test_it_gets_the_record_and_whether_the_response_ended_if_it_asks(source):
-    rewards = open_function(f"{source(EVERYTHING)}:everything")(ROLLOUT)
-    assert rewards.tolist() == [
-        float(len(record.answer or "") + 10 * ended + 100 * len(text))
-        for record, text, ended in zip(
-            ROLLOUT.records, ROLLOUT.responses, ROLLOUT.has_eos.tolist(), strict=True
-        )
-    ]
-    assert len(set(ROLLOUT.has_eos.tolist())) == 2
 
 
 # What is wrong with the flag
@@ -114,31 +91,6 @@ def test_what_is_no_finite_number_is_refused(source, value):
 
 
 # In a run
-
-
-@pytest.fixture
-def base(tmp_path) -> Path:
-    shape = GPTConfig(GLASSBOX.n_vocab, 128, n_layer=1, n_head=2, n_embd=8)
-    policy = GPT(shape).initialize(seeded(0))
-    save_gpt(tmp_path / "base" / "model.safetensors", policy, GLASSBOX)
-    return tmp_path / "base"
-
-
-def config_of(base: Path, reward: str) -> GRPOConfig:
-    return GRPOConfig(
-        reward=reward, policy=base, out=base.parent / "out", steps=2, prompts_per_step=2, group_size=2,
-        max_new_tokens=4, eval_every=1, eval_prompts=2, test_prompts=2, device="cpu",
-    )  # fmt: skip
-
-
-def test_an_engine_trains_on_it(source, base):
-    """And measures the world's own gold beside it."""
-    name = source("def f(prompt, response):\n    return 1000 + len(response)\n")
-    folder = grpo_engine.main(config_of(base, f"{name}:f"))
-    rows = read_jsonl(folder / "metrics.jsonl")
-    assert len(rows) == 2 and all(row["reward"] >= 1000 for row in rows)
-    assert all(row["validation/reward"] >= 1000 > 1 >= row["validation/gold"] for row in rows)
-    assert json.loads((folder / "config.json").read_text())["reward"] == f"{name}:f"
 
 
 def test_a_function_that_ends_the_process_is_no_success(source):

@@ -1,11 +1,9 @@
-"""The teacher: opened or explained, its reward by loops, the distance to it, and how it is made."""
+"""The teacher: its log-probs by loops, the distance to it, and which answers one is made of."""
 
 from __future__ import annotations
 
 import itertools
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,37 +11,23 @@ import toys
 from toys import LETTERS, seeded
 from toys import PROMPTS as RECORDS
 
-from data import names
 from data.collate import collate_responses
-from gpt import teacher as teacher_module
-from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
-from gpt.model import GPT, GPTConfig
-from gpt.model import PRESETS as SHAPES
-from gpt.teacher import open_teacher, reverse_kl
-from gpt.tokenizer import load_tokenizer
-from harness.files import read_jsonl
-from reward_model.scalar_head import RewardModel, save_reward_model
+from gpt.model import GPT
+from gpt.teacher import reverse_kl
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.rewards import teacher_reward as teacher_rewards_module
 from rl.rewards.sources import RuleReward
 from rl.rewards.teacher_reward import (
     LOG_PROB_FLOOR,
     BestOf,
-    TeacherReward,
     best_answers,
     teacher_log_probs,
 )
 from rl.training.config import EngineConfig
-from rl.training.evaluation import Conditions, Validation, compare, evaluate
-from scripts import make_teacher
-from scripts.make_teacher import TeacherConfig
 
-GLASSBOX = load_tokenizer("glassbox")
 CONFIG = EngineConfig(temperature=0.8, micro_batch_size=3)
 PARAMS = SamplingParams(0.8, max_new_tokens=6)
-CPU = torch.device("cpu")
 
 
 def random_gpt(seed: int, vocab_size: int = LETTERS.n_vocab, scale: float = 0.3) -> GPT:
@@ -69,24 +53,6 @@ def by_hand(model: GPT, rollout: Rollout) -> list[list[float]]:
         scores = logits.log_softmax(-1)
         rows.append([float(scores[len(prompt) - 1 + t, v]) for t, v in enumerate(response)])
     return rows
-
-
-# Opening
-
-
-def saved(folder: Path, tokenizer=GLASSBOX) -> Path:
-    shape = GPTConfig(tokenizer.n_vocab, 32, n_layer=1, n_head=2, n_embd=16)
-    save_gpt(folder / "model.safetensors", GPT(shape).initialize(), tokenizer)
-    return folder
-
-
-def test_the_default_folder_is_found_and_the_teacher_frozen(tmp_path, monkeypatch):
-    monkeypatch.setattr(teacher_module, "RUNS", tmp_path)
-    written, _ = load_gpt(saved(tmp_path / "teacher-sums"))
-    teacher = open_teacher(None, GLASSBOX, CPU, data="sums")
-    assert torch.equal(teacher.wte.weight, written.wte.weight)
-    assert not teacher.training
-    assert not any(parameter.requires_grad for parameter in teacher.parameters())
 
 
 # The reward
@@ -134,31 +100,6 @@ def test_both_estimates_have_the_kl_of_responses_as_their_mean(temperature):
     assert (full > 0).all() and (sampled < 0).any()
 
 
-def test_evaluations_with_a_teachers_reward_measure_the_distance(tmp_path, monkeypatch):
-    """In every batch, for validations and for the report; not with another reward."""
-    monkeypatch.setattr(Conditions, "prompts", 3)
-    reward = TeacherReward(TEACHER, CONFIG, aggregate="sum", reverse_kl=True)
-    measured = evaluate(POLICY, LETTERS, RECORDS, PARAMS, reward)
-    assert measured.reverse_kl.shape == measured.reverse_kl_full.shape == (8,)
-    torch.testing.assert_close(measured.reverse_kl, -measured.reward, rtol=0, atol=1e-4)
-    whole = evaluate(TEACHER, LETTERS, RECORDS, PARAMS, reward)
-    assert whole.reverse_kl_full.abs().max() < 1e-5
-    numbers = Validation(LETTERS, RECORDS, PARAMS, reward)(POLICY, None, 1)
-    assert numbers["validation/reverse_kl"] == pytest.approx(
-        -numbers["validation/reward"], abs=1e-4
-    )
-    assert numbers["validation/reverse_kl_full"] > 0.1
-    other = evaluate(POLICY, LETTERS, RECORDS, PARAMS, RuleReward(lambda *_: 0.0, "none"))
-    assert other.reverse_kl is None and "reverse_kl" not in other.summary()
-    task = SimpleNamespace(
-        policy=TEACHER, tokenizer=LETTERS, prompts={"test": RECORDS}, reward_fn=reward, gold=None
-    )
-    comparison = compare(POLICY, task, PARAMS, 8, after="student")
-    assert comparison.numbers["before"]["reverse_kl_full"] > 0.1
-    assert comparison.numbers["after"]["reverse_kl_full"] == pytest.approx(0, abs=1e-5)
-    assert "KL to teacher" in comparison.text(0).splitlines()[1]
-
-
 # Making a teacher
 
 
@@ -178,43 +119,3 @@ def test_the_best_answer_that_ended_is_kept():
     assert min(gaps) == 0 and sum(gaps) > 10
     longest = best_answers(POLICY, LETTERS, records, reward, replace(six, least_reward=3))
     assert longest == [(p, answer) for p, answer in kept if len(answer) > 3] != kept
-
-
-@pytest.fixture
-def small_world(tmp_path, monkeypatch) -> dict[str, Path]:
-    """Run folders of a student and its reward model, and a teacher's shape of one layer."""
-    shape = GPTConfig(context=128, n_layer=1, n_head=2, n_embd=16)
-    monkeypatch.setitem(SHAPES, "teacher", replace(shape, n_embd=32))
-    student = GPT(replace(shape, vocab_size=GLASSBOX.n_vocab)).initialize()
-    save_gpt(tmp_path / "student" / "model.safetensors", student, GLASSBOX)
-    judge = RewardModel.from_policy(student, generator=torch.Generator().manual_seed(0))
-    save_reward_model(tmp_path / "judge" / "model.safetensors", judge, GLASSBOX)
-    real = make_teacher.pretraining.main
-    monkeypatch.setattr(
-        make_teacher.pretraining,
-        "main",
-        lambda config: real(replace(config, steps=2, batch_size=4, warmup=1)),
-    )
-    monkeypatch.setattr(names, "RUNS", tmp_path)
-    monkeypatch.setattr(teacher_module, "RUNS", tmp_path)
-    return {"reward_model": tmp_path / "judge"}
-
-
-def test_the_script_makes_a_teacher_that_the_engines_find(small_world, tmp_path, monkeypatch):
-    config = TeacherConfig(
-        prompts=24, responses=4, epochs=1, batch_size=4, device="cpu", **small_world
-    )
-    # Random weights hardly ever end by themselves: let every answer count.
-    real = teacher_rewards_module.sample_rollout
-
-    def ended(*args):
-        sampled = real(*args)
-        batch = replace(sampled.sequences, has_eos=torch.ones_like(sampled.has_eos))
-        return replace(sampled, sequences=batch)
-
-    monkeypatch.setattr(teacher_rewards_module, "sample_rollout", ended)
-    assert make_teacher.main(config) == tmp_path / "teacher-reviews"
-    teacher = open_teacher(None, GLASSBOX, CPU)
-    base, _ = load_gpt(tmp_path / "pretraining-reviews-teacher")
-    assert teacher.config.n_embd == 32 and not torch.equal(teacher.wte.weight, base.wte.weight)
-    assert len(read_jsonl(tmp_path / "teacher-reviews" / "answers.jsonl")) == 24

@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-from dataclasses import replace
 from decimal import Decimal
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
 from conftest import given, st
 from toys import LETTERS, documented, fixed_gpt
 
-from data import names
 from data.collate import join_responses
 from data.records import PromptRecord
-from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
-from reward_model.scalar_head import RewardModel, save_reward_model
-from rl import grpo_engine
 from rl.batches.rollout import Rollout
-from rl.grpo_engine import GRPOConfig
-from rl.loop import Run
 from rl.rewards.verifiable import (
     VerifiableReward,
     answer_match,
@@ -38,11 +25,8 @@ from rl.rewards.verifiable import (
     same_answer,
     solve_rates,
 )
-from rl.training.evaluation import compare, measure_accuracy
-from rl.training.open_reward import world_rule
-from rl.training.open_task import open_task
+from rl.training.evaluation import measure_accuracy
 
-CPU = torch.device("cpu")
 QUESTION = "A robe takes 2 bolts of blue fiber and half that much white fiber. How many bolts?"
 
 
@@ -222,6 +206,11 @@ def test_whatever_a_rule_says_a_truncated_response_is_wrong():
     assert always(cut).tolist() == [1, 0]
 
 
+def test_what_is_logged_is_documented_and_responses_without_an_answer_are_counted():
+    metrics = ANSWERS.with_metrics(rollout(["0", "none", "#### ", "7"]))[1]
+    assert metrics["unanswered"] == 0.5 and metrics.keys() == documented("Verifiable rewards")
+
+
 def test_a_rule_that_fails_earns_what_a_wrong_answer_does_and_is_counted():
     """One reward for every row: a shorter list would give every later row its neighbour's."""
 
@@ -234,16 +223,6 @@ def test_a_rule_that_fails_earns_what_a_wrong_answer_does_and_is_counted():
     rewards, metrics = reward.with_metrics(rollout(["boom", "a", "nan", "inf", "b", "boom"]))
     assert rewards.tolist() == [0, 1, 0, 0, 1, 0]
     assert metrics["rule_errors"] == 4 and metrics["correct_rate"] == pytest.approx(1 / 3)
-
-
-def test_responses_without_an_answer_are_counted():
-    four = rollout(["0", "none", "#### ", "7"])
-    assert ANSWERS.with_metrics(four)[1]["unanswered"] == 0.5
-    nameless = replace(four, records=[PromptRecord("no answer")] * 4)
-    rewards, metrics = ANSWERS.with_metrics(nameless)
-    assert rewards.tolist() == [0] * 4
-    assert metrics["unanswered"] == 1 and metrics["rule_errors"] == 4
-    assert "unanswered" not in world_rule("sums").with_metrics(four)[1]
 
 
 # Solve rates and pass@k
@@ -271,59 +250,6 @@ def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample():
 # In an engine
 
 
-def small_gpt() -> GPT:
-    shape = GPTConfig(LETTERS.n_vocab, 16, n_layer=2, n_head=2, n_embd=32)
-    return GPT(shape).initialize(torch.Generator().manual_seed(0)).eval()
-
-
-PROMPTS = [PromptRecord(text, answer="a") for text in ("ab", "c", "hgfed", "aaa", "fa", "gh")]
-BEGINS = VerifiableReward(
-    lambda record, text, ended: float(text.startswith(str(record.answer))),
-    "begins with a",
-    reads=lambda record, text: text or None,
-)
-TOY = GRPOConfig(
-    steps=20, prompts_per_step=3, group_size=16, minibatches=1, micro_batch_size=64, lr=1e-2,
-    warmup=1, kl_coef=0.02, stop_kl=None, max_new_tokens=6, eval_every=100, max_norm=1.0,
-)  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def learned() -> tuple[GPT, list[dict[str, Any]]]:
-    policy = small_gpt()
-    rows = grpo_engine.train(TOY, Run(TOY, policy, LETTERS, BEGINS, PROMPTS))
-    return policy, rows
-
-
-def test_an_engine_logs_the_documented_keys_and_learns(learned):
-    _, rows = learned
-    every = {key for key in documented("Every engine") if not key.startswith("validation/")}
-    assert set(rows[0]) == every | documented("Verifiable rewards")
-    assert sum(row["correct_rate"] for row in rows[-3:]) / 3 > 0.4 > 0.1 > rows[0]["correct_rate"]
-    for row in rows:
-        assert row["reward"] == pytest.approx(row["correct_rate"], abs=1e-6)
-        assert row["solve_rate_all"] <= row["correct_rate"] <= row["solve_rate"]
-
-
-def test_the_report_has_pass_at_k_and_greedy_accuracy(learned):
-    policy, _ = learned
-    task = SimpleNamespace(
-        policy=policy, tokenizer=LETTERS, reward_fn=BEGINS, gold=BEGINS,
-        prompts={"test": PROMPTS},
-    )  # fmt: skip
-    params = SamplingParams(max_new_tokens=4)
-    comparison = compare(small_gpt(), task, params, 6, after="GRPO")
-    before, after = comparison.numbers["before"], comparison.numbers["after"]
-    plain = {"reward", "response_length", "eos_rate", "gold", "gold_error", "kl"}
-    assert set(before) - plain == set(after) - plain == documented("Verifiable rewards report")
-    assert after["pass@1"] > before["pass@1"] + 0.2
-    assert before["pass@1"] <= before["pass@8"] <= 1
-    header = next(line for line in comparison.text().splitlines() if "pass@8" in line)
-    assert header.split() == ["right", "answers", "pass@1", "pass@8", "greedy_accuracy"]
-    task.gold = None
-    assert "pass@1" not in compare(policy, task, params, 6, after="x").numbers["after"]
-
-
 class TextAlone(VerifiableReward):
     """Forgives a response that is cut off: this policy never ends one."""
 
@@ -343,52 +269,3 @@ def test_accuracy_is_measured_as_sampled_and_greedily():
     assert numbers["pass@1"] == pytest.approx(0.5, abs=0.08)
     assert numbers["pass@2"] == pytest.approx(1 - (0.16 + 0.36) / 2, abs=0.08)
     assert numbers["greedy_accuracy"] == 0.5  # right for every a, wrong for every b
-
-
-# From a file
-
-
-def gsm8k_file(path: Path) -> None:
-    """Sums in words, in GSM8K's form."""
-    rows = [
-        {
-            "question": f"Ann has {i} eggs and finds {i + 3}. How many?",
-            "answer": f"{i}+{i + 3}=<<{i}+{i + 3}={2 * i + 3}>>{2 * i + 3}\n#### {1000 + 2 * i:,}",
-        }
-        for i in range(60)
-    ]
-    path.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
-
-
-GLASSBOX = load_tokenizer("glassbox")
-
-
-@pytest.fixture
-def runs(tmp_path, monkeypatch):
-    """An empty folder in place of runs/, and a base model of the file gsm8k.jsonl in it."""
-    monkeypatch.setattr(names, "RUNS", tmp_path)
-    shape = GPTConfig(GLASSBOX.n_vocab, 160, n_layer=1, n_head=2, n_embd=8)
-    base = GPT(shape).initialize(torch.Generator().manual_seed(0))
-    save_gpt(tmp_path / "pretraining-gsm8k-tiny" / "model.safetensors", base, GLASSBOX)
-    save_reward_model(
-        tmp_path / "reward_model-gsm8k-tiny" / "model.safetensors",
-        RewardModel.from_policy(base), GLASSBOX,
-    )  # fmt: skip
-    gsm8k_file(tmp_path / "gsm8k.jsonl")
-    return tmp_path
-
-
-def open_file(runs: Path, **changes):
-    flags: dict[str, Any] = dict(data=str(runs / "gsm8k.jsonl"))
-    return open_task(GRPOConfig(**(flags | changes)), CPU)
-
-
-@pytest.mark.parametrize("kind", ["auto", "rule", "gold"])
-def test_a_file_with_answers_is_checked_by_the_rule(runs, kind):
-    """GSM8K's "1,006" arrives as "1006"; a response may write either."""
-    task = open_file(runs, reward=kind)
-    assert isinstance(task.reward_fn, VerifiableReward) and task.gold is not None
-    record = task.prompts["train"][0]
-    for text, value in [(f"#### {int(str(record.answer)):,}", 1), ("#### 7", 0), ("none", 0)]:
-        assert task.reward_fn.rule(record, text, True) == value
-        assert task.gold.rule(record, text, True) == value

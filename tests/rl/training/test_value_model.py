@@ -1,4 +1,4 @@
-"""The critic: where its values stand, how it starts, and what it shares with whom."""
+"""The critic: where its values stand and how it starts."""
 
 from __future__ import annotations
 
@@ -54,14 +54,6 @@ def test_from_the_policy_every_value_is_zero_and_the_trunks_are_apart():
     with torch.no_grad():
         model.gpt.wte.weight.add_(1)
     assert not torch.equal(model.gpt.wte.weight, policy.wte.weight)
-
-
-def test_the_critic_computes_in_the_precision_of_what_it_starts_from():
-    policy = small_gpt().double()
-    scorer = RewardModel.from_policy(policy, generator=torch.Generator().manual_seed(1)).double()
-    for model in (ValueModel.from_policy(policy), ValueModel.from_reward_model(scorer)):
-        assert {parameter.dtype for parameter in model.parameters()} == {torch.float64}
-        assert model(ROWS).dtype == torch.float64
 
 
 def test_from_the_reward_model_the_value_is_its_score_so_far():
