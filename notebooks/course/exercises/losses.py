@@ -196,36 +196,6 @@ def rewarded(generator: torch.Generator) -> Arguments:
 
 @exercise(
     case(
-        "rewards 1, 0, 0, 1 with log-ratios 1, 0, -1, 0 and tau 0.5", [0.0, 0.25, 0.0, 0.25],
-        log_ratio=[1.0, 0.0, -1.0, 0.0], rewards=[1.0, 0.0, 0.0, 1.0], group_size=4, tau=0.5,
-    ),
-    random=rewarded,
-    gradient="log_ratio",
-    mistakes="""
-        (centred - tau -> (rewards - tau
-            you leave out the group's mean, which stands for tau log Z. Without it every response with a
-            positive reward is pushed up, the bad ones too.
-        tau * log_ratio -> log_ratio
-            tau is missing: it says how far one batch may go.
-        centred - tau -> centred + tau
-            you add tau log_ratio, which makes a good response *less* likely: subtract it.
-        .view(-1) -> .view(-1) / groups.std(1).repeat_interleave(group_size)
-            you divide the rewards by their deviation, as GRPO does. Mirror descent subtracts the mean
-            alone.
-        groups.mean(1, keepdim=True) -> groups.mean()
-            your mean runs over all prompts. Each prompt has its own Z: take the mean of the group.
-    """,
-)  # fmt: skip
-def mirror_descent_loss(log_ratio, rewards, group_size, tau):
-    """Compute (r - mean of its group - tau log_ratio)^2 per response, (N,), where log_ratio (N,)
-    is log pi(y) - log pi_old(y) and the group_size responses to a prompt are neighbours."""
-    groups = rewards.view(-1, group_size)
-    centred = (groups - groups.mean(1, keepdim=True)).view(-1)
-    return (centred - tau * log_ratio) ** 2
-
-
-@exercise(
-    case(
         "an old value of 0, far from its return", [[0.405]],
         values=[[0.1]], old_values=[[0.0]], returns=[[1.0]], clip=0.2,
     ),
