@@ -6,14 +6,13 @@ templates.py) the white space around an answer is removed; plain strings stay ve
 
 from __future__ import annotations
 
-import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
-from data.templates import Role, Turn, conversation_prompt, instruction_text, tldr_prompt
+from data.templates import Role, Turn, conversation_prompt, instruction_text
 
 Row = Mapping[str, Any]
 
@@ -39,7 +38,6 @@ class Content(NamedTuple):
     chosen: Answered  # or the only one
     rejected: Answered | None = None
     answer: str | None = None  # the ground truth
-    scores: Mapping[str, float] = {}  # score_chosen, score_rejected where named otherwise
 
 
 @dataclass(frozen=True)
@@ -92,14 +90,6 @@ def optional_text(row: Row, key: str) -> str:
     return "" if row.get(key) is None else text_of(row, key)
 
 
-def objects_of(row: Row, key: str) -> list[Row]:
-    """The list of objects under `key`."""
-    values = field(row, key)
-    if not isinstance(values, list) or not all(isinstance(value, dict) for value in values):
-        raise BadRow(f"{key!r} is not a list of objects")
-    return values
-
-
 def finite(what: str, value: object) -> float:
     """A finite number as float; BadRow for anything else."""
     if type(value) not in (int, float):
@@ -107,14 +97,6 @@ def finite(what: str, value: object) -> float:
     if not abs(cast(float, value)) < sys.float_info.max:
         raise BadRow(f"{what} is {str(value)[:20]}, expected a finite number")
     return float(cast(float, value))
-
-
-def better_of(row: Row, key: str, sides: Sequence[Answered]) -> Content:
-    """The pair of two sides, of which `key` numbers the better one."""
-    better = field(row, key)
-    if type(better) is not int or better not in (0, 1):
-        raise BadRow(f"{key!r} is {better!r:.40}, expected 0 or 1")
-    return Content(sides[better], sides[1 - better])
 
 
 def is_list(row: Row, key: str) -> bool:
@@ -181,16 +163,13 @@ def hh_side(row: Row, key: str) -> Answered:
     return Answered(asked(turns), answer.strip())
 
 
-# Lists of messages: TRL's "conversational" types, UltraFeedback binarized, ShareGPT.
+# Lists of messages: TRL's "conversational" types, UltraFeedback binarized.
 
-ROLES: dict[str, Role] = {
-    "system": "system", "user": "user", "assistant": "assistant",
-    "human": "user", "gpt": "assistant",  # of ShareGPT
-}  # fmt: skip
+ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
 
 
 def turns_of(row: Row, key: str) -> list[Turn]:
-    """The messages under `key`: a list of {role, content}, or ShareGPT's {from, value}."""
+    """The messages under `key`: a list of {role, content}."""
     messages = field(row, key)
     if not isinstance(messages, list):
         raise BadRow(f"{key!r} is {kind_of(messages)}, expected a list of messages")
@@ -201,11 +180,10 @@ def turn_of(key: str, message: object) -> Turn:
     """One message of those under `key`."""
     if not isinstance(message, dict):
         raise BadRow(f"{key!r} holds {kind_of(message)}, expected a message")
-    speaker, text = ("from", "value") if "from" in message else ("role", "content")
-    role = field(message, speaker)
+    role = field(message, "role")
     if not isinstance(role, str) or role not in ROLES:
-        raise BadRow(f"{key!r} has the {speaker} {role!r:.40}, expected one of {', '.join(ROLES)}")
-    return Turn(ROLES[role], text_of(message, text))
+        raise BadRow(f"{key!r} has the role {role!r:.40}, expected one of {', '.join(ROLES)}")
+    return Turn(ROLES[role], text_of(message, "content"))
 
 
 def answered_last(turns: list[Turn]) -> Answered:
@@ -241,85 +219,7 @@ def opening_of(row: Row) -> list[Turn]:
     return [Turn("user", text_of(row, "prompt"))]
 
 
-def shared_turns(row: Row) -> list[Turn]:
-    """The conversation of a ShareGPT row, behind its `system`."""
-    system = optional_text(row, "system")
-    return [Turn("system", system)] * bool(system) + turns_of(row, "conversations")
-
-
-def shared_side(row: Row, key: str) -> Answered:
-    """With preferences the last turn of a ShareGPT row stands in chosen and rejected."""
-    return answered_last([*shared_turns(row), turn_of(key, field(row, key))])
-
-
 # What else a row may hold.
-
-
-def ultrafeedback(row: Row) -> Content:
-    """The best and the worst completion, by the mean of their aspects or else the overall score."""
-    completions, prompt = objects_of(row, "completions"), asked_once(text_of(row, "instruction"))
-    scored = [(completion_score(c), text_of(c, "response").strip()) for c in completions]
-    if len(scored) < 2:
-        raise DropRow("fewer than two answers")
-    best, worst = max(scored, key=lambda s: s[0]), min(scored, key=lambda s: s[0])
-    scores = {"score_chosen": best[0], "score_rejected": worst[0]}
-    return Content(Answered(prompt, best[1]), Answered(prompt, worst[1]), scores=scores)
-
-
-def completion_score(completion: Row) -> float:
-    score = completion.get("fine-grained_score", completion.get("overall_score"))
-    return finite("a completion's score", score)
-
-
-def numbered(row: Row) -> Content:
-    """Two answers by number, as in PKU-SafeRLHF."""
-    prompt = asked_once(text_of(row, "prompt"))
-    sides = [Answered(prompt, text_of(row, f"response_{number}").strip()) for number in (0, 1)]
-    return better_of(row, "better_response_id", sides)
-
-
-def tldr_answered(post: Row, summary: str) -> Answered:
-    """A post of Reddit and a summary of it (Stiennon et al. 2020, arXiv:2009.01325)."""
-    if post.get("post") is None:
-        raise DropRow("not a Reddit post")
-    if not text_of(post, "post").strip():
-        raise DropRow("empty prompt")
-    subreddit, title = text_of(post, "subreddit"), text_of(post, "title")
-    answer = summary.strip()
-    return Answered(tldr_prompt(subreddit, title, post["post"]), f" {answer}" if answer else "")
-
-
-def tldr_comparison(row: Row) -> Content:
-    """{info: a post, summaries: [{text}, {text}], choice: 0 or 1, the better one} as a pair."""
-    info, summaries = field(row, "info"), objects_of(row, "summaries")
-    if not isinstance(info, dict):
-        raise BadRow(f"'info' is {kind_of(info)}, expected an object")
-    if len(summaries) != 2:
-        raise BadRow(f"'summaries' has {len(summaries)} of them, expected two")
-    sides = [tldr_answered(info, text_of(summary, "text")) for summary in summaries]
-    return better_of(row, "choice", sides)
-
-
-def implicit_pair(row: Row) -> Content:
-    chosen, rejected = text_of(row, "chosen"), text_of(row, "rejected")
-    if chosen == rejected:
-        raise DropRow("chosen equals rejected")
-    prompt = shared_prompt(chosen, rejected)
-    start = len(prompt)
-    return Content(Answered(prompt, chosen[start:]), Answered(prompt, rejected[start:]))
-
-
-def shared_prompt(chosen: str, rejected: str) -> str:
-    """The prompt that two strings share when a row does not say where it ends: no rule is safe here.
-
-    Their common beginning, cut back to its last line break (which stays with the prompt) or, without
-    one, to its last space (which opens the answers), because answers may begin with the same words.
-    """
-    common = os.path.commonprefix([chosen, rejected])
-    line_break = common.rfind("\n")
-    if line_break >= 0:
-        return common[: line_break + 1]
-    return common[: max(common.rfind(" "), 0)]
 
 
 def completion(row: Row) -> Content:
@@ -394,27 +294,15 @@ def are_transcripts(row: Row) -> bool:
 
 OWN_PAIRS = keyed("preferences", "prompt + chosen + rejected", both(plain_side))
 CHAT_KEYS, HH_KEYS = "chosen + rejected as message lists", "chosen + rejected as transcripts"
-NUMBERED_KEYS = "prompt + response_0 + response_1 + better_response_id"
 
 # The first match counts, so the more particular formats come first.
 FORMATS = (
-    keyed("ShareGPT preferences", "conversations + chosen + rejected", both(shared_side)),
-    keyed("ShareGPT", "conversations", lambda row: Content(answered_last(shared_turns(row)))),
-    keyed("UltraFeedback", "instruction + completions", ultrafeedback),
-    keyed("numbered preferences", NUMBERED_KEYS, numbered),
-    keyed("TL;DR comparisons", "info + summaries + choice", tldr_comparison),
-    keyed(
-        "TL;DR",
-        "subreddit + title + post + summary",
-        lambda row: Content(tldr_answered(row, text_of(row, "summary"))),
-    ),
     keyed("GSM8K", "question + answer", gsm8k),
     keyed("Alpaca preferences", "instruction + chosen + rejected", both(instruction_side)),
     keyed("Alpaca", "instruction + output", one(instruction_side, "output")),
     Format("conversational preferences", CHAT_KEYS, are_messages, both(chat_side)),
     OWN_PAIRS,
     Format("HH-RLHF", HH_KEYS, are_transcripts, both(hh_side)),
-    keyed("preferences with an implicit prompt", "chosen + rejected", implicit_pair),
     keyed("prompt and completion", "prompt + completion", completion),
     keyed("prompt and response", "prompt + response", one(plain_side, "response")),
     keyed("messages", "messages", one(messages_side, "messages")),

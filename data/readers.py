@@ -189,7 +189,7 @@ def _preference(kind: Format, row: Row) -> PreferenceRecord:
     chosen = _texts(kind, content.chosen, "preference pairs")
     if chosen[0] != rejected[0]:
         raise DropRow("prompts differ")
-    meta = {**content.scores, **(recorded_sides(row) if kind is OWN_PAIRS else {})}
+    meta = recorded_sides(row) if kind is OWN_PAIRS else {}
     if {"chosen_tokens", "rejected_tokens"} <= meta.keys():  # two of them may read alike
         if meta["chosen_tokens"] == meta["rejected_tokens"]:
             raise DropRow("chosen equals rejected")

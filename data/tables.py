@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any, AnyStr, cast
 
-NUMBERS = ("margin", "choice", "label", "better_response_id")  # and score_...
+NUMBERS = ("margin", "label")  # and score_...
 LONGEST_LINE = 2**26  # bytes, or characters of a cell, for which Python's own limit is 131,072
 MOST_READ = 2**32  # bytes of one file: a gzipped one of 5 MB can hold as much
 MOST_AT_ONCE = 2**30

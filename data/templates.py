@@ -63,11 +63,6 @@ def instruction_prompt(instruction: str, context: str = "") -> str:
     return conversation_prompt([Turn("user", instruction_text(instruction, context))])
 
 
-def tldr_prompt(subreddit: str, title: str, post: str) -> str:
-    """A Reddit post as in Stiennon et al. 2020 (arXiv:2009.01325); the summary brings its own space."""
-    return f"SUBREDDIT: r/{subreddit}\n\nTITLE: {title.strip()}\n\nPOST: {post.strip()}\n\nTL;DR:"
-
-
 CHAT_MARKS = ("<|im_start|>", "<|im_end|>")
 # SmolLM2's own:
 CHAT_SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"

@@ -380,8 +380,9 @@ print(f"mean J at the end: {shifted[:, -1, 0].mean():.2f} and {helped[:, -1, 0].
 holds((helped[:, -1, 0] > REWARDS.max() - 0.2).all(), "with the baseline all runs learn")
 
 # %% [markdown]
-# > **Second exit.** This is all that [RLOO](10_rloo_and_reinforce_plus_plus.ipynb) needs; [GRPO](07_grpo.ipynb) takes the group
-# > mean. Stay for answers of several tokens, and for samples that are used more than once.
+# > **Second exit.** This is all that [RLOO](10_rloo_and_reinforce_plus_plus.ipynb) needs;
+# > [GRPO](07_grpo.ipynb) takes the group mean. Stay for answers of several tokens, and for samples that
+# > are used more than once.
 #
 # ## 8. More than one token: who gets the credit?
 #
@@ -560,6 +561,101 @@ holds(gone < 0.05 < 0.19 < kept, 'without the clip "great" has all but disappear
 # happened not to be drawn, has all but disappeared, so later rollouts will hardly ever contain it.
 # With the clip the policy moves a little, stops, and waits for fresh samples.
 #
+# ## 12. The ratio of a token is not the ratio of the answer
+#
+# Section 9 was about one word. By the chain rule of section 8 the importance weight of an answer is the
+# *product* of its tokens' ratios:
+#
+# $$\frac{\pi(y)}{\pi_{old}(y)} = \prod_t \rho_t, \qquad
+# \rho_t = \frac{\pi(y_t \mid y_{<t})}{\pi_{old}(y_t \mid y_{<t})}$$
+#
+# PPO and GRPO do not multiply. They weigh each token with its ratio $\rho_t$ alone. Two words and two
+# tokens make four answers, so we can see what this costs. The old policy says either word half of
+# the time. The new one begins with "yes" only at 0.2, but it has learned to go on with "no" after
+# it, at 0.8. By hand: the tokens of "yes no" have the ratios 0.4 and 1.6, so the answer is
+# $0.4 \cdot 1.6 = 0.64$ times as likely as before. Its second token counts 1.6 times.
+#
+# > **Predict, then run.** "yes no" is worth 1, "yes yes" 0, and both answers that begin with "no" are
+# > worth 0.6. Should the new policy begin with "yes" more often? Which weight gives its true
+# > gradient: the product, each token's ratio, or none?
+
+# %%
+ANSWERS = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]])  # 0 is "yes", 1 is "no"
+WORTH = torch.tensor([0.0, 1.0, 0.6, 0.6])  # of each answer
+PREFIX = torch.stack([torch.zeros(4, dtype=torch.long), 1 + ANSWERS[:, 0]], 1)  # "", "yes", "no"
+OLD_TABLE = torch.full((3, 2), 0.5).log()  # one row of logits for each prefix
+NEW_TABLE = torch.tensor([[0.2, 0.8], [0.2, 0.8], [0.5, 0.5]]).log()
+
+
+def token_log_probs(table):
+    """(3, 2) -> (4, 2): log-probability of both tokens of every answer."""
+    return table.log_softmax(-1)[PREFIX].gather(-1, ANSWERS[..., None]).squeeze(-1)
+
+
+def push_on(table, weights):
+    """(3, 2): sum over answers and tokens of weight times grad log pi(token)."""
+    logits = table.clone().requires_grad_()
+    return torch.autograd.grad((weights * token_log_probs(logits)).sum(), logits)[0]
+
+
+# %%
+old, new = token_log_probs(OLD_TABLE), token_log_probs(NEW_TABLE)
+ratios = (new - old).exp()  # (4, 2)
+sampled = old.sum(1, keepdim=True).exp()  # (4, 1), how often the old policy writes each answer
+centred = (WORTH - new.sum(1).exp() @ WORTH)[:, None]  # (4, 1), R minus what the new policy earns
+logits = NEW_TABLE.clone().requires_grad_()
+true = torch.autograd.grad(token_log_probs(logits).sum(1).exp() @ WORTH, logits)[0]
+
+pushes = {
+    "product": push_on(NEW_TABLE, sampled * ratios.prod(1, keepdim=True) * centred),
+    "token's ratio": push_on(NEW_TABLE, sampled * ratios * centred),
+    "none": push_on(NEW_TABLE, sampled * centred.expand(4, 2)),
+}
+for name, push in {"true gradient": true, **pushes}.items():
+    first, after_yes, _ = push[:, 0].tolist()  # on the logit of "yes"
+    print(f'{name:14} "yes" as first token {first:+.3f}, as second after "yes" {after_yes:+.3f}')
+torch.testing.assert_close(pushes["product"], true)
+biased = pushes["token's ratio"][0, 0] * true[0, 0] < 0
+holds(biased, "with token ratios the first token is pushed the wrong way")
+factor = pushes["token's ratio"][1, 0] / true[1, 0]
+holds(abs(factor - 2.5) < 1e-9, "the second token's push is 2.5 times the right one")
+
+# %% [markdown]
+# The product is exact. The token's ratio pushes the first token the wrong way: down by 0.016 instead
+# of up by 0.032. It credits "yes" with what the *old* policy wrote after it, and that was worth
+# $(0 + 1) / 2 = 0.5$, less than the 0.6 of "no". The new policy earns $0.2 \cdot 0 + 0.8 \cdot 1 = 0.8$
+# after "yes". The second token gets the right sign and 2.5 times the right size, because its ratio
+# leaves out that "yes" comes first less often now ($0.5 / 0.2 = 2.5$).
+#
+# Why does nobody take the product, then? Because it is as noisy as it is right. With 100 tokens whose
+# ratios are 1.05 or 0.95, products run from $0.95^{100} = 0.006$ to $1.05^{100} = 132$, and a few
+# answers decide the step. The token's ratio has much less noise, for a bias that is small while the
+# two policies are close. How does it grow as the policy moves away?
+
+# %%
+steps = torch.linspace(0, 1, 21)
+errors = {"token's ratio": [], "no ratio": []}
+for step in steps:
+    table = ((1 - step) * OLD_TABLE + step * NEW_TABLE).log_softmax(-1)
+    rho = (token_log_probs(table) - old).exp()
+    gain = (WORTH - token_log_probs(table).sum(1).exp() @ WORTH)[:, None]
+    right = push_on(table, sampled * rho.prod(1, keepdim=True) * gain)
+    for name, weights in (("token's ratio", rho), ("no ratio", torch.ones_like(rho))):
+        found = push_on(table, sampled * weights * gain)
+        errors[name].append(float((found - right).norm() / right.norm()))
+plots.curves(errors, steps, styles={"token's ratio": "policy", "no ratio": "bad"},
+             axis=plots.panels(1, height=2)[1], xlabel="from the old policy (0) to the new one (1)",
+             ylabel="bias / true gradient", title="Zero at the first update, then it grows")  # fmt: skip
+holds(errors["token's ratio"][0] < 1e-9, "at the first update there is no bias")
+halves = [errors[name][10] for name in ("token's ratio", "no ratio")]
+holds(halves[0] < halves[1] / 1.5, "half way the token's ratio is nearer to the truth than none")
+
+# %% [markdown]
+# At the first update there is no bias. With the token's ratio it grows more slowly than without any
+# ratio, but it does grow. This is one more reason to take few steps with a rollout.
+# [11](11_grpo_family.ipynb) has a loss that takes one ratio for the whole answer (GSPO, with a geometric
+# mean), and [19](19_when_the_sampler_is_not_the_policy.ipynb) is about samples that are older still.
+#
 # > **Third exit.** With the ratio and the clip you have all of [PPO](09_ppo.ipynb) but its critic. The
 # > exercises are next, then [the leash](05_what_a_kl_is.ipynb).
 #
@@ -644,7 +740,31 @@ check("clip_cases", gets_gradient)
 #
 # </details>
 #
-# **4. More, if you like.** `check("clipped_surrogate", your_function)` takes the whole loss, (N,
+# **4. The importance weight of an answer.** From the log-probs of its tokens.
+
+
+# %%
+def my_weights(log_probs, old_log_probs, mask):
+    """(N, T) each, mask bool -> pi(y) / pi_old(y) of every answer, (N, 1)."""
+    ...  # your code
+
+
+check("answer_ratio", my_weights)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_weights(log_probs, old_log_probs, mask):
+#     log_ratio = torch.where(mask, log_probs - old_log_probs, 0.0)
+#     return log_ratio.sum(1, keepdim=True).exp()
+# ```
+#
+# </details>
+#
+# **5. More, if you like.** `check("clipped_surrogate", your_function)` takes the whole loss, (N,
 # T).
 #
-# Next: [05_what_a_kl_is](05_what_a_kl_is.ipynb): the leash.
+# Next: [05_what_a_kl_is](05_what_a_kl_is.ipynb). A policy that follows only the reward forgets how to
+# write, so it is held near its start.

@@ -13,7 +13,7 @@
 # | 3 | which direction? | | |
 # | 4 | how is it measured from samples? | Schulman 2020 | `k1` |
 # | 5 | per response or per token? | | `row_sums`, `token_mean` |
-# | 6 | how does it enter the reward? | arXiv:2203.02155, Eq. 2 | `token_level_rewards` |
+# | 6 | in the reward or in the loss? | arXiv:2203.02155, Eq. 2 | `token_level_rewards` |
 # | 7 | where does the leash lead? | arXiv:2305.18290, Eq. 4 | |
 #
 # **You need** [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb): policy,
@@ -192,10 +192,8 @@ holds(covering[6] > 3 * reference[6], "covering fills the gap between the peaks"
 # $$k_1 = \log \pi(y) - \log \pi_{ref}(y), \qquad \mathbb{E}_{y \sim \pi}[k_1]
 # = \mathrm{KL}(\pi \Vert \pi_{ref})$$
 #
-# k1 is right on average, but one number may be negative. Two relatives are never negative; with
-# $\delta = \log \pi_{ref} - \log \pi$ they are $k_2 = \frac12 \delta^2$ and $k_3 = e^\delta -
-# \delta - 1$ (Schulman 2020, ["Approximating KL
-# Divergence"](http://joschu.net/blog/kl-approx.html)). You will meet k3 in GRPO's loss.
+# k1 is right on average, but one number may be negative. Its relatives k2 and k3 (Schulman 2020,
+# ["Approximating KL Divergence"](http://joschu.net/blog/kl-approx.html)) never are.
 # [08_kl_estimators](08_kl_estimators.ipynb) measures which of them is right where; until then k1 is
 # enough.
 
@@ -277,7 +275,7 @@ show_tokens(texts, {"k1 of the token": drift[:4], "KL at this place": exact[:4]}
 # it is never negative. Both numbers per response above estimate the same divergence. With only 64
 # responses they can differ this much.
 #
-# ## 6. The leash in the reward
+# ## 6. In the reward or in the loss?
 #
 # InstructGPT (Ouyang et al. 2022, [arXiv:2203.02155](https://arxiv.org/abs/2203.02155), Eq. 2)
 # subtracts the distance from the reward, with a coefficient $\beta$:
@@ -327,19 +325,66 @@ print("average of (R - beta k1) grad log pi", NOW.softmax(-1) @ estimates)
 torch.testing.assert_close(NOW.softmax(-1) @ estimates, wanted)
 
 # %% [markdown]
-# **What if the k1 were a loss instead?** Differentiate it, average over samples, and the gradient
-# is 0, whatever the reference is: $\mathbb{E}[\nabla (\log \pi - \log \pi_{ref})] =
-# \mathbb{E}[\nabla \log \pi] = 0$, by the same line that made baselines free. So the leash would be
-# loose, and no curve would show it.
+# The other place is the **loss**: add $\beta k$ to the loss of each token and differentiate it. GRPO does
+# this, with k3 ([07](07_grpo.ipynb)). It is not the same algorithm
+# ([08](08_kl_estimators.ipynb) computes the gradients):
+#
+# | | in the reward: PPO, RLOO | in the loss: GRPO |
+# | --- | --- | --- |
+# | form | k1, a number without a gradient | k3 or k2, differentiated |
+# | gradient | that of the KL, at a first update | k2: of each token's KL; k3: of another KL; k1: none |
+# | credit | a token pays for its own step and for all that follow | a token pays for its own step |
+# | whitening | scaled together with the reward | not scaled |
+# | unit of $\beta$ | reward per nat | standard deviations of the group's rewards per nat |
+# | critic | must predict the KL to come, too | does not see it |
+#
+# **Credit**, for the first response above. In the reward the first token pays for 0.8 nats, the sum of
+# all four; in the loss for its own 0.2:
 
 # %%
-logits = NOW.clone().requires_grad_()
-as_loss = NOW.softmax(-1) @ (logits.log_softmax(-1) - REF)  # weights fixed, as samples are
-slope = torch.autograd.grad(as_loss, logits)[0]
-print("gradient of k1 as a loss", slope)
-assert slope.abs().max() < 1e-6
+to_come = k1_t[0].flip(0).cumsum(0).flip(0)
+print("k1 of each token             ", k1_t[0])
+print("in the reward, a token pays  ", beta * to_come)
+print("in a loss, it pays           ", beta * k1_t[0])
+holds(abs(to_come[0] - 0.8) < 1e-6, "in the reward the first token pays for 0.8 nats")
 
 # %% [markdown]
+# **Whitening and the unit of $\beta$.** Algorithms divide advantages by their standard deviation.
+#
+# > **Predict, then run.** All rewards become ten times as large, and $\beta$ stays 0.1. Where does the
+# > leash get longer: in the reward, in the loss, or in both?
+
+# %%
+prices = {}
+for scale in (1, 10):
+    deviation = (scale * scores).std()  # of 1, 0 and 0.5: 0.5
+    prices[scale] = beta / deviation
+    print(
+        f"rewards x {scale:2}: one nat costs {prices[scale]:.2f} deviations in the reward, ", end=""
+    )
+    print(f"{beta:.2f} in the loss")
+holds(prices[1] > 9 * prices[10], "in the reward a nat is ten times cheaper")
+
+# %% [markdown]
+# In the reward the penalty is measured in points: if points get larger, one nat gets cheaper. In the
+# loss it stands beside advantages that are divided already, and nothing changes. (This leaves out
+# that the penalty in the reward changes the deviation a little.)
+#
+# **Why is $\beta$ 0.04 in a paper, 0.4 on a page and 0.1 in the engine?** All three are GRPO's, in the
+# loss. Where its loss is smallest, an answer that is one standard deviation better than its group is about
+# $e^{1 / \beta}$ times as likely as under the reference (section 7 shows why):
+
+# %%
+for value, where in ((0.4, "nano/rlhf.py"), (0.1, "rl.grpo_engine"), (0.04, "GRPO's paper")):
+    print(f"beta {value:4}, {where:14}: {math.exp(1 / value):14,.0f} times as likely")
+
+# %% [markdown]
+# Twelve times is a place where a run can end, and nano/rlhf.py trains until it is there. $e^{25}$
+# times is not: the run is over long before. Then $\beta$ is only a brake, and how far the policy gets
+# depends on the learning rate ($10^{-6}$ in the paper) and on the number of steps. So a $\beta$ can be
+# copied only together with these, with its place and with the unit of the reward. The number to
+# compare is the KL at the end.
+#
 # ## 7. Where does the leash lead?
 #
 # Reward minus $\beta$ KL has a best policy that can be written down. It is the reference, with every

@@ -18,6 +18,7 @@
 
 # %%
 import copy
+import itertools
 import math
 
 import matplotlib.pyplot as plt
@@ -73,7 +74,7 @@ print(by_hand)
 torch.testing.assert_close(by_hand.view(-1, 1), group_advantages(r.flatten(), group_size=4))
 
 # %% [markdown]
-# The last line says that the library agrees. Its own lines, with the flags that published variants
+# The last line says that the library agrees. Its lines, with the options that published variants
 # need:
 
 # %%
@@ -99,6 +100,29 @@ holds(same, "the unit and the zero of the reward drop out")
 #
 # And a group of equal rewards teaches nothing at all, so its samples are wasted. Runs log the share
 # of such groups as `zero_spread_groups`.
+#
+# **Why 5/3 and not 5/4?** The squared distances from 2.5 add up to 5. The standard deviation of *these
+# four numbers* divides by $n = 4$. But the group is a sample: we want the deviation of all answers
+# that this policy could give. The group's mean lies in the middle of its own numbers, so they are closer
+# to it than to the true mean, and dividing by $n$ comes out too small. Take an answer that gets 0 or 1
+# point with probability ½ each, so the true variance is ¼. There are four groups of two, all as
+# likely:
+
+# %%
+for divisor in (2, 1):
+    variances = []
+    for group in itertools.product((0.0, 1.0), repeat=2):
+        centre = sum(group) / 2
+        variances.append(sum((x - centre) ** 2 for x in group) / divisor)
+    average = sum(variances) / 4
+    print(f"divided by {divisor}: variances {variances}, on average {average}; wanted 0.25")
+holds(average == 0.25, "divided by n - 1 the variance is right on average")
+
+# %% [markdown]
+# The paper does not say which one it takes, and programs differ: `torch.std` divides by $n - 1$,
+# `numpy.std` by $n$. The library takes $n - 1$. All groups have the same size, so the choice
+# multiplies every advantage by the same factor $\sqrt{(n - 1) / n}$, here 0.87. It changes only how much
+# the reward weighs against the KL.
 #
 # **Your turn.** Fill in the line and run the cell. The check says what is wrong, if anything is.
 
@@ -211,7 +235,7 @@ assert (k3(p.log(), q.log()) >= 0).all()
 # %% [markdown]
 # Both have the KL as their mean. k3 is never negative and varies less. As a *penalty in a loss* it
 # pulls the policy back to the reference. ([08](08_kl_estimators.ipynb) shows a surprise in its
-# gradient. Nothing here depends on it.)
+# gradient, and [05](05_what_a_kl_is.ipynb), section 6, why $\beta$ is 0.04 here and 0.4 elsewhere.)
 #
 # **The mean over tokens, then over answers.** An answer of three tokens and one of one token, with
 # losses 1, 2, 3 and 4. The mean of each answer is 2 and 4, and the mean of those is 3. The mean
@@ -344,13 +368,117 @@ plots.code(grpo_engine.train)
 
 # %% [markdown]
 # Two things are not in the paper's box. `run.minibatches` may cut the rollout for several optimizer
-# steps. `run.micro_batches` saves memory: the gradients of the parts add up to that of the whole. They do
-# if the loss of a part is divided by the responses of the **whole** batch. Four responses with the
-# losses 1, 2, 3 and 6 have the mean 3. Cut into three and one, the parts give (1 + 2 + 3) / 4 = 1.5 and
-# 6 / 4 = 1.5, together 3. The means of the parts, 2 and 6, give 8, or 4 if they are averaged. Two
-# ranks with different numbers of responses are the same case.
+# steps. `run.micro_batches` cuts what belongs to *one* step, because the activations of all rows do not
+# fit into memory. It must not change the step. That is the next section.
 #
-# ## 6. A run against the learned reward, with the truth beside
+# ## 6. By what is the loss of a part divided?
+#
+# Four responses have the losses 1, 2, 3 and 6, each already a mean over its tokens. The loss of the
+# batch is their mean, 3. Memory holds three rows, so the batch is cut into **micro-batches** of three
+# and one. `backward` is called for each, and PyTorch *adds up* the gradients. The loss of each part needs a
+# divisor.
+#
+# **Predict, then run.** Four programmers choose four divisors. Which one gets 3?
+
+# %%
+responses = torch.tensor([1.0, 2, 3, 6])
+parts = [slice(0, 3), slice(3, 4)]
+DIVISORS = {
+    "responses of the batch": lambda n: 4,
+    "responses of the part": lambda n: n,
+    "... and number of parts": lambda n: n * len(parts),
+    "size of a full part": lambda n: 3,
+}
+weights = {}
+for name, divisor in DIVISORS.items():
+    x = responses.clone().requires_grad_()
+    losses = [x[part].sum() / divisor(len(x[part])) for part in parts]
+    for loss in losses:
+        loss.backward()  # adds to x.grad
+    weights[name] = x.grad
+    print(f"{name:23} {losses[0]:.2f} + {losses[1]:.2f} = {sum(losses):.2f}")
+right = weights["responses of the batch"]
+holds((right == 0.25).all(), "each response weighs a quarter")
+
+# %%
+figure, axes = plots.panels(4, height=2.2, width=11)
+for axis, (name, weight) in zip(axes, weights.items(), strict=True):
+    styles = dict.fromkeys("1236", "good" if weight is right else "bad")
+    bars = dict(zip("1236", weight, strict=True))
+    plots.bars(bars, axis=axis, styles=styles, title=f"divided by\n{name}", ylim=(0, 1.05))
+    axis.axhline(0.25, **plots.line("exact"))
+    axis.set(xlabel="loss of the response", ylabel="its weight")
+    axis.label_outer()
+plt.show()
+
+# %% [markdown]
+# - **Responses of the batch**: right, however the batch is cut.
+# - **Responses of the part**: the response that is alone weighs 1 instead of ¼. Twice as many parts
+#   make a gradient about twice as long.
+# - **... and number of parts**: the *mean of means*. The total looks plausible, but the response that is
+#   alone weighs three times as much as the others. With parts of equal size it is right, so a test
+#   with equal parts passes.
+# - **Size of a full part**: all weights are equal and too large. This shows in no training curve: AdamW
+#   divides a gradient by its usual size, so a constant factor drops out, and the clipping of the
+#   gradient shortens what is too long.
+#
+# A mean over *tokens* has more of the same. Parts with equally many rows have different numbers of tokens,
+# so there the mean of means is wrong for nearly every cut. The training loops of large libraries had this
+# mistake until [October 2024](https://huggingface.co/blog/gradient_accumulation).
+#
+# Now with the real model and the four answers of section 4, cut so that the best one is alone. What
+# becomes of the gradient?
+
+
+# %%
+def gradient_in_parts(divisor):
+    """Of -ratio A, as at a first update, with `divisor(rows of the part)` under each part's sum."""
+    base.zero_grad()
+    for rows in rewards.argsort().split(3):  # three and one
+        log_probs = token_log_probs(base, rollout.sequences.rows(rows))
+        loss = -A[rows] * (log_probs - old_log_probs[rows]).exp()
+        of_answers = torch.where(mask[rows], loss, 0.0).sum(1) / mask[rows].sum(1)
+        (of_answers.sum() / divisor(len(rows))).backward()
+    return base.wte.weight.grad.clone()
+
+
+cosines = {}
+for name, divisor in DIVISORS.items():
+    in_parts = gradient_in_parts(divisor)
+    cosines[name] = torch.cosine_similarity(in_parts.flatten(), ours.flatten(), dim=0)
+    length = in_parts.norm() / ours.norm()
+    print(f"{name:23} {length:.2f} times as long, cosine {cosines[name]:.3f}")
+base.zero_grad(set_to_none=True)
+holds(cosines["responses of the batch"] > 0.9999, "divided by the batch, parts add up")
+holds(cosines["... and number of parts"] < 0.99, "the mean of means has another direction")
+
+# %% [markdown]
+# A cosine below 1 means another direction: no learning rate mends that.
+#
+# **Two ranks.** Two processes share the batch: rank 0 has the losses 1, 2 and 3, rank 1 has 6. Each
+# computes a gradient, and then the gradients are combined. The same question, with one more trap: PyTorch's
+# `DistributedDataParallel` *averages* over the ranks, others add up.
+
+# %%
+ranks = [responses[:3], responses[3:]]
+own_mean = [rank.mean() for rank in ranks]
+own_share = [rank.sum() / 4 for rank in ranks]
+for name, rank_losses in (("mean of the rank", own_mean), ("sum of the rank / 4", own_share)):
+    added = sum(rank_losses)
+    print(f"{name:20} {rank_losses[0]:.2f} and {rank_losses[1]:.2f}: ", end="")
+    print(f"added up {added:.2f}, averaged {added / 2:.2f}")
+holds(sum(own_share) == 3, "added up, the shares of the ranks are the loss of the batch")
+holds(sum(own_mean) / 2 == 4, "the average over ranks of their means is 4")
+
+# %% [markdown]
+# The mean of each rank, averaged, gives 4: the mean of means again. The share of the whole batch gives 3 if
+# it is added up, and half of that if it is averaged. Who averages must multiply each loss by the number
+# of ranks. This engine adds up. Ranks have different numbers of responses as soon as some are left
+# out, and different numbers of tokens always. So one rule covers all cases: **count what the whole
+# step has, over all parts and all ranks, before the first `backward`, and divide by that.** In the
+# engine it is `rows=len(rows)`.
+#
+# ## 7. A run, and a batch that is used again
 #
 # Training maximises the score of the reward model. In this world we also know what an answer is
 # really worth, its **gold reward**. We measure it alongside, but the policy never sees it.
@@ -371,14 +499,13 @@ holds(
 
 # %%
 keys = ["reward", "gold", "kl", "response_length", "entropy", "clipped"]
-curves({"GRPO": rows}, keys)
+curves({"GRPO": rows}, keys, smooth=1)
 
 # %% [markdown]
 # The score rises, and the truth rises with it. What was paid for it? The KL grows: the policy
-# leaves the reference. The **entropy** falls. Entropy is the mean surprise over the next token,
-# $-\sum \pi \log \pi$, and a policy with less of it writes fewer different answers.
+# leaves the reference. The **entropy** falls: the policy writes fewer different answers.
 #
-# Ten steps are a taste. Here are prompts that the policy has never seen, answered with the same
+# Ten steps are few. Here are prompts that the policy has never seen, answered with the same
 # random numbers by the base model, by the policy above, and by a policy that the command of section
 # 8 has trained for 80 steps (it is kept in the repository):
 
@@ -413,16 +540,12 @@ holds(gain.mean() > half, "the truth rises with the score")
 # what the reward model does not see; then the score keeps rising but the truth falls.
 # [13](13_when_the_proxy_breaks.ipynb) trains on until that happens.
 #
-# ## 7. What would happen if a batch were used again and again?
-#
-# Sampling is the expensive part of RL, so each batch is used for $\mu$ updates (line 10). From the
-# second update on the batch is *old*: it was sampled by a policy that is no longer there. Such
-# training is called **off-policy**. The ratio corrects for it as long as the two policies are
-# close, and the clip is there to hold them close.
+# **A batch that is used again.** Sampling is the expensive part of RL, so each batch serves for $\mu$
+# updates (line 10). From the second one on it is *off-policy*: an earlier policy has sampled it. The ratio
+# corrects for that while the two policies are close, and the clip is there to hold them close.
 #
 # **Predict, then run.** Six updates on the same 64 answers, once with the clip and once with a clip
-# range so wide that it never acts. Which one moves further? Does the clip hold the policy at a
-# fixed distance?
+# range so wide that it never acts. Does the clip hold the policy at a fixed distance?
 
 # %%
 batch = prompt_batch(prompts, step=1, batch_size=8, seed=0)
@@ -473,7 +596,7 @@ holds(without["moved"][-1] > with_clip["moved"][-1], "the clip slows the policy 
 # gradient of tokens that have gone far enough, but does not bring them back, and the gradients of
 # other tokens still move them, because all tokens share weights. So $\mu$ is small in practice. The
 # paper takes 1. This engine's default is 1 as well, with each batch cut into two minibatches. The
-# run of section 6 took 2.
+# run above took 2.
 #
 # ## 8. The command
 #
@@ -525,12 +648,17 @@ def my_grpo_loss(log_probs, old_log_probs, ref_log_probs, advantages, mask, eps,
 check("grpo_loss", my_grpo_loss)
 
 # %% [markdown]
-# **4. `part_of_the_loss`.** What a micro-batch of a batch with `rows` responses adds to the loss.
+# **4. `part_of_the_loss`.** The loss of one micro-batch, on a machine with several ranks: its share of the
+# mean over *all* responses. The gradients of a rank's parts are added up, and those of the ranks are
+# *averaged*. Not all arguments are needed.
 
 
 # %%
-def my_part(loss, mask, rows):
-    """Loss (n, T), mask (n, T) bool, rows of the whole batch -> a scalar."""
+def my_part(loss, mask, parts, responses, rank):
+    """Token losses (n, T) and mask (n, T) of one of `parts` micro-batches of this `rank`.
+
+    responses (R,): how many each rank has. -> a scalar
+    """
     ...
 
 
@@ -559,8 +687,9 @@ check("part_of_the_loss", my_part)
 #     per_token = -surrogate + beta * my_k3(log_probs, ref_log_probs)
 #     return my_mean(per_token, mask)
 #
-# def my_part(loss, mask, rows):
-#     return (torch.where(mask, loss, 0.0).sum(1) / mask.sum(1)).sum() / rows
+# def my_part(loss, mask, parts, responses, rank):
+#     per_answer = torch.where(mask, loss, 0.0).sum(1) / mask.sum(1)
+#     return per_answer.sum() / responses.sum() * len(responses)
 # ```
 #
 # 5\. The mean is half way between the two. The standard deviation (with $n - 1$) is the gap divided
@@ -572,4 +701,5 @@ check("part_of_the_loss", my_part)
 #
 # </details>
 #
-# Next: [09_ppo](09_ppo.ipynb), which asks which *token* was good.
+# Next: [08_kl_estimators](08_kl_estimators.ipynb). GRPO puts k3 into its loss: is its gradient that of the
+# KL?

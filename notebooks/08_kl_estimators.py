@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 14. KL estimators: value against gradient
+# # 8. KL as value, as loss, as reward
 #
 # **The question.** RLHF replaces a KL divergence by one number per sampled token. Which number has
 # the right *value*, and which has the right *gradient*?
@@ -16,23 +16,17 @@
 
 # %%
 import itertools
-import math
 
 import matplotlib.pyplot as plt
 import torch
-from course import plots, saved_models
+from course import plots
 from course.claims import holds
 from course.exercises import check
 from torch import Tensor
 
 from conformance.checking import check as hold
 from conformance.kinds import KINDS
-from data import reviews
-from gpt.generate import SamplingParams
-from gpt.log_probs import kl_from_logits, token_scores, token_scores_and_kl
-from harness.report.tokens import show_tokens
-from harness.seeds import make_generator
-from rl.batches.rollout import sample_rollout
+from gpt.log_probs import kl_from_logits
 from rl.equations.advantages import discounted_returns
 from rl.equations.kl import absolute, k1, k1_importance, k2, k3, k3_importance
 from rl.equations.losses import clipped_surrogate, policy_gradient, row_sums
@@ -98,36 +92,6 @@ plots.code(k1, docstring=False)
 plots.code(k3, docstring=False)
 
 # %% [markdown]
-# On real text: responses of the course's policy, which was trained with GRPO, and its reference,
-# the base model. The buttons above the text choose what colours a token: k1, k3, or the true KL of
-# the next-token distribution at that place. k1 takes both signs, and most tokens are near 0.
-
-# %%
-torch.set_default_dtype(torch.float32)
-(policy, tokenizer), (reference, _) = saved_models.policy(), saved_models.base()
-rollout = sample_rollout(
-    policy, tokenizer, reviews.prompts("validation")[:4], SamplingParams(max_new_tokens=40), 1,
-    make_generator(0, "tokens"),
-)  # fmt: skip
-with torch.no_grad():
-    scores, full = token_scores_and_kl(policy, reference, rollout.sequences)
-    ref_log_probs = token_scores(reference, rollout.sequences).log_probs
-quantities = {"k1": k1(scores.log_probs, ref_log_probs), "k3": k3(scores.log_probs, ref_log_probs),
-              "true KL at this place": full}  # fmt: skip
-mask = rollout.response_mask
-for name, values in quantities.items():
-    print(f"{name:22} {row_sums(values, mask).mean():.3f} nats per response")
-torch.set_default_dtype(torch.float64)
-texts = [
-    ["(EOS)" if t == tokenizer.eos_id else tokenizer.decode([t]) for t in row[keep].tolist()]
-    for row, keep in zip(rollout.response_tokens, mask, strict=True)
-]
-show_tokens(texts, quantities, prompts=[record.prompt.strip() for record in rollout.records])
-
-# %% [markdown]
-# Four responses are few: k3's number is nearly twice k1's, and the first (EOS) alone makes up a
-# quarter of it.
-#
 # **Predict, then run.** A batch gives one number. Which estimator's number scatters less, k1's or
 # k3's? Six symbols, 20,000 batches of 64 samples: once with a policy near the reference, once with
 # one far from it.
@@ -429,56 +393,7 @@ for truth, found in zip(estimates["exact KL"], estimates["ratio k3, old samples"
 # "ratio k3" and the exact KL are one line everywhere. Plain k3 follows only for a small step, and
 # k1 goes the wrong way.
 #
-# ## 5. What float32 leaves of k3
-#
-# At the start of training policy and reference agree. Then $\delta$ is tiny, and $k_3 \approx
-# \delta^2 / 2$ is a difference of numbers near 1. Float32 has 24 bits: around 1 it cannot see
-# anything below $6 \cdot 10^{-8}$. `expm1` computes $e^\delta - 1$ without passing through 1, so the
-# library uses it.
-
-# %%
-small = torch.logspace(-7, 0, 4000, dtype=torch.float32)
-wide = small.double()
-series = wide.square() / 2 * (1 + wide / 3 + wide.square() / 12)  # exact where exp would cancel
-truth = torch.where(wide < 1e-2, series, wide.expm1() - wide)
-zeros = torch.zeros_like(small)[:, None]
-ways = {"exp(d) - 1 - d": small.exp() - 1 - small, "k3 with expm1": k3(zeros, small[:, None])[:, 0]}
-errors = {name: ((value.double() - truth) / truth).abs() for name, value in ways.items()}
-figure, axis = plots.panels(1, width=7)
-for (name, error), meaning in zip(errors.items(), ("bad", "k3"), strict=True):
-    axis.loglog(small, error.clamp(min=1e-9), ".", ms=2, color=plots.colour(meaning), label=name)
-axis.axhline(1, **plots.line("exact"))
-plots.labels(
-    axis, r"$\delta$ (nats)", "relative error", "Above the dashed line: noise", legend=True
-)
-plt.show()
-medians = {}
-for at in (1e-3, 3e-4, 1e-4):
-    near = (small / at).log().abs() < 0.2
-    medians[at], with_expm1 = (float(error[near].median()) for error in errors.values())
-    print(f"near {at:.0e}: median error {medians[at]:4.0%} naively, {with_expm1:.3%} with expm1")
-assert 0.03 < medians[1e-3] < 0.12 and 0.5 < medians[3e-4] < 1.5
-
-# %% [markdown]
-# The naive form is off by 6 % at 1e-3 and by most of the value near 3e-4. Below that it is noise. For
-# large $\delta$, $e^\delta$ overflows, so the library holds $\delta$ at 20. Some programs clamp the
-# *result* instead, usually at 10, and with it the gradient: the farther a token has drifted, the less
-# it is pulled back.
-
-# %%
-print("delta    gradient of k3   gradient of k3 clamped at 10")
-for d in (1.0, 2.0, 3.0, 8.0):
-    ref, found = torch.tensor([[d]]), []
-    for limit in (math.inf, 10.0):
-        log_prob = torch.zeros(1, 1, requires_grad=True)
-        k3(log_prob, ref).clamp(max=limit).sum().backward()
-        found.append(log_prob.grad.item() + 0.0)
-    print(f"{d:5.1f} {found[0]:16.3f} {found[1]:20.3f}")
-assert found[0] < -2900 and found[1] == 0
-assert k3(torch.zeros(1, 1), torch.full((1, 1), 800.0)).isfinite().all()
-
-# %% [markdown]
-# ## 6. More than one token
+# ## 5. More than one token
 #
 # A penalty in the reward charges a token for its own KL and for *everything after it*, because its
 # advantage contains the rewards to come. A penalty in the loss charges its own step only. Which of
@@ -541,7 +456,7 @@ holds(
 # ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593), section 2.2). Its target is in nats per
 # *response*.
 #
-# ## 7. Exercises
+# ## 6. Exercises
 #
 # Fill in the functions and run the cells. `check` says in words what is right or wrong.
 #
@@ -596,7 +511,7 @@ check("k3_old_samples", my_k3_old_samples)
 #
 # </details>
 #
-# ## 8. A loss of your own against the truth
+# ## 7. Hold a loss of your own against the truth
 #
 # A book's code on policy gradients has a "k3" for tokens that the policy drew, as a term of the loss.
 # Written anew:
@@ -608,28 +523,27 @@ def published(log_probs, ref_log_probs):
     return torch.expm1(log_ratio) - log_ratio
 
 
-# %% [markdown]
-# It is never negative, it is 0 where both agree, and its own test passes. But users
-# [report](https://github.com/natolambert/rlhf-book/issues/489) large spikes of the loss early in training.
-# **Guess first.** Is it right? Two ways to find out need no training. By hand: for one token of
-# probability 0.1, and 0.4 under the reference, Eq. 4 wants $4 - \log 4 - 1$. And by enumeration: its
-# mean over the three symbols of section 1 is to be the KL.
-
-# %%
-one, its_ref = torch.tensor([[0.1]]).log(), torch.tensor([[0.4]]).log()
-print(f"wanted {3 - math.log(4):.4f}, published {published(one, its_ref).item():.4f}")
 mean = (POLICY.exp() * published(POLICY, REF)).sum()
 print(f"the KL {true_kl:.4f}, mean of published {mean:.4f}")
 holds(mean > true_kl + 0.1, "the mean of the published k3 is not the KL")
 
 # %% [markdown]
-# The ratio is upside down: it is right for samples of the *reference*. Near the reference both are
-# $\delta^2 / 2$, so no curve looks suspicious. But a token that the policy likes $e^5$ times more than the
-# reference costs 142 instead of 4, and these are the tokens that a policy samples.
+# It is never negative, it is 0 where both agree, and its own test passes. But its ratio is upside
+# down: it is right for samples of the *reference*. Near the reference both are $\delta^2 / 2$, so no
+# curve looks suspicious. But a token that the policy likes $e^5$ times more than the reference costs
+# 142 instead of 4, and these are the tokens that a policy samples. Users
+# [report](https://github.com/natolambert/rlhf-book/issues/489) large spikes of the loss early in
+# training.
 #
-# The [conformance kit](../conformance/README.md) needs neither. It calls a function on worked cases
-# and ragged batches with garbage in the padding, and compares its numbers and gradients with every known
-# way to compute such a thing, right or wrong. So it can name the mistake:
+# To find this out, nothing need be trained. With the function in a file, one line is enough:
+#
+# ```
+# python -m conformance mine.py:published
+# ```
+#
+# The [conformance kit](../conformance/README.md) calls it on worked cases and on ragged batches with
+# garbage in the padding, and compares its numbers and gradients with every known way to compute such a
+# thing, right or wrong. So it can name the mistake. The same from Python:
 
 # %%
 verdict = hold(published, KINDS["kl_loss"])
@@ -637,31 +551,8 @@ print(f"{verdict.status}: {verdict.says}")
 holds(verdict.status == "mistake", "it can name the mistake")
 
 # %% [markdown]
-# `python -m conformance mine.py:loss` does the same for a file of yours, and
-# [twelve public code bases](../docs/conformance.md) were put to this test. It cannot see
-# whether a function is called with the right things; for that there is the [bug zoo](17_bug_zoo.ipynb).
+# [Twelve public code bases](../docs/conformance.md) were put to this test. It cannot see whether a
+# function is called with the right things; for that there is the [bug zoo](17_bug_zoo.ipynb).
 #
-# **3.** Mend the published function.
-
-
-# %%
-def mended(log_probs, ref_log_probs):
-    return ...  # your lines
-
-
-check("k3", mended)
-
-# %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def mended(log_probs, ref_log_probs):
-#     delta = ref_log_probs - log_probs
-#     return torch.expm1(delta) - delta
-# ```
-#
-# </details>
-#
-# ---
-# Next: [12_process_and_iterative_grpo](12_verifiable_rewards.ipynb).
+# Next: [09_ppo](09_ppo.ipynb). GRPO gives every token of an answer the same advantage. PPO asks which
+# *token* was good.

@@ -354,7 +354,8 @@ holds(abs(likely[1] / likely[0] - 1) < 0.15, "GRPO's answers are about as likely
 # became more alike.
 #
 # The answers of GRPO are about as likely under the published model as its own, a third shorter, and a
-# little more alike. RLOO made half of the steps, on one seed: that ranks nothing.
+# little more alike. LoRA, GRPO with adapters alone, pays the least for as much. RLOO and LoRA have one
+# seed each: that ranks nothing.
 #
 # ## 5. The engine does not know which model it trains
 #

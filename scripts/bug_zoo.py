@@ -1,6 +1,6 @@
 """The bug zoo: train with a bug that you do not know, read the run, say which it is.
 
-    python scripts/bug_zoo.py                       one of 17 bugs, drawn; ten seconds of training
+    python scripts/bug_zoo.py                       one of 10 bugs, drawn; ten seconds of training
     python scripts/bug_zoo.py --only loss_sign      this one
     python scripts/bug_zoo.py --record              every bug and every control for the doctor's tests
 
@@ -33,7 +33,6 @@ from data.collate import first_eos_mask, join_responses
 from data.records import PromptRecord
 from gpt import generate
 from gpt.generate import SamplingParams
-from gpt.log_probs import token_scores
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from harness.command_line import run_command
@@ -56,12 +55,10 @@ from rl import (
     rloo_engine,
 )
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.equations.advantages import gae, whiten
 from rl.equations.kl import k3
-from rl.equations.losses import clipped_surrogate
+from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.loop import Run
 from rl.rewards.sources import RuleReward, checked_rewards
-from rl.training import actor_critic
 from rl.training.evaluation import Validation
 from rl.training.metrics import UpdateMeter
 from rl.training.token_log import TokenLog
@@ -152,38 +149,6 @@ def negated_surrogate(*arguments: Any) -> Tensor:
     return -clipped_surrogate(*arguments)
 
 
-def batch_advantages(rewards: Tensor, group_size: int) -> Tensor:
-    """The baseline of all prompts together."""
-    return ((rewards - rewards.mean()) / rewards.std().clamp(min=1e-6))[:, None]
-
-
-def plus_baseline(rewards: Tensor, group_size: int) -> Tensor:
-    groups = rewards.view(-1, group_size)
-    std = groups.std(1, keepdim=True) + 1e-2
-    return ((groups + groups.mean(1, keepdim=True)) / std).view(-1, 1)
-
-
-@contextmanager
-def std_of_tokens() -> Iterator[None]:
-    """The group's deviation over tokens: a long response counts as often as it has tokens."""
-    seen: list[Rollout] = []
-
-    def noted(*arguments: Any) -> Any:
-        seen.append(arguments[1])
-        return checked_rewards(*arguments)
-
-    def wrong(rewards: Tensor, group_size: int) -> Tensor:
-        groups, lengths = rewards.view(-1, group_size), seen[-1].lengths.view(-1, group_size)
-        rows = zip(groups, lengths, strict=True)
-        stds = torch.stack([row.repeat_interleave(count).std() for row, count in rows])
-        centred = groups - groups.mean(1, keepdim=True)
-        return (centred / stds[:, None].clamp(min=1e-6)).view(-1, 1)
-
-    with patch.object(loop, "checked_rewards", noted):
-        with patch.object(grpo_engine, "group_advantages", wrong):
-            yield
-
-
 def late_mask(*arguments: Any) -> Rollout:
     """Every response's mask one column to the right, and the rows that are made by it."""
     rollout = sample_rollout(*arguments)
@@ -200,33 +165,9 @@ def mask_without_eos(tokens: Tensor, eos_id: int) -> tuple[Tensor, Tensor]:
     return mask, ((tokens == eos_id) & mask).any(1)
 
 
-def prompt_as_response(*arguments: Any) -> Rollout:
-    """All but the first token of the prompt counts as the response's."""
-    rollout = sample_rollout(*arguments)
-    old, rows = rollout.sequences, []
-    for row in range(len(rollout)):
-        end = int(old.prompt_lengths[row] + old.lengths[row])
-        rows.append(old.tokens[row, 1:end])
-    tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    mask = torch.arange(tokens.shape[1]) < torch.tensor([len(row) for row in rows])[:, None]
-    wrong = replace(
-        old, prompt_lengths=torch.ones_like(old.prompt_lengths), response_tokens=tokens,
-        response_mask=mask,
-    )  # fmt: skip
-    return replace(rollout, sequences=wrong)
-
-
-@contextmanager
-def prompt_trained_on() -> Iterator[None]:
-    """The prompt's tokens are in the mask, and the old log-probs are scored with the same mask."""
-
-    def in_float32(model: GPT, rollout: Rollout, config: Any) -> Tensor:
-        with torch.no_grad():
-            return token_scores(model, rollout.sequences, config.temperature).log_probs
-
-    with patch.object(loop, "sample_rollout", prompt_as_response):
-        with patch.object(loop, "old_policy_log_probs", in_float32):
-            yield
+def mean_of_the_part(loss: Tensor, mask: Tensor, denominator: float) -> Tensor:
+    """Every micro-batch is divided by its own responses."""
+    return sequence_mean(loss, mask)
 
 
 def summed_k3(log_probs: Tensor, ref_log_probs: Tensor) -> Tensor:
@@ -260,30 +201,6 @@ def old_is_new() -> Iterator[None]:
             yield
 
 
-def scored_at_one(policy: GPT, batch: Any, temperature: float, **options: Any) -> Any:
-    return token_scores(policy, batch, 1.0, **options)
-
-
-def scored_with_dropout(policy: GPT, batch: Any, *rest: Any, **options: Any) -> Any:
-    policy.train()
-    return token_scores(policy, batch, *rest, **options)
-
-
-def whitened_rows(values: Tensor, mask: Tensor, **options: Any) -> Tensor:
-    return torch.cat(
-        [whiten(values[i : i + 1], mask[i : i + 1], **options) for i in range(len(values))]
-    )
-
-
-def gae_beyond_the_end(
-    rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lambda_: float
-) -> tuple[Tensor, Tensor]:
-    """The value after the EOS is the critic's of the EOS itself, not 0."""
-    last = mask.sum(1, keepdim=True) - 1
-    rewards = rewards.scatter_add(1, last, gamma * values.gather(1, last))
-    return gae(rewards, values, mask, gamma, lambda_)
-
-
 def step_of_the_policy_alone(self: Run, **losses: float) -> Tensor:
     assert self.critic is not None
     norm = clip_and_step(self.optimizer, self.policy.parameters(), self.config.max_norm)
@@ -302,19 +219,14 @@ def reference_is_the_policy(model: GPT, rollout: Rollout, config: Any) -> Tensor
 
 BUGS = {
     "loss_sign": Bug(over(grpo_engine, "clipped_surrogate", negated_surrogate)),
-    "global_baseline": Bug(over(grpo_engine, "group_advantages", batch_advantages)),
-    "token_std": Bug(std_of_tokens),
     "late_mask": Bug(over(loop, "sample_rollout", late_mask)),
     "no_eos": Bug(over(generate, "first_eos_mask", mask_without_eos)),
-    "prompt_tokens": Bug(prompt_trained_on),
     "kl_sign": Bug(over(rloo_engine, "token_level_rewards", kl_added)),
+    "part_divisor": Bug(
+        over(grpo_engine, "sequence_mean", mean_of_the_part), dict(micro_batch_size=20)
+    ),
     "kl_per_response": Bug(over(grpo_engine, "k3", summed_k3)),
     "old_is_new": Bug(old_is_new),
-    "plus_baseline": Bug(over(grpo_engine, "group_advantages", plus_baseline)),
-    "no_temperature": Bug(over(loop, "token_scores", scored_at_one), dict(temperature=0.7)),
-    "dropout": Bug(over(loop, "token_scores", scored_with_dropout)),
-    "whitened_rows": Bug(over(actor_critic, "whiten", whitened_rows)),
-    "gae_beyond": Bug(over(actor_critic, "gae", gae_beyond_the_end)),
     "critic_rests": Bug(over(Run, "step", step_of_the_policy_alone)),
     "row_above": Bug(over(loop, "checked_rewards", rewards_of_the_row_above)),
     "reference_follows": Bug(over(loop, "rollout_log_probs", reference_is_the_policy)),

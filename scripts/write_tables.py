@@ -161,6 +161,23 @@ def real_model() -> str:
     return page_with("docs/real_model.md", tables)
 
 
+def course() -> str:
+    """notebooks/README.md: the words of each page, the minutes they take, and its exercises."""
+    rows, every = [], [0, 0, 0]
+    for page in sorted((REPOSITORY / "notebooks").glob("[0-9][0-9]_*.py")):
+        source = page.read_text(encoding="utf-8")
+        texts = re.findall(
+            r"^# %% \[markdown\]\n(.*?)(?=^# %%|\Z)", source, re.DOTALL | re.MULTILINE
+        )
+        words = len(re.sub(r"^# ?", "", "".join(texts), flags=re.MULTILINE).split())
+        numbers = [words, round(words / 200), len(re.findall(r"^check\(", source, re.MULTILINE))]
+        every = [one + other for one, other in zip(every, numbers, strict=True)]
+        rows.append([f"[{page.stem}]({page.stem}.ipynb)", *map(str, numbers)])
+    rows.append(["all", *map(str, every)])
+    titles = ["page", "words", "minutes at 200 words a minute", "exercises"]
+    return page_with("notebooks/README.md", {"pages": markdown(titles, rows)})
+
+
 def results() -> str:
     """docs/results.md: the demo's seeds."""
     return page_with("docs/results.md", of_demo_seeds("docs/results.md"))
@@ -169,6 +186,7 @@ def results() -> str:
 TABLES: dict[str, Callable[[], str]] = {
     "README.md": front_page,
     "rl/README.md": page_of_rl,
+    "notebooks/README.md": course,
     "docs/demo_seeds.svg": demo_seeds.picture,
     **{page: partial(measured, page) for page in MEASURED_PAGES},
     "docs/results.md": results,

@@ -75,7 +75,7 @@ VALUE = st.recursive(
     max_leaves=6,
 )
 KEYS = (
-    "info", "summaries", "choice", "subreddit", "title", "post", "summary", "question", "answer",
+    "question", "answer",
     "instruction", "input", "output", "chosen", "rejected", "prompt", "completion", "label",
     "response", "messages", "score_chosen", "score_rejected", "margin", "text", "step",
 )  # fmt: skip
@@ -84,7 +84,7 @@ LIKELY = st.sampled_from([
     ("prompt", "chosen", "rejected"), ("chosen", "rejected"), ("prompt", "response"), ("messages",),
     ("prompt", "completion"), ("prompt", "answer"), ("prompt",), ("question", "answer"),
     ("instruction", "input", "output"), ("instruction", "input", "chosen", "rejected"),
-    ("info", "summaries", "choice"), ("subreddit", "title", "post", "summary"), ("text",),
+    ("text",),
 ]).flatmap(lambda keys: st.fixed_dictionaries(dict.fromkeys(keys, VALUE)))  # fmt: skip
 
 

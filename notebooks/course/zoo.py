@@ -17,9 +17,8 @@ from bug_stories import Recording, choices, control, recording, reveal, table
 
 # A run is told to the reader by its number here, so that nothing beside it says what it is.
 CASES = (
-    "critic_rests", "reference_follows", "kl_per_response", "global_baseline", "row_above",
-    "no_eos", "dropout", "plus_baseline", "gae_beyond", "old_is_new", "late_mask",
-    "whitened_rows", "loss_sign", "prompt_tokens", "kl_sign", "token_std", "no_temperature",
+    "critic_rests", "reference_follows", "kl_per_response", "part_divisor", "no_eos",
+    "row_above", "old_is_new", "kl_sign", "late_mask", "loss_sign",
 )  # fmt: skip
 
 

@@ -9,23 +9,15 @@ from typing import Any
 
 import pytest
 
-from data.formats import shared_prompt
 from data.readers import DataError, read_preferences, read_prompts, read_responses
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
-from data.templates import Turn, conversation_prompt, instruction_prompt, tldr_prompt
+from data.templates import Turn, conversation_prompt, instruction_prompt
 
 Row = dict[str, Any]
 HI = "### Instruction:\nHi\n\n### Response:\n"
-TLDR = "SUBREDDIT: r/cats\n\nTITLE: Help\n\nPOST: My cat left.\n\nTL;DR:"
-POST = {"id": "t3_1", "subreddit": "cats", "title": "Help", "post": "My cat left."}
 ALPACA = {"instruction": "Translate.", "input": "chat", "output": "rude cat"}
 ALPACA_PROMPT = "### Instruction:\nTranslate.\n\n### Input:\nchat\n\n### Response:\n"
 PAIR = {"prompt": "Q", "chosen": " a", "rejected": " b"}
-COMPARISON = {"info": POST, "summaries": [{"text": " Bad."}, {"text": " Cat gone."}], "choice": 0}
-TURN, HELLO = {"from": "human", "value": "Hi"}, {"from": "gpt", "value": "Hello"}
-SHARED = {"conversations": [TURN], "chosen": HELLO, "rejected": HELLO | {"value": "No"}}
-NUMBERED = {"prompt": "Hi", "response_0": "No", "response_1": " Hello", "better_response_id": 1}
-NEWS = {**COMPARISON, "info": {"id": "n", "article": "News.", "post": None}}
 
 
 def write(folder: Path, *rows: Row) -> Path:
@@ -60,7 +52,6 @@ def test_templates() -> None:
         f"### System:\nBe brief.\n\n{HI}Hello!\n\n### Instruction:\nName a colour.\n\n"
         "### Response:\n"
     )
-    assert tldr_prompt("cats", "Help", "My cat left.\n") == TLDR
 
 
 SCORED = {
@@ -80,12 +71,6 @@ PREFERENCES: dict[str, tuple[list[Row], list[PreferenceRecord], str, dict[str, i
          PAIR | {"rejected": " a"}],
         [PreferenceRecord("Q", " a", " b")], "preferences",
         {"empty prompt": 1, "empty answer": 2, "chosen equals rejected": 1},
-    ),
-    "implicit": (
-        [{"chosen": "The sky is blue.", "rejected": "The sky is green."},
-         {"chosen": "yes", "rejected": "no"}, {"chosen": "same words", "rejected": "same words"}],
-        [PreferenceRecord("The sky is", " blue.", " green.")], "preferences with an implicit prompt",
-        {"empty prompt": 1, "chosen equals rejected": 1},
     ),
     "Alpaca": (
         [{**ALPACA, "chosen": "cat ", "rejected": "rude cat"}],
@@ -128,24 +113,6 @@ PREFERENCES: dict[str, tuple[list[Row], list[PreferenceRecord], str, dict[str, i
         [PreferenceRecord(HI, "Hello", "No", {"score_chosen": 8.5, "score_rejected": 4.0})],
         "conversational preferences", {"equal scores": 1},
     ),
-    "ShareGPT": (
-        [SHARED], [CHAT], "ShareGPT preferences", {},
-    ),
-    "numbered": ([NUMBERED], [CHAT], "numbered preferences", {}),
-    "UltraFeedback, raw": (
-        [{"instruction": "Hi", "completions": [
-            {"response": "No", "overall_score": 10, "fine-grained_score": 1.5},
-            {"response": "Hello", "overall_score": 9, "fine-grained_score": 4.5},
-            {"response": "Why?", "overall_score": 2, "fine-grained_score": 2},
-        ]}, {"instruction": "Hi", "completions": []}],
-        [PreferenceRecord(HI, "Hello", "No", {"score_chosen": 4.5, "score_rejected": 1.5})],
-        "UltraFeedback", {"fewer than two answers": 1},
-    ),
-    "TL;DR": (
-        [{**COMPARISON, "choice": 1}, COMPARISON, NEWS],
-        [PreferenceRecord(TLDR, " Cat gone.", " Bad."), PreferenceRecord(TLDR, " Bad.", " Cat gone.")],
-        "TL;DR comparisons", {"not a Reddit post": 1},
-    ),
 }  # fmt: skip
 
 
@@ -186,15 +153,10 @@ RESPONSES: dict[str, tuple[list[Row], list[tuple[str, str]], dict[str, int]]] = 
         [("### System:\nBe brief.\n\n" + HI, "Hello"),
          (HI + "Hello\n\n### Instruction:\nBye\n\n### Response:\n", "See you")], {},
     ),
-    "ShareGPT": ([{"conversations": [TURN, HELLO]}], [(HI, "Hello")], {}),
     "messages": (
         [{"messages": said("Hi", "Hello")}, {"messages": said("Hi")},
          {"messages": answered("Hello")}, {"messages": []}],
         [(HI, "Hello")], {"no answer at the end": 2, "prompt does not end with a user turn": 1},
-    ),
-    "TL;DR": (
-        [{**POST, "summary": "Cat gone."}, {**POST, "summary": " "}],
-        [(TLDR, " Cat gone.")], {"empty answer": 1},
     ),
     "GSM8K": (
         GSM8K, [(ASKED[0], "4*5=20\nSo $1,200\n#### 1200"), (ASKED[1], "It fell.\n#### -2.5")], {},
@@ -227,20 +189,6 @@ def test_prompts(tmp_path: Path, name: str) -> None:
     assert (result.records, result.dropped) == ([PromptRecord(*pair) for pair in texts], dropped)
 
 
-@pytest.mark.parametrize(
-    ("chosen", "rejected", "prompt"),
-    [
-        ("The sky is blue.", "The sky is green.", "The sky is"),
-        ("Q: colour?\nA: blue", "Q: colour?\nA: red", "Q: colour?\n"),
-        ("Q: colour?\nI think blue", "Q: colour?\nI think red", "Q: colour?\n"),
-        ("one two", "one two three", "one"),
-        ("blue", "black", ""),
-    ],
-)
-def test_implicit_prompt_is_cut_back(chosen: str, rejected: str, prompt: str) -> None:
-    assert shared_prompt(chosen, rejected) == prompt
-
-
 CONVERSATION = {"chosen": said("Hi", "a"), "rejected": said("Hi", "b")}
 
 
@@ -249,17 +197,17 @@ CONVERSATION = {"chosen": said("Hi", "a"), "rejected": said("Hi", "b")}
     [
         (PAIR, {"chosen": "\ud800"}), (CONVERSATION, {"chosen": "a"}), (CONVERSATION, {"chosen": ["a"]}),
         (CONVERSATION, {"chosen": [{"role": "tool", "content": "x"}]}),
-        (CONVERSATION, {"chosen": [{"role": "user", "content": {}}]}), (COMPARISON, {"choice": 2}),
-        (COMPARISON, {"summaries": [{}]}), (GSM8K[1], {"answer": "#### 3 apples"}),
-        (NUMBERED, {"better_response_id": 2}), ({"instruction": "x", "completions": [{}, {}]}, {}),
-        (SHARED, {"rejected": {}}), ({"winner": "a", "loser": "b"}, {}), (ALPACA, {}),
+        (CONVERSATION, {"chosen": [{"role": "user", "content": {}}]}),
+        (GSM8K[1], {"answer": "#### 3 apples"}),
+
+        ({"winner": "a", "loser": "b"}, {}), (ALPACA, {}),
         (PAIR, {"chosen_tokens": "5"}), (PAIR, {"rejected_tokens": [5, -1]}),
         (PAIR, {"rejected_tokens": [True]}), (PAIR, {"chosen_tokens": []}), (PAIR, {"chosen_ended": 1}),
     ],
 )  # fmt: skip
 def test_malformed_rows(tmp_path: Path, good: Row, changes: Row) -> None:
     """Beside tests/test_bad_files.py: what is wrong in a format of its own, with its line."""
-    rows = [good, good | changes] if "chosen" in good or "choice" in good else [good | changes]
+    rows = [good, good | changes] if "chosen" in good else [good | changes]
     read = read_prompts if "question" in good else read_preferences
     with pytest.raises(DataError, match=rf"rows.jsonl:{len(rows)}: "):
         read(write(tmp_path, *rows))

@@ -136,10 +136,8 @@ def test_a_file_that_can_be_misread_is_refused(tmp_path: Path, name: str, conten
 
 @pytest.mark.parametrize("score", ["1" + 400 * "0", "NaN", "1e999", '"5"', "true"])
 def test_a_score_that_is_no_finite_number_is_refused(tmp_path: Path, score: str) -> None:
-    answers = (
-        f'[{{"response": "a", "overall_score": 1}}, {{"response": "b", "overall_score": {score}}}]'
-    )
-    (tmp_path / "a.jsonl").write_text(f'{{"instruction": "q", "completions": {answers}}}\n')
+    row = f'{{"prompt": "q", "chosen": "a", "rejected": "b", "score_chosen": {score}}}'
+    (tmp_path / "a.jsonl").write_text(row)
     with pytest.raises(DataError):
         read_preferences(tmp_path / "a.jsonl")
 

@@ -158,41 +158,6 @@ def batch_normalised(rewards, group_size):
 
 @exercise(
     case(
-        "three responses of one token: rewards 1, 0.5, 0 and log-ratios 2, 0, -1; beta 0.1",
-        [[0.5], [0.05], [-0.55]], rewards=[1.0, 0.5, 0.0], log_probs=[[-1.0], [-1.0], [-2.0]],
-        ref_log_probs=[[-3.0], [-1.0], [-1.0]], mask=lengths(1, 1, 1), kl_coef=0.1, group_size=3,
-    ),
-    random=some("rewards=scores log_probs ref_log_probs mask", kl_coef=0.3, group_size=4),
-    mistakes="""
-        (groups.sum(1, keepdim=True) - groups) / (group_size - 1)
-        -> others_mean(rewards, group_size).view_as(groups)
-            you subtract the KL after the baseline. On average the gradient is the same, but the
-            neighbours' KL no longer takes noise out. Put it into the reward first.
-        0.0).sum(1) -> 0.0).sum(1) / mask.sum(1)
-            you take the mean of the log-ratio over the tokens. The response is one action: its log-ratio
-            is the sum.
-        rewards - kl_coef -> rewards + kl_coef
-            the KL has the wrong sign: a response that the policy likes more than the reference does must
-            cost something.
-        torch.where(mask, log_probs - ref_log_probs, 0.0) -> (log_probs - ref_log_probs)
-            the padding has a KL too: use the mask.
-        rewards - kl_coef * kl -> rewards
-            the KL does not take part: the rewards are as they came.
-        (groups.sum(1, keepdim=True) - groups) / (group_size - 1) -> groups.mean(1, keepdim=True)
-            your baseline contains row i itself. RLOO takes the mean of the others.
-    """,
-)  # fmt: skip
-def rloo_advantages(rewards, log_probs, ref_log_probs, mask, kl_coef, group_size):
-    """Compute R' = reward - kl_coef times the sum of (log_probs - ref_log_probs) over the valid
-    tokens, then each R' minus the mean of the others of its group, (N, 1)."""
-    kl = torch.where(mask, log_probs - ref_log_probs, 0.0).sum(1)  # (N,) of the response
-    groups = (rewards - kl_coef * kl).view(-1, group_size)
-    others = (groups.sum(1, keepdim=True) - groups) / (group_size - 1)
-    return (groups - others).view(-1, 1)
-
-
-@exercise(
-    case(
         "rewards 0.1, 0.2, 1 and -0.5, 1; fives in the padding",
         [[1.3, 1.2, 1.0, 0.0], [0.5, 1.0, 0.0, 0.0]],
         token_rewards=[[0.1, 0.2, 1.0, 5.0], [-0.5, 1.0, 5.0, 5.0]],
@@ -354,47 +319,6 @@ def gae(rewards, values, mask, gamma, lam):
         V = torch.where(valid, values[:, t], V)
         advantages[:, t] = A
     return torch.where(mask, advantages, 0.0)
-
-
-def some_steps(generator: torch.Generator) -> Arguments:
-    return {
-        "step_rewards": torch.randn(4, 4, generator=generator) + 1,
-        "step_mask": ragged_mask(generator, 4, 4),
-        "group_size": 2,
-    }
-
-
-@exercise(
-    case(
-        "one prompt, steps worth 2, 1 and 0, 1: mean 1, deviation 0.8165",
-        [[1.224595, 0.0], [-1.224595, 0.0]], step_rewards=[[2.0, 1.0], [0.0, 1.0]],
-        step_mask=lengths(2, 2), group_size=2,
-    ),
-    random=some_steps,
-    mistakes="""
-        .split(group_size) -> .split(1)
-            you compare a response with itself. Then a response that is wrong in every step looks like one
-            that is right in every step: pool the steps of the whole group.
-        .split(group_size) -> .split(len(step_rewards))
-            your pool holds the steps of all prompts. A hard prompt would look bad: pool the steps of one
-            prompt's group.
-        step_rewards[rows][step_mask[rows]] -> step_rewards[rows]
-            padding counts in your mean and deviation: take the rewards where step_mask is True.
-        (step_rewards[rows] - pool.mean()) / (pool.std() + 1e-4) -> step_rewards[rows] - pool.mean()
-            you subtract the mean but do not divide by the standard deviation.
-        scores * step_mask -> scores
-            right where step_mask is True. Where there is no step the result must be 0.
-    """,
-)  # fmt: skip
-def step_z_scores(step_rewards, step_mask, group_size):
-    """For each prompt take all its step rewards, those of its group_size neighbouring rows of
-    step_rewards (N, K) where step_mask is True, and compute (r - mean) / (std + 1e-4); 0 where
-    step_mask is False: (N, K)."""
-    scores = torch.zeros_like(step_rewards)
-    for rows in torch.arange(len(step_rewards)).split(group_size):
-        pool = step_rewards[rows][step_mask[rows]]
-        scores[rows] = (step_rewards[rows] - pool.mean()) / (pool.std() + 1e-4)
-    return scores * step_mask
 
 
 def steps_of_responses(generator: torch.Generator) -> Arguments:

@@ -106,6 +106,9 @@ def kl_scales(log_probs, ref_log_probs, mask):
         -kl_coef * ( -> -kl_coef / response_mask.sum(1, keepdim=True) * (
             you divide the penalty by the response's length. That is nats per token with a coefficient that
             is meant per response: long responses drift nearly for free.
+        += scores -> += (scores - scores.mean()) / scores.std()
+            you scale the scores before the penalty is taken off. Then kl_coef is in deviations, as in
+            GRPO's loss. In the reward both have the reward's unit, and are scaled together later.
         += scores -> = scores
             the last token gets the score and loses its KL. Add the score (+=).
         torch.where(response_mask, -kl_coef * (log_probs - ref_log_probs), 0.0)
@@ -233,32 +236,3 @@ def k3_old_samples(log_probs, old_log_probs, ref_log_probs):
     ratio = (log_probs - old_log_probs).exp()
     delta = ref_log_probs - log_probs
     return ratio * (delta.exp() - delta - 1)
-
-
-@exercise(
-    case(
-        "one token that has become twice as likely, one that has not moved", 0.153426,
-        log_probs=logs([[0.4, 0.2]]), old_log_probs=logs([[0.2, 0.2]]), mask=lengths(2),
-    ),
-    random=some("log_probs old_log_probs mask"),
-    mistakes="""
-        log_probs - old_log_probs -> old_log_probs - log_probs
-            your ratio is old / new. The samples come from the old policy, so it stands below: new / old.
-        log_ratio.exp() - 1 - log_ratio -> -log_ratio
-            this is the mean of -log ratio. Its expectation is right, but one batch may make it negative:
-            add ratio - 1, whose mean is 0.
-        log_ratio.exp() - 1 - log_ratio -> log_ratio**2 / 2
-            this is half the squared log-ratio: close to it for small steps, and biased.
-        log_ratio.exp() - 1 -> log_ratio.exp()
-            the - 1 is missing: no move must give 0.
-        (log_probs - old_log_probs)[mask] -> log_probs - old_log_probs
-            the padding takes part: use the mask.
-        .mean() -> .sum()
-            you add the tokens up: take their mean.
-    """,
-)  # fmt: skip
-def approx_kl(log_probs, old_log_probs, mask):
-    """From log_probs (new), old_log_probs and mask (N, T), compute the mean over all True tokens
-    of ratio - 1 - log ratio, with ratio = new / old; a scalar."""
-    log_ratio = (log_probs - old_log_probs)[mask]
-    return (log_ratio.exp() - 1 - log_ratio).mean()

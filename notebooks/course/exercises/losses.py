@@ -39,33 +39,56 @@ def sequence_mean(loss, mask):
 
 @exercise(
     case(
-        "three of four responses, with the losses 1, 2 and 3", 1.5,
-        loss=[[1.0, 1.0], [2.0, 9.0], [3.0, 3.0]], mask=lengths(2, 1, 2), rows=4,
+        "one rank, three of four responses, with the losses 1, 2 and 3", 1.5,
+        loss=[[1.0, 1.0], [2.0, 9.0], [3.0, 3.0]], mask=lengths(2, 1, 2), parts=2,
+        responses=[4], rank=0,
     ),
-    case("the fourth one, with the loss 6", 1.5, loss=[[6.0, 6.0]], mask=lengths(2), rows=4),
-    random=some("loss=x mask", rows=12),
+    case(
+        "one rank, the fourth response, with the loss 6", 1.5,
+        loss=[[6.0, 6.0]], mask=lengths(2), parts=2, responses=[4], rank=0,
+    ),
+    case(
+        "two ranks, this one has one response of four, with the loss 6: the average with 3 is 3", 3.0,
+        loss=[[6.0, 6.0]], mask=lengths(2), parts=1, responses=[3, 1], rank=1,
+    ),
+    random=some("loss=x mask", parts=3, responses=torch.tensor([9, 5]), rank=1),
     gradient="loss",
     mistakes="""
-        per_answer.sum() / rows -> per_answer.mean()
-            you take the mean of the part. Then a response in a small part counts more, and the more parts
-            there are, the larger is the sum: divide by the responses of the whole batch.
-        per_answer.sum() / rows -> per_answer.mean() / rows
-            you divide twice, by the responses of the part and by those of the batch.
-        per_answer.sum() / rows -> torch.where(mask, loss, 0.0).sum() / mask.sum()
+        per_answer.sum() / responses.sum() * len(responses) -> per_answer.mean()
+            you divide by the responses of the micro-batch. Added up, the means of all parts grow with the
+            number of parts, and a response in a small part weighs more: divide by the responses of the
+            whole step.
+        per_answer.sum() / responses.sum() * len(responses) -> per_answer.mean() / parts
+            this is the mean of means: each micro-batch weighs the same, so a response in a small one weighs
+            more. Divide its sum by the responses of the whole step.
+        per_answer.sum() / responses.sum() * len(responses) -> per_answer.sum() / responses[rank]
+            you divide by the responses of this rank. The average over the ranks is then a mean of means: a
+            response on a rank with few of them weighs more. Count those of all ranks.
+        responses.sum() * len(responses) -> responses.sum()
+            you divide by all responses, which is right where the ranks' gradients are added up. Here they
+            are averaged, which divides once more: multiply by the number of ranks.
+        responses.sum() * len(responses) -> responses.sum() / len(responses)
+            you divide by the number of ranks. The average over the ranks does that already, and all
+            responses are counted: multiply.
+        per_answer.sum() / responses.sum() * len(responses) -> per_answer.mean() / responses.sum()
+            you divide twice, by the responses of the part and by those of the step.
+        per_answer.sum() / responses.sum() * len(responses)
+        -> torch.where(mask, loss, 0.0).sum() / mask.sum()
             you take the mean over the tokens of the part: divide within each response first, then by the
-            responses of the whole batch.
-        per_answer.sum() / rows -> per_answer.sum()
-            you do not divide by the responses: with a larger batch the step would grow.
+            responses of the whole step.
+        per_answer.sum() / responses.sum() * len(responses) -> per_answer.sum()
+            you do not divide by the responses: with a larger batch the gradient would grow.
         mask.sum(1) -> mask.shape[1]
             you divide by T, the padded length. Divide by the answer's own length, mask.sum(1).
     """,
 )  # fmt: skip
-def part_of_the_loss(loss, mask, rows):
-    """A batch of `rows` responses is cut into micro-batches. From the token losses (n, T) and the mask
-    (n, T) of one of them compute its share of the whole batch's sequence mean, a scalar: the
-    gradients of all parts must add up to that of the whole."""
+def part_of_the_loss(loss, mask, parts, responses, rank):
+    """From the token losses (n, T) and the mask (n, T) of a micro-batch, one of `parts` of this
+    `rank`, and the number of `responses` of each rank, (R,), compute its share of the mean over
+    all responses of their means over tokens, a scalar. The gradients of the parts are added
+    up, those of the ranks averaged."""
     per_answer = torch.where(mask, loss, 0.0).sum(1) / mask.sum(1)  # (n,)
-    return per_answer.sum() / rows
+    return per_answer.sum() / responses.sum() * len(responses)
 
 
 @exercise(
@@ -169,36 +192,6 @@ def grpo_loss(log_probs, old_log_probs, ref_log_probs, advantages, mask, eps, be
 def rewarded(generator: torch.Generator) -> Arguments:
     log_ratio, rewards = torch.randn(2, 8, generator=generator)
     return {"log_ratio": log_ratio, "rewards": rewards + 1, "group_size": 4, "tau": 0.3}
-
-
-@exercise(
-    case(
-        "rewards 1, 0, 0, 1 with log-ratios 1, 0, -1, 0 and tau 0.5", [0.0, 0.25, 0.0, 0.25],
-        log_ratio=[1.0, 0.0, -1.0, 0.0], rewards=[1.0, 0.0, 0.0, 1.0], group_size=4, tau=0.5,
-    ),
-    random=rewarded,
-    gradient="log_ratio",
-    mistakes="""
-        (centred - tau -> (rewards - tau
-            you leave out the group's mean, which stands for tau log Z. Without it every response with a
-            positive reward is pushed up, the bad ones too.
-        tau * log_ratio -> log_ratio
-            tau is missing: it says how far one batch may go.
-        centred - tau -> centred + tau
-            you add tau log_ratio, which makes a good response *less* likely: subtract it.
-        .view(-1) -> .view(-1) / groups.std(1).repeat_interleave(group_size)
-            you divide the rewards by their deviation, as GRPO does. Mirror descent subtracts the mean
-            alone.
-        groups.mean(1, keepdim=True) -> groups.mean()
-            your mean runs over all prompts. Each prompt has its own Z: take the mean of the group.
-    """,
-)  # fmt: skip
-def mirror_descent_loss(log_ratio, rewards, group_size, tau):
-    """Compute (r - mean of its group - tau log_ratio)^2 per response, (N,), where log_ratio (N,)
-    is log pi(y) - log pi_old(y) and the group_size responses to a prompt are neighbours."""
-    groups = rewards.view(-1, group_size)
-    centred = (groups - groups.mean(1, keepdim=True)).view(-1)
-    return (centred - tau * log_ratio) ** 2
 
 
 @exercise(

@@ -1,59 +1,11 @@
 """What is read off answers and curves: rewards of a rule, pass@k, diversity, noise."""
 
 import math
-import re
 
 import torch
 
-from course.exercises.batches import Arguments, number, ragged_mask, some
-from course.exercises.entries import case, exercise, lengths, logs
-
-FORMS = (
-    "It is {n}.", "First {m}, then {n}", "I do not know.", "{n} or so", "#{n}{m}", "minus -{n}",
-    "{n}, no: {m}", "not {m} but {n}", "It is -{n}.",
-)  # fmt: skip
-
-
-def some_answers(generator: torch.Generator) -> Arguments:
-    """Each form with the truth or its neighbour, beside another number."""
-    truth = number(generator, 3, 30)
-    answers = [truth + number(generator, 0, 2) for _ in FORMS]
-    texts = [form.format(n=n, m=truth + 40) for form, n in zip(FORMS, answers)]
-    ended = (torch.rand(len(FORMS), generator=generator) < 0.8).tolist()
-    return {"texts": texts, "truth": truth, "ended": ended}
-
-
-@exercise(
-    case(
-        "six answers to 7+8", [1.0, 0.0, 0.0, 0.0, 0.0, 0.0],
-        texts=("It is 15.", "150", "7, 8 and 15, no: 16", "I do not know.", "15", "-15"),
-        truth=15, ended=(True, True, True, True, False, True),
-    ),
-    random=some_answers,
-    mistakes=r"""
-        bool(numbers) and int(numbers[-1]) == truth -> str(truth) in text
-            you look for the characters: "150" contains "15". Read whole numbers and compare them as
-            numbers.
-        numbers[-1] -> numbers[0]
-            you read the first number. A response that works it out ends with its answer: take the last.
-        bool(numbers) and int(numbers[-1]) == truth -> str(truth) in numbers
-            any number of the text may be the right one: then a list of numbers always pays, and a policy
-            finds that first.
-        right and done -> right
-            a response that was cut off is paid. It is wrong whatever it says: it never ended.
-        -?\d+ -> \d+
-            you lose the minus sign: -15 is not 15.
-    """,
-)  # fmt: skip
-def answer_reward(texts, truth, ended):
-    """Pay 1.0 for each of the texts whose last whole number (with its minus sign) is truth and
-    which ended, else 0.0. texts is a list of strings, ended a list of bools."""
-    paid = []
-    for text, done in zip(texts, ended):
-        numbers = re.findall(r"-?\d+", text)
-        right = bool(numbers) and int(numbers[-1]) == truth
-        paid.append(float(right and done))
-    return paid
+from course.exercises.batches import Arguments, number, ragged_mask
+from course.exercises.entries import case, exercise, lengths
 
 
 def solved(generator: torch.Generator) -> Arguments:
@@ -119,89 +71,6 @@ def informative_groups(correct, group_size):
     response: one number."""
     groups = correct.view(-1, group_size)
     return (groups.any(1) & ~groups.all(1)).float().mean()
-
-
-@exercise(
-    case(
-        "one answer, probabilities 1/2 and 1/8: the mean of log 2 and log 8 is log 4", 4.0,
-        log_probs=logs([[0.5, 0.125]]), mask=lengths(2),
-    ),
-    case(
-        "two answers, one of three tokens and one of a single token", 4.0,
-        log_probs=logs([[0.5, 0.5, 0.5], [1 / 32, 0.9, 0.9]]), mask=lengths(3, 1),
-    ),
-    random=some("log_probs mask"),
-    mistakes="""
-        -(log_probs * mask).sum() / mask.sum() -> -log_probs.mean()
-            you average over the padding too: what stands after an answer's end is no token of it. Multiply
-            by the mask, and divide by its sum.
-        -(log_probs * mask).sum() / mask.sum() -> (-(log_probs * mask).sum(1) / mask.sum(1)).mean()
-            you average within each answer first. Then a token of a short answer counts for more;
-            perplexity is per token over all answers.
-        surprise.exp() -> (-(log_probs * mask).sum(1) / mask.sum(1)).exp().mean()
-            you take the exponential of each answer and average afterwards. One odd answer then outweighs
-            all others: average the surprises, and take the exponential last.
-        surprise.exp() -> surprise
-            this is the mean surprise in nats. Perplexity is its exponential: a choice among so many
-            equally likely tokens.
-        surprise.exp() -> (-surprise).exp()
-            this is the geometric mean of the probabilities. Perplexity is one over it: a minus is missing.
-        / mask.sum() -> / len(mask)
-            you divide by the number of answers. That is nats per answer; divide by the tokens.
-    """,
-)  # fmt: skip
-def perplexity(log_probs, mask):
-    """From the log-probs (N, T) of the tokens of N answers and the mask (N, T), True for tokens that
-    count, compute exp of the mean surprise -log p over all tokens that count."""
-    surprise = -(log_probs * mask).sum() / mask.sum()  # nats per token
-    return surprise.exp()
-
-
-def some_words(generator: torch.Generator) -> Arguments:
-    mask = ragged_mask(generator, 5, 6)
-    words = torch.randint(1, 5, (5, 6), generator=generator)
-    return {"words": torch.where(mask, words, 0), "mask": mask}
-
-
-@exercise(
-    case(
-        "one answer, 1 2 1 2: the pairs are 12, 21, 12", 2 / 3,
-        words=[[1, 2, 1, 2]], mask=lengths(4),
-    ),
-    case(
-        "the same answer twice, 1 2 3: two pairs of four differ", 0.5,
-        words=[[1, 2, 3], [1, 2, 3]], mask=lengths(3, 3),
-    ),
-    case(
-        "1 2 and 2 1 are two pairs", 0.75,
-        words=[[1, 2], [2, 1], [1, 2], [2, 2]], mask=lengths(2, 2, 2, 2),
-    ),
-    random=some_words,
-    mistakes="""
-        len(set(pairs)) / len(pairs)
-        -> sum(len(set(zip(row, row[1:]))) / (len(row) - 1) for row in rows) / len(rows)
-            you count within each answer and average. A policy that gives every prompt the same answer
-            would look perfect: put the pairs of all answers into one set.
-        [row[counts].tolist() for row, counts in zip(words, mask)] -> [words[mask].tolist()]
-            your pairs join the last word of an answer with the first of the next, which nobody wrote. Make
-            the pairs row by row.
-        zip(row, row[1:]) -> row
-            you count single words: that is distinct-1. Distinct-2 counts neighbours.
-        row[counts].tolist() -> row.tolist()
-            your pairs contain padding. Take the words where the mask is True.
-        len(set(pairs)) / len(pairs) -> float(len(set(pairs)))
-            you give the number of different pairs. Divide by the number of all pairs.
-        set(pairs) -> set(map(frozenset, pairs))
-            for you 1 2 and 2 1 are the same pair. The order matters: 'not good' is not 'good not'.
-    """,
-)  # fmt: skip
-def distinct_pairs(words, mask):
-    """From the words (N, T) of N answers, as numbers, and the mask (N, T), True for words that count,
-    compute the different neighbouring pairs divided by all neighbouring pairs, over all answers
-    together. A pair never joins two answers."""
-    rows = [row[counts].tolist() for row, counts in zip(words, mask)]
-    pairs = [pair for row in rows for pair in zip(row, row[1:])]
-    return len(set(pairs)) / len(pairs)
 
 
 def moved(generator: torch.Generator) -> Arguments:

@@ -196,6 +196,41 @@ def rloo_loss(log_probs, advantages, mask):
 
 @exercise(
     case(
+        "token ratios 1.6 and 1.6", [[2.56]],
+        log_probs=logs([[0.8, 0.8]]), old_log_probs=logs([[0.5, 0.5]]), mask=lengths(2),
+    ),
+    case(
+        "token ratios 4 and 1/2, then padding; and one token", [[2.0], [0.5]],
+        log_probs=logs([[0.8, 0.2, 0.9], [0.1, 0.9, 0.9]]),
+        old_log_probs=logs([[0.2, 0.4, 0.1], [0.2, 0.1, 0.1]]), mask=lengths(2, 1, columns=3),
+    ),
+    random=some("log_probs old_log_probs mask"),
+    mistakes="""
+        log_ratio.sum(1, keepdim=True).exp() -> (log_ratio.exp() * mask).sum(1, keepdim=True)
+            you add the token ratios up. Probabilities of tokens multiply: add their logarithms.
+        log_ratio.sum(1, keepdim=True) -> (log_ratio.sum(1, keepdim=True) / mask.sum(1, keepdim=True))
+            this is the geometric mean of the token ratios, GSPO's choice. The importance weight is the
+            product: do not divide by the length.
+        log_ratio.sum(1, keepdim=True).exp()
+        -> (log_ratio.exp() * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
+            this is the mean of the token ratios. The importance weight of the answer is their product.
+        torch.where(mask, log_probs - old_log_probs, 0.0) -> log_probs - old_log_probs
+            the padding takes part: use the mask.
+        log_probs - old_log_probs -> old_log_probs - log_probs
+            your ratio is old / new. The old policy has sampled, so it stands below.
+        .sum(1, keepdim=True).exp() -> .sum(1, keepdim=True)
+            this is the logarithm of the weight: the exponential is missing.
+    """,
+)  # fmt: skip
+def answer_ratio(log_probs, old_log_probs, mask):
+    """From log_probs and old_log_probs (N, T) and the mask (N, T) compute the importance weight
+    pi(y) / pi_old(y) of each answer, (N, 1)."""
+    log_ratio = torch.where(mask, log_probs - old_log_probs, 0.0)
+    return log_ratio.sum(1, keepdim=True).exp()
+
+
+@exercise(
+    case(
         "token ratios 4 and 1: the geometric mean is 2", [[2.0]],
         log_probs=logs([[4.0, 1.0, 8.0]]), old_log_probs=torch.zeros(1, 3),
         mask=lengths(2, columns=3),

@@ -140,36 +140,6 @@ def teacher_reward(teacher_log_probs, log_probs, mask):
     return gap.sum(1)
 
 
-@exercise(
-    case(
-        "a response of 3 tokens and one of 1, with padding",
-        [[0.0, 0.0, 6.0, 0.0], [4.0, 0.0, 0.0, 0.0]],
-        token_rewards=[[1.0, 2.0, 3.0, 9.0], [4.0, 9.0, 9.0, 9.0]], mask=lengths(3, 1, columns=4),
-    ),
-    random=some("token_rewards=x mask"),
-    mistakes="""
-        mask & (mask.cumsum(1) == mask.sum(1, keepdim=True))
-        -> torch.arange(mask.shape[1]) == mask.shape[1] - 1
-            you use the last column, which is padding for all but the longest response: then the reward
-            never reaches a token. Use the last True of each row.
-        total * is_last -> total * mask
-            you give the sum to every token. Then its total is paid L times over.
-        (token_rewards * mask) -> token_rewards
-            rewards at padding are in your sum: multiply by the mask first.
-        total * is_last -> total * is_last / mask.sum(1, keepdim=True)
-            you place the mean over the tokens. The sum is what dense and terminal must share.
-        mask & (mask.cumsum(1) == mask.sum(1, keepdim=True)) -> torch.arange(mask.shape[1]) == 0
-            the sum stands at the first token. It is paid when the response is finished: at the last one.
-    """,
-)  # fmt: skip
-def terminal_rewards(token_rewards, mask):
-    """Put the sum of each response's token rewards at its last token (the last True of its mask),
-    and 0 everywhere else: (N, T)."""
-    total = (token_rewards * mask).sum(1, keepdim=True)
-    is_last = mask & (mask.cumsum(1) == mask.sum(1, keepdim=True))
-    return total * is_last
-
-
 def two_models(generator: torch.Generator) -> Arguments:
     student, teacher = 2 * torch.randn(2, 3, number(generator, 2, 7), generator=generator)
     return {"student_logits": student - 1, "teacher_logits": teacher}
