@@ -58,11 +58,13 @@ FREE_FLAGS = (
     "checkpoint_every", "ranks", "debug", "record_tokens", SCRIPT, INPUTS, MADE_WITH,
 )  # fmt: skip
 
-# Flags of earlier revisions that are no more, where what they were by default is not nothing.
-FORMER_DEFAULTS = {
-    "gold": "rule", "uwo_coef": 0.5, "tools": "none", "max_calls": 4, "max_left_out": 0.5,
-    "kl_penalty": "k1", "kl_in_reward": "token", "sampler_precision": "float32",
-    "correction": "token_tis", "weight_floor": 0.5, "weight_cap": 2.0,
+# What flags of earlier revisions were by default: of those that are no more, where it is not nothing, and
+# of those whose default is another one now.
+FORMER_DEFAULTS: dict[str, tuple[Any, ...]] = {
+    "gold": ("rule",), "uwo_coef": (0.5,), "tools": ("none",), "max_calls": (4,), "max_left_out": (0.5,),
+    "kl_penalty": ("k1",), "kl_in_reward": ("token",), "sampler_precision": ("float32",),
+    "correction": ("token_tis",), "weight_floor": (0.5,), "weight_cap": (2.0,), "missing_eos": ("none",),
+    "missing_eos_value": (-1.0,), "kl_controller": ("fixed",), "kl_target": (6.0, 0.05),
 }  # fmt: skip
 
 # Open and finish ----------------------------------------------------------------------------------
@@ -231,8 +233,9 @@ def _check_same_run(
         if name in FREE_FLAGS and not (name == "steps" and same_length):
             continue
         was = started.get(name, defaults.get(name))
-        gone = name not in now and (not was or was == FORMER_DEFAULTS.get(name))
-        if not gone and not _same(was, now.get(name)):
+        if was in FORMER_DEFAULTS.get(name, ()):
+            was = defaults.get(name)
+        if (name in now or was) and not _same(was, now.get(name)):
             instead = (
                 f"not {now[name]}" if name in now else "a flag that this revision does not have"
             )
