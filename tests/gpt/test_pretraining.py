@@ -173,7 +173,7 @@ def test_a_finished_run_is_not_trained_again(tmp_path):
     config = replace(CONFIG, data=str(path), batch_size=2, out=tmp_path / "run")
     main(config)
     before = {path.name: path.read_bytes() for path in config.out.iterdir()}
-    with pytest.raises(Finished, match="its model is in model.safetensors"):
+    with pytest.raises(Finished):
         main(replace(config, resume=True))
     assert {path.name: path.read_bytes() for path in config.out.iterdir()} == before
     main(config)  # started anew, the earlier run moved aside
