@@ -56,9 +56,9 @@ def metric(row: Mapping[str, Any], key: str) -> float:
 
 
 def curves(
-    runs: Mapping[str, Rows], keys: Sequence[str], *, columns: int = 3, smooth: int = 4
+    runs: Mapping[str, Rows], keys: Sequence[str], *, columns: int = 3, smooth: int = 1
 ) -> None:
-    """One panel per metric, one line per run: thin each step, bold the mean of the last `smooth`.
+    """One panel per metric, one line per run; `smooth` draws the mean of so many steps over them.
 
     An axis begins at 0 where the metric cannot be negative, or a small change would look large.
     """
