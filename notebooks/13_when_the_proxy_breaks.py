@@ -105,7 +105,7 @@ for n in (1, 2, 16, 512):
 plots.code(best_of_n.best_of_n_mean)
 
 # %% [markdown]
-# Best-of-512 costs 512 answers and is only 5.2 nats away. Reinforcement learning goes much further.
+# Best-of-512 costs 512 answers and is only 5.2 nats away. Reinforcement learning goes further.
 #
 # ## 2. A reward model from few labels
 #
@@ -199,7 +199,7 @@ plt.show()
 
 # %% [markdown]
 # Both gain at first. The gap between the curves is what the missing labels cost. With few labels
-# more answers stop helping at n = 16, but with many they still help at 32. But best-of-n never
+# the curve flattens and more answers stop helping, but with many they still help at 32. Best-of-n never
 # leaves what the base model would write itself, so it goes only so far.
 #
 # ## 4. GRPO against it
@@ -293,10 +293,9 @@ print(f"the change between the two: {float(change.mean()):.2f} ± {half:.2f}")
 # The first two panels are *over-optimisation*: the curve that training sees keeps rising, and the one
 # that we mean gains little and then turns. The shades are 95% intervals over the 32 prompts of this
 # one run; the change from the highest to the last, prompt by prompt, is printed below them. The right
-# panel is the way to compare optimisers: gold against the distance d = sqrt(KL)
-# from the start. Two optimisers at different distances cannot be compared by their end points. (The
-# two curves are measured on different prompts, 32 and 8, so they start at different heights: compare
-# their shapes only.)
+# panel draws gold against the distance d = sqrt(KL) from the start, because two runs that end at
+# different distances cannot be compared by their end points. (The two curves are measured on different
+# prompts, 32 and 8, so they start at different heights: compare their shapes only.)
 #
 # ## 5. What was exploited
 #
@@ -350,7 +349,7 @@ holds(sum(rise.values()) > 0 > sum(fall.values()), "gold rises to its best step,
 # Gao, Schulman and Hilton ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)) measured with a large
 # reward model instead of gold how the turning point depends on the proxy. One run on 32 prompts cannot.
 # A study in this repository repeats the experiment with four sizes of reward model, five numbers of
-# labels and three starts; the page draws some of its recorded numbers, and
+# labels and three starts. This page draws one size and one start, and
 # [docs/overoptimisation.md](../docs/overoptimisation.md) has the fitted law.
 #
 # **Predict first:** with more labels, where does gold turn, and how high is it there?
@@ -392,9 +391,9 @@ for count, (height, where) in sorted(peak.items()):
 holds(peak[48600][0] > peak[5400][0] > peak[600][0], "more labels lift the highest gold")
 
 # %% [markdown]
-# Labels decide how high the peak is, and move it less. Best-of-n lies above GRPO nearly everywhere, and
-# Gao et al. saw the same. So the distance is a fair measure for two rewards under one optimiser, but not
-# for two optimisers.
+# Labels decide how high the peak is. From 1,800 labels on they hardly move it. Best-of-n lies above GRPO
+# nearly everywhere, and Gao et al. saw the same. So the distance is a fair measure for two rewards under
+# one optimiser, but not for two optimisers.
 #
 # ## 7. Noticing it without gold
 #
@@ -434,10 +433,10 @@ spread = [float(s.std(0).mean()) for s in both]
 print(f"spread of the two: {spread[0]:.2f} at the start, {spread[-1]:.2f} at the end")
 
 # %% [markdown]
-# An alarm without gold comes late: on the run that is shown, after gold has turned. The model with
-# many labels is not fooled as long as the proxy is. The two weak models disagree only a little more than at
-# the start, because they share their labels and so most of their mistakes. Where members do disagree,
-# the policy has left the answers that they were trained on; paying the lowest of them takes the
+# An alarm without gold comes late: in the run above it comes after gold has turned. The score of the
+# model with many labels rises far less than the proxy's. The two weak models disagree only a little more
+# than at the start, because they share their labels and so most of their mistakes. Where members do
+# disagree, the policy has left the answers that they were trained on; paying the lowest of them takes the
 # reward away there ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)):
 
 # %%
@@ -450,13 +449,13 @@ holds(rise_of["proxy"] > rise_of["strong"] + 0.3, "many labels are fooled less t
 # Does any of it *help*, when the policy is trained with it? The study compared eight mitigations at equal
 # distance: more labels, labels on the policy's own answers, stranger pairs, ensembles, a KL penalty.
 # **Over all starts none differs significantly from doing nothing**, after correction for eight
-# comparisons; runs differ more by their start than by their mitigation. One start alone would have
-# shown seven remedies ([the table](../docs/overoptimisation.md)).
+# comparisons ([the table](../docs/overoptimisation.md#2-what-helps-at-equal-kl)). So believe no remedy
+# that was tried from a single start.
 #
 # **A trust region is no anchor.** A clip, or a KL to the policy of the last batch, bounds each step. It
-# does not bound the way: small steps in one direction add up. Only a penalty, or a limit, on the
-# distance from a *fixed* reference keeps the policy where the proxy was trained
-# ([16](16_single_model_grpo.ipynb) has the picture).
+# does not bound the distance from the start: small steps in one direction add up. Only a penalty, or a
+# limit, on the distance from a *fixed* reference keeps the policy where the proxy was trained
+# ([16](16_single_model_grpo.ipynb), section 4, has the picture).
 #
 # ## 8. Iterative GRPO: train the reward model again
 #
@@ -537,9 +536,9 @@ holds(
 # not free: somebody has to judge 2,800 pairs of answers. And with a reward model that is good to begin
 # with it gains nothing ([docs/study.md](../docs/study.md)). It pays where the proxy is weak.
 #
-# **Where this lives.** All numbers: [docs/overoptimisation.md](../docs/overoptimisation.md), written by
-# `python scripts/overoptimisation.py`. The code: `rl/equations/best_of_n.py`, `rl/equations/ensembles.py`
-# and `harness/report/rules.py`. An ensemble:
+# **Where this lives.** The study's numbers: [docs/overoptimisation.md](../docs/overoptimisation.md),
+# written by `python scripts/overoptimisation.py`. The code: `rl/equations/best_of_n.py`,
+# `rl/equations/ensembles.py` and `harness/report/rules.py`. An ensemble:
 # `python -m rl.grpo_engine --reward-model A B C --ensemble min`.
 #
 # ## Exercises
@@ -615,4 +614,5 @@ check("worst_case", my_worst_case)
 # ```
 # </details>
 #
-# Next: [14_dpo_and_pg_grpo](14_dpo_and_pg_grpo.ipynb). Could one do without the proxy?
+# Next: [14_dpo_and_pg_grpo](14_dpo_and_pg_grpo.ipynb). There a policy learns from comparisons without a
+# reward model, so without this proxy.
