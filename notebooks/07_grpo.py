@@ -400,7 +400,7 @@ for name, divisor in DIVISORS.items():
 right = weights["responses of the batch"]
 holds((right == 0.25).all(), "each response weighs a quarter")
 
-# %%
+# %% tags=["hide-input"]
 figure, axes = plots.panels(4, height=2.2, width=11)
 for axis, (name, weight) in zip(axes, weights.items(), strict=True):
     styles = dict.fromkeys("1236", "good" if weight is right else "bad")
@@ -573,7 +573,7 @@ def reuse(eps: float, updates: int = 6) -> dict[str, list[float]]:
 
 with_clip, without = reuse(0.2), reuse(1e6)
 
-# %%
+# %% tags=["hide-input"]
 figure, (left, right) = plots.panels(2, height=2.6)
 moved = {"with the clip": with_clip["moved"], "without": without["moved"]}
 styles = {"with the clip": "policy", "without": "bad"}

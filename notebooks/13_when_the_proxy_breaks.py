@@ -35,31 +35,34 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
-from course import plots, saved_models
-from course.claims import holds
-from course.exercises import check
 
 try:
-    from data import reviews
-    from data.collate import collate_responses
-    from gpt.generate import SamplingParams
-    from harness.frozen_copy import frozen_copy
-    from harness.metric_log import MetricLog
-    from harness.report import rules
-    from harness.seeds import make_generator
-    from reward_model import continual
-    from reward_model import pairs as pairing
-    from reward_model.reward_model_training import RewardModelConfig, train
-    from reward_model.scalar_head import RewardModel
-    from reward_model.world_pairs import ReviewsAnnotator
-    from rl import grpo_engine, grpo_iterative_engine
-    from rl.batches.rollout import sample_rollout
-    from rl.equations import best_of_n, ensembles
-    from rl.loop import Run
-    from rl.rewards.sources import RewardModelReward, RuleReward
-    from rl.training.evaluation import evaluate
+    from course import plots, saved_models
+    from course.claims import holds
 except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
+
+# %%
+from course.exercises import check
+
+from data import reviews
+from data.collate import collate_responses
+from gpt.generate import SamplingParams
+from harness.frozen_copy import frozen_copy
+from harness.metric_log import MetricLog
+from harness.report import rules
+from harness.seeds import make_generator
+from reward_model import continual
+from reward_model import pairs as pairing
+from reward_model.reward_model_training import RewardModelConfig, train
+from reward_model.scalar_head import RewardModel
+from reward_model.world_pairs import ReviewsAnnotator
+from rl import grpo_engine, grpo_iterative_engine
+from rl.batches.rollout import sample_rollout
+from rl.equations import best_of_n, ensembles
+from rl.loop import Run
+from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.training.evaluation import evaluate
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine

@@ -303,7 +303,7 @@ alarms["with gold"] = told_at("over_optimised", run.rows)
 for label, step in alarms.items():
     print(f"alarm {label} at step {step}")
 
-# %%
+# %% tags=["hide-input"]
 figure, axes = plots.panels(2, width=10.5)
 for axis, key, meaning in zip(axes, ("reward", "validation/gold"), ("proxy", "gold"), strict=True):
     plots.curves({meaning: run.curve(key)}, axis=axis)
