@@ -476,9 +476,9 @@ for new in (90, 2800):
 plots.code(grpo_iterative_engine.train, ("a new iteration", "reference.load_state_dict"))
 
 # %% [markdown]
-# **Predict, then run.** The policy of section 4 as it was after 20 of its 40 steps. Now 2,800 comparisons
-# of its own answers are bought, the proxy trains on, and 20 more steps follow. What happens to the run's
-# own reward, and to gold?
+# **Predict, then run.** We take the policy of section 4 as it was after 20 of its 40 steps, and buy 2,800
+# comparisons of its own answers. The proxy trains on with them, and 20 more steps follow. What happens to
+# the run's own reward, and to gold?
 
 # %%
 proxy_again, learner = copy.deepcopy(weak), halfway[0]

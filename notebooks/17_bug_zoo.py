@@ -332,7 +332,8 @@ TokenView([json.loads(line) for line in kept.read_text(encoding="utf-8").splitli
 # %% [markdown]
 # At step 100 the policy writes *asking asking asking* until it is cut off. The reward model pays it
 # 3 standard deviations for that; gold gives only 0.09.
-# [13_when_the_proxy_breaks](13_when_the_proxy_breaks.ipynb) is about what helps.
+# [13_when_the_proxy_breaks](13_when_the_proxy_breaks.ipynb) is about why that happens, and what was tried
+# against it.
 #
 # **What would happen if** you trusted `entropy` instead? It falls in healthy runs too: in
 # `healthy/grpo-demo0` to half of its start. That is why no single sign raises the alarm.

@@ -42,9 +42,9 @@ plots.document("cheat_sheet")
 # %% [markdown]
 # ## 2. One rollout, every gradient
 #
-# A formula does not show how far apart two objectives are, but their gradients do. We take the
-# policy of [page 04](04_policy_gradients_and_baselines.ipynb), whose answers can be listed: two
-# letters, and `.` ends an answer of at most three tokens. That makes 15 answers. Here there are
+# A formula does not show how far apart two objectives are, but their gradients do. We take a policy
+# whose answers can be listed, as on [page 04](04_policy_gradients_and_baselines.ipynb): there are two
+# letters, and an EOS ends an answer of at most three tokens. That makes 15 answers. There are
 # **two prompts**, with 7 prefixes each and 3 logits for each prefix: 42 numbers are the whole
 # policy.
 
@@ -262,7 +262,7 @@ holds(of_mean > 2 * of_sum, "the mean over tokens turns REINFORCE++, the sum doe
 
 # %% [markdown]
 # (REINFORCE++-baseline subtracts each prompt's own mean first, which removes that constant:
-# [page 10](10_rloo_and_reinforce_plus_plus.ipynb).)
+# [page 10](10_rloo_and_reinforce_plus_plus.ipynb), section 7.)
 #
 # None of this says which engine learns best. A biased direction with little noise can win.
 #
@@ -368,7 +368,7 @@ plots.difference(
 # 7. The KL in the reward or in the loss: what changes in the gradient, and in $\beta$'s scale?
 #    [05](05_what_a_kl_is.ipynb), section 6
 # 8. Why does a learned reward break, and how does one notice without gold?
-#    [13](13_when_the_proxy_breaks.ipynb), sections 5 and 7
+#    [13](13_when_the_proxy_breaks.ipynb), sections 7 and 8
 # 9. When is the product of token ratios right, and what does a ratio per token get wrong?
 #    [04](04_policy_gradients_and_baselines.ipynb), section 12
 # 10. Mean over an answer, over all tokens, or a constant: which one makes wrong answers grow?
