@@ -8,7 +8,7 @@
 #
 # ## One file first
 #
-# [nano/rlhf.py](../nano/rlhf.py) is all of RLHF in one file of 420 lines that needs nothing but PyTorch:
+# [nano/rlhf.py](../nano/rlhf.py) is all of RLHF in one file of about 420 lines that needs only PyTorch:
 # a world, a GPT, pre-training, comparisons, a reward model, GRPO, and what came of it. Read it from
 # top to bottom; `python nano/rlhf.py` runs it in about a minute. This is the heart of it:
 
@@ -129,16 +129,17 @@ plots.diagram("algorithm_map")
 # [14 preferences without sampling](14_dpo_and_pg_grpo.ipynb).
 #
 # **A week: all of it**, in the order of the numbers. The exam at the end of
-# [22 your own](22_your_own.ipynb) shows what stayed.
+# [22 your own](22_your_own.ipynb) shows what you remember.
 #
 # [notebooks/README.md](README.md) has the words and the minutes of each page. In an hour, skip what
 # does not make sense yet; page 02 explains the masks and page 04 the advantages. Six sliders to play
 # with go with the pages: [docs/explorables.md](../docs/explorables.md).
 #
 # **What you meet on a page.** `check(name, function)` tries your function on small numbers and names the
-# mistake that it recognises. `holds(condition, sentence)` prints a sentence about the numbers above it
-# and stops the page if it is not true, so what a page claims is true of the run that you see. Cells that
-# only draw are folded: click to open one.
+# mistake that it recognises. `holds(condition, sentence)` checks a sentence
+# of the text against the numbers above it. It is silent while the sentence is true. If you change
+# something and the sentence becomes false, it prints the sentence. Cells that only draw are folded:
+# click to open one.
 #
 # Nearly every page has the same rhythm: a question, an example small enough to check by hand, the
 # formula, a few lines of code, the same from the library, a picture, and exercises. In the plots a
@@ -155,4 +156,5 @@ plots.diagram("algorithm_map")
 plots.document("symbols")
 
 # %% [markdown]
-# Next: [GPT-2 from scratch](01_gpt2_from_scratch.ipynb)
+# Next: [01_gpt2_from_scratch](01_gpt2_from_scratch.ipynb). All these models are one network: what goes
+# in, and what comes out?

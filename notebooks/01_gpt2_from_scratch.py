@@ -298,9 +298,9 @@ shown = [tokenizer.decode([i]) for i in ids[0, 1:].tolist()]
 show_tokens(shown, {"trained": surprise(model), "fresh": surprise(fresh)})
 
 # %% [markdown]
-# The trained model cannot guess the prompt: which thing, which name? There it is even worse than a
-# uniform guess, because its loss was on responses only and it never had to learn prompts. But once
-# the prompt is read, the answer holds few surprises.
+# The trained model cannot guess the prompt: which thing, which name? At nearly all of its
+# tokens it is even worse than a uniform guess, because its loss was on responses only and it never had
+# to learn prompts. But once the prompt is read, the answer holds few surprises.
 #
 # ## 7. Generation with a cache
 #

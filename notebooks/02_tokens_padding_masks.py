@@ -362,7 +362,8 @@ print("a whole response costs", [round(x, 1) for x in total.tolist()], "nats")
 # %% [markdown]
 # Grammar is cheap, but choices are expensive. A full stop costs nothing. The first word and every
 # judgement cost a lot: there the policy has something to decide, so that is where reinforcement
-# learning will push.
+# learning will push. An EOS costs next to nothing after a closing sentence, and a lot in the middle of
+# a sentence.
 #
 # **The sampler and the scorer must agree.** The sampler worked with left padding, a cache and one
 # column at a time; the scorer with right padding and all columns at once. Later pages divide the

@@ -557,7 +557,7 @@ gone, kept = traces["ratio, no clip"][-1, 0], traces["clip"][-1, 0]
 holds(gone < 0.05 < 0.19 < kept, 'without the clip "great" has all but disappeared')
 
 # %% [markdown]
-# Without the clip, "fine" takes everything, with or without the ratio. The best word, which
+# Without the clip, "fine" takes nearly everything, with or without the ratio. The best word, which
 # happened not to be drawn, has all but disappeared, so later rollouts will hardly ever contain it.
 # With the clip the policy moves a little, stops, and waits for fresh samples.
 #

@@ -370,20 +370,20 @@ holds(prices[1] > 9 * prices[10], "in the reward a nat is ten times cheaper")
 # loss it stands beside advantages that are divided already, and nothing changes. (This leaves out
 # that the penalty in the reward changes the deviation a little.)
 #
-# **Why is $\beta$ 0.04 in a paper, 0.4 on a page and 0.1 in the engine?** All three are GRPO's, in the
-# loss. Where its loss is smallest, an answer that is one standard deviation better than its group is about
-# $e^{1 / \beta}$ times as likely as under the reference (section 7 shows why):
+# **Why is $\beta$ 0.04 in the paper, 0.4 in [nano/rlhf.py](../nano/rlhf.py) and 0.1 in the engine?** All
+# three are GRPO's, in the loss. Compare an answer that is one standard deviation better than its group
+# with an average answer. Where the loss is smallest, its odds against the average one are about
+# $e^{1 / \beta}$ times what they are under the reference (section 7 shows why):
 
 # %%
 for value, where in ((0.4, "nano/rlhf.py"), (0.1, "rl.grpo_engine"), (0.04, "GRPO's paper")):
     print(f"beta {value:4}, {where:14}: {math.exp(1 / value):14,.0f} times as likely")
 
 # %% [markdown]
-# Twelve times is a place where a run can end, and nano/rlhf.py trains until it is there. $e^{25}$
-# times is not: the run is over long before. Then $\beta$ is only a brake, and how far the policy gets
-# depends on the learning rate ($10^{-6}$ in the paper) and on the number of steps. So a $\beta$ can be
-# copied only together with these, with its place and with the unit of the reward. The number to
-# compare is the KL at the end.
+# A short run can come near twelve times. It cannot come near $e^{25}$ times: it is over long before.
+# Then $\beta$ is only a brake, and how far the policy gets depends on the learning rate ($10^{-6}$
+# in the paper) and on the number of steps. So a $\beta$ can be copied only together with these, with
+# its place and with the unit of the reward. The number to compare is the KL at the end.
 #
 # ## 7. Where does the leash lead?
 #

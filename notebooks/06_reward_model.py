@@ -570,4 +570,4 @@ holds(min(noticed["112,000, kept"][:3]) > 0.9, "the kept model notices tone, man
 #
 # </details>
 #
-# Next: [07_grpo](07_grpo.ipynb) trains a policy against this reward model.
+# Next: [07_grpo](07_grpo.ipynb). Now every answer has a score: how does a policy learn from it?

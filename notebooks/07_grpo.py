@@ -148,7 +148,7 @@ check("group_advantages", my_advantages)
 #
 # </details>
 #
-# ## 2. The loss in five lines
+# ## 2. The loss in six lines
 #
 # GRPO maximises this (Eq. 3 of the paper, with $\pi_{old}$ the policy that sampled the answers and
 # $L_i$ the length of answer $i$):
@@ -195,7 +195,7 @@ holds(math.isclose(naive, -0.037284, abs_tol=1e-6), "the loss is -0.037284")
 # $1.2 \cdot 0.7071 = 0.8485$ counts. The KL term takes $0.04 \cdot 0.0048$ off.
 #
 # The library has the same three pieces as separate functions, and the engine puts them together.
-# (It can also take k2 instead of k3: [10](10_rloo_and_reinforce_plus_plus.ipynb), section 5.)
+# (It can also take k2 instead of k3: [08](08_kl_estimators.ipynb), section 2, shows what that changes.)
 
 # %%
 per_token = clipped_surrogate(new, old, A_two, 0.2, 0.2) + BETA * k3(new, ref)
@@ -310,7 +310,7 @@ flipbook.step(records[0].prompt, texts, rewards, A, push, log_probs.detach().exp
 # The probabilities follow, more or less, because all answers share the same weights.
 #
 # The largest changes are where a sentence opens. *The*, as in the best answer, becomes likelier by
-# 0.08. *Its*, as in the worst, becomes less likely by as much. Both also occur in answer 3, whose
+# about 0.08. *Its*, as in the worst, becomes less likely by as much. Both also occur in answer 3, whose
 # own push is close to zero, and they move there too. A full stop does not move: the policy was
 # already certain of it. No token was ever given a reward, but with enough answers the comparison of
 # whole answers sorts out which words were good.
@@ -355,7 +355,7 @@ torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 # | 11 | maximise the GRPO objective | `grpo_loss` |
 #
 # (Lines 1, 2 and 4 are the initial policy and the two outer loops. Line 12 trains the reward model
-# again between iterations: [12](12_verifiable_rewards.ipynb).)
+# again between iterations: [13](13_when_the_proxy_breaks.ipynb), section 8.)
 # [nano/grpo.py](../nano/grpo.py) is the same box in 86 lines, with the same numbers. This is how it
 # differs from the REINFORCE of [04](04_policy_gradients_and_baselines.ipynb) (every line begins at
 # the margin), and then the whole loop of the engine. What `run` does is in [rl/loop.py](../rl/loop.py):

@@ -73,8 +73,8 @@ plots.table(columns, rows, shade=lambda cell: "good" if cell == "exact" else Non
 # %% [markdown]
 # k1 is *unbiased*: its average is exactly right. But it is negative for two of the three symbols,
 # although a divergence never is. k3 is unbiased *and* never negative. It adds $e^\delta - 1$ to k1,
-# and the average of that is $\sum \pi_{ref} - 1 = 0$. k2 is nearly right, and only near the
-# reference. The absolute value of k1 estimates something else.
+# and the average of that is $\sum \pi_{ref} - 1 = 0$. k2 is biased, but only a
+# little near the reference. The absolute value of k1 estimates something else.
 #
 # The library's functions take log-probabilities of shape (N, T), here N = 3 and T = 1:
 
@@ -535,7 +535,7 @@ holds(mean > true_kl + 0.1, "the mean of the published k3 is not the KL")
 # [report](https://github.com/natolambert/rlhf-book/issues/489) large spikes of the loss early in
 # training.
 #
-# To find this out, nothing need be trained. With the function in a file, one line is enough:
+# To find this out you need not train anything. With the function in a file, one line is enough:
 #
 # ```
 # python -m conformance mine.py:published

@@ -207,8 +207,8 @@ print([round(a, 3) for a in equal[:, 0].tolist()])
 holds(equal.argmax() == 2, "the response with the lowest log-ratio gains")
 
 # %% [markdown]
-# The KL's part remains. The response with the lowest log-ratio gains, because it has become less
-# likely than it was under the reference.
+# The KL's part remains. The response with the lowest log-ratio gains most, because it has become
+# less likely than it was under the reference.
 #
 # ## 4. One pass over a batch
 #
@@ -482,7 +482,6 @@ for form in forms:
 # In the plain form the colour decides more than the answer does: easy prompts (yellow) get the high
 # advantages. With the group's mean this is gone: the ease of a prompt no longer changes any
 # advantage.
-#
 #
 # (This form keeps the KL out of the reward and adds it to the loss, as k2, whose gradient as a loss is
 # that of the KL: page [08](08_kl_estimators.ipynb).)
