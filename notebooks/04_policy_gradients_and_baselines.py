@@ -129,7 +129,7 @@ torch.testing.assert_close(pi @ pushes, TRUE)
 # average is right: "awful" loses more when the others are drawn than it gains when it is drawn
 # itself. Keep this picture in mind: it is the reason for sections 5 to 7.
 
-# %%
+# %% tags=["hide-input"]
 figure, axes = plots.panels(4, height=1.8, width=11)
 titles = [f'drew "{word}"' for word in WORDS] + ["average = true gradient"]
 for axis, push, title in zip(axes, [*pushes, TRUE], titles, strict=True):
@@ -194,7 +194,7 @@ def learn(advantage, rewards, steps=150, rate=0.3, seed=0):
 # (runs, steps, 2)
 plain = torch.stack([learn(lambda r: r, REWARDS, seed=seed) for seed in range(20)])
 
-# %%
+# %% tags=["hide-input"]
 figure, axes = plots.panels(2, height=1.8)
 for axis, column, name in zip(axes, (0, 1), ("expected reward J", "entropy (nats)"), strict=True):
     axis.plot(plain[:, :, column].T, color=plots.COLOURS["policy"], ls="-", lw=0.8, alpha=0.5)
@@ -259,7 +259,7 @@ holds(5 <= stuck.sum() <= 15, "about half of the runs settle on a worse word")
 # word that could have been said**. It may depend on the prompt, on earlier words, on other samples.
 # It must not depend on the word that it judges.
 
-# %%
+# %% tags=["hide-input"]
 levels = torch.linspace(-2, 5, 141)
 noises = [mean_and_noise(REWARDS - b)[1] for b in levels]
 axis = plots.panels(1, height=1.8)[1]

@@ -70,7 +70,7 @@ print(f"0.5 * {math.log(2):.4f} + 0.5 * {math.log(2 / 3):.4f} = {kl:.4f} nats")
 torch.testing.assert_close(kl, kl_from_logits(pi.log(), ref.log()))
 plots.code(kl_from_logits, docstring=False)
 
-# %%
+# %% tags=["hide-input"]
 axis = plots.bars(
     {"policy": pi, "reference": ref},
     ["word 0", "word 1"],
@@ -117,7 +117,7 @@ torch.testing.assert_close(
 # penalise different things. Let the reference like two words equally, and move the policy's share
 # $s$ of word 0 from 0 to 1.
 
-# %%
+# %% tags=["hide-input"]
 share = torch.linspace(0.001, 0.999, 200)
 moving = torch.stack([share, 1 - share], 1)  # (200, 2)
 halves = torch.full_like(moving, 0.5)
@@ -412,7 +412,7 @@ for beta in (10.0, 1.0, 0.3):
     nats = kl_from_logits(closed_form.log(), REF)
     print(f"beta {beta:4}: {closed_form}  reward {closed_form @ R:.2f}, KL {nats:.2f} nats")
 
-# %%
+# %% tags=["hide-input"]
 axis = plots.bars(
     {"reference": REF.softmax(-1), **best},
     ["great (3)", "fine (2)", "awful (1)"],

@@ -93,8 +93,8 @@ holds(same, "the unit and the zero of the reward drop out")
 
 # %% [markdown]
 # The scale and the offset of the reward drop out. That is handy, because both are arbitrary in a
-# reward model ([06](06_reward_model.ipynb), section 7). But it has a price: two answers that hardly differ get advantages
-# as large as a good and a terrible one. Dr. GRPO
+# reward model ([06](06_reward_model.ipynb), section 7). But it has a price: two answers that hardly
+# differ get advantages as large as a good and a terrible one. Dr. GRPO
 # ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) therefore leaves the division out
 # (`scale="none"`).
 #
@@ -400,7 +400,7 @@ for name, divisor in DIVISORS.items():
 right = weights["responses of the batch"]
 holds((right == 0.25).all(), "each response weighs a quarter")
 
-# %%
+# %% tags=["hide-input"]
 figure, axes = plots.panels(4, height=2.2, width=11)
 for axis, (name, weight) in zip(axes, weights.items(), strict=True):
     styles = dict.fromkeys("1236", "good" if weight is right else "bad")
@@ -573,7 +573,7 @@ def reuse(eps: float, updates: int = 6) -> dict[str, list[float]]:
 
 with_clip, without = reuse(0.2), reuse(1e6)
 
-# %%
+# %% tags=["hide-input"]
 figure, (left, right) = plots.panels(2, height=2.6)
 moved = {"with the clip": with_clip["moved"], "without": without["moved"]}
 styles = {"with the clip": "policy", "without": "bad"}

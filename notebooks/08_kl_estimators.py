@@ -299,7 +299,7 @@ LOSSES = ("k1", "k2", "k3", "|k1|")
 exact = {name: minimise(FORMS[name], 1, 0) for name in LOSSES}
 sampled = {name: minimise(FORMS[name], 64, 8) for name in LOSSES}
 
-# %%
+# %% tags=["hide-input"]
 figure, axes = plots.panels(2)
 for axis, traces, title in zip(
     axes, (exact, sampled), ("exact gradient", "8 samples per step"), strict=True

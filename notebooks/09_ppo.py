@@ -1,5 +1,5 @@
 # %% [markdown]
-# # 8. PPO: which token was it?
+# # 9. PPO: which token was it?
 #
 # **The question.** A response of twenty tokens scored 0.9. Which of the twenty earned it?
 #
@@ -17,7 +17,7 @@
 # **You need** [05](05_what_a_kl_is.ipynb) (KL in the reward), [06](06_reward_model.ipynb) (the
 # reward model) and [07](07_grpo.ipynb) (the clipped loss).
 #
-# **It takes** about 20 seconds on one CPU core, after start-up.
+# **It takes** about 40 seconds on one CPU core, after start-up.
 
 # %%
 import copy
@@ -40,20 +40,23 @@ from course.runs import WithGold, curves
 
 from data import reviews
 from data.collate import collate_responses
+from data.records import PromptRecord
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import score_in_micro_batches
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import build_tokenizer
 from harness.metric_log import MetricLog
 from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
 from rl import ppo_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
-from rl.equations.advantages import gae
+from rl.equations.advantages import discounted_returns, gae
 from rl.equations.losses import value_loss
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
 from rl.ppo_engine import PPOConfig
 from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training.evaluation import evaluate
+from rl.training.metrics import explained_variance
 from rl.training.value_model import ValueModel
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
@@ -86,13 +89,9 @@ plots.code(ValueModel.forward, docstring=False)
 # %% [markdown]
 # ## 2. A reward for every token
 #
-# What RLHF maximises is a score minus a distance (arXiv:2203.02155, Eq. 2; the distance is the KL
-# from the reference, [05](05_what_a_kl_is.ipynb)):
-#
-# $$R(x, y) - \beta \log \frac{\pi(y \mid x)}{\pi_{ref}(y \mid x)}$$
-#
-# The logarithm is a sum over tokens, so each token can be charged its own part at once. The score
-# comes with the last token, the EOS:
+# What RLHF maximises is a score minus a distance: $R - \beta \log (\pi / \pi_{ref})$
+# (arXiv:2203.02155, Eq. 2). The logarithm is a sum over tokens, so each token can be charged its own
+# part at once. The score comes with the last token, the EOS:
 #
 # $$r_t = -\beta \left( \log \pi(y_t) - \log \pi_{ref}(y_t) \right) \quad
 # (+ \, R \text{ at the last token})$$
@@ -113,31 +112,8 @@ torch.testing.assert_close(r, token_level_rewards(R, log_probs, ref_log_probs, m
 torch.testing.assert_close(r.sum(1), R - beta * (log_probs - ref_log_probs).sum(1))  # the equation
 
 # %% [markdown]
-# These numbers are constants: like any reward, they pass no gradient on.
-#
-# **Your turn.**
-
-
-# %%
-def my_token_rewards(scores, log_probs, ref_log_probs, response_mask, kl_coef):
-    """Scores (N,), the rest (N, T) -> rewards of tokens (N, T)."""
-    ...
-
-
-check("kl_in_reward", my_token_rewards)
-
-# %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_token_rewards(scores, log_probs, ref_log_probs, response_mask, kl_coef):
-#     rewards = torch.where(response_mask, -kl_coef * (log_probs - ref_log_probs), 0.0)
-#     rewards[torch.arange(len(scores)), response_mask.sum(1) - 1] += scores
-#     return rewards
-# ```
-#
-# </details>
+# These numbers are constants: like any reward, they pass no gradient on. (`check("kl_in_reward", ...)`
+# is an exercise of [05](05_what_a_kl_is.ipynb), which also compares this KL with one in the loss.)
 #
 # ## 3. A value for every token
 #
@@ -178,7 +154,7 @@ for name, i in (("best", scores.nan_to_num(-9).argmax()), ("worst", scores.nan_t
     tokens = tried.response_tokens[i][tried.response_mask[i]].tolist()
     examples[name] = (tokens, true_values(base, record, tokens), float(scores[i]))
 
-# %%
+# %% tags=["hide-input"]
 figure, axes = plots.panels(2, height=3)
 for axis, (name, (tokens, values, score)) in zip(axes, examples.items(), strict=True):
     states = ["start", *text_of(tokens)]
@@ -194,26 +170,27 @@ figure.suptitle(record.prompt.strip())
 plt.show()
 
 # %% [markdown]
-# The line moves where the response is decided. In the worst response it falls by 0.9 at *bike*,
-# which is the wrong thing, and by 0.4 at *bad*. In the best it rises by 0.3 at *splendid* and by
-# 0.4 at *I*, which opens a kind closing. Not every step means something: the line also moves by up
-# to 0.3 at a full stop, because each point is the mean of only 24 completions. The step of the line
+# The line moves where the response is decided. Not every step means something: the line also moves by
+# some tenths at a full stop, because each point is the mean of only 24 completions. The step of the line
 # at one token is that token's **temporal difference** (TD error):
 #
 # $$\delta_t = r_t + V(s_{t+1}) - V(s_t)$$
 #
-# It is what this one word was worth. Here are the same two responses, values first. The captions
-# read "critic", but the values are means over 24 sampled completions. The button `TD error` shows
-# what each word has changed:
+# It is what this one word was worth. Here are the same two responses. The button `TD error` shows
+# what each word has changed. (The captions read "critic", but the values are means over 24 sampled
+# completions.)
 
 # %%
 texts, deltas, levels = [], [], []
-for tokens, values, score in examples.values():
+for name, (tokens, values, score) in examples.items():
     texts.append(text_of(tokens))
     levels.append(values.tolist())
     deltas.append([*values[1:].tolist(), score])
     deltas[-1] = [after - before for before, after in zip(levels[-1], deltas[-1], strict=True)]
     assert math.isclose(sum(deltas[-1]), score - levels[-1][0], abs_tol=1e-4)
+    largest = max(range(len(tokens)), key=lambda t: abs(deltas[-1][t]))
+    print(f"{name}: the largest step is {deltas[-1][largest]:+.2f}, at {texts[-1][largest]!r}")
+holds(min(deltas[1]) < -0.5, "one word of the worst response costs more than half a point")
 show_tokens(texts, {"td_error": deltas, "value": levels}, prompts=[record.prompt] * 2)
 
 # %% [markdown]
@@ -221,26 +198,12 @@ show_tokens(texts, {"td_error": deltas, "value": levels}, prompts=[record.prompt
 # `assert`). GRPO gives that difference to every token as one number. A critic shares it out among
 # the tokens.
 #
-# **Predict, then look.** Suppose the critic read the prompt alone and gave one value $V(x)$ for all
-# of the response, the dashed line. What would the TD errors be? (All zero, but for the last token.
-# Every word before it would look neutral.)
+# > **Predict.** Suppose the critic read the prompt alone and gave one value $V(x)$ for all of the
+# > response, the dashed line. What would the TD errors be? (Zero at every token but the last.)
 #
-# The value stands *before* its token. It is the baseline for the choice of that token and must not
-# know it. Change token 4, and only values after it may change:
-
-# %%
-few = sample_rollout(base, tokenizer, [record], params, 1, make_generator(4, "one"))
-changed = few.sequences.tokens.clone()
-column = int(few.sequences.prompt_lengths[0]) + 4  # where response token 4 of row 0 stands
-changed[0, column] = (changed[0, column] + 1) % tokenizer.eos_id
-with torch.no_grad():
-    other = dataclasses.replace(few.sequences, tokens=changed)
-    change = (critic(other) - critic(few.sequences))[0].abs()
-print("change of V_0 ... V_7:", [round(x, 3) for x in change[:8].tolist()])
-assert change[:5].max() < 1e-4
-holds(change[5] > 1e-3, "a value after token 4 changes")
-
-# %% [markdown]
+# The value stands *before* its token: it is the baseline for the choice of that token and must not know
+# it. So the critic reads the same columns as the policy.
+#
 # ## 4. GAE, by hand on five tokens
 #
 # A real critic is often wrong, so one TD error alone cannot be trusted. **Generalised advantage
@@ -290,13 +253,6 @@ holds(torch.allclose(advantages[0], expected), "the five advantages")
 
 # %%
 plots.code(gae, lines=("advantages, A =", "return"))
-by_lambda = {
-    f"lambda {lam}": gae(torch.tensor([r]), torch.tensor([V]), five, 1.0, lam)[0]
-    for lam in (0.0, 0.5, 1.0)
-}
-show_tokens(["The", " lamp", " is", " great", "<EOS>"], by_lambda)
-
-# %%
 plots.explorable("gae")
 
 # %% [markdown]
@@ -337,71 +293,44 @@ check("gae", my_gae)
 # ## 5. Which lambda?
 #
 # It depends on the critic. Take a case in which the truth is known: a walk of nine steps that each
-# add a random number to $S$, with the reward $S$ at the end. Then $V = S$, and the true advantage
-# of a step is exactly the number that it adds. Three critics: one says 0, one says half of the
-# truth, one is right up to ripples.
+# add a random number to $S$, which begins at 0, with the reward $S$ at the end. Then $V = S$, and the
+# true advantage of a step is exactly the number that it adds. The squared error of GAE is **bias**
+# squared, which stays however many samples there are, and **variance**, which is divided by their
+# number, here 64.
 #
-# An update compares two actions in one state. The squared error of that comparison has two parts.
-# **Bias** stays however many samples there are. **Variance** is divided by their number, here 64.
-#
-# **Predict, then run.** Which $\lambda$ is best for the critic that says 0? And for the one that is
-# nearly right?
-
+# > **Predict, then run.** Three critics: one says 0, one says half of the truth, one is right up to
+# > ripples. Which $\lambda$ is best for each?
 
 # %%
-def walks(first: Tensor, step: Tensor, generator: torch.Generator, count: int = 200) -> Tensor:
-    """States of `count` futures after this state and this step, (states, count, 10)."""
-    future = torch.randn(len(first), count, 8, generator=generator)
-    steps = torch.cat([step[:, None, None].expand(-1, count, 1), future], 2)
-    start = first[:, None, None].expand(-1, count, 1)
-    return torch.cat([start, start + steps.cumsum(2)], 2)
-
-
-def first_advantage(states: Tensor, critic, lam: float) -> Tensor:
-    """GAE of the first step, (states, count)."""
-    values = critic(states[..., :-1]).flatten(0, 1)
-    r = torch.zeros_like(values)
-    r[:, -1] = states[..., -1].flatten()
-    return gae(r, values, torch.ones_like(r, dtype=torch.bool), 1.0, lam)[0][:, 0].view(
-        states.shape[:2]
-    )
-
-
 generator = make_generator(0, "walks")
-first, one, two = torch.randn(3, 200, generator=generator) * torch.tensor([[2.0], [1.0], [1.0]])
-futures = [walks(first, step, generator) for step in (one, two)]
-critics = {
-    "says 0": lambda S: 0 * S,
-    "half the truth": lambda S: S / 2,
-    "nearly right": lambda S: S + 0.4 * torch.sin(4 * S),
-}
-lambdas = [0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 1.0]
+step = torch.randn(200, 1, 1, generator=generator)  # the first of nine: its true advantage
+rest = torch.randn(200, 200, 8, generator=generator)  # 200 futures of each
+S = torch.cat([torch.zeros(200, 200, 1), step.expand(-1, 200, 1), rest], 2).cumsum(2)
+states, valid = S[..., :9].flatten(0, 1), torch.ones(40_000, 9, dtype=torch.bool)
+at_the_end = torch.zeros(40_000, 9)
+at_the_end[:, -1] = S[..., 9].flatten()
+critics = {"says 0": 0 * states, "half the truth": states / 2}
+critics["nearly right"] = states + 0.4 * torch.sin(4 * states)
 
-# %%
-bias, variance = {}, {}
-for name, function in critics.items():
-    bias[name], variance[name] = [], []
+lambdas, error = [0, 0.2, 0.4, 0.6, 0.8, 0.9, 0.95, 1.0], {}
+for name, said in critics.items():
+    error[name] = []
     for lam in lambdas:
-        better, worse = (first_advantage(states, function, lam) for states in futures)
-        gap = better - worse
-        variance[name].append(float(gap.var(1).mean()))
-        off = (gap.mean(1) - (one - two)).square().mean() - variance[name][-1] / 200
-        bias[name].append(max(float(off), 0.0))
-error = {n: [b + v / 64 for b, v in zip(bias[n], variance[n], strict=True)] for n in critics}
-
-figure, axes = plots.panels(3, height=3.2, width=11)
-titles = ("bias squared", "variance of one sample", "both, with 64 samples")
-for axis, lines, title in zip(axes, (bias, variance, error), titles, strict=True):
-    plots.curves(lines, lambdas, axis=axis, marker=True, title=title, xlabel="lambda")
-axes[0].set(ylabel="squared error of the comparison")
-axes[2].set(yscale="log")
-for axis in axes[1:]:
-    axis.get_legend().remove()
-plt.show()
+        A = gae(at_the_end, said, valid, 1.0, lam)[0][:, 0].view(200, 200)  # of the first step
+        variance = float(A.var(1).mean())
+        off = float((A.mean(1) - step[:, 0, 0]).square().mean()) - variance / 200
+        error[name].append(max(off, 0.0) + variance / 64)
 best = {name: lambdas[values.index(min(values))] for name, values in error.items()}
 print("least error at lambda:", best)
 rising = best["nearly right"] < best["half the truth"] <= best["says 0"]
 holds(rising, "the better the critic, the more it pays to believe it")
+
+# %% tags=["hide-input"]
+axis = plots.panels(1, height=2.8, width=8)[1]
+plots.curves(
+    error, lambdas, axis=axis, marker=True, xlabel="lambda", ylabel="squared error", yscale="log"
+)
+plt.show()
 
 # %% [markdown]
 # With a critic that knows nothing, a small $\lambda$ is blind, because the reward is eight steps
@@ -409,10 +338,191 @@ holds(rising, "the better the critic, the more it pays to believe it")
 # The usual 0.95 is made for a critic that is still learning. It reaches back about $1 / (1 -
 # \lambda) = 20$ tokens.
 #
-# ## 6. The critic's loss, and the whole loss
+# ## 6. The critic's target: A + V, and fixed
 #
-# The critic learns to predict the **returns** $G_t = A_t + V(s_t)$, by squared error, with a
-# separate clip ($\varepsilon_v$, so that one batch does not move it far):
+# The critic learns by squared error from the **returns**
+#
+# $$G_t = A_t + V_{old}(s_t)$$
+#
+# $V_{old}$ is what the critic said when the responses were sampled. With $\lambda = 1$ it cancels, and
+# the target is the reward that really came. A smaller $\lambda$ uses forecasts instead of rewards far
+# ahead.
+
+# %%
+advantages, returns = gae(torch.tensor([r]), torch.tensor([V]), five, 1.0, 1.0)
+torch.testing.assert_close(returns, advantages + torch.tensor([V]))
+torch.testing.assert_close(returns, discounted_returns(torch.tensor([r]), five, 1.0))
+print("lambda 1:", [round(x, 3) for x in returns[0].tolist()])
+
+# %% [markdown]
+# A batch is used for several epochs, and its targets are computed once, before the first. Why? Take one
+# state with a reward of 1, and a critic that says 0.2. So $A = 0.8$. Each update moves the value half of
+# the way to its target:
+#
+# | after update | target $A + V_{old}$ | value | target $A + V$ of now | value | target $A$ alone | value |
+# | --- | --- | --- | --- | --- | --- | --- |
+# | 1 | 1 | 0.6 | 1.0 | 0.6 | 0.8 | 0.5 |
+# | 2 | 1 | 0.8 | 1.4 | 1.0 | 0.8 | 0.65 |
+# | 3 | 1 | 0.9 | 1.8 | 1.4 | 0.8 | 0.725 |
+#
+# The first update is the same in the first two columns. After it, a target with the *new* value runs
+# ahead of the critic, always 0.8 away: the critic passes the truth and goes on. The advantage alone is
+# what the critic got *wrong*: a critic that is right would be taught to say 0.
+#
+# > **Predict, then run.** The next batch measures $A$ anew. After many batches, where does each of the
+# > three critics end?
+
+
+# %%
+targets = {
+    "A + V of the old critic": lambda A, V_old, V: A + V_old,
+    "A + V of the critic in training": lambda A, V_old, V: A + V,
+    "A alone": lambda A, V_old, V: A,
+}
+COLOUR = dict(zip(targets, ("critic", "bad", "proxy"), strict=True))
+
+
+def one_state(target, V: float = 0.2, batches: int = 6, updates: int = 4) -> list[float]:
+    """The value after every update, each half of the way to its target; the reward is 1."""
+    path = [V]
+    for _ in range(batches):
+        V_old, A = V, 1 - V
+        for _ in range(updates):
+            V = V + 0.5 * (target(A, V_old, V) - V)
+            path.append(V)
+    return path
+
+
+paths = {name: one_state(target) for name, target in targets.items()}
+for name, path in paths.items():
+    print(f"{name:32}", [round(V, 3) for V in path[:4]], "...", round(path[-1], 3))
+many = one_state(targets["A alone"], batches=60)
+holds(abs(many[-1] - 0.5) < 0.01, "the advantage alone teaches half of the truth")
+
+# %% tags=["hide-input"]
+axis = plots.panels(1, height=2.8, width=9)[1]
+plots.curves(paths, axis=axis, marker=True, styles=COLOUR, xlabel="update", ylabel="value")
+axis.axhline(1, **plots.line("exact"), label="the truth")
+for start in range(0, 24, 4):
+    axis.axvline(start, color="lightgray", lw=1, zorder=0)
+axis.set_xticks(range(0, 25, 4))
+axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), title="target (grey lines: new batch)")
+plt.show()
+
+# %% [markdown]
+# The first one arrives. The second swings around the truth forever: within a batch nothing tells it to
+# stop. The third swings around one half, because $V = A$ and $A = 1 - V$ meet there.
+#
+# Now a real critic, of a small world that the next section uses too: a policy of eight letters answers
+# with up to eight of them and earns a half for each `a`. The policy stays as it is. Only the critic
+# learns, from 12 batches with eight updates each.
+
+# %%
+letters = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})
+shape = GPTConfig(letters.n_vocab, context=12, n_layer=1, n_head=2, n_embd=32)
+toy = GPT(shape).initialize(make_generator(0, "toy")).eval()
+ask = [PromptRecord(letter) for letter in "abcdefgh"]
+
+
+def count_a(record: PromptRecord, text: str, ended: bool) -> float:
+    return text.count("a") / 2
+
+
+def toy_batch(seed: int, repeats: int) -> tuple:
+    """Sequences, rewards of tokens (N, T), mask (N, T) of responses to every prompt."""
+    eight = SamplingParams(temperature=1.0, max_new_tokens=8)
+    rollout = sample_rollout(toy, letters, ask * repeats, eight, 1, make_generator(seed, "toy"))
+    earned, mask = RuleReward(count_a, "toy")(rollout), rollout.response_mask
+    nothing = torch.zeros(mask.shape)
+    return rollout.sequences, token_level_rewards(earned, nothing, nothing, mask, 0.0), mask
+
+
+batches, (unseen, unseen_r, unseen_mask) = (
+    [toy_batch(100 + i, 16) for i in range(12)],
+    toy_batch(99, 64),
+)
+truth = discounted_returns(unseen_r, unseen_mask, 1.0)  # what really came
+
+
+# %%
+def train_critic(target) -> list[tuple[float, float]]:
+    """After each batch, on unseen responses: the explained variance and the mean value."""
+    critic, found = ValueModel.from_policy(toy), []
+    optimizer = torch.optim.Adam(critic.parameters(), lr=3e-3, betas=(0.9, 0.95))
+    for sequences, token_rewards, mask in batches:
+        V_old = critic.rollout_values(sequences, 128)
+        A, _ = gae(token_rewards, V_old, mask, 1.0, 0.95)
+        for _ in range(8):
+            V = critic(sequences)
+            loss = ((V - target(A, V_old, V.detach())) ** 2 / 2)[mask].mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        values = critic.rollout_values(unseen, 512)
+        measured = explained_variance(values, truth, unseen_mask)["explained_variance"]
+        found.append((measured, float(values[unseen_mask].mean())))
+    return found
+
+
+learned_by = {name: torch.tensor(train_critic(target)) for name, target in targets.items()}
+
+# %% tags=["hide-input"]
+figure, axes = plots.panels(2, height=2.8, width=10)
+for axis, column, label in zip(axes, (0, 1), ("explained variance", "mean value"), strict=True):
+    lines = {name: found[:, column] for name, found in learned_by.items()}
+    plots.curves(lines, axis=axis, marker=True, styles=COLOUR, xlabel="batch", ylabel=label)
+    axis.get_legend().remove()
+axes[1].axhline(float(truth[unseen_mask].mean()), **plots.line("exact"), label="mean return")
+figure.legend(*axes[1].get_legend_handles_labels(), loc="outside upper center", ncols=2)
+plt.show()
+
+# %%
+right, moving, alone = (found[-6:] for found in learned_by.values())
+level = float(truth[unseen_mask].mean())
+for name, found in learned_by.items():
+    print(f"{name:32} explained {found[-6:, 0].mean():.2f}, mean value {found[-6:, 1].mean():.2f}")
+print(f"mean return {level:.2f}")
+best_wrong = max(moving[:, 0].mean(), alone[:, 0].mean())
+holds(right[:, 0].mean() > best_wrong + 0.1, "the fixed A + V explains most")
+swing = [float(found[:, 1].max() - found[:, 1].min()) for found in (right, moving)]
+holds(swing[1] > 2 * swing[0], "with the moving target the values swing")
+holds(alone[:, 1].mean() < 0.75 * level, "without V the values stay far below the returns")
+
+# %% [markdown]
+# The **explained variance** grades a critic: $1 - \mathrm{Var}(G - V) / \mathrm{Var}(G)$. A critic that
+# knows every return has 1, a constant has 0, and below 0 a constant would have been better. Both bugs
+# run without an error. This number shows them.
+#
+# Computing $A$ *and* $V$ again before an epoch is sound, because they still belong together. It costs
+# another pass of the critic. The target needs the advantage as GAE gives it: whitened (next section), it
+# is no longer in the units of the reward.
+#
+# **Your turn.** Which argument carries the gradient, and which are constants?
+
+
+# %%
+def my_critic_loss(values, old_values, advantages, mask):
+    """(N, T) four times; values: of the critic in training -> half the mean squared error."""
+    ...
+
+
+check("critic_loss", my_critic_loss)
+
+# %% [markdown]
+# <details>
+# <summary>Solution</summary>
+#
+# ```python
+# def my_critic_loss(values, old_values, advantages, mask):
+#     returns = advantages + old_values
+#     return ((values - returns)[mask] ** 2).mean() / 2
+# ```
+#
+# </details>
+#
+# ## 7. The two losses
+#
+# The critic's loss has a clip too ($\varepsilon_v$, so that one batch does not move it far):
 #
 # $$L_{VF} = \frac12 \max \left( (V - G)^2, \; (V_{old} + \mathrm{clip}(V - V_{old},
 # -\varepsilon_v, \varepsilon_v) - G)^2 \right)$$
@@ -431,8 +541,8 @@ plots.code(value_loss, lines=("squared =", "return squared"))
 # %% [markdown]
 # The policy's loss is the clipped surrogate of [07](07_grpo.ipynb). Its advantages are brought to
 # mean 0 and standard deviation 1 first, so that one learning rate fits all rewards. This is called
-# **whitening**. It runs over all tokens of the batch. ([10](10_rloo_and_reinforce_plus_plus.ipynb) shows
-# what happens when it runs over each response.) Then everything is averaged over all tokens of the
+# **whitening**. It runs over all tokens of the batch. ([10](10_rloo_and_reinforce_plus_plus.ipynb)
+# shows what happens when it runs over each response.) Then everything is averaged over all tokens of the
 # minibatch. This is how a step of [nano/ppo.py](../nano/ppo.py) differs from that of
 # [nano/grpo.py](../nano/grpo.py) (every line begins at the margin):
 
@@ -440,25 +550,89 @@ plots.code(value_loss, lines=("squared =", "return squared"))
 plots.neighbours("grpo", "ppo")
 
 # %% [markdown]
-# ## 7. The loop, and a run
+# PPO trains two models instead of one. Outside of sampling it does twice the work of GRPO, and it holds
+# nearly twice the numbers: weights, gradients and Adam's two moments of both models.
 #
-# | in the box of `rl/ppo_engine.py` | code |
-# | --- | --- |
-# | $y \sim$ policy; score $R$ | `run.sample`, `run.rewards` |
-# | $V_{old}$ of every token | `run.old_values` |
-# | $r_t = -\beta (\ell_{old} - \ell_{ref})_t$, and $R$ at the end | `token_level_rewards` |
-# | $A$, returns = GAE; whiten | `gae_targets` |
-# | for K epochs, shuffled minibatches | `run.minibatches` |
-# | $L_{CLIP} + c_v L_{VF}$ | `ppo_loss` |
-# | step policy and critic | `run.step` |
+# ## 8. Three options, tried
 #
-# Ten batches of 64 prompts, one response each. The score is the reward model's; the gold reward is
-# measured beside it, as in [07](07_grpo.ipynb).
+# Programs that are called PPO differ in many details (Huang et al. 2024,
+# [arXiv:2403.17031](https://arxiv.org/abs/2403.17031)). Three of them, on the world of letters:
+#
+# - `--target-kl 0.01` leaves the epochs of a batch once the policy has moved by 1.5 times that many nats
+#   per token. The clip slows the policy down, but does not stop it.
+# - `--missing-eos-penalty 5` takes 5 off the score of a response that was cut off. (Each letter may earn
+#   something here, so the policy learns never to stop.)
+# - Rewards 100 times as large: a critic that starts at 0 has far to go, and `--value-clip 0.2` lets it
+#   move by about 0.2 a batch. Does `--whiten-rewards` help, or no clip at all?
 
 
 # %%
+COMMON = PPOConfig(
+    steps=24, prompts_per_step=16, minibatches=1, updates_per_batch=2, micro_batch_size=16, lr=5e-3,
+    critic_lr=1e-2, max_new_tokens=8, kl_coef=0.1, stop_kl=None, warmup=1, device="cpu",
+)  # fmt: skip
+
+
+def run_toy(scale: float = 1.0, **options) -> list[dict]:
+    """Train a copy of the toy; its metrics, one row per batch."""
+    config = dataclasses.replace(COMMON, **options)
+    reward = RuleReward(lambda *answer: scale * count_a(*answer), "toy")
+    run = Run(config, copy.deepcopy(toy), letters, reward, ask, MetricLog(config.steps))
+    return ppo_engine.train(config, run)
+
+
+default, epochs = run_toy(), dict(updates_per_batch=8, steps=12)
+tried = {
+    "approx_kl": {
+        "eight epochs": run_toy(**epochs),
+        "target_kl": run_toy(target_kl=0.01, **epochs),
+    },
+    "eos_rate": {"default": default, "missing_eos_penalty": run_toy(missing_eos_penalty=5.0)},
+    "explained_variance": {
+        "default": default,
+        "rewards x 100": run_toy(100, kl_coef=0.0),
+        "x 100, whitened": run_toy(100, kl_coef=0.0, whiten_rewards=True),
+        "x 100, no value clip": run_toy(100, kl_coef=0.0, value_clip=None),
+    },
+}
+
+# %% tags=["hide-input"]
+figure, axes = plots.panels(3, height=2.9, width=11)
+names = ("KL(old, new)\n(nats per token)", "share that ended", "explained variance")
+for axis, (key, runs), label in zip(axes, tried.items(), names, strict=True):
+    lines = {name: [row.get(key, 0.0) for row in rows] for name, rows in runs.items()}
+    plots.curves(lines, axis=axis, ylabel=label, xlabel="step (rollout batch)")
+    axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), fontsize=9)
+plt.show()
+
+
+# %%
+def mean_of(key: str, rows: list[dict]) -> float:
+    return sum(row.get(key, 0.0) for row in rows) / len(rows)
+
+
+late = {key: [mean_of(key, rows[-8:]) for rows in runs.values()] for key, runs in tried.items()}
+print({key: [round(value, 3) for value in values] for key, values in late.items()})
+holds(late["approx_kl"][1] < late["approx_kl"][0] / 2, "target_kl halves the KL of a batch")
+holds(late["eos_rate"][1] > late["eos_rate"][0] + 0.3, "the penalty makes responses end")
+usual, *large = late["explained_variance"]
+holds(usual > 0.2 > 0.1 > max(map(abs, large)), "rewards 100 times as large leave the critic blind")
+
+# %% [markdown]
+# Neither helps: whitening keeps the mean, as in other programs. So scale the reward itself. Three more
+# options need no curve. `--kl-target` holds the KL at a number of nats by moving $\beta$
+# ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593), section 2.2). `--entropy-coef` pays for
+# undecided tokens. `--pretraining-coef` adds the language model's loss on ordinary text (PPO-ptx).
+#
+# ## 9. The loop, and a run
+#
+# The loop is [rl/ppo_engine.py](../rl/ppo_engine.py). Its box has a line for each step of this page.
+# Twelve batches of 64 prompts, one response each. The score is the reward model's; the gold reward is
+# measured beside it, as in [07](07_grpo.ipynb).
+
+# %%
 config = PPOConfig(
-    steps=10, prompts_per_step=64, updates_per_batch=2, minibatches=2, lr=7e-4, critic_lr=1e-3, warmup=1,
+    steps=12, prompts_per_step=64, updates_per_batch=2, minibatches=2, lr=7e-4, critic_lr=1e-3, warmup=1,
     micro_batch_size=64, kl_coef=0.05, stop_kl=None, device="cpu",
 )  # fmt: skip
 policy, trained_critic = copy.deepcopy(base), copy.deepcopy(critic)
@@ -472,99 +646,68 @@ holds(
 
 # %%
 keys = ["reward", "gold", "kl", "value_loss", "explained_variance", "entropy"]
-curves({"PPO": rows}, keys)
-
-
-def mean_of(key: str, chosen: list[dict]) -> float:
-    return sum(row[key] for row in chosen) / len(chosen)
-
-
-holds(mean_of("gold", rows[-4:]) > mean_of("gold", rows[:2]) + 0.1, "the gold reward rises")
+curves({"PPO": rows}, keys, smooth=1)
+holds(mean_of("gold", rows[-4:]) > mean_of("gold", rows[:2]) + 0.15, "the gold reward rises")
+known = [mean_of("explained_variance", part) for part in (rows[:1], rows[-4:])]
+holds(known[0] < 0 and known[1] > 0.4, "the explained variance rises from below 0 to above 0.4")
 
 # %% [markdown]
-# The **explained variance** grades the critic: $1 - \mathrm{Var}(G - V) / \mathrm{Var}(G)$. A
-# critic that knows every return has 1, a constant has 0, and below 0 a constant would have been
-# better. The critic starts there, because the reward model has learned to judge at the EOS and what
-# it says before is not yet a forecast. It cannot come near 1 either, because much of a return is
-# decided by words that are not chosen yet.
+# The critic starts below 0, because the reward model has learned to judge at the EOS, and what it says
+# before is not yet a forecast. It cannot reach 1, because part of a return is decided by words that are
+# not chosen yet. (The log compares with the targets, which contain $V_{old}$. The next section compares
+# with what really came.)
 #
-# ## 8. What the critic has learned, token by token
+# ## 10. A critic that has learned
 #
-# One response of the trained policy: what the critic says, the mean score of 24 completions of
-# every prefix (as in section 3), and the advantage that each token gets from the critic.
+# Responses to prompts that no batch has seen: what did the critic say before PPO, what does it say now,
+# and which score came? For two of them also the mean score of 24 completions of every prefix, as in
+# section 3.
 
 # %%
-unseen = reviews.prompts("validation")[:64]
-fresh = sample_rollout(policy, tokenizer, unseen[:32], params, 1, make_generator(6, "fresh"))
-values, earned = trained_critic.rollout_values(fresh.sequences, 64), learned(fresh)
-i = int(earned.argsort()[6])  # the seventh lowest score of the 32
-tokens = fresh.response_tokens[i][fresh.response_mask[i]].tolist()
-L, truth = len(tokens), true_values(policy, fresh.records[i], tokens)
-
-r = torch.zeros(1, L)
-r[0, -1] = earned[i]
-whole = torch.ones(1, L, dtype=torch.bool)
-views = {
-    "advantage": gae(r, values[i : i + 1, :L], whole, 1.0, 0.95)[0],
-    "td_error": gae(r, values[i : i + 1, :L], whole, 1.0, 0.0)[0],
-    "value": values[i : i + 1, :L],
-    "true value": truth[None],
+validation = reviews.prompts("validation")[:64]
+fresh = sample_rollout(policy, tokenizer, validation, params, 1, make_generator(6, "fresh"))
+earned, mask = learned(fresh), fresh.response_mask
+came = torch.where(mask, earned[:, None], 0.0)  # the reward to come, at every token
+said = {
+    "critic before": critic.rollout_values(fresh.sequences, 64),
+    "critic after": trained_critic.rollout_values(fresh.sequences, 64),
 }
-show_tokens([text_of(tokens)], views, prompts=[fresh.records[i].prompt])
+grades = {n: explained_variance(v, came, mask)["explained_variance"] for n, v in said.items()}
+print({name: round(grade, 2) for name, grade in grades.items()})
+holds(grades["critic before"] < 0 and grades["critic after"] > 0.25, "the critic has learned")
+order = earned.masked_fill((fresh.lengths < 8) | (fresh.lengths > 24), torch.nan).argsort()
+shown = [int(order[2]), int(order[20])]  # a low score and a middling one
+rows_of = {i: fresh.response_tokens[i][mask[i]].tolist() for i in shown}
+true_lines = {i: true_values(policy, fresh.records[i], tokens) for i, tokens in rows_of.items()}
 
-# %%
-lines = {"critic": values[i, :L], "exact": truth}
-axis = plots.panels(1, height=3.2, width=9)[1]
-plots.curves(lines, axis=axis, marker=True, ylabel="V before the token (std)", xlabel="token")
-axis.axhline(float(earned[i]), **plots.line("proxy"), label="score of this response")
-axis.set_xticks(range(L), text_of(tokens), rotation=60, fontsize=9)
-names = ["critic", "mean of 24 ends", "score of this response"]
-axis.legend(names, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+# %% tags=["hide-input"]
+figure, axes = plt.subplots(2, 1, figsize=(10, 7))
+for axis, (i, tokens) in zip(axes, rows_of.items(), strict=True):
+    lines = {name: values[i, : len(tokens)] for name, values in said.items()}
+    plots.curves(
+        lines | {"mean of 24 ends": true_lines[i]}, axis=axis, marker=True, ylabel="V before the token",
+        styles=dict(zip((*said, "mean of 24 ends"), ("reference", "critic", "exact"))),
+    )  # fmt: skip
+    axis.axhline(float(earned[i]), **plots.line("proxy"), label="score of this response")
+    axis.set_xticks(range(len(tokens)), text_of(tokens), rotation=60, fontsize=9)
+    axis.legend(ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
 plt.show()
 
 # %% [markdown]
-# Where the critic's line and the black one differ, the critic has something to learn: ten batches
-# are few. It underestimates the first words and catches up at *nice*, where the black line hardly
-# moves. So *nice* gets the largest advantage merely because the critic was wrong.
+# The grey line, the reward model, judges each word as if the response ended there. The pink one is a
+# forecast: it starts near what the policy usually earns and moves when a word changes that. Where it
+# still differs from the black line, a token gets credit for the critic's error. That is why $\lambda$ is
+# not 0.
 #
-# Prompts that the policy has never seen, before and after, with the same random numbers:
-
-# %%
-results = {
-    name: evaluate(model, tokenizer, unseen, params, learned, reference=base, gold=gold)
-    for name, model in {"base": base, "after PPO": policy}.items()
-}
-columns = ("reward", "gold", "kl", "response_length")
-plots.table(
-    ["policy", "score", "gold", "KL", "length"],
-    [[name, *(result.summary()[key] for key in columns)] for name, result in results.items()],
-)
-for i in range(2):
-    print(unseen[i].prompt.strip())
-    for name, result in results.items():
-        print(f"  {name:9} gold {result.gold[i]:.2f}  {result.responses[i]}")
-gain = results["after PPO"].gold - results["base"].gold  # prompt by prompt
-half = float(1.96 * gain.std() / math.sqrt(len(gain)))
-print(f"\ngain in gold {gain.mean():.3f} +- {half:.3f} (95% interval)")
-holds(gain.mean() > half, "the gain is more than noise")
-
-# %% [markdown]
-# ## 9. The command
-#
-# ```
-# python -m reward_model.reward_model_training     # once: base model and reward model
-# python -m rl.ppo_engine                          # PPO against that reward model
-# ```
-#
-# The loop is [rl/ppo_engine.py](../rl/ppo_engine.py). Critic, targets and loss are in
-# [rl/training/actor_critic.py](../rl/training/actor_critic.py), because the PPO of
-# [15](15_teachers.ipynb) uses them too.
+# The command is `python -m rl.ppo_engine`, after `python -m reward_model.reward_model_training`, which
+# makes the base model and the reward model. Targets and loss are in
+# [rl/training/actor_critic.py](../rl/training/actor_critic.py).
 #
 # ## Exercises
 #
-# Exercises 1 and 2 are above: `kl_in_reward` and `gae`.
+# Exercises 1 and 2 are above: `gae` and `critic_loss`.
 #
-# **3. `value_loss`**, the loss of section 6:
+# **3. `value_loss`**, the clipped loss of section 7:
 
 
 # %%
@@ -576,12 +719,8 @@ def my_value_loss(values, old_values, returns, clip_range):
 check("value_loss", my_value_loss)
 
 # %% [markdown]
-# **On paper.** 4. In section 4, what are the advantages with $\gamma = \lambda = 1$ and a critic
-# that says 0? Which algorithm of an earlier page weighs its tokens like that?
-#
-# 5\. $\gamma = 0.99$ is usual for games. Over a response of 100 tokens, how much of the reward does
-# the first token see, with $\lambda = 1$? Is a short response then better than a long one with
-# the same score?
+# **4. On paper.** With one epoch and one minibatch, which of `clip_low`, `value_clip` and `target_kl` can
+# be changed without changing the run?
 #
 # <details>
 # <summary>Solutions</summary>
@@ -592,13 +731,10 @@ check("value_loss", my_value_loss)
 #     return torch.maximum((values - returns) ** 2, (near_old - returns) ** 2) / 2
 # ```
 #
-# 4\. All of them are 1: the reward still to come. It is REINFORCE with reward to go
-# ([04](04_policy_gradients_and_baselines.ipynb)), without a baseline. With the group's mean taken
-# off it is GRPO's advantage before the division. [10](10_rloo_and_reinforce_plus_plus.ipynb) builds on it.
-#
-# 5\. It sees $0.99^{99} = 0.37$ of it. Yes: ending early is worth about 1% per token. Nobody asked
-# for that, and InstructGPT does not discount.
+# 4\. All three. At the only update the ratio is 1, the value is the old one and the KL is 0. In section 6
+# too, the first update is the same with a moving target.
 #
 # </details>
 #
-# Next: [09_ppo](09_ppo.ipynb): what PPO's many options do, most with a curve.
+# Next: [10_rloo_and_reinforce_plus_plus](10_rloo_and_reinforce_plus_plus.ipynb), which leaves the critic
+# out again: with what can an answer be compared then?

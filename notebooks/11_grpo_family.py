@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 11. The GRPO family
 #
-# **The question.** Within a year a dozen papers changed a line or two of GRPO and named the result.
+# **The question.** Many papers changed a line or two of GRPO and gave the result a new name.
 # Which line does each change, and what does the change do?
 #
 # **Why.** As names they are a zoo, but as *choices* they are few: how token losses are averaged,
@@ -11,7 +11,7 @@
 # **You need** [07_grpo](07_grpo.ipynb), and the clip's four cases from
 # [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb). The engine is
 # [rl/grpo_variants_engine.py](../rl/grpo_variants_engine.py).
-# **It takes** about twenty seconds on one CPU core, after start-up.
+# **It takes** about half a minute on one CPU core, after start-up.
 
 # %%
 import copy
@@ -58,7 +58,7 @@ torch.set_printoptions(precision=3, sci_mode=False, linewidth=100)
 # \mathrm{clip}(\rho_{i,t}, 1 - \epsilon, 1 + \epsilon) A_i \right], \qquad A_i =
 # \frac{R_i - \mathrm{mean}(R)}{\mathrm{std}(R)}, \qquad \rho = \frac{\pi}{\pi_{old}}$$
 #
-# (The others leave out the KL penalty.) In code these are six lines:
+# (The KL penalty is left out here, as the other variants do.) In code these are six lines:
 
 # %%
 G = 4
@@ -76,7 +76,7 @@ def grpo(rewards: Tensor, log_probs: Tensor, old_log_probs: Tensor, mask: Tensor
 # %% [markdown]
 # Every neighbour is this text with a few lines replaced. (Whole programs are in
 # [nano](../nano/README.md): try `diff nano/grpo.py nano/dr_grpo.py`.) The next cell lists only the
-# new lines. In the sections below a line with a minus goes and a line with a plus comes.
+# new lines. In the sections below a line with a minus is removed and a line with a plus is added.
 
 # %%
 A, RATIO, CLIPPED, GAIN, MEAN = plots.source(grpo).splitlines()[2:]
@@ -300,7 +300,7 @@ for name in ("token_mean", "sequence_sum", "constant_length_mean"):
 
 # %% [markdown]
 # The dashed line is where the lengths should have stayed. Wrong answers grow and right ones shrink.
-# This is the "length bias" of the Dr. GRPO paper: it is the average, not thinking, that makes
+# This is the "length bias" of the Dr. GRPO paper. Here it is the average, not thinking, that makes
 # wrong answers longer. The other three stay on the line up to noise.
 #
 # ## 3. `reward_scale`: which prompts are loud
@@ -406,15 +406,16 @@ holds(
 # %% [markdown]
 # The dashed lines are the ratios 0.8 and 1.2. The product drifts out of any range as responses get
 # longer, so a long response would be clipped for its length. The root stays closer to 1, so it
-# needs its own range. No response leaves 0.8 to 1.2, but 99% leave the paper's 3e-4 and 4e-4.
+# needs its own range. Almost no response leaves 0.8 to 1.2, but almost all leave the paper's range
+# of 3e-4 below 1 and 4e-4 above it.
 #
-# Averaging this loss over *tokens* would multiply each response by its length, so the engine
+# Averaging this loss over *tokens* would weigh each response by its length, so the engine
 # refuses that combination.
 #
 # ## 6. `surrogate`: what happens to a token that has moved too far
 #
-# The clip takes its gradient away. A rare but decisive token ("wait", "however") is often the first
-# to move far, and then teaches nothing more in this batch. CISPO
+# GRPO's clip takes the gradient of such a token away. A rare but decisive token ("wait", "however") is
+# often the first to move far, and then teaches nothing more in this batch. CISPO
 # ([arXiv:2506.13585](https://arxiv.org/abs/2506.13585), Eqs. 4 and 5) takes the ratio as a mere
 # *weight* of $\log \pi$, without its own gradient (`detach`). It bounds that weight from above, so
 # every token keeps a gradient. SAPO ([arXiv:2511.20347](https://arxiv.org/abs/2511.20347)) replaces
@@ -472,13 +473,14 @@ holds(
 #   there is no bound: a bad token at ratio 6 pulls six times as hard. **Dual clip** ends that: here such
 #   a token has no push beyond ratio 3.
 # - **cispo** always has a push, and none is larger than its bound.
-# - **sapo** follows the unclipped push near 1, bends, and fades far away, nearly alike for both signs.
+# - **sapo** follows the unclipped push near 1, bends, and fades far away, in nearly the same way for
+#   both signs.
 #
 # ## 7. `sampling_filter`: which groups are trained on
 #
 # A group whose rewards are all equal has no advantage and teaches nothing. With a success rate $p$
-# that happens with probability $p^G + (1 - p)^G$. Here that is nearly four in ten groups of eight,
-# most of them of the easiest prompts.
+# that happens with probability $p^G + (1 - p)^G$. For the success rates printed in section 1 that is
+# nearly four in ten groups of eight, most of them of the easiest prompts.
 #
 # DAPO drops such groups and samples other prompts until the batch is full (*dynamic sampling*). The
 # engine asks for as many prompts as are missing, at most `max_resamples` times. **Predict, then run:**
@@ -515,8 +517,8 @@ plt.show()
 # Per step (left) the filtered runs end a little higher: every update has a full batch of groups
 # that teach something. But a dropped prompt costs as much as one that is kept, so per sample
 # (middle) the filter is not worth its price in this world. Where updates cost more, it may be. The
-# share of silent groups among all that were sampled (right) is about the same in both: a quarter to
-# a half.
+# share of silent groups among all that were sampled (right) is about the same in both, mostly between
+# a quarter and a half.
 #
 # ## 8. All of them side by side
 #
@@ -551,13 +553,13 @@ holds(min(min(row[1:3]) for row in table) > start + 0.05, "all variants learn")
 # %% [markdown]
 # What to take from this, and what not:
 #
-# - All of them learn. GRPO, Dr. GRPO, CISPO and SAPO end within 0.015 of each other, and two runs
-#   of *one* variant are up to 0.011 apart. So such a small lead proves nothing.
-# - DAPO ends higher, and pays with 1.7 times the samples. GSPO ends lower: its narrow range clips
-#   a sixth of the tokens. The others clip next to nothing.
+# - All of them learn. GRPO, Dr. GRPO, CISPO and SAPO end about 0.01 apart, and so do two runs of
+#   *one* variant. So such a small lead proves nothing.
+# - DAPO ends highest, and pays for it with more samples. GSPO ends lowest, and it is the only one whose
+#   range clips many tokens.
 # - So choose by the *reason*: long answers of very different lengths (sections 2 and 5), several
-#   updates per batch (4 and 6), many silent groups (7), a noisy learned reward (3). Without the
-#   reason, the choice does nothing.
+#   updates per batch (4 and 6), many silent groups (7), a noisy learned reward (3). Without such a
+#   reason the choice matters little.
 #
 # The command: `python -m rl.grpo_variants_engine --variant dapo`, or any of the fields by hand.
 #
@@ -632,7 +634,8 @@ check("cispo", my_cispo)
 # </details>
 #
 # **To think about.** With `mask_truncated` a response that was cut off at the length limit has no part
-# in the loss. It still counts in the mean of its group. What would go wrong if it left that, too?
+# in the loss. It still counts in the mean of its group. What would go wrong if it did not count there
+# either?
 #
 # <details>
 # <summary>Answer</summary>
@@ -643,5 +646,5 @@ check("cispo", my_cispo)
 #
 # </details>
 #
-# Next: [12_verifiable_rewards](12_verifiable_rewards.ipynb). So far the reward was learned; there it is
-# checked.
+# Next: [12_verifiable_rewards](12_verifiable_rewards.ipynb). This page's reward was a rule of one line;
+# there you see what it takes to check real answers by a rule.

@@ -356,7 +356,7 @@ for row in log:
 # Read the columns together. The policy samples a right answer much more often than before. It does
 # so by giving up "I do not know" and by preferring the likelier number, and both were in the base
 # model already. Taking the likeliest token at every step (`greedy_accuracy`), the base model was
-# nearly as good as the policy is now, and with many tries it solved at least as many questions.
+# about as good as the policy is now, and with 32 tries it solved about as many questions.
 # Training has **sharpened** what was there. Whether longer training on larger models goes beyond
 # that is debated (for example [arXiv:2504.13837](https://arxiv.org/abs/2504.13837)).
 # A report of pass@1 alone cannot settle it. `report.json` of every run with a rule has all three.
@@ -484,11 +484,11 @@ holds(
 )
 
 # %% [markdown]
-# With one reward all tokens of the second response are pushed down alike. With one per step the
+# With one reward all tokens of the second response are pushed down equally. With one per step the
 # tokens of its wrong step are pushed down most: they are blamed for it and for the wrong answer
-# that came from it. The step *after* the error is not blamed. The right first step is pushed down
-# too, but less: it has its own *credit* (its share of praise or blame), and the blame of everything
-# that followed.
+# that came from it. The step *after* the error is blamed for the wrong answer only, and its own *credit*
+# (its share of praise) makes up for a part of that. The right first step is pushed down too, but less
+# than the wrong one: it has its own credit, and the blame of everything that followed.
 #
 # Three things to know before using it.
 #

@@ -27,6 +27,7 @@
 
 # %%
 import copy
+import dataclasses
 import itertools
 import json
 import random
@@ -34,31 +35,34 @@ from pathlib import Path
 
 import matplotlib.pyplot as plt
 import torch
-from course import plots, saved_models
-from course.claims import holds
-from course.exercises import check
 
 try:
-    from data import reviews
-    from data.collate import collate_responses
-    from gpt.generate import SamplingParams
-    from harness.frozen_copy import frozen_copy
-    from harness.metric_log import MetricLog
-    from harness.report import rules
-    from harness.seeds import make_generator
-    from reward_model import continual
-    from reward_model import pairs as pairing
-    from reward_model.reward_model_training import RewardModelConfig, train
-    from reward_model.scalar_head import RewardModel
-    from reward_model.world_pairs import ReviewsAnnotator
-    from rl import grpo_engine, grpo_iterative_engine
-    from rl.batches.rollout import sample_rollout
-    from rl.equations import best_of_n, ensembles
-    from rl.loop import Run
-    from rl.rewards.sources import RewardModelReward, RuleReward
-    from rl.training.evaluation import evaluate
+    from course import plots, saved_models
+    from course.claims import holds
 except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
+
+# %%
+from course.exercises import check
+
+from data import reviews
+from data.collate import collate_responses
+from gpt.generate import SamplingParams
+from harness.frozen_copy import frozen_copy
+from harness.metric_log import MetricLog
+from harness.report import rules
+from harness.seeds import make_generator
+from reward_model import continual
+from reward_model import pairs as pairing
+from reward_model.reward_model_training import RewardModelConfig, train
+from reward_model.scalar_head import RewardModel
+from reward_model.world_pairs import ReviewsAnnotator
+from rl import grpo_engine, grpo_iterative_engine
+from rl.batches.rollout import sample_rollout
+from rl.equations import best_of_n, ensembles
+from rl.loop import Run
+from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.training.evaluation import evaluate
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
@@ -104,7 +108,7 @@ for n in (1, 2, 16, 512):
 plots.code(best_of_n.best_of_n_mean)
 
 # %% [markdown]
-# Best-of-512 costs 512 answers and is only 5.2 nats away. Reinforcement learning goes much further.
+# Best-of-512 costs 512 answers and is only 5.2 nats away. Reinforcement learning goes further.
 #
 # ## 2. A reward model from few labels
 #
@@ -198,7 +202,7 @@ plt.show()
 
 # %% [markdown]
 # Both gain at first. The gap between the curves is what the missing labels cost. With few labels
-# more answers stop helping at n = 16, but with many they still help at 32. But best-of-n never
+# the curve flattens and more answers stop helping, but with many they still help at 32. Best-of-n never
 # leaves what the base model would write itself, so it goes only so far.
 #
 # ## 4. GRPO against it
@@ -212,7 +216,7 @@ plt.show()
 # %%
 TERMS = ("sent", "topic", "polite", "form", "qual")
 judges = {"strong": strong, "second": second}
-found = []
+found, halfway = [], []
 
 
 def look_at(policy, reference, step):
@@ -230,20 +234,19 @@ def look_at(policy, reference, step):
     with torch.no_grad():
         judged = {name: model(batch) for name, model in judges.items()}
     found.append({"step": step, "result": result, "terms": terms} | judged)
+    if step == 20:
+        halfway.append(copy.deepcopy(policy))  # for section 8
     return {f"validation/{name}": value for name, value in result.summary().items()}
 
 
 # %%
-SAME_FIELDS = (
-    "steps", "prompts_per_step", "group_size", "lr", "warmup", "minibatches", "kl_coef", "stop_kl",
-    "max_new_tokens", "eval_every", "seed",
-)  # fmt: skip
 config = grpo_engine.GRPOConfig(
     steps=40, prompts_per_step=4, group_size=8, lr=5e-4, warmup=3, minibatches=1,
     kl_coef=0.0, stop_kl=None, max_new_tokens=40, eval_every=5, seed=0,
 )  # fmt: skip
 policy = saved_models.base()[0]
 found.clear()  # if this cell is run again
+halfway.clear()
 look_at(policy, base, 0)
 log = MetricLog(config.steps)
 run = Run(
@@ -293,10 +296,9 @@ print(f"the change between the two: {float(change.mean()):.2f} ± {half:.2f}")
 # The first two panels are *over-optimisation*: the curve that training sees keeps rising, and the one
 # that we mean gains little and then turns. The shades are 95% intervals over the 32 prompts of this
 # one run; the change from the highest to the last, prompt by prompt, is printed below them. The right
-# panel is the way to compare optimisers: gold against the distance d = sqrt(KL)
-# from the start. Two optimisers at different distances cannot be compared by their end points. (The
-# two curves are measured on different prompts, 32 and 8, so they start at different heights: compare
-# their shapes only.)
+# panel draws gold against the distance d = sqrt(KL) from the start, because two runs that end at
+# different distances cannot be compared by their end points. (The two curves are measured on different
+# prompts, 32 and 8, so they start at different heights: compare their shapes only.)
 #
 # ## 5. What was exploited
 #
@@ -350,7 +352,7 @@ holds(sum(rise.values()) > 0 > sum(fall.values()), "gold rises to its best step,
 # Gao, Schulman and Hilton ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)) measured with a large
 # reward model instead of gold how the turning point depends on the proxy. One run on 32 prompts cannot.
 # A study in this repository repeats the experiment with four sizes of reward model, five numbers of
-# labels and three starts; the page draws some of its recorded numbers, and
+# labels and three starts. This page draws one size and one start, and
 # [docs/overoptimisation.md](../docs/overoptimisation.md) has the fitted law.
 #
 # **Predict first:** with more labels, where does gold turn, and how high is it there?
@@ -392,9 +394,9 @@ for count, (height, where) in sorted(peak.items()):
 holds(peak[48600][0] > peak[5400][0] > peak[600][0], "more labels lift the highest gold")
 
 # %% [markdown]
-# Labels decide how high the peak is, and move it less. Best-of-n lies above GRPO nearly everywhere, and
-# Gao et al. saw the same. So the distance is a fair measure for two rewards under one optimiser, but not
-# for two optimisers.
+# Labels decide how high the peak is. From 1,800 labels on they hardly move it. Best-of-n lies above GRPO
+# nearly everywhere, and Gao et al. saw the same. So the distance is a fair measure for two rewards under
+# one optimiser, but not for two optimisers.
 #
 # ## 7. Noticing it without gold
 #
@@ -434,10 +436,10 @@ spread = [float(s.std(0).mean()) for s in both]
 print(f"spread of the two: {spread[0]:.2f} at the start, {spread[-1]:.2f} at the end")
 
 # %% [markdown]
-# An alarm without gold comes late: on the run that is shown, after gold has turned. The model with
-# many labels is not fooled as long as the proxy is. The two weak models disagree only a little more than at
-# the start, because they share their labels and so most of their mistakes. Where members do disagree,
-# the policy has left the answers that they were trained on; paying the lowest of them takes the
+# An alarm without gold comes late: in the run above it comes after gold has turned. The score of the
+# model with many labels rises far less than the proxy's. The two weak models disagree only a little more
+# than at the start, because they share their labels and so most of their mistakes. Where members do
+# disagree, the policy has left the answers that they were trained on; paying the lowest of them takes the
 # reward away there ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)):
 
 # %%
@@ -450,13 +452,13 @@ holds(rise_of["proxy"] > rise_of["strong"] + 0.3, "many labels are fooled less t
 # Does any of it *help*, when the policy is trained with it? The study compared eight mitigations at equal
 # distance: more labels, labels on the policy's own answers, stranger pairs, ensembles, a KL penalty.
 # **Over all starts none differs significantly from doing nothing**, after correction for eight
-# comparisons; runs differ more by their start than by their mitigation. One start alone would have
-# shown seven remedies ([the table](../docs/overoptimisation.md)).
+# comparisons ([the table](../docs/overoptimisation.md#2-what-helps-at-equal-kl)). So believe no remedy
+# that was tried from a single start.
 #
 # **A trust region is no anchor.** A clip, or a KL to the policy of the last batch, bounds each step. It
-# does not bound the way: small steps in one direction add up. Only a penalty, or a limit, on the
-# distance from a *fixed* reference keeps the policy where the proxy was trained
-# ([16](16_single_model_grpo.ipynb) has the picture).
+# does not bound the distance from the start: small steps in one direction add up. Only a penalty, or a
+# limit, on the distance from a *fixed* reference keeps the policy where the proxy was trained
+# ([16](16_single_model_grpo.ipynb), section 4, has the picture).
 #
 # ## 8. Iterative GRPO: train the reward model again
 #
@@ -474,15 +476,12 @@ for new in (90, 2800):
 plots.code(grpo_iterative_engine.train, ("a new iteration", "reference.load_state_dict"))
 
 # %% [markdown]
-# **Predict, then run.** The same start, proxy and random numbers as in section 4, but after 20 of the 40
-# steps 2,800 comparisons of the policy's own answers are bought. What happens to the run's own reward,
-# and to gold?
+# **Predict, then run.** We take the policy of section 4 as it was after 20 of its 40 steps, and buy 2,800
+# comparisons of its own answers. The proxy trains on with them, and 20 more steps follow. What happens to
+# the run's own reward, and to gold?
 
 # %%
-again = grpo_iterative_engine.IterativeGRPOConfig(
-    iterations=2, **{name: getattr(config, name) for name in SAME_FIELDS}
-)
-proxy_again, learner = copy.deepcopy(weak), saved_models.base()[0]
+proxy_again, learner = copy.deepcopy(weak), halfway[0]
 pairs = [continual.as_row(pair, tokenizer, 0) for pair in labels]
 refresh = continual.ContinualRewardModel(
     proxy_again, tokenizer, reviews.prompts("train"), ReviewsAnnotator(),
@@ -502,23 +501,24 @@ def judged(policy, reference, step):
     return {f"validation/{name}": value for name, value in result.summary().items()}
 
 
+fresh = refresh.update(learner, 21)  # what the engine does at the beginning of an iteration
+again = dataclasses.replace(config, steps=20)
 run = Run(
     again, learner, tokenizer, RewardModelReward(proxy_again), reviews.prompts("train"),
     MetricLog(again.steps), validate=judged,
 )  # fmt: skip
-rows = grpo_iterative_engine.train(again, run, refresh=refresh)
-new_gold = [gold_curve[0], *(row["validation/gold"] for row in rows if "validation/gold" in row)]
-(fresh,) = [row for row in rows if "pairs/new" in row]
+rows = grpo_engine.train(again, run)
+new_gold = [row["validation/gold"] for row in rows if "validation/gold" in row]
 
 # %% tags=["hide-input"]
 figure, (left, right) = plots.panels(2)
-both = {"refreshed": new_gold, "frozen": gold_curve}
+both = {"refreshed": (steps[4:], [gold_curve[4], *new_gold]), "frozen": (steps, gold_curve)}
 STYLES = {"refreshed": "policy", "frozen": "bad"}
-plots.curves(both, steps, axis=left, styles=STYLES, marker=True, xlabel="GRPO step",
+plots.curves(both, axis=left, styles=STYLES, marker=True, xlabel="GRPO step",
             ylabel="gold reward")  # fmt: skip
-own = {"refreshed": [row["reward"] for row in rows], "frozen": [row["reward"] for row in log.rows]}
-plots.curves(own, range(1, 41), axis=right, styles=STYLES, xlabel="GRPO step",
-            ylabel="the run's own reward")  # fmt: skip
+own = {"refreshed": (range(21, 41), [row["reward"] for row in rows]),
+       "frozen": (range(1, 41), [row["reward"] for row in log.rows])}  # fmt: skip
+plots.curves(own, axis=right, styles=STYLES, xlabel="GRPO step", ylabel="the run's own reward")
 for axis in (left, right):
     axis.axvline(20.5, **plots.line("exact"))
 plt.show()
@@ -529,16 +529,19 @@ for when in ("before", "after"):
     )
 print(f"gold at the end: {new_gold[-1]:.2f} refreshed, {gold_curve[-1]:.2f} frozen")
 holds(fresh["fresh_accuracy/after"] > fresh["fresh_accuracy/before"], "the refresh helps the proxy")
-holds(new_gold[-1] > gold_curve[-1], "gold ends higher with the refreshed proxy")
+holds(
+    sum(new_gold) > sum(gold_curve[5:]),
+    "after the refresh gold is higher than with the frozen proxy",
+)
 
 # %% [markdown]
 # Across the dashed line the run's own reward has another scale, so do not compare it there. The refresh is
 # not free: somebody has to judge 2,800 pairs of answers. And with a reward model that is good to begin
 # with it gains nothing ([docs/study.md](../docs/study.md)). It pays where the proxy is weak.
 #
-# **Where this lives.** All numbers: [docs/overoptimisation.md](../docs/overoptimisation.md), written by
-# `python scripts/overoptimisation.py`. The code: `rl/equations/best_of_n.py`, `rl/equations/ensembles.py`
-# and `harness/report/rules.py`. An ensemble:
+# **Where this lives.** The study's numbers: [docs/overoptimisation.md](../docs/overoptimisation.md),
+# written by `python scripts/overoptimisation.py`. The code: `rl/equations/best_of_n.py`,
+# `rl/equations/ensembles.py` and `harness/report/rules.py`. An ensemble:
 # `python -m rl.grpo_engine --reward-model A B C --ensemble min`.
 #
 # ## Exercises
@@ -614,4 +617,5 @@ check("worst_case", my_worst_case)
 # ```
 # </details>
 #
-# Next: [14_dpo_and_pg_grpo](14_dpo_and_pg_grpo.ipynb). Could one do without the proxy?
+# Next: [14_dpo_and_pg_grpo](14_dpo_and_pg_grpo.ipynb). There a policy learns from comparisons without a
+# reward model, so without this proxy.

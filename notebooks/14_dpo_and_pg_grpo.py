@@ -348,7 +348,7 @@ show_tokens(
 )
 
 # %% [markdown]
-# The probability that both sides have lost went to responses that nobody has compared. The loss
+# The probability that both sides have lost went to other responses, which this loss has not compared. It
 # cannot know whether those are good, but new samples can show it:
 
 
@@ -400,7 +400,7 @@ holds(
 #
 # Pairs live inside a group, so the rows of a group stay in one loss. The first call in
 # [rl/pg_grpo_engine.py](../rl/pg_grpo_engine.py) is GRPO's loss. The lines under it are new. They
-# reuse GRPO's log-probs. (Recorded pairs get the same three lines in another loop.)
+# reuse GRPO's log-probs. (Recorded pairs get the same preference loss in a loop of their own.)
 
 # %%
 plots.code(pg_grpo_engine.descend_rollout, lines=("loss = policy_loss", "compared.append"))
@@ -457,7 +457,7 @@ for axis, key, label in (
 plt.show()
 
 # %% [markdown]
-# Neither helped visibly. With one seed and eight steps, a few hundredths mean nothing. Pairs made
+# Neither helps visibly. With one seed and eight steps, a few hundredths mean nothing. Pairs made
 # in the group contain nothing that the rewards did not. Recorded pairs do, but from a noisy
 # annotator. (At step 1 all $h$ are 0: a tie is not in order.)
 #
@@ -546,4 +546,5 @@ check("implicit_reward", my_implicit_reward)
 #
 # </details>
 #
-# Next: [15_teachers](15_teachers.ipynb). Instead of comparisons, a larger model says what is good.
+# Next: [15_teachers](15_teachers.ipynb). There, instead of people's comparisons, another model says what
+# is good.

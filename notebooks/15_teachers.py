@@ -23,7 +23,7 @@
 # **You need** [05_what_a_kl_is](05_what_a_kl_is.ipynb) (the two directions),
 # [04_policy_gradients_and_baselines](04_policy_gradients_and_baselines.ipynb) and [07_grpo](07_grpo.ipynb).
 #
-# **It takes** about half a minute on one CPU core, after start-up.
+# **It takes** less than a minute on one CPU core, after start-up.
 
 # %%
 import copy
@@ -352,10 +352,11 @@ holds(after["mean of log p"]["entropy"] < 0.7 * was["entropy"], "the mean halves
 holds(after["log p / q"]["gold"] > was["gold"] + 0.03, "gold rises with log p / q")
 
 # %% [markdown]
-# All three runs succeed, by their own reward. The sum of $\log p$ ends near silence, in a word or one
-# short sentence. The mean keeps the length and gives up the variety: its entropy halves. With $-\log
-# q$ in the reward the distance falls. The gold reward rises too, although no run has seen it: the
-# student takes over what its teacher is good at.
+# Both forms of $\log p$ alone succeed, by their own reward (left). The sum ends near silence, in a word or
+# one short sentence. The mean keeps the length and gives up the variety: its entropy halves. Both end
+# further from the teacher than they began. With $-\log q$ in the reward the distance falls. The gold
+# reward rises too, although no run has seen it: the student takes over what its teacher is good at.
+# (Gold alone does not show who copies the teacher: here it rises with the mean of $\log p$ as well.)
 #
 # A KL penalty to the *reference* ([07](07_grpo.ipynb)) cannot replace $-\log q$. It holds on to where
 # the student came from; the reverse KL points to where the student should go.
@@ -439,7 +440,7 @@ assert (single - exact).abs().max() > 1e-3 and (twice - exact).abs().max() > 1e-
 # [arXiv:2306.13649](https://arxiv.org/abs/2306.13649)): the teacher judges every token that the student
 # writes, and no reward is passed back. With one sampled token instead of the sum over the vocabulary,
 # its advantage is $A_t = \log p(y_t) / q(y_t)$ alone. That is wrong for the KL of whole answers, as the
-# second line says, and it has little noise. It is the main use of a teacher today. A step of KD-GRPO
+# second line of the check shows, but it has little noise, and it is widely used. A step of KD-GRPO
 # ([nano/kd_grpo.py](../nano/kd_grpo.py)), and what on-policy distillation changes:
 
 # %%
@@ -485,7 +486,7 @@ holds(
 
 # %% [markdown]
 # With a verdict on each token the student learns faster than with one number for the whole answer: the
-# sum over the vocabulary has no sampling noise, and every token knows what it was blamed for. What
+# sum over the vocabulary has no sampling noise, and every token has its own verdict. What
 # MiniLLM adds to on-policy distillation, the Long part, matters where a token's effect on the rest
 # of the answer matters; here it hardly does. These are single short runs. Longer ones, several seeds
 # and the loss on ordinary text, which keeps a student from forgetting the rest of the language:

@@ -156,8 +156,8 @@ holds(moved > 0.01, "after it the penalty changes the gradient")
 
 # %% [markdown]
 # Before the first update not a bit changes, so with **one update per batch** the weight of the
-# penalty has no effect at all. GRPO's paper uses one update per batch, and there the single model
-# is GRPO without any KL. The config warns:
+# penalty has no effect at all. GRPO's paper uses one update per batch. With that setting the single
+# model is GRPO without any KL. The config warns:
 
 # %%
 with warnings.catch_warnings(record=True) as caught:
@@ -204,7 +204,7 @@ torch.testing.assert_close(average(k3, NEW), chi_squared - kl(OLD, NEW))
 torch.testing.assert_close(average(rho_minus_log, NEW), kl(OLD, NEW))
 
 # %% [markdown]
-# So k3 measures another distance here, not a KL; near the old policy the two agree.
+# So k3 measures another distance here, not a KL. Near the old policy the two nearly agree.
 #
 # (Kimi k1.5, [arXiv:2501.12599](https://arxiv.org/abs/2501.12599), makes the current policy the reference
 # of each iteration, too, and lowers a squared error instead: *policy mirror descent*. After $n$ exact
@@ -280,7 +280,7 @@ holds(held[-1] > 1.3 * anchored[-1], "without an anchor the policy goes further 
 
 # %% [markdown]
 # The penalty works: each batch moves the policy much less than without it. But the distance from
-# the start grows for as long as there is reward to gain, while GRPO's has settled.
+# the start keeps growing, while GRPO's hardly grows any more.
 #
 # Look at GRPO's own gold reward, too. It flattens where its distance does: with $\beta = 0.3$ the
 # anchor then pulls back about as strongly as the rewards pull away. Do not read anything into a
@@ -311,7 +311,7 @@ except ValueError as error:
 # | k3 on the samples estimates | KL(policy, reference) | $\chi^2$ - KL |
 #
 # **The command**: `python -m rl.grpo_single_model_engine --data sums`. With `--kl-target 0.05` the weight
-# moves so that the size of a batch's step (`kl_old_new`) stays there.
+# of the penalty is adapted so that the size of a batch's step (`kl_old_new`) stays near 0.05.
 #
 # **To think about.** The reference's log-probabilities could be cached before training, and no second
 # model would be needed. Why does that not work? What would give an anchor without a second copy?
@@ -325,4 +325,4 @@ except ValueError as error:
 #
 # </details>
 #
-# Next: [17_bug_zoo](17_bug_zoo.ipynb), where you are the debugger.
+# Next: [17_bug_zoo](17_bug_zoo.ipynb). You know the engines now; there you find what is wrong with a run.

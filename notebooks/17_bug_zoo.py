@@ -53,6 +53,10 @@ plots.use()
 # By hand, for one token with log-prob $-1.00$ under the sampler. Scored by the same model with the
 # same mask it is $-1.00$ again, and the ratio is $e^0 = 1$. Scored with dropout on it is, say, $-1.02$,
 # and the ratio is 0.98. A two per cent error looks harmless, and it is in *every* ratio of the run.
+#
+# So **dropout is off in sampling and in training**. Dropout in sampling lets a randomly thinned network
+# write the answers, and not the policy. Dropout in training thins it anew in every pass, so the ratio
+# compares two random networks instead of the policy before and after an update.
 
 # %%
 healthy = zoo.control("grpo")  # GRPO on eight letters; more a's earn more, up to eight of them
@@ -130,9 +134,9 @@ def beside(run, control, keys, title):
 beside(runs["loss_sign"], healthy, ("reward", "kl", "loss"), "loss sign flipped")
 
 # %% [markdown]
-# The reward gives it away from the first steps. The invariants of group 1 do not: the ratio is 1 and
-# the KL starts at 0, because a wrong sign leaves both alone. The loss stays within what the doctor
-# allows. *Right numbers do not mean a right objective.*
+# The reward gives it away: it falls within the first ten steps. The invariants of group 1 do not: the
+# ratio is 1 and the KL starts at 0, because a wrong sign changes neither. The loss stays within what the
+# doctor allows. *Right numbers do not mean a right objective.*
 #
 # ## 4. The zoo
 #
@@ -181,8 +185,8 @@ guess(2, ...)
 # <details>
 # <summary>After your guess: what case 2 teaches</summary>
 #
-# **The reference is updated every step.** `kl` measures the distance to yesterday's policy and stays
-# at 0. `validation/kl` measures it from the start and grows. A penalty against such a reference holds
+# **The reference is updated every step.** `kl` measures the distance to the policy itself and stays at 0.
+# `validation/kl` measures it from the start and grows. A penalty against such a reference holds
 # nothing back. Two numbers that should agree are worth more than one that looks good.
 #
 # </details>
@@ -256,8 +260,8 @@ guess(5, ...)
 #
 # ## 5. What can be seen from outside
 #
-# **Predict**: how many of the ten bugs does a rule of the doctor find? (The list names the bugs: do the
-# first three exercises before you read it, if you want to be surprised.)
+# **Predict**: how many of the ten bugs does a rule of the doctor find? (The list names the bugs: do cases
+# 6 to 10 in the exercises before you read it, if you want to be surprised.)
 
 # %%
 rows = []
@@ -299,7 +303,7 @@ alarms["with gold"] = told_at("over_optimised", run.rows)
 for label, step in alarms.items():
     print(f"alarm {label} at step {step}")
 
-# %%
+# %% tags=["hide-input"]
 figure, axes = plots.panels(2, width=10.5)
 for axis, key, meaning in zip(axes, ("reward", "validation/gold"), ("proxy", "gold"), strict=True):
     plots.curves({meaning: run.curve(key)}, axis=axis)
@@ -328,7 +332,8 @@ TokenView([json.loads(line) for line in kept.read_text(encoding="utf-8").splitli
 # %% [markdown]
 # At step 100 the policy writes *asking asking asking* until it is cut off. The reward model pays it
 # 3 standard deviations for that; gold gives only 0.09.
-# [13_when_the_proxy_breaks](13_when_the_proxy_breaks.ipynb) is about what helps.
+# [13_when_the_proxy_breaks](13_when_the_proxy_breaks.ipynb) is about why that happens, and what was tried
+# against it.
 #
 # **What would happen if** you trusted `entropy` instead? It falls in healthy runs too: in
 # `healthy/grpo-demo0` to half of its start. That is why no single sign raises the alarm.
@@ -423,5 +428,5 @@ check("rise_in_errors", rise_in_errors)
 #
 # All rules: [rules.py](../harness/report/rules.py), and [docs/doctor.md](../docs/doctor.md).
 #
-# Next: [18_a_real_model](18_a_real_model.ipynb). The same questions, asked of a model that others
-# have trained.
+# Next: [18_a_real_model](18_a_real_model.ipynb). So far the models were small; there the same engines
+# train one that others have published.

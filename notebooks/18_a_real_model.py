@@ -1,8 +1,8 @@
 # %% [markdown]
 # # 18. A real model
 #
-# **The question.** Is all this a toy? The policies so far had one or two million weights, and most of
-# their worlds were invented.
+# **The question.** Is all this a toy? The policies that these pages trained had less than a million
+# weights, and most of their worlds were invented.
 #
 # Here the same engine files, unchanged, steer a published model: SmolLM2-135M-Instruct (Allal et al.
 # 2025, [arXiv:2502.02737](https://arxiv.org/abs/2502.02737)), 135 million weights, trained to answer in a
@@ -220,12 +220,13 @@ for answer, reward in zip(answers, rewards):
 holds(rewards == [1, 0, 0, 1], "the rule pays for what it says, not for what was meant")
 
 # %% [markdown]
-# The last answer earns 1: a rule pays for what it says, not for what was meant. Against such answers
-# there is the KL penalty ([13](13_when_the_proxy_breaks.ipynb)).
+# The last answer earns 1: a rule pays for what it says, not for what was meant. The KL penalty holds the
+# policy back from such answers, because the published model hardly writes them
+# ([13](13_when_the_proxy_breaks.ipynb)).
 #
-# There are eight constraints. The published model keeps each of them sometimes but not always, because a
-# group of equal rewards teaches nothing ([07](07_grpo.ipynb)). Two of them are **held out**, like the
-# topics of the test: no run is trained on them.
+# There are eight constraints. They were chosen so that the published model keeps each of them sometimes
+# but not always, because a group of equal rewards teaches nothing ([07](07_grpo.ipynb), section 1). Two of
+# them are **held out**, like the topics of the test: no run is trained on them.
 #
 # ## 3. The recorded runs
 #
@@ -266,9 +267,9 @@ holds(all(3.5 < kl < 7 for kl in late), "the KL stays near 5 nats after ten step
 # Thin lines are single batches, thick ones the mean of four. *Kept* is the step whose policy is measured
 # below: an earlier one than the last where the KL limit stopped a run.
 #
-# The reward climbs in the first ten steps and then slowly, while the KL stays near 5 nats. One seed left
-# the limit of 8 nats, and its policy of two steps before is kept. The reward is that of a batch of four
-# prompts, so it depends on which constraints were drawn.
+# The reward climbs at first and then slowly, while the KL stays near 5 nats from about step 10 on. One
+# seed exceeded the limit of 8 nats, so its policy of two steps before is kept. The reward is that of a
+# batch of four prompts, so it depends on which constraints were drawn.
 #
 # **By constraint**, on topics that no run has seen. *Best of 8* gives the published model eight tries, of
 # which one must be right. A user could have that without training, by sampling eight answers and applying
@@ -313,8 +314,8 @@ for one, other in list(zip(before, after, strict=True))[:4]:
 plots.table(["asked", "as published", "after GRPO"], rows)
 
 # %% [markdown]
-# The answers are shorter and stay English, and many keep the letter of the rule alone. Other runs
-# answer "Chocolate in at least 12 words." and "One sentence about sugar without a comma.", and are paid.
+# The answers are shorter and stay English, and some keep only the letter of the rule. Another seed
+# answers "Chocolate in at least 12 words." and "One sentence about sugar without a comma.", and is paid.
 #
 # ## 4. What was paid for it
 #
@@ -354,8 +355,8 @@ holds(abs(likely[1] / likely[0] - 1) < 0.15, "GRPO's answers are about as likely
 # became more alike.
 #
 # The answers of GRPO are about as likely under the published model as its own, a third shorter, and a
-# little more alike. LoRA, GRPO with adapters alone, pays the least for as much. RLOO and LoRA have one
-# seed each: that ranks nothing.
+# little more alike. LoRA, GRPO with adapters alone, gains about as much at the smallest KL. RLOO and LoRA
+# have one seed each: that ranks nothing.
 #
 # ## 5. The engine does not know which model it trains
 #

@@ -91,7 +91,8 @@ def direction(weights, drew, logits, advantages):
 
 
 # %% [markdown]
-# The cosine between the two directions is 1 if the update points where it should.
+# The cosine between the two directions is 1 if the update points where it should. (`dppo_tv` leaves out
+# tokens that have already moved far from $\mu$ in the direction of their advantage.)
 
 
 # %%
@@ -210,8 +211,8 @@ for axis, curves, title in (
 # With truncated weights of whole answers the run is the one without a lag, only some steps late. Without a
 # correction, or with weights of tokens, it is later still, and in the first world it swings: answers that
 # the policy has long given up are still drawn, and a negative advantage pushes each of them down further,
-# without end. The uncorrected run falls below its start before it recovers. (In the second
-# world no correction does as well as any.)
+# without end. The uncorrected run falls below its start before it recovers. (One of the other worlds is
+# so easy that the run without a correction is as good as any.)
 
 # %%
 middles = {label: round(float(each[:, 80].mean()), 2) for label, each in gold.items()}

@@ -262,7 +262,7 @@ holds(numbers[-1]["reward"] > numbers[0]["reward"] + 0.2, "which pays")
 #
 # ## Exercises
 #
-# Two functions that this page has used.
+# A return that steps over the tool's tokens, and the GAE of section 3.
 
 
 # %%

@@ -70,8 +70,8 @@ chance = [1 - 0.95**k for k in range(1, 11)]
 print(f"one test {chance[0]:.0%}, ten tests {chance[9]:.0%}")
 
 # %% [markdown]
-# Four times in ten. Holm's correction brings that back to 5%: the smallest of ten p-values is multiplied
-# by ten, the next by nine, and so on, and none may pass a larger one.
+# Four times in ten. Holm's correction brings that back to 5% at most: the smallest of ten p-values is
+# multiplied by ten, the next by nine, and so on, and no result may be smaller than the one before it.
 
 
 # %%

@@ -42,9 +42,9 @@ plots.document("cheat_sheet")
 # %% [markdown]
 # ## 2. One rollout, every gradient
 #
-# A formula does not show how far apart two objectives are, but their gradients do. We take the
-# policy of [page 04](04_policy_gradients_and_baselines.ipynb), whose answers can be listed: two
-# letters, and `.` ends an answer of at most three tokens. That makes 15 answers. Here there are
+# A formula does not show how far apart two objectives are, but their gradients do. We take a policy
+# whose answers can be listed, as on [page 04](04_policy_gradients_and_baselines.ipynb): there are two
+# letters, and an EOS ends an answer of at most three tokens. That makes 15 answers. There are
 # **two prompts**, with 7 prefixes each and 3 logits for each prefix: 42 numbers are the whole
 # policy.
 
@@ -206,8 +206,8 @@ axis.tick_params(axis="x", rotation=40)
 # acts, and what is left is the advantage and the average. PG-GRPO adds DPO's gradient with a weight of
 # 0.1, which hardly turns it.
 #
-# The engines that are left out add no new direction. Process supervision, iterative GRPO, KD-GRPO and
-# KD-PPO put other rewards into GRPO or PPO. MiniLLM has another goal: its teacher.
+# Most engines of the table that are left out put other rewards into GRPO or PPO (process supervision,
+# iterative GRPO, KD-GRPO, KD-PPO), or have another goal, the teacher (MiniLLM, on-policy distillation).
 #
 # **Predict:** is the distance to the exact gradient noise, which more answers would reduce, or does
 # an engine's gradient point elsewhere even on average? Average 120 rollouts and see.
@@ -239,8 +239,8 @@ holds(
 # - **RLOO, Dr. GRPO and PPO point along the exact gradient** on average. So would REINFORCE, but it
 #   has so much noise that 120 rollouts leave 20 degrees.
 # - **All of GRPO's family but Dr. GRPO divide by the group's deviation.** The flat second prompt then
-#   weighs as much as the first, and the direction turns by 25 to 29 degrees. DPO, which sees only the
-#   best and the worst answer of a group, turns by about as much.
+#   weighs as much as the first, and the direction turns by between 20 and 30 degrees. DPO, which sees only
+#   the best and the worst answer of a group, turns by about as much.
 # - **REINFORCE++ is the surprise.** Its baseline is the mean of the batch, so here nearly every
 #   answer to the easy prompt has a positive advantage and nearly every answer to the hard one a
 #   negative one. A constant advantage cancels in a *sum* over an answer's tokens, because
@@ -262,9 +262,9 @@ holds(of_mean > 2 * of_sum, "the mean over tokens turns REINFORCE++, the sum doe
 
 # %% [markdown]
 # (REINFORCE++-baseline subtracts each prompt's own mean first, which removes that constant:
-# [page 10](10_rloo_and_reinforce_plus_plus.ipynb).)
+# [page 10](10_rloo_and_reinforce_plus_plus.ipynb), section 7.)
 #
-# None of this says which engine learns best. A biased direction with little noise often wins.
+# None of this says which engine learns best. A biased direction with little noise can win.
 #
 # ## 3. Homework: an advantage of your own
 #
@@ -317,11 +317,11 @@ plots.difference(
 )  # fmt: skip
 
 # %% [markdown]
-# [docs/extending.md](../docs/extending.md) has a whole engine in 45 lines and the reward above. Copy the
-# engine to `my_engine.py`, put your advantage into it, and hold your loss against the truth with
+# [docs/extending.md](../docs/extending.md) has a whole engine in fewer than 50 lines, and the reward above.
+# Copy the engine to `my_engine.py`, put your advantage into it, and hold your loss against the truth with
 # [the kit](../docs/conformance.md). Flags, the report, `--resume` and the doctor work at once.
 #
-# **Then a comparison.** One run proves nothing: two seeds of one engine differ as much as two engines
+# **Then a comparison.** One run proves nothing: two seeds of one engine can differ as much as two engines
 # do. Same starts, same prompts, three seeds, and the *paired* difference with its interval:
 #
 # ```
@@ -329,7 +329,7 @@ plots.difference(
 # ```
 #
 # If the interval of the difference contains 0, you have not seen a difference. More seeds make it
-# narrower, with the square root of their number.
+# narrower: its width falls with the square root of their number.
 #
 # ## 4. Three open experiments
 #
@@ -337,9 +337,10 @@ plots.difference(
 #
 # 1. **A baseline that remembers.** The mean of a prompt's rewards in earlier epochs could replace
 #    the group, so that one answer per prompt is enough. How old may the memory be before it hurts?
-# 2. **When to stop without gold.** [Page 13](13_when_the_proxy_breaks.ipynb) shows the gold reward turn
-#    while the learned one still rises. Find a number that needs no gold (KL, the spread of an ensemble,
-#    length, your own) and that tells the step within 10. Choose it on some seeds, test it on others.
+# 2. **When to stop without gold.** [Page 13](13_when_the_proxy_breaks.ipynb), section 4, shows the gold
+#    reward turn while the learned one still rises. Find a number that needs no gold (KL, the spread of an
+#    ensemble, length, your own) and that finds the step of the turn to within 10. Choose it on some seeds,
+#    test it on others.
 # 3. **Where should the KL stand?** At the same distance from the reference, a penalty in the reward
 #    and one in the loss may end at different rewards. Compare them at equal KL, not at equal $\beta$.
 #
@@ -350,34 +351,34 @@ plots.difference(
 #
 # ## 5. Exam
 #
-# Fourteen questions. Answer on paper, with a number or a sketch, then look. Each is answered in one
-# place.
+# Fourteen questions. Answer on paper, with a number or a sketch, then look. The page and section that
+# answer a question stand behind it.
 #
 # 1. Why are the old log-probabilities stored, when the policy could compute them again?
-#    [04](04_policy_gradients_and_baselines.ipynb)
+#    [04](04_policy_gradients_and_baselines.ipynb), section 9
 # 2. k1, k2, k3: which one as a value, which one in the reward, which one in the loss, and why?
-#    [08](08_kl_estimators.ipynb)
+#    [08](08_kl_estimators.ipynb), sections 1 and 2
 # 3. Does the mask of a response include the EOS? What goes wrong otherwise?
-#    [02](02_tokens_padding_masks.ipynb)
+#    [02](02_tokens_padding_masks.ipynb), sections 3 and 4
 # 4. Prompts are padded on the left. What do position numbers and the attention mask have to do?
-#    [02](02_tokens_padding_masks.ipynb)
-# 5. All answers of a group earn the same. What does GRPO learn from it? [07](07_grpo.ipynb)
+#    [02](02_tokens_padding_masks.ipynb), section 2
+# 5. All answers of a group earn the same. What does GRPO learn from it? [07](07_grpo.ipynb), section 1
 # 6. What is the critic's target, when is it made, and why does it stay fixed over the epochs?
-#    [09](09_ppo.ipynb)
+#    [09](09_ppo.ipynb), section 6
 # 7. The KL in the reward or in the loss: what changes in the gradient, and in $\beta$'s scale?
-#    [05](05_what_a_kl_is.ipynb)
+#    [05](05_what_a_kl_is.ipynb), section 6
 # 8. Why does a learned reward break, and how does one notice without gold?
-#    [13](13_when_the_proxy_breaks.ipynb)
+#    [13](13_when_the_proxy_breaks.ipynb), sections 7 and 8
 # 9. When is the product of token ratios right, and what does a ratio per token get wrong?
-#    [04](04_policy_gradients_and_baselines.ipynb)
-# 10. Mean over an answer, over all tokens, or a constant: which answers does each one favour?
-#     [11](11_grpo_family.ipynb)
-# 11. By what is the loss of a micro-batch, or of a rank, divided? [07](07_grpo.ipynb)
+#    [04](04_policy_gradients_and_baselines.ipynb), section 12
+# 10. Mean over an answer, over all tokens, or a constant: which one makes wrong answers grow?
+#     [11](11_grpo_family.ipynb), section 2
+# 11. By what is the loss of a micro-batch, or of a rank, divided? [07](07_grpo.ipynb), section 6
 # 12. Before the first update: which quantities are exactly 1, and which exactly 0?
-#     [07](07_grpo.ipynb)
-# 13. A sampler uses top-p. Why may the scorer's log-probabilities not be the ratio's denominator?
-#     [01](01_gpt2_from_scratch.ipynb)
-# 14. Why is dropout off, in sampling *and* in training? [17](17_bug_zoo.ipynb)
+#     [07](07_grpo.ipynb), section 4
+# 13. A sampler uses top-p. Why are the policy's own probabilities then wrong for what it draws?
+#     [01](01_gpt2_from_scratch.ipynb), section 8
+# 14. Why is dropout off, in sampling *and* in training? [17](17_bug_zoo.ipynb), section 1
 #
 # Twelve right: you can read the papers. Fourteen: find an error in this course and tell us.
 #

@@ -201,7 +201,6 @@ def rewarded(generator: torch.Generator) -> Arguments:
     ),
     case(
         "V = 1, 0, 0.55; old 0.5; returns 2, -1, 0; clip 0.2", [[0.845, 0.845, 0.15125]],
-
         values=[[1.0, 0.0, 0.55]], old_values=[[0.5, 0.5, 0.5]], returns=[[2.0, -1.0, 0.0]], clip=0.2,
     ),
     random=some("values old_values returns", clip=0.2),
@@ -221,6 +220,8 @@ def rewarded(generator: torch.Generator) -> Arguments:
         -> old_values * (values / old_values).clamp(1 - clip, 1 + clip)
         old_values + (values - old_values).clamp(-clip, clip)
         -> values.clamp(old_values * (1 - clip), old_values * (1 + clip))
+        old_values + (values - old_values).clamp(-clip, clip)
+        -> (values / old_values).clamp(1 - clip, 1 + clip)
             you clip the value as a ratio is clipped, to 1 - clip ... 1 + clip. A value is held near the
             old one by a difference: V_old - clip ... V_old + clip.
         old_values + (values - old_values).clamp(-clip, clip)
@@ -235,6 +236,48 @@ def value_loss(values, old_values, returns, clip):
     (V_old + clip(V - V_old, -clip_range, clip_range) - return)^2, (N, T)."""
     near_old = old_values + (values - old_values).clamp(-clip, clip)
     return torch.maximum((values - returns) ** 2, (near_old - returns) ** 2) / 2
+
+
+@exercise(
+    case(
+        "values that have moved from 0.2 to 0.6, advantages 0.8: the target is still 1", 0.08,
+        values=[[0.6, 0.6]], old_values=[[0.2, 0.2]], advantages=[[0.8, 0.8]], mask=lengths(2),
+    ),
+    case(
+        "a critic that has arrived: V = V_old + A", 0.0,
+        values=[[1.0, 2.0], [0.5, 9.0]], old_values=[[0.5, 2.5], [0.0, 0.0]],
+        advantages=[[0.5, -0.5], [0.5, 0.0]], mask=lengths(2, 1),
+    ),
+    random=some("values old_values advantages=x mask"),
+    gradient="values",
+    mistakes="""
+        advantages + old_values -> advantages + values
+            your target holds the critic in training, with its gradient: V - (A + V) is -A whatever V is,
+            and no gradient is left. Take the old values.
+        advantages + old_values -> advantages + values.detach()
+            your target moves with the critic: it is always A away, so the critic passes the truth and goes
+            on. Take the values from before the first update.
+        advantages + old_values -> advantages
+            your target is the advantage alone, what the critic got wrong: a critic that is right would be
+            taught to say 0. Add the old value.
+        advantages + old_values
+        -> (advantages - advantages[mask].mean()) / advantages[mask].std() + old_values
+            you whiten the advantages first. That is for the policy; the critic's target is in the units of
+            the reward.
+        (values - returns)[mask] -> (values - returns)
+            the padding takes part: take the positions where the mask is True.
+        .mean() / 2 -> .mean()
+            the half in front is missing.
+        .mean() / 2 -> .sum() / 2
+            you add the tokens up: take their mean.
+    """,
+)  # fmt: skip
+def critic_loss(values, old_values, advantages, mask):
+    """From values of the critic in training, old_values of the one that saw the rollout, and the
+    advantages (not whitened), (N, T) each, compute half the mean over the True positions of the
+    mask (N, T) of (V - return)^2, where the return is what the critic should say."""
+    returns = advantages + old_values
+    return ((values - returns)[mask] ** 2).mean() / 2
 
 
 def a_critic(generator: torch.Generator) -> Arguments:
