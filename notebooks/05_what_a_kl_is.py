@@ -194,8 +194,8 @@ holds(covering[6] > 3 * reference[6], "covering fills the gap between the peaks"
 #
 # k1 is right on average, but one number may be negative. Its relatives k2 and k3 (Schulman 2020,
 # ["Approximating KL Divergence"](http://joschu.net/blog/kl-approx.html)) never are.
-# [08_kl_estimators](08_kl_estimators.ipynb) measures which of them is right where; until then k1 is
-# enough.
+# [07_grpo](07_grpo.ipynb) uses k3, and [08_kl_estimators](08_kl_estimators.ipynb) measures which of them
+# is right where. On this page k1 is enough.
 
 # %%
 words = torch.multinomial(pi, 10_000, True, generator=torch.Generator().manual_seed(0))

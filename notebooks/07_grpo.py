@@ -4,7 +4,7 @@
 # **The question.** An answer scored 0.6. Was that good? It depends on what this policy usually
 # scores on this prompt. Where does that number come from?
 #
-# **Why.** [04](04_policy_gradients_and_baselines.ipynb) ended with a baseline: subtract what you
+# **Why.** [04](04_policy_gradients_and_baselines.ipynb) uses a baseline (section 6): subtract what you
 # expected, and the noise of the gradient falls. PPO trains a second network to predict what to
 # expect. **Group Relative Policy Optimization** (GRPO; Shao et al. 2024, DeepSeekMath,
 # [arXiv:2402.03300](https://arxiv.org/abs/2402.03300)) does without it: it samples several answers
@@ -92,9 +92,9 @@ same = torch.allclose(group_advantages(10 * flat + 7, 4), by_hand.view(-1, 1), a
 holds(same, "the unit and the zero of the reward drop out")
 
 # %% [markdown]
-# The scale and the offset of the reward drop out. That is handy, because a reward model has neither
-# ([06](06_reward_model.ipynb)). But it has a price: two answers that hardly differ get advantages
-# as large as a good and a terrible one. Dr. GRPO
+# The scale and the offset of the reward drop out. That is handy, because both are arbitrary in a
+# reward model ([06](06_reward_model.ipynb), section 7). But it has a price: two answers that hardly
+# differ get advantages as large as a good and a terrible one. Dr. GRPO
 # ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) therefore leaves the division out
 # (`scale="none"`).
 #

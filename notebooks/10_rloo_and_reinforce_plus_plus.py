@@ -66,8 +66,8 @@ prompts, params = reviews.prompts("train"), SamplingParams(temperature=1.0, max_
 # %% [markdown]
 # ## 1. RLOO: the mean of the others
 #
-# Page [04](04_policy_gradients_and_baselines.ipynb) has shown why a response must not be compared with
-# itself. Four answers to one prompt scored 1, 2, 3 and 4. The others of the first have the mean 3, so
+# Page [04](04_policy_gradients_and_baselines.ipynb), section 7, compares a response with the *others* of
+# its group. Four answers to one prompt scored 1, 2, 3 and 4. The others of the first have the mean 3, so
 # its advantage is -2:
 #
 # $$A_i = R_i - \frac{1}{k-1} \sum_{j \ne i} R_j = \frac{k}{k-1} \left( R_i - \mathrm{mean}(R) \right)$$
