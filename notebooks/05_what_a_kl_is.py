@@ -377,7 +377,7 @@ holds(prices[1] > 9 * prices[10], "in the reward a nat is ten times cheaper")
 
 # %%
 for value, where in ((0.4, "nano/rlhf.py"), (0.1, "rl.grpo_engine"), (0.04, "GRPO's paper")):
-    print(f"beta {value:4}, {where:14}: {math.exp(1 / value):14,.0f} times as likely")
+    print(f"beta {value:4}, {where:14}: {math.exp(1 / value):14,.0f} times the odds")
 
 # %% [markdown]
 # A short run can come near twelve times. It cannot come near $e^{25}$ times: it is over long before.
