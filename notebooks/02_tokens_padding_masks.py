@@ -75,6 +75,7 @@ assert tokenizer.eos_id not in smuggled
 # and each is right somewhere:
 #
 # - **Left**, for prompts to be continued: every row writes its next token into the same new column.
+#   The padding stands before the words, so an attention mask must forbid every token to look at it.
 # - **Right**, for whole sequences to be scored: under a causal mask no token looks at the padding
 #   after it, so no mask is needed at all.
 #

@@ -68,7 +68,7 @@ def of_one_case(
 
 def shape_sentence(mine: Tensor, wanted: torch.Size) -> str:
     hint = ""
-    if mine.numel() == wanted.numel():
+    if mine.numel() == wanted.numel() > 1:  # of one number it may as well be the mean
         hint = " It has as many numbers, so a reshape or a keepdim=True may be all that is missing."
     return f"your result has shape {tuple(mine.shape)}, and {tuple(wanted)} is wanted.{hint}"
 
