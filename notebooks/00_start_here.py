@@ -86,6 +86,10 @@ for axis, place, label in ((left, 1, "learned reward"), (right, 2, "gold reward"
 gain = float((answers["after"][2] - answers["before"][2]).mean())
 print(f"the gold reward rose by {gain:.2f} on average")
 holds(gain > 0.25, "the gold reward rises by more than 0.25")
+learned = float((answers["after"][1] - answers["before"][1]).mean())
+holds(learned > 1, "the learned reward rises by more than one of its standard deviations")
+unchanged = (answers["after"][2] <= answers["before"][2]).float().mean()
+holds(unchanged < 0.5, "most answers are better than before")
 
 # %% [markdown]
 # ## The pipeline

@@ -87,6 +87,7 @@ for d in (4, 64, 1024):
     raw = (q @ k.transpose(1, 2)).squeeze(1)  # (500, 8)
     largest = [float((raw / c).softmax(-1).amax(-1).mean()) for c in (math.sqrt(d), 1.0)]
     print(f"d = {d:4}: largest weight {largest[0]:.2f} with the root, {largest[1]:.2f} without")
+holds(largest[1] > largest[0], "without the root one token gets nearly all of the weight")
 assert largest[1] > 0.9 > 0.5 > largest[0]
 
 # %% [markdown]
@@ -170,6 +171,7 @@ with torch.no_grad():
     one_layer.wpe.weight.zero_()
     without = (one_layer(tokens) - one_layer(tokens[:, order]))[:, -1].abs().max()
 print(f"largest change of a logit: {with_positions:.4f} with wpe, {without:.7f} without")
+holds(with_positions > 100 * without, "without wpe the order of the words does not matter")
 assert with_positions > 1e-3 and without < 1e-5
 
 # %% [markdown]
