@@ -45,7 +45,7 @@ class MemoryConfig:
     """Rows per forward pass."""
     lora_rank: Count | None = None
     """Rank of LoRA's adapters; 0 trains all weights."""
-    checkpoint_blocks: bool | None = None
+    checkpoint_blocks: bool = False
     """Compute activations again in the backward pass."""
 
 
