@@ -207,7 +207,7 @@ def critic_is_worse(run: Run) -> Iterator[str]:
 
 def collapse(run: Run) -> Iterator[str]:
     """warning: the KL penalty is too weak, the reward likes a length or a text, or no EOS is trained on.
-    Change: read samples.jsonl; raise --kl-coef; check that the mask holds the first EOS (page 15)."""
+    Change: read samples.jsonl; raise --kl-coef; check that the mask holds the first EOS (page 13)."""
     entropy, length, ended = (run.start(k, 3) for k in ("entropy", "response_length", "eos_rate"))
     grown = run.end("response_length") / max(length, 1e-6)
     repeated = run.end("distinct_responses") <= 0.3 * run.start("distinct_responses")
