@@ -209,7 +209,10 @@ def _answers(
 
 
 def _with_made(
-    prompts: Sequence[list[int]], groups: list[list[Answer]], tokenizer: Tokenizer, how: PairSampling
+    prompts: Sequence[list[int]],
+    groups: list[list[Answer]],
+    tokenizer: Tokenizer,
+    how: PairSampling,
 ) -> list[list[Answer]]:
     """Each prompt's answers, the borrowed ones, and the repeated ones.
 
