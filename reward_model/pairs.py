@@ -161,9 +161,8 @@ def sample_pairs(
             )
         chosen = epoch_shuffled_indices(step, how.batch_size, len(prompts), seed).tolist()
         step += 1
-        asked = [encoded[i] for i in chosen]
-        answers = _answers(policy, tokenizer, asked, how, generator)
-        answers = _with_made(asked, answers, tokenizer, how)
+        answers = _answers(policy, tokenizer, [encoded[i] for i in chosen], how, generator)
+        answers = _with_made(answers, tokenizer, how)
         pairs = []
         for index, group in zip(chosen, answers, strict=True):
             for a, b in itertools.combinations(group, 2):
@@ -209,33 +208,22 @@ def _answers(
 
 
 def _with_made(
-    prompts: Sequence[list[int]],
-    groups: list[list[Answer]],
-    tokenizer: Tokenizer,
-    how: PairSampling,
+    groups: list[list[Answer]], tokenizer: Tokenizer, how: PairSampling
 ) -> list[list[Answer]]:
     """Each prompt's answers, the borrowed ones, and the repeated ones.
 
-    Borrowed: the first answer of each of the prompts of the batch that are most like it. Repeated: the
-    own first answer with its last sentence once more, the second with it twice more, and so on.
+    Borrowed: the first answer of each of the next prompts of the batch. Repeated: the own first answer
+    with its last sentence once more, the second with it twice more, and so on.
     """
     return [
         group
-        + [groups[lender][0] for lender in _most_alike(prompts, i)[: how.borrowed]]
+        + [groups[(i + lender) % len(groups)][0] for lender in range(1, how.borrowed + 1)]
         + [
             _repeated(group[k % len(group)], k + 1, tokenizer, how.params.max_new_tokens)
             for k in range(how.repeated)
         ]
         for i, group in enumerate(groups)
     ]
-
-
-def _most_alike(prompts: Sequence[list[int]], one: int) -> list[int]:
-    """The other prompts of a batch, those that share most tokens first, then the next ones behind it."""
-    own, count = set(prompts[one]), len(prompts)
-    others = [(one + distance) % count for distance in range(1, count)]
-    others = [other for other in others if prompts[other] != prompts[one]]
-    return sorted(others, key=lambda other: -len(own & set(prompts[other])))  # which is stable
 
 
 def _repeated(answer: Answer, times: int, tokenizer: Tokenizer, longest: int) -> Answer:

@@ -91,13 +91,13 @@ from reward_model.world_pairs import (
 PRESETS: dict[str, dict[str, Any]] = {
     "tiny": {},
     # Chosen on validation prompts of other seeds than those that are reported (docs/results.md). At
-    # 2e-3 it learns the pairs half as fast, and the item last of all. Of the 10 answers to a
-    # prompt that are compared three were written for the prompts most like it, about other items
-    # mostly, and one says its last sentence again: policies found that thanks paid twice where no pair
-    # had it. Batches of 4 prompts take twice the steps, which find sooner that an answer is about its item.
+    # 2e-3 it learns the pairs half as fast, and the item last of all. Of the 9 answers to a prompt
+    # that are compared two were written for other prompts, about other items mostly, and one says
+    # its last sentence again: policies found that thanks paid twice where no pair had it. Batches of
+    # 4 prompts take twice the steps, which find sooner that an answer is about its item.
     "tiny/reviews": dict(
-        lr=7e-4, batch_size=4, responses_per_prompt=10, borrowed_responses=3, repeated_responses=1,
-        pairs=126_000,  # 45 of each of 2,800 prompts
+        lr=7e-4, batch_size=4, responses_per_prompt=9, borrowed_responses=2, repeated_responses=1,
+        pairs=108_000,  # 36 of each of 3,000 prompts
     ),
     "study": dict(pairs=160_000),
     "own": dict(

@@ -87,8 +87,8 @@ class PairFlags(TrainingFlags):
     wide_temperature: AboveZero = 1.5
     """Temperature at which every second half of those responses is drawn; the rest are at 1."""
     borrowed_responses: Count = 0
-    """Of those K, answers that were written for the other prompts most like it: in comparing them with
-    its own a reward model learns to check what the prompt asks (a world only)."""
+    """Of those K, answers that were written for other prompts: in comparing them with its own a reward
+    model learns to check what the prompt asks (a world only)."""
     repeated_responses: Count = 0
     """Of those K, own answers that say their last sentence again, once, twice and so on: text that the
     base model hardly writes and that a policy finds where no pair ever had it (a world only)."""

@@ -110,12 +110,6 @@ def test_borrowed_and_repeated_answers_are_compared_with_the_own_ones(
     assert [pair.chosen for pair in pairs].count(said) == 3  # the annotator preferred it to each
 
 
-def test_answers_are_borrowed_from_the_prompts_that_are_most_alike():
-    """By hand: two tokens in common, one, none; a copy of the prompt itself lends nothing."""
-    prompts = [[1, 2, 3], [4, 5, 6], [1, 2, 9], [1, 2, 3], [7, 2, 8]]
-    assert pairs_module._most_alike(prompts, 0) == [2, 4, 1]
-
-
 def test_pairs_keep_the_sampled_tokens(monkeypatch):
     """Text is for the annotator: decoding and encoding again would change broken UTF-8."""
     drawn: list[tuple[list[int], list[int]]] = []
