@@ -14,6 +14,7 @@ from gpt.llama import Llama, LlamaConfig
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer, parse_ranks
+from harness.device import shapes_alone
 from harness.errors import UserError
 from harness.safetensors_file import load_weights, require_floats, save_weights
 
@@ -44,7 +45,7 @@ def load_gpt(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, Token
     """A checkpoint written by `save_gpt`, with the tokenizer that it was trained with."""
     tensors, about = load_weights(path, "gpt")
     tokenizer = checked_tokenizer(about, path)
-    with torch.device("meta"):  # shapes alone: the tensors of the file become the weights
+    with shapes_alone():  # the tensors of the file become the weights
         model = build(gpt_config_of(about, tensors, path))
     load_strictly(model, tensors, path)
     return model.to(device).eval(), tokenizer

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 from harness.errors import UserError
 from harness.ranks.collectives import world
@@ -81,3 +83,23 @@ def without_autocast(device: torch.device) -> AbstractContextManager[None]:
     if device.type == "meta":  # shapes alone: autocast does not know this device
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
+
+
+class _NothingDrawn(TorchFunctionMode):
+    def __torch_function__(
+        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        values = kwargs or {}
+        if getattr(function, "__module__", "") == "torch.nn.init":
+            return args[0] if args else values["tensor"]
+        return function(*args, **values)
+
+
+@contextmanager
+def shapes_alone() -> Iterator[None]:
+    """A module made inside has shapes and no memory, for the tensors of a file to become its weights.
+
+    No weights are drawn: on the meta device that would load PyTorch's compiler, which takes 2 seconds.
+    """
+    with torch.device("meta"), _NothingDrawn():
+        yield

@@ -15,9 +15,7 @@ from harness.errors import UserError
 from harness.files import append_jsonl, display_path, keep_until
 from harness.ranks.collectives import is_main
 
-PAGE_EVERY = (
-    20.0  # seconds at least between two pages of a run; drawing one takes about half a second
-)
+PAGE_EVERY = 30.0  # seconds at least between two pages of a run; drawing one takes about a second
 
 
 def per_second(count: float, begin: float) -> float:

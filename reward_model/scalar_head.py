@@ -19,6 +19,7 @@ from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_bat
 from gpt.lora import copy_to_train, merged_state
 from gpt.model import GPT, head_product
 from gpt.tokenizer import Tokenizer
+from harness.device import shapes_alone
 from harness.errors import UserError
 from harness.safetensors_file import load_weights, save_weights
 
@@ -112,7 +113,7 @@ def load_reward_model(
     tokenizer = checked_tokenizer(about, path)
     if about.get("pooling") not in get_args(Pooling):
         raise UserError(f"{path} does not say how it pools scores: it is damaged, train it again")
-    with torch.device("meta"):  # shapes alone: the tensors of the file become the weights
+    with shapes_alone():  # the tensors of the file become the weights
         model = RewardModel(build(gpt_config_of(about, tensors, path, "gpt.")), about["pooling"])
     load_strictly(model, tensors, path)
     return model.to(device).eval().requires_grad_(False), tokenizer

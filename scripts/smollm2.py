@@ -25,6 +25,7 @@ from gpt.published.pretrained import save_gpt2
 from gpt.published.tokenizer_files import DIGITS_PATTERN, ranks_of
 from gpt.tokenizer import build_tokenizer
 from harness.command_line import run_command
+from harness.device import shapes_alone
 from harness.errors import UserError
 
 FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -72,7 +73,7 @@ def main(config: SmolLM2Config) -> None:
     from gguf import GGUFReader, dequantize
 
     reader, shape = GGUFReader(path), LlamaConfig()
-    with torch.device("meta"):  # shapes alone: the tensors of the file become the weights
+    with shapes_alone():  # the tensors of the file become the weights
         model = Llama(shape)
     tensors: dict[str, Tensor] = {}
     for stored in reader.tensors:

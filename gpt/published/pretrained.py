@@ -37,6 +37,7 @@ from gpt.published.tokenizer_files import (
     write_tokenizer,
 )
 from gpt.tokenizer import Tokenizer, load_tokenizer
+from harness.device import shapes_alone
 from harness.errors import UserError
 from harness.files import (
     display_path,
@@ -110,7 +111,7 @@ def load_gpt2(name_or_folder: str | Path) -> GPT:
     weights = find_weights(folder)
     config = read_config(folder / CONFIG_FILE)
     tensors = read_weights(weights, config)
-    with torch.device("meta"):  # shapes only: the tensors of the files take their places
+    with shapes_alone():  # the tensors of the file become the weights
         model = build(config)
     load_strictly(model, tensors, weights, "pass a folder whose two files belong together")
     return model.eval()

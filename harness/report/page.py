@@ -10,6 +10,7 @@ import dataclasses
 import io
 import json
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -130,7 +131,8 @@ def panels_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
     bases = {base_of(key) for key in keys if not key.startswith("seconds/")}
     order = {name: i for i, name in enumerate(LEADING)}
     ordered = sorted(bases - set(HIDDEN), key=lambda base: (order.get(base, len(order)), base))
-    made = [panel(f"panel-{i}", base, runs) for i, base in enumerate(ordered)]
+    draw = CurveDrawing()
+    made = [panel(f"panel-{i}", base, runs, draw) for i, base in enumerate(ordered)]
     return [each for each in made if each["series"]]
 
 
@@ -141,7 +143,7 @@ def base_of(key: str) -> str:
     return key
 
 
-def panel(name: str, base: str, runs: Sequence[Run]) -> dict[str, Any]:
+def panel(name: str, base: str, runs: Sequence[Run], draw: CurveDrawing) -> dict[str, Any]:
     """The curves of one metric: of every run what was logged, and what was measured on other prompts."""
     series, broken = [], []
     for i, run in enumerate(runs):
@@ -164,41 +166,54 @@ def panel(name: str, base: str, runs: Sequence[Run]) -> dict[str, Any]:
         if base == "gold" and start is not None:  # no step has measured it
             point = {"x": [0], "y": [start], "dots": True, "colour": own}
             series.append({"name": f"{run.label}: before training, on test prompts"} | point)
-    drawn = curve_svg(series, HEALTHY.get(base), share=base.endswith(SHARES)) if series else ""
+    drawn = draw(series, HEALTHY.get(base), share=base.endswith(SHARES)) if series else ""
     last = last_values(series) if len(runs) == 1 else ""
     made = {"id": name, "title": base, "series": series, "svg": drawn}
     return made | {"broken": ", ".join(broken), "last": last}
 
 
-def curve_svg(
-    series: Sequence[Mapping[str, Any]],
-    band: tuple[float | None, float | None] | None,
-    *,
-    share: bool,
-) -> str:
-    """One panel as an SVG element. `band` is the healthy range; a `share` has the axis from 0 to 1."""
-    import matplotlib  # a page is written at validations; an import of training need not wait
-    from matplotlib.figure import Figure
+class CurveDrawing:
+    """Draws one panel after another on the same axes, because new axes take twice as long as a panel."""
 
-    with matplotlib.rc_context(cast(Any, SVG)):
-        figure = Figure(figsize=(4.4, 2.1))
-        axis = figure.add_axes((0.13, 0.19, 0.85, 0.71))
+    def __init__(self) -> None:
+        import matplotlib  # a page is written at validations; an import of training need not wait
+        from matplotlib.figure import Figure
+
+        self.settings = partial(matplotlib.rc_context, cast(Any, SVG))
+        with self.settings():
+            self.figure = Figure(figsize=(4.4, 2.1))
+            self.axis = self.figure.add_axes((0.13, 0.19, 0.85, 0.71), xlabel="step")
+
+    def __call__(
+        self,
+        series: Sequence[Mapping[str, Any]],
+        band: tuple[float | None, float | None] | None,
+        *,
+        share: bool,
+    ) -> str:
+        """One panel as an SVG element. `band` is the healthy range; a `share` has the axis from 0 to 1."""
+        axis = self.axis
         values = [y for each in series for y in each["y"] if y is not None]
         low, high = (0.0, 1.0) if share else (min(values, default=0.0), max(values, default=1.0))
         margin = (high - low or abs(high) or 1.0) * (0.02 if share else 0.08)
-        axis.set(xlabel="step", ylim=(low - margin, high + margin))
-        if band is not None:
-            below, above = band
-            axis.axhspan(
-                low - margin if below is None else below,
-                high + margin if above is None else above,
-                color="#009e73", alpha=0.13,
-            )  # fmt: skip
-        for each in series:
-            _draw(axis, each)
-        made = io.StringIO()
-        figure.savefig(made, format="svg", transparent=True, metadata={"Date": None})
-    return made.getvalue().partition("<svg")[1] + made.getvalue().partition("<svg")[2]
+        with self.settings():
+            axis.set_ylim(low - margin, high + margin)
+            if band is not None:
+                below, above = band
+                axis.axhspan(
+                    low - margin if below is None else below,
+                    high + margin if above is None else above,
+                    color="#009e73", alpha=0.13,
+                )  # fmt: skip
+            for each in series:
+                _draw(axis, each)
+            axis.relim()
+            axis.autoscale_view(scaley=False)
+            made = io.StringIO()
+            self.figure.savefig(made, format="svg", transparent=True, metadata={"Date": None})
+        for drawn in (*axis.lines, *axis.patches):
+            drawn.remove()
+        return "<svg" + made.getvalue().partition("<svg")[2]
 
 
 def _draw(axis: Any, series: Mapping[str, Any]) -> None:

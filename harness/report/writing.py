@@ -31,7 +31,7 @@ def refresh(
 ) -> None:
     """Write report.html of a run whose page was opened; if that fails, say so and let the run go on.
 
-    Not if the last one is younger than `every` seconds.
+    Not if the last one, or the run, is younger than `every` seconds.
     """
     on_main(lambda: _refresh(folder, rows, every))
 
@@ -40,8 +40,8 @@ def _refresh(folder: Path, rows: Sequence[Mapping[str, Any]] | None, every: floa
     if not (folder / ABOUT).is_file():
         return
     try:
-        written = (folder / REPORT).stat().st_mtime if (folder / REPORT).is_file() else 0.0
-        if every and time.time() - written < every:
+        last = folder / (REPORT if (folder / REPORT).is_file() else ABOUT)
+        if every and time.time() - last.stat().st_mtime < every:
             return
         write_text(folder / REPORT, page_html([read_run(folder, rows)]))
     except Exception as error:

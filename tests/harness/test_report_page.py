@@ -14,7 +14,7 @@ import torch
 
 from gpt.pretraining import PretrainingConfig
 from harness.report import writing
-from harness.report.page import curve_svg, page_html, panels_of, read_run, running_mean
+from harness.report.page import CurveDrawing, page_html, panels_of, read_run, running_mean
 from harness.report.tokens import show_tokens
 
 HOSTILE = "<script>stolen()</script><img src=x onerror=stolen()></script><!--<script> & \"'\u2028"
@@ -121,7 +121,9 @@ def test_a_share_has_an_axis_from_0_to_1_and_a_mean_does_not_lag() -> None:
     """Two ticks are 0 and 1 whatever was measured; of a ramp the running mean is the ramp."""
     series = {"x": [10, 20, 30, 40], "y": [0.4, 0.5, 0.5, 0.6], "dots": False}
     ticks = [
-        re.findall(r">(\d\.\d+)</text>", curve_svg([series | {"colour": "k"}], None, share=share))
+        re.findall(
+            r">(\d\.\d+)</text>", CurveDrawing()([series | {"colour": "k"}], None, share=share)
+        )
         for share in (True, False)
     ]
     assert {"0.0", "1.0"} <= set(ticks[0]) and not {"0.0", "1.0"} & set(ticks[1])
