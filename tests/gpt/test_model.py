@@ -12,6 +12,7 @@ from toys import close, flat_gradient, kept_for_backward, randomized
 
 from data.collate import left_pad, right_pad
 from gpt.model import GPT, PRESETS, GPTConfig, KVCache, plain_attention, preset_config
+from harness.device import shapes_alone
 
 CONFIG = GPTConfig(vocab_size=11, context=12, n_layer=2, n_head=2, n_embd=8)
 ROWS = [[3, 1, 4], [1, 5, 9, 2, 6], [5, 3]]
@@ -296,3 +297,12 @@ def test_checkpointed_blocks_keep_their_input_alone():
     model.checkpoint_blocks = True
     less = kept_for_backward(model, tokens)
     assert less < kept / 8 and less > 2 * 64 * 64 * 4 * 4  # each block's input at least
+
+
+def test_a_module_of_shapes_alone_draws_nothing():
+    """On the meta device drawing would load the compiler; the global generator stays where it was."""
+    before = torch.get_rng_state()
+    with shapes_alone():
+        weights = [torch.nn.Linear(3, 2).weight, torch.nn.Embedding(2, 3).weight]
+    assert all(weight.is_meta and weight.shape == (2, 3) for weight in weights)
+    assert torch.equal(torch.get_rng_state(), before) and not torch.nn.Linear(3, 2).weight.is_meta
