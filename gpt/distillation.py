@@ -34,9 +34,9 @@ from gpt.log_probs import (
     of_both,
     scatter_responses,
 )
-from gpt.lora import fit_for_training, save_adapter
+from gpt.lora import fit_for_training
 from gpt.model import GPT, Preset
-from gpt.published.pretrained import load_policy
+from gpt.published import load_policy
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 from harness.bfloat16_weights import linears_to_bfloat16
@@ -44,7 +44,7 @@ from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
-from harness.files import append_jsonl, display_path, keep_until, write_json
+from harness.files import append_jsonl, keep_until, write_json
 from harness.flag_ranges import AtLeastOne, Count
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog, per_second
@@ -351,7 +351,6 @@ def main(config: DistillationConfig) -> Path:
             validate=validate if config.eval_prompts else None, folder=folder,
         )  # fmt: skip
     save_gpt(folder / MODEL_FILE, student, tokenizer)
-    save_adapter(folder / "adapter", student, display_path(base))
     if config.test_prompts:
         models = {"before": start, "after": student, "teacher": teacher}
         report = tested(models, measured, prompts["test"][: config.test_prompts])

@@ -29,10 +29,10 @@ from gpt.checkpoint import save_gpt
 from gpt.corpus import encode_record
 from gpt.fit import AnswerFileFlags, check_fit
 from gpt.generate import SamplingParams, generate
-from gpt.lora import fit_for_training, save_adapter
+from gpt.lora import fit_for_training
 from gpt.model import GPT, Preset
 from gpt.pretraining import held_out_loss, language_model_loss
-from gpt.published.pretrained import load_policy, load_with_tokenizer
+from gpt.published import load_policy, load_with_tokenizer
 from gpt.token_rows import RECORDED, TextLog, open_texts
 from gpt.tokenizer import Tokenizer
 from harness.command_flags import MemoryFlags, OptimizerFlags
@@ -294,8 +294,6 @@ def main(config: FinetuningConfig) -> Path:
             texts=texts,
         )
     save_gpt(folder / MODEL_FILE, model, tokenizer)
-    base = config.base or default_folder("pretraining", config.data, config.preset)
-    save_adapter(folder / "adapter", model, config.weights or display_path(base))
     answer_some(config, model, tokenizer, held_out, folder / "samples.jsonl")
     refresh(folder, rows)
     say_findings(config, rows, folder)

@@ -37,7 +37,7 @@ from gpt import pretraining
 from gpt.lora import fit_for_training
 from gpt.model import Preset, preset_config
 from gpt.pretraining import PretrainingConfig
-from gpt.published.pretrained import load_policy
+from gpt.published import load_policy
 from gpt.token_rows import RECORDED
 from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import from_preset, run_command

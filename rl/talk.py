@@ -28,7 +28,7 @@ from data.worlds import MODULES
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl
 from gpt.model import GPT
-from gpt.published.pretrained import load_policy
+from gpt.published import load_policy
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError

@@ -15,7 +15,7 @@ from data.records import PromptRecord
 from data.worlds import CHECKED, has_texts
 from gpt.corpus import open_prompts
 from gpt.model import GPT
-from gpt.published.pretrained import load_policy
+from gpt.published import load_policy
 from gpt.tokenizer import Tokenizer
 from harness.bfloat16_weights import linears_to_bfloat16
 from harness.errors import UserError

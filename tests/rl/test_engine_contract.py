@@ -702,7 +702,6 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, form):
         "learning_curves.png",
         "model.safetensors", "page.json", "report.html", "tokens.jsonl",
         *([] if engine.config.fixed_length else ["finished_state.pt"]),
-        *(["adapter"] if form else []),
     }  # fmt: skip
     paths = folder, tmp_path / "pretraining-reviews-tiny"
     trained, start = (load_gpt(path)[0].state_dict() for path in paths)
