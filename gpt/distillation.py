@@ -21,9 +21,8 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
-from data.names import Data, default_folder
 from data.records import PromptRecord
-from data.worlds import RULES
+from data.worlds import RULES, Data, default_folder
 from gpt.checkpoint import save_gpt
 from gpt.corpus import open_prompts
 from gpt.fit import FileFlags

@@ -21,10 +21,9 @@ from typing import Any
 import torch
 
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices, shard_batch
-from data.names import Data, default_folder, flags_for
 from data.readers import read_preferences, read_responses, split_records
 from data.records import PreferenceRecord, ResponseRecord
-from data.worlds import CHECKED
+from data.worlds import CHECKED, Data, default_folder, flags_for
 from gpt.checkpoint import save_gpt
 from gpt.corpus import encode_record
 from gpt.fit import AnswerFileFlags, check_fit

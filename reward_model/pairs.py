@@ -77,17 +77,6 @@ def as_pair(row: Mapping[str, Any], tokenizer: Tokenizer) -> TokenPair:
     return encode_pair(PreferenceRecord(**texts, meta=meta), tokenizer)
 
 
-def preference_strength(meta: Mapping[str, Any]) -> float | None:
-    """How much better the chosen answer is: `margin`, or the difference of the scores; None if unknown."""
-    if "margin" in meta:
-        meta = {"score_chosen": meta["margin"], "score_rejected": 0}
-    scores: list[Any] = [meta.get("score_chosen"), meta.get("score_rejected")]
-    if not all(type(score) in (int, float) for score in scores):
-        return None
-    strength = float(scores[0] - scores[1])
-    return strength if 0 <= strength < math.inf else None
-
-
 def lengths_of(pairs: Sequence[TokenPair]) -> list[tuple[int, int]]:
     """Tokens of each prompt, and of its longer answer."""
     return [(len(pair.prompt), max(len(pair.chosen), len(pair.rejected))) for pair in pairs]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from data.names import Data
+from data.worlds import Data
 from gpt.fit import FileFlags
 from gpt.model import Preset
 from harness.command_flags import MemoryFlags, TrainingFlags

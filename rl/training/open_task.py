@@ -9,10 +9,9 @@ from typing import Any
 
 import torch
 
-from data.names import default_folder, flags_for
 from data.readers import read_prompts
 from data.records import PromptRecord
-from data.worlds import CHECKED, has_texts
+from data.worlds import CHECKED, default_folder, flags_for, has_texts
 from gpt.corpus import open_prompts
 from gpt.model import GPT
 from gpt.published import load_policy
