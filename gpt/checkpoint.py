@@ -58,16 +58,23 @@ def gpt_config_of(about: Mapping[str, Any], tensors: Mapping[str, Tensor], path:
     sizes = about.get(kind)
     if not isinstance(sizes, dict) or sizes.keys() != names:
         raise UserError(f"{path} does not say its model's shape: it is damaged, train it again")
+    config = checked_shape(shape, sizes, path)
+    check_layers(config, tensors, path)
+    return config
+
+
+def checked_shape(shape: type[GPTConfig], sizes: Mapping[str, Any], path: Path) -> GPTConfig:
+    """The shape with these sizes; UserError for what is no size, or does not go together."""
     for name, value in sizes.items():
         kinds = (int, float) if name in ("dropout", "rope_base", "norm_eps") else (int,)
         if type(value) not in kinds or value < (kinds == (int,)):
-            raise UserError(f"{path} says {name} {value!r:.40}: it is damaged, train it again")
+            raise UserError(
+                f"{path} says {name} {value!r:.40}: it is damaged, make or fetch it again"
+            )
     try:
-        config = shape(**sizes)
+        return shape(**sizes)
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
-    check_layers(config, tensors, path)
-    return config
 
 
 def check_layers(config: GPTConfig, names: Iterable[str], path: Path) -> None:

@@ -24,7 +24,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gpt.checkpoint import build, check_layers, load_gpt, load_strictly
+from gpt.checkpoint import build, check_layers, checked_shape, load_gpt, load_strictly
 from gpt.llama import PUBLISHED, Llama, LlamaConfig
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
@@ -189,61 +189,44 @@ def read_config(path: Path) -> GPTConfig:
             f"{path} does not say model_type 'gpt2' or 'llama': pass a folder with one in Hugging Face "
             "layout (run folders of this project are opened by the scripts that follow them)"
         )
-    sizes: dict[str, Any] = {}
-    for ours, theirs in SIZES[kind].items():
-        size = values.get(theirs)
-        if ours == "n_key_head" and size is None:
-            size = values["num_attention_heads"]
-        if type(size) is not int or size < 1:
-            raise UserError(
-                f"{path}: {theirs} is {size!r}, not a positive whole number: fetch it again"
-            )
-        sizes[ours] = size
-    check_architecture(values, kind, path)
-    try:
-        if kind == "llama":
-            return LlamaConfig(**sizes, **llama_numbers(values, path))
-        return GPTConfig(**sizes)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}") from error
+    sizes = {ours: values.get(theirs) for ours, theirs in SIZES[kind].items()}
+    if kind == "llama":
+        sizes["n_key_head"] = sizes["n_key_head"] or sizes["n_head"]
+        config = checked_shape(LlamaConfig, sizes | llama_numbers(values, path), path)
+    else:
+        config = checked_shape(GPTConfig, sizes, path)
+    check_architecture(values, config, path)
+    return config
 
 
 def llama_numbers(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The base of the rotation, which transformers 5 writes into rope_parameters, and the norm's eps."""
     rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    if not isinstance(rope, dict):
-        raise UserError(f"{path}: its rotary positions are {rope!r:.40}, no object: fetch it again")
-    base = rope.get("rope_theta", values.get("rope_theta", 1e4))
-    numbers = {"rope_base": base, "norm_eps": values.get("rms_norm_eps", 1e-6)}
-    for name, value in numbers.items():
-        if type(value) not in (int, float) or not 0 < value < 1e30:
-            raise UserError(f"{path}: {name} is {value!r}, not a positive number: fetch it again")
-    kind, head = rope.get("rope_type", rope.get("type", "default")), values.get("head_dim")
-    if kind != "default" or head not in (
+    if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type")) not in (
         None,
-        values["hidden_size"] // values["num_attention_heads"],
+        "default",
     ):
         raise UserError(
-            f"{path}: rotary positions of type {kind!r} with head_dim {head!r} are not what "
-            "gpt/llama.py computes: use a Llama with plain ones"
+            f"{path}: rotary positions of {rope!r:.80} are not what gpt/llama.py computes: use a Llama "
+            "with plain ones"
         )
-    return numbers
+    base = rope.get("rope_theta", values.get("rope_theta", 1e4))
+    return {"rope_base": base, "norm_eps": values.get("rms_norm_eps", 1e-6)}
 
 
-def check_architecture(values: Mapping[str, Any], kind: str, path: Path) -> None:
+def check_architecture(values: Mapping[str, Any], config: GPTConfig, path: Path) -> None:
     """UserError for a setting under which our model would compute something else."""
-    for key, allowed in ARCHITECTURE[kind].items():
-        value = values.get(key, allowed[0])
-        if value not in allowed:
+    allowed = ARCHITECTURE[values["model_type"]] | {
+        "head_dim": (None, config.n_embd // config.n_head),
+        "n_inner": (None, 4 * config.n_embd),
+    }
+    for key, choices in allowed.items():
+        value = values.get(key, choices[0])
+        if value not in choices:
             raise UserError(
-                f"{path}: {key} is {value!r}, but this model computes a {kind} with {allowed[0]!r}: "
-                "use a checkpoint of the original architecture"
+                f"{path}: {key} is {value!r}, but this model computes with {choices[-1]!r}: use a "
+                "checkpoint of the original architecture"
             )
-    if kind == "gpt2" and values.get("n_inner") not in (None, 4 * values["n_embd"]):
-        raise UserError(
-            f"{path}: n_inner is {values['n_inner']!r}, but this model's MLP is 4 * n_embd = "
-            f"{4 * values['n_embd']} wide: use a checkpoint of the original architecture"
-        )
 
 
 def hub_config(model: GPT) -> dict[str, Any]:

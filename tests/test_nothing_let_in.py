@@ -77,12 +77,6 @@ def test_no_code_of_ours_unpacks_an_archive_or_unpickles_a_file():
 # Data
 
 
-def test_more_spaces_than_the_encoder_has_a_stack_for():
-    assert len(TOKENIZER.encode("a" + " " * 200_000)) > 0
-    with pytest.raises(ValueError):
-        TOKENIZER.encode("dear" + " " * 1_000_000 + "end")
-
-
 def test_a_reward_model_that_cannot_read_what_will_be_written():
     """Refused before an earlier run is moved aside, not at the first reward."""
     shape = GPTConfig(TOKENIZER.n_vocab, context=64, n_layer=1, n_head=1, n_embd=4)
