@@ -76,11 +76,6 @@ def text_of(row: Row, key: str) -> str:
     return value
 
 
-def optional_text(row: Row, key: str) -> str:
-    """The string under `key`, or "" where the row has none or null."""
-    return "" if row.get(key) is None else text_of(row, key)
-
-
 def is_list(row: Row, key: str) -> bool:
     return isinstance(row.get(key), list)
 
@@ -114,14 +109,11 @@ def asked(turns: list[Turn]) -> str:
     return conversation_prompt(turns)
 
 
-def asked_once(text: str) -> str:
-    return asked([Turn("user", text)])
-
-
 def instruction_side(row: Row, key: str) -> Answered:
     """Alpaca style: instruction, input, output, and chosen and rejected in preference files."""
-    text = instruction_text(text_of(row, "instruction"), optional_text(row, "input"))
-    return Answered(asked_once(text), text_of(row, key).strip())
+    more = text_of(row, "input") if row.get("input") else ""
+    text = instruction_text(text_of(row, "instruction"), more)
+    return Answered(asked([Turn("user", text)]), text_of(row, key).strip())
 
 
 HH_TURN = re.compile(r"\n\n(Human|Assistant):")
@@ -205,7 +197,7 @@ def gsm8k(row: Row) -> Content:
 
     The ground truth is its final number without commas.
     """
-    prompt = asked_once(text_of(row, "question"))
+    prompt = asked([Turn("user", text_of(row, "question"))])
     solution, marker, final = text_of(row, "answer").rpartition("####")
     number = final.strip().replace(",", "")
     if not marker or not NUMBER.fullmatch(number):

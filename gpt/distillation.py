@@ -24,8 +24,7 @@ from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
 from data.records import PromptRecord
 from data.worlds import RULES, Data, default_folder
 from gpt.checkpoint import save_gpt
-from gpt.corpus import open_prompts
-from gpt.fit import FileFlags
+from gpt.corpus import FileFlags, open_prompts
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import (
     full_kl,
@@ -286,7 +285,7 @@ def train(
 
 def tested(
     models: Mapping[str, GPT],
-    measured: Callable[[GPT, Sequence[PromptRecord]], tuple[dict[str, float], Any]],
+    measured: Callable[[GPT, Sequence[PromptRecord]], Measured],
     records: Sequence[PromptRecord],
 ) -> dict[str, Any]:
     """The numbers of several models on the test prompts, which are also printed."""
@@ -297,16 +296,6 @@ def tested(
     return {"prompts": len(records)} | report
 
 
-def teacher_of(config: DistillationConfig, tokenizer: Tokenizer, device: torch.device) -> GPT:
-    """The frozen teacher, its linear layers in the precision of the run."""
-    teacher = open_teacher(
-        config.teacher, tokenizer, device, data=config.data, preset=config.preset
-    )
-    if config.precision == "bfloat16":
-        linears_to_bfloat16(teacher)
-    return teacher
-
-
 def main(config: DistillationConfig) -> Path:
     """Distil with all I/O and return the run folder. Test prompts are answered after training."""
     device = open_device(config.device, config.precision)
@@ -314,7 +303,11 @@ def main(config: DistillationConfig) -> Path:
     student, tokenizer = load_policy(base, device)
     fit_for_training(config, student)
     start = frozen_copy(student)
-    teacher = teacher_of(config, tokenizer, device)
+    teacher = open_teacher(
+        config.teacher, tokenizer, device, data=config.data, preset=config.preset
+    )
+    if config.precision == "bfloat16":
+        linears_to_bfloat16(teacher)
     room = min(model.config.context for model in (student, teacher)) - config.max_new_tokens
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")

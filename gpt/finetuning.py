@@ -25,8 +25,7 @@ from data.readers import read_preferences, read_responses, split_records
 from data.records import PreferenceRecord, ResponseRecord
 from data.worlds import CHECKED, Data, default_folder, flags_for
 from gpt.checkpoint import save_gpt
-from gpt.corpus import encode_record
-from gpt.fit import AnswerFileFlags, check_fit
+from gpt.corpus import AnswerFileFlags, check_fit, encode_record
 from gpt.generate import SamplingParams, generate
 from gpt.lora import fit_for_training
 from gpt.model import GPT, Preset

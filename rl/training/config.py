@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.worlds import Data
-from gpt.fit import FileFlags
+from gpt.corpus import FileFlags
 from gpt.model import Preset
 from harness.command_flags import MemoryFlags, TrainingFlags
 from harness.flag_ranges import (
