@@ -7,10 +7,9 @@ templates.py) the white space around an answer is removed; plain strings stay ve
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from data.templates import Role, Turn, conversation_prompt, instruction_text
 
@@ -53,17 +52,9 @@ class Format:
 # Values of a row, checked.
 
 
-def kind_of(value: object) -> str:
-    """The JSON name of a value's type, for messages."""
-    names = {dict: "an object", list: "a list", str: "a string", bool: "true or false"}
-    return "null" if value is None else names.get(type(value), "a number")
-
-
 def listed(row: Row) -> str:
-    """The first keys of a row, for messages, and how many more there are."""
-    names = [key[:40] if key and key.isprintable() else repr(key[:40]) for key in list(row)[:10]]
-    more = f" and {len(row) - 10:,} more" if len(row) > 10 else ""
-    return ", ".join(names) + more or "none"
+    """The first keys of a row, for messages."""
+    return ", ".join(repr(key[:40]) for key in list(row)[:10]) or "none"
 
 
 def field(row: Row, key: str) -> Any:
@@ -77,26 +68,12 @@ def text_of(row: Row, key: str) -> str:
     """The string under `key`; BadRow when it is something else or cannot be written as UTF-8."""
     value = field(row, key)
     if not isinstance(value, str):
-        raise BadRow(f"{key!r} is {kind_of(value)}, expected a string")
+        raise BadRow(f"{key!r} is {value!r:.40}, expected a string")
     try:
         value.encode("utf-8")
     except UnicodeEncodeError:
         raise BadRow(f"{key!r} holds half of a surrogate pair, which is no character") from None
     return value
-
-
-def optional_text(row: Row, key: str) -> str:
-    """The string under `key`, or "" where the row has none or null."""
-    return "" if row.get(key) is None else text_of(row, key)
-
-
-def finite(what: str, value: object) -> float:
-    """A finite number as float; BadRow for anything else."""
-    if type(value) not in (int, float):
-        raise BadRow(f"{what} is {kind_of(value)}, expected a number")
-    if not abs(cast(float, value)) < sys.float_info.max:
-        raise BadRow(f"{what} is {str(value)[:20]}, expected a finite number")
-    return float(cast(float, value))
 
 
 def is_list(row: Row, key: str) -> bool:
@@ -119,7 +96,7 @@ def both(side: Side) -> Callable[[Row], Content]:
 
 
 def plain_side(row: Row, key: str) -> Answered:
-    """Strings as they are: the project's own files, and TRL's "standard" types."""
+    """Strings as they are: the project's own files, and TRL's "standard" preferences."""
     return Answered(text_of(row, "prompt"), text_of(row, key))
 
 
@@ -132,14 +109,11 @@ def asked(turns: list[Turn]) -> str:
     return conversation_prompt(turns)
 
 
-def asked_once(text: str) -> str:
-    return asked([Turn("user", text)])
-
-
 def instruction_side(row: Row, key: str) -> Answered:
     """Alpaca style: instruction, input, output, and chosen and rejected in preference files."""
-    text = instruction_text(text_of(row, "instruction"), optional_text(row, "input"))
-    return Answered(asked_once(text), text_of(row, key).strip())
+    more = text_of(row, "input") if row.get("input") else ""
+    text = instruction_text(text_of(row, "instruction"), more)
+    return Answered(asked([Turn("user", text)]), text_of(row, key).strip())
 
 
 HH_TURN = re.compile(r"\n\n(Human|Assistant):")
@@ -163,7 +137,7 @@ def hh_side(row: Row, key: str) -> Answered:
     return Answered(asked(turns), answer.strip())
 
 
-# Lists of messages: TRL's "conversational" types, UltraFeedback binarized.
+# Lists of messages: TRL's "conversational" preferences, UltraFeedback binarized.
 
 ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
 
@@ -172,42 +146,37 @@ def turns_of(row: Row, key: str) -> list[Turn]:
     """The messages under `key`: a list of {role, content}."""
     messages = field(row, key)
     if not isinstance(messages, list):
-        raise BadRow(f"{key!r} is {kind_of(messages)}, expected a list of messages")
+        raise BadRow(f"{key!r} is {messages!r:.40}, expected a list of messages")
     return [turn_of(key, message) for message in messages]
 
 
 def turn_of(key: str, message: object) -> Turn:
     """One message of those under `key`."""
     if not isinstance(message, dict):
-        raise BadRow(f"{key!r} holds {kind_of(message)}, expected a message")
+        raise BadRow(f"{key!r} holds {message!r:.40}, expected a message")
     role = field(message, "role")
     if not isinstance(role, str) or role not in ROLES:
         raise BadRow(f"{key!r} has the role {role!r:.40}, expected one of {', '.join(ROLES)}")
     return Turn(ROLES[role], text_of(message, "content"))
 
 
-def answered_last(turns: list[Turn]) -> Answered:
-    """A conversation split before its last turn, which must be the assistant's."""
-    if not turns or turns[-1].role != "assistant":
-        raise DropRow("no answer at the end")
-    return Answered(asked(turns[:-1]), turns[-1].text.strip())
-
-
-def messages_side(row: Row, key: str) -> Answered:
-    return answered_last(turns_of(row, key))
-
-
 def chat_side(row: Row, key: str) -> Answered:
     """The conversation under `key`, preceded by `prompt` unless it holds the prompt already.
 
-    UltraFeedback has it as a string and again as a user turn inside the lists.
+    UltraFeedback has it as a string and again as a user turn inside the lists. The last turn, which
+    must be the assistant's, is the answer.
     """
     turns, opening = turns_of(row, key), opening_of(row)
+    if not turns:
+        raise DropRow("no answer at the end")
     if is_list(row, "prompt"):
         repeated = turns[: len(opening)] == opening
     else:
-        repeated = bool(turns) and turns[0].role != "assistant"
-    return answered_last(turns if repeated else opening + turns)
+        repeated = turns[0].role != "assistant"
+    *before, last = turns if repeated else opening + turns
+    if last.role != "assistant":
+        raise DropRow("no answer at the end")
+    return Answered(asked(before), last.text.strip())
 
 
 def opening_of(row: Row) -> list[Turn]:
@@ -219,20 +188,6 @@ def opening_of(row: Row) -> list[Turn]:
     return [Turn("user", text_of(row, "prompt"))]
 
 
-# What else a row may hold.
-
-
-def completion(row: Row) -> Content:
-    """TRL's prompt and completion; answers labelled as bad ones are not for learning from."""
-    label = row.get("label")
-    if label not in (None, 0, 1):  # False and True, too
-        raise BadRow(f"'label' is {label!r:.40}, expected true or false")
-    if label == 0:
-        raise DropRow("label is false")
-    side = chat_side if is_list(row, "completion") else plain_side
-    return Content(side(row, "completion"))
-
-
 CALCULATOR = re.compile(r"<<[^<>]*>>")
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 
@@ -242,7 +197,7 @@ def gsm8k(row: Row) -> Content:
 
     The ground truth is its final number without commas.
     """
-    prompt = asked_once(text_of(row, "question"))
+    prompt = asked([Turn("user", text_of(row, "question"))])
     solution, marker, final = text_of(row, "answer").rpartition("####")
     number = final.strip().replace(",", "")
     if not marker or not NUMBER.fullmatch(number):
@@ -260,21 +215,9 @@ def question(row: Row) -> Content:
     return Content(Answered(prompt, answer), answer=answer)
 
 
-# What a reward model's run records beside the text of a pair (reward_model/pairs.py).
-
+# What a reward model's run records beside the text of a pair (reward_model/pairs.py): whether an answer
+# ended, and its token ids.
 RECORDED = ("chosen_ended", "rejected_ended", "chosen_tokens", "rejected_tokens")
-
-
-def recorded_sides(row: Row) -> dict[str, Any]:
-    """Those of the four keys that the row has: whether an answer ended, and its token ids."""
-    found = {key: row[key] for key in RECORDED if key in row}
-    for key, value in found.items():
-        if key.endswith("ended") and not isinstance(value, bool):
-            raise BadRow(f"{key!r} is {kind_of(value)}, expected true or false")
-        ids = value if isinstance(value, list) else []
-        if key.endswith("tokens") and not (ids and all(type(i) is int and i >= 0 for i in ids)):
-            raise BadRow(f"{key!r} is not a list of token ids, whole numbers from 0, at least one")
-    return found
 
 
 def keyed(name: str, keys: str, read: Callable[[Row], Content]) -> Format:
@@ -303,9 +246,6 @@ FORMATS = (
     Format("conversational preferences", CHAT_KEYS, are_messages, both(chat_side)),
     OWN_PAIRS,
     Format("HH-RLHF", HH_KEYS, are_transcripts, both(hh_side)),
-    keyed("prompt and completion", "prompt + completion", completion),
     keyed("prompt and response", "prompt + response", one(plain_side, "response")),
-    keyed("messages", "messages", one(messages_side, "messages")),
-    keyed("prompt and answer", "prompt + answer", question),
     keyed("prompts", "prompt", question),
 )

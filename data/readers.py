@@ -18,7 +18,6 @@ import io
 import json
 import os
 import stat
-import warnings
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,24 +29,22 @@ from typing import IO, Any, Generic, TypeVar, cast
 from data.formats import (
     FORMATS,
     OWN_PAIRS,
+    RECORDED,
     Answered,
     BadRow,
     DropRow,
     Format,
     Row,
-    finite,
-    kind_of,
     listed,
-    recorded_sides,
     text_of,
 )
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
 from data.splits import Split, split_of
-from data.tables import MOST_AT_ONCE, TableError, bounded_lines, is_table, table_rows
 from data.templates import HEADINGS, instruction_prompt
 from harness.errors import UserError
 
 Record = TypeVar("Record", PreferenceRecord, ResponseRecord, PromptRecord)
+LONGEST_CELL = 2**26  # characters; Python's own limit is 131,072
 
 
 class DataError(UserError):
@@ -90,9 +87,8 @@ def read_preferences(
     """Read (prompt, chosen, rejected) records, at most `limit` of them.
 
     Dropped: rows whose two sides answer different prompts, empty prompts or answers, identical
-    answers, equal scores. `meta` has how strongly a row prefers (`margin`, scores) and recorded
-    tokens, by which pairs are then compared. Raises DataError for a file that is unreadable or holds
-    no pairs.
+    answers, equal scores. `meta` has recorded tokens, by which pairs are then compared. Raises
+    DataError for a file that is unreadable or holds no pairs.
     """
     return _read(path, _preference, limit, template)
 
@@ -103,7 +99,7 @@ def read_responses(
     """Read (prompt, response) records to learn from; preference data gives its chosen answers.
 
     Alpaca files with `chosen` use that and not `output`, which often equals `rejected`. Dropped: empty
-    prompts or answers, answers labelled bad.
+    prompts or answers.
     """
     return _read(path, _response, limit, template)
 
@@ -135,15 +131,21 @@ def read_text(path: str | Path) -> list[str]:
     kept = [document for document in documents if document.strip()]
     if not kept:
         raise DataError(f"{path}: there is no text in it; give a file with at least one document")
-    if len(kept) < len(documents):
-        warnings.warn(f"{path}: {len(documents) - len(kept):,} blank documents", stacklevel=2)
     return kept
 
 
 def holds_rows(path: str | Path) -> bool:
     """Whether a file's name promises rows and no plain text."""
-    names = Path(path).name.lower().removesuffix(".gz")
-    return is_table(path) or names.endswith((".json", ".jsonl"))
+    return is_table(path) or _plain_name(path).endswith((".json", ".jsonl"))
+
+
+def is_table(path: str | Path) -> bool:
+    """Whether a name ends as that of a CSV file does, gzipped or not."""
+    return _plain_name(path).endswith(".csv")
+
+
+def _plain_name(path: str | Path) -> str:
+    return Path(path).name.lower().removesuffix(".gz")
 
 
 def split_records(records: Iterable[Record]) -> dict[Split, list[Record]]:
@@ -189,7 +191,7 @@ def _preference(kind: Format, row: Row) -> PreferenceRecord:
     chosen = _texts(kind, content.chosen, "preference pairs")
     if chosen[0] != rejected[0]:
         raise DropRow("prompts differ")
-    meta = recorded_sides(row) if kind is OWN_PAIRS else {}
+    meta = {key: row[key] for key in RECORDED if key in row} if kind is OWN_PAIRS else {}
     if {"chosen_tokens", "rejected_tokens"} <= meta.keys():  # two of them may read alike
         if meta["chosen_tokens"] == meta["rejected_tokens"]:
             raise DropRow("chosen equals rejected")
@@ -198,10 +200,7 @@ def _preference(kind: Format, row: Row) -> PreferenceRecord:
             _require_text(*side)
         if chosen == rejected:
             raise DropRow("chosen equals rejected")
-    for key in ("score_chosen", "score_rejected", "margin"):
-        if row.get(key) is not None:
-            meta[key] = finite(repr(key), row[key])
-    if "score_chosen" in meta and meta["score_chosen"] == meta.get("score_rejected"):
+    if row.get("score_chosen") is not None and row["score_chosen"] == row.get("score_rejected"):
         raise DropRow("equal scores")
     return PreferenceRecord(*chosen, rejected[1], meta)
 
@@ -281,43 +280,51 @@ def _recognise(path: str | Path, place: str, row: Row) -> Format:
 def rows_of(path: str | Path) -> Iterator[tuple[str, Row]]:
     """The objects of a file with the place of each, for messages; DataError for anything else."""
     with _opened(path) as stream:
-        rows = table_rows(path, stream) if is_table(path) else _json_rows(path, stream)
-        try:
-            for place, row in rows:
-                with row_errors(path, place):
-                    if not isinstance(row, dict):
-                        raise BadRow(f"{kind_of(row)} where a row is an object {{...}}")
-                yield place, row
-        except (csv.Error, UnicodeError, TableError) as error:
-            raise DataError(f"{path}: {error}; correct the file, or give JSON lines") from error
+        rows = _table_rows(path, stream) if is_table(path) else _json_rows(path, stream)
+        for place, row in rows:
+            with row_errors(path, place):
+                if not isinstance(row, dict):
+                    raise BadRow(f"{row!r:.40} where a row is an object {{...}}")
+            yield place, row
 
 
-def _json_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[str, object]]:
+def _table_rows(path: str | Path, stream: IO[bytes]) -> Iterator[tuple[str, Row]]:
+    """The rows of a CSV file by their last line; the first row names the columns, a cell is text."""
+    csv.field_size_limit(LONGEST_CELL)
+    reader = csv.DictReader(io.StringIO(_decoded(path, stream.read(), 1), newline=""), strict=True)
+    try:
+        names = list(reader.fieldnames or [])
+        if twice := {name for name in names if name and names.count(name) > 1}:
+            raise DataError(f"{path}:1: two columns are called {min(twice)!r}; rename one")
+        for row in reader:
+            place = str(reader.line_num)
+            with row_errors(path, place):
+                if None in row or None in row.values():
+                    raise BadRow("another number of cells than in the first line")
+            yield place, row
+    except csv.Error as error:  # a stray quote, a cell without end
+        raise DataError(f"{path}:{reader.line_num}: {error}; correct the file") from error
+
+
+def _json_rows(path: str | Path, stream: IO[bytes]) -> Iterator[tuple[str, object]]:
     """JSON lines or one array, by the first character."""
     start = stream.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n")
     stream.seek(0)
-    return _array_rows(path, stream) if start.startswith(b"[") else _line_rows(path, stream)
-
-
-def _line_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[str, object]]:
-    """One value a line. Bytes are split at line feeds only: JSON text may hold U+2028 as it is."""
-    for place, raw in enumerate(bounded_lines(cast(IO[bytes], stream)), start=1):
-        line = _decoded(path, raw, place).strip()
-        if line:
-            yield str(place), _parsed(path, line, place)
-
-
-def _array_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[str, object]]:
-    """The elements of one array."""
-    text = _decoded(path, _all_of(path, stream), 1)
-    for number, row in enumerate(_parsed(path, text, 1), start=1):
-        yield f" record {number}", row
+    if start.startswith(b"["):
+        for number, row in enumerate(_parsed(path, _decoded(path, stream.read(), 1), 1), start=1):
+            yield f" record {number}", row
+        return
+    # Bytes are split at line feeds only: JSON text may hold U+2028 as it is.
+    for line, raw in enumerate(stream, start=1):
+        text = _decoded(path, raw, line).strip()
+        if text:
+            yield str(line), _parsed(path, text, line)
 
 
 def _parsed(path: str | Path, text: str, line: int) -> Any:
     """Parse JSON that starts at `line` of the file."""
     try:
-        return json.loads(text, object_pairs_hook=_object)
+        return json.loads(text)
     except json.JSONDecodeError as error:
         place = f"{path}:{line + error.lineno - 1}: not valid JSON: {error.msg}"
         raise DataError(
@@ -325,15 +332,6 @@ def _parsed(path: str | Path, text: str, line: int) -> Any:
         ) from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}:{line}: not usable JSON: {error}; remove the row") from None
-
-
-def _object(pairs: list[tuple[str, Any]]) -> Row:
-    """A JSON object; ValueError for a key that stands twice, of which the last would win."""
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {max(names, key=names.count)!r} stands twice in one object")
-    return row
 
 
 def _decoded(path: str | Path, raw: bytes, line: int) -> str:
@@ -347,21 +345,11 @@ def _decoded(path: str | Path, raw: bytes, line: int) -> str:
 
 def _whole_text(path: str | Path) -> str:
     with _opened(path) as stream:
-        return _decoded(path, _all_of(path, stream), 1)
-
-
-def _all_of(path: str | Path, stream: io.BufferedIOBase) -> bytes:
-    """What is read at once, an array or a text; DataError where it is too large for that."""
-    content = bytearray()
-    while block := stream.read(2**20):  # a bound given to one read would be allocated
-        content += block
-        if len(content) > MOST_AT_ONCE:
-            raise DataError(f"{path}: over {MOST_AT_ONCE >> 30} GiB; split it, or give JSON lines")
-    return bytes(content)
+        return _decoded(path, stream.read(), 1)
 
 
 @contextmanager
-def _opened(path: str | Path) -> Iterator[io.BufferedIOBase]:
+def _opened(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a plain or gzipped file, told apart by its first bytes."""
     try:
         if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
@@ -369,17 +357,13 @@ def _opened(path: str | Path) -> Iterator[io.BufferedIOBase]:
                 f"{path}: no regular file, it may never end; write its content to a file and give that"
             )
         with open(path, "rb") as file:
-            start = file.read(4)
+            zipped = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            if start == b"PAR1":
-                raise DataError(
-                    f"{path}: a Parquet file; save it as JSON lines, as datasets' to_json does"
-                )
-            if start[:2] != b"\x1f\x8b":
+            if not zipped:
                 yield file
                 return
             with gzip.open(file) as stream:
-                yield stream
+                yield cast(IO[bytes], stream)
     except FileNotFoundError:
         raise DataError(f"{path}: there is no such file; check the path") from None
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -24,7 +24,6 @@ FIRST, LAST = 100, 999  # both terms
 STEPS_PROBABILITY = 0.30
 DIRECT_ERROR_PROBABILITY = 0.50
 STEP_ERROR_PROBABILITY = 0.06
-MOST_DRAWN = 40_000  # half of a small split: beyond it, drawing meets too many known prompts
 SPLITS = ("train", "validation", "test")
 
 
@@ -50,10 +49,6 @@ def prompts(split: str, count: int | None = None, seed: int = 0) -> list[PromptR
     if count is None:
         pairs = ((a, b) for a in range(FIRST, LAST + 1) for b in range(FIRST, LAST + 1))
         return [_prompt(a, b) for a, b in pairs if split_of(_text(a, b)) == split]
-    if count > MOST_DRAWN:
-        raise ValueError(
-            f"{count} prompts asked for: draw at most {MOST_DRAWN}, or take all with count=None"
-        )
     rng = random.Random(seed)
     chosen: dict[tuple[int, int], PromptRecord] = {}
     while len(chosen) < count:

@@ -1,12 +1,19 @@
-"""The generated worlds by the name that --data gives them: their modules, and what an answer is worth."""
+"""What --data and --preset name: the generated worlds, run folders, and the flags of a command to copy."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
+from typing import Annotated
 
 from data import instructions, reviews, sums
 from data.records import PromptRecord
+from harness.flag_ranges import NotEmpty
+from harness.paths import RUNS, WORLDS, usual_preset
+
+Data = Annotated[str, NotEmpty("is empty: give a world or a file")]
 
 MODULES: dict[str, ModuleType] = {
     "reviews": reviews,
@@ -32,3 +39,20 @@ def prompts(name: str, split: str, most: int) -> list[PromptRecord]:
     """The prompts of a split; of the sums, which are many, the first `most`."""
     count = {"count": most} if name == "sums" else {}
     return list(MODULES[name].prompts(split, **count))
+
+
+def default_folder(stage: str, data: str, preset: str) -> Path:
+    """runs/STAGE-DATA-PRESET: where a stage writes by default and the next one looks."""
+    return RUNS / f"{stage}-{data_name(data)}-{preset}"
+
+
+def data_name(data: str) -> str:
+    """What run folders call a world or a file: its name without .json or .gz, unless a world has that."""
+    path = Path(Path(data).name.removesuffix(".gz"))
+    return path.name if path.stem in WORLDS else path.stem
+
+
+def flags_for(data: str, preset: str) -> str:
+    """The flags that select this data and preset, for a command to copy."""
+    flags = "" if data == "reviews" else f" --data {shlex.quote(data)}"
+    return flags + ("" if preset == usual_preset(data) else f" --preset {preset}")

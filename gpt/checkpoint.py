@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,26 +52,25 @@ def load_gpt(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, Token
     return model.to(device).eval(), tokenizer
 
 
-def gpt_config_of(
-    about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path, prefix: str = ""
-) -> GPTConfig:
-    """The shape in a header; UserError unless it is that of the tensors, before it takes memory."""
+def gpt_config_of(about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> GPTConfig:
+    """The shape in a header; UserError for one that is damaged."""
     kind, shape = ("llama", LlamaConfig) if "llama" in about else ("gpt", GPTConfig)
     names = {field.name for field in dataclasses.fields(shape)}
     sizes = about.get(kind)
     if not isinstance(sizes, dict) or sizes.keys() != names:
         raise UserError(f"{path} does not say its model's shape: it is damaged, train it again")
-    stored = stored_sizes({name: tensor.shape for name, tensor in tensors.items()}, prefix)
+    config = checked_shape(shape, sizes, path)
+    check_layers(config, tensors, path)
+    return config
+
+
+def checked_shape(shape: type[GPTConfig], sizes: Mapping[str, Any], path: Path) -> GPTConfig:
+    """The shape with these sizes; UserError for what is no size, or does not go together."""
     for name, value in sizes.items():
         kinds = (int, float) if name in ("dropout", "rope_base", "norm_eps") else (int,)
-        if (
-            type(value) not in kinds
-            or value < (kinds == (int,))
-            or stored.get(name, value) != value
-        ):
+        if type(value) not in kinds or value < (kinds == (int,)):
             raise UserError(
-                f"{path} says {name} {value!r:.40}, its tensors {stored.get(name, 'allow no such size')}: "
-                "it is damaged, train it again"
+                f"{path} says {name} {value!r:.40}: it is damaged, make or fetch it again"
             )
     try:
         return shape(**sizes)
@@ -78,17 +78,14 @@ def gpt_config_of(
         raise UserError(f"{path}: {error}") from error
 
 
-def stored_sizes(shapes: Mapping[str, Sequence[int]], prefix: str = "") -> dict[str, int]:
-    """The sizes of a GPT that the names and shapes of its tensors tell."""
-    layers = {
-        name[len(prefix) :].split(".")[1] for name in shapes if name.startswith(f"{prefix}h.")
-    }
-    sizes = {"n_layer": len(layers)}
-    for table, count in (("wte", "vocab_size"), ("wpe", "context")):
-        shape = shapes.get(f"{prefix}{table}.weight", ())
-        if len(shape) == 2:
-            sizes |= {count: shape[0], "n_embd": shape[1]}
-    return sizes
+def check_layers(config: GPTConfig, names: Iterable[str], path: Path) -> None:
+    """UserError unless the tensors' names have the config's layers, before so many are built."""
+    layers = {found[1] for name in names if (found := re.match(r"(?:gpt\.)?h\.(\d+)\.", name))}
+    if len(layers) != config.n_layer:
+        raise UserError(
+            f"{path} holds {len(layers)} layers and not the {config.n_layer} of its config: it is "
+            "damaged, or belongs to another config.json"
+        )
 
 
 def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:

@@ -1,13 +1,19 @@
 """What a language model is trained on: batches of token rows, and prompts, from a world or a file.
 
 A batch is a function of its number and the seed alone, so training needs no iterator state to resume.
+
+Rows of a file that do not fit the model are left out and counted, before anything is trained. Above a
+tenth that is a warning, above a half an error. `--cut-answers` cuts long answers instead, which then
+have no EOS.
 """
 
 from __future__ import annotations
 
 import random
 from array import array
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -24,13 +30,18 @@ from data.readers import (
 )
 from data.records import PromptRecord, ResponseRecord
 from data.worlds import MODULES, has_texts, prompts
-from gpt.fit import FileFlags, Limits, check_fit
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
+from harness.flag_ranges import AtLeastOne
+from harness.metric_log import say_always
 from harness.seeds import derive_seed
 
 POOL = 64  # batches that are generated and sorted by length together
 HELD_OUT_ROWS = 256
+Lengths = Sequence[tuple[int, int]]  # tokens of a prompt, and of its longest answer with the EOS
+
+WARN_FROM, REFUSE_FROM = 0.1, 0.5  # shares of the rows
+SHORTEST_CUT = 16  # tokens: less of an answer says nothing
 
 
 class Corpus(Protocol):
@@ -144,6 +155,87 @@ class TextCorpus:
         return collate_documents([self.tokens[s : s + self.window].tolist() for s in starts])
 
 
+# Whether the rows of a file fit -------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long prompts and answers may be, alone and together in a model's positions."""
+
+    prompt: int
+    answer: int
+    context: int | None = None
+    cut: bool = False
+
+    def room(self, prompt: int) -> int:
+        """Tokens of the longest answer that fits behind a prompt."""
+        return self.answer if self.context is None else min(self.answer, self.context - prompt)
+
+    def reason(self, prompt: int, answer: int) -> str | None:
+        """Why a row is left out; None if it fits, or can be cut to fit."""
+        if prompt > self.prompt:
+            return "prompt too long"
+        if answer <= self.room(prompt) or (self.cut and self.room(prompt) >= SHORTEST_CUT):
+            return None
+        if answer > self.answer:
+            return "answer too long"
+        return f"longer than the model's {self.context} positions"
+
+    def cut_to_fit(self, prompt: Sequence[int], answer: Sequence[int]) -> list[int]:
+        """An answer's tokens as far as they fit: without its EOS if any are missing."""
+        return list(answer[: self.room(len(prompt))])
+
+
+@dataclass(frozen=True)
+class FileFlags:
+    """A file of yours"""
+
+    template: bool = False
+    """Put the project's headings around prompts that have none; in every command of a run."""
+
+
+@dataclass(frozen=True)
+class AnswerFileFlags(FileFlags):
+    """A file of yours"""
+
+    max_prompt_tokens: AtLeastOne = 128
+    """Longer prompts are left out and counted."""
+    max_response_tokens: AtLeastOne = 48
+    """Longer answers are left out and counted; answers that are sampled are cut off there."""
+    cut_answers: bool = False
+    """Cut answers that do not fit instead of leaving their rows out; a cut answer has no EOS."""
+
+    def limits(self, context: int) -> Limits:
+        """What fits a model of so many positions."""
+        lengths = self.max_prompt_tokens, self.max_response_tokens
+        return Limits(*lengths, context, self.cut_answers)
+
+
+def check_fit(source: str, lengths: Lengths, limits: Limits, what: str = "rows") -> None:
+    """Say what is left out of a file and what would take it; UserError if it is too much."""
+    reasons = Counter(filter(None, (limits.reason(*row) for row in lengths)))
+    left_out = sum(reasons.values())
+    if not left_out:
+        return
+    share = left_out / len(lengths)
+    counts = ", ".join(f"{reason} {count:,}" for reason, count in reasons.items())
+    text = f"{left_out:,} of {len(lengths):,} {what} ({share:.0%}) do not fit: {counts}"
+    flags = "raise --max-prompt-tokens and --max-response-tokens, give --cut-answers"
+    if not limits.answer:  # prompts alone
+        flags = "lower --max-new-tokens"
+    prompt, answer = (max(side) for side in zip(*lengths, strict=True))
+    advice = f"{flags} or take a larger --preset (the longest: {prompt:,} and {answer:,} tokens)"
+    if share > REFUSE_FROM:
+        raise UserError(f"{source}: {text}; {advice}")
+    if share > WARN_FROM:
+        say_always(f"warning: {source}: {text}; they are left out. To keep them {advice}")
+    else:
+        print(f"left out {text}")
+
+
+# From --data to what is trained on ----------------------------------------------------------------
+
+
 def encode_record(record: ResponseRecord, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """Tokens of the prompt, and of the response with its EOS."""
     response = [*tokenizer.encode(record.response), tokenizer.eos_id]
@@ -175,7 +267,7 @@ def open_prompts(
     data: str,
     tokenizer: Tokenizer,
     room: int,
-    flags: FileFlags = FileFlags(),  # noqa: B008  (it is frozen)
+    flags: FileFlags = FileFlags(),
 ) -> dict[str, list[PromptRecord]]:
     """The prompts of a world or a file per split; those longer than `room` are left out, counted.
 

@@ -2,16 +2,11 @@
 
     python -m gpt.distillation                          forward KL on the teacher's responses
     python -m gpt.distillation --loss reverse_kl        on the student's own responses
-    python -m gpt.distillation --loss topk_ce           cross-entropy on sampled token ids
 
 The control for the engines in rl/ that make a teacher the reward: every token of a given text has an
 exact target, and how a token changes the text after it is left out. The author of the text is the one
 under whom the loss is a divergence of whole responses (Agarwal et al. 2024, arXiv:2306.13649): the
-teacher for the forward forms, the student for the reverse KL.
-
-`topk_ce` is the distillation of Gemma 3 (arXiv:2503.19786, section 2.2): at every position k token ids
-are sampled by the teacher's probability, the others count as 0, and the student is trained by
-cross-entropy. Needs a teacher: scripts/make_teacher.py.
+teacher for the forward KL, the student for the reverse KL. Needs a teacher: scripts/make_teacher.py.
 """
 
 from __future__ import annotations
@@ -26,34 +21,28 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
-from data.names import Data, default_folder
 from data.records import PromptRecord
-from data.worlds import RULES
+from data.worlds import RULES, Data, default_folder
 from gpt.checkpoint import save_gpt
-from gpt.corpus import open_prompts
-from gpt.fit import FileFlags
+from gpt.corpus import FileFlags, open_prompts
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import (
     full_kl,
-    in_chunks,
     kl_from_logits,
     of_both,
-    response_hidden,
-    rows_of_chunk,
     scatter_responses,
 )
-from gpt.lora import fit_for_training, save_adapter
-from gpt.model import GPT, Preset, head_product
-from gpt.published.pretrained import load_policy
+from gpt.lora import fit_for_training
+from gpt.model import GPT, Preset
+from gpt.published import load_policy
 from gpt.teacher import open_teacher, reverse_kl
-from gpt.token_rows import RECORDED, TextLog, open_texts
 from gpt.tokenizer import Tokenizer
 from harness.bfloat16_weights import linears_to_bfloat16
 from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
-from harness.files import append_jsonl, display_path, keep_until, write_json
+from harness.files import append_jsonl, keep_until, write_json
 from harness.flag_ranges import AtLeastOne, Count
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog, per_second
@@ -65,7 +54,7 @@ from harness.optimizer import (
     set_learning_rate,
 )
 from harness.paths import MODEL_FILE
-from harness.ranks.collectives import all_reduce_sum, check_alike, on_device, shard
+from harness.ranks.collectives import all_reduce_sum, check_alike, shard
 from harness.report.rules import say_findings
 from harness.report.writing import open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
@@ -100,10 +89,8 @@ class DistillationConfig(FileFlags, OptimizerFlags, MemoryFlags):
     """Run folder of the student; default: gpt.pretraining's for this data and preset."""
     teacher: Path | None = None
     """Run folder of the teacher; default: the one of this data."""
-    loss: Literal["forward_kl", "reverse_kl", "topk_ce"] = "forward_kl"
-    """KL(teacher || student), KL(student || teacher), or cross-entropy on sampled token ids."""
-    sampled_tokens: AtLeastOne = 32
-    """k of topk_ce: token ids sampled per position (Gemma 3: 256, of 262 thousand)."""
+    loss: Literal["forward_kl", "reverse_kl"] = "forward_kl"
+    """KL(teacher || student) or KL(student || teacher)."""
     steps: AtLeastOne = 160
     """Optimizer steps."""
     batch_size: AtLeastOne = 64
@@ -128,38 +115,7 @@ class DistillationConfig(FileFlags, OptimizerFlags, MemoryFlags):
         return "student" if self.loss == "reverse_kl" else "teacher"
 
 
-# --- the formulas, on logits and probabilities ----------------------------------------------------
-
-
-def topk_cross_entropy(logits: Tensor, ids: Tensor, targets: Tensor) -> Tensor:
-    """-sum_j p~(v_j) log q(v_j), (M, V), (M, k) int64 and (M, k) -> (M,) (arXiv:2503.19786, section 2.2).
-
-    log q is normalised over the whole vocabulary: ids that were not sampled are pushed down.
-    """
-    return -(targets * logits.log_softmax(-1).gather(1, ids)).sum(1)
-
-
-def sample_token_ids(probs: Tensor, k: int, uniforms: Tensor) -> Tensor:
-    """k different token ids per row, drawn one after the other by their probability, (M, k) int64.
-
-    probs (M, V), uniforms (M, V) in [0, 1). The k largest of p_v / E_v with E_v exponential are such
-    a draw without replacement (the Gumbel top-k trick: Kool et al. 2019, arXiv:1903.06059).
-    """
-    exponential = -torch.log1p(-uniforms.clamp(min=1e-9))
-    return (probs / exponential).topk(min(k, probs.shape[-1])).indices
-
-
-def renormalised(probs: Tensor, ids: Tensor) -> Tensor:
-    """p~(v) = p(v) / sum of p over the sampled ids, (M, V) and (M, k) int64 -> (M, k).
-
-    0 for every other id (Gemma 3, arXiv:2503.19786, section 2.2). With k = V this is the teacher's
-    whole distribution; below, it favours likely tokens a little: its mean is not p.
-    """
-    kept = probs.gather(1, ids)
-    return kept / kept.sum(1, keepdim=True)
-
-
-# --- losses per token ---------------------------------------------------------------------------
+# --- the losses -----------------------------------------------------------------------------------
 
 
 def forward_kl(student: GPT, teacher: GPT, batch: ResponseBatch) -> Tensor:
@@ -178,97 +134,31 @@ def forward_kl(student: GPT, teacher: GPT, batch: ResponseBatch) -> Tensor:
     return scatter_responses(kl[:, 0], batch)
 
 
-@torch.no_grad()
-def sampled_targets(
-    teacher: GPT,
-    batch: ResponseBatch,
-    k: int,
-    generator: torch.Generator | None = None,
-    *,
-    taken: Tensor | None = None,
-) -> tuple[Tensor, Tensor]:
-    """k ids that the teacher samples at each of the M valid response positions, and their targets, (M, k).
-
-    Where the batch is a rank's part of a larger one, `taken` (positions of the whole,) bool says which
-    of its positions are here: random numbers are drawn for all of them, on the CPU.
-    """
-    hidden = response_hidden(teacher, batch, batch.predicting_columns)  # (M, D)
-    weight, size = teacher.wte.weight, rows_of_chunk(teacher.wte.weight)
-    taken = torch.ones(len(hidden), dtype=torch.bool) if taken is None else taken.cpu()
-    uniforms = torch.rand(len(taken), len(weight), generator=generator)[taken]  # (M, V)
-    ids, targets = [], []
-    for piece, uniform in zip(hidden.split(size), uniforms.split(size), strict=True):
-        probs = head_product(piece, weight).softmax(-1)
-        chosen = sample_token_ids(probs, k, on_device(uniform, probs.device))
-        ids.append(chosen)
-        targets.append(renormalised(probs, chosen))
-    return torch.cat(ids), torch.cat(targets)
-
-
-def sampled_cross_entropy(
-    student: GPT, batch: ResponseBatch, ids: Tensor, targets: Tensor
-) -> Tensor:
-    """`topk_cross_entropy` of the student at each response position, (N, T), 0 at padding.
-
-    ids and targets (M, k) of the M valid positions, from `sampled_targets`. With k = V it is
-    `forward_kl` plus the teacher's entropy, with the same gradient.
-    """
-    hidden = response_hidden(student, batch, batch.predicting_columns)
-    weight = student.wte.weight
-
-    def cross_entropy(hidden: Tensor, ids: Tensor, targets: Tensor) -> Tensor:
-        return topk_cross_entropy(head_product(hidden, weight), ids, targets)[:, None]
-
-    loss = in_chunks(cross_entropy, rows_of_chunk(weight), hidden, ids, targets)
-    return scatter_responses(loss[:, 0], batch)
-
-
 def distillation_loss(
     config: DistillationConfig,
     student: GPT,
     teacher: GPT,
     batch: ResponseBatch,
-    generator: torch.Generator | None = None,
-    *,
     denominator: float | None = None,
-    taken: Tensor | None = None,
 ) -> Tensor:
     """The mean over response tokens of the loss that the flags name, nats per token.
 
-    Where the batch is a part of one, `denominator` is the whole's count of tokens, and `taken` says
-    which part (`sampled_targets`).
+    Where the batch is a part of one, `denominator` is the whole's count of tokens.
     """
-    if config.loss == "topk_ce":
-        ids, targets = sampled_targets(
-            teacher, batch, config.sampled_tokens, generator, taken=taken
-        )
-        token_loss = sampled_cross_entropy(student, batch, ids, targets)
-    elif config.loss == "reverse_kl":
-        token_loss = full_kl(student, teacher, batch)
-    else:
-        token_loss = forward_kl(student, teacher, batch)
+    divergence = full_kl if config.loss == "reverse_kl" else forward_kl
+    token_loss = divergence(student, teacher, batch)
     return token_loss.sum() / (denominator or max(int(batch.response_mask.sum()), 1))
 
 
 def own_gradient(
-    config: DistillationConfig,
-    student: GPT,
-    teacher: GPT,
-    batch: ResponseBatch,
-    generator: torch.Generator,
+    config: DistillationConfig, student: GPT, teacher: GPT, batch: ResponseBatch
 ) -> float:
-    """Add the gradient of this rank's rows of the batch, which share one draw; their part of the loss."""
-    rows, drawn = shard(torch.arange(len(batch))), generator.get_state()
+    """Add the gradient of this rank's rows of the batch; returns their part of the loss."""
+    rows, tokens = shard(torch.arange(len(batch))), int(batch.response_mask.sum())
     parts = []
     for part in rows.split(config.micro_batch_size or max(len(rows), 1)):
-        generator.set_state(drawn)
-        chosen = torch.zeros_like(batch.response_mask)
-        chosen[part] = True
         with precision(student.device, config.precision):
-            loss = distillation_loss(
-                config, student, teacher, batch.rows(part), generator,
-                denominator=int(batch.response_mask.sum()), taken=chosen[batch.response_mask],
-            )  # fmt: skip
+            loss = distillation_loss(config, student, teacher, batch.rows(part), tokens)
         loss.backward()
         parts.append(loss.detach())
     return float(torch.stack(parts).sum())
@@ -363,8 +253,8 @@ def train(
     """
     student.eval()  # dropout stays off: the teacher's is
     optimizer = adamw(student, config.lr, weight_decay=config.weight_decay)
-    generators = {name: make_generator(config.seed, name) for name in ("sampling", "token ids")}
-    state = TrainingState({"student": student, "optimizer": optimizer}, generators)
+    generator = make_generator(config.seed, "sampling")
+    state = TrainingState({"student": student, "optimizer": optimizer}, {"sampling": generator})
     if config.resume and folder is not None:
         state.load(folder)
     seed = derive_seed(config.seed, "prompt order")
@@ -376,11 +266,9 @@ def train(
         author = teacher if config.author == "teacher" else student
         records = [prompts[i] for i in index]
         with precision(student.device, config.precision):
-            batch, _ = sampled_batch(
-                author, tokenizer, records, config.max_new_tokens, generators["sampling"]
-            )
+            batch, _ = sampled_batch(author, tokenizer, records, config.max_new_tokens, generator)
         optimizer.zero_grad(set_to_none=True)
-        loss = own_gradient(config, student, teacher, batch, generators["token ids"])
+        loss = own_gradient(config, student, teacher, batch)
         norm = clip_and_step(optimizer, student.parameters(), config.max_norm)
         state.step = step + 1
         row: dict[str, Any] = {**all_reduce_sum({"loss": loss}), "grad_norm": norm, "lr": lr}
@@ -397,7 +285,7 @@ def train(
 
 def tested(
     models: Mapping[str, GPT],
-    measured: Callable[[GPT, Sequence[PromptRecord]], tuple[dict[str, float], Any]],
+    measured: Callable[[GPT, Sequence[PromptRecord]], Measured],
     records: Sequence[PromptRecord],
 ) -> dict[str, Any]:
     """The numbers of several models on the test prompts, which are also printed."""
@@ -408,34 +296,6 @@ def tested(
     return {"prompts": len(records)} | report
 
 
-def teacher_of(config: DistillationConfig, tokenizer: Tokenizer, device: torch.device) -> GPT:
-    """The frozen teacher, its linear layers in the precision of the run."""
-    teacher = open_teacher(
-        config.teacher, tokenizer, device, data=config.data, preset=config.preset
-    )
-    if config.precision == "bfloat16":
-        linears_to_bfloat16(teacher)
-    return teacher
-
-
-def teacher_texts(
-    config: DistillationConfig,
-    teacher: GPT,
-    tokenizer: Tokenizer,
-    records: Sequence[PromptRecord],
-    folder: Path,
-    start: int,
-) -> TextLog | None:
-    """A log of how both models read a few answers of the teacher, the same ones all along."""
-    first = records[:RECORDED]
-    if not first:
-        return None
-    generator = make_generator(config.seed, "texts that are shown")
-    with precision(teacher.device, config.precision):
-        batch, _ = sampled_batch(teacher, tokenizer, first, config.max_new_tokens, generator)
-    return open_texts(config, folder, tokenizer, batch, start, teacher)
-
-
 def main(config: DistillationConfig) -> Path:
     """Distil with all I/O and return the run folder. Test prompts are answered after training."""
     device = open_device(config.device, config.precision)
@@ -443,7 +303,11 @@ def main(config: DistillationConfig) -> Path:
     student, tokenizer = load_policy(base, device)
     fit_for_training(config, student)
     start = frozen_copy(student)
-    teacher = teacher_of(config, tokenizer, device)
+    teacher = open_teacher(
+        config.teacher, tokenizer, device, data=config.data, preset=config.preset
+    )
+    if config.precision == "bfloat16":
+        linears_to_bfloat16(teacher)
     room = min(model.config.context for model in (student, teacher)) - config.max_new_tokens
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
@@ -454,7 +318,6 @@ def main(config: DistillationConfig) -> Path:
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
     gold = RULES.get(config.data)  # the true objective of a world: only measured
-    texts = teacher_texts(config, teacher, tokenizer, prompts["validation"], folder, done)
 
     def measured(model: GPT, records: Sequence[PromptRecord]) -> Measured:
         with precision(device, config.precision):
@@ -463,8 +326,6 @@ def main(config: DistillationConfig) -> Path:
     def validate(model: GPT, step: int) -> dict[str, float]:
         numbers, answers = measured(model, prompts["validation"][: config.eval_prompts])
         append_jsonl(folder / "samples.jsonl", [{"step": step} | row for row in answers[:8]])
-        if texts is not None:
-            texts.write(model, step)
         return {f"validation/{name}": value for name, value in numbers.items()}
 
     log = MetricLog(
@@ -482,7 +343,6 @@ def main(config: DistillationConfig) -> Path:
             validate=validate if config.eval_prompts else None, folder=folder,
         )  # fmt: skip
     save_gpt(folder / MODEL_FILE, student, tokenizer)
-    save_adapter(folder / "adapter", student, display_path(base))
     if config.test_prompts:
         models = {"before": start, "after": student, "teacher": teacher}
         report = tested(models, measured, prompts["test"][: config.test_prompts])

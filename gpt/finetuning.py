@@ -21,18 +21,16 @@ from typing import Any
 import torch
 
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices, shard_batch
-from data.names import Data, default_folder, flags_for
 from data.readers import read_preferences, read_responses, split_records
 from data.records import PreferenceRecord, ResponseRecord
-from data.worlds import CHECKED
+from data.worlds import CHECKED, Data, default_folder, flags_for
 from gpt.checkpoint import save_gpt
-from gpt.corpus import encode_record
-from gpt.fit import AnswerFileFlags, check_fit
+from gpt.corpus import AnswerFileFlags, check_fit, encode_record
 from gpt.generate import SamplingParams, generate
-from gpt.lora import fit_for_training, save_adapter
+from gpt.lora import fit_for_training
 from gpt.model import GPT, Preset
 from gpt.pretraining import held_out_loss, language_model_loss
-from gpt.published.pretrained import load_policy, load_with_tokenizer
+from gpt.published import load_policy, load_with_tokenizer
 from gpt.token_rows import RECORDED, TextLog, open_texts
 from gpt.tokenizer import Tokenizer
 from harness.command_flags import MemoryFlags, OptimizerFlags
@@ -294,8 +292,6 @@ def main(config: FinetuningConfig) -> Path:
             texts=texts,
         )
     save_gpt(folder / MODEL_FILE, model, tokenizer)
-    base = config.base or default_folder("pretraining", config.data, config.preset)
-    save_adapter(folder / "adapter", model, config.weights or display_path(base))
     answer_some(config, model, tokenizer, held_out, folder / "samples.jsonl")
     refresh(folder, rows)
     say_findings(config, rows, folder)

@@ -11,19 +11,15 @@ alone, and every frozen copy shares the base (harness/frozen_copy.py).
 from __future__ import annotations
 
 import copy
-from pathlib import Path
-from typing import Any
 
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import Tensor
 
 from gpt.model import GPT
 from harness.command_flags import MemoryFlags
 from harness.device import without_autocast
-from harness.files import write_atomically, write_json
 from harness.seeds import make_generator
 from harness.training_state import unchanging_names
 
@@ -138,57 +134,3 @@ def trunk_to_train(config: MemoryFlags, model: GPT) -> GPT:
         return copy_to_train(model)
     generator = make_generator(config.seed, "critic adapters")
     return copy_with_adapters(model, config.lora_rank, generator)
-
-
-# A folder in PEFT's format holds adapter_config.json and adapter_model.safetensors, as its
-# save_pretrained writes them for a GPT-2 of transformers:
-#
-#     base_model.model.transformer.h.0.attn.c_attn.lora_A.weight    (r, in)
-#     base_model.model.transformer.h.0.attn.c_attn.lora_B.weight    (out, r)
-#
-# transformers stores the projections of GPT-2 transposed, as (in, out): fan_in_fan_out. A and B are
-# not transposed by that; PEFT transposes their product. The format:
-# https://huggingface.co/docs/peft/developer_guides/checkpoint
-
-CONFIG_FILE = "adapter_config.json"
-TENSOR_FILE = "adapter_model.safetensors"
-PREFIX = "base_model.model."
-
-
-def save_adapter(folder: Path, model: GPT, base: str) -> None:
-    """Write the model's adapter, if it has one, as PEFT does; `base` says what it belongs on."""
-    layers = adapters(model)
-    if not layers:
-        return
-    tensors = {
-        f"{PREFIX}{model.published_name(name)}.{matrix}.weight": getattr(layer, matrix)
-        .data.float()
-        .cpu()
-        for name, layer in layers.items()
-        for matrix in ("lora_A", "lora_B")
-    }
-    write_atomically(
-        folder / TENSOR_FILE, lambda temporary: save_file(tensors, temporary, {"format": "pt"})
-    )
-    rank = len(next(iter(layers.values())).lora_A)
-    write_json(folder / CONFIG_FILE, peft_config(rank, base, model))
-
-
-def peft_config(rank: int, base: str, model: GPT) -> dict[str, Any]:
-    """adapter_config.json. A target is the end of a module's name: attn.c_proj, not mlp.c_proj."""
-    return {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": base,
-        "r": rank,
-        "lora_alpha": int(ALPHA_OVER_RANK * rank),
-        "lora_dropout": 0.0,
-        "target_modules": sorted(
-            model.published_name(name).removeprefix("transformer.") for name in model.projections
-        ),
-        "fan_in_fan_out": "attn.c_attn" in model.projections,  # Conv1D stores (in, out)
-        "bias": "none",
-        "init_lora_weights": True,
-        "inference_mode": True,
-        "modules_to_save": None,
-    }

@@ -23,10 +23,9 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, shard_batch
-from data.names import Data, default_folder
+from data.worlds import Data, default_folder
 from gpt.checkpoint import load_gpt, save_gpt
-from gpt.corpus import Corpus, TextCorpus, open_corpus
-from gpt.fit import FileFlags
+from gpt.corpus import Corpus, FileFlags, TextCorpus, open_corpus
 from gpt.generate import evaluation_mode
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, Preset, preset_config

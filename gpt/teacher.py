@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from data.names import data_name
+from data.worlds import data_name
 from gpt.checkpoint import load_gpt
 from gpt.log_probs import full_kl, score_in_micro_batches, token_log_probs
 from gpt.model import GPT

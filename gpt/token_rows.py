@@ -64,7 +64,7 @@ def token_rows(
 
 
 class TextLog:
-    """Writes how a model, beside a `teacher`, reads a few texts; drops rows after `start`."""
+    """Writes how a model reads a few texts; drops rows after `start`."""
 
     def __init__(
         self,
@@ -74,10 +74,8 @@ class TextLog:
         *,
         start: int = 0,
         dtype: str = "float32",
-        teacher: GPT | None = None,
     ) -> None:
-        self.path, self.tokenizer = folder / TOKENS, tokenizer
-        self.dtype, self.teacher = dtype, teacher
+        self.path, self.tokenizer, self.dtype = folder / TOKENS, tokenizer, dtype
         self.batch = shortened(batch, WINDOW)
         rows = zip(self.batch.tokens.tolist(), self.batch.prompt_lengths.tolist(), strict=True)
         self.prompts = [tokenizer.decode(tokens[:length]) for tokens, length in rows]
@@ -90,10 +88,6 @@ class TextLog:
         with evaluation_mode([model]), precision(model.device, self.dtype):
             scores = token_scores(model, batch)
             values = {"surprise": -scores.log_probs, "entropy": scores.entropy}
-            if self.teacher is not None:
-                log_p = token_scores(self.teacher, batch).log_probs
-                gap = log_p - scores.log_probs
-                values = {"gap": gap, "log_p": log_p, "log_q": scores.log_probs} | values
         mean = (values["surprise"].sum(1) / batch.lengths.clamp(min=1)).tolist()
         notes = {"nats per token": mean}
         rows = token_rows(
@@ -108,13 +102,12 @@ def open_texts(
     tokenizer: Tokenizer,
     batch: ResponseBatch | None,
     start: int = 0,
-    teacher: GPT | None = None,
 ) -> TextLog | None:
     """A log of the first rows of a batch; None without one."""
     if batch is None:
         return None
     rows = batch.rows(torch.arange(min(RECORDED, len(batch))))
-    return TextLog(folder, tokenizer, rows, start=start, dtype=config.precision, teacher=teacher)
+    return TextLog(folder, tokenizer, rows, start=start, dtype=config.precision)
 
 
 def shortened(batch: ResponseBatch, count: int) -> ResponseBatch:

@@ -12,7 +12,6 @@ import binascii
 import hashlib
 import itertools
 import json
-import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -35,8 +34,6 @@ PAD = "<|pad|>"
 # Every vocabulary has these bytes: visible ASCII, tab, line break, and U+FFFD for all others.
 SPELLED = (9, 10, *range(32, 127), *"\ufffd".encode())
 TOKENIZER_NAMES = ("glassbox", "gpt2")
-MOST_SPACES = 250_000
-SPACES = re.compile(rf"\s{{{MOST_SPACES}}}")
 
 
 @dataclass(frozen=True)
@@ -91,14 +88,7 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """The ids of text. "<|endoftext|>" in it is spelled out, not special; a chat's marks are tokens.
         A character that the vocabulary cannot spell becomes U+FFFD.
-
-        Raises UserError for more spaces in a row than the encoder's patterns have a stack for.
         """
-        if len(text) > MOST_SPACES and (found := SPACES.search(text)):
-            raise UserError(
-                f"a text of {len(text):,} characters has more than {MOST_SPACES:,} spaces in a row "
-                f"behind {text[: found.start()][-40:]!r}, which cannot be encoded: shorten them"
-            )
         if self.unspelled:
             text = "".join(
                 "\ufffd" if self.unspelled.intersection(c.encode("utf-8", "replace")) else c

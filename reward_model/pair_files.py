@@ -6,11 +6,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from data.readers import read_preferences, split_records
-from data.records import PreferenceRecord
-from gpt.fit import AnswerFileFlags, check_fit
+from gpt.corpus import AnswerFileFlags, check_fit
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, read_jsonl
@@ -21,7 +19,6 @@ from reward_model.pairs import (
     keep_fitting,
     lengths_of,
     pair_as_text,
-    preference_strength,
 )
 from reward_model.world_pairs import PairFlags
 
@@ -33,10 +30,6 @@ MOST_CHECKED = 4000
 class PairFileFlags(AnswerFileFlags, PairFlags):
     """A file of yours"""
 
-    margin_from: Literal["constant", "strength"] = "constant"
-    """constant: the same lead for all pairs. strength: that times the pair's own `margin`, or score_chosen
-    minus score_rejected (a file that has them only)."""
-
 
 def file_pairs(
     config: PairFileFlags, tokenizer: Tokenizer, context: int
@@ -44,7 +37,6 @@ def file_pairs(
     """Training and held-out pairs of a preference file that fit, split by prompt."""
     result = read_preferences(Path(config.data), template=config.template)
     print(result.summary())
-    require_strengths(result.records, config)
     limits = config.limits(context)
     splits = split_records(result.records)
     encoded = {name: encode_pairs(part, tokenizer) for name, part in splits.items()}
@@ -62,24 +54,10 @@ def file_pairs(
 
 
 def check_file(config: PairFileFlags, tokenizer: Tokenizer, context: int) -> None:
-    """Refuse a file that does not fit, or lacks what the flags need, by every nth pair of a large one."""
+    """Refuse a file that does not fit, by every nth pair of a large one."""
     records = read_preferences(Path(config.data), template=config.template).records
-    require_strengths(records[:1], config)
     some = encode_pairs(records[:: len(records) // MOST_CHECKED + 1], tokenizer)
     check_fit(config.data, lengths_of(some), config.limits(context), "pairs")
-
-
-def require_strengths(records: Sequence[PreferenceRecord], config: PairFileFlags) -> None:
-    """UserError if the margins are to come from strengths and a record has none."""
-    if config.margin_from != "strength":
-        return
-    for record in records:
-        if preference_strength(record.meta) is None:
-            raise UserError(
-                f"{config.data}: the pair of {record.prompt[:60]!r} does not say how strongly its "
-                "answer is preferred: --margin-from strength needs rows with `margin`, or with "
-                "score_chosen and a score_rejected that is no higher; else use --margin-from constant"
-            )
 
 
 def keep_pairs(

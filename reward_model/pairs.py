@@ -15,7 +15,7 @@ import torch
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
 from data.formats import RECORDED
 from data.records import PreferenceRecord, PromptRecord
-from gpt.fit import Limits
+from gpt.corpus import Limits
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -75,17 +75,6 @@ def as_pair(row: Mapping[str, Any], tokenizer: Tokenizer) -> TokenPair:
     texts = {name: row[name] for name in ("prompt", "chosen", "rejected")}
     meta = {key: value for key, value in row.items() if key not in (*texts, "step")}
     return encode_pair(PreferenceRecord(**texts, meta=meta), tokenizer)
-
-
-def preference_strength(meta: Mapping[str, Any]) -> float | None:
-    """How much better the chosen answer is: `margin`, or the difference of the scores; None if unknown."""
-    if "margin" in meta:
-        meta = {"score_chosen": meta["margin"], "score_rejected": 0}
-    scores: list[Any] = [meta.get("score_chosen"), meta.get("score_rejected")]
-    if not all(type(score) in (int, float) for score in scores):
-        return None
-    strength = float(scores[0] - scores[1])
-    return strength if 0 <= strength < math.inf else None
 
 
 def lengths_of(pairs: Sequence[TokenPair]) -> list[tuple[int, int]]:

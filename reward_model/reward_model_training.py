@@ -32,12 +32,12 @@ import torch
 from torch import Tensor
 
 from data.collate import epoch_shuffled_indices
-from data.names import default_folder
+from data.worlds import default_folder
 from gpt import pretraining
 from gpt.lora import fit_for_training
 from gpt.model import Preset, preset_config
 from gpt.pretraining import PretrainingConfig
-from gpt.published.pretrained import load_policy
+from gpt.published import load_policy
 from gpt.token_rows import RECORDED
 from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import from_preset, run_command
@@ -77,7 +77,6 @@ from reward_model.pairs import (
     TokenPair,
     by_prompt,
     collate_comparisons,
-    preference_strength,
     prompts_per_forward,
 )
 from reward_model.scalar_head import Pooling, RewardModel, save_reward_model
@@ -145,32 +144,10 @@ class RewardModelConfig(OptimizerFlags, MemoryFlags, PairFileFlags):
     centering: NotNegative = 0.0
     """Weight of mean[(R_w + R_l)^2] (arXiv:2312.09244); 0.01 where it is used."""
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.margin_from == "strength" and self.margin == 0:
-            raise ValueError(
-                "--margin-from strength multiplies --margin, which is 0: give --margin 1"
-            )
-
     @property
     def scored_at_once(self) -> int:
         """Responses per forward pass without a gradient, which needs less memory."""
         return 64 if self.micro_batch_size is None else 2 * self.micro_batch_size
-
-
-def pair_margins(
-    pairs: Sequence[TokenPair], config: RewardModelConfig, device: torch.device
-) -> Tensor | None:
-    """Llama 2's margin of each pair, (pairs,); None for none. ValueError for an unknown strength."""
-    if config.margin == 0:
-        return None
-    if config.margin_from == "constant":
-        return torch.full((len(pairs),), config.margin, device=device)
-    strengths = [preference_strength(pair.meta) for pair in pairs]
-    known = [strength for strength in strengths if strength is not None]
-    if len(known) < len(pairs):
-        raise ValueError("a pair has no strength of preference to take its margin from")
-    return config.margin * torch.tensor(known, device=device)
 
 
 def pair_weights(
@@ -231,7 +208,7 @@ def train(
             loss = bradley_terry_loss(  # Eq. 1: -log sigmoid(r(x, y_w) - r(x, y_l))
                 chosen,
                 rejected,
-                margin=pair_margins(compared, config, model.device),
+                margin=torch.full_like(chosen, config.margin) if config.margin else None,
                 weights=pair_weights(part, config, model.device),
                 centering=config.centering,
                 denominator=comparisons if config.pair_weighting == "pair" else len(prompts),
@@ -289,7 +266,7 @@ def pretraining_of(config: RewardModelConfig) -> PretrainingConfig:
 def main(config: RewardModelConfig) -> Path:
     """Make or read the pairs, train, report, and return the run folder."""
     made = has_annotator(config.data)  # a world's pairs are sampled, a file brings its own
-    check_world(config.data, config.margin_from)
+    check_world(config.data)
     if not made and not on_main(base_of(config).exists):  # before a base is pre-trained for it
         tokenizer = pretraining.open_tokenizer(pretraining_of(config))
         check_file(config, tokenizer, preset_config(config.preset, tokenizer.n_vocab).context)

@@ -114,6 +114,6 @@ def load_reward_model(
     if about.get("pooling") not in get_args(Pooling):
         raise UserError(f"{path} does not say how it pools scores: it is damaged, train it again")
     with shapes_alone():  # the tensors of the file become the weights
-        model = RewardModel(build(gpt_config_of(about, tensors, path, "gpt.")), about["pooling"])
+        model = RewardModel(build(gpt_config_of(about, tensors, path)), about["pooling"])
     load_strictly(model, tensors, path)
     return model.to(device).eval().requires_grad_(False), tokenizer

@@ -8,9 +8,8 @@ import time
 from collections.abc import Callable
 
 from data import reviews
-from data.names import Data
 from data.records import PromptRecord
-from data.worlds import CHECKED
+from data.worlds import CHECKED, Data
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -60,17 +59,12 @@ def has_annotator(data: str) -> bool:
     return data in WORLDS
 
 
-def check_world(data: str, margin_from: str) -> None:
-    """UserError for a world that has no pairs, or whose pairs have no strength for a margin."""
+def check_world(data: str) -> None:
+    """UserError for a world that has no pairs."""
     if data in CHECKED:
         raise UserError(
             f"{data}: answers are checked by a rule and need no reward model: run "
             f"python -m rl.grpo_engine --data {data}"
-        )
-    if has_annotator(data) and margin_from == "strength":
-        raise UserError(
-            f"{data}: its annotator says which answer is better, not by how much: use --margin-from "
-            "constant"
         )
 
 

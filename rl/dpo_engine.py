@@ -40,7 +40,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from data.names import Data, default_folder
+from data.worlds import Data, default_folder
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.files import display_path

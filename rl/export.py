@@ -19,7 +19,7 @@ from torch import Tensor
 from gpt.checkpoint import load_gpt
 from gpt.llama import Llama
 from gpt.model import GPT
-from gpt.published.pretrained import save_gpt2
+from gpt.published import save_gpt2
 from gpt.tokenizer import PAD, Tokenizer, build_tokenizer
 from harness.command_line import command_name, explained
 from harness.errors import UserError

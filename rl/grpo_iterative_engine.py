@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from data.names import default_folder
+from data.worlds import default_folder
 from gpt.lora import fit_for_training
 from harness.errors import UserError
 from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, NotNegative

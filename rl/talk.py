@@ -20,15 +20,14 @@ from typing import Any
 
 import torch
 
-from data.names import default_folder
 from data.readers import read_prompts
 from data.records import PromptRecord
 from data.templates import HEADINGS, instruction_prompt
-from data.worlds import MODULES
+from data.worlds import MODULES, default_folder
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl
 from gpt.model import GPT
-from gpt.published.pretrained import load_policy
+from gpt.published import load_policy
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError

@@ -12,15 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from data.names import default_folder
+from data.worlds import default_folder
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
-from gpt.lora import fit_for_training, has_adapters, save_adapter
+from gpt.lora import fit_for_training, has_adapters
 from gpt.model import GPT
 from harness.bfloat16_weights import linears_to_bfloat16
 from harness.command_line import run_command
 from harness.device import open_device
-from harness.files import append_jsonl, display_path, keep_until, write_json
+from harness.files import append_jsonl, keep_until, write_json
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.paths import ANSWERS, MODEL_FILE, TOKENS
@@ -146,8 +146,6 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
             f"{kept} is kept, the last one that was inside"
         )
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
-    base = config.policy or default_folder("pretraining", config.data, config.preset)
-    save_adapter(folder / "adapter", task.policy, display_path(base))
     report(name, config, task, start, rows, folder)
     say_findings(config, rows, folder)
     finish_run(folder, can_go_on=not config.fixed_length)

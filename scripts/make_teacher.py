@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.collate import epoch_shuffled_indices
-from data.names import default_folder
+from data.worlds import default_folder
 from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.finetuning import Example, FinetuningConfig

@@ -27,7 +27,7 @@ from safetensors.torch import save
 
 from data import reviews
 from gpt.model import GPT
-from gpt.published.pretrained import load_policy
+from gpt.published import load_policy
 from gpt.tokenizer import RANKS_FILE, Tokenizer
 from harness.command_line import run_command
 from harness.errors import UserError

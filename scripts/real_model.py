@@ -34,7 +34,7 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl, score_in_micro_batches, token_log_probs
 from gpt.model import GPT
-from gpt.published.pretrained import load_policy
+from gpt.published import load_policy
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.files import display_path, read_jsonl, write_json

@@ -64,7 +64,7 @@ def reward_model() -> tuple[RewardModel, Tokenizer]:
     tokenizer = checked_tokenizer(about, path)
     trunk = {f"gpt.{name}": weight for name, weight in base()[0].state_dict().items()}
     weights = add_difference(trunk, tensors)
-    model = RewardModel(GPT(gpt_config_of(about, weights, path, "gpt.")), about["pooling"])
+    model = RewardModel(GPT(gpt_config_of(about, weights, path)), about["pooling"])
     load_strictly(model, weights, path)
     return model.eval().requires_grad_(False), tokenizer
 

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from gpt.checkpoint import load_strictly
 from gpt.llama import Llama, LlamaConfig
-from gpt.published.pretrained import save_gpt2
-from gpt.published.tokenizer_files import DIGITS_PATTERN, ranks_of
+from gpt.published import save_gpt2
 from gpt.tokenizer import build_tokenizer
+from gpt.tokenizer_files import DIGITS_PATTERN, ranks_of
 from harness.command_line import run_command
 from harness.device import shapes_alone
 from harness.errors import UserError

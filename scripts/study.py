@@ -92,7 +92,6 @@ OF_REVIEWS = {  # whose pairs are labelled
 STUDENTS = {  # that learn from a teacher
     "forward_kl": Recipe(DISTILLATION),
     "reverse_kl": Recipe(DISTILLATION, dict(loss="reverse_kl")),
-    "topk_ce": Recipe(DISTILLATION, dict(loss="topk_ce")),
     "kd_grpo": Recipe(KD_GRPO),
     "kd_ppo": Recipe(KD_PPO),
     "minillm": Recipe(MINILLM),

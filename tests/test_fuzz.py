@@ -76,13 +76,13 @@ VALUE = st.recursive(
 )
 KEYS = (
     "question", "answer",
-    "instruction", "input", "output", "chosen", "rejected", "prompt", "completion", "label",
-    "response", "messages", "score_chosen", "score_rejected", "margin", "text", "step",
+    "instruction", "input", "output", "chosen", "rejected", "prompt", "response",
+    "score_chosen", "score_rejected", "text", "step",
 )  # fmt: skip
 ROW = st.dictionaries(st.one_of(st.sampled_from(KEYS), ANY_TEXT), VALUE, max_size=5)
 LIKELY = st.sampled_from([
-    ("prompt", "chosen", "rejected"), ("chosen", "rejected"), ("prompt", "response"), ("messages",),
-    ("prompt", "completion"), ("prompt", "answer"), ("prompt",), ("question", "answer"),
+    ("prompt", "chosen", "rejected"), ("chosen", "rejected"), ("prompt", "response"),
+    ("prompt", "answer"), ("prompt",), ("question", "answer"),
     ("instruction", "input", "output"), ("instruction", "input", "chosen", "rejected"),
     ("text",),
 ]).flatmap(lambda keys: st.fixed_dictionaries(dict.fromkeys(keys, VALUE)))  # fmt: skip

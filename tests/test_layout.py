@@ -34,7 +34,7 @@ LOOP = ("loop", "task")
 COMMANDS = ("doctor.py", "export.py", "memory.py", "report.py", "talk.py")
 RUNTIME = {*("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2")}
 OPTIONAL = {
-    "gpt/published/pretrained.py": {"huggingface_hub"},
+    "gpt/published.py": {"huggingface_hub"},
 }  # extras: inside functions of these files only
 
 

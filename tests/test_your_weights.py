@@ -14,7 +14,7 @@ import torch
 
 from gpt.checkpoint import load_gpt
 from gpt.model import GPT, GPTConfig
-from gpt.published.pretrained import save_gpt2
+from gpt.published import save_gpt2
 from gpt.tokenizer import load_tokenizer
 from harness.paths import REPOSITORY
 

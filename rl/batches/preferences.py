@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices
-from data.names import default_folder, flags_for
 from data.readers import read_preferences, split_records
 from data.records import PreferenceRecord
-from data.worlds import CHECKED
-from gpt.fit import FileFlags, Limits, check_fit
+from data.worlds import CHECKED, default_folder, flags_for
+from gpt.corpus import FileFlags, Limits, check_fit
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer

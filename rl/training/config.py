@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from data.names import Data
-from gpt.fit import FileFlags
+from data.worlds import Data
+from gpt.corpus import FileFlags
 from gpt.model import Preset
 from harness.command_flags import MemoryFlags, TrainingFlags
 from harness.flag_ranges import (

@@ -9,10 +9,9 @@ from pathlib import Path
 import torch
 
 from data.collate import ResponseBatch, collate_responses
-from data.names import default_folder, flags_for
 from data.readers import read_preferences
 from data.records import PromptRecord
-from data.worlds import CHECKED, RULES
+from data.worlds import CHECKED, RULES, default_folder, flags_for
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError

@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 
-from data.names import default_folder, flags_for
 from data.readers import read_prompts
 from data.records import PromptRecord
-from data.worlds import CHECKED, has_texts
+from data.worlds import CHECKED, default_folder, flags_for, has_texts
 from gpt.corpus import open_prompts
 from gpt.model import GPT
-from gpt.published.pretrained import load_policy
+from gpt.published import load_policy
 from gpt.tokenizer import Tokenizer
 from harness.bfloat16_weights import linears_to_bfloat16
 from harness.errors import UserError

@@ -99,10 +99,14 @@ PREFERENCES: dict[str, tuple[list[Row], list[PreferenceRecord], str, dict[str, i
     "messages": (
         [
             {"prompt": said("Hi"), "chosen": answered(" Hello"), "rejected": answered("No")},
+            {"prompt": said("Hi"), "chosen": said("Hi"), "rejected": answered("No")},
+            {"prompt": said("Hi"), "chosen": [], "rejected": answered("No")},
+            {"chosen": answered("Hello"), "rejected": answered("No")},
             {"prompt": said("Hi"), "chosen": said("Hi", "Hello"), "rejected": said("Hi", "No")},
             {"prompt": "Hi", "chosen": answered("Hello"), "rejected": answered("No")},
         ],
-        [CHAT] * 3, "conversational preferences", {},
+        [CHAT] * 3, "conversational preferences",
+        {"no answer at the end": 2, "prompt does not end with a user turn": 1},
     ),
     "messages, implicit": (
         [{"chosen": said("Hi", "Hello"), "rejected": said("Hi", "No")}],
@@ -110,7 +114,7 @@ PREFERENCES: dict[str, tuple[list[Row], list[PreferenceRecord], str, dict[str, i
     ),
     "UltraFeedback": (
         [SCORED, {**SCORED, "score_rejected": 8.5}],
-        [PreferenceRecord(HI, "Hello", "No", {"score_chosen": 8.5, "score_rejected": 4.0})],
+        [CHAT],
         "conversational preferences", {"equal scores": 1},
     ),
 }  # fmt: skip
@@ -128,16 +132,11 @@ GSM8K = [
     {"question": "And now?", "answer": "It fell.\n#### -2.5"},
 ]
 ASKED = [f"### Instruction:\n{q}\n\n### Response:\n" for q in ("How much?", "And now?")]
-SYSTEM = [{"role": "system", "content": "Be brief."}]
 RESPONSES: dict[str, tuple[list[Row], list[tuple[str, str]], dict[str, int]]] = {
     **{
         key: ([{"prompt": "Q:", key: " a"}], [("Q:", " a")], {})
-        for key in ("response", "completion", "answer")
+        for key in ("response", "answer")
     },
-    "labelled bad": (
-        [{"prompt": "Q:", "completion": " a", "label": good} for good in (True, False)],
-        [("Q:", " a")], {"label is false": 1},
-    ),
     "Alpaca": (
         [{"instruction": "Hi", "output": "Hello"}, {**ALPACA, "input": None},
          {"instruction": " ", "input": "", "output": "the headings alone are no text"}],
@@ -146,18 +145,6 @@ RESPONSES: dict[str, tuple[list[Row], list[tuple[str, str]], dict[str, int]]] = 
     ),
     "pairs' better ones": ([SCORED, {**SCORED, "score_rejected": 8.5}], [(HI, "Hello")] * 2, {}),
     "HH": ([{"chosen": hh("Hi", "yes"), "rejected": hh("Hi", "no")}], [(HI, "yes")], {}),
-    # A system prompt apart, and a completion of several turns.
-    "a list that goes on": (
-        [{"prompt": SYSTEM, "completion": said("Hi", "Hello")},
-         {"prompt": said("Hi"), "completion": said("Hi", "Hello", "Bye", "See you")[1:]}],
-        [("### System:\nBe brief.\n\n" + HI, "Hello"),
-         (HI + "Hello\n\n### Instruction:\nBye\n\n### Response:\n", "See you")], {},
-    ),
-    "messages": (
-        [{"messages": said("Hi", "Hello")}, {"messages": said("Hi")},
-         {"messages": answered("Hello")}, {"messages": []}],
-        [(HI, "Hello")], {"no answer at the end": 2, "prompt does not end with a user turn": 1},
-    ),
     "GSM8K": (
         GSM8K, [(ASKED[0], "4*5=20\nSo $1,200\n#### 1200"), (ASKED[1], "It fell.\n#### -2.5")], {},
     ),
@@ -201,8 +188,6 @@ CONVERSATION = {"chosen": said("Hi", "a"), "rejected": said("Hi", "b")}
         (GSM8K[1], {"answer": "#### 3 apples"}),
 
         ({"winner": "a", "loser": "b"}, {}), (ALPACA, {}),
-        (PAIR, {"chosen_tokens": "5"}), (PAIR, {"rejected_tokens": [5, -1]}),
-        (PAIR, {"rejected_tokens": [True]}), (PAIR, {"chosen_tokens": []}), (PAIR, {"chosen_ended": 1}),
     ],
 )  # fmt: skip
 def test_malformed_rows(tmp_path: Path, good: Row, changes: Row) -> None:
@@ -217,19 +202,19 @@ def test_malformed_rows(tmp_path: Path, good: Row, changes: Row) -> None:
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
-def test_tables_have_cells_of_text_and_named_numbers(tmp_path: Path, name: str) -> None:
-    lines = '\ufeffprompt,chosen,rejected,margin\r\n"Sky, ""high""\nup?",blue,7,2\r\n'
-    content = (lines + '"Sea?\n",green,red,0.5').encode()
+def test_tables_have_cells_of_text(tmp_path: Path, name: str) -> None:
+    lines = '\ufeffprompt,chosen,rejected,id\r\n"Sky, ""high""\nup?",blue,7,2\r\n'
+    content = (lines + '"Sea?\n",green,red,5').encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if "gz" in name else content)
     first = read_preferences(tmp_path / name, limit=1).records[0]
-    assert first == PreferenceRecord('Sky, "high"\nup?', "blue", "7", {"margin": 2})
+    assert first == PreferenceRecord('Sky, "high"\nup?', "blue", "7")
 
 
 @pytest.mark.parametrize("line", ["a,b,c,d", "a,b"])
 def test_a_table_with_a_ragged_row_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(f"prompt,chosen,rejected\nx,y,z\n{line}\n", encoding="utf-8")
-    with pytest.raises(DataError, match="rows.csv: 3: "):
+    with pytest.raises(DataError, match="rows.csv:3: "):
         read_preferences(path)
 
 

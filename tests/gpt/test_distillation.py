@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,9 +23,6 @@ from gpt.distillation import (
     main,
     measure,
     own_gradient,
-    sample_token_ids,
-    sampled_cross_entropy,
-    sampled_targets,
     train,
 )
 from gpt.log_probs import full_kl, token_log_probs
@@ -42,7 +38,7 @@ RESPONSES = [[1, 5, 0], [6, 6, 2, 4], [], [0]]
 BATCH = collate_responses(PROMPTS, RESPONSES, EOS)
 CONFIG = DistillationConfig(
     steps=20, batch_size=16, lr=1e-2, warmup=1, max_new_tokens=6, eval_every=100, max_norm=1e9,
-    sampled_tokens=4, checkpoint_every=1000,
+    checkpoint_every=1000,
 )  # fmt: skip
 
 
@@ -86,25 +82,20 @@ def test_its_gradient_is_student_minus_teacher():
 
 
 @pytest.mark.parametrize("chunk_elements", [1, V, 3 * V + 1])
-@pytest.mark.parametrize("loss", ["forward_kl", "sampled"])
-def test_chunks_change_neither_value_nor_gradient(loss, chunk_elements, monkeypatch):
-    ids, targets = sampled_targets(TEACHER, BATCH, 3, seeded(0))
+def test_chunks_change_neither_value_nor_gradient(chunk_elements, monkeypatch):
     scale = torch.arange(4 * T).view(4, T) + 1.0  # no two positions alike
     results = []
     for elements in (10**9, chunk_elements):
         monkeypatch.setattr("gpt.log_probs.CHUNK_ELEMENTS", elements)
         student = random_gpt(0)
-        if loss == "forward_kl":
-            values = forward_kl(student, TEACHER, BATCH)
-        else:
-            values = sampled_cross_entropy(student, BATCH, ids, targets)
+        values = forward_kl(student, TEACHER, BATCH)
         (values * scale).sum().backward()
         results.append((values.detach(), flat_gradient(student)))
     close(results[1][0], results[0][0])
     close(results[1][1], results[0][1])
 
 
-@pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl", "topk_ce"])
+@pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl"])
 def test_padding_is_zero_and_never_read(loss):
     """Another filling behind the rows and a row without a response change nothing."""
     tokens, responses = BATCH.tokens.clone(), BATCH.response_tokens.clone()
@@ -113,7 +104,7 @@ def test_padding_is_zero_and_never_read(loss):
     tokens[behind] = 6
     dirty = replace(BATCH, tokens=tokens, response_tokens=responses)
     values = [
-        distillation_loss(replace(CONFIG, loss=loss), random_gpt(0), TEACHER, batch, seeded(0))
+        distillation_loss(replace(CONFIG, loss=loss), random_gpt(0), TEACHER, batch)
         for batch in (BATCH, dirty)
     ]
     close(values[1], values[0])
@@ -159,66 +150,19 @@ def test_forward_kl_on_the_teachers_text_is_the_kl_of_responses_and_so_is_its_gr
     assert exact.item() > 0.1
 
 
-# Sampled token ids
-
-
-def test_all_ids_give_the_teachers_whole_distribution():
-    """Cross-entropy = forward KL + the teacher's entropy, with the same gradient."""
-    student, other = random_gpt(0), random_gpt(0)
-    ids, targets = sampled_targets(TEACHER, BATCH, 99, seeded(0))
-    assert ids.shape == targets.shape == (8, V)
-    loss = sampled_cross_entropy(student, BATCH, ids, targets)
-    entropy = torch.zeros(4, T, dtype=torch.float64)
-    for i, t, p, _ in distributions(student):
-        entropy[i, t] = -sum(a * math.log(a) for a in p)
-    kl = forward_kl(other, TEACHER, BATCH)
-    close(loss, kl + entropy)
-    loss.sum().backward()
-    kl.sum().backward()
-    close(flat_gradient(student), flat_gradient(other))
-
-
-def test_sampled_cross_entropy_by_loops():
-    """The ids get their renormalised teacher probability; the student's is over all ids."""
-    student = random_gpt(0)
-    ids, targets = sampled_targets(TEACHER, BATCH, 3, seeded(0))
-    found = sampled_cross_entropy(student, BATCH, ids, targets)
-    for chosen, (i, t, p, q) in zip(ids.tolist(), distributions(student), strict=True):
-        assert len(set(chosen)) == 3
-        total = sum(p[v] for v in chosen)
-        expected = -sum(p[v] / total * math.log(q[v]) for v in chosen)
-        assert found[i, t].item() == pytest.approx(expected, abs=1e-9)
-    assert not found[~BATCH.response_mask].any()
-
-
-def test_ids_are_drawn_without_replacement_by_their_probability():
-    """P(first a, then b) = p_a * p_b / (1 - p_a): the six ordered pairs of three ids, 40,000 draws."""
-    probs = torch.tensor([0.6, 0.3, 0.1])
-    draws = sample_token_ids(probs.expand(40_000, 3), 2, torch.rand(40_000, 3, generator=seeded(3)))
-    counts = Counter(map(tuple, draws.tolist()))
-    chi_square = 0.0
-    for a, b in itertools.permutations(range(3), 2):
-        expected = 40_000 * float(probs[a] * probs[b] / (1 - probs[a]))
-        chi_square += (counts[a, b] - expected) ** 2 / expected
-    assert sum(counts.values()) == 40_000 and chi_square < 25.7  # 5 degrees: once in 10,000
-
-
 @pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl", "topk_ce"])
+@pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl"])
 def test_micro_batches_change_no_gradient(loss, size):
-    """Nor the random numbers of the ids that are drawn: each part reads the whole batch's draw."""
     student, found = random_gpt(0), []
     for micro in (None, size):
-        config = replace(CONFIG, loss=loss, sampled_tokens=3, micro_batch_size=micro)
-        generator = seeded(5)
+        config = replace(CONFIG, loss=loss, micro_batch_size=micro)
         student.zero_grad()
-        value = own_gradient(config, student, TEACHER, BATCH, generator)
-        found.append((flat_gradient(student), value, generator.get_state()))
-    (one, value, state), (parts, summed, other_state) = found
+        value = own_gradient(config, student, TEACHER, BATCH)
+        found.append((flat_gradient(student), value))
+    (one, value), (parts, summed) = found
     close(parts, one)
     assert float(one.abs().max()) > 1e-3
     assert summed == pytest.approx(value, rel=1e-5)
-    assert torch.equal(state, other_state)
 
 
 # Training
@@ -251,13 +195,12 @@ def distance(student: GPT, teacher: GPT) -> float:
     return numbers["reverse_kl_full"]
 
 
-@pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl", "topk_ce"])
+@pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl"])
 def test_the_student_comes_nearer_and_does_not_with_the_sign_flipped(monkeypatch, teacher, loss):
     student, start = letters_gpt(0), distance(letters_gpt(0), teacher)
     before = toys.weights(teacher).clone()
     rows = run(student, teacher, loss=loss)
-    # Four of ten ids a position sharpen the target, so its student stops further away.
-    assert distance(student, teacher) < (0.6 if loss == "topk_ce" else 0.35) * start
+    assert distance(student, teacher) < 0.35 * start
     assert start > 0.5
     assert rows[-1]["loss"] < rows[0]["loss"]
     assert torch.equal(toys.weights(teacher), before)
@@ -282,7 +225,7 @@ def test_measure_is_paired_and_counts_in_nats_per_response(teacher):
     assert own["reverse_kl"] == own["reverse_kl_full"] == 0 and "gold" not in own
 
 
-@pytest.mark.parametrize("loss", ["topk_ce", "reverse_kl"])
+@pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl"])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, teacher, loss):
     whole, halves = letters_gpt(0), letters_gpt(0)
     rows = run(whole, teacher, loss=loss, steps=6)
@@ -317,7 +260,7 @@ def folders(tmp_path) -> dict[str, Path]:
 def test_main_writes_what_it_measured(tmp_path, folders, capsys, memory):
     out = tmp_path / "out"
     config = DistillationConfig(
-        loss="topk_ce", steps=4, batch_size=4, eval_every=2, eval_prompts=8, test_prompts=8,
+        steps=4, batch_size=4, eval_every=2, eval_prompts=8, test_prompts=8,
         max_new_tokens=8, device="cpu", out=out, **folders, **memory,
     )  # fmt: skip
     assert main(config) == out
@@ -333,8 +276,8 @@ def test_main_writes_what_it_measured(tmp_path, folders, capsys, memory):
     start, _ = load_gpt(folders["base"])
     assert not torch.equal(toys.weights(student), toys.weights(start))
     assert torch.equal(student.wte.weight, start.wte.weight) == bool(memory)
-    assert (out / "adapter").exists() == bool(memory) and not (out / "state.pt").exists()
-    assert "topk_ce, text by the teacher" in capsys.readouterr().out
+    assert not (out / "state.pt").exists()
+    assert "forward_kl, text by the teacher" in capsys.readouterr().out
 
 
 def test_logged_keys_are_those_documented(teacher):

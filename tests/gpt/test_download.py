@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from gpt.model import GPT, GPTConfig
-from gpt.published import pretrained
-from gpt.published.pretrained import load_gpt2, save_gpt2
+from gpt.published import REVISIONS, load_gpt2, save_gpt2
 from harness.errors import UserError
 
 TINY = GPTConfig(vocab_size=61, context=16, n_layer=1, n_head=2, n_embd=8)
@@ -60,7 +59,7 @@ def refused(name: str) -> str:
 
 def test_gpt2_is_read_at_its_pinned_revision(cache, published, monkeypatch):
     """Not at `main`, which names nothing here."""
-    monkeypatch.setitem(pretrained.REVISIONS, "openai-community/gpt2", COMMIT)
+    monkeypatch.setitem(REVISIONS, "openai-community/gpt2", COMMIT)
     put_in_cache(cache, "openai-community/gpt2", published, ref="other")
     model = load_gpt2("gpt2")
     assert model.config == TINY

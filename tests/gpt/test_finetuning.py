@@ -9,7 +9,7 @@ import pytest
 import torch
 from toys import Crash, CrashingLog, flat_gradient, weights, write_pairs
 
-from data import names
+from data import worlds
 from data.records import PreferenceRecord
 from data.splits import split_of
 from gpt import finetuning, pretraining
@@ -21,8 +21,7 @@ from gpt.finetuning import (
     train,
 )
 from gpt.model import GPT, GPTConfig
-from gpt.published import pretrained
-from gpt.published.pretrained import save_gpt2
+from gpt.published import save_gpt2
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.metric_log import MetricLog
@@ -136,7 +135,7 @@ def test_no_example_is_longer_than_the_models_context(tmp_path, capsys):
 
 
 def test_the_base_is_the_pre_trained_model_of_the_same_data(tmp_path, monkeypatch):
-    monkeypatch.setattr(names, "RUNS", tmp_path)
+    monkeypatch.setattr(worlds, "RUNS", tmp_path)
     command = "python -m gpt.pretraining --data x/pairs.json --preset small"
     with pytest.raises(UserError, match=rf"--base.*\s+{command}$"):
         starting_model(FinetuningConfig(data="x/pairs.json", preset="small"), torch.device("cpu"))
@@ -152,7 +151,7 @@ def test_the_base_is_the_pre_trained_model_of_the_same_data(tmp_path, monkeypatc
 def test_published_weights_come_with_their_own_tokenizer(tmp_path, monkeypatch):
     model = small_gpt(50257)
     save_gpt2(model, tmp_path / "gpt2")
-    monkeypatch.setattr(pretrained, "load_tokenizer", lambda name: f"the {name} tokenizer")
+    monkeypatch.setattr("gpt.published.load_tokenizer", lambda name: f"the {name} tokenizer")
     config = FinetuningConfig(weights=str(tmp_path / "gpt2"))
     found, tokenizer = starting_model(config, torch.device("cpu"))
     assert torch.equal(found.wte.weight, model.wte.weight)

@@ -17,9 +17,9 @@ from gpt.generate import SamplingParams, generate
 from gpt.llama import GroupedAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, rotated, rotation
 from gpt.lora import adapters, add_adapters, merged_state
 from gpt.model import plain_attention
-from gpt.published.pretrained import load_gpt2, load_policy, save_gpt2
-from gpt.published.tokenizer_files import DIGITS_PATTERN, read_tokenizer, write_tokenizer
+from gpt.published import load_gpt2, load_policy, save_gpt2
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
+from gpt.tokenizer_files import DIGITS_PATTERN, read_tokenizer, write_tokenizer
 from harness.errors import UserError
 from harness.seeds import make_generator
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 import torch
-from safetensors.torch import load_file
 from toys import LETTERS, close, random_gpt, seeded
 
 from data.collate import collate_documents
@@ -19,10 +16,8 @@ from gpt.lora import (
     fit_for_training,
     has_adapters,
     merged_state,
-    save_adapter,
 )
 from gpt.model import GPT, GPTConfig
-from gpt.published.pretrained import save_gpt2
 from harness.command_flags import MemoryFlags
 from harness.frozen_copy import frozen_copy
 from harness.optimizer import adamw, mix_into
@@ -174,38 +169,6 @@ def test_reward_model_and_critic_train_their_adapters_and_their_heads():
         assert model.gpt.wte.weight is trunk.wte.weight
         assert model.gpt.h[1].mlp.c_fc.weight is trunk.h[1].mlp.c_fc.weight
     assert not has_adapters(frozen_scorer)
-
-
-def test_the_files_are_those_of_peft(tmp_path):
-    """Names, orientation and scale as its documentation has them; a model without one writes none."""
-    save_adapter(tmp_path / "none", base_gpt(), "gpt2")
-    assert not (tmp_path / "none").exists()
-    model = adapted(rank=3)
-    save_adapter(tmp_path, model, "gpt2")
-    stored = load_file(tmp_path / "adapter_model.safetensors")
-    assert len(stored) == 2 * len(NAMES)
-    for name, layer in adapters(model).items():
-        for matrix in ("lora_A", "lora_B"):
-            key = f"base_model.model.transformer.{name}.{matrix}.weight"
-            assert torch.equal(stored[key], getattr(layer, matrix))
-    config = json.loads((tmp_path / "adapter_config.json").read_text())
-    assert (config["r"], config["lora_alpha"], config["fan_in_fan_out"]) == (3, 6, True)
-    assert config["target_modules"] == ["attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"]
-
-
-def test_peft_opens_our_adapter_and_computes_the_same(tmp_path):
-    peft = pytest.importorskip("peft", reason="peft, which the product does not need, is not here")
-    transformers = pytest.importorskip("transformers")
-    save_gpt2(base_gpt(), tmp_path / "base")
-    published = transformers.GPT2LMHeadModel.from_pretrained(tmp_path / "base").eval()
-    model = adapted()
-    save_adapter(tmp_path / "adapter", model, "gpt2")
-    theirs = peft.PeftModel.from_pretrained(published, tmp_path / "adapter")
-    with torch.no_grad():
-        logits = model(BATCH.tokens)
-        torch.testing.assert_close(theirs(BATCH.tokens).logits, logits, rtol=0, atol=1e-4)
-        merged = theirs.merge_and_unload()
-        torch.testing.assert_close(merged(BATCH.tokens).logits, logits, rtol=0, atol=1e-4)
 
 
 def test_a_model_is_fitted_as_the_flags_ask(capsys):

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from gpt.model import GPT, GPTConfig
-from gpt.published.pretrained import INDEX_FILE, load_gpt2, save_gpt2
+from gpt.published import load_gpt2, save_gpt2
 from harness.errors import UserError
 
 SMALL = GPTConfig(vocab_size=61, context=32, n_layer=3, n_head=4, n_embd=16)
@@ -159,9 +159,8 @@ def test_we_save_the_file_that_transformers_saves(folder, tmp_path):
         ("reorder_and_upcast_attn", True), ("add_cross_attention", True),
         ("tie_word_embeddings", False), ("n_inner", 48), ("n_head", 3), ("n_layer", None),
         ("n_embd", "16"), ("vocab_size", True), ("n_positions", 0),
-        # Sizes that are not stored: before a model of them is built, which would take all memory.
-        ("n_layer", 4), ("n_layer", 2), ("n_layer", 1_000_000), ("n_embd", 2_000_000_000),
-        ("vocab_size", 2**62), ("n_positions", 2**31),
+        # Sizes that are not stored: before so many layers are built, which would take all memory.
+        ("n_layer", 4), ("n_layer", 2), ("n_layer", 1_000_000), ("n_positions", 2**31),
     ],
 )  # fmt: skip
 def test_other_configs_are_refused(own_folder, key, value):
@@ -206,32 +205,9 @@ def test_other_tensors_are_refused(own_folder, change):
     refused(own_folder, "model.safetensors")
 
 
-@pytest.fixture
-def shards(own_folder):
-    """The tensors of `own_folder` in three files, cut where a layer falls into two of them."""
-    tensors = load_file(own_folder / "model.safetensors")
-    names, weight_map = sorted(tensors), {}
-    for index, start in enumerate(range(0, len(names), 14), start=1):
-        part = {name: tensors[name] for name in names[start : start + 14]}
-        save_file(part, own_folder / f"model-{index}.safetensors", {"format": "pt"})
-        weight_map.update(dict.fromkeys(part, f"model-{index}.safetensors"))
-    assert len(set(weight_map.values())) == 3
-    (own_folder / INDEX_FILE).write_text(json.dumps({"weight_map": weight_map}))
-    (own_folder / "model.safetensors").unlink()
-    return own_folder
-
-
-def test_shards_are_one_model(shards):
-    model = load_gpt2(shards)
-    for name, weight in random_gpt(SMALL).state_dict().items():
-        assert torch.equal(model.state_dict()[name], weight), name
-
-
-def test_missing_and_damaged_shard(shards):
-    (shards / "model-2.safetensors").unlink()
-    refused(shards, "model-2.safetensors")
-    (shards / "model-2.safetensors").write_bytes(b"version https://git-lfs")
-    refused(shards, "model-2.safetensors")
+def test_a_damaged_file_is_refused(own_folder):
+    (own_folder / "model.safetensors").write_bytes(b"version https://git-lfs")
+    refused(own_folder, "model.safetensors")
 
 
 def test_a_path_is_a_folder_even_if_it_has_a_published_name(tmp_path, monkeypatch):

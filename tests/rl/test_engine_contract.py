@@ -24,7 +24,7 @@ from watched import Noted, NotedTeacher, Validations, calls_of, numbers, same_up
 
 import gpt.model
 import gpt.teacher
-from data import names
+from data import worlds
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams
 from gpt.lora import add_adapters
@@ -667,9 +667,9 @@ LORA = {"lora": dict(lora_rank=2, checkpoint_blocks=True)}
 def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, form):
     """From the models in runs/ to the report, with the reward model or the teacher.
 
-    With LoRA the weights are merged, so that they open as any others, and the adapter is beside them.
+    With LoRA the weights are merged, so that they open as any others.
     """
-    for module in (names, gpt.teacher):
+    for module in (worlds, gpt.teacher):
         monkeypatch.setattr(module, "RUNS", tmp_path)
 
     def touched(self, file, **options) -> None:
@@ -702,7 +702,6 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, form):
         "learning_curves.png",
         "model.safetensors", "page.json", "report.html", "tokens.jsonl",
         *([] if engine.config.fixed_length else ["finished_state.pt"]),
-        *(["adapter"] if form else []),
     }  # fmt: skip
     paths = folder, tmp_path / "pretraining-reviews-tiny"
     trained, start = (load_gpt(path)[0].state_dict() for path in paths)

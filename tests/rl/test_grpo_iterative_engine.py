@@ -15,7 +15,7 @@ from engines import engine_named, small_gpt
 from toys import LETTERS, PROMPTS, Crash, CrashingLog, documented, fixed_gpt, weights
 from watched import Validations, numbers
 
-from data import names
+from data import worlds
 from data.records import PromptRecord
 from gpt import corpus, model, pretraining
 from gpt.lora import add_adapters
@@ -214,7 +214,7 @@ def test_from_a_base_model_to_a_report(monkeypatch, tmp_path):
     shape = GPTConfig(context=128, n_layer=1, n_head=2, n_embd=16)
     monkeypatch.setitem(model.PRESETS, "tiny", shape)
     monkeypatch.setattr(corpus, "HELD_OUT_ROWS", 16)
-    monkeypatch.setattr(names, "RUNS", tmp_path)
+    monkeypatch.setattr(worlds, "RUNS", tmp_path)
     pretraining.main(PretrainingConfig(steps=6, batch_size=8, warmup=2, eval_every=4, device="cpu"))
     reward_model_training.main(
         RewardModelConfig(

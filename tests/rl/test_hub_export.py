@@ -13,9 +13,9 @@ from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams, generate
 from gpt.lora import add_adapters
 from gpt.model import GPT
-from gpt.published.pretrained import load_with_tokenizer
-from gpt.published.tokenizer_files import GPT2_PATTERN
+from gpt.published import load_with_tokenizer
 from gpt.tokenizer import build_tokenizer, load_tokenizer
+from gpt.tokenizer_files import GPT2_PATTERN
 from harness.files import write_json
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import export

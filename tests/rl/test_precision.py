@@ -14,7 +14,7 @@ import torch.nn as nn
 from engines import ENGINES, SHARE_OF_A, Engine, Texts, small_gpt, some_rollout
 from toys import LETTERS, PROMPTS, seeded
 
-from data import names
+from data import worlds
 from gpt import distillation, finetuning, pretraining
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
@@ -93,7 +93,7 @@ def test_pretraining_and_finetuning_with_their_held_out_losses(products):
     assert all("held_out_loss" in row for row in rows) and products.keys() == {torch.bfloat16}
 
 
-@pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl", "topk_ce"])
+@pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl"])
 def test_distillation_and_its_sampling(products, loss):
     config = distillation.DistillationConfig(
         steps=1, batch_size=4, max_new_tokens=4, loss=loss, precision="bfloat16", sampled_tokens=2
@@ -108,7 +108,7 @@ def test_distillation_and_its_sampling(products, loss):
 
 def write_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A base and a reward model where the scripts look for them."""
-    monkeypatch.setattr(names, "RUNS", tmp_path)
+    monkeypatch.setattr(worlds, "RUNS", tmp_path)
     glassbox = load_tokenizer("glassbox")
     policy = small_gpt(n_vocab=glassbox.n_vocab, context=96, n_layer=1)
     save_gpt(tmp_path / "pretraining-reviews-tiny" / "model.safetensors", policy, glassbox)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from data import names, reviews, sums
+from data import reviews, sums, worlds
 from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
@@ -23,7 +23,7 @@ GLASSBOX = load_tokenizer("glassbox")
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     """An empty folder in place of runs/."""
-    monkeypatch.setattr(names, "RUNS", tmp_path)
+    monkeypatch.setattr(worlds, "RUNS", tmp_path)
     return tmp_path
 
 

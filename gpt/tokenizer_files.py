@@ -1,8 +1,7 @@
 """A byte-pair tokenizer in the files of other programs: written for them, and read from them.
 
 Hugging Face's tokenizer.json holds four things: a pattern that cuts a text into pieces, a vocabulary,
-merges in order of priority, and special tokens. GPT-2's older pair, vocab.json and merges.txt, has the
-second and third, and GPT-2's own pattern is meant. Tokens are bytes, written as one character each.
+merges in order of priority, and special tokens. Tokens are bytes, written as one character each.
 
 tiktoken merges any two neighbours whose union is a token, the one with the lowest id first. Merges that
 name every way to split each token, in the order of ids, say the same.
@@ -20,12 +19,8 @@ from harness.errors import UserError
 from harness.files import read_object, write_json
 
 TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
-VOCABULARY_FILE, MERGES_FILE = "vocab.json", "merges.txt"
 GPT2_PATTERN = (  # as tiktoken writes it
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
-)
-MOST_UNMADE = (
-    0.05  # of a vocabulary: tokens that neither merges make nor a list of special ones names
 )
 # The same behind a step that cuts out every digit, as SmolLM2 has it: what stands before a digit ends.
 DIGITS_PATTERN = (
@@ -136,27 +131,13 @@ def read_tokenizer(folder: Path, vocab_size: int, eos_id: int | None = None) -> 
 
 
 def _read_tokenizer(folder: Path, vocab_size: int, eos_id: int | None) -> Tokenizer | None:
-    added: set[str] = set()
-    if (folder / TOKENIZER_FILE).is_file():
-        path = folder / TOKENIZER_FILE
-        form = read_object(path)
-        vocabulary, merges, pattern = parts_of(form, path)
-        added = {token["content"] for token in form.get("added_tokens", [])}
-    elif (folder / VOCABULARY_FILE).is_file() and (folder / MERGES_FILE).is_file():
-        path, pattern = folder / MERGES_FILE, GPT2_PATTERN
-        vocabulary = read_object(folder / VOCABULARY_FILE)
-        lines = path.read_text(encoding="utf-8").splitlines()
-        merges = [line for line in lines if line and not line.startswith("#version")]
-    else:
+    path = folder / TOKENIZER_FILE
+    if not path.is_file():
         return None
+    vocabulary, merges, pattern = parts_of(read_object(path), path)
     ranks = ranks_of(vocabulary, merges, path)
     ordinary, taken = set(ranks.values()), set(vocabulary.values())
     specials = {text: id for text, id in vocabulary.items() if id not in ordinary}
-    if (unmade := len(specials.keys() - added)) > MOST_UNMADE * len(vocabulary):
-        raise UserError(
-            f"{path}: its merges do not make {unmade:,} of its tokens, so text would be read in smaller "
-            "pieces than the model knows: fetch it again"
-        )
     if max(taken, default=0) >= vocab_size:
         raise UserError(
             f"{path} has ids up to {max(taken)}, but the model beside it has {vocab_size} tokens: "

@@ -1,8 +1,8 @@
 """Published GPT-2 and Llama weights: open them, write them, have the hub's client fetch them.
 
-A checkpoint in Hugging Face layout is a folder with config.json and model.safetensors, or several
-shards and model.safetensors.index.json, which names them. A Llama's tensors carry the names of
-gpt.llama.PUBLISHED, a GPT-2's those used in gpt/model.py, with these differences:
+A checkpoint in Hugging Face layout is a folder with config.json and one model.safetensors. A Llama's
+tensors carry the names of gpt.llama.PUBLISHED, a GPT-2's those used in gpt/model.py, with these
+differences:
 
     transformer.           before every name in files that transformers writes, not in OpenAI's
     c_attn, c_fc, c_proj   weights stored as (in, out), where nn.Linear holds (out, in): transposed
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +24,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gpt.checkpoint import build, load_gpt, load_strictly, stored_sizes
+from gpt.checkpoint import build, check_layers, checked_shape, load_gpt, load_strictly
 from gpt.llama import PUBLISHED, Llama, LlamaConfig
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
-from gpt.published.tokenizer_files import (
-    MERGES_FILE,
-    TOKENIZER_FILE,
-    VOCABULARY_FILE,
-    read_tokenizer,
-    write_tokenizer,
-)
 from gpt.tokenizer import Tokenizer, load_tokenizer
+from gpt.tokenizer_files import TOKENIZER_FILE, read_tokenizer, write_tokenizer
 from harness.device import shapes_alone
 from harness.errors import UserError
 from harness.files import (
@@ -50,7 +43,6 @@ from harness.files import (
 from harness.paths import MODEL_FILE, folder_of_run
 
 CONFIG_FILE = "config.json"
-INDEX_FILE = f"{MODEL_FILE}.index.json"
 PREFIX = "transformer."
 HEAD = "lm_head.weight"
 TRANSPOSED = ("c_attn.weight", "c_fc.weight", "c_proj.weight")
@@ -106,11 +98,17 @@ def load_gpt2(name_or_folder: str | Path) -> GPT:
     is a folder. Weights become float32; the model comes back in eval mode with dropout 0. Raises
     UserError for files that are missing, damaged or not exactly this architecture.
     """
-    repo = hub_repo(name_or_folder) if isinstance(name_or_folder, str) else None
-    folder = hub_folder(repo) if repo else expanded(Path(name_or_folder))
-    weights = find_weights(folder)
+    folder = published_folder(name_or_folder)
+    weights = folder / MODEL_FILE
+    if not weights.is_file():
+        raise UserError(
+            f"{folder} holds no {MODEL_FILE} (shards and pickles are not read: transformers' "
+            f"from_pretrained, and save_pretrained with a large max_shard_size, convert them): pass a "
+            f"folder with it and {CONFIG_FILE}, or one of {', '.join(PUBLISHED_NAMES)}, hf://OWNER/NAME"
+        )
     config = read_config(folder / CONFIG_FILE)
     tensors = read_weights(weights, config)
+    check_layers(config, tensors, weights)
     with shapes_alone():  # the tensors of the file become the weights
         model = build(config)
     load_strictly(model, tensors, weights, "pass a folder whose two files belong together")
@@ -118,19 +116,18 @@ def load_gpt2(name_or_folder: str | Path) -> GPT:
 
 
 def load_with_tokenizer(name_or_folder: str) -> tuple[GPT, Tokenizer]:
-    """`load_gpt2`, and the tokenizer in the same folder: tokenizer.json, or vocab.json and merges.txt.
+    """`load_gpt2`, and the tokenizer.json in the same folder.
 
-    A folder without one has GPT-2's if the sizes say so; any other is a UserError.
+    A folder without one has GPT-2's tokenizer if the sizes say so; any other is a UserError.
     """
-    repo = hub_repo(name_or_folder)
-    folder = hub_folder(repo) if repo else expanded(Path(name_or_folder))
+    folder = published_folder(name_or_folder)
     model = load_gpt2(folder)
     size, end = model.config.vocab_size, read_json(folder / CONFIG_FILE).get("eos_token_id")
     tokenizer = read_tokenizer(folder, size, end if isinstance(end, int) else None)
     if tokenizer is None and size != GPTConfig.vocab_size:
         raise UserError(
-            f"{folder} holds a model of {size} tokens and no {TOKENIZER_FILE}, nor {VOCABULARY_FILE} "
-            f"and {MERGES_FILE}: put the files of its tokenizer there"
+            f"{folder} holds a model of {size} tokens and no {TOKENIZER_FILE}: put that of its tokenizer "
+            "there (transformers' AutoTokenizer writes it with save_pretrained)"
         )
     return model, tokenizer or load_tokenizer("gpt2")
 
@@ -138,10 +135,10 @@ def load_with_tokenizer(name_or_folder: str) -> tuple[GPT, Tokenizer]:
 def load_policy(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
     """The model in a run folder, named or its folder, or in Hugging Face's layout; else UserError."""
     folder = folder_of_run(folder)
-    if not (folder / MODEL_FILE).exists() and not (folder / INDEX_FILE).exists():
+    if not (folder / MODEL_FILE).exists():
         raise UserError(
-            f"there is no model in {display_path(folder)}: pass the run folder of gpt.pretraining or "
-            "gpt.finetuning, or a folder of published weights"
+            f"there is no {MODEL_FILE} in {display_path(folder)}: pass the run folder of gpt.pretraining "
+            "or gpt.finetuning, or a folder of published weights"
         )
     config = folder / CONFIG_FILE
     if config.is_file() and "model_type" in read_object(config):
@@ -182,36 +179,6 @@ def save_gpt2(
     write_json(folder / CONFIG_FILE, config)
 
 
-def find_weights(folder: Path) -> Path:
-    """The folder's model.safetensors, or the index of its shards; UserError for anything else."""
-    if folder.is_file():
-        raise UserError(f"{folder} is a file: pass the folder that holds it and its config.json")
-    if not folder.is_dir():
-        raise UserError(
-            f"there is no folder {folder}: pass one that holds {CONFIG_FILE} and {MODEL_FILE}, or "
-            f"one of the names {', '.join(PUBLISHED_NAMES)} and hf://OWNER/NAME"
-        )
-    for name in (MODEL_FILE, INDEX_FILE):
-        if (folder / name).is_file():
-            return folder / name
-    raise UserError(
-        f"{folder} holds no {MODEL_FILE} (pickles are not read: transformers' from_pretrained and "
-        f"save_pretrained convert them): pass a folder with {CONFIG_FILE} and {MODEL_FILE}"
-    )
-
-
-def shard_names(index: Path) -> list[str]:
-    """The files that an index names, each once; UserError if it is no index."""
-    try:
-        names = sorted(set(read_json(index)["weight_map"].values()))
-        beside_it = all(name and Path(name).name == name for name in names)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        names, beside_it = [], False
-    if not names or not beside_it:
-        raise UserError(f"{index} does not name the files of a model: fetch it again")
-    return names
-
-
 def read_config(path: Path) -> GPTConfig:
     """config.json -> our config; UserError unless it describes what gpt/model.py computes."""
     if not path.is_file():
@@ -223,61 +190,44 @@ def read_config(path: Path) -> GPTConfig:
             f"{path} does not say model_type 'gpt2' or 'llama': pass a folder with one in Hugging Face "
             "layout (run folders of this project are opened by the scripts that follow them)"
         )
-    sizes: dict[str, Any] = {}
-    for ours, theirs in SIZES[kind].items():
-        size = values.get(theirs)
-        if ours == "n_key_head" and size is None:
-            size = values["num_attention_heads"]
-        if type(size) is not int or size < 1:
-            raise UserError(
-                f"{path}: {theirs} is {size!r}, not a positive whole number: fetch it again"
-            )
-        sizes[ours] = size
-    check_architecture(values, kind, path)
-    try:
-        if kind == "llama":
-            return LlamaConfig(**sizes, **llama_numbers(values, path))
-        return GPTConfig(**sizes)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}") from error
+    sizes = {ours: values.get(theirs) for ours, theirs in SIZES[kind].items()}
+    if kind == "llama":
+        sizes["n_key_head"] = sizes["n_key_head"] or sizes["n_head"]
+        config = checked_shape(LlamaConfig, sizes | llama_numbers(values, path), path)
+    else:
+        config = checked_shape(GPTConfig, sizes, path)
+    check_architecture(values, config, path)
+    return config
 
 
 def llama_numbers(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The base of the rotation, which transformers 5 writes into rope_parameters, and the norm's eps."""
     rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    if not isinstance(rope, dict):
-        raise UserError(f"{path}: its rotary positions are {rope!r:.40}, no object: fetch it again")
-    base = rope.get("rope_theta", values.get("rope_theta", 1e4))
-    numbers = {"rope_base": base, "norm_eps": values.get("rms_norm_eps", 1e-6)}
-    for name, value in numbers.items():
-        if type(value) not in (int, float) or not 0 < value < 1e30:
-            raise UserError(f"{path}: {name} is {value!r}, not a positive number: fetch it again")
-    kind, head = rope.get("rope_type", rope.get("type", "default")), values.get("head_dim")
-    if kind != "default" or head not in (
+    if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type")) not in (
         None,
-        values["hidden_size"] // values["num_attention_heads"],
+        "default",
     ):
         raise UserError(
-            f"{path}: rotary positions of type {kind!r} with head_dim {head!r} are not what "
-            "gpt/llama.py computes: use a Llama with plain ones"
+            f"{path}: rotary positions of {rope!r:.80} are not what gpt/llama.py computes: use a Llama "
+            "with plain ones"
         )
-    return numbers
+    base = rope.get("rope_theta", values.get("rope_theta", 1e4))
+    return {"rope_base": base, "norm_eps": values.get("rms_norm_eps", 1e-6)}
 
 
-def check_architecture(values: Mapping[str, Any], kind: str, path: Path) -> None:
+def check_architecture(values: Mapping[str, Any], config: GPTConfig, path: Path) -> None:
     """UserError for a setting under which our model would compute something else."""
-    for key, allowed in ARCHITECTURE[kind].items():
-        value = values.get(key, allowed[0])
-        if value not in allowed:
+    allowed = ARCHITECTURE[values["model_type"]] | {
+        "head_dim": (None, config.n_embd // config.n_head),
+        "n_inner": (None, 4 * config.n_embd),
+    }
+    for key, choices in allowed.items():
+        value = values.get(key, choices[0])
+        if value not in choices:
             raise UserError(
-                f"{path}: {key} is {value!r}, but this model computes a {kind} with {allowed[0]!r}: "
-                "use a checkpoint of the original architecture"
+                f"{path}: {key} is {value!r}, but this model computes with {choices[-1]!r}: use a "
+                "checkpoint of the original architecture"
             )
-    if kind == "gpt2" and values.get("n_inner") not in (None, 4 * values["n_embd"]):
-        raise UserError(
-            f"{path}: n_inner is {values['n_inner']!r}, but this model's MLP is 4 * n_embd = "
-            f"{4 * values['n_embd']} wide: use a checkpoint of the original architecture"
-        )
 
 
 def hub_config(model: GPT) -> dict[str, Any]:
@@ -312,82 +262,50 @@ def own_name(name: str, kind: type[GPTConfig], prefix: str) -> str:
 
 
 def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
-    """The tensors behind `find_weights` in our names and layout, without masks and the tied head.
+    """The tensors of a file in our names and layout, without masks and the tied head.
 
-    UserError for other sizes and for a head of its own.
+    UserError for a file that cannot be read and for a head of its own.
     """
+    try:
+        with safe_open(path, framework="pt") as file:  # cloned: not the mapped file
+            stored = {name: file.get_tensor(name).clone() for name in file.keys()}
+    except SafetensorError as error:
+        raise UserError(
+            f"{path} is not a readable safetensors file ({error}): fetch it again (git clone "
+            "without git-lfs leaves a small text file in its place)"
+        ) from error
+    prefix = PREFIX if any(name.startswith(PREFIX) for name in stored) else ""
+    head = stored.pop(HEAD, None)
     tensors = {}
-    with ExitStack() as stack:
-        files = open_files(path, stack)
-        prefix = PREFIX if any(name.startswith(PREFIX) for name in files) else ""
-        names = {name: own_name(name, type(config), prefix) for name in files}
-        names = {n: own for n, own in names.items() if n != HEAD and not MASK.fullmatch(n)}
-        check_sizes(config, files, names, path)
-        for name, own in names.items():
-            tensor = files[name].get_tensor(name).clone()  # not the mapped file
+    for name, tensor in stored.items():
+        if not MASK.fullmatch(name):
+            own = own_name(name, type(config), prefix)
             turned = own.endswith(TRANSPOSED) and tensor.ndim == 2
             tensors[own] = tensor.t().contiguous() if turned else tensor
-        head = files[HEAD].get_tensor(HEAD).float() if HEAD in files else None
-        embedding = tensors.get("wte.weight")
-        if head is not None and embedding is not None and not torch.equal(head, embedding.float()):
-            raise UserError(
-                f"{path}: {HEAD} differs from the token embedding, which is the output head here: use "
-                "a checkpoint with a tied head"
-            )
+    embedding = tensors.get("wte.weight")
+    if (
+        head is not None
+        and embedding is not None
+        and not torch.equal(head.float(), embedding.float())
+    ):
+        raise UserError(
+            f"{path}: {HEAD} differs from the token embedding, which is the output head here: use "
+            "a checkpoint with a tied head"
+        )
     return tensors
-
-
-def check_sizes(
-    config: GPTConfig, files: Mapping[str, Any], names: Mapping[str, str], path: Path
-) -> None:
-    """UserError unless the files hold a model of these sizes: wrong ones could ask for any memory."""
-    tables = {n: own for n, own in names.items() if own in ("wte.weight", "wpe.weight")}
-    shapes = {
-        own: files[n].get_slice(n).get_shape() if n in tables else () for n, own in names.items()
-    }
-    for ours, size in stored_sizes(shapes).items():
-        if vars(config)[ours] != size:
-            raise UserError(
-                f"{path} does not hold the model of its config.json, whose {ours} is "
-                f"{vars(config)[ours]} and not {size}: pass a folder whose two files belong together"
-            )
-
-
-def open_files(path: Path, stack: ExitStack) -> dict[str, Any]:
-    """The name of each stored tensor -> the open file that holds it; `stack` closes the files."""
-    files: dict[str, Any] = {}
-    for name in shard_names(path) if path.name == INDEX_FILE else [path.name]:
-        shard = path.with_name(name)
-        if not shard.is_file():
-            raise UserError(f"{shard} is missing, but {path.name} names it: fetch it too")
-        try:
-            file = stack.enter_context(safe_open(shard, framework="pt"))
-        except SafetensorError as error:
-            raise UserError(
-                f"{shard} is not a readable safetensors file ({error}): fetch it again (git clone "
-                "without git-lfs leaves a small text file in its place)"
-            ) from error
-        if twice := sorted(files.keys() & file.keys()):
-            raise UserError(
-                f"{shard} holds {twice[0]}, which another file of {path.name} holds too: "
-                "fetch the folder again"
-            )
-        files.update(dict.fromkeys(file.keys(), file))
-    return files
 
 
 # Find in the hub's cache, or fetch ----------------------------------------------------------------
 
 PUBLISHED_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 REVISIONS = {"openai-community/gpt2": "607a30d783dfa663caf39e06633721c8d4cfcd7e"}  # else: main
-HUB_FILES = [
-    CONFIG_FILE,
-    "*.safetensors",
-    INDEX_FILE,
-    "tokenizer*.json",
-    "vocab.json",
-    "merges.txt",
-]
+HUB_FILES = [CONFIG_FILE, MODEL_FILE, "tokenizer*.json"]
+
+
+def published_folder(name_or_folder: str | Path) -> Path:
+    """The folder itself, or that of a model of the hub which a string names."""
+    repo = hub_repo(name_or_folder) if isinstance(name_or_folder, str) else None
+    return hub_folder(repo) if repo else expanded(Path(name_or_folder))
 
 
 def hub_repo(name: str) -> str | None:

@@ -1,1 +1,0 @@
-"""Published weights and tokenizers: downloaded, read and written."""
