@@ -39,10 +39,7 @@ def pattern(name: str, mine: Tensor, wanted: Tensor, mask: Any, tolerance: float
 
 
 def shape_sentence(mine: Tensor, wanted: Tensor) -> str:
-    hint = ""
-    if mine.numel() == wanted.numel() > 1:  # of one number it may as well be the mean
-        hint = " It has as many numbers, so a reshape or a keepdim=True may be all that is missing."
-    return f"your result has shape {tuple(mine.shape)}, and {tuple(wanted.shape)} is wanted.{hint}"
+    return f"your result has shape {tuple(mine.shape)}, and {tuple(wanted.shape)} is wanted."
 
 
 def shown_arguments(arguments: Mapping[str, Any]) -> str:

@@ -7,14 +7,13 @@
     python scripts/claims.py --draw           tables, JSON and figures from what is recorded
 
 A job is one run: an arm of claim/arms.py and a seed, or the start that it needs; its numbers are one file
-under --out. Claims share arms. Every claim is a file of claim/, whose rule was written before its runs.
+under --out. Claims share arms. They stand in claim/ten.py, and each rule was written before its runs.
 """
 
 from __future__ import annotations
 
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
-import importlib
 import json
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +26,7 @@ from claim import worlds
 from claim.arms import ARMS
 from claim.figures import at_a_glance
 from claim.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, of_seeds
+from claim.ten import CLAIMS
 from studies.pages import filled, markdown
 from studies.runner import Job, StudyFlags, go, is_done
 
@@ -41,7 +41,6 @@ NUMBERS = "numbers.json"  # of a job
 SEEDS = 6  # of every arm
 AGAIN, CHOOSING = 100, 900  # the first seed of a rerun, and of runs that choose a setting
 DOCS = REPOSITORY / "docs"
-FRAMEWORK = ("__init__", "arms", "figures", "rules", "worlds")  # of claim/: no claims
 DIGITS = 4  # significant ones of recorded numbers
 
 
@@ -59,12 +58,6 @@ class ClaimsConfig(StudyFlags):
     """Start nothing: write the pages from docs/claims.json and the jobs that are there."""
     out: Path = RUNS / "claims"
     """Where jobs are kept."""
-
-
-def claims() -> dict[str, Claim]:
-    """Every claim by the name of its file."""
-    names = sorted(path.stem for path in (REPOSITORY / "scripts" / "claim").glob("*.py"))
-    return {n: importlib.import_module(f"claim.{n}").CLAIM for n in names if n not in FRAMEWORK}
 
 
 def plan(chosen: Mapping[str, Claim], seeds: Sequence[int]) -> dict[str, Job]:
@@ -215,14 +208,14 @@ def write_pages(config: ClaimsConfig, docs: Path = DOCS) -> None:
     """docs/claims.json, the figures, and the tables between the marks of docs/claims.md."""
     import matplotlib.pyplot as plt
 
-    listed, results = claims(), gathered(config.out, docs)
+    results = gathered(config.out, docs)
     known = read_object(docs / "claims.json")["claims"]  # with its source and its words
-    records = {n: known.get(n, {}) | record for n, record in judged(results, listed).items()}
+    records = {n: known.get(n, {}) | record for n, record in judged(results, CLAIMS).items()}
     recording = {"claims": records, "results": results}
     write_text(docs / "claims.json", json.dumps(recording, separators=(",", ":")) + "\n")
     for name in records:
         figure, axis = plt.subplots(figsize=(6, 3.6), layout="tight")
-        listed[name].draw(axis, part(results, listed[name]))
+        CLAIMS[name].draw(axis, part(results, CLAIMS[name]))
         save_figure(figure, docs / "claims" / f"{name}.png")
         plt.close(figure)
     at_a_glance(records, docs / "claims.png")
@@ -232,11 +225,10 @@ def write_pages(config: ClaimsConfig, docs: Path = DOCS) -> None:
 
 
 def main(config: ClaimsConfig) -> None:
-    listed = claims()
-    unknown = [name for name in config.names if name not in listed]
+    unknown = [name for name in config.names if name not in CLAIMS]
     if unknown:
-        raise UserError(f"there is no claim {unknown[0]!r}: choose among {', '.join(listed)}")
-    chosen = {name: listed[name] for name in config.names or listed}
+        raise UserError(f"there is no claim {unknown[0]!r}: choose among {', '.join(CLAIMS)}")
+    chosen = {name: CLAIMS[name] for name in config.names or CLAIMS}
     first = AGAIN if config.again else 0
     jobs = plan(chosen, range(first, first + config.seeds))
     if config.draw or go(config, jobs, list(chosen), do):

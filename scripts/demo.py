@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import demo_seeds
 import saved_models
 import torch
-from studies.pages import spread
 
 from data import reviews
 from data.collate import collate_responses
@@ -37,6 +37,7 @@ from data.readers import read_preferences
 from data.records import PromptRecord
 from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt, save_gpt
+from gpt.corpus import encode_record
 from gpt.finetuning import FinetuningConfig, preferred_answers
 from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches
@@ -122,10 +123,8 @@ def fine_tune(model: GPT, tokenizer: Tokenizer, pairs: Path, config: FinetuningC
 
     The best is the one that won most of its comparisons.
     """
-    examples = [
-        (tokenizer.encode(r.prompt), [*tokenizer.encode(r.response), tokenizer.eos_id])
-        for r in preferred_answers(read_preferences(pairs).records)
-    ]
+    answers = preferred_answers(read_preferences(pairs).records)
+    examples = [encode_record(answer, tokenizer) for answer in answers]
     steps = config.epochs * len(examples) // config.batch_size
     log = MetricLog(steps, show=("loss",), every=100, title="fine-tuning")
     finetuning.train(config, model, examples, [], log, eos_id=tokenizer.eos_id)
@@ -366,23 +365,6 @@ def pipeline(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any]:
     return results | {"seconds": seconds | {"total": total}}
 
 
-def summarize(results: Sequence[Mapping[str, Any]]) -> None:
-    """Mean over the pipelines, and from the lowest to the highest."""
-    heading(f"mean of {len(results)} whole pipelines (lowest to highest)")
-    rows = []
-    for name in results[0]["test"]:
-        row: list[Any] = [name]
-        for key in ("gold", "win_rate", "kl"):
-            values = [result["test"][name][key] for result in results]
-            if None in values:
-                row.append("-")
-                continue
-            row.append(spread(values, 3))
-        rows.append(row)
-    print(format_table(("", "gold", "win rate", "KL (nats)"), rows))
-    print("seconds: " + ", ".join(f"{result['seconds']['total']:.0f}" for result in results))
-
-
 def main(config: DemoConfig) -> None:
     """Run the pipelines."""
     open_device(config.device)  # refuses a device that is not there before a run is moved aside
@@ -394,7 +376,8 @@ def main(config: DemoConfig) -> None:
         return
     results = [pipeline(config, seed, folder / f"seed{seed}") for seed in seeds]
     write_json(folder / "results.json", results)
-    summarize(results)
+    heading("means (lowest to highest)")
+    print("\n".join(demo_seeds.summary(results)))
     finish_run(folder)
 
 

@@ -22,17 +22,14 @@ ends with status 1. First the same tests run without a bug: they must pass.
 from __future__ import annotations
 
 import ast
-import io
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-import tokenize
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
@@ -67,7 +64,6 @@ class Bug:
 
     name: str
     what: str
-    section: str  # the "# comment" above it
     changes: Sequence[Change]
     tests: Sequence[str]
 
@@ -86,17 +82,15 @@ class Outcome:
 
 def read_bugs(path: Path = BUGS) -> list[Bug]:
     """All planted bugs in their order in the file."""
-    bugs, section = [], ""
-    for paragraph in re.split(r"\n\s*\n", path.read_text(encoding="utf-8").strip()):
-        lines = paragraph.splitlines()
-        if lines[0].startswith("#"):
-            section = lines.pop(0).lstrip("# ")
-        if lines:
-            bugs.append(read_bug(lines, section))
-    return bugs
+    paragraphs = re.split(r"\n\s*\n", path.read_text(encoding="utf-8").strip())
+    blocks = [
+        [line for line in paragraph.splitlines() if not line.startswith("#")]
+        for paragraph in paragraphs
+    ]
+    return [read_bug(block) for block in blocks if block]
 
 
-def read_bug(lines: Sequence[str], section: str) -> Bug:
+def read_bug(lines: Sequence[str]) -> Bug:
     """One block. A line that fits nowhere is a UserError that names it."""
     name, _, what = lines[0].partition(": ")
     tests: list[str] = []
@@ -121,7 +115,7 @@ def read_bug(lines: Sequence[str], section: str) -> Bug:
         before = kind
     if not (what and changes and tests):
         raise UserError(f"planted bug {name!r} needs `name: what`, a change and `tests`")
-    return Bug(name, what, section, changes, tests)
+    return Bug(name, what, changes, tests)
 
 
 # --- planting -------------------------------------------------------------------------------------
@@ -174,26 +168,18 @@ def find(name: str, code: Mapping[str, str]) -> tuple[str, int, int]:
     return found[0]
 
 
-Token = tuple[str, int, int]  # with its begin and its end in the text
-LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.COMMENT)
+GAP = r"(?:\s|#[^\n]*)*"  # layout and comments
 
 
-def tokens(text: str) -> list[Token]:
-    """What a text says, without layout, comments and the commas that ruff adds."""
-    begins = [0]
-    for line in text.splitlines(keepends=True):
-        begins.append(begins[-1] + len(line))
-    found: list[Token] = []
-    with suppress(tokenize.TokenError):  # a part of a statement
-        for kind, word, (row, column), (end_row, end_column), _ in tokenize.generate_tokens(
-            io.StringIO(text).readline
-        ):
-            if kind in LAYOUT or not word:
-                continue
-            if word in ")]}" and found and found[-1][0] == ",":
-                found.pop()
-            found.append((word, begins[row - 1] + column, begins[end_row - 1] + end_column))
-    return found
+def pattern_of(code: str) -> str:
+    """What finds a piece of code however it is laid out, with the commas that ruff adds or without."""
+
+    def part(word: str) -> str:
+        if re.match(r"\w", word):
+            return rf"\b{word}\b"
+        return (rf",?{GAP}" if word in ")]}" else "") + re.escape(word)
+
+    return GAP.join(map(part, re.findall(r"\w+|[^\w\s]", code)))
 
 
 def is_expression(text: str) -> bool:
@@ -209,12 +195,10 @@ def changed(text: str, change: Change, first: int, last: int) -> str:
     """The text with one change between two lines. UserError where `old` has no one place there."""
     lines = text.splitlines(keepends=True)
     before, inside = "".join(lines[: first - 1]), "".join(lines[first - 1 : last])
-    there, wanted = tokens(inside), [word for word, *_ in tokens(change.old)]
-    words = [word for word, *_ in there]
-    spots = [i for i in range(len(words)) if words[i : i + len(wanted)] == wanted]
+    spots = [found.span() for found in re.finditer(pattern_of(change.old), inside)]
     if len(spots) != 1:
         raise UserError(f"{change.name} holds {change.old!r} {len(spots)} times instead of once")
-    begin, end = there[spots[0]][1], there[spots[0] + len(wanted) - 1][2]
+    begin, end = spots[0]
     column = begin - (inside.rfind("\n", 0, begin) + 1)
     new = change.new.replace("\n", "\n" + " " * column)
     if not new:

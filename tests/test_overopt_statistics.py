@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from overopt import results
 from overopt.plan import Settings
 from overopt.stages import TERMS, has_turned
 from studies import bootstrap
-from studies.runner import DONE
 
 from data import reviews
-from harness.files import write_json
 from harness.report import intervals
 
 
@@ -38,35 +34,32 @@ def test_holm_multiplies_by_the_comparisons_left() -> None:
     assert list(intervals.holm(p)) == list(p)
 
 
-def test_the_bootstrap_knows_three_levels() -> None:
-    """Runs that agree leave the prompts' spread; runs that differ add theirs."""
+def test_the_bootstrap_knows_two_levels() -> None:
+    """Starts that agree leave the prompts' spread; starts that differ add theirs."""
     rng = np.random.default_rng(0)
     prompts = rng.normal(size=100)
-    same = np.broadcast_to(prompts, (3, 2, 100)).copy()
+    same = np.broadcast_to(prompts, (3, 100)).copy()
     means = bootstrap.resampled(same, np.random.default_rng(1))
     assert means.std() == pytest.approx(prompts.std() / 10, rel=0.1)
-    apart = same + np.array([-5.0, 0.0, 5.0])[:, None, None]
+    apart = same + np.array([-5.0, 0.0, 5.0])[:, None]
     spread = bootstrap.resampled(apart, np.random.default_rng(1)).std()
     assert spread == pytest.approx(math.sqrt(50 / 3 / 3), rel=0.1)
-    within = same + np.array([-5.0, 5.0])[None, :, None]
-    spread = bootstrap.resampled(within, np.random.default_rng(1)).std()
-    assert spread == pytest.approx(math.sqrt(25 / 2 / 3), rel=0.1)
 
 
 def test_runs_that_never_got_there_are_left_out_and_counted() -> None:
-    values = np.full((2, 2, 5), 0.25)
-    values[0, 1] = np.nan
+    values = np.full((2, 5), 0.25)
+    values[1] = np.nan
     found = bootstrap.mean_with_interval(values)
-    assert found == {"mean": 0.25, "low": 0.25, "high": 0.25, "runs": 3}
+    assert found == {"mean": 0.25, "low": 0.25, "high": 0.25, "runs": 1}
 
 
 def test_a_paired_difference_does_not_see_what_both_share() -> None:
     rng = np.random.default_rng(0)
-    hard = 10 * rng.normal(size=(3, 2, 50))
+    hard = 10 * rng.normal(size=(3, 50))
     better = hard + 0.5 + 0.01 * rng.normal(size=hard.shape)
     found = bootstrap.paired_difference(better, hard)
     assert found["low"] > 0.49 and found["high"] < 0.51 and found["p"] < 1e-4
-    assert found["by_start"] == pytest.approx((better - hard).mean(axis=(1, 2)))
+    assert found["by_start"] == pytest.approx((better - hard).mean(axis=1))
     none = bootstrap.paired_difference(hard, hard)
     assert none["mean"] == 0 and none["p"] == 1
     assert "p" not in bootstrap.paired_difference(better[:2], hard[:2])  # too few to be tested
@@ -97,21 +90,13 @@ def test_the_forms_by_hand() -> None:
     assert numbers == pytest.approx({"best of n": 0.4, "RL": 0.661371}, abs=1e-6)
 
 
-def test_what_is_fitted_is_the_gain_over_the_start(tmp_path: Path) -> None:
+def test_what_is_fitted_is_the_gain_over_the_start() -> None:
     """Gold 0.5 + d (.4 - .1 log d): the fit of the cell must find .4 and .1."""
     kl = np.array([0.0, 1.0, 4.0, 9.0, 16.0])
     far = kl > 0
     gold = np.full(len(kl), 0.5)
     gold[far] += results.FORMS["RL"](np.sqrt(kl[far])) @ np.array([0.4, 0.1])
-    folder = tmp_path / "start-0" / "law" / "grpo-1x32-600"
-    folder.mkdir(parents=True)
-    of_prompts = {"kl": kl, "gold": gold}
-    torch.save(
-        {name: torch.tensor(x)[:, None].expand(-1, 3) for name, x in of_prompts.items()},
-        folder / "points.pt",
-    )
-    write_json(folder / DONE, {})
-    found = results.fit_of_cell(Settings(), tmp_path, "1x32", 600, "grpo")
+    found = results.fit_of_cell([{"engine": "grpo", "points": {"kl": kl, "gold": gold}}], "grpo")
     assert found is not None and found["starts"] == 1
     assert (found["alpha"], found["beta"]) == pytest.approx((0.4, 0.1))
 
@@ -121,12 +106,6 @@ def test_the_best_point_is_the_middle_of_the_best_three() -> None:
     gold = np.array([0.1, 0.5, 0.9, 0.6, 0.1])[:, None]
     assert results.best_point({"gold": gold}, Settings()) == 2
     assert results.best_point({"gold": gold[:1]}, Settings()) == 0
-
-
-def test_a_slope_and_its_error() -> None:
-    """0, 1, 2 against 1, 2, 4: slope 1.5, residuals 1/6, -1/3, 1/6."""
-    value, error = results.slope([0, 1, 2], [1, 2, 4])
-    assert value == pytest.approx(1.5) and error == pytest.approx(math.sqrt(1 / 6 / 2))
 
 
 def test_gold_has_turned_when_it_lies_well_below_its_best() -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 import claims
 import numpy as np
 import pytest
-from claim import entropy as claims_entropy
-from claim import sigmoid
+from claim import sigmoid, ten
 from claim.rules import FAILED, HELD, UNTOLD, Rule, Weakest, at_equal_accuracy, instead
 
 NOISE = (-0.03, 0.01, 0.02, -0.01, 0.03, -0.02)
@@ -75,7 +74,7 @@ def test_the_law_of_entropy_explains_what_follows_it():
     for order, least in ((1, 1.0), (-1, 0.0)):
         accuracy = [1 - 0.5 * math.exp(h) for h in entropy[::order]]
         run = {"points": {"entropy": entropy, "accuracy": accuracy}}
-        assert claims_entropy.explained("grpo")({"grpo": run}) == pytest.approx(least)
+        assert ten.explained("grpo")({"grpo": run}) == pytest.approx(least)
 
 
 def climbing(end=0.5, *, speed=1.0, shift=0.0, steps=60):
@@ -117,7 +116,7 @@ MADE_UP = {  # claim -> arms of one seed, by an effect of the claim's own unit
 )
 def test_each_claim_can_hold_fail_and_stay_open(name, held, failed):
     """Runs that are made up: clearly beyond the least that counts, clearly short of it, and around it."""
-    claim = claims.claims()[name]
+    claim = claims.CLAIMS[name]
     least = getattr(claim.rule, "least", 0.1)
     for mean, word in ((held, HELD), (failed, FAILED), (least, UNTOLD)):
         seeds = {seed: MADE_UP[name](mean + NOISE[seed] * abs(held - failed)) for seed in range(6)}
@@ -128,7 +127,7 @@ def test_each_claim_can_hold_fail_and_stay_open(name, held, failed):
 def test_a_student_that_never_arrives_is_no_better_than_its_steps():
     """By hand: GRPO ends at 0.467, the mean of two; four fifths of that gain are there after 44 steps."""
     (effect,) = (
-        claims.claims()["distillation"]
+        claims.CLAIMS["distillation"]
         .rule({"grpo": {0: climbing()}, "distilled": {0: climbing(steps=12)}})
         .values.values()
     )
@@ -158,7 +157,7 @@ def test_the_page_is_that_of_the_recording(monkeypatch):
     assert all(f"<!-- {name} -->" in text for name in ("verdicts", *recorded))
     monkeypatch.setattr(claims, "rounded", lambda value: value)
     results = claims.gathered(Path("nowhere"), claims.DOCS)
-    found, wanted = leaves(claims.judged(results, claims.claims())), leaves(recorded)
+    found, wanted = leaves(claims.judged(results, claims.CLAIMS)), leaves(recorded)
     assert found.keys() == wanted.keys()
     half_a_digit = 0.5001 * 10 ** (1 - claims.DIGITS)
     for place, value in wanted.items():

@@ -47,7 +47,7 @@ def p_values() -> dict[str, float]:
 
 def reveal(guess: Mapping[str, str], *shown: str) -> None:
     """The figures of some claims side by side; under them the verdicts, beside the reader's guesses."""
-    known, docs = study().claims(), Path(REPOSITORY) / "docs"
+    known, docs = study().CLAIMS, Path(REPOSITORY) / "docs"
     results = study().gathered(docs, docs)  # no jobs but what is recorded
     figure, axes = plots.panels(len(shown), height=3.0)
     rows = []

@@ -112,16 +112,15 @@ class Control:
 
 @dataclass(frozen=True)
 class Claim:
-    """Everything that decides one claim. Its file has its name; docs/claims.md its source and its words."""
+    """Everything that decides one claim; docs/claims.md has its source and its words."""
 
     title: str  # the claim as a sentence
     arms: tuple[str, ...]
     rule: Rule | Weakest
     control: Control
     draw: Callable[[Any, Results], None]  # on matplotlib's axes
-    also: Mapping[str, Effect] = field(
-        default_factory=dict
-    )  # other numbers of the page, by their names: they decide nothing
+    # Other numbers of the page, by their names: they decide nothing.
+    also: Mapping[str, Effect] = field(default_factory=dict)
 
 
 # --- what rules are made of -----------------------------------------------------------------------
@@ -165,9 +164,7 @@ def at_equal_accuracy(key: str, *runs: Run, share: float = SHARE_OF_GAIN) -> lis
     return None if None in found else [value for value in found if value is not None]
 
 
-def ahead_at_equal_accuracy(
-    key: str, arm: str, base: str = "grpo", share: float = SHARE_OF_GAIN
-) -> Effect:
+def ahead(key: str, arm: str, base: str = "grpo", *, share: float = SHARE_OF_GAIN) -> Effect:
     """A number of one arm less that of another where both have the same accuracy."""
 
     def effect(runs: Mapping[str, Run]) -> float | None:
@@ -177,7 +174,7 @@ def ahead_at_equal_accuracy(
     return effect
 
 
-def log_ratio_at_equal_accuracy(key: str, arm: str, base: str = "grpo") -> Effect:
+def log_ratio(key: str, arm: str, base: str = "grpo") -> Effect:
     """log(a number of one arm / that of another) where both have the same accuracy."""
 
     def effect(runs: Mapping[str, Run]) -> float | None:

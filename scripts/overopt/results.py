@@ -11,7 +11,6 @@ one solution and no starting point.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,7 @@ from studies.pages import rounded
 from studies.runner import is_done
 
 from harness.files import read_json, read_jsonl
-from harness.report.intervals import holm, t_tails
+from harness.report.intervals import holm
 from harness.report.rules import Run, proxy_suspected
 from overopt.plan import CURES, Settings
 from overopt.stages import TERMS, Points, read_points
@@ -95,16 +94,17 @@ def about_run(folder: Path, settings: Settings) -> dict[str, Any]:
 
 
 def law(settings: Settings, root: Path) -> dict[str, Any]:
-    """Cells with their curves; a fit per cell and kind, through all starts; trends of the fits."""
+    """Cells with their curves, and a fit per cell and kind, through all starts."""
     cells: list[dict[str, Any]] = []
     fits: list[dict[str, Any]] = []
     for size in settings.sizes:
         for labels in settings.labels:
-            cells += law_rows(settings, root, size, labels)
+            cell = list(law_rows(settings, root, size, labels))
+            cells += cell
             for kind in ("grpo", "ppo", "best_of_n"):
-                if fitted := fit_of_cell(settings, root, size, labels, kind):
+                if fitted := fit_of_cell(cell, kind):
                     fits.append({"size": size, "labels": labels, "kind": kind} | fitted)
-    return {"cells": cells, "fits": fits, "trends": trends(cells, fits)} if cells else {}
+    return {"cells": cells, "fits": fits} if cells else {}
 
 
 def law_rows(settings: Settings, root: Path, size: str, labels: int) -> Iterable[dict[str, Any]]:
@@ -115,12 +115,11 @@ def law_rows(settings: Settings, root: Path, size: str, labels: int) -> Iterable
             if not is_done(folder, f"law/{engine}-{name}"):
                 continue
             row = {"size": size, "labels": labels, "start": start, "engine": engine}
-            row["weights"] = read_json(folder / "rm" / name / "report.json")["weights"]
             row |= about_run(folder / "law" / f"{engine}-{name}", settings)
             if engine == "grpo" and is_done(folder, f"best_of_n/{name}"):
                 found = torch.load(folder / "best_of_n" / name / "best_of_n.pt")
                 bank = {"n": found["n"].tolist(), "kl": found["kl"].tolist()}
-                means = {key: found[key].mean(1).tolist() for key in ("gold", "proxy")}
+                means = {key: found[key].double().mean(1).tolist() for key in ("gold", "proxy")}
                 row["best_of_n"] = bank | means  # over the bank's prompts
             yield row
 
@@ -140,53 +139,18 @@ def fit(form: str, kl: Array, gain: Array) -> dict[str, Any]:
     return {"alpha": float(alpha), "beta": float(beta), "rmse": rmse, "residual_thirds": thirds}
 
 
-def fit_of_cell(
-    settings: Settings, root: Path, size: str, labels: int, kind: str
-) -> dict[str, Any] | None:
-    """One fit through the finished starts of a cell; None where a run hardly moved."""
-    runs = []
-    for start in settings.starts:
-        folder, name = root / f"start-{start}", f"{size}-{labels}"
-        if kind == "best_of_n" and is_done(folder, f"best_of_n/{name}"):
-            bank = torch.load(folder / "best_of_n" / name / "best_of_n.pt")
-            runs.append((bank["kl"].double().numpy(), bank["gold"].double().mean(1).numpy()))
-        elif kind != "best_of_n" and is_done(folder, f"law/{kind}-{name}"):
-            points = read_points(folder / "law" / f"{kind}-{name}")
-            runs.append((points["kl"].mean(axis=1), points["gold"].mean(axis=1)))
+def fit_of_cell(cells: Sequence[Mapping[str, Any]], kind: str) -> dict[str, Any] | None:
+    """One fit through a cell's starts, of an engine or of best-of-n; None where a run hardly moved."""
+    curves = [cell["points"] for cell in cells if cell["engine"] == kind]
+    if kind == "best_of_n":
+        curves = [cell[kind] for cell in cells if kind in cell]
+    runs = [(np.array(curve["kl"]), np.array(curve["gold"])) for curve in curves]
     if not runs or min(int((kl > NEAREST).sum()) for kl, _ in runs) < FEWEST:
         return None
     kl, gain = (
         np.concatenate(each) for each in zip(*((k, g - g[0]) for k, g in runs), strict=True)
     )
     return {"starts": len(runs)} | fit("best of n" if kind == "best_of_n" else "RL", kl, gain)
-
-
-def slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
-    """Least-squares slope of y on x and its standard error, of three points or more."""
-    a, b = np.array(x, float), np.array(y, float)
-    centred = a - a.mean()
-    value = float(centred @ b / (centred @ centred))
-    left = b - b.mean() - value * centred
-    error = math.sqrt(float(left @ left) / (len(a) - 2) / float(centred @ centred))
-    return value, error
-
-
-def trends(cells: list[dict[str, Any]], fits: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """How alpha and beta move with the logarithms of labels and weights: slopes and their errors."""
-    weights = {cell["size"]: cell["weights"] for cell in cells}
-    rows: list[dict[str, Any]] = []
-    for kind in ("grpo", "best_of_n"):
-        own = [fit | {"weights": weights[fit["size"]]} for fit in fits if fit["kind"] == kind]
-        for over in ("labels", "weights"):
-            x = [math.log(fit[over]) for fit in own]
-            if len(set(x)) < 3:
-                continue
-            for name in ("alpha", "beta"):
-                found, error = slope(x, [fit[name] for fit in own])
-                row = {"kind": kind, "over": over, "of": name, "slope": found, "error": error}
-                rows.append(row | {"p": t_tails(found / error, len(x) - 2)})
-    corrected = holm({str(place): row["p"] for place, row in enumerate(rows)})
-    return [row | {"holm": p} for row, p in zip(rows, corrected.values(), strict=True)]
 
 
 # --- the cures ------------------------------------------------------------------------------------
@@ -231,12 +195,12 @@ def compared_at(runs: Mapping[str, Mapping[int, Points]], distance: float) -> li
         reached = {start: gold for start, gold in found.items() if gold is not None}
         row = {"cure": cure, "kl": distance, "of": len(by_start), "reached": len(reached)}
         if reached:
-            row |= mean_with_interval(np.stack(list(reached.values()))[:, None])
+            row |= mean_with_interval(np.stack(list(reached.values())))
         both = [start for start in reached if start in known]
         if cure == "patient":
             known = reached
         elif len(both) >= FEWEST_STARTS:
-            own, others = (np.stack([of[s] for s in both])[:, None] for of in (reached, known))
+            own, others = (np.stack([of[s] for s in both]) for of in (reached, known))
             row["difference"] = paired_difference(own, others)
         rows.append(row)
     told = {row["cure"]: row["difference"] for row in rows if "p" in row.get("difference", {})}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import statistics
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +34,6 @@ from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 from harness.seeds import make_generator
 from overopt.plan import SHAPES, Settings, base_name
-from reward_model.accuracy_report import preference_report, score_pairs
 from reward_model.pairs import TokenPair, as_pair, collate_pairs, pair_as_text
 from reward_model.reward_model_training import RewardModelConfig, train
 from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
@@ -66,9 +64,8 @@ def train_base(folder: Path, settings: Settings, root: Path, *, start: int, size
         "reviews", tokenizer, batch_size=config.batch_size, context=CONTEXT, seed=start
     )
     log = MetricLog(steps, show=("loss", "held_out_loss"), every=config.eval_every, title="base")
-    rows = pretrain(config, model, corpus, log)
+    pretrain(config, model, corpus, log)
     save_gpt(folder / MODEL_FILE, model, tokenizer)
-    write_json(folder / "report.json", {"held_out_loss": rows[-1]["held_out_loss"]})
 
 
 def make_pairs(
@@ -110,17 +107,7 @@ def train_reward_model(
     reference = collate_pairs(compared[:: max(len(compared) // 2000, 1)], tokenizer.eos_id)
     model.normalize_on(reference)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
-    chosen, rejected, batch = score_pairs(model, held_out, tokenizer.eos_id)
-    report = preference_report(chosen, rejected, batch.lengths, held_out, scale=float(model.std))
-    write_json(folder / "report.json", report.numbers | {"weights": weights_of(model)})
     keep_pairs(folder, tokenizer, compared, held_out)  # what is replayed in iterations
-
-
-def weights_of(model: RewardModel) -> int:
-    """How many weights a reward model has without its tables of tokens and positions."""
-    tables = (model.gpt.wte, model.gpt.wpe)
-    count = sum(weight.numel() for weight in model.parameters())
-    return count - sum(weight.numel() for table in tables for weight in table.parameters())
 
 
 # --- best-of-n from one bank of answers -----------------------------------------------------------
@@ -195,26 +182,23 @@ class Measuring:
         self.conditions = Conditions(micro)
         self.points: list[dict[str, Any]] = []
         self.texts: list[dict[str, Any]] = []
-        self.own_seconds, self.begin = 0.0, time.process_time()
 
     def __call__(self, policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
-        now = time.process_time()
         result = evaluate(
             policy, self.task.tokenizer, self.prompts, self.params, self.task.reward_fn,
             reference=self.start, gold=self.task.gold, conditions=self.conditions,
         )  # fmt: skip
-        self.keep(result, step, now - self.begin - self.own_seconds)
-        self.own_seconds += time.process_time() - now
+        self.keep(result, step)
         return {f"validation/{name}": value for name, value in result.summary().items()}
 
-    def keep(self, result: Evaluation, step: int, seconds: float) -> None:
+    def keep(self, result: Evaluation, step: int) -> None:
         """One measurement, per prompt; the first answers as text."""
         assert result.gold is not None and result.kl is not None and result.reward is not None
         judged = zip(result.records, result.responses, result.has_eos.tolist(), strict=True)
         parts = [reviews.gold_parts(*each) for each in judged]
         terms = torch.tensor([[getattr(part, name) for name in TERMS] for part in parts])  # (P, 5)
         self.points.append(
-            {"step": step, "seconds": seconds, "gold": result.gold, "proxy": result.reward}
+            {"step": step, "gold": result.gold, "proxy": result.reward}
             | {"kl": result.kl, "length": result.lengths.float(), "eos": result.has_eos.float()}
             | {name: terms[:, i] for i, name in enumerate(TERMS)}
         )
@@ -237,7 +221,7 @@ class Measuring:
 
 
 def read_points(folder: Path) -> Points:
-    """Every measurement of a run: (points, P) per prompt, (points,) for steps and seconds."""
+    """Every measurement of a run: (points, P) per prompt, (points,) for steps."""
     points = torch.load(folder / "points.pt")
     return {name: value.double().numpy() for name, value in points.items()}
 

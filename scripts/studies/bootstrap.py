@@ -1,4 +1,4 @@
-"""Means over starts, seeds and prompts with bootstrapped intervals, and values at an equal KL."""
+"""Means over starts and prompts with bootstrapped intervals, and values at an equal KL."""
 
 from __future__ import annotations
 
@@ -31,18 +31,17 @@ def at_distance(kl: Array, values: Array, target: float) -> Array | None:
 
 
 def resampled(values: Array, rng: np.random.Generator, draws: int = DRAWS) -> Array:
-    """Means of a hierarchical bootstrap, (draws,), of (starts, seeds, prompts).
+    """Means of a hierarchical bootstrap, (draws,), of (starts, prompts).
 
-    Starts are drawn with replacement, within each its seeds, and once for all of them the prompts. NaN
-    rows, runs without a value, are left out of a mean.
+    Starts are drawn with replacement, and once for all of them the prompts. NaN rows, runs without a
+    value, are left out of a mean.
     """
-    starts, seeds, prompts = values.shape
+    starts, prompts = values.shape
     means = np.empty(draws)
     for draw in range(draws):
         chosen = rng.integers(starts, size=starts)
-        within = rng.integers(seeds, size=(starts, seeds))
         asked = rng.integers(prompts, size=prompts)
-        picked = values[np.expand_dims(chosen, 1), within][:, :, asked]
+        picked = values[chosen][:, asked]
         means[draw] = np.nanmean(picked) if np.isfinite(picked).any() else np.nan
     return means[np.isfinite(means)]
 
@@ -54,17 +53,17 @@ def interval(means: Array) -> tuple[float, float]:
 
 
 def mean_with_interval(values: Array) -> dict[str, float]:
-    """Mean of (starts, seeds, prompts) with its 95% interval; NaN runs are left out and counted."""
+    """Mean of (starts, prompts) with its 95% interval; NaN runs are left out and counted."""
     low, high = interval(resampled(values, np.random.default_rng(0)))
-    reached = int(np.isfinite(values).all(axis=2).sum())
+    reached = int(np.isfinite(values).all(axis=1).sum())
     return {"mean": float(np.nanmean(values)), "low": low, "high": high, "runs": reached}
 
 
 def paired_difference(values: Array, others: Array) -> dict[str, Any]:
-    """values - others, run by run and prompt by prompt, (starts, seeds, prompts) each.
+    """values - others, run by run and prompt by prompt, (starts, prompts) each.
 
     The mean with its bootstrapped interval, each start's mean and, from three starts on, the p of a
-    t-test over those: seeds and prompts within a start are no independent starts.
+    t-test over those: prompts within a start are no independent starts.
     """
     apart = values - others
     low, high = interval(resampled(apart, np.random.default_rng(0)))
