@@ -227,7 +227,7 @@ def train(
         every = torch.arange(len(held_out))
         held_out_ref = frozen_log_probs(reference, held_out, eos_id, config, every)
 
-    for step in run.steps(share=cosine):  # line 3
+    for step in run.steps(config, share=cosine):  # line 3
         begin = time.perf_counter()
         run.zero_grad()
         whole = [stream.pairs[i] for i in stream.indices(step).tolist()]

@@ -155,7 +155,7 @@ def train(
             refresh.open(run.folder, run.restored().step)
 
     per_iteration = config.steps // config.iterations  # M
-    for step in run.steps():  # lines 2 and 4
+    for step in run.steps(config):  # lines 2 and 4
         measured: dict[str, float] = {"iteration": step // per_iteration + 1}
         if step > 0 and step % per_iteration == 0:  # a new iteration
             if refresh is not None:

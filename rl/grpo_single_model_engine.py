@@ -152,7 +152,7 @@ def batch_kl(new_log_probs: Tensor, old_log_probs: Tensor, rollout: Rollout) -> 
 def train(config: SingleModelGRPOConfig, run: Run) -> list[dict[str, Any]]:
     """Run single-model GRPO, update `run.policy` in place and return one metrics row a step."""
     policy = run.policy  # line 1
-    for step in run.steps():  # line 4
+    for step in run.steps(config):  # line 4
         rollout = run.sample(run.prompts(step))  # lines 5 and 7
         rewards = run.rewards(rollout)  # (N,)  line 8
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9

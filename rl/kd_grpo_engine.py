@@ -168,7 +168,8 @@ def train(config: KDGRPOConfig, run: Run, *, corpus: Corpus | None = None) -> li
     """
     text = text_of(config, corpus)
     policy, reference = run.policy, run.reference  # lines 1 and 2
-    for step in run.steps(acts(config) if config.policy_loss == "clipped" else never):  # line 3
+    acted = acts(config) if config.policy_loss == "clipped" else never
+    for step in run.steps(config, acted):  # line 3
         rollout = run.sample(run.prompts(step))  # lines 3-4
         rewards = run.rewards(rollout)  # (N,)  lines 5-6
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 7

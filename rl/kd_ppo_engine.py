@@ -172,7 +172,7 @@ def train(config: KDPPOConfig, run: Run, *, corpus: Corpus | None = None) -> lis
     warn_of_bonus(config)
     policy, reference = run.policy, run.reference  # lines 1 and 2
     critic = run.train_critic(ValueModel.from_policy(policy), config.critic_lr)  # line 2
-    for step in run.steps():  # line 3
+    for step in run.steps(config):  # line 3
         rollout = run.sample(run.prompts(step))  # lines 3-4
         rewards = run.rewards(rollout)  # (N,)  line 5
         bonus, of_bonus = text_bonus(config, policy, text, step)  # line 6

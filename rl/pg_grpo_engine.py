@@ -317,7 +317,7 @@ def train(
     reference = run.reference if asks else None  # line 1
     run.restored()  # the reference, too, which scores the recorded pairs
     recorded = recorded_stream(config, offline_pairs, reference, run.tokenizer.eos_id)  # line 4
-    for step in run.steps(acted(config)):
+    for step in run.steps(config, acted(config)):
         rollout = run.sample(run.prompts(step))  # line 2
         rewards = run.rewards(rollout)  # (N,)  line 3
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 3

@@ -135,7 +135,7 @@ def rloo_loss(
 def train(config: RLOOConfig, run: Run) -> list[dict[str, Any]]:
     """Run RLOO, update `run.policy` in place and return one metrics row a step."""
     policy, reference = run.policy, run.reference  # pi, pi_ref
-    for step in run.steps(acted(config)):
+    for step in run.steps(config, acted(config)):
         rollout = run.sample(run.prompts(step))  # line 1: y_1 ... y_k ~ pi( . | x)
         rewards = run.rewards(rollout)  # (N,)  line 2: r(x, y)
         old = run.old_log_probs(rollout)  # (N, T)
