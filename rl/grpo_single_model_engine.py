@@ -82,10 +82,10 @@ class SingleModelGRPOConfig(EngineConfig):
     """beta, the weight of the penalty on leaving the policy of this batch."""
     kl_target: AboveZero | None = None
     """Nats per response from the old policy, per batch (kl_old_new), that kl_coef holds by moving."""
-    kl_horizon: int = 1_000
-    """Responses over which kl_coef moves towards kl_target; fewer is faster."""
     stop_kl: KLLimit | None = None
     """A number is refused: it would stop at a KL from the start, and no copy of the start is kept."""
+
+    kl_horizon = 1_000  # responses over which kl_coef moves towards kl_target
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -258,7 +258,7 @@ def test_checkpointed_blocks_change_memory_and_nothing_else(monkeypatch, engine)
 
 def moved(engine: Engine) -> dict[str, Any]:
     """The run that is resumed, with a reference that becomes the policy where there is that flag."""
-    return engine.resumed[0] | known(engine, reference_update="per_iteration")
+    return engine.resumed[0] | known(engine, renew_reference=2)
 
 
 def with_adapters(seed: int = 0) -> GPT:
@@ -271,7 +271,7 @@ def test_with_adapters_the_base_stays_and_a_resumed_run_is_the_uninterrupted_one
 
     The resumed policy arrives with another A: everything but the base comes from the file.
     """
-    options = known(engine, minibatches=2, warmup=4, reference_every=2) | moved(engine)
+    options = known(engine, minibatches=2, warmup=4) | moved(engine)
     policy, base = with_adapters(), small_gpt().state_dict()
     killed_and_resumed(tmp_path, engine, policy, with_adapters(seed=9), **options)
     assert not torch.equal(policy(PROBE), small_gpt()(PROBE))
@@ -452,13 +452,14 @@ def test_stop_kl_ends_the_run_with_a_validation(engine):
 
 
 @each(lambda engine: engine.penalties)
-def test_the_adaptive_controller_moves_the_penalty(engine, form):
+def test_the_adaptive_controller_moves_the_penalty(monkeypatch, engine, form):
     """16 responses over a horizon of 160: by a tenth of kl / target - 1, itself at most a fifth.
 
     At first the KL is below the target, and then above: the penalty falls, and rises.
     """
     start = form.get("kl_coef", 0) or engine.config.kl_coef
-    options = form | dict(kl_horizon=160, kl_coef=start)
+    monkeypatch.setattr(type(engine.config), "kl_horizon", 160)
+    options = form | dict(kl_coef=start)
     rows = engine.run(small_gpt(), **(options | dict(steps=3, kl_target=1e3)))
     falling = [start, start * 0.98, start * 0.98**2]
     assert [row["kl_coef"] for row in rows] == pytest.approx(falling)
