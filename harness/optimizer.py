@@ -81,13 +81,3 @@ def check_weights(name: str, module: nn.Module, step: int) -> None:
         if not weight.isfinite().all():
             worst = weight.detach()[~weight.isfinite()][0]
             raise Diverged(f"a weight of the {name}", float(worst), step)
-
-
-@torch.no_grad()
-def mix_into(model: nn.Module, other: nn.Module, share: float) -> None:
-    """model <- share * other + (1 - share) * model, in the weights: a reference that moves.
-
-    (Gorbatovski et al. 2024, arXiv:2404.09656; a share of 1 copies.)
-    """
-    for old, new in zip(model.parameters(), other.parameters(), strict=True):
-        old.lerp_(new, share)

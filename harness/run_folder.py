@@ -58,13 +58,15 @@ FREE_FLAGS = (
     "checkpoint_every", "ranks", "debug", "record_tokens", SCRIPT, INPUTS, MADE_WITH,
 )  # fmt: skip
 
-# What flags of earlier revisions were by default: of those that are no more, where it is not nothing, and
-# of those whose default is another one now.
+# What flags of earlier revisions were by default: of those that are no more, where it is not nothing or a
+# constant of the config now, and of those whose default is another one now.
 FORMER_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "gold": ("rule",), "uwo_coef": (0.5,), "tools": ("none",), "max_calls": (4,), "max_left_out": (0.5,),
     "kl_penalty": ("k1",), "kl_in_reward": ("token",), "sampler_precision": ("float32",),
     "correction": ("token_tis",), "weight_floor": (0.5,), "weight_cap": (2.0,), "missing_eos": ("none",),
     "missing_eos_value": (-1.0,), "kl_controller": ("fixed",), "kl_target": (6.0, 0.05),
+    "reference_update": ("never",), "reference_every": (20,), "reference_mix": (0.6,),
+    "reward_epochs": (1,), "preference_loss": (["dpo"],), "preference_weights": ([1.0],),
 }  # fmt: skip
 
 # Open and finish ----------------------------------------------------------------------------------
@@ -233,9 +235,11 @@ def _check_same_run(
         if name in FREE_FLAGS and not (name == "steps" and same_length):
             continue
         was = started.get(name, defaults.get(name))
-        if was in FORMER_DEFAULTS.get(name, ()):
+        # The number is a wish since its controller is no flag.
+        of_today = name == "kl_target" and "kl_controller" not in started
+        if was in FORMER_DEFAULTS.get(name, ()) and not of_today:
             was = defaults.get(name)
-        if (name in now or was) and not _same(was, now.get(name)):
+        if (name in now or was) and not _same(was, now.get(name, getattr(config, name, None))):
             instead = (
                 f"not {now[name]}" if name in now else "a flag that this revision does not have"
             )

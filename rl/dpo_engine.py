@@ -22,7 +22,7 @@ validation samples, so that the numbers stand beside those of the other engines;
 needs none.
 
     python -m rl.dpo_engine                       reviews, the pairs of the reward model
-    python -m rl.dpo_engine --loss cdpo --label-smoothing 0.2
+    python -m rl.dpo_engine --label-smoothing 0.2
     python -m rl.dpo_engine --loss simpo          no reference model
     python -m rl.dpo_engine --loss orpo           nor here, and it begins from a base model
     python -m rl.dpo_engine --loss kto
@@ -109,7 +109,7 @@ class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
     """What scores the validation samples; nothing is trained on it. auto: the reward model;
     nothing for a file that has none. gold: the true objective."""
     loss: BatchLossName = "dpo"
-    """dpo: -log sigmoid(beta h). cdpo: the same with label_smoothing. ipo: (h - 1 / (2 beta))^2;
+    """dpo: -log sigmoid(beta h), or with label_smoothing conservative DPO. ipo: (h - 1 / (2 beta))^2;
     ipo_mean: h from means per token. hinge: max(0, 1 - beta h). simpo: -log sigmoid(simpo_beta (l_w
     - l_l) - target_margin), l the mean log-prob per token, without a reference. orpo: -l_w - beta log
     sigmoid(log odds ratio), without one, too. kto: each answer's log(pi / pi_ref) against a mean."""
@@ -140,7 +140,7 @@ class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_preference_flags(self, [self.loss])
+        check_preference_flags(self, self.loss)
         if self.loss == "kto" and self.batch_size < 2:
             raise ValueError(
                 "loss kto compares a prompt with the answers of the next pair: raise batch_size from "
@@ -215,7 +215,7 @@ def train(
     steps the numbers of `held_out` are added to those of `validate`.
     """
     policy, eos_id = run.policy, run.tokenizer.eos_id
-    reference = run.reference if needs_reference([config.loss]) else None  # line 2
+    reference = run.reference if needs_reference(config.loss) else None  # line 2
     run.restored()  # the reference, too, which scores all pairs
     stream = PairStream(  # line 1
         pairs, reference, eos_id, config,
@@ -227,7 +227,7 @@ def train(
         every = torch.arange(len(held_out))
         held_out_ref = frozen_log_probs(reference, held_out, eos_id, config, every)
 
-    for step in run.steps(share=cosine):  # line 3
+    for step in run.steps(config, share=cosine):  # line 3
         begin = time.perf_counter()
         run.zero_grad()
         whole = [stream.pairs[i] for i in stream.indices(step).tolist()]
@@ -295,7 +295,7 @@ ENGINE = Engine(
     describe=describe,
     # The reviews' pairs are in a reward model's run folder, so there is a model to score with.
     own_reward=lambda config: None if config.data == "reviews" else file_reward,
-    reference=lambda config: needs_reference([config.loss]),
+    reference=lambda config: needs_reference(config.loss),
     toy="--batch-size 4 --held-out-pairs 8",
 )
 

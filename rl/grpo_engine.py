@@ -86,7 +86,7 @@ def grpo_loss(  # line 11
 def train(config: GRPOConfig, run: Run) -> list[dict[str, Any]]:
     """Run GRPO, update `run.policy` in place and return one metrics row a step."""
     policy, reference = run.policy, run.reference  # lines 1 and 3
-    for step in run.steps():  # line 4
+    for step in run.steps(config):  # line 4
         rollout = run.sample(run.prompts(step))  # lines 5-7
         rewards = run.rewards(rollout)  # (N,)  line 8
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9

@@ -87,11 +87,6 @@ class IterativeGRPOConfig(EngineConfig):
     """Peak learning rate of the reward model in each refresh."""
     reward_batch_size: AtLeastOne = 8
     """Prompts per optimizer step of the reward model, each with all its pairs."""
-    reward_micro_batch_size: AtLeastOne | None = None
-    """Responses per forward pass of the reward model, but at least all of one prompt; changes memory and
-    speed, never the gradient. Default: all of a step."""
-    reward_epochs: AtLeastOne = 1
-    """Passes of the reward model over the mix."""
     clip_low: NotNegative = 0.2
     """epsilon below 1."""
     clip_high: NotNegative = 0.2
@@ -155,7 +150,7 @@ def train(
             refresh.open(run.folder, run.restored().step)
 
     per_iteration = config.steps // config.iterations  # M
-    for step in run.steps():  # lines 2 and 4
+    for step in run.steps(config):  # lines 2 and 4
         measured: dict[str, float] = {"iteration": step // per_iteration + 1}
         if step > 0 and step % per_iteration == 0:  # a new iteration
             if refresh is not None:
@@ -209,9 +204,8 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
         responses_per_prompt=config.responses_per_prompt,
         wide_temperature=config.wide_temperature,
         max_response_tokens=config.max_new_tokens,
-        epochs=config.reward_epochs,
+        epochs=1,
         batch_size=config.reward_batch_size,
-        micro_batch_size=config.reward_micro_batch_size,
         lr=config.reward_lr,
         warmup=5,
         precision=config.precision,

@@ -144,7 +144,7 @@ def train(
 ) -> list[dict[str, Any]]:
     """Run process-supervised GRPO, update `run.policy` in place and return one metrics row a step."""
     policy, reference = run.policy, run.reference  # lines 1 and 3
-    for step in run.steps():  # line 4
+    for step in run.steps(config):  # line 4
         rollout = run.sample(run.prompts(step))  # lines 5-7
         rewards = run.rewards(rollout)  # (N,), the outcome for the log
         steps = checked_steps(step_reward_fn, rollout, rewards)  # (N, K)  line 8: to learn from

@@ -82,10 +82,10 @@ class SingleModelGRPOConfig(EngineConfig):
     """beta, the weight of the penalty on leaving the policy of this batch."""
     kl_target: AboveZero | None = None
     """Nats per response from the old policy, per batch (kl_old_new), that kl_coef holds by moving."""
-    kl_horizon: int = 1_000
-    """Responses over which kl_coef moves towards kl_target; fewer is faster."""
     stop_kl: KLLimit | None = None
     """A number is refused: it would stop at a KL from the start, and no copy of the start is kept."""
+
+    kl_horizon = 1_000  # responses over which kl_coef moves towards kl_target
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -152,7 +152,7 @@ def batch_kl(new_log_probs: Tensor, old_log_probs: Tensor, rollout: Rollout) -> 
 def train(config: SingleModelGRPOConfig, run: Run) -> list[dict[str, Any]]:
     """Run single-model GRPO, update `run.policy` in place and return one metrics row a step."""
     policy = run.policy  # line 1
-    for step in run.steps():  # line 4
+    for step in run.steps(config):  # line 4
         rollout = run.sample(run.prompts(step))  # lines 5 and 7
         rewards = run.rewards(rollout)  # (N,)  line 8
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9

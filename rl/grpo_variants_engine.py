@@ -432,7 +432,7 @@ def train(config: GRPOVariantsConfig, run: Run) -> list[dict[str, Any]]:
     """
     reference = run.reference
     cursor = run.parts["prompts"] = PromptCursor(run.records, config.seed)
-    for step in run.steps(partial(ACTED[config.surrogate], config)):  # line 1
+    for step in run.steps(config, partial(ACTED[config.surrogate], config)):  # line 1
         buffer = enough_groups(config, run, cursor)  # lines 2-8
         sampled, rewards = buffer.sampled()
         if config.overlong_tokens is not None:  # line 5

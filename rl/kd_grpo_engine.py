@@ -14,7 +14,7 @@ print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is GRPO (arXiv:240
     line 9     L_KL to the reference                            scores_and_penalty, kl_estimator
     line 10    L_PT = -log pi(d), d from pre-training text  (2) text_gradient
     line 11    L = L_policy + beta L_KL + lambda L_PT       (2) kl_coef, pretraining_coef; run.step
-    line 12    now and then: reference <- student               reference_update, moved_reference
+    line 12    now and then: reference <- student               renew_reference, moved_reference
 
 Where it differs from the boxes, and why. r = log p alone has no entropy term: what maximises it is
 the teacher's one likeliest output, and as a sum over tokens it favours short ones; by default the
@@ -50,11 +50,16 @@ from rl.equations.advantages import group_advantages
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import clipped_surrogate, policy_gradient, sequence_mean, sequence_sum
 from rl.loop import Run, at
-from rl.rewards.teacher_reward import TeacherReward, opened, refuse_other_rewards
+from rl.rewards.teacher_reward import (
+    MovingReference,
+    TeacherReward,
+    moved_reference,
+    opened,
+    refuse_other_rewards,
+)
 from rl.task import Engine
 from rl.training.config import require_groups, size_presets
 from rl.training.metrics import acts, never
-from rl.training.reference import MovingReference, check_moving_reference, moved_reference
 from rl.training.text import TextConfig, open_text, text_gradient, text_of
 
 PRESETS = size_presets(dict(pretraining_coef=1.0), limited=False)
@@ -110,7 +115,6 @@ class KDGRPOConfig(MovingReference, TextConfig):
                 f"{self.updates_per_batch}. Without a ratio its gradient holds for new samples only; "
                 "take --policy-loss clipped for several passes"
             )
-        check_moving_reference(self, self.lora_rank, kl_coef=self.kl_coef)
 
 
 def scores_and_penalty(  # line 9
@@ -168,7 +172,8 @@ def train(config: KDGRPOConfig, run: Run, *, corpus: Corpus | None = None) -> li
     """
     text = text_of(config, corpus)
     policy, reference = run.policy, run.reference  # lines 1 and 2
-    for step in run.steps(acts(config) if config.policy_loss == "clipped" else never):  # line 3
+    acted = acts(config) if config.policy_loss == "clipped" else never
+    for step in run.steps(config, acted):  # line 3
         rollout = run.sample(run.prompts(step))  # lines 3-4
         rewards = run.rewards(rollout)  # (N,)  lines 5-6
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 7
@@ -190,7 +195,7 @@ def train(config: KDGRPOConfig, run: Run, *, corpus: Corpus | None = None) -> li
             of_text = text_gradient(config, policy, text, step, update)  # line 10
             run.loss += config.pretraining_coef * of_text.get("pretraining_loss", 0.0)
             run.step(**of_text)  # line 11
-        moved_reference(config, step + 1, reference, policy)  # line 12
+        moved_reference(config.renew_reference, step + 1, reference, policy)  # line 12
         run.finish(step, rollout, rewards, advantages, old, ref)
     return run.log.rows
 
@@ -214,7 +219,7 @@ ENGINE = Engine(
     learns_from="teacher",
     prepare=open_text,
     own_reward=lambda config: opened(teacher_reward),
-    reference=lambda config: config.reference_update == "never",
+    reference=lambda config: config.renew_reference is None,
     toy="--pretraining-batch-size 2",
 )
 

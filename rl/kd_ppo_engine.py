@@ -15,7 +15,7 @@ print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is PPO (arXiv:1707
     line 9       L = L_policy + c_v L_value - c_H entropy       ppo_loss: clipped_surrogate, value_loss
     line 10      ... + lambda L_PT                          (2) pt_mode="loss": text_gradient
     line 11      [... + beta KL, if it is not in the reward]    kl_loss_coef, kl_loss
-    line 12    update the reference if needed                   reference_update, moved_reference
+    line 12    update the reference if needed                   renew_reference, moved_reference
 
 Where it differs from the boxes, and why. The teacher judges every token, so every token gets its
 own reward (`--placement terminal` is the box: their sum at the last one; with gamma = 1 the returns
@@ -52,7 +52,13 @@ from rl.batches.rollout import (
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
 from rl.rewards.sources import RewardFn, made_of
-from rl.rewards.teacher_reward import TeacherReward, opened, refuse_other_rewards
+from rl.rewards.teacher_reward import (
+    MovingReference,
+    TeacherReward,
+    moved_reference,
+    opened,
+    refuse_other_rewards,
+)
 from rl.task import Engine
 from rl.training.actor_critic import (
     ActorCriticConfig,
@@ -61,7 +67,6 @@ from rl.training.actor_critic import (
 )
 from rl.training.config import size_presets
 from rl.training.metrics import explained_variance
-from rl.training.reference import MovingReference, check_moving_reference, moved_reference
 from rl.training.text import open_text, text_gradient, text_of
 from rl.training.value_model import ValueModel
 
@@ -101,9 +106,6 @@ class KDPPOConfig(MovingReference, ActorCriticConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_other_rewards(self.reward, self.reward_model)
-        check_moving_reference(
-            self, self.lora_rank, kl_coef=self.kl_coef, kl_loss_coef=self.kl_loss_coef
-        )
 
 
 def rewards_of_tokens(
@@ -172,7 +174,7 @@ def train(config: KDPPOConfig, run: Run, *, corpus: Corpus | None = None) -> lis
     warn_of_bonus(config)
     policy, reference = run.policy, run.reference  # lines 1 and 2
     critic = run.train_critic(ValueModel.from_policy(policy), config.critic_lr)  # line 2
-    for step in run.steps():  # line 3
+    for step in run.steps(config):  # line 3
         rollout = run.sample(run.prompts(step))  # lines 3-4
         rewards = run.rewards(rollout)  # (N,)  line 5
         bonus, of_bonus = text_bonus(config, policy, text, step)  # line 6
@@ -202,7 +204,7 @@ def train(config: KDPPOConfig, run: Run, *, corpus: Corpus | None = None) -> lis
             of_text = text_gradient(config, policy, held, step, update)
             run.loss += config.pretraining_coef * of_text.get("pretraining_loss", 0.0)
             run.step(**of_text)  # line 9
-        moved_reference(config, step + 1, reference, policy)  # line 12
+        moved_reference(config.renew_reference, step + 1, reference, policy)  # line 12
         explained = explained_variance(old_values, targets.returns, mask)
         run.finish(
             step, rollout, rewards, targets.advantages, old, ref,
@@ -227,7 +229,7 @@ ENGINE = Engine(
     groups=False,
     prepare=open_text,
     own_reward=lambda config: opened(teacher_reward),
-    reference=lambda config: config.reference_update == "never",
+    reference=lambda config: config.renew_reference is None,
     toy="--pretraining-batch-size 2",
 )
 

@@ -143,14 +143,20 @@ class Run:
     # --- the verbs of a step ------------------------------------------------------------------------
 
     def steps(
-        self, acted: Acted | None = None, share: Callable[[Any, int], float] = warmed_up
+        self,
+        config: RunFlags,
+        acted: Acted | None = None,
+        share: Callable[[Any, int], float] = warmed_up,
     ) -> Iterator[int]:
         """The 0-based steps that are left, each with its learning rate, a new clock and meter.
 
         They end with the step that leaves the KL limit, if there is one. `acted` says where the loss's
         clip acts (default: that of the token ratios), `share` which part of the peak learning rate a
-        step has (default: a linear warm-up). RuntimeError for a run that has ended: it is one training.
+        step has (default: a linear warm-up). ValueError for another config than the run's, RuntimeError
+        for a run that has ended: it is one training.
         """
+        if config != self.config:
+            raise ValueError("train is given another config than its run: give both the same one")
         if self.ended:
             raise RuntimeError("this run has ended: make another Run to train on")
         for step in self.restored().steps_left(self.config.steps):

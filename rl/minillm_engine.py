@@ -162,7 +162,7 @@ def train(config: MiniLLMConfig, run: Run, *, corpus: Corpus | None = None) -> l
     """
     text = text_of(config, corpus)
     policy, teacher = run.policy, teacher_of(run.reward_fn)  # line 1
-    for step in run.steps():  # line 2
+    for step in run.steps(config):  # line 2
         rollout = run.sample(  # line 3: y ~ p~, token by token
             run.prompts(step), teacher=teacher, teacher_share=config.teacher_share
         )

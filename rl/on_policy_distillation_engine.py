@@ -216,7 +216,7 @@ def train(config: OnPolicyDistillationConfig, run: Run) -> list[dict[str, Any]]:
     teacher = policy if check is not None else made.teacher  # line 1
     if teacher is None:
         raise ValueError("reward_fn must bring a teacher, or with --teacher self check the answers")
-    for step in run.steps():
+    for step in run.steps(config):
         rollout = run.sample(run.prompts(step))  # lines 2-3
         rewards = run.rewards(rollout)  # (N,), for the log
         taught, written, judged = Lessons(torch.arange(len(rollout)), rollout, rollout)

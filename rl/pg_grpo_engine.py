@@ -23,7 +23,7 @@ preference_coef = 0 this is rl/grpo_engine.py bit for bit.
 
     python -m rl.pg_grpo_engine                       reviews, the best and the worst of each group
     python -m rl.pg_grpo_engine --pairs offline       the pairs of the reward model beside the rollouts
-    python -m rl.pg_grpo_engine --preference-loss dpo ipo_mean --preference-weights 1 0.02
+    python -m rl.pg_grpo_engine --preference-loss ipo_mean --preference-coef 0.002
     python -m rl.pg_grpo_engine --data sums           arithmetic, checked by a rule
 """
 
@@ -90,11 +90,8 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     """k3 is GRPO's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
     preference_coef: NotNegative = 0.1
     """lambda, the weight of the preference loss; 0 is GRPO."""
-    preference_loss: tuple[LossName, ...] = ("dpo",)
-    """One or several losses: dpo, cdpo (with label_smoothing), ipo, ipo_mean (IPO of means per
-    token), hinge, simpo and orpo (without a reference)."""
-    preference_weights: tuple[float, ...] = (1.0,)
-    """One weight for each of them; L_pref is the weighted sum."""
+    preference_loss: LossName = "dpo"
+    """L_pref: dpo, ipo, ipo_mean (IPO of means per token), hinge, or without a reference simpo, orpo."""
     pairs: Literal["best_worst", "all", "offline", "both"] = "best_worst"
     """best_worst: of each group. all: every two of a group. offline: recorded ones. both: the first
     and the third."""
@@ -115,14 +112,6 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
         require_groups(self)
         loss_estimator(self.kl_estimator)
         check_preference_flags(self, self.preference_loss)
-        weights = self.preference_weights
-        if len(weights) != len(self.preference_loss) or not all(weight > 0 for weight in weights):
-            raise ValueError(
-                f"preference_weights must be one positive weight for each of the losses "
-                f"{' '.join(self.preference_loss)}: got {' '.join(map(str, weights))}"
-            )
-        if not weights:
-            raise ValueError("preference_loss must name a loss: for none set preference_coef to 0")
 
     @property
     def compares_groups(self) -> bool:
@@ -214,11 +203,9 @@ def preference_loss(config: PGGRPOConfig, compared: Compared, *, pairs: int) -> 
     """L_pref of some of the `pairs` pairs of a minibatch (arXiv:2305.18290, Eq. 7); 0 of none.
 
     (1/pairs) sum -log sigmoid(beta h), h = log(pi / pi_ref)(y_w|x) - log(pi / pi_ref)(y_l|x), beta =
-    dpo_beta; or the weighted sum of the losses that the flags name.
+    dpo_beta; or the loss that --preference-loss names.
     """
-    named = zip(config.preference_loss, config.preference_weights, strict=True)
-    losses = [weight * pair_losses(name, compared, config) for name, weight in named]
-    return torch.stack(losses).sum(0).sum() / max(pairs, 1)
+    return pair_losses(config.preference_loss, compared, config).sum() / max(pairs, 1)
 
 
 def group_pairs(config: PGGRPOConfig, rewards: Tensor) -> Tensor:
@@ -245,7 +232,7 @@ def recorded_stream(
 def preference_metrics(
     config: PGGRPOConfig, pairs: int, compared: Sequence[Compared]
 ) -> dict[str, float]:
-    """L_pref, and the first loss's accuracy and margin, over all pairs that the step has compared."""
+    """L_pref, and its accuracy and margin, over all pairs that the step has compared."""
     if not config.preference_coef:
         return {}
     compared = gather_compared(compared)
@@ -253,7 +240,7 @@ def preference_metrics(
         return {"pairs": pairs, "preference_loss": 0.0}
     count = sum(len(part.log_probs) for part in compared)
     loss = sum(float(preference_loss(config, part, pairs=count)) for part in compared)
-    numbers = pair_metrics(config.preference_loss[0], compared, config)
+    numbers = pair_metrics(config.preference_loss, compared, config)
     return {"pairs": pairs, "preference_loss": loss} | {
         f"preference_{name}": numbers[name] for name in ("accuracy", "margin")
     }
@@ -317,7 +304,7 @@ def train(
     reference = run.reference if asks else None  # line 1
     run.restored()  # the reference, too, which scores the recorded pairs
     recorded = recorded_stream(config, offline_pairs, reference, run.tokenizer.eos_id)  # line 4
-    for step in run.steps(acted(config)):
+    for step in run.steps(config, acted(config)):
         rollout = run.sample(run.prompts(step))  # line 2
         rewards = run.rewards(rollout)  # (N,)  line 3
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 3

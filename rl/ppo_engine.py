@@ -88,7 +88,7 @@ def train(
     policy, reference = run.policy, run.reference  # line 1
     start = value_model or ValueModel.from_policy(policy)
     critic = run.train_critic(start, config.critic_lr)  # line 2
-    for step in run.steps():  # line 3
+    for step in run.steps(config):  # line 3
         rollout = run.sample(run.prompts(step))  # lines 3-4
         rewards = run.rewards(rollout)  # (N,)  line 4: R
         old = run.old_log_probs(rollout)  # (N, T)  line 5

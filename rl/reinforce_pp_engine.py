@@ -183,7 +183,7 @@ def reinforce_pp_loss(
 def train(config: ReinforcePPConfig, run: Run) -> list[dict[str, Any]]:
     """Run REINFORCE++, update `run.policy` in place and return one metrics row a step."""
     policy, reference = run.policy, run.reference
-    for step in run.steps():
+    for step in run.steps(config):
         rollout = run.sample(run.prompts(step))  # line 1
         rewards = run.rewards(rollout)  # (N,)  line 2
         old = run.old_log_probs(rollout)  # (N, T)

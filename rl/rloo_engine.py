@@ -27,11 +27,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from harness.flag_ranges import NotNegative
-from rl.equations.advantages import leave_one_out_advantages, whiten
+from rl.equations.advantages import leave_one_out_advantages
 from rl.equations.losses import (
     clipped_surrogate,
     policy_gradient,
@@ -61,8 +60,6 @@ class RLOOConfig(EngineConfig):
     """epsilon below 1, for the losses clipped and token."""
     clip_high: NotNegative = 0.2
     """epsilon above 1, for the losses clipped and token."""
-    normalize_advantages: bool = False
-    """Divide the advantages by their standard deviation over the batch; the paper does not."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -95,8 +92,6 @@ def rloo_advantages(
         rewards, old_log_probs, ref_log_probs, response_mask, kl_coef
     )
     advantages = leave_one_out_advantages(penalised.sum(1), config.group_size)  # line 3
-    if config.normalize_advantages:  # of the whole batch, before it is split
-        advantages = whiten(advantages, torch.ones_like(advantages, dtype=torch.bool))
     return advantages
 
 
@@ -135,7 +130,7 @@ def rloo_loss(
 def train(config: RLOOConfig, run: Run) -> list[dict[str, Any]]:
     """Run RLOO, update `run.policy` in place and return one metrics row a step."""
     policy, reference = run.policy, run.reference  # pi, pi_ref
-    for step in run.steps(acted(config)):
+    for step in run.steps(config, acted(config)):
         rollout = run.sample(run.prompts(step))  # line 1: y_1 ... y_k ~ pi( . | x)
         rewards = run.rewards(rollout)  # (N,)  line 2: r(x, y)
         old = run.old_log_probs(rollout)  # (N, T)

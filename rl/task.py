@@ -190,22 +190,16 @@ def open_validation(config: RunFlags, task: Task, start: GPT, folder: Path) -> V
 def report(
     name: str, config: RunFlags, task: Task, start: GPT, rows: list[dict[str, Any]], folder: Path
 ) -> None:
-    """The figure and, with test prompts, `start` and the trained policy side by side."""
-    from rl.training.figures import plot_learning_curves
-
-    title, gold_before = f"{name} on {config.data}", None
+    """With test prompts `start` and the trained policy side by side, then the page."""
     if config.test_prompts:
         comparison = compare(
             start, task, sampling_params(config), config.test_prompts, after=name,
             conditions=Conditions.of(config),
         )  # fmt: skip
         write_json(folder / "report.json", comparison.numbers)
-        gold_before = comparison.numbers["before"].get("gold")
         on_main(lambda: (folder / ANSWERS).unlink(missing_ok=True))  # of a run that was ended here
         append_jsonl(folder / ANSWERS, comparison.after.sample_rows(config.test_prompts))
         add_to_page(folder, before_after=comparison.sample_rows(8))
         print(comparison.text())
-    gold_name = task.gold.name if task.gold else ""
-    plot_learning_curves(rows, folder / "learning_curves.png", title, gold_name, gold_before)
     refresh(folder, rows)
     say_written(folder)

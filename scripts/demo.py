@@ -50,7 +50,7 @@ from harness.files import display_path, read_jsonl, save_figure, write_json
 from harness.flag_ranges import AtLeastOne, AtLeastTwo, Seed, check_ranges
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE, RUNS
-from harness.report.page import REPORT
+from harness.report.page import REPORT, running_mean
 from harness.run_folder import finish_run, open_run
 from reward_model import reward_model_training
 from reward_model.reward_model_training import RewardModelConfig
@@ -66,7 +66,6 @@ from rl.training.evaluation import (
     format_table,
     win_rate,
 )
-from rl.training.figures import running_mean
 
 # What --budget small asks for instead of the presets, which are the recipe of the full one.
 SMALL: dict[str, dict[str, Any]] = {
@@ -237,7 +236,7 @@ def plot(folder: Path, table: Mapping[str, Mapping[str, float | None]], path: Pa
     steps = [row["step"] for row in rows]
     rewards = [row["reward"] for row in rows]
     left.plot(steps, rewards, color="tab:orange", alpha=0.3, linewidth=1)
-    left.plot(steps, running_mean(rewards, 5), color="tab:orange", label="reward model's score")
+    left.plot(steps, running_mean(rewards), color="tab:orange", label="reward model's score")
     left.set(xlabel="GRPO step", ylabel="reward model's score (standard deviations)")
     gold_axis = left.twinx()
     gold = [row["validation/gold"] for row in validated]

@@ -49,7 +49,6 @@ from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.sources import RewardFn, RewardModelReward, made_of
 from rl.rewards.teacher_reward import TeacherReward
 from rl.training.evaluation import Evaluation, best_of_n, evaluate, win_rate
-from rl.training.figures import running_mean
 from rl.training.open_reward import world_rule
 
 LONGEST = {"reviews": 48, "sums": 40}  # tokens of an answer
@@ -393,6 +392,11 @@ def mean_curve(folders: Sequence[Path], keys: Sequence[str]) -> list[list[float]
     return [[statistics.mean(run[step][key] for run in runs) for step in steps] for key in keys]
 
 
+def smoothed(values: Sequence[float]) -> list[float]:
+    """The mean of each value and the one before it."""
+    return [(a + b) / 2 for a, b in zip([*values[:1], *values], values, strict=False)]
+
+
 def plot(study: Study, folder: Path, path: Path, results: Measured) -> None:
     """Gold over the run and against the KL, means of the seeds, and every seed's final number."""
     from matplotlib.figure import Figure
@@ -408,8 +412,8 @@ def plot(study: Study, folder: Path, path: Path, results: Measured) -> None:
         steps, far, gold = mean_curve(folders, keys)
         style: dict[str, Any] = dict(color=f"C{i % 10}", linestyle=("-", "--", ":")[i // 10 % 3])
         planned = read_json(folders[0] / "config.json")["steps"]
-        left.plot([step / planned for step in steps], running_mean(gold, 2), label=name, **style)
-        middle.plot(far, running_mean(gold, 2), marker=".", **style)
+        left.plot([step / planned for step in steps], smoothed(gold), label=name, **style)
+        middle.plot(far, smoothed(gold), marker=".", **style)
     left.set(xlabel="part of the run", ylabel=f"{label}, validation prompts")
     middle.set(xlabel=study.distance[1], ylabel=f"{label}, validation prompts")
     figure.legend(fontsize=8, loc="outside lower center", ncols=8)

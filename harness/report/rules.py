@@ -145,7 +145,8 @@ def impossible_length(run: Run) -> Iterator[str]:
 def reference_follows(run: Run) -> Iterator[str]:
     """error: the reference is updated with the policy (every step), so the penalty holds nothing.
     Change: copy the reference once, before training, and freeze it (page 08)."""
-    moves = run.flags.get("reference_update", "never") != "never" or "iterations" in run.flags
+    moved = run.flags.get("reference_update", run.flags.get("renew_reference"))
+    moves = moved not in (None, "never") or "iterations" in run.flags
     near, far = run.end("kl", 3), run.end("validation/kl", 1)
     if not moves and len(run.values("kl")) >= 10 and far >= 0.3 and near <= 0.1 * far:
         yield f"kl is {near:.3g} nats while validation/kl, from the start, is {far:.3g}"

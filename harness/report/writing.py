@@ -50,6 +50,6 @@ def _refresh(folder: Path, rows: Sequence[Mapping[str, Any]] | None, every: floa
 
 def say_written(folder: Path) -> None:
     """Name the run's folder and what is to be looked at in it: what could not be written is not named."""
-    names = (REPORT, "learning_curves.png", "report.png", "report.json", "samples.jsonl")
+    names = (REPORT, "report.png", "report.json", "samples.jsonl")
     there = [name for name in names if (folder / name).exists()]
     print(f"wrote {display_path(folder)} ({', '.join(there)})")

@@ -23,7 +23,6 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from course import explorables
-from rl.training.figures import running_mean
 
 FOLDER = Path(__file__).resolve().parents[1]
 REPOSITORY = FOLDER.parent
@@ -164,6 +163,13 @@ def curves(
     axis.set(**texts)
     legend(axis)
     return axis
+
+
+def running_mean(values: Sequence[float], width: int) -> list[float]:
+    """Mean over the `width` values around each position, of fewer at both ends."""
+    before, after = width // 2, width - width // 2
+    windows = [values[max(0, i - before) : i + after] for i in range(len(values))]
+    return [sum(window) / len(window) for window in windows]
 
 
 def bars(

@@ -279,7 +279,7 @@ class PreferenceFlags(ABC):
     label_smoothing: Annotated[
         float, Range("[0, 0.5)", "must be at least 0 and below 0.5, where labels say nothing")
     ] = 0.0
-    """s of cdpo, the chance that a pair is the wrong way round."""
+    """s of conservative DPO, the chance that a pair is the wrong way round; dpo alone reads it."""
     simpo_beta: AboveZero = 2.0
     """beta of simpo, whose log-probs are means per token and thus smaller."""
     target_margin: NotNegative = 0.5
@@ -303,7 +303,7 @@ class PreferenceLoss(NamedTuple):
     numbers: Callable[[PreferenceFlags], dict[str, float]]  # its arguments, of which beta is one
 
 
-LossName = Literal["dpo", "cdpo", "ipo", "ipo_mean", "hinge", "simpo", "orpo"]  # of any pairs
+LossName = Literal["dpo", "ipo", "ipo_mean", "hinge", "simpo", "orpo"]  # of any pairs
 BatchLossName = Literal[LossName, "kto"]  # with what kto reads of the whole batch
 
 
@@ -313,7 +313,7 @@ def beta_alone(flags: PreferenceFlags) -> dict[str, float]:
 
 
 def smoothed(flags: PreferenceFlags) -> dict[str, float]:
-    """Those of cdpo."""
+    """Those of dpo."""
     return {"beta": flags.beta, "label_smoothing": flags.label_smoothing}
 
 
@@ -324,8 +324,7 @@ def simpo_numbers(flags: PreferenceFlags) -> dict[str, float]:
 
 PREFERENCE_LOSSES: dict[str, PreferenceLoss] = {
     #                          equation    reference  per token  its numbers
-    "dpo": PreferenceLoss(dpo_loss, True, False, beta_alone),
-    "cdpo": PreferenceLoss(dpo_loss, True, False, smoothed),
+    "dpo": PreferenceLoss(dpo_loss, True, False, smoothed),
     "ipo": PreferenceLoss(ipo_loss, True, False, beta_alone),
     "ipo_mean": PreferenceLoss(ipo_loss, True, True, beta_alone),
     "hinge": PreferenceLoss(hinge_loss, True, False, beta_alone),
@@ -335,18 +334,15 @@ PREFERENCE_LOSSES: dict[str, PreferenceLoss] = {
 }
 
 
-def check_preference_flags(config: PreferenceFlags, names: Sequence[str]) -> None:
-    """ValueError for a number that none of the named losses would read."""
-    if bool(config.label_smoothing) != ("cdpo" in names):
-        raise ValueError(
-            "label_smoothing and the loss cdpo belong together: give both, or neither (got "
-            f"{config.label_smoothing} and {', '.join(names)})"
-        )
+def check_preference_flags(config: PreferenceFlags, name: str) -> None:
+    """ValueError for a label_smoothing that the named loss would not read."""
+    if config.label_smoothing and name != "dpo":
+        raise ValueError(f"label_smoothing is for the loss dpo: leave it out with {name}")
 
 
-def needs_reference(names: Sequence[str]) -> bool:
-    """Whether any of the named losses compares with the reference."""
-    return any(PREFERENCE_LOSSES[name].needs_reference for name in names)
+def needs_reference(name: str) -> bool:
+    """Whether the named loss compares with the reference."""
+    return PREFERENCE_LOSSES[name].needs_reference
 
 
 def as_read(name: str, compared: Compared, config: PreferenceFlags) -> Compared:

@@ -19,6 +19,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer
+from harness.flag_ranges import AtLeastOne
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
 from rl.batches.rollout import Rollout, ScoringConfig, rollout_log_probs, sample_rollout
@@ -170,6 +171,20 @@ def best_answers(
         if log is not None:
             log.write(step=start + len(batch), kept=len(kept))
     return kept
+
+
+@dataclass(frozen=True)
+class MovingReference:
+    """KL to the reference"""
+
+    renew_reference: AtLeastOne | None = None
+    """Rollout batches after which the reference becomes the policy, again and again; default: never."""
+
+
+def moved_reference(every: int | None, step: int, reference: GPT, policy: GPT) -> None:
+    """reference <- policy, where it is due after `step` batches (arXiv:2402.03300, Alg. 1, line 3)."""
+    if every is not None and step % every == 0:
+        reference.load_state_dict(policy.state_dict())
 
 
 def refuse_other_rewards(reward: str, reward_model: Sequence[Path]) -> None:

@@ -12,7 +12,6 @@ import pytest
 from gpt.finetuning import FinetuningConfig
 from gpt.pretraining import PretrainingConfig
 from reward_model.reward_model_training import RewardModelConfig
-from rl.kd_ppo_engine import KDPPOConfig
 from rl.training.config import EngineConfig
 from scripts.demo import DemoConfig
 
@@ -30,7 +29,6 @@ NAN = float("nan")
         (EngineConfig, dict(stop_kl=0.0)),
         (EngineConfig, dict(kl_coef=math.inf)),
         (RewardModelConfig, dict(borrowed_responses=5, repeated_responses=3)),
-        (KDPPOConfig, dict(lora_rank=4, reference_update="mix", kl_coef=0.1)),
         (DemoConfig, dict(seeds=0)),
     ],
 )

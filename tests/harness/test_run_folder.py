@@ -34,6 +34,8 @@ class RunFlags:
     steps: int = 3
     out: Path = Path("runs/x")
 
+    now_constant = 7  # a flag of an earlier revision
+
 
 def test_a_new_run_writes_its_flags(tmp_path):
     folder = open_run(tmp_path / "runs" / "demo", RunFlags())
@@ -200,6 +202,7 @@ def test_another_engine_does_not_resume_a_run(tmp_path):
     ("dropped", "goes_on"),
     [
         ({"normalize_parts": True}, False), ({"judge": "runs/judge"}, False),
+        ({"reference_mix": 0.6, "now_constant": 7}, True), ({"now_constant": 8}, False),
         ({"tools": "calculator"}, False), ({"max_calls": 4, "tools": "none"}, True),
         ({"judge": None, "format_weight": 0.0, "quiet": False, "names": []}, True),
     ],

@@ -257,7 +257,7 @@ UNGROUPED: Changes = TOY | dict(prompts_per_step=16, group_size=1)
 CRITIC: Changes = UNGROUPED | dict(updates_per_batch=1, critic_lr=1e-2)
 TAUGHT: Changes = dict(prompts=PROMPTS, corpus=Texts())
 CRITIC_FREE: Changes = UNGROUPED | dict(updates_per_batch=1)
-ADAPTIVE: Changes = dict(kl_horizon=160, kl_target=0.01)
+ADAPTIVE: Changes = dict(kl_target=0.01)
 VARIANTS: dict[str, Changes] = {
     name: choices | dict(variant=name) for name, choices in grpo_variants_engine.VARIANTS.items()
 }
@@ -391,7 +391,7 @@ ENGINES = [
         everything=dict(pretraining_coef=0.5, kl_estimator="full"),
         resumed=(
             ADAPTIVE
-            | dict(pretraining_coef=0.3, reference_update="mix", reference_every=2, kl_target=6.0),
+            | dict(pretraining_coef=0.3, renew_reference=2, kl_target=6.0),
         ),
         penalties={"k3": {}, "full": dict(kl_estimator="full")},
         headings=("With a teacher", "KD-GRPO and KD-PPO"),

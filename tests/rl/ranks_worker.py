@@ -177,7 +177,7 @@ def sampled_things() -> dict[str, Any]:
 def resumable(job: Job) -> dict[str, Any]:
     """GRPO for 5 steps, and 3 with a checkpoint; and from the checkpoint of another world, if any."""
     engine, done = engine_named("grpo"), {}
-    flags = dict(SHAPE, steps=5, kl_target=6.0, kl_horizon=160)
+    flags = dict(SHAPE, steps=5, kl_target=6.0)
     three = flags | {"steps": 3}
     engine.run(small_gpt().double(), DIVERSE, folder=job.out.parent / f"run{job.ranks}", **three)
     policy = small_gpt().double()

@@ -10,6 +10,7 @@ import shutil
 import statistics
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,18 @@ def test_at_the_first_update_ratio_is_one_and_kl_is_zero(engine, form):
     assert abs(row["approx_kl"]) < 1e-6 and row["grad_norm"] > 0.01
 
 
+@each_engine
+def test_another_config_than_that_of_the_run_is_refused(monkeypatch, engine):
+    """Half of a step would follow one, half the other."""
+    monkeypatch.setattr(engines, "Run", lambda config, *given, **named: loop.Run(
+        replace(config, lr=2 * config.lr), *given, **named
+    ))  # fmt: skip
+    policy = small_gpt()
+    with pytest.raises(ValueError):
+        engine.run(policy, separating(engine), steps=1)
+    assert torch.equal(weights(policy), weights(small_gpt()))
+
+
 # Repeating and resuming
 
 
@@ -245,7 +258,7 @@ def test_checkpointed_blocks_change_memory_and_nothing_else(monkeypatch, engine)
 
 def moved(engine: Engine) -> dict[str, Any]:
     """The run that is resumed, with a reference that becomes the policy where there is that flag."""
-    return engine.resumed[0] | known(engine, reference_update="per_iteration")
+    return engine.resumed[0] | known(engine, renew_reference=2)
 
 
 def with_adapters(seed: int = 0) -> GPT:
@@ -258,7 +271,7 @@ def test_with_adapters_the_base_stays_and_a_resumed_run_is_the_uninterrupted_one
 
     The resumed policy arrives with another A: everything but the base comes from the file.
     """
-    options = known(engine, minibatches=2, warmup=4, reference_every=2) | moved(engine)
+    options = known(engine, minibatches=2, warmup=4) | moved(engine)
     policy, base = with_adapters(), small_gpt().state_dict()
     killed_and_resumed(tmp_path, engine, policy, with_adapters(seed=9), **options)
     assert not torch.equal(policy(PROBE), small_gpt()(PROBE))
@@ -439,13 +452,14 @@ def test_stop_kl_ends_the_run_with_a_validation(engine):
 
 
 @each(lambda engine: engine.penalties)
-def test_the_adaptive_controller_moves_the_penalty(engine, form):
+def test_the_adaptive_controller_moves_the_penalty(monkeypatch, engine, form):
     """16 responses over a horizon of 160: by a tenth of kl / target - 1, itself at most a fifth.
 
     At first the KL is below the target, and then above: the penalty falls, and rises.
     """
     start = form.get("kl_coef", 0) or engine.config.kl_coef
-    options = form | dict(kl_horizon=160, kl_coef=start)
+    monkeypatch.setattr(type(engine.config), "kl_horizon", 160)
+    options = form | dict(kl_coef=start)
     rows = engine.run(small_gpt(), **(options | dict(steps=3, kl_target=1e3)))
     falling = [start, start * 0.98, start * 0.98**2]
     assert [row["kl_coef"] for row in rows] == pytest.approx(falling)
@@ -699,7 +713,6 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, form):
     assert folder.parent == tmp_path and folder.name.startswith(engine.name)
     assert {path.name for path in folder.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "test_answers.jsonl", "report.json",
-        "learning_curves.png",
         "model.safetensors", "page.json", "report.html", "tokens.jsonl",
         *([] if engine.config.fixed_length else ["finished_state.pt"]),
     }  # fmt: skip

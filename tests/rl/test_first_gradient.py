@@ -263,8 +263,7 @@ def pg_grpo(mode: str, smoothing: float, length_norm: bool, kl_coef: float) -> R
 
     options = dict(
         pairs=mode, label_smoothing=smoothing, length_norm=length_norm, kl_coef=kl_coef,
-        preference_loss=("cdpo",) if smoothing else ("dpo",), dpo_beta=0.4, preference_coef=3.0,
-        offline_batch_size=len(OFFLINE), micro_batch_size=64,
+        dpo_beta=0.4, preference_coef=3.0, offline_batch_size=len(OFFLINE), micro_batch_size=64,
     )  # fmt: skip
     return Row("pg_grpo", options, grpo, pairs)
 
@@ -318,7 +317,7 @@ ROWS = {
         for place in ("dense", "terminal")
     },
     "dpo": dpo(0.3 / 2, LN_2, beta=0.3),
-    "dpo, smoothed": dpo(0.3 / 2 * 0.6, LN_2, beta=0.3, loss="cdpo", label_smoothing=0.2),
+    "dpo, smoothed": dpo(0.3 / 2 * 0.6, LN_2, beta=0.3, label_smoothing=0.2),
     "dpo, length norm": dpo(0.3 / 2, LN_2, beta=0.3, length_norm=True),
     "ipo": dpo(4.0, 4.0, beta=0.25, loss="ipo"),  # (0 - 1 / (2 beta))^2, and its slope 1 / beta
     "kto": dpo(0.3 / 8, 0.5, beta=0.3, loss="kto"),  # z is 0, and the sigmoid's slope 1/4

@@ -30,7 +30,7 @@ TURNED_OFF: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]
     ),
     "variants, adaptive": (
         "grpo_variants",
-        dict(kl_horizon=200, kl_target=0.1, precision="bfloat16"), {}, {},
+        dict(kl_target=0.1, precision="bfloat16"), {}, {},
     ),
     "process, one step": (
         "grpo_process", {}, dict(step_reward_fn=OutcomeSteps()), dict(step_reward_fn=LetterSteps()),

@@ -232,7 +232,7 @@ def test_from_a_base_model_to_a_report(monkeypatch, tmp_path):
     assert out.name == "grpo_iterative-reviews-tiny"
     assert {path.name for path in out.iterdir()} == {
         "config.json", "metrics.jsonl", "model.safetensors", "samples.jsonl", "report.json",
-        "learning_curves.png", "pairs.jsonl", "reward_model.safetensors",
+        "pairs.jsonl", "reward_model.safetensors",
         "page.json", "report.html", "test_answers.jsonl", "tokens.jsonl",
     }  # fmt: skip
     rows = read_jsonl(out / "metrics.jsonl")

@@ -105,15 +105,16 @@ def test_training_reads_training_pairs_only(tmp_path):
         recorded_pairs(replace(CONFIG, data="sums", pairs="offline"), task)
 
 
-# Other preference losses, several at once, and a mean ratio
+# Other preference losses, and a mean ratio
 
 
-def test_several_preference_losses_are_a_weighted_sum():
-    """h = 1.5 of sums and 0.325 of means: dpo 0.620957, ipo_mean 21.855625, hinge 0.85."""
+@pytest.mark.parametrize(
+    ("name", "expected"), [("dpo", 0.620957), ("ipo_mean", 21.855625), ("hinge", 0.85)]
+)
+def test_the_preference_loss_is_the_one_that_is_named(name, expected):
+    """h = 1.5 of sums and 0.325 of means."""
     given = [[-10.0, -12.0]], [[-11.0, -11.5]], [[5, 4]]
-    both, losses = Compared(*map(torch.tensor, given)), ("dpo", "ipo_mean", "hinge")
-    config = replace(CONFIG, preference_loss=losses, preference_weights=(2.0, 0.1, 4.0))
-    expected = 2 * 0.620957 + 0.1 * 21.855625 + 4 * 0.85
+    both, config = Compared(*map(torch.tensor, given)), replace(CONFIG, preference_loss=name)
     assert float(preference_loss(config, both, pairs=1)) == pytest.approx(expected, abs=1e-5)
     assert float(preference_loss(config, both, pairs=2)) == pytest.approx(expected / 2, abs=1e-5)
 

@@ -54,5 +54,5 @@ def test_a_world_has_defaults_of_its_own() -> None:
 
 def test_the_kl_controller_is_the_one_asked_for() -> None:
     assert kl_controller(EngineConfig(kl_coef=0.3)) == FixedKL(0.3)
-    adaptive = EngineConfig(kl_coef=0.3, kl_target=4.0, kl_horizon=900)
-    assert kl_controller(adaptive) == AdaptiveKL(0.3, 4.0, 900)
+    adaptive = EngineConfig(kl_coef=0.3, kl_target=4.0)
+    assert kl_controller(adaptive) == AdaptiveKL(0.3, 4.0, 10_000)

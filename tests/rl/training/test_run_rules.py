@@ -172,7 +172,7 @@ def test_a_rule_sees_its_other_signs(rule: str, columns: dict[str, Any]) -> None
         ("ratio_at_start", dict(ratio_error_at_start=0.01), dict(precision="bfloat16")),
         ("ratio_always_one", dict(approx_kl=0.0), dict(minibatches=1)),
         ("impossible_length", dict(eos_rate=0.5, response_length=25.0), {}),
-        ("reference_follows", {"kl": 0.0, "validation/kl": 3.0}, dict(reference_update="mix")),
+        ("reference_follows", {"kl": 0.0, "validation/kl": 3.0}, dict(renew_reference=5)),
         ("reference_follows", {"kl": 0.0, "validation/kl": 3.0}, dict(iterations=3)),
         ("no_signal", dict(zero_spread_groups=0.9, solve_rate=0.95, reward=0.95), {}),
         ("collapse", dict(response_length=lambda step: 16.0 + step, solve_rate=0.5), {}),
