@@ -26,7 +26,6 @@ from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
-from harness.files import keep_until, read_jsonl
 from harness.paths import MODEL_FILE
 
 hypothesis = require_package("hypothesis")
@@ -120,24 +119,6 @@ def test_any_bytes_are_read_or_refused(folder, content):
     path = folder / "file.txt"
     path.write_bytes(content)
     refused_or(read_text, path)
-
-
-@fuzz
-@given(st.one_of(
-    st.binary(max_size=200),
-    st.lists(st.one_of(VALUE, st.fixed_dictionaries({"step": PLAIN})), max_size=4).map(
-        lambda rows: "\n".join(map(json.dumps, rows)).encode("utf-8", "surrogatepass")
-    ),
-))  # fmt: skip
-def test_any_metrics_are_read_or_refused(folder, content):
-    path = folder / "metrics.jsonl"
-    path.write_bytes(content)
-    rows = refused_or(read_jsonl, path)
-    kept = refused_or(lambda file: keep_until(file, 3), path)
-    if kept is None:
-        assert path.read_bytes() == content  # it refuses before it touches the file
-    else:
-        assert kept == [row for row in rows if row["step"] <= 3] or "nan" in str(rows)
 
 
 # Models
