@@ -79,15 +79,6 @@ def test_an_answer_has_the_runs_reward_the_worlds_gold_and_the_kl_to_its_start(
     assert starts.who == "start" and starts.kl is None and starts.text != mine.text
 
 
-def test_the_same_seed_gives_the_same_answers_and_another_run_can_stand_beside_it(
-    runs: Path,
-) -> None:
-    first, again = (talk_to(runs / "grpo").answer(KETTLE) for _ in range(2))
-    assert first == again
-    mine, other = talk_to(runs / "grpo", against=runs / "grpo").answer(KETTLE)
-    assert mine.text == other.text and other.who == "grpo"
-
-
 def test_what_is_gone_is_done_without(runs: Path) -> None:
     (runs / "judge" / MODEL_FILE).unlink()
     (runs / "base" / MODEL_FILE).unlink()
