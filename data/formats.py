@@ -220,6 +220,18 @@ def question(row: Row) -> Content:
 RECORDED = ("chosen_ended", "rejected_ended", "chosen_tokens", "rejected_tokens")
 
 
+def recorded_sides(row: Row) -> dict[str, Any]:
+    """Those of the four keys that the row has; BadRow for a value that is none of its kind."""
+    found = {key: row[key] for key in RECORDED if key in row}
+    for key, value in found.items():
+        if key.endswith("ended") and not isinstance(value, bool):
+            raise BadRow(f"{key!r} is {value!r:.40}, expected true or false")
+        ids = value if isinstance(value, list) else []
+        if key.endswith("tokens") and not (ids and all(type(i) is int and i >= 0 for i in ids)):
+            raise BadRow(f"{key!r} is not a list of token ids, whole numbers from 0, at least one")
+    return found
+
+
 def keyed(name: str, keys: str, read: Callable[[Row], Content]) -> Format:
     """The format of the rows that have all of `keys`, which a plus sign separates."""
     needed = set(keys.split(" + "))

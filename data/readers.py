@@ -29,13 +29,13 @@ from typing import IO, Any, Generic, TypeVar, cast
 from data.formats import (
     FORMATS,
     OWN_PAIRS,
-    RECORDED,
     Answered,
     BadRow,
     DropRow,
     Format,
     Row,
     listed,
+    recorded_sides,
     text_of,
 )
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
@@ -44,7 +44,8 @@ from data.templates import HEADINGS, instruction_prompt
 from harness.errors import UserError
 
 Record = TypeVar("Record", PreferenceRecord, ResponseRecord, PromptRecord)
-LONGEST_CELL = 2**26  # characters; Python's own limit is 131,072
+LONGEST_LINE = 2**26  # bytes, or characters of a cell, for which Python's own limit is 131,072
+MOST_AT_ONCE = 2**30  # bytes: a gzipped file of 1 MB can hold as much
 
 
 class DataError(UserError):
@@ -191,7 +192,7 @@ def _preference(kind: Format, row: Row) -> PreferenceRecord:
     chosen = _texts(kind, content.chosen, "preference pairs")
     if chosen[0] != rejected[0]:
         raise DropRow("prompts differ")
-    meta = {key: row[key] for key in RECORDED if key in row} if kind is OWN_PAIRS else {}
+    meta = recorded_sides(row) if kind is OWN_PAIRS else {}
     if {"chosen_tokens", "rejected_tokens"} <= meta.keys():  # two of them may read alike
         if meta["chosen_tokens"] == meta["rejected_tokens"]:
             raise DropRow("chosen equals rejected")
@@ -290,8 +291,8 @@ def rows_of(path: str | Path) -> Iterator[tuple[str, Row]]:
 
 def _table_rows(path: str | Path, stream: IO[bytes]) -> Iterator[tuple[str, Row]]:
     """The rows of a CSV file by their last line; the first row names the columns, a cell is text."""
-    csv.field_size_limit(LONGEST_CELL)
-    reader = csv.DictReader(io.StringIO(_decoded(path, stream.read(), 1), newline=""), strict=True)
+    csv.field_size_limit(LONGEST_LINE)
+    reader = csv.DictReader(io.StringIO(_whole(path, stream), newline=""), strict=True)
     try:
         names = list(reader.fieldnames or [])
         if twice := {name for name in names if name and names.count(name) > 1}:
@@ -311,11 +312,11 @@ def _json_rows(path: str | Path, stream: IO[bytes]) -> Iterator[tuple[str, objec
     start = stream.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n")
     stream.seek(0)
     if start.startswith(b"["):
-        for number, row in enumerate(_parsed(path, _decoded(path, stream.read(), 1), 1), start=1):
+        for number, row in enumerate(_parsed(path, _whole(path, stream), 1), start=1):
             yield f" record {number}", row
         return
     # Bytes are split at line feeds only: JSON text may hold U+2028 as it is.
-    for line, raw in enumerate(stream, start=1):
+    for line, raw in enumerate(_lines(path, stream), start=1):
         text = _decoded(path, raw, line).strip()
         if text:
             yield str(line), _parsed(path, text, line)
@@ -324,7 +325,7 @@ def _json_rows(path: str | Path, stream: IO[bytes]) -> Iterator[tuple[str, objec
 def _parsed(path: str | Path, text: str, line: int) -> Any:
     """Parse JSON that starts at `line` of the file."""
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         place = f"{path}:{line + error.lineno - 1}: not valid JSON: {error.msg}"
         raise DataError(
@@ -332,6 +333,33 @@ def _parsed(path: str | Path, text: str, line: int) -> Any:
         ) from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}:{line}: not usable JSON: {error}; remove the row") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> Row:
+    """A JSON object; ValueError for a key that stands twice, of which the last would win."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {max(names, key=names.count)!r} stands twice in one object")
+    return row
+
+
+def _lines(path: str | Path, stream: IO[bytes]) -> Iterator[bytes]:
+    """The lines of a stream; DataError for one that is too long to be held."""
+    while line := stream.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise DataError(f"{path}: a line of over {LONGEST_LINE >> 20} MiB; split it")
+        yield line
+
+
+def _whole(path: str | Path, stream: IO[bytes]) -> str:
+    """What is read at once, an array or a text; DataError where it is too large for that."""
+    content = bytearray()
+    while block := stream.read(2**20):  # a bound given to one read would be allocated
+        content += block
+        if len(content) > MOST_AT_ONCE:
+            raise DataError(f"{path}: over {MOST_AT_ONCE >> 30} GiB; split it, or give JSON lines")
+    return _decoded(path, bytes(content), 1)
 
 
 def _decoded(path: str | Path, raw: bytes, line: int) -> str:
@@ -345,7 +373,7 @@ def _decoded(path: str | Path, raw: bytes, line: int) -> str:
 
 def _whole_text(path: str | Path) -> str:
     with _opened(path) as stream:
-        return _decoded(path, stream.read(), 1)
+        return _whole(path, stream)
 
 
 @contextmanager

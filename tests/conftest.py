@@ -33,7 +33,7 @@ IS_MISSING = " is not installed; "  # in the reason of a test that is skipped fo
 WANTING_TOOLS = Path(__file__).resolve().parents[1] / "build" / "wanting_tools.txt"
 
 # Files of few tests that take long begin first, so that no process is left with one at the end.
-LONGEST = ("test_soak.py", "test_ranks.py", "test_peer_benchmark.py")
+LONGEST = ("test_ranks.py", "test_peer_benchmark.py")
 
 
 class NetworkBlocked(OSError):

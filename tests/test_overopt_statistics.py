@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from overopt import results
 from overopt.plan import Settings
-from overopt.stages import TERMS, has_turned
+from overopt.stages import has_turned
 from studies import bootstrap
 
-from data import reviews
 from harness.report import intervals
 
 
@@ -32,25 +29,6 @@ def test_holm_multiplies_by_the_comparisons_left() -> None:
     assert intervals.holm(p) == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06, "d": 0.02})
     assert intervals.holm({"a": 0.9, "b": 0.8}) == {"a": 1.0, "b": 1.0}
     assert list(intervals.holm(p)) == list(p)
-
-
-def test_the_bootstrap_knows_two_levels() -> None:
-    """Starts that agree leave the prompts' spread; starts that differ add theirs."""
-    rng = np.random.default_rng(0)
-    prompts = rng.normal(size=100)
-    same = np.broadcast_to(prompts, (3, 100)).copy()
-    means = bootstrap.resampled(same, np.random.default_rng(1))
-    assert means.std() == pytest.approx(prompts.std() / 10, rel=0.1)
-    apart = same + np.array([-5.0, 0.0, 5.0])[:, None]
-    spread = bootstrap.resampled(apart, np.random.default_rng(1)).std()
-    assert spread == pytest.approx(math.sqrt(50 / 3 / 3), rel=0.1)
-
-
-def test_runs_that_never_got_there_are_left_out_and_counted() -> None:
-    values = np.full((2, 5), 0.25)
-    values[1] = np.nan
-    found = bootstrap.mean_with_interval(values)
-    assert found == {"mean": 0.25, "low": 0.25, "high": 0.25, "runs": 1}
 
 
 def test_a_paired_difference_does_not_see_what_both_share() -> None:
@@ -123,14 +101,3 @@ def test_the_parts_of_a_fall_add_up_to_it() -> None:
     expected = {"sent": 0, "topic": 0, "polite": -0.25 * 0.825, "form": 0, "qual": -0.35 * 0.875}
     assert parts == pytest.approx(expected)
     assert sum(parts.values()) == pytest.approx(0.4875 - 1)
-
-
-def test_the_split_knows_the_gold_rewards_own_weights() -> None:
-    """On real texts the parts add up to the difference of the world's own gold rewards."""
-    record = reviews.prompts("train")[0]
-    texts = ("The lamp is great.", "Hi Ben! It is bad. It is bad.", "", "Who cares? This is nice")
-    parts = [reviews.gold_parts(record, text) for text in texts]
-    for a, b in ((0, 1), (1, 3), (3, 0), (2, 1)):
-        one, other = ({n: np.array([getattr(parts[i], n)]) for n in TERMS} for i in (a, b))
-        change = sum(results.change_by_term(one, other).values())
-        assert change == pytest.approx(parts[b].reward - parts[a].reward)

@@ -20,8 +20,10 @@ from gpt.pretraining import PretrainingConfig
 from harness.paths import STATE_FILE
 from reward_model import reward_model_training
 from reward_model.reward_model_training import RewardModelConfig
-from rl import grpo_engine, task
+from reward_model.scalar_head import load_reward_model
+from rl import grpo_engine, grpo_iterative_engine, task
 from rl.grpo_engine import GRPOConfig
+from rl.grpo_iterative_engine import IterativeGRPOConfig
 
 CPU: dict[str, Any] = {"device": "cpu"}
 PRETRAINING: dict[str, Any] = CPU | dict(steps=6, batch_size=8, warmup=2, eval_every=4)
@@ -182,29 +184,19 @@ def test_an_interrupted_run_resumes_into_the_same_result(
     assert (out / "report.json").read_text() == (world.grpo / "report.json").read_text()
 
 
-def test_a_resumed_run_undoes_what_leaves_the_kl_limit(world: Runs, tmp_path: Path) -> None:
-    """The policy that was inside is part of what is resumed; the same limit, met after a resume."""
-    flags: dict[str, Any] = dict(lr=0.01, eval_prompts=0, test_prompts=0, kl_coef=0.0)
-    free = grpo_engine.main(explicit(world, tmp_path / "free", steps=6, stop_kl=1e9, **flags))
-    kls = [row["kl"] for row in read_rows(free / "metrics.jsonl")]
-    outside = next(i for i in range(2, 6) if kls[i] > max(kls[:i]))
-    flags["stop_kl"] = (max(kls[:outside]) + kls[outside]) / 2
-    whole = grpo_engine.main(explicit(world, tmp_path / "whole", steps=6, **flags))
-    parts = grpo_engine.main(explicit(world, tmp_path / "parts", steps=outside, **flags))
-    assert "kept_step" not in read_rows(parts / "metrics.jsonl")[-1]
-    grpo_engine.main(explicit(world, parts, resume=True, steps=6, **flags))
-    assert read_rows(parts / "metrics.jsonl")[-1]["kept_step"] == outside - 1
-    assert same_weights(parts, whole)
-
-
-def test_a_last_update_that_leaves_the_kl_limit_is_undone(world: Runs, tmp_path: Path) -> None:
-    """No rollout follows it: the validation measures it, and then what is kept."""
-    flags: dict[str, Any] = dict(lr=0.01, eval_every=4, test_prompts=0, kl_coef=0.0)
-    free = grpo_engine.main(explicit(world, tmp_path / "free", steps=2, stop_kl=1e9, **flags))
-    moved = read_rows(free / "metrics.jsonl")
-    limit = (moved[-1]["kl"] + moved[-1]["validation/kl"]) / 2
-    assert moved[-1]["kl"] < limit < moved[-1]["validation/kl"]
-    kept = grpo_engine.main(explicit(world, tmp_path / "kept", steps=2, stop_kl=limit, **flags))
-    shorter = grpo_engine.main(explicit(world, tmp_path / "one", steps=1, stop_kl=1e9, **flags))
-    assert read_rows(kept / "metrics.jsonl")[-1]["kept_step"] == 1
-    assert same_weights(kept, shorter)
+def test_an_iterative_run_refreshes_its_reward_model_in_bfloat16(world: Runs) -> None:
+    """Its reference is the frozen start, in half the bits, until an iteration replaces it."""
+    sizes = GRPO | dict(steps=4, prompts_per_step=2, new_pairs=28, check_pairs=8, iterations=2)
+    out = grpo_iterative_engine.main(
+        IterativeGRPOConfig(**sizes, reward_batch_size=2, precision="bfloat16")
+    )
+    assert out.name == "grpo_iterative-reviews-tiny"
+    assert names(out) ^ names(world.grpo) == {
+        "pairs.jsonl", "reward_model.safetensors", "finished_state.pt"
+    }  # fmt: skip
+    assert logged(out) == documented("Every engine") | documented("Iterative GRPO")
+    row = read_rows(out / "metrics.jsonl")[2]
+    assert row["pairs/new"] == 28 and row["pairs/replayed"] == 3
+    start, _ = load_reward_model(world.reward_model)
+    refreshed, _ = load_reward_model(out / "reward_model.safetensors")
+    assert not torch.equal(start.head.weight, refreshed.head.weight)

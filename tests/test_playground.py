@@ -9,24 +9,8 @@ import subprocess
 
 import playground
 import pytest
-import torch
 
 from data import reviews
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import Tokenizer, load_tokenizer
-
-SHAPE = dict(context=32, n_layer=1, n_head=2, n_embd=8)
-
-
-@pytest.fixture(scope="module")
-def tokenizer() -> Tokenizer:
-    return load_tokenizer("glassbox")
-
-
-def model(tokenizer: Tokenizer, seed: int = 0, **changes: int) -> GPT:
-    shape = GPTConfig(vocab_size=tokenizer.n_vocab, **(SHAPE | changes))
-    return GPT(shape).initialize(torch.Generator().manual_seed(seed))
-
 
 HOSTILE = (
     "", "   ", "great", "Hi Anna, this is great! I hope this helps.", "hello anna", "Hi Anna",
@@ -40,7 +24,7 @@ def test_gold_in_the_page_is_gold_in_python() -> None:
     """Every part, on answers of the grammar, cut or not, and on hostile ones."""
     node = shutil.which("node")
     if node is None:
-        pytest.skip("no node here: the browser's test compares the same numbers")
+        pytest.skip("no node here to run the page's code")
     rng = random.Random(0)
     records = [rng.choice(reviews.prompts("test")) for _ in range(150)]
     rows = [

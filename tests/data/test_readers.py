@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from data import readers
 from data.readers import (
     DataError,
     read_preferences,
@@ -132,3 +133,26 @@ def test_empty_cells_and_columns_without_a_name_are_nothing(tmp_path: Path) -> N
     path = tmp_path / "a.csv"
     path.write_text("prompt,chosen,rejected,,\np ,a,b,,\nq ,c,d,,\n", encoding="utf-8")
     assert [record.prompt for record in read_preferences(path).records] == ["p ", "q "]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json.gz", "a.csv.gz"])
+def test_what_is_larger_than_memory_is_refused_and_not_held(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    for limit in ("LONGEST_LINE", "MOST_AT_ONCE"):
+        monkeypatch.setattr(readers, limit, 1000)
+    start = {"a.jsonl.gz": '{"prompt": "', "a.json.gz": '[{"prompt": "', "a.csv.gz": "prompt\n"}
+    (tmp_path / name).write_bytes(gzip.compress(f"{start[name]}{5000 * 'x'}".encode()))
+    with pytest.raises(DataError):
+        read_prompts(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "more", ['"chosen_ended": "false"', '"chosen_tokens": [1.5]', '"prompt": "q"']
+)
+def test_what_would_be_taken_for_something_else_is_refused(tmp_path: Path, more: str) -> None:
+    """Text for a boolean, a number that is no token id, a key that stands twice."""
+    row = f'{{"prompt": "p", "chosen": "c", "rejected": "r", {more}}}'
+    (tmp_path / "a.jsonl").write_text(row)
+    with pytest.raises(DataError):
+        read_preferences(tmp_path / "a.jsonl")

@@ -6,10 +6,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
-from harness.process import ROOT, is_command
-
 IMPORT_ALL = """
 import importlib, json, os, pkgutil, signal, sys, threading
 def state():
@@ -35,19 +31,3 @@ def test_importing_every_module_changes_nothing_in_the_process():
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) > 20
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["-m", "rl.grpo_engine", "--help"], True),
-        (["-m", "pytest"], False),
-        (["-c", "import rl"], False),
-        ([str(ROOT / "scripts" / "demo.py")], True),
-        (["mine.py"], False),
-    ],
-)
-def test_a_command_of_ours_is_known_by_how_it_was_started(monkeypatch, arguments, expected):
-    monkeypatch.setattr(sys, "orig_argv", ["python", *arguments])
-    monkeypatch.setattr(sys, "argv", ["-m" if arguments[0] == "-m" else arguments[0]])
-    assert is_command() is expected

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from gpt.pretraining import PretrainingConfig
 from harness.report import writing
-from harness.report.page import CurveDrawing, page_html, panels_of, read_run, running_mean
+from harness.report.page import page_html, panels_of, read_run
 from harness.report.tokens import show_tokens
 
 HOSTILE = "<script>stolen()</script><img src=x onerror=stolen()></script><!--<script> & \"'\u2028"
@@ -117,25 +115,6 @@ def test_a_damaged_folder_still_has_a_page(tmp_path: Path) -> None:
     assert "panel-0" in page_html([read_run(tmp_path)])
 
 
-def test_a_share_has_an_axis_from_0_to_1_and_a_mean_does_not_lag() -> None:
-    """Two ticks are 0 and 1 whatever was measured; of a ramp the running mean is the ramp."""
-    series = {"x": [10, 20, 30, 40], "y": [0.4, 0.5, 0.5, 0.6], "dots": False}
-    ticks = [
-        re.findall(
-            r">(\d\.\d+)</text>", CurveDrawing()([series | {"colour": "k"}], None, share=share)
-        )
-        for share in (True, False)
-    ]
-    assert {"0.0", "1.0"} <= set(ticks[0]) and not {"0.0", "1.0"} & set(ticks[1])
-    assert running_mean([1.0, 2.0, 3.0, 4.0, 5.0]) == [1.0, 2.0, 3.0, 4.0, 5.0]
-
-
-def test_the_summary_says_what_a_run_gained(tmp_path: Path) -> None:
-    results = {"before": {"gold": 0.47}, "after": {"gold": 0.9, "kl": 5.43}}
-    page = page_html([read_run(write_run(tmp_path, report=results))])
-    assert "gold 0.47 → 0.90, KL 5.4 nats, doctor: nothing found" in page
-
-
 # Writing ------------------------------------------------------------------------------------------
 
 
@@ -154,17 +133,6 @@ def test_a_page_that_fails_ends_no_training(
 
 
 # show_tokens --------------------------------------------------------------------------------------
-
-
-def test_padded_tensors_and_lists_of_responses() -> None:
-    values = {
-        "kl": torch.tensor([[1.0, 2.0, 0.0], [3.0, 4.0, 5.0]]),
-        "entropy": [[1, 2], [3, 4, 5]],
-    }
-    view = show_tokens([["a", "b"], ["c", "d", "e"]], values, prompts=["p", "q"])
-    assert [row["values"]["kl"] for row in view.rows] == [[1.0, 2.0], [3.0, 4.0, 5.0]]
-    assert [row["prompt"] for row in view.rows] == ["p", "q"]
-    assert [q["name"] for q in view.data()["quantities"]] == ["kl", "entropy"]
 
 
 @pytest.mark.parametrize("values", [[0.5], {"kl": [[0.5]]}, {"kl": []}])

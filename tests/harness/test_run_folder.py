@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,12 +16,10 @@ import pytest
 import torch
 from toys import one_sentence
 
-from harness import run_folder
 from harness.command_flags import CommandFlags
 from harness.errors import Finished, UserError
 from harness.here import HERE
 from harness.metric_log import MetricLog
-from harness.optimizer import Diverged
 from harness.paths import MODEL_FILE
 from harness.run_folder import finish_run, open_run, read_record, stepping
 from harness.safetensors_file import save_weights
@@ -299,31 +296,3 @@ def test_weights_that_are_not_finite_are_not_written_over_good_ones(tmp_path):
         keep_state(state, tmp_path, 2, last=False)
     assert one_sentence(error).startswith("step 4: ")
     assert (tmp_path / "state.pt").read_bytes() == good
-
-
-def test_a_divergence_names_the_step_that_it_came_in(tmp_path):
-    log = MetricLog(9)
-    for done in (0, 6):
-        log.rows = [{"step": step} for step in range(1, done + 1)]
-        with pytest.raises(UserError, match=f"^step {done + 1}: "):
-            with stepping(log, tmp_path):
-                raise Diverged("loss", float("nan"))
-
-
-def test_the_revision_is_that_of_the_checkout(tmp_path, monkeypatch):
-    run_folder.revision.cache_clear()
-    monkeypatch.setattr(run_folder, "REPOSITORY", tmp_path)
-    assert run_folder.revision() is None
-    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(tmp_path)]
-    (tmp_path / "file").write_text("one")
-    for arguments in (["init", "-q"], ["add", "file"], ["commit", "-qm", "one"]):
-        subprocess.run([*git, *arguments], check=True)
-    head = subprocess.run(
-        [*git, "rev-parse", "HEAD"], capture_output=True, text=True
-    ).stdout.strip()
-    run_folder.revision.cache_clear()
-    assert run_folder.revision() == head
-    (tmp_path / "file").write_text("two")
-    run_folder.revision.cache_clear()
-    assert run_folder.revision() == f"{head}-dirty"
-    run_folder.revision.cache_clear()

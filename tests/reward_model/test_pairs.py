@@ -23,7 +23,6 @@ from reward_model.pairs import (
     Labelled,
     PairSampling,
     TokenPair,
-    by_prompt,
     collate_comparisons,
     collate_pairs,
     encode_pairs,
@@ -175,11 +174,6 @@ def test_collate_pairs_puts_the_chosen_first():
     assert batch.prompt_lengths.tolist() == [2, 1, 2, 1]
     assert batch.lengths.tolist() == [2, 2, 3, 2]
     assert batch.has_eos.tolist() == [True, False, False, True]
-
-
-def test_neighbouring_pairs_of_a_prompt_are_one_group():
-    pairs = [TokenPair([prompt], [3 + i], [9]) for i, prompt in enumerate([1, 1, 2, 1])]
-    assert by_prompt(pairs) == [pairs[:2], pairs[2:3], pairs[3:]]
 
 
 def test_collate_comparisons_holds_each_response_once():

@@ -15,7 +15,6 @@ from forked import forked
 from safetensors.torch import load_file
 from toys import flat_gradient, seeded, weights
 
-from data.collate import collate_responses
 from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
@@ -151,21 +150,6 @@ def test_all_pairs_of_a_prompt_are_one_element_of_a_batch(batches):
         prompts = {pair.prompt[0] for pair in batch}
         assert len(batch) == sum(counts[prompt] for prompt in prompts) and len(prompts) == 2
     assert all(row["pairs_per_second"] > 0 for row in rows)
-
-
-def test_the_loss_is_the_mean_over_pairs_however_often_a_response_is_compared():
-    """Four responses, every two compared; each is scored by itself, by a loop."""
-    model = fresh_model()
-    responses = [[5, EOS], [7, 8, EOS], [9, EOS], [6, 6, 6, EOS]]
-    pairs = [TokenPair([11, 12], *two) for two in itertools.combinations(responses, 2)]
-    alone = [collate_responses([[11, 12]], [response], EOS) for response in responses]
-    scores = [model.raw_scores(batch).item() for batch in alone]
-    margins = [one - other for one, other in itertools.combinations(scores, 2)]
-    (row,) = train(model, pairs, CONFIG, MetricLog(1), eos_id=EOS)
-    loss = sum(math.log(1 + math.exp(-margin)) for margin in margins) / 6
-    assert row["loss"] == pytest.approx(loss, abs=1e-5)
-    assert row["margin"] == pytest.approx(sum(margins) / 6, abs=1e-5)
-    assert row["accuracy"] == pytest.approx(sum(margin > 0 for margin in margins) / 6)
 
 
 def zero_headed() -> RewardModel:

@@ -48,12 +48,6 @@ def weighted_gradient(policy: GPT, answers: Sequence[Answer]) -> torch.Tensor:
     return flat_gradient(policy)
 
 
-def response_gradient(policy: GPT, rollout: Rollout, factors: list) -> torch.Tensor:
-    """The same of all responses of a rollout."""
-    answers = [(*tokens_of(rollout, i), factor) for i, factor in enumerate(factors)]
-    return weighted_gradient(policy, answers)
-
-
 def z_scores(values: list[float], size: int = 4) -> list[float]:
     """(value - mean) / (std + 1e-4) within groups, by `statistics`."""
     scores = []

@@ -236,26 +236,6 @@ def test_a_short_run_goes_on_as_the_longer_one_bit_for_bit(tmp_path, engine):
 # Memory
 
 
-@each_engine
-def test_checkpointed_blocks_change_memory_and_nothing_else(monkeypatch, engine):
-    """The critic's too: every block of a training forward, and none of the rest, is checkpointed."""
-    runs, again = [], []
-    real = gpt.model.checkpoint
-
-    def spy(*args, **options):
-        again.append(torch.is_grad_enabled())
-        return real(*args, **options)
-
-    monkeypatch.setattr(gpt.model, "checkpoint", spy)
-    for checkpoint_blocks in (False, True):
-        policy = small_gpt()
-        policy.checkpoint_blocks = checkpoint_blocks
-        rows = engine.run(policy, steps=2, **engine.everything)
-        assert bool(again) == checkpoint_blocks and all(again)
-        runs.append((weights(policy), numbers(rows)))
-    assert torch.equal(runs[0][0], runs[1][0]) and runs[0][1] == runs[1][1]
-
-
 def moved(engine: Engine) -> dict[str, Any]:
     """The run that is resumed, with a reference that becomes the policy where there is that flag."""
     return engine.resumed[0] | known(engine, renew_reference=2)
@@ -284,21 +264,6 @@ def test_with_adapters_the_base_stays_and_a_resumed_run_is_the_uninterrupted_one
     assert {"policy", *({"reference"} if engine.reference else ())} <= parts.keys()
     for part in parts.keys() & {"policy", "reference", "value_model"}:
         assert all(re.search(r"lora_[AB]$|^head", name) for name in parts[part]) and parts[part]
-
-
-@each_engine
-def test_with_adapters_the_reference_is_the_base(engine):
-    """The same model without its adapter, over the same tensors, at every step of the run."""
-    policy, base, seen = with_adapters(), small_gpt(), []
-
-    def validate(policy: GPT, reference: GPT, step: int) -> dict[str, float]:
-        assert reference.wte.weight is policy.wte.weight
-        assert torch.equal(reference(PROBE), base(PROBE))
-        seen.append(torch.equal(policy(PROBE), base(PROBE)))
-        return {}
-
-    engine.run(policy, separating(engine), steps=2, eval_every=1, validate=validate)
-    assert seen == [False, False]
 
 
 # Models that stay as they are

@@ -88,3 +88,34 @@ def test_a_run_that_has_ended_trains_nobody_again():
     grpo_engine.train(run.config, run)
     with pytest.raises(RuntimeError):
         grpo_engine.train(run.config, run)
+
+
+# The limit of the KL
+
+LOOSE = dict(lr=3e-2, kl_coef=0.0, updates_per_batch=1)
+
+
+def test_a_resumed_run_undoes_what_leaves_the_kl_limit(tmp_path):
+    """The policy that was inside is part of what is resumed; the same limit, met after a resume."""
+    run = engine_named("grpo").run
+    kls = [row["kl"] for row in run(small_gpt(), steps=6, stop_kl=1e9, **LOOSE)]
+    outside = next(i for i in range(2, 6) if kls[i] > 1.2 * max(kls[:i]))
+    options = LOOSE | dict(stop_kl=(max(kls[:outside]) + kls[outside]) / 2)
+    whole, resumed = small_gpt(), small_gpt()
+    run(whole, steps=6, **options)
+    rows = run(small_gpt(), steps=outside, folder=tmp_path, **options)
+    assert "kept_step" not in rows[-1]
+    rows = run(resumed, steps=6, folder=tmp_path, resume=True, **options)
+    assert rows[-1]["kept_step"] == outside - 1
+    assert torch.equal(weights(resumed), weights(whole))
+
+
+def test_a_last_update_that_leaves_the_kl_limit_is_undone():
+    """No rollout follows it: the validation measures it, and then what is kept."""
+    kept, shorter, measured = small_gpt(), small_gpt(), iter([9.0, 0.5])
+    options = LOOSE | dict(stop_kl=6.0)
+    validate = lambda *_: {"validation/kl": next(measured)}  # noqa: E731
+    rows = engine_named("grpo").run(kept, steps=2, validate=validate, **options)
+    assert rows[-1]["kept_step"] == 1 and rows[-1]["validation/kl"] == 0.5
+    engine_named("grpo").run(shorter, steps=1, **options)
+    assert torch.equal(weights(kept), weights(shorter))

@@ -12,18 +12,15 @@ from typing import Any
 import pytest
 import torch
 from engines import engine_named, small_gpt
-from toys import LETTERS, PROMPTS, Crash, CrashingLog, documented, fixed_gpt, weights
+from toys import LETTERS, PROMPTS, Crash, CrashingLog, fixed_gpt, weights
 from watched import Validations, numbers
 
-from data import worlds
 from data.records import PromptRecord
-from gpt import corpus, model, pretraining
 from gpt.lora import add_adapters
-from gpt.model import GPT, GPTConfig
-from gpt.pretraining import PretrainingConfig
+from gpt.model import GPT
 from harness.files import read_jsonl
 from harness.training_state import saved_step
-from reward_model import continual, reward_model_training
+from reward_model import continual
 from reward_model.continual import (
     ContinualRewardModel,
     History,
@@ -32,9 +29,7 @@ from reward_model.continual import (
 )
 from reward_model.pairs import Annotator, Labelled, as_pair
 from reward_model.reward_model_training import RewardModelConfig
-from reward_model.scalar_head import RewardModel, load_reward_model
-from rl import grpo_iterative_engine
-from rl.grpo_iterative_engine import IterativeGRPOConfig
+from reward_model.scalar_head import RewardModel
 from rl.rewards.sources import RewardModelReward
 
 CONFIG = replace(engine_named("grpo_iterative").config, steps=6, iterations=3)
@@ -204,41 +199,3 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, every, las
     stored = [(tmp_path / name / "pairs.jsonl").read_text() for name in ("whole", "cut")]
     assert stored[0] == stored[1]
     assert [row["step"] for row in read_jsonl(folder / "pairs.jsonl")] == [3] * 60 + [5] * 60
-
-
-# The document, the figure, the whole
-
-
-def test_from_a_base_model_to_a_report(monkeypatch, tmp_path):
-    """The stages through their `main`, on a model of one layer."""
-    shape = GPTConfig(context=128, n_layer=1, n_head=2, n_embd=16)
-    monkeypatch.setitem(model.PRESETS, "tiny", shape)
-    monkeypatch.setattr(corpus, "HELD_OUT_ROWS", 16)
-    monkeypatch.setattr(worlds, "RUNS", tmp_path)
-    pretraining.main(PretrainingConfig(steps=6, batch_size=8, warmup=2, eval_every=4, device="cpu"))
-    reward_model_training.main(
-        RewardModelConfig(
-            pairs=64, held_out_pairs=32, steps=4, batch_size=16, max_response_tokens=16,
-            device="cpu",
-        )
-    )  # fmt: skip
-    out = grpo_iterative_engine.main(
-        IterativeGRPOConfig(
-            steps=4, iterations=2, new_pairs=28, check_pairs=8, prompts_per_step=2, group_size=4,
-            max_new_tokens=12, eval_every=2, eval_prompts=8, test_prompts=8, device="cpu",
-            reward_batch_size=2,
-        )
-    )  # fmt: skip
-    assert out.name == "grpo_iterative-reviews-tiny"
-    assert {path.name for path in out.iterdir()} == {
-        "config.json", "metrics.jsonl", "model.safetensors", "samples.jsonl", "report.json",
-        "pairs.jsonl", "reward_model.safetensors",
-        "page.json", "report.html", "test_answers.jsonl", "tokens.jsonl",
-    }  # fmt: skip
-    rows = read_jsonl(out / "metrics.jsonl")
-    assert set().union(*rows) == documented("Every engine") | documented("Iterative GRPO")
-    assert rows[2]["pairs/new"] == 28 and rows[2]["pairs/replayed"] == 3
-    assert abs(rows[2]["kl"]) < 1e-4 < abs(rows[1]["validation/kl"])
-    start, _ = load_reward_model(tmp_path / "reward_model-reviews-tiny")
-    refreshed, _ = load_reward_model(out / "reward_model.safetensors")
-    assert not torch.equal(weights(start), weights(refreshed))

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import math
 import statistics
 from dataclasses import replace
 
 import pytest
 import torch
-from engines import DIVERSE, HAS_A, SHARE_OF_A, engine_named, small_gpt
+from engines import DIVERSE, SHARE_OF_A, engine_named, small_gpt
 from minibatch import MASK, RATIO, pessimistic
-from slow import assert_gradient, response_gradient, z_scores
-from toys import PROMPTS, weights
+from toys import weights
 from watched import Noted, same_update
 
 from gpt.log_probs import TokenScores
 from harness.metric_log import MetricLog
 from rl import loop
-from rl.batches.rollout import join_rollouts, prompt_batch, sample_rollout, select_rows
+from rl.batches.rollout import sample_rollout
 from rl.grpo_variants_engine import (
     KL_FORMS,
     PRESETS,
@@ -251,44 +249,6 @@ def test_the_runs_that_the_contract_resumes_drop_groups():
 
 # Dynamic sampling
 
-SEED = 14  # at which the first step needs three rounds
-
-
-def spread(rewards: torch.Tensor) -> list[bool]:
-    return [len(set(group)) > 1 for group in rewards.view(-1, 4).tolist()]
-
-
-def test_groups_without_a_spread_are_replaced_by_other_prompts(gradients):
-    """Each round asks for as many prompts as are missing; the rest is trained on as one batch."""
-    start, reward = small_gpt(), Noted(HAS_A)
-    (row,) = run(copy.deepcopy(start), reward, steps=1, sampling_filter="dynamic", seed=SEED)
-    rewards = [HAS_A(rollout) for rollout in reward.rollouts]
-    kept = [spread(values) for values in rewards]
-    asked = [rollout.records[::4] for rollout in reward.rollouts]
-    missing = 4
-    for records, flags in zip(asked, kept, strict=True):
-        assert len(records) == missing
-        missing -= sum(flags)
-    assert missing == 0 and len(asked) > 2
-    epoch = [record for step in range(3) for record in prompt_batch(PROMPTS, step, 4, SEED)]
-    assert sum(asked, []) == epoch[: len(sum(asked, []))]  # in order, none left out
-
-    samples = sum(len(values) for values in rewards)
-    assert row["sampled_responses"] == samples and row["sampling_rounds"] == len(asked)
-    assert row["dropped_groups"] == samples // 4 - 4
-    everything = torch.cat(rewards)
-    assert row["reward"] == pytest.approx(float(everything.mean()))
-    assert row["zero_spread_groups"] == pytest.approx(row["dropped_groups"] / (samples // 4))
-    lengths = torch.cat([rollout.lengths for rollout in reward.rollouts]).float()
-    assert row["response_length"] == pytest.approx(float(lengths.mean()))
-
-    whole = join_rollouts(reward.rollouts)  # the gradient is that of the four groups that were kept
-    flags = [flag for flags in kept for flag in flags for _ in range(4)]
-    rollout = select_rows(whole, torch.tensor(flags).nonzero()[:, 0])
-    advantages = z_scores(HAS_A(rollout).tolist())
-    factors = [a / n / 16 for a, n in zip(advantages, rollout.lengths.tolist(), strict=True)]
-    assert_gradient(gradients[0], response_gradient(start, rollout, factors))
-
 
 def test_a_step_without_any_group_left_takes_no_optimizer_step(gradients):
     """Not even one of momentum, and nothing that was not measured is logged."""
@@ -308,15 +268,6 @@ def test_a_step_without_any_group_left_takes_no_optimizer_step(gradients):
     assert {"loss", "kl", "grad_norm", "entropy", "ratio_error_at_start"} <= rows[0].keys()
     assert not rows[1].keys() & {"loss", "kl", "grad_norm", "entropy", "ratio_error_at_start"}
     assert rows[1]["reward"] == pytest.approx(0.7) and rows[1]["zero_spread_groups"] == 1
-
-
-def test_the_filter_looks_at_the_reward_before_the_overlong_penalty():
-    """Equal rewards of different lengths: the penalty alone would make a spread."""
-    constant = RuleReward(lambda *_: 0.5, "constant")
-    changes = dict(overlong_buffer=8, sampling_filter="dynamic", steps=1, max_resamples=0)
-    (row,) = run(small_gpt(), constant, **changes)
-    assert row["dropped_groups"] == 4 and "loss" not in row
-    assert row["zero_spread_groups"] < 1 and row["reward_std"] > 0.1
 
 
 def test_the_overlong_penalty_is_part_of_the_reward():

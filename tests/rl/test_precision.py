@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,16 +11,10 @@ import torch.nn as nn
 from engines import ENGINES, SHARE_OF_A, Engine, Texts, small_gpt, some_rollout
 from toys import LETTERS, PROMPTS, seeded
 
-from data import worlds
 from gpt import distillation, finetuning, pretraining
-from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
-from gpt.tokenizer import load_tokenizer
-from harness.files import read_jsonl
 from harness.metric_log import MetricLog
-from reward_model.scalar_head import RewardModel, save_reward_model
-from rl import grpo_engine
-from rl.loop import Run
+from reward_model.scalar_head import RewardModel
 from rl.rewards.ensemble import EnsembleReward
 from rl.rewards.sources import RewardModelReward
 from rl.rewards.step_rewards import RewardModelSteps
@@ -96,44 +87,8 @@ def test_pretraining_and_finetuning_with_their_held_out_losses(products):
 @pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl"])
 def test_distillation_and_its_sampling(products, loss):
     config = distillation.DistillationConfig(
-        steps=1, batch_size=4, max_new_tokens=4, loss=loss, precision="bfloat16", sampled_tokens=2
+        steps=1, batch_size=4, max_new_tokens=4, loss=loss, precision="bfloat16"
     )
     teacher = small_gpt(1).requires_grad_(False)
     distillation.train(config, small_gpt(), teacher, LETTERS, PROMPTS, MetricLog(1))
     assert products.keys() == {torch.bfloat16}
-
-
-# Frozen models
-
-
-def write_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A base and a reward model where the scripts look for them."""
-    monkeypatch.setattr(worlds, "RUNS", tmp_path)
-    glassbox = load_tokenizer("glassbox")
-    policy = small_gpt(n_vocab=glassbox.n_vocab, context=96, n_layer=1)
-    save_gpt(tmp_path / "pretraining-reviews-tiny" / "model.safetensors", policy, glassbox)
-    model = RewardModel.from_policy(policy, "mean_score", seeded(0))
-    save_reward_model(tmp_path / "reward_model-reviews-tiny" / "model.safetensors", model, glassbox)
-
-
-@pytest.mark.parametrize("rank", [0, 2])
-def test_a_whole_run_in_bfloat16_with_its_frozen_start_in_half(tmp_path, monkeypatch, rank):
-    """Validation, token log, checkpoint and comparison: all of them meet halved models."""
-    write_models(tmp_path, monkeypatch)
-    seen: list[set[torch.dtype]] = []
-
-    def halved(config: Any, run: Run) -> Any:
-        models = run.reference, run.policy
-        seen.append({model.h[0].attn.c_attn.weight.dtype for model in models})
-        return grpo_engine.train(config, run)
-
-    config = grpo_engine.GRPOConfig(
-        precision="bfloat16", lora_rank=rank, steps=2, eval_every=1, eval_prompts=4, test_prompts=4,
-        prompts_per_step=2, group_size=2, minibatches=1, max_new_tokens=8, checkpoint_every=1,
-        out=tmp_path / "grpo", device="cpu",
-    )  # fmt: skip
-    folder = replace(grpo_engine.ENGINE, train=halved).run(config)
-    assert seen == [{torch.float32} if rank else {torch.float32, torch.bfloat16}]
-    rows = read_jsonl(folder / "tokens.jsonl")
-    assert {row["kind"] for row in rows} == {"training", "validation"}
-    assert "prefix_score" in rows[0]["values"]

@@ -35,30 +35,3 @@ def test_what_a_box_names_exists(engine: str) -> None:
         module, function = name.rsplit(".", 1)
         source = (ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8")
         assert f"def {function}(" in source or f"class {function}" in source, name
-
-
-ENGINE = '''"""A loss.
-
-    line 1     the loop     steps
-    line 2     the loss     mean
-"""
-for step in range(3):  # line 1
-    # line 2
-    loss = mean(
-        step
-    )
-'''
-
-
-def test_what_a_marker_stands_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The head of a loop, a whole statement below its comment; a line that nothing marks is found."""
-    monkeypatch.setattr(boxes, "source_of", lambda engine: tmp_path / engine)
-    monkeypatch.setattr(boxes, "FOLDER", tmp_path)
-    (tmp_path / "mine").write_text(ENGINE)
-    assert boxes.markers("mine") == {1: [(6, 7)], 2: [(8, 10)]}
-    text = (
-        "# Mine\n\n- order: 1\n\n## Box\n\n- [1] loop\n- [2] .. loss\n  left out: why\n- [3] step\n"
-    )
-    (tmp_path / "mine.md").write_text(text)
-    assert [line.depth for line in boxes.read_box("mine").lines] == [0, 1, 0]
-    assert len(boxes.problems("mine")) == 3  # 3 has no code and no row, 2 is marked all the same

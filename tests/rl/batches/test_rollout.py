@@ -11,7 +11,7 @@ from toys import LETTERS, seeded
 
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
-from gpt.log_probs import token_log_probs, token_scores
+from gpt.log_probs import token_scores
 from gpt.model import GPT
 from rl.batches.rollout import (
     Rollout,
@@ -50,32 +50,6 @@ def test_the_responses_to_a_prompt_stand_next_to_each_other():
         prompt = rollout.sequences.tokens[row, :length].tolist()
         assert prompt == LETTERS.encode(RECORDS[row // G].prompt)
     assert len({tuple(tokens) for tokens in rollout.response_tokens[:G].tolist()}) > 1
-
-
-def test_masks_end_at_the_first_eos():
-    """Rows that ended and rows that were cut off at 4 tokens, by a loop over the tokens."""
-    rollout = rollout_of(steps=4, seed=1)
-    for row in range(len(rollout)):
-        tokens = rollout.response_tokens[row].tolist()
-        length = tokens.index(8) + 1 if 8 in tokens else 4
-        assert rollout.response_mask[row].tolist() == [t < length for t in range(4)]
-        assert bool(rollout.has_eos[row]) == (8 in tokens)
-        assert int(rollout.lengths[row]) == length
-        assert rollout.responses[row] == "".join("abcdefgh"[i] for i in tokens[:length] if i < 8)
-    assert set(rollout.has_eos.tolist()) == {True, False}
-    assert rollout.tokens == int(rollout.response_mask.sum())
-    assert rollout.tokens_of(torch.tensor([0, 2])) == int(rollout.response_mask[[0, 2]].sum())
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
-def test_the_samplers_log_probs_are_those_of_a_whole_forward(temperature):
-    rollout = rollout_of(temperature)
-    rescored = token_log_probs(MODEL, rollout.sequences, temperature)
-    torch.testing.assert_close(rollout.log_probs, rescored, rtol=0, atol=1e-5)
-    assert not rollout.log_probs[~rollout.response_mask].any()
-    if temperature != 1:
-        plain = token_log_probs(MODEL, rollout.sequences)
-        assert float((plain - rescored).abs().max()) > 0.1
 
 
 # Scoring

@@ -4,9 +4,7 @@ import pytest
 import torch
 
 from rl.equations.kl import (
-    k2,
     k3,
-    loss_estimator,
     rho_minus_log,
 )
 
@@ -31,14 +29,3 @@ def test_rho_minus_log_is_the_kl_from_the_old_policy():
     (gradient,) = torch.autograd.grad(value, logits)
     assert value.item() == pytest.approx(0.193794, abs=1e-6)
     assert gradient.tolist() == pytest.approx([0.3, -0.2, -0.1])
-
-
-# --- coefficients -----------------------------------------------------------------------------
-
-
-def test_k1_is_refused_as_a_loss():
-    with pytest.raises(ValueError):
-        loss_estimator("k1")
-    with pytest.raises(ValueError):
-        loss_estimator("absolute")
-    assert (loss_estimator("k2"), loss_estimator("k3")) == (k2, k3)

@@ -73,14 +73,6 @@ def test_what_cannot_be_found_or_called_is_refused(source, reward):
 # What goes wrong while it runs
 
 
-def test_an_exception_inside_names_prompt_message_and_line(source):
-    name = source("def f(prompt, response):\n    return 1 / (len(prompt) - 5)\n")
-    with pytest.raises(UserError) as error:
-        open_function(f"{name}:f")(ROLLOUT)
-    told = str(error.value)
-    assert "prompt 4 of 6" in told and "ZeroDivisionError" in told and f"{name}.py, line 2" in told
-
-
 @pytest.mark.parametrize(
     "value", ["None", "'2'", "b'2'", "[1, 2]", "1j", "float('nan')", "float('-inf')", "10 ** 400"]
 )

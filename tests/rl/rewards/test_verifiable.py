@@ -170,11 +170,6 @@ def test_a_copy_of_the_prompt_is_no_answer():
     assert read_answer(record, prompt) is None
 
 
-@pytest.mark.parametrize(("ended", "value"), [(True, 1.0), (False, 0.0)])
-def test_a_truncated_answer_is_wrong(ended, value):
-    assert answer_match(PromptRecord("?", answer="42"), "#### 42", ended) == value
-
-
 # The reward
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.command_line import from_preset, preset_defaults
-from rl.equations.kl import AdaptiveKL, FixedKL
-from rl.training.config import SIZES, EngineConfig, kl_controller, size_presets
+from rl.training.config import SIZES, EngineConfig, size_presets
 
 RL = Path(__file__).resolve().parents[3] / "rl"
 ENGINES = sorted(path.stem for path in RL.glob("*_engine.py"))
@@ -50,9 +49,3 @@ def test_a_world_has_defaults_of_its_own() -> None:
     assert (reviews.lr, reviews.kl_coef, reviews.data) == (2e-4, 0.1, "reviews")
     assert (sums.lr, sums.kl_coef, sums.stop_kl, sums.data) == (7.0, 0.0, None, "sums")
     assert (small.lr, small.preset, small.data) == (5.0, "small", "sums")
-
-
-def test_the_kl_controller_is_the_one_asked_for() -> None:
-    assert kl_controller(EngineConfig(kl_coef=0.3)) == FixedKL(0.3)
-    adaptive = EngineConfig(kl_coef=0.3, kl_target=4.0)
-    assert kl_controller(adaptive) == AdaptiveKL(0.3, 4.0, 10_000)

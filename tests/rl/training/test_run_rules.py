@@ -190,31 +190,10 @@ def test_a_rule_is_silent_where_the_same_numbers_are_right(
     assert rule not in found(steady(**columns), **flags)
 
 
-def test_three_steps_are_too_few_to_say_that_the_reference_follows() -> None:
-    """Their mean KL begins at 0, and the one validation is of few prompts: 0.03 against 0.40."""
-    columns = {"kl": lambda step: 0.015 * step, "validation/kl": 0.4}
-    assert "reference_follows" not in found(steady(3, **columns))
-    assert "reference_follows" in found(steady(10, **{"kl": 0.03, "validation/kl": 0.4}))
-
-
 def test_the_error_of_two_thirds_by_hand() -> None:
     """1 2 3 and 5 6 7: means 2 and 6, variances 1, so the difference has error sqrt(2 / 3)."""
     rows = [{"reward": value} for value in (1, 2, 3, 9, 9, 9, 5, 6, 7)]
     assert Run(rows).thirds("reward") == pytest.approx((2, 6, math.sqrt(2 / 3)))
-
-
-def test_a_collapse_is_no_matter_of_hard_prompts() -> None:
-    falls = dict(distinct_responses=lambda step: 1 / step, zero_spread_groups=0.9)
-    findings = found(steady(**falls))
-    assert "collapse" in findings and "no_signal" not in findings
-    assert "collapse" not in found(steady(**falls, solve_rate=0.95, reward=0.95))
-
-
-def test_what_counts_is_how_far_the_policy_that_is_kept_has_gone() -> None:
-    """A run that left its limit has undone the step: its last validation is inside."""
-    far = dict(kl=lambda step: 0.5 * step)
-    assert "kl_runs_away" in found(steady(30, **far))
-    assert "kl_runs_away" not in found(steady(30, **far, **{"validation/kl": 5.8}))
 
 
 # --- pages, words and the command -----------------------------------------------------------------
