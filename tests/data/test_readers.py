@@ -13,6 +13,7 @@ from data import readers
 from data.readers import (
     DataError,
     read_preferences,
+    read_prompts,
     read_responses,
     read_text,
     split_records,
