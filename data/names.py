@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
 
-from harness.flag_ranges import NotEmpty
 from harness.paths import RUNS, WORLDS, usual_preset
 
-Data = Annotated[str, NotEmpty("is empty: give a world or a file")]
+Data = str
 
 
 def default_folder(stage: str, data: str, preset: str) -> Path:

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from harness.paths import REPOSITORY
-from rl.commands.engines import every_engine
+from rl.task import every_engine
 from scripts import write_tables
 
 

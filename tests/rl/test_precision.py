@@ -24,8 +24,7 @@ from harness.metric_log import MetricLog
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import grpo_engine
 from rl.loop import Run
-from rl.rewards.ensemble import EnsembleReward
-from rl.rewards.sources import RewardModelReward
+from rl.rewards.sources import EnsembleReward, RewardModelReward
 from rl.rewards.step_rewards import RewardModelSteps
 from rl.training.evaluation import Conditions, Validation
 
