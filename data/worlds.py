@@ -6,14 +6,12 @@ import shlex
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated
 
 from data import instructions, reviews, sums
 from data.records import PromptRecord
-from harness.flag_ranges import NotEmpty
 from harness.paths import RUNS, WORLDS, usual_preset
 
-Data = Annotated[str, NotEmpty("is empty: give a world or a file")]
+Data = str
 
 MODULES: dict[str, ModuleType] = {
     "reviews": reviews,

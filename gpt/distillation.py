@@ -37,14 +37,13 @@ from gpt.model import GPT, Preset
 from gpt.published import load_policy
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
-from harness.bfloat16_weights import linears_to_bfloat16
 from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.files import append_jsonl, keep_until, write_json
 from harness.flag_ranges import AtLeastOne, Count
-from harness.frozen_copy import frozen_copy
+from harness.frozen_copy import frozen_copy, linears_to_bfloat16
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import (
     adamw,

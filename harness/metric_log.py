@@ -25,7 +25,7 @@ def per_second(count: float, begin: float) -> float:
 
 def say_always(text: str) -> None:
     """A warning, on stderr; of several ranks the first one says it."""
-    if is_main() and sys.stderr is not None:
+    if is_main():
         print(text, file=sys.stderr, flush=True)
 
 
@@ -58,8 +58,7 @@ class MetricLog:
                     f"note: {display_path(path)} has only {len(steps)} of the {start} steps so far"
                 )
         self.start, self.begin = start, time.perf_counter()
-        in_terminal = sys.stderr is not None and sys.stderr.isatty() and is_main()
-        self.has_bar = bool(show) and in_terminal
+        self.has_bar = bool(show) and sys.stderr.isatty() and is_main()
         self.bar: tqdm | None = None
 
     def write(self, *, step: int, **metrics: Any) -> None:

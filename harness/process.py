@@ -38,20 +38,8 @@ def prepare() -> None:
     # memory. CUDA's allocator reads the setting when it is first used; a user's own stays.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     keep_freed_memory()
-    fill_streams()
     if sys.argv[:1] == ["-m"]:  # what Python puts there until the module is found
         signal.signal(signal.SIGINT, _leave)  # until harness/signals.py takes over
-
-
-def fill_streams() -> None:
-    """Let closed streams (`2>&-`) lead nowhere: else the next opened file gets their number."""
-    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
-        try:
-            os.fstat(number)
-        except OSError:
-            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))
 
 
 def _leave(number: int, frame: FrameType | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,11 +18,10 @@ from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.lora import fit_for_training, has_adapters
 from gpt.model import GPT
-from harness.bfloat16_weights import linears_to_bfloat16
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.files import append_jsonl, keep_until, write_json
-from harness.frozen_copy import frozen_copy
+from harness.frozen_copy import frozen_copy, linears_to_bfloat16
 from harness.metric_log import MetricLog
 from harness.paths import ANSWERS, MODEL_FILE, TOKENS
 from harness.ranks.collectives import on_main
@@ -102,6 +102,13 @@ def entry_of(module: str) -> Engine:
     """The `ENGINE` of a module, such as rl.grpo_engine."""
     entry: Engine = importlib.import_module(module).ENGINE
     return entry
+
+
+@cache
+def every_engine() -> tuple[Engine, ...]:
+    """The `ENGINE` of each rl/*_engine.py, in the order of their names."""
+    names = sorted(path.stem for path in Path(__file__).parent.glob("*_engine.py"))
+    return tuple(entry_of(f"rl.{name}") for name in names)
 
 
 def whole_run(engine: Engine, config: RunFlags) -> Path:

@@ -35,7 +35,7 @@ from harness.flag_ranges import Seed
 from harness.paths import MODEL_FILE, REPOSITORY, RUNS, STATE_FILE
 from harness.run_folder import CONFIG_FILE
 from harness.training_state import read_state
-from rl.commands.engines import every_engine
+from rl.task import every_engine
 
 STEPS = 6
 MOMENTS = ("begin", "step", "write", "step", "end")

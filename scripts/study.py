@@ -44,10 +44,10 @@ from harness.files import display_path, read_json, read_jsonl, save_figure, writ
 from harness.flag_ranges import AtLeastOne
 from harness.paths import RUNS
 from reward_model.scalar_head import load_reward_model
-from rl.commands.engines import every_engine
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.sources import RewardFn, RewardModelReward, made_of
 from rl.rewards.teacher_reward import TeacherReward
+from rl.task import every_engine
 from rl.training.evaluation import Evaluation, best_of_n, evaluate, win_rate
 from rl.training.open_reward import world_rule
 

@@ -27,7 +27,7 @@ from studies.pages import filled, markdown
 from harness.command_line import run_command
 from harness.files import read_json
 from harness.paths import REPOSITORY
-from rl.commands.engines import every_engine
+from rl.task import every_engine
 from rl.training.config import EngineConfig
 
 FIRST = (  # on the front page

@@ -281,18 +281,6 @@ TORCHRUN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("name", "value"), [("RANK", "abc"), ("WORLD_SIZE", "-1"), ("MASTER_PORT", "")]
-)
-def test_a_wrong_variable_of_torchrun(
-    name: str, value: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for key, text in (TORCHRUN | {name: value}).items():
-        monkeypatch.setenv(key, text)
-    monkeypatch.setattr(launch, "MEETING_TIME", launch.timedelta(seconds=1))
-    ends(name, lambda: launch.run_on_ranks(lambda: None, launch.Wish(device="cpu")))
-
-
 def test_ranks_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two are promised, one is there: it waits a bounded time and says so."""
     for key, text in (TORCHRUN | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}).items():

@@ -36,7 +36,6 @@ from harness.ranks import collectives
 from harness.signals import SIGNALS
 
 MOST_BY_DEFAULT = 8  # a batch of 16 prompts gives more ranks too little to do
-MOST_RANKS = 100_000
 MEETING_TIME = timedelta(minutes=5)  # torchrun starts its ranks at about the same time
 PATIENCE = 10  # seconds that a rank has to leave when the run is over
 
@@ -140,14 +139,12 @@ def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
 
 def _meet_by_torchrun() -> tuple[int, Any, int, int]:
     """How many ranks are on this machine, the store where all have met, this rank's number, their count."""
-    count = _of_torchrun("WORLD_SIZE", range(1, MOST_RANKS))
-    number = _of_torchrun("RANK", range(count))
-    local = _of_torchrun("LOCAL_WORLD_SIZE", range(1, count + 1))
-    _of_torchrun("LOCAL_RANK", range(local))
-    port = _of_torchrun("MASTER_PORT", range(1, 2**16))
-    address = os.environ.get("MASTER_ADDR", "")
+    number, count, local = (
+        int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    )
+    address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     try:
-        socket.getaddrinfo(address or "nowhere.invalid", port)
+        socket.getaddrinfo(address, port)  # torch would ask for it until the time is over
         store, *_ = next(iter(dist.rendezvous("env://", timeout=MEETING_TIME)))
     except (OSError, RuntimeError) as error:
         raise UserError(
@@ -155,16 +152,6 @@ def _meet_by_torchrun() -> tuple[int, Any, int, int]:
             f"({str(error).splitlines()[0][:100]}): check the address and that all of them were started"
         ) from None
     return local, store, number, count
-
-
-def _of_torchrun(name: str, allowed: range) -> int:
-    text = os.environ.get(name, "")
-    if not (text.isascii() and text.isdecimal()) or int(text) not in allowed:
-        raise UserError(
-            f"{name} is {text!r} in the environment, where torchrun puts a number from {allowed[0]} to "
-            f"{allowed[-1]}: start with torchrun, or unset TORCHELASTIC_RUN_ID for a run without it"
-        )
-    return int(text)
 
 
 def _ranks_and_threads(wish: Wish) -> tuple[int, int]:

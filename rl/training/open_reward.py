@@ -18,9 +18,16 @@ from harness.errors import UserError
 from harness.files import display_path
 from harness.paths import MODEL_FILE, folder_of_run
 from reward_model.scalar_head import RewardModel, load_reward_model
-from rl.rewards.ensemble import Combine, EnsembleReward
 from rl.rewards.function import open_function
-from rl.rewards.sources import RewardFn, RewardModelReward, RuleReward, is_function, made_of
+from rl.rewards.sources import (
+    Combine,
+    EnsembleReward,
+    RewardFn,
+    RewardModelReward,
+    RuleReward,
+    is_function,
+    made_of,
+)
 from rl.rewards.verifiable import VerifiableReward, answer_match, read_answer
 from rl.training.config import EngineConfig, RunFlags
 

@@ -16,9 +16,9 @@ from gpt.corpus import open_prompts
 from gpt.model import GPT
 from gpt.published import load_policy
 from gpt.tokenizer import Tokenizer
-from harness.bfloat16_weights import linears_to_bfloat16
 from harness.errors import UserError
 from harness.files import display_path
+from harness.frozen_copy import linears_to_bfloat16
 from harness.paths import MODEL_FILE, WORLDS
 from rl.rewards.sources import RewardFn, is_function, made_of
 from rl.training.config import RunFlags

@@ -38,7 +38,7 @@ def gained(arm: str, *, than: str = "") -> Effect:
 
     def effect(runs: Mapping[str, Run]) -> float:
         more = points(runs[arm], "accuracy")[-1] - points(runs[arm], "accuracy")[0]
-        return more - gained(than)(runs) if than else more
+        return more - (gained(than)(runs) or 0.0) if than else more
 
     return effect
 

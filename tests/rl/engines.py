@@ -39,12 +39,12 @@ from rl import (
     rloo_engine,
 )
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.commands.engines import every_engine
 from rl.loop import Run
 from rl.rewards.sources import RuleReward
 from rl.rewards.step_rewards import RewardModelSteps, StepRewards
 from rl.rewards.teacher_reward import TeacherReward
 from rl.task import Engine as Entry
+from rl.task import every_engine
 from rl.training.value_model import ValueModel
 
 SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")

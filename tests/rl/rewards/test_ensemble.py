@@ -13,8 +13,7 @@ from data.records import PromptRecord
 from gpt.model import GPT, GPTConfig
 from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout
-from rl.rewards.ensemble import EnsembleReward
-from rl.rewards.sources import MeasuringReward, RewardModelReward, checked_rewards
+from rl.rewards.sources import EnsembleReward, MeasuringReward, RewardModelReward, checked_rewards
 from rl.training.metrics import rollout_metrics
 
 EOS = 8
