@@ -48,7 +48,7 @@ quick: .venv/.dev
 	$(PY) -m ruff check .
 	$(PY) -m ruff format --check .
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q --numprocesses auto --maxprocesses 4 --dist loadfile \
-		-k "not help_as and not help_begins and not bit_for_bit" $(QUICK) $(ARGS)
+		-k "not explains_itself and not bit_for_bit" $(QUICK) $(ARGS)
 
 lint: .venv/.dev
 	$(PY) -m ruff check .

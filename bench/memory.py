@@ -6,6 +6,7 @@ bytes that all tensors held together, models included, in the backward pass too.
 
 from __future__ import annotations
 
+import argparse
 import weakref
 from dataclasses import replace
 from typing import Any
@@ -73,6 +74,7 @@ def peaks(case: MemoryConfig) -> tuple[int, int]:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     print("| case | measured, MB | forecast, MB | ratio |\n| --- | --- | --- | --- |")
     for name, case in CASES.items():
         found, said = peaks(case)

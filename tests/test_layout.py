@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import ast
 import graphlib
-import json
+import importlib
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 
 import pytest
+from forked import command
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -74,10 +73,6 @@ def script_files() -> list[Path]:
 
 PACKAGE_FILES = python_files(*PACKAGES)
 SCRIPTS = script_files()
-MODULE_SCRIPTS = [path for path in SCRIPTS if path.relative_to(ROOT).parts[0] in PACKAGES]
-# A file of a package is run as one to see what its folder hides: one file of each folder shows it.
-FILE_SCRIPTS = [*{path.parent: path for path in MODULE_SCRIPTS}.values()]
-FILE_SCRIPTS += [path for path in SCRIPTS if path not in MODULE_SCRIPTS]
 
 
 def test_imports_point_one_way() -> None:
@@ -144,77 +139,23 @@ def test_declared_requirements_agree() -> None:
     assert names == set.union(*OPTIONAL.values())
 
 
-@cache
-def is_installed() -> bool:
-    """Whether packages are found by an installation: a PYTHONPATH that names the checkout hides it."""
-    if str(ROOT) in os.environ.get("PYTHONPATH", "").split(os.pathsep):
-        return False
-    try:
-        return bool(metadata.version("glassbox-rlhf"))
-    except metadata.PackageNotFoundError:
-        return False
-
-
-def elsewhere(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run Python in a folder that is not the repository, as `pip install -e .` permits.
-
-    Without that installation (`python -m pytest` in a bare checkout) PYTHONPATH stands in for it.
-    """
-    environment = {**os.environ, "COLUMNS": "100"}
-    if not is_installed():
-        environment["PYTHONPATH"] = str(ROOT)
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
-
-
-# Every script in one process, because importing torch takes longer than all the rest. The scripts
-# of a folder find the path of a new process and import the repository's modules anew; in which order
-# they do so among themselves plays no part, as test_imports_make_no_circle shows.
-RUN_EACH = """
-import contextlib, io, json, os, runpy, sys, traceback
-from pathlib import Path
-root, *names = sys.argv[1:]
-results, first, place = {}, sys.path[0], None
-for name in names:
-    file = name.endswith(".py")
-    folder = str(Path(name).parent) if file else first
-    if folder != place:
-        for module, loaded in list(sys.modules.items()):
-            path = Path(getattr(loaded, "__file__", None) or "/").resolve()
-            if path.is_relative_to(root) and "site-packages" not in path.parts:
-                del sys.modules[module]
-    sys.path[0] = place = folder
-    sys.argv, output, code = [name, "--help"], io.StringIO(), 0
-    try:
-        with contextlib.redirect_stdout(output):
-            if file:
-                runpy.run_path(name, run_name="__main__")
-            else:
-                runpy.run_module(name, run_name="__main__", alter_sys=True)
-    except SystemExit as error:
-        code = error.code or 0
-    except BaseException:
-        code = traceback.format_exc()
-    results[name] = [code, output.getvalue()]
-print(json.dumps(results))
-"""
-
-
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
-    """[exit status or what went wrong, what was printed] of each script, run from an empty folder."""
-    folder = tmp_path_factory.mktemp("elsewhere")
-    names = [*map(str, FILE_SCRIPTS), *map(module_name, MODULE_SCRIPTS)]
-    result = elsewhere("-W", "ignore", "-c", RUN_EACH, str(ROOT), *names, cwd=folder)
-    assert result.returncode == 0, result.stderr
-    assert list(folder.iterdir()) == [], "--help wrote files"
-    return json.loads(result.stdout.splitlines()[-1])
-
-
 def module_name(path: Path) -> str:
     return ".".join(path.relative_to(ROOT).with_suffix("").parts)
 
 
-def test_every_command_explains_itself(pages: dict[str, list]) -> None:
-    """`--help` of each script, as a file and as a module."""
-    assert {name: code for name, (code, _) in pages.items() if code} == {}
+@pytest.fixture(scope="module")
+def imported() -> None:
+    """Every module of ours, once for all forks."""
+    for path in PACKAGE_FILES:
+        importlib.import_module(module_name(path))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a command is a fork here")
+@pytest.mark.parametrize("path", SCRIPTS, ids=label)
+def test_a_command_explains_itself(path: Path, imported: None, tmp_path: Path) -> None:
+    """`--help`, from another folder: modules by their name, scripts by their path."""
+    module = path.relative_to(ROOT).parts[0] in PACKAGES
+    words = ["-m", module_name(path)] if module else [path]
+    done = command(*words, "--help", cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout, done.stderr
+    assert list(tmp_path.iterdir()) == [], "--help wrote files"
