@@ -38,7 +38,7 @@ def in_node(name: str, expression: str) -> Any:
     """The value of an expression in which E is the explorable and X what they share."""
     node = shutil.which("node")
     if node is None:
-        pytest.skip("no node here: the browser's test compares the same numbers")
+        pytest.skip("no node here to run the page's code")
     parts = [(FOLDER / f"{part}.js").read_text("utf-8") for part in ("common", name)]
     code = "\n".join(parts) + f"\nconst X = explorables, E = X[{json.dumps(name)}];\n"
     code += f"process.stdout.write(JSON.stringify({expression}));"

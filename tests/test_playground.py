@@ -24,7 +24,7 @@ def test_gold_in_the_page_is_gold_in_python() -> None:
     """Every part, on answers of the grammar, cut or not, and on hostile ones."""
     node = shutil.which("node")
     if node is None:
-        pytest.skip("no node here: the browser's test compares the same numbers")
+        pytest.skip("no node here to run the page's code")
     rng = random.Random(0)
     records = [rng.choice(reviews.prompts("test")) for _ in range(150)]
     rows = [

@@ -48,53 +48,6 @@ def test_the_law_of_entropy_explains_what_follows_it():
         assert claims_entropy.explained("grpo")({"grpo": run}) == pytest.approx(least)
 
 
-def climbing(end=0.5, *, speed=1.0, shift=0.0, steps=60):
-    """A run from 0.1 to `end` in 60 steps at speed 1; wrong answers grow, and are `shift` longer."""
-    at = list(range(0, steps + 1, steps // 6))
-    reached = [min(speed * step / 60, 1.0) for step in at]
-    points = {
-        "step": at, "accuracy": [0.1 + (end - 0.1) * part for part in reached], "kl": reached,
-        "steps": [0.3] * 7, "length_right": [20.0] * 7,
-        "length_wrong": [9 + 10 * part + shift for part in reached],
-    }  # fmt: skip
-    return {"points": points, "curve": {"entropy": [0.3] * 10}}
-
-
-def preferring(before, after):
-    return climbing() | {"preference_before": before, "preference": after}
-
-
-MADE_UP = {  # claim -> arms of one seed, by an effect of the claim's own unit
-    "two_answers": lambda x: {"grpo-g2": climbing(0.5 + x), "grpo-g16": climbing()},
-    "lora": lambda x: {"lora-1": climbing(0.5 + x), "grpo": climbing()},
-    "distillation": lambda x: {"distilled": climbing(speed=x, steps=12), "grpo": climbing()},
-    "random_rewards": lambda x: {
-        "coins-clip": preferring(-3.0, x - 3.0), "coins-free": preferring(-3.0, -9.0)
-    },
-    "length_bias": lambda x: {"grpo": climbing(shift=x), "grpo-constant": climbing()},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    "name,held,failed",
-    [
-        ("two_answers", 0.0, -0.2),
-        ("lora", 0.0, -0.2),
-        ("distillation", 12.0, 3.0),
-        ("random_rewards", 0.5, -0.5),
-        ("length_bias", 3.0, 0.0),
-    ],
-)
-def test_each_claim_can_hold_fail_and_stay_open(name, held, failed):
-    """Runs that are made up: clearly beyond the least that counts, clearly short of it, and around it."""
-    claim = claims.claims()[name]
-    least = getattr(claim.rule, "least", 0.1)
-    for mean, word in ((held, HELD), (failed, FAILED), (least, UNTOLD)):
-        seeds = {seed: MADE_UP[name](mean + NOISE[seed] * abs(held - failed)) for seed in range(6)}
-        results = {arm: {seed: runs[arm] for seed, runs in seeds.items()} for arm in seeds[0]}
-        assert claim.rule(results).word == word, (name, mean)
-
-
 def leaves(value, place=""):
     """What stands in nested objects: a floating-point number or anything else, by its place."""
     if not isinstance(value, dict):

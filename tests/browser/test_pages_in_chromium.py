@@ -18,8 +18,6 @@ import playground
 import pytest
 import saved_models
 import torch
-from course import explorables
-from explorable_truths import TRUTHS
 
 from gpt.tokenizer import load_tokenizer
 
@@ -87,41 +85,6 @@ def test_a_line_of_the_box_lights_up_its_code_and_the_search_finds(tmp_path: Pat
     lit, results = in_chromium(tmp_path, script, site=SITE.as_uri())
     assert len(lit) > 5 and results > 3
     assert all(rows and all(line in row.split() for row in rows) for line, rows in lit)
-
-
-@pytest.mark.parametrize("name", explorables.names())
-def test_every_control_moves_the_numbers_and_they_are_right(tmp_path: Path, name: str) -> None:
-    """Sliders to two places, choices to each of theirs, then every button; the last is Reset."""
-    script = """const page = await open("page.html", 390), X = page.explorables, here = X.mounted[name];
-    const all = (mark) => page.document.querySelectorAll(`[data-${mark}]`), seen = [];
-    const note = (key, place) => {
-      const now = here.state(), labels = X[name].compare?.(here.numbers.pairs, now.noise, now.seed);
-      seen.push(JSON.parse(JSON.stringify([key, place, now, { ...here.numbers, labels }])));
-    };
-    for (const control of all("key")) {
-      const { options, min, max, step, dataset: { key } } = control;
-      const at = (share) => Number(min) + Math.round(share * (max - min) / step) * step;
-      for (const place of options ? [...options].map((one) => one.value) : [at(0.2), at(0.8)]) {
-        control.value = place;
-        control.dispatchEvent(new page.Event(options ? "change" : "input"));
-        note(key, place);
-      }
-    }
-    for (const button of all("press")) {
-      button.click();
-      if (button.dataset.press === "Train / pause") { await wait(300); button.click(); }
-      note();
-    }
-    return [fits(page), seen, X[name].start];"""
-    page = f'<!doctype html><meta charset="utf-8"><body>{explorables.html_of(name)}'
-    (tmp_path / "page.html").write_text(page, "utf-8")
-    fits, seen, start = in_chromium(tmp_path, script, name=name)
-    for key, place, state, numbers in seen:
-        TRUTHS[name](state, numbers)
-        assert key is None or state[key] == (
-            place if isinstance(place, str) else pytest.approx(place)
-        )
-    assert fits and seen[-1][2] == start
 
 
 def test_the_model_in_the_playground_is_that_of_python(tmp_path: Path) -> None:

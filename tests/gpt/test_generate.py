@@ -10,7 +10,6 @@ import torch
 import toys
 from toys import seeded
 
-from gpt import generate as generation
 from gpt.generate import SamplingParams, choose_tokens, generate, truncate_logits, where_passed
 from gpt.model import GPT, KVCache
 
@@ -181,36 +180,6 @@ def test_the_model_is_sampled_without_dropout_and_left_as_it_was():
     dropping = random_gpt(dropout=0.5).train()
     assert generate(dropping, RAGGED, params, seeded(1), eos_id=EOS).token_lists() == expected
     assert dropping.training and not MODEL.training
-
-
-@pytest.mark.parametrize(
-    ("probs", "draws", "reads"), [([1e-9, 1e-9, 1], 1, 1), ([1, 1e-9, 1e-9], 4, 4)]
-)
-def test_nothing_is_computed_that_nobody_uses(probs, draws, reads, monkeypatch):
-    """No draw once all rows have ended, and no token is read whose successor is not drawn."""
-    calls = {"draw": 0, "hidden": 0}
-
-    def counted(owner, name):
-        plain = getattr(owner, name)
-
-        def call(*arguments, **options):
-            calls[name] += 1
-            return plain(*arguments, **options)
-
-        monkeypatch.setattr(owner, name, call)
-
-    counted(generation, "draw")
-    counted(GPT, "hidden")  # the prompts at once, then token by token
-    generate(fixed_gpt(probs), [[0], [1]], SamplingParams(max_new_tokens=4), seeded(0), eos_id=2)
-    assert calls == {"draw": draws, "hidden": reads}
-
-
-def test_bfloat16_autocast():
-    params = SamplingParams(max_new_tokens=12)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        sampled = generate(MODEL, RAGGED, params, seeded(1), eos_id=EOS, samples_per_prompt=3)
-    assert sampled.log_probs.dtype == torch.float32 and sampled.log_probs.isfinite().all()
-    assert (sampled.log_probs[sampled.response_mask] < 0).all()
 
 
 @pytest.mark.parametrize(

@@ -71,13 +71,6 @@ def test_scores_of_turned_queries_and_keys_depend_on_the_distance_alone() -> Non
     assert abs(score(5, 2) - score(2, 5)) > 1e-3  # to the left is not to the right
 
 
-def test_the_first_pair_turns_by_one_radian_a_position_and_the_last_hardly() -> None:
-    cos, sin = rotation(torch.tensor([[0, 1, 2]]), 8, 1e4, torch.float32)
-    assert cos.shape == (1, 1, 3, 4)
-    assert sin[0, 0, :, 0].tolist() == pytest.approx([0.0, math.sin(1), math.sin(2)])
-    assert sin[0, 0, 1, 3] == pytest.approx(math.sin(1e4 ** (-6 / 8)))
-
-
 def test_an_entry_turns_with_the_one_half_a_head_further() -> None:
     turn = rotation(torch.tensor([[1]]), 8, 1e4, torch.float32)
     c, s = math.cos(1), math.sin(1)
@@ -150,16 +143,6 @@ def test_left_padding_and_the_cache_change_nothing() -> None:
     assert torch.allclose(torch.cat(parts, 1)[mask], whole[mask])
 
 
-def test_checkpointed_blocks_have_the_same_gradient() -> None:
-    gradients = []
-    for again in (False, True):
-        model = small().double()
-        model.checkpoint_blocks = again
-        model(tokens()).square().mean().backward()
-        gradients.append([p.grad for p in model.parameters()])
-    assert all(torch.allclose(a, b) for a, b in zip(*gradients, strict=True))
-
-
 @pytest.mark.oracle
 @torch.no_grad()
 def test_logits_are_those_of_transformers(require, tmp_path: Path) -> None:
@@ -170,20 +153,6 @@ def test_logits_are_those_of_transformers(require, tmp_path: Path) -> None:
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     padded = theirs(x, attention_mask=mask.long(), position_ids=positions).logits
     assert (model(x, mask) - padded)[mask].abs().max() < 1e-5
-
-
-def test_sampling_scores_its_own_tokens() -> None:
-    model = small()
-    prompts = [[1, 2, 3], [4, 5, 6, 7, 8, 9]]
-    params = SamplingParams(max_new_tokens=12)
-    drawn = generate(model, prompts, params, make_generator(0, "s"), eos_id=0, samples_per_prompt=3)
-    for row, (answer, log_probs) in enumerate(
-        zip(drawn.token_lists(), drawn.log_probs, strict=True)
-    ):
-        prompt = prompts[row // 3]
-        logits = model(torch.tensor([prompt + answer]))[0, len(prompt) - 1 : -1].log_softmax(-1)
-        own = logits.gather(1, torch.tensor(answer)[:, None])[:, 0]
-        assert torch.allclose(own, log_probs[: len(answer)], atol=1e-4)
 
 
 # --- files ----------------------------------------------------------------------------------------

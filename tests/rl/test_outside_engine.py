@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import re
-import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +12,6 @@ from typing import Any
 
 import pytest
 import torch
-from forked import command
 
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
@@ -88,16 +85,3 @@ def test_a_run_knows_all_it_needs(place: Path, tis: ModuleType) -> None:
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
     with pytest.raises(Finished):
         engine.run(config)
-
-
-def test_its_file_is_a_command(place: Path) -> None:
-    """From another folder, with --help and with flags; config.json names the file."""
-    out = place / "command"
-    shutil.rmtree(out, ignore_errors=True)
-    wanted = flags(place, out=out, steps=1, test_prompts=0, eval_prompts=0)
-    run = [f"--{name.replace('_', '-')}={value}" for name, value in wanted.items()]
-    for arguments, said in ((["--help"], "--cap FLOAT"), (run, "tis on sums, reward: ")):
-        done = command(place / "tis_engine.py", *arguments, cwd=place)
-        assert done.returncode == 0 and said in done.stdout, done.stdout + done.stderr
-    record = json.loads((out / "config.json").read_text(encoding="utf-8"))
-    assert record["script"].endswith("tis_engine") and record["cap"] == 2.0

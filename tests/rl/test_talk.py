@@ -1,4 +1,4 @@
-"""Talking to run folders: models made here, asked through a pipe and a terminal."""
+"""Talking to run folders of models made here."""
 
 from __future__ import annotations
 
@@ -77,15 +77,6 @@ def test_an_answer_has_the_runs_reward_the_worlds_gold_and_the_kl_to_its_start(
     judge, _ = load_reward_model(runs / "judge")
     assert mine.reward == pytest.approx(float(judge(batch)), abs=1e-5)
     assert starts.who == "start" and starts.kl is None and starts.text != mine.text
-
-
-def test_what_is_gone_is_done_without(runs: Path) -> None:
-    (runs / "judge" / MODEL_FILE).unlink()
-    (runs / "base" / MODEL_FILE).unlink()
-    opened = talk_to(runs / "grpo")
-    (answer,) = opened.answer(KETTLE)
-    assert answer.reward is None and answer.kl is None and answer.gold is not None
-    assert len(opened.notes) == 2
 
 
 def test_a_function_named_in_a_run_folder_is_started_only_if_it_is_named_again(
