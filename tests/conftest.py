@@ -33,7 +33,7 @@ IS_MISSING = " is not installed; "  # in the reason of a test that is skipped fo
 WANTING_TOOLS = Path(__file__).resolve().parents[1] / "build" / "wanting_tools.txt"
 
 # Files of few tests that take long begin first, so that no process is left with one at the end.
-LONGEST = ("test_ranks.py", "test_peer_benchmark.py")
+LONGEST = ("test_ranks.py",)
 
 
 class NetworkBlocked(OSError):
@@ -132,33 +132,6 @@ def require_package(name: str, installs: str = "make dev") -> ModuleType:
         if os.environ.get("REQUIRE_ORACLES") == "1":
             pytest.fail(f"REQUIRE_ORACLES=1, but {reason}")
         pytest.skip(reason, allow_module_level=True)
-
-
-class _NoStrategies:
-    """Stands for hypothesis.strategies where it is not installed: every call gives itself."""
-
-    def __getattr__(self, name: str) -> Any:
-        return self
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self
-
-
-# Property tests in files that hold other tests too: `from conftest import given, st`.
-try:
-    from hypothesis import given, settings
-    from hypothesis import strategies as st
-
-    # The same examples in every run: what CI finds a laptop finds too.
-    settings.register_profile("repeatable", derandomize=True, deadline=None)
-    settings.load_profile("repeatable")
-except ModuleNotFoundError:
-    if os.environ.get("REQUIRE_ORACLES") == "1":
-        raise
-    st = _NoStrategies()
-
-    def given(*args: Any, **kwargs: Any) -> Any:
-        return pytest.mark.skip(reason=f"hypothesis{IS_MISSING}`make dev` installs it")
 
 
 @pytest.fixture(autouse=True)

@@ -1,15 +1,215 @@
-"""docs/explorables by themselves, run by node: their numbers are those of the equations."""
+"""docs/explorables by themselves, run by node: their numbers are those of rl/equations and autograd.
+
+Each function of TRUTHS takes the state of an explorable's controls and the numbers that its `compute`
+returned for it, and holds them to 1e-6 in float64.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import shutil
 import subprocess
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from course import explorables
-from explorable_truths import TRUTHS, update
+from torch import Tensor
+
+from conformance.formulas import dppo
+from reward_model.loss import bradley_terry_loss
+from rl.equations.advantages import gae, group_advantages, leave_one_out_advantages
+from rl.equations.kl import k3
+from rl.equations.losses import (
+    cispo,
+    clipped_surrogate,
+    constant_length_mean,
+    dual_clip,
+    gspo,
+    policy_gradient,
+    sequence_mean,
+    sequence_sum,
+    token_mean,
+)
+
+State = dict[str, Any]
+Numbers = dict[str, Any]
+
+
+def real(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def same(found: Any, truth: Any) -> None:
+    torch.testing.assert_close(real(found), real(truth), atol=1e-6, rtol=0)
+
+
+def slope(value: Tensor, of: Tensor) -> Tensor:
+    """The gradient of what may not depend on `of` at all."""
+    if not value.requires_grad:
+        return torch.zeros_like(of)
+    return torch.autograd.grad(value.sum(), of, retain_graph=True)[0]
+
+
+def three_words(state: State, numbers: Numbers) -> None:
+    """The exact gradient, and every estimate from the words that were drawn."""
+    rewards = real([state[word] for word in ("great", "fine", "awful")])
+    logits = real(state["p"]).log().requires_grad_()
+    log_probs = logits.log_softmax(-1)
+    J = log_probs.exp() @ rewards
+    same(numbers["J"], J.item())
+    same(numbers["gradient"], slope(J, logits).tolist())
+
+    def estimate(words: list[int]) -> Tensor:
+        loss = policy_gradient(
+            log_probs[words][:, None], (rewards[words] - state["baseline"])[:, None]
+        )
+        return -slope(loss.mean(), logits)
+
+    for words, found in zip(numbers["draws"][:5], numbers["cloud"][:5], strict=True):
+        assert len(words) == state["samples"]
+        same(found, estimate(words).tolist())
+    single = torch.stack([estimate([word]) for word in range(3)])
+    mean = real(state["p"]) @ single
+    same(numbers["mean"], mean.tolist())
+    variance = float(real(state["p"]) @ (single - mean).square().sum(1)) / state["samples"]
+    same(numbers["noise"], math.sqrt(variance))
+
+
+def one_token(state: State, numbers: Numbers) -> None:
+    """Losses and their gradients; DPPO as the conformance kit has it."""
+    old = real([[state["old"]]]).log()
+    new = (old + math.log(state["ratio"])).requires_grad_()
+    A = real([[state["advantage"]]])
+    ppo = clipped_surrogate(new, old, A, state["low"], state["high"])
+    dual = dual_clip(ppo, A, state["dual"])
+    masked = dppo(new, old, A, state["delta"], state["delta"])
+    for name, loss in (("ppo", ppo), ("dual", dual)):
+        same(numbers["loss"][name], loss.item())
+        same(numbers["push"][name], -float(slope(loss, new)))
+    same(numbers["push"]["dppo"], -float(slope(masked, new)))
+
+
+def recorded_answer(state: State, numbers: Numbers) -> None:
+    rewards, values = real([numbers["rewards"]]), real([numbers["values"]])
+    mask = torch.ones_like(values, dtype=torch.bool)
+    advantages, returns = gae(rewards, values, mask, state["gamma"], state["lambda"])
+    same(numbers["advantages"], advantages[0].tolist())
+    same(numbers["returns"], returns[0].tolist())
+    same(numbers["deltas"], gae(rewards, values, mask, state["gamma"], 0.0)[0][0].tolist())
+    same(numbers["rewards"][-1], state["score"])
+    weighed = real(numbers["weights"]) @ real(numbers["deltas"])
+    same(float(weighed), numbers["advantages"][numbers["chosen"]])
+
+
+REFERENCE = real([0.05, 0.15, 0.3, 0.25, 0.15, 0.1])
+
+
+def leash(state: State, numbers: Numbers) -> None:
+    """The closed form, and what the policy in training has reached."""
+    beta, rewards = 10 ** state["power"], real(state["r"])
+    goal = (REFERENCE.log() + rewards / beta).softmax(-1)
+    p = real(numbers["p"])
+    kl = (p * (p / REFERENCE).log()).sum()
+    same(numbers["goal"], goal.tolist())
+    same(numbers["kl"], float(kl))
+    same(numbers["reached"], float(p @ rewards - beta * kl))
+    same(numbers["best"], beta * float((REFERENCE.log() + rewards / beta).logsumexp(-1)))
+    same(numbers["apart"], float((p * (p / goal).log()).sum()))
+    assert len(numbers["curve"]) == state["steps"] + 1
+    assert numbers["reached"] <= numbers["best"] + 1e-9
+
+
+def update(state: State, batch: Numbers) -> None:
+    """One update of an engine: advantages, and the gradient by the logits, from the loss itself."""
+    words, beta = torch.tensor(batch["words"]), 10 ** state["power"]
+    theta = real(batch["theta"]).requires_grad_()
+    new = theta.log_softmax(-1)[words][:, None]
+    old = real(batch["old"])[words][:, None]
+    reference = REFERENCE.log()[words][:, None]
+    rewards = real(state["r"])[words]
+    in_loss = state["engine"] == "grpo_loss"
+    if not in_loss:
+        rewards = rewards - beta * (old - reference)[:, 0]
+    A = {
+        "reinforce": lambda: rewards[:, None],
+        "ppo": lambda: (rewards - batch["value"])[:, None],
+        "rloo": lambda: leave_one_out_advantages(rewards, 8),
+        "grpo": lambda: group_advantages(rewards, 8),
+        "grpo_loss": lambda: group_advantages(rewards, 8),
+    }[state["engine"]]()
+    if state["engine"] in ("reinforce", "rloo"):
+        loss = policy_gradient(new, A)
+    else:
+        loss = clipped_surrogate(new, old, A, 0.2, 0.2)
+    if in_loss:
+        loss = loss + beta * k3(new, reference)
+    same(batch["advantages"], A[:, 0].tolist())
+    same(batch["gradient"], (-slope(loss.mean(), theta)).tolist())
+
+
+ANSWERS = real(list(itertools.product(range(7), repeat=3)))
+PEAKS, WORTH, RATES = real([2, 1, 3]), real([0.35, 0.25, 0.4]), real([0.8, 0.5, 1.0])
+
+
+def proxy(state: State, numbers: Numbers) -> None:
+    """The fit is a minimum of the Bradley-Terry loss, and the policy is the closed form."""
+    gold = (WORTH * (1 - ((ANSWERS - PEAKS) / PEAKS).square())).sum(1)
+    poisson = (ANSWERS * RATES.log() - torch.lgamma(ANSWERS + 1)).sum(1)
+    base = poisson.softmax(-1)
+    features = torch.stack([ANSWERS / 6, (ANSWERS / 6).square()], 2).flatten(1)
+    weights = real(numbers["weights"]).requires_grad_()
+    chosen, rejected = torch.tensor(numbers["labels"]).T
+    scores = features @ weights
+    loss = len(chosen) * bradley_terry_loss(scores[chosen], scores[rejected])
+    same(slope(loss + 0.3 / 2 * weights.square().sum(), weights).tolist(), [0.0] * 6)
+    mean = base @ scores
+    normal = ((scores - mean) / (base @ (scores - mean).square()).sqrt()).detach()
+    policy = (base.log() + normal / 10 ** (1.2 - 3 * state["pressure"])).softmax(-1)
+    same(numbers["gold"], float(policy @ gold))
+    same(numbers["proxy"], float(policy @ normal))
+    same(numbers["kl"], float((policy * (policy.clamp(min=1e-300) / base).log()).sum()))
+    same(numbers["counts"], (policy @ ANSWERS).tolist())
+    assert len(chosen) == numbers["pairs"] == round(10 ** state["labels"])
+
+
+def reducers(state: State, numbers: Numbers) -> None:
+    """Minus the gradient of six losses by the log-probability of a token."""
+    lengths = torch.tensor(state["lengths"])
+    mask = torch.arange(32) < lengths[:, None]
+    rewards = real([float(right) for right in state["right"]])
+    old = torch.full((4, 32), -1.0, dtype=torch.float64)
+    new = (old + math.log(state["ratio"])).requires_grad_()
+    A = group_advantages(rewards, 4)
+    centred = group_advantages(rewards, 4, scale="none")
+    clipped = clipped_surrogate
+    losses = {
+        "grpo": sequence_mean(clipped(new, old, A, 0.2, 0.2), mask),
+        "dapo": token_mean(clipped(new, old, A, 0.2, 0.28), mask),
+        "dr_grpo": constant_length_mean(clipped(new, old, centred, 0.2, 0.2), mask, 32),
+        "rloo": sequence_sum(policy_gradient(new, leave_one_out_advantages(rewards, 4)), mask),
+        "gspo": sequence_mean(gspo(new, old, A, mask, 3e-4, 4e-4), mask),
+        "cispo": token_mean(cispo(new, old, A, 4.0), mask),
+    }
+    assert numbers["table"].keys() == losses.keys()
+    for name, loss in losses.items():
+        weights = -slope(loss, new)
+        same(numbers["table"][name]["weights"], weights[:, 0].tolist())
+        assert bool((weights == torch.where(mask, weights[:, :1], 0.0)).all())
+
+
+TRUTHS: dict[str, Callable[[State, Numbers], None]] = {
+    "policy_gradient": three_words,
+    "clip": one_token,
+    "gae": recorded_answer,
+    "leash": leash,
+    "proxy": proxy,
+    "reducers": reducers,
+}
+
 
 FOLDER = explorables.FOLDER
 ENGINES = ("reinforce", "rloo", "ppo", "grpo")

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 
 import pytest
-from conftest import given, require_package, st
+from conftest import require_package
 
 from data.readers import (
     DataError,
@@ -23,6 +23,7 @@ from data.readers import (
 from harness.errors import UserError
 
 hypothesis = require_package("hypothesis")
+given, st = hypothesis.given, require_package("hypothesis.strategies")
 
 EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "40"))
 fuzz = hypothesis.settings(

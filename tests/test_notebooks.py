@@ -125,15 +125,6 @@ def shown_sources(code: str, names: dict[str, Any]) -> list[str]:
 
 
 @each_notebook
-def test_a_shown_diagram_is_the_drawn_one(path: Path) -> None:
-    drawn = [picture.read_text(encoding="utf-8") for picture in (FOLDER / "figures").glob("*.svg")]
-    for output in outputs(path):
-        data = output.get("data", {})
-        shown = "" if "text/html" in data else "".join(data.get("image/svg+xml", ()))
-        assert not shown or shown in drawn, "this diagram has changed, build again"
-
-
-@each_notebook
 def test_a_shown_explorable_is_todays(path: Path) -> None:
     """`python notebooks/build.py` writes docs/explorables into the page as it is then."""
     for name in re.findall(r"plots\.explorable\(\"(\w+)\"\)", "\n".join(texts(path, "code"))):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import pickle
 from pathlib import Path
@@ -56,22 +55,6 @@ def test_no_pickle_is_run_whatever_its_name(tmp_path, name):
         write({"step": Trap(sprung), "parts": {}}, tmp_path / name)
         refused(read_state if name == "state.pt" else load_gpt, tmp_path)
     assert not sprung.exists()
-
-
-def test_no_code_of_ours_unpacks_an_archive_or_unpickles_a_file():
-    """So no path in an archive can climb out of a folder. Ranks pickle to each other, in memory."""
-    for path in [
-        path
-        for room in ("data", "gpt", "reward_model", "rl")
-        for path in (ROOT / room).rglob("*.py")
-    ]:
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            name = getattr(node, "attr", None) or getattr(node, "id", None)
-            assert name not in ("extractall", "extract", "unpack_archive", "tarfile"), path
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                if node.func.attr == "load" and ast.unparse(node.func.value) == "torch":
-                    assert "weights_only=True" in ast.unparse(node), path
-                assert ast.unparse(node.func) not in ("pickle.load", "pickle.loads"), path
 
 
 # Data

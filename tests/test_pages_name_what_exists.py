@@ -1,8 +1,7 @@
-"""Pages and code agree: paths lead somewhere, a flag is read."""
+"""Paths that pages and code name lead somewhere."""
 
 from __future__ import annotations
 
-import ast
 import re
 import subprocess
 from functools import cache
@@ -31,16 +30,9 @@ def text(name: str) -> str:
     return (ROOT / name).read_text("utf-8")
 
 
-@cache
-def tree(name: str) -> ast.Module:
-    return ast.parse(text(name))
-
-
 def python_files(*folders: str) -> list[str]:
     return [n for n in tracked() if n.endswith(".py") and n.split("/")[0] in folders]
 
-
-# --- paths ---------------------------------------------------------------------------------------
 
 TOPS = "conformance|harness|data|gpt|reward_model|rl|nano|scripts|bench|tests|notebooks|docs"
 PATHS = re.compile(rf"(?<![\w/.-])((?:{TOPS})/[\w/.-]*\.(?:py|md|json|jinja|png|svg|txt))\b")
@@ -68,32 +60,3 @@ def test_paths_in_pages_and_code_exist() -> None:
     files = python_files(*CODE, "notebooks", "docs")
     assert len(pages) > 40 and len(files) > 200
     assert {name: found for name in [*pages, *files] if (found := strange(name))} == {}
-
-
-# --- flags ---------------------------------------------------------------------------------------
-
-
-@cache
-def flags() -> dict[str, str]:
-    """Field -> the config class that declares it, of every command."""
-    found = {}
-    for name in python_files(*CODE):
-        for node in ast.walk(tree(name)):
-            if isinstance(node, ast.ClassDef) and re.search(r"(Config|Flags)$", node.name):
-                if node.name in ("GPTConfig", "Flags"):  # a model's sizes; a protocol
-                    continue
-                fields = [n.target for n in node.body if isinstance(n, ast.AnnAssign)]
-                found |= {f.id: f"{name}: {node.name}" for f in fields if isinstance(f, ast.Name)}
-    return found
-
-
-def test_every_flag_is_read() -> None:
-    """As an attribute, somewhere in the code of commands."""
-    read = {
-        node.attr
-        for name in python_files(*CODE)
-        for node in ast.walk(tree(name))
-        if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
-    }
-    assert len(flags()) > 150
-    assert {flag: where for flag, where in flags().items() if flag not in read} == {}

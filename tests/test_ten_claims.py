@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import claims
 import pytest
-from claim import ten
 from claim.rules import FAILED, HELD, UNTOLD, Rule, Weakest
 
 NOISE = (-0.03, 0.01, 0.02, -0.01, 0.03, -0.02)
@@ -37,15 +35,6 @@ def test_several_rules_hold_together_and_one_that_fails_is_one_of_several():
     assert (held.unit, held.word, held.p) == ("x", HELD, RULE(made_up(0.2)).p)
     assert (failed.unit, failed.word) == ("x", FAILED)
     assert failed.p == pytest.approx(2 * RULE(made_up(0.0)).p)
-
-
-def test_the_law_of_entropy_explains_what_follows_it():
-    """R = 1 - 0.5 exp(H) exactly, and the same backwards, where entropy would not be a price."""
-    entropy = [0.5, 0.3, 0.2, 0.1]
-    for order, least in ((1, 1.0), (-1, 0.0)):
-        accuracy = [1 - 0.5 * math.exp(h) for h in entropy[::order]]
-        run = {"points": {"entropy": entropy, "accuracy": accuracy}}
-        assert ten.explained("grpo")({"grpo": run}) == pytest.approx(least)
 
 
 def leaves(value, place=""):

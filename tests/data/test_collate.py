@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
-from conftest import given, st
 
 from data.collate import (
     collate_documents,
@@ -14,9 +12,7 @@ from data.collate import (
     join_responses,
     left_pad,
     right_pad,
-    shard_batch,
 )
-from harness.ranks.collectives import shard_chunks
 
 EOS = 0  # also what fills the padding: comparing ids with it must decide nothing
 
@@ -98,13 +94,6 @@ def test_documents_are_predicted_whole():
     assert batch.has_eos.tolist() == [False, False]  # a document is cut from a text, not ended
 
 
-def test_wrong_rows_are_refused():
-    with pytest.raises(ValueError, match="2 prompts but 1 responses"):
-        collate_responses([[1], [2]], [[3]], EOS)
-    with pytest.raises(ValueError, match="an empty prompt has no token"):
-        collate_responses([[1], []], [[3], [3]], EOS)
-
-
 def test_padding_stands_in_front_or_behind():
     rows, T, F = [[1, 2], [], [3]], True, False
     tokens, mask = left_pad(rows, 9)
@@ -116,15 +105,6 @@ def test_padding_stands_in_front_or_behind():
 
 
 # which rows a step reads
-
-
-def test_one_process_reads_the_whole_batch_as_it_is():
-    batch = collate_responses([[1], [2]], [[3], [4]], EOS)
-    assert shard_batch(batch)[0] is batch
-
-
-def test_one_row_is_drawn_again_and_again():
-    assert epoch_shuffled_indices(3, 2, 1, seed=0).tolist() == [0, 0]
 
 
 def test_every_epoch_visits_each_index_once_in_its_own_order():
@@ -145,13 +125,6 @@ def test_a_step_depends_on_its_arguments_alone():
     assert not torch.equal(
         epoch_shuffled_indices(0, 10, 10, seed=1), epoch_shuffled_indices(0, 10, 10, seed=2)
     )
-
-
-@given(st.lists(st.integers(0, 20), min_size=1, max_size=30), st.integers(1, 7))
-def test_chunks_hold_every_row_once(lengths, size):
-    chunks = shard_chunks(torch.tensor(lengths), size)
-    assert sorted(torch.cat(chunks).tolist()) == list(range(len(lengths)))
-    assert all(1 <= len(chunk) <= size for chunk in chunks)
 
 
 def test_the_columns_of_padding_stay_inside_the_row():

@@ -10,9 +10,8 @@ import pytest
 import torch
 from toys import write_pairs
 
-from data import reviews, sums
+from data import reviews
 from data.collate import ResponseBatch
-from data.readers import DataError
 from gpt.corpus import POOL, TextCorpus, WorldCorpus, open_corpus, read_documents
 from gpt.tokenizer import load_tokenizer
 
@@ -84,16 +83,6 @@ def test_only_validation_prompts_are_held_out(world):
         assert all(same(one, other) for one, other in zip(batches, again, strict=True))
 
 
-def test_sums_answer_their_prompts(pools):
-    """Rows that were sorted and shuffled still belong together: most direct answers are nearly right."""
-    near = []
-    for prompt, response in texts(pools["sums"]):
-        a, b = map(int, prompt.strip("=").split("+"))
-        if not sums.uses_steps(response):
-            near.append(abs(int(response) - a - b) in (0, 1, 10, 100, 1000))
-    assert len(near) > 100 and all(near)
-
-
 @pytest.mark.parametrize("world", ["reviews", "sums"])
 def test_a_batch_depends_on_its_number_and_the_seed_alone(world):
     """Whatever was read before: a resumed run starts in the middle."""
@@ -160,11 +149,6 @@ def test_texts_are_joined_by_eos_and_short_texts_get_short_windows():
     assert corpus.window == 201 // 20
     assert corpus.held_out_batches()[0].tokens.shape[1] == 10
     assert corpus.description == "201 tokens in windows of 10"
-
-
-def test_too_short_texts_are_refused():
-    with pytest.raises(DataError, match="101 tokens"):
-        TextCorpus(["a" * 100], OneLetter(), batch_size=1, context=64, seed=0)
 
 
 def test_corpus_of_a_text_file(tmp_path):

@@ -139,29 +139,6 @@ def test_generate_equals_a_slow_sampler(monkeypatch, temperature, prompts):
     assert_drawn_slowly(sampled, prompts, params)
 
 
-@pytest.mark.parametrize(
-    ("ends", "kept"),
-    [
-        ([2, 3, 4, 5, 6, 7], [4, 2, 1]),  # 5 of 6 go on, 3 of 4, 2 of 4
-        ([2, 9, 9], [2]),
-        ([2, 9, 9, 9], []),  # a quarter is no third
-        ([2, 2, 2, 9], [1]),
-    ],
-)
-def test_finished_rows_are_dropped_once_they_are_a_third(monkeypatch, ends, kept):
-    """Row i ends at token ends[i] of 8; reading costs the rows that are left, 2/3 or less each time."""
-    real, sizes = KVCache.keep, []
-    monkeypatch.setattr(
-        KVCache, "keep", lambda self, rows: sizes.append(len(rows)) or real(self, rows)
-    )
-    model = fixed_gpt([0.5, 0.5])  # uniforms below 0.5 give token 0, others the EOS
-    uniforms = torch.tensor([[0.9 if t + 1 == end else 0.1 for t in range(8)] for end in ends])
-    monkeypatch.setattr(torch, "rand", lambda *shape, **options: uniforms)
-    sampled = generate(model, [[0]] * len(ends), SamplingParams(max_new_tokens=8), eos_id=1)
-    assert [len(tokens) for tokens in sampled.token_lists()] == [min(end, 8) for end in ends]
-    assert sizes == kept
-
-
 def test_greedy_takes_the_likeliest_token_each_time():
     params = SamplingParams(greedy=True, max_new_tokens=8)
     sampled = generate(MODEL, RAGGED, params, seeded(8), eos_id=EOS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ from toys import Crash, flat_gradient, randomized, weights
 from data.collate import ResponseBatch, collate_responses
 from data.worlds import default_folder
 from gpt.checkpoint import load_gpt
-from gpt.corpus import TextCorpus, WorldCorpus
+from gpt.corpus import TextCorpus
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import (
     PretrainingConfig,
@@ -24,7 +23,7 @@ from gpt.pretraining import (
 )
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import load_tokenizer
-from harness.errors import Finished, UserError
+from harness.errors import UserError
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 
@@ -108,21 +107,6 @@ def test_accumulated_gradients_equal_the_batch():
     assert row["loss"] == pytest.approx(slow_loss(random_gpt().eval()), abs=1e-6)
 
 
-def test_the_held_out_loss_falls():
-    """From ln 624 = 6.4 at the start, half of it is gone after 30 steps (2.96)."""
-    corpus = WorldCorpus("sums", TOKENIZER, batch_size=16, seed=0)
-    model = GPT(GPTConfig(TOKENIZER.n_vocab, context=64, n_layer=1, n_head=2, n_embd=32))
-    model.initialize(torch.Generator().manual_seed(0))
-    start = held_out_loss(model, corpus.held_out_batches())
-    assert start == pytest.approx(math.log(624), abs=0.1)
-    config = PretrainingConfig(steps=30, lr=5e-3, warmup=5, eval_every=10, device="cpu")
-    rows = train(config, model, corpus, MetricLog(30))
-    losses = [row["held_out_loss"] for row in rows if "held_out_loss" in row]
-    assert len(losses) == 3 and losses == sorted(losses, reverse=True)
-    assert losses[-1] < 3.2
-    assert not model.training
-
-
 class CrashingCorpus(TextCorpus):
     """Fails when the fifth batch is asked for."""
 
@@ -165,19 +149,6 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch, dropou
     assert files == page | {"config.json", "metrics.jsonl", "model.safetensors"}
     whole, resumed = ((folder / "tokens.jsonl").read_text() for folder in (config.out, broken.out))
     assert whole == resumed and whole
-
-
-def test_a_finished_run_is_not_trained_again(tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_text(TEXT)
-    config = replace(CONFIG, data=str(path), batch_size=2, out=tmp_path / "run")
-    main(config)
-    before = {path.name: path.read_bytes() for path in config.out.iterdir()}
-    with pytest.raises(Finished):
-        main(replace(config, resume=True))
-    assert {path.name: path.read_bytes() for path in config.out.iterdir()} == before
-    main(config)  # started anew, the earlier run moved aside
-    assert (tmp_path / "run.1" / "model.safetensors").exists()
 
 
 def test_a_file_called_like_a_world_has_a_folder_of_its_own():

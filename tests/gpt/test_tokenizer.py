@@ -7,7 +7,7 @@ import random
 import re
 from collections import Counter
 
-from conftest import given, st
+import pytest
 from toys import seeded
 
 from data import reviews, sums
@@ -19,7 +19,9 @@ from gpt.tokenizer import PATTERN, RANKS_FILE, build_tokenizer, load_tokenizer, 
 GLASSBOX = load_tokenizer("glassbox")
 
 
-@given(st.text(alphabet=" \n\t\r0123456789ab_'.,:+=é½²\u0301\u00a0\u2003", max_size=30))
+@pytest.mark.parametrize(
+    "text", ["", " a  b\n\n c", "347+588=9\t35:\r\n", "é½² e\u0301\u00a0\u2003_x's."]
+)
 def test_spaces_digits_and_signs_come_back(text):
     ids = GLASSBOX.encode(text)
     assert GLASSBOX.decode(ids) == text
@@ -39,7 +41,7 @@ def test_prompt_and_response_are_tokenized_alike_apart_and_together():
         assert apart == GLASSBOX.encode(record.prompt + record.response)
 
 
-@given(st.text(alphabet="<|>endoftxpa ", max_size=40))
+@pytest.mark.parametrize("text", ["", "<|pad|", "|endoftext|> <|endoftext|>"])
 def test_special_tokens_are_never_produced(text):
     ids = GLASSBOX.encode(f"<|endoftext|>{text}<|pad|>")
     assert not {GLASSBOX.eos_id, GLASSBOX.pad_id} & set(ids)

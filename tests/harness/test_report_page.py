@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,8 +11,7 @@ import pytest
 
 from gpt.pretraining import PretrainingConfig
 from harness.report import writing
-from harness.report.page import page_html, panels_of, read_run
-from harness.report.tokens import show_tokens
+from harness.report.page import page_html, read_run
 
 HOSTILE = "<script>stolen()</script><img src=x onerror=stolen()></script><!--<script> & \"'\u2028"
 
@@ -99,15 +97,6 @@ def test_json_in_a_page_says_what_was_put_in(tmp_path: Path) -> None:
 # What is on it ------------------------------------------------------------------------------------
 
 
-def test_numbers_that_are_not_finite_are_named(tmp_path: Path) -> None:
-    """NaN is no JSON: the curve has a hole, and the caption says where."""
-    rows = [{"step": 1, "loss": 1.0}, {"step": 2, "loss": float("nan")}, {"step": 3, "loss": 2.0}]
-    run = dataclasses.replace(read_run(write_run(tmp_path)), rows=rows)
-    (panel,) = panels_of([run])
-    assert panel["series"][0]["y"] == [1.0, None, 2.0] and panel["broken"] == "loss at step 2"
-    assert "Not finite: loss at step 2" in page_html([run])
-
-
 def test_a_damaged_folder_still_has_a_page(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2}\nnonsense\n{"st')
     (tmp_path / "config.json").write_text("{")
@@ -130,12 +119,3 @@ def test_a_page_that_fails_ends_no_training(
     writing.refresh(tmp_path)
     assert "was not written (RuntimeError: no room)" in capsys.readouterr().out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["page.json"]
-
-
-# show_tokens --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("values", [[0.5], {"kl": [[0.5]]}, {"kl": []}])
-def test_missing_numbers_are_refused(values: Any) -> None:
-    with pytest.raises(ValueError, match="response 0, which has 2 tokens"):
-        show_tokens(["a", "b"], values)

@@ -188,13 +188,6 @@ def test_a_data_file_a_model_or_a_reward_that_has_changed_is_noticed(tmp_path):
     open_run(folder, config, resume=True)
 
 
-def test_another_engine_does_not_resume_a_run(tmp_path):
-    folder = cut(tmp_path / "run", RunFlags())
-    path = folder / "config.json"
-    path.write_text(path.read_text().replace(RunFlags.__module__, "rl.other_engine"))
-    refused(folder, RunFlags(), resume=True)
-
-
 @pytest.mark.parametrize(
     ("dropped", "goes_on"),
     [

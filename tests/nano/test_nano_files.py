@@ -79,17 +79,6 @@ def test_all_of_rlhf_runs(
     assert "the fish was late :" in capsys.readouterr().out
 
 
-def test_gold_of_rlhf() -> None:
-    """Additive, dependent on the prompt; a repetition costs."""
-    good, bad = "the tea was great :", "the tea was late :"
-    worth = rlhf.gold
-    assert worth(good, "thank you . so glad .") == pytest.approx(1.0)
-    assert worth(bad, "thank you . so glad .") == pytest.approx(-0.7)
-    assert worth(bad, "so sorry .") == pytest.approx(0.5)
-    assert worth(good, "thank you . thank you .") == pytest.approx(0.3)
-    assert worth(good, "") == 0
-
-
 @pytest.mark.slow
 def test_rlhf_shows_its_lesson() -> None:
     """The whole program, for one seed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from dataclasses import replace
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from engines import DIVERSE, SHARE_OF_A, engine_named, small_gpt
 from minibatch import MASK, RATIO, pessimistic
 from toys import weights
-from watched import Noted, same_update
+from watched import same_update
 
 from gpt.log_probs import TokenScores
 from harness.metric_log import MetricLog
@@ -268,18 +267,3 @@ def test_a_step_without_any_group_left_takes_no_optimizer_step(gradients):
     assert {"loss", "kl", "grad_norm", "entropy", "ratio_error_at_start"} <= rows[0].keys()
     assert not rows[1].keys() & {"loss", "kl", "grad_norm", "entropy", "ratio_error_at_start"}
     assert rows[1]["reward"] == pytest.approx(0.7) and rows[1]["zero_spread_groups"] == 1
-
-
-def test_the_overlong_penalty_is_part_of_the_reward():
-    """The ramp begins after 8 - 5 tokens; `fifth` of 8 is one token."""
-    reward = Noted(SHARE_OF_A)
-    (row,) = run(small_gpt(), reward, steps=1, overlong_buffer=5)
-    lengths = reward.rollouts[0].lengths.tolist()
-    penalty = statistics.mean(-max(length - 3, 0) / 5 for length in lengths)
-    assert row["overlong_penalty"] == pytest.approx(penalty, abs=1e-6)
-    share = statistics.mean(SHARE_OF_A(reward.rollouts[0]).tolist())
-    assert row["reward"] == pytest.approx(share + penalty)
-    (row,) = run(small_gpt(), steps=1, overlong_buffer="fifth")
-    assert row["overlong_penalty"] == pytest.approx(-lengths.count(8) / 16)
-    assert from_variant("dapo", max_new_tokens=48).overlong_tokens == 9
-    assert from_variant("dapo", max_new_tokens=3).overlong_tokens == 1

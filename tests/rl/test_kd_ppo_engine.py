@@ -88,15 +88,3 @@ def test_the_bonus_is_minus_lambda_times_the_text_loss(targets):
     values = difference.sum(1)
     torch.testing.assert_close(values, torch.full_like(values, -3 * expected))
     assert ((difference.abs() > 1e-4).sum(1) == 1).all()
-
-
-# Learning
-
-
-def test_it_learns_the_teacher():
-    options = dict(prompts_per_step=32, updates_per_batch=2, minibatches=1, steps=30)
-    rows = run(small_gpt(), lr=5e-3, kl_coef=0.0, **options)
-    assert rows[0]["reverse_kl"] > 2.3
-    assert sum(row["reverse_kl"] for row in rows[-5:]) / 5 < 0.6
-    assert rows[-1]["teacher_log_prob"] > rows[0]["teacher_log_prob"] + 0.5
-    assert rows[-1]["entropy"] > 1.2  # the teacher's is 1.56

@@ -14,14 +14,12 @@ from data.collate import ResponseBatch, collate_responses
 from gpt.distillation import forward_kl
 from gpt.log_probs import (
     full_kl,
-    score_in_micro_batches,
     token_log_probs,
     token_scores,
     token_scores_and_kl,
 )
 from gpt.model import GPT
 from gpt.pretraining import language_model_loss
-from reward_model.scalar_head import RewardModel
 from rl import ppo_engine
 from rl.batches.rollout import micro_batches
 from rl.equations.losses import clipped_surrogate, sequence_mean, token_mean, value_loss
@@ -58,17 +56,6 @@ def test_scores_and_divergences(chunk_elements, monkeypatch):
     is_there(*scores, kl, forward_kl(policy, other, batch))
     language_model_loss(policy, batch, denominator=9).backward()
     assert all(p.grad is not None and p.grad.device == META for p in policy.parameters())
-
-
-def test_scalar_heads():
-    policy, batch = on_meta()
-    critic = ValueModel(policy).to(META)
-    is_there(critic(batch))
-    is_there(score_in_micro_batches(critic, batch, 3))
-    for pooling in ("mean_score", "last_token"):
-        reward = RewardModel(policy, pooling).to(META)
-        is_there(reward.token_scores(batch))
-        is_there(reward(batch), shape=(N,))
 
 
 def test_an_update_of_actor_and_critic_with_its_meter():

@@ -24,7 +24,7 @@ from forked import Done, command, forked
 from ranks_worker import ON_FOUR
 
 from harness.command_line import explained
-from harness.ranks import collectives, launch
+from harness.ranks import launch
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLDS = (2, 4)  # compared with 1
@@ -253,18 +253,6 @@ def test_one_rank_writes_and_its_trouble_is_everyones(failing, tmp_path):
 
 
 # --- how many -------------------------------------------------------------------------------------
-
-
-def test_a_single_process_needs_no_other():
-    """The defaults of every function here, which a notebook runs with."""
-    assert (collectives.world(), collectives.rank(), collectives.is_main()) == (1, 0, True)
-    assert collectives.shard([3, 1, 2]) == [3, 1, 2] and collectives.shard_block(3) == slice(0, 3)
-    assert collectives.gather("x") == ["x"] and collectives.all_reduce_sum({"a": 2.0}) == {"a": 2.0}
-    assert collectives.on_main(lambda: 5) == 5
-    layer = torch.nn.Linear(2, 2)
-    collectives.sum_gradients(layer.parameters())
-    assert layer.weight.grad is None
-    collectives.check_alike(layer)
 
 
 def struck(delay: float, number: int) -> Callable[[], AbstractContextManager[None]]:

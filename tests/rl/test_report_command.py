@@ -8,7 +8,6 @@ import pytest
 
 from harness.errors import UserError
 from harness.files import append_jsonl, write_json
-from rl import report
 from rl.report import ReportConfig, main
 
 
@@ -64,10 +63,3 @@ def test_the_same_seed_twice_is_refused(tmp_path: Path, capsys) -> None:
     runs = [seed_folder(tmp_path / "a" / f"{i}", seed, 1.0) for i, seed in enumerate([0, 1, 0])]
     with pytest.raises(UserError):
         table_of(runs, capsys)
-
-
-def test_a_comparison_overwrites_nothing(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(report, "RUNS", tmp_path)
-    runs = tuple(run_folder(tmp_path / name, lr) for name, lr in (("a", 0.1), ("b", 0.2)))
-    names = [main(ReportConfig(runs)).name for _ in range(3)]
-    assert names == ["comparison.html", "comparison.1.html", "comparison.2.html"]

@@ -10,16 +10,13 @@ import pytest
 import torch
 from engines import DIVERSE, ENGINES, SHARE_OF_A, Engine, engine_named, small_gpt
 from slow import chosen
-from toys import LETTERS, PROMPTS, seeded, weights
+from toys import LETTERS, PROMPTS, weights
 from watched import numbers
 
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from harness.files import read_jsonl
-from rl import ppo_engine
-from rl.batches.rollout import Rollout, sample_rollout
 from rl.training.evaluation import KEPT_TOKENS, Validation
-from rl.training.metrics import StepBatch
 from rl.training.token_log import TokenLog
 
 pytestmark = pytest.mark.filterwarnings("ignore:with one update a batch")
@@ -113,28 +110,3 @@ def test_a_group_is_recorded_as_it_was_trained_on(tmp_path: Path) -> None:
         assert row["clipped"] == [int(b) for b in beyond]
         acted += sum(row["clipped"])
     assert acted  # so that the comparison is of something
-
-
-def two_responses(mask: list[list[bool]]) -> Rollout:
-    policy = small_gpt()
-    params = SamplingParams(max_new_tokens=len(mask[0]))
-    # Draws in which a response has all its tokens.
-    rollout = sample_rollout(policy, LETTERS, PROMPTS[:1], params, len(mask), seeded(0))
-    rollout.sequences.response_mask.copy_(torch.tensor(mask))
-    return rollout
-
-
-def test_td_errors_by_hand(tmp_path: Path) -> None:
-    """delta_t = r_t + gamma V_{t+1} - V_t, with 0 after the last token."""
-    config = ppo_engine.PPOConfig(gamma=0.5)
-    log = TokenLog(tmp_path / "t.jsonl", LETTERS, None, config)
-    rollout = two_responses([[True, True, True], [True, True, False]])
-    batch = StepBatch(
-        lambda new, old, A, m: torch.zeros_like(m), rollout, torch.zeros(2),
-        torch.ones(2, 3),
-        old_values=torch.tensor([[1.0, 2, 3], [4, 5, 0]]),
-        token_rewards=torch.tensor([[0.0, 0, 1], [1, 2, 0]]),
-    )  # fmt: skip
-    errors = log.critic_values(batch, rollout.response_mask)["td_error"]
-    assert errors[0].tolist() == [0.0, -0.5, -2.0]
-    assert errors[1, :2].tolist() == [-0.5, -3.0]
