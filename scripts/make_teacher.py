@@ -17,7 +17,7 @@ from __future__ import annotations
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -35,7 +35,7 @@ from harness.command_line import from_preset, run_command
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path
-from harness.flag_ranges import AtLeastOne, NotNegative, Seed, check_ranges
+from harness.flag_ranges import AtLeastOne, Seed, check_ranges
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 from harness.run_folder import finish_run, open_run
@@ -44,12 +44,9 @@ from rl.rewards.teacher_reward import BestOf, best_answers
 from rl.training.open_reward import RewardChoice, open_reward
 from rl.training.open_task import open_prompts
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {},
-    "study": {},
-    "tiny/sums": dict(least_reward=0.5),
-    "study/sums": dict(least_reward=0.5),
-}
+MAX_NEW_TOKENS = 48  # an answer without EOS is never kept
+LEAST_REWARD = {"sums": 0.5}  # prompts whose best answer earns less are left out
+FINETUNING = FinetuningConfig(epochs=2, batch_size=32, lr=3e-4)
 
 
 @dataclass(frozen=True)
@@ -66,20 +63,10 @@ class TeacherConfig:
     """The judge. auto: the rule for sums, otherwise the reward model. gold: the true objective."""
     reward_model: Path | None = None
     """Run folder of the reward model; default: the one of this data and preset."""
-    prompts: int = 2000
+    prompts: AtLeastOne = 2000
     """Training prompts that are answered."""
-    responses: int = 16
+    responses: AtLeastOne = 16
     """n: answers per prompt, of which the best is kept."""
-    least_reward: float | None = None
-    """Leave out prompts whose best answer earns less."""
-    max_new_tokens: AtLeastOne = 48
-    """Longest answer; one without EOS is never kept."""
-    epochs: AtLeastOne = 2
-    """Passes over the kept answers."""
-    batch_size: AtLeastOne = 32
-    """Answers per optimizer step."""
-    lr: NotNegative = 3e-4
-    """Peak learning rate of the fine-tuning."""
     seed: Seed = 0
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
@@ -90,8 +77,6 @@ class TeacherConfig:
 
     def __post_init__(self) -> None:
         check_ranges(self)
-        if min(self.prompts, self.responses) < 1:
-            raise ValueError("prompts and responses must each be at least 1")
 
 
 def base_folder(config: TeacherConfig) -> Path:
@@ -107,15 +92,13 @@ def base_folder(config: TeacherConfig) -> Path:
 
 
 def fine_tune(
-    config: TeacherConfig, model: GPT, tokenizer: Tokenizer, examples: Sequence[Example], out: Path
+    seed: int, model: GPT, tokenizer: Tokenizer, examples: Sequence[Example], out: Path
 ) -> None:
-    settings = FinetuningConfig(
-        epochs=config.epochs, batch_size=config.batch_size, lr=config.lr, seed=config.seed
-    )
-    steps = max(config.epochs * len(examples) // config.batch_size, 1)
+    steps = max(FINETUNING.epochs * len(examples) // FINETUNING.batch_size, 1)
     log = MetricLog(
         steps, path=out / "metrics.jsonl", show=("loss",), every=100, title="fine-tuning"
     )
+    settings = replace(FINETUNING, seed=seed)
     finetuning.train(settings, model, examples, [], log, eos_id=tokenizer.eos_id)
 
 
@@ -128,10 +111,7 @@ def main(config: TeacherConfig) -> Path:
         open_reward(judge, load_tokenizer(PretrainingConfig().tokenizer), device)
     base, tokenizer = load_gpt(base_folder(config), device)
     reward_fn = open_reward(judge, tokenizer, device)
-    room = base.config.context - config.max_new_tokens
-    if room < 1:
-        raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
-    prompts = open_prompts(config.data, tokenizer, room)
+    prompts = open_prompts(config.data, tokenizer, base.config.context - MAX_NEW_TOKENS)
     folder = config.out or teacher_folder(config.data)
     folder = open_run(folder, config)
     seed = derive_seed(config.seed, "teacher's prompts")
@@ -145,23 +125,22 @@ def main(config: TeacherConfig) -> Path:
         reward_fn,
         BestOf(
             config.responses,
-            SamplingParams(max_new_tokens=config.max_new_tokens),
-            least_reward=config.least_reward,
+            SamplingParams(max_new_tokens=MAX_NEW_TOKENS),
+            least_reward=LEAST_REWARD.get(config.data),
             seed=config.seed,
         ),
         log=MetricLog(count, show=("kept",), every=max(count // 4, 1), title="answers"),
     )
     if not examples:
         raise UserError(
-            "no answer was kept, because none ended or earned enough: lower --least-reward, or raise "
-            "--responses"
+            "no answer was kept, because none ended or earned enough: raise --responses"
         )
     answers = [
         {"prompt": tokenizer.decode(p), "response": tokenizer.decode(r)} for p, r in examples
     ]
     append_jsonl(folder / "answers.jsonl", answers)
     teacher, _ = load_gpt(base_folder(config), device)
-    fine_tune(config, teacher, tokenizer, examples, folder)
+    fine_tune(config.seed, teacher, tokenizer, examples, folder)
     save_gpt(folder / MODEL_FILE, teacher, tokenizer)
     finish_run(folder)
     print(f"wrote {display_path(folder)} (kept answers: answers.jsonl)")
@@ -169,4 +148,4 @@ def main(config: TeacherConfig) -> Path:
 
 
 if __name__ == "__main__":
-    run_command(main, TeacherConfig, PRESETS)
+    run_command(main, TeacherConfig)

@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 import torch
 from studies.pages import markdown, spread
-from studies.runner import Job, StudyFlags, go, is_done, seconds_of
+from studies.runner import DONE, Job, StudyFlags, go, is_done, once
 
 from data import reviews, sums
 from gpt.checkpoint import load_gpt
@@ -355,23 +355,19 @@ def compare(config: StudyConfig, study: Study, folder: Path) -> Measured:
         for seed in range(config.seeds):
             run = folder / f"{name}-{seed}"
             if name in config.runs and is_done(run, ""):
-                numbers, seconds = measured_once(config, judge, run), seconds_of(run)
+                numbers = measured_once(config, judge, run)
                 numbers |= {"seed": seed, "steps": read_jsonl(run / "metrics.jsonl")[-1]["step"]}
-                numbers |= {"seconds": seconds.get("cpu", seconds["wall"])}
+                numbers |= {"seconds": read_json(run / DONE)["cpu"]}
                 results.setdefault(name, []).append(numbers)
                 print(f"{name} seed {seed}: gold {numbers['gold']:.3f}, kl {numbers['kl']:.2f}")
     return results
 
 
-def measured_once(config: StudyConfig, judge: Judge, run: Path) -> dict[str, float]:
-    """The measurements of a run's policy, taken from measured.json where they stand already."""
-    path, key = run / "measured.json", f"test {config.prompts}"
-    key += " by the teacher" if judge.study.teacher else ""
-    known = read_json(path) if path.exists() else {}
-    if key not in known:
-        known[key] = judge.measure(load_gpt(run, judge.base.device)[0])
-        write_json(path, known)
-    return dict(known[key])
+def measured_once(config: StudyConfig, judge: Judge, run: Path) -> dict[str, Any]:
+    """The measurements of a run's policy, taken from a file where they stand already."""
+    by = "-by-teacher" if judge.study.teacher else ""
+    path = run / f"measured-{config.prompts}{by}.json"
+    return dict(once(path, lambda: judge.measure(load_gpt(run, judge.base.device)[0])))
 
 
 def table(study: Study, results: Measured) -> str:

@@ -16,7 +16,7 @@ const BEST_OF = [1, 2, 4, 8, 16];
 const base = tensorsOf("base-weights");
 const models = { base: new GPT(base, about.config), policy: null };
 const policies = about.policies.map(() => null); // each is built when it is first asked
-const judge = about.pooling && new RewardModel(descendant(base, tensorsOf("judge-weights"), "gpt."), about.config, about.pooling);
+const judge = new RewardModel(descendant(base, tensorsOf("judge-weights"), "gpt."), about.config, about.pooling);
 
 /** Let the policy of this place on the slider answer. */
 function choose(place) {
@@ -40,7 +40,7 @@ function answerOf(writer, prompt, temperature, seed, asked) {
   const answer = models[writer].sample(prompt, { eos: tokenizer.eos, most, temperature, random: randomFrom(seed) });
   const ended = answer.at(-1) === tokenizer.eos;
   const gold = asked && world.gold(asked, tokenizer.decode(answer), ended);
-  return { answer, ended, gold, learned: judge ? judge.score(prompt, answer) : null };
+  return { answer, ended, gold, learned: judge.score(prompt, answer) };
 }
 
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
@@ -75,7 +75,7 @@ function meter(words, value, share, className = "") {
 /** Both rewards of an answer, and the reason for each point of gold. */
 function showRewards(writer, found, n, asked) {
   const rows = [];
-  if (judge) rows.push(meter("learned reward", found.learned.toFixed(2), (found.learned + 2) / 5.5));
+  rows.push(meter("learned reward", found.learned.toFixed(2), (found.learned + 2) / 5.5));
   if (found.gold) rows.push(meter("gold reward", found.gold.reward.toFixed(2), found.gold.reward, "gold"));
   else rows.push(element("p", "quiet", "This prompt is not of this world, so nobody can say what gold would pay."));
   if (found.gold) {
@@ -132,7 +132,7 @@ async function answerBoth() {
     return;
   }
   choose(Number(at("policy").value));
-  const n = judge ? BEST_OF[Number(at("best-of").value)] : 1;
+  const n = BEST_OF[Number(at("best-of").value)];
   const started = performance.now();
   for (const writer of ["base", "policy"]) {
     if (n > 1) { // let the page breathe
@@ -160,8 +160,6 @@ function showExample(example) {
 }
 
 at("policy").max = about.policies.length - 1;
-at("beta").hidden = about.policies.length === 1;
-at("best-of").parentElement.hidden = !judge;
 at("ask").addEventListener("submit", (event) => {
   event.preventDefault();
   answerBoth();
@@ -182,8 +180,4 @@ at("examples").append(...about.examples.map((example) => {
   button.addEventListener("click", () => showExample(example));
   return button;
 }));
-if (about.examples.length) showExample(about.examples[0]);
-else {
-  at("prompt").value = about.prompts[0];
-  answerBoth();
-}
+showExample(about.examples[0]);

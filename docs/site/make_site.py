@@ -109,7 +109,7 @@ def main() -> None:
         (html / "notebooks" / f"{old}.html").write_text(REDIRECT.format(new), "utf-8")
     scripts = shutil.ignore_patterns("*.html")
     shutil.copytree(ROOT / "docs" / "playground", html / "docs" / "playground", ignore=scripts)
-    write_playground(None, None, html / "playground.html", ".", ".html")
+    write_playground(html / "playground.html", ".", ".html")
     if broken := broken_links(html):
         sys.exit("\n".join(["these links lead nowhere, or to a network:", *broken]))
     seconds, pages = time.perf_counter() - begin, len(list(html.rglob("*.html")))

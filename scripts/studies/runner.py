@@ -68,11 +68,6 @@ def is_done(root: Path, name: str) -> bool:
     return (root / name / DONE).exists()
 
 
-def seconds_of(folder: Path) -> dict[str, Any]:
-    """Of a job that is done: by the clock, and of CPU time where the system counts it."""
-    return read_json(folder / DONE)
-
-
 def run_stage(
     folder: Path,
     module: str,
@@ -84,7 +79,7 @@ def run_stage(
     """Run one command into `folder` unless it is done there; its output goes to FOLDER.log.
 
     An interrupted one is resumed, or without `resume` made anew, so that its seconds are those of
-    the whole. Returns those by the clock.
+    the whole. Returns those by the clock; beside them CPU time is kept, where the system counts it.
     """
     if is_done(folder, ""):
         print(f"{display_path(folder)} is there", flush=True)
@@ -95,8 +90,7 @@ def run_stage(
     print(f"{display_path(folder)}: {module} ...", flush=True)
     log = folder.with_name(f"{folder.name}.log")
     wall, cpu = run_into_log(module, command, log, threads=threads, append=resume)
-    seconds = {"wall": wall, "threads": threads, "resumed": bool(again)}
-    write_json(folder / DONE, seconds if cpu is None else seconds | {"cpu": cpu})
+    write_json(folder / DONE, {"wall": wall, "cpu": wall if cpu is None else cpu})
     return wall
 
 

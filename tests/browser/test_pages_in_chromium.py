@@ -89,7 +89,7 @@ def test_a_line_of_the_box_lights_up_its_code_and_the_search_finds(tmp_path: Pat
 
 def test_the_model_in_the_playground_is_that_of_python(tmp_path: Path) -> None:
     """Token ids exactly, log-probabilities of a policy, which is the base and a change, to 1e-3."""
-    playground.write_playground(None, None, tmp_path / "page.html")
+    playground.write_playground(tmp_path / "page.html")
     change = saved_models.change_of_policy(saved_models.sweep()[0], 1)
     policy = saved_models.changed(saved_models.base()[0], change)
     tokenizer = load_tokenizer("glassbox")

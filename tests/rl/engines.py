@@ -326,7 +326,6 @@ ENGINES = [
         main_flags=dict(updates_per_batch=2),
         skips=dict(
             without_a_kl_no_reference_is_asked=NO_REFERENCE,
-            with_adapters_the_reference_is_the_base=NO_REFERENCE,
             stop_kl_ends_the_run_with_a_validation=NO_REFERENCE,
         ),
     ),
@@ -436,7 +435,6 @@ ENGINES = [
         skips=OWN_REWARD
         | dict(
             without_a_kl_no_reference_is_asked=NO_REFERENCE,
-            with_adapters_the_reference_is_the_base=NO_REFERENCE,
             stop_kl_ends_the_run_with_a_validation=NO_REFERENCE,
             the_adaptive_controller_moves_the_penalty=NO_REFERENCE,
             every_prompt_is_asked_once_an_epoch="asks the teacher, and no reward that could look on",

@@ -32,7 +32,6 @@ CONTRACT = {
         "kl_k3": "there is no reference",
     },
     "skips": {
-        "with_adapters_the_reference_is_the_base": "there is no reference",
         "without_a_kl_no_reference_is_asked": "there is no reference",
         "stop_kl_ends_the_run_with_a_validation": "there is no reference, and --stop-kl is refused",
         "the_adaptive_controller_moves_the_penalty": "there is no penalty",
