@@ -23,13 +23,7 @@ import torch
 from safetensors.torch import save
 
 from data import reviews
-<<<<<<< HEAD
-from gpt.model import GPT
-from gpt.published import load_policy
-from gpt.tokenizer import RANKS_FILE, Tokenizer
-=======
 from gpt.tokenizer import RANKS_FILE
->>>>>>> scripts-less
 from harness.command_line import run_command
 from harness.files import display_path, read_json, write_text
 from harness.paths import REPOSITORY

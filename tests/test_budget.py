@@ -59,7 +59,7 @@ REWARD_MODEL = "--base {base} --pairs 72 --held-out-pairs 8 --max-response-token
     [
         ("rl.grpo_engine", ENGINE, 80, 12_018),
         ("rl.ppo_engine", ENGINE, 85, 12_771),
-        ("reward_model.reward_model_training", REWARD_MODEL, 59, 9_206),
+        ("reward_model.reward_model_training", REWARD_MODEL, 59, 9_217),
     ],
 )
 def test_what_a_run_of_one_step_loads(
