@@ -27,7 +27,7 @@ from claim.arms import ARMS
 from claim.figures import at_a_glance
 from claim.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, of_seeds
 from claim.ten import CLAIMS
-from studies.pages import filled, markdown
+from studies.pages import filled, markdown, significant
 from studies.runner import Job, StudyFlags, go, is_done
 
 from harness.command_line import run_command
@@ -41,7 +41,6 @@ NUMBERS = "numbers.json"  # of a job
 SEEDS = 6  # of every arm
 AGAIN, CHOOSING = 100, 900  # the first seed of a rerun, and of runs that choose a setting
 DOCS = REPOSITORY / "docs"
-DIGITS = 4  # significant ones of recorded numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,15 +81,7 @@ def do(job: Job, folder: Path) -> None:
     else:
         numbers = ARMS[job.stage].run(folder.parent, job.arguments["seed"])
     seconds = time.process_time() - begin
-    write_json(folder / NUMBERS, rounded(numbers) | {"seconds": round(seconds, 1)})
-
-
-def rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}")
-    if isinstance(value, Mapping):
-        return {key: rounded(inner) for key, inner in value.items()}
-    return [rounded(inner) for inner in value] if isinstance(value, list) else value
+    write_json(folder / NUMBERS, significant(numbers) | {"seconds": round(seconds, 1)})
 
 
 # --- the recording --------------------------------------------------------------------------------
@@ -147,7 +138,7 @@ def described(claim: Claim, verdict: Verdict, results: Results) -> dict[str, Any
 
 
 def told(verdict: Verdict) -> dict[str, Any]:
-    return rounded(vars(verdict) | {"beyond": verdict.beyond, "verdict": verdict.word})
+    return significant(vars(verdict) | {"beyond": verdict.beyond, "verdict": verdict.word})
 
 
 def minutes(claim: Claim, results: Results) -> float:

@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import demo_seeds
 import saved_models
 import torch
+import write_tables
 
 from data import reviews
 from data.collate import collate_responses
@@ -377,7 +377,7 @@ def main(config: DemoConfig) -> None:
     results = [pipeline(config, seed, folder / f"seed{seed}") for seed in seeds]
     write_json(folder / "results.json", results)
     heading("means (lowest to highest)")
-    print("\n".join(demo_seeds.summary(results)))
+    print("\n".join(write_tables.summary(results)))
     finish_run(folder)
 
 

@@ -155,11 +155,11 @@ def test_the_page_is_that_of_the_recording(monkeypatch):
         assert all(record.pop(words) in text for words in ("source", "says", "counts"))
     assert len(recorded) == 10 and claims.with_tables(text, recorded) == text
     assert all(f"<!-- {name} -->" in text for name in ("verdicts", *recorded))
-    monkeypatch.setattr(claims, "rounded", lambda value: value)
+    monkeypatch.setattr(claims, "significant", lambda value: value)
     results = claims.gathered(Path("nowhere"), claims.DOCS)
     found, wanted = leaves(claims.judged(results, claims.CLAIMS)), leaves(recorded)
     assert found.keys() == wanted.keys()
-    half_a_digit = 0.5001 * 10 ** (1 - claims.DIGITS)
+    half_a_digit = 0.5001e-3  # of four
     for place, value in wanted.items():
         if isinstance(value, float):
             near = 1e-9 if "/also/" in place else half_a_digit
