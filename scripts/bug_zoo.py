@@ -16,6 +16,7 @@ from __future__ import annotations
 import json
 import random
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -263,15 +264,9 @@ def bugged_run(name: str, folder: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def new_folder() -> Path:
-    """runs/bug-zoo, or runs/bug-zoo-2 and so on: earlier games stay."""
-    names = ["bug-zoo", *(f"bug-zoo-{number}" for number in range(2, 1000))]
-    return next(RUNS / name for name in names if not (RUNS / name).exists())
-
-
 def play(config: ZooConfig) -> None:
     bug = config.only or random.choice(sorted(BUGS))
-    engine, folder = STORIES[bug].engine, new_folder()
+    engine, folder = STORIES[bug].engine, RUNS / f"bug-zoo-{time.strftime('%m%d-%H%M%S')}"
     print(
         f"A run of {engine} on eight letters, in which one line is wrong. Training ...", flush=True
     )

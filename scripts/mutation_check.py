@@ -1,7 +1,6 @@
 """Do the tests notice? Plants one known bug at a time into a copy of the repository and runs them.
 
     python scripts/mutation_check.py                    every planted bug
-    python scripts/mutation_check.py --list             their names
     python scripts/mutation_check.py --only k1-sign     one or several of them
 
 The bugs stand in scripts/planted_bugs.txt, in blocks with blank lines between:
@@ -263,8 +262,6 @@ class MutationCheckConfig:
 
     only: tuple[str, ...] = ()
     """Names of the bugs to plant; default: all."""
-    list: bool = False
-    """Print the names and what they do, and run nothing."""
     jobs: AtLeastOne = 2
     """Bugs at a time; each runs one single-threaded pytest."""
 
@@ -276,12 +273,10 @@ def main(config: MutationCheckConfig) -> None:
     bugs = read_bugs()
     unknown = sorted(set(config.only) - {bug.name for bug in bugs})
     if unknown:
-        raise UserError(f"there is no planted bug {', '.join(unknown)}: --list prints their names")
+        raise UserError(
+            f"there is no {', '.join(unknown)} in {BUGS.name}: --only takes names of its bugs"
+        )
     bugs = [bug for bug in bugs if bug.name in (config.only or bug.name)]
-    if config.list:
-        for bug in bugs:
-            print(f"{bug.name:40}{bug.changes[0].name:36}{bug.what}")
-        return
     caught = check(bugs, config.jobs)
     print(f"{caught} of {len(bugs)} planted bugs are caught")
     sys.exit(caught < len(bugs))

@@ -76,12 +76,6 @@ def of_runs(folder: Path) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["seed"])
 
 
-def kept() -> list[dict[str, Any]]:
-    """The rows of docs/demo_seeds.json."""
-    rows: list[dict[str, Any]] = read_json(KEPT)
-    return rows
-
-
 def column(rows: Sequence[Mapping[str, Any]], who: str, key: str, where: str = TEST) -> list[float]:
     """A number of every seed; none where it was not measured."""
     values = [row[where][who][key] for row in rows]
@@ -102,7 +96,7 @@ def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def by_seed() -> list[str]:
     """GRPO and its reward model, a row for each seed."""
     lines = []
-    for row in kept():
+    for row in read_json(KEPT):
         grpo, unseen, check = row[TEST]["GRPO"], row[UNSEEN]["GRPO"], row["item_check"]
         judged = [
             row["reward_model"]["gold_accuracy"],
@@ -117,7 +111,7 @@ def by_seed() -> list[str]:
 
 def caption() -> list[str]:
     """What the front page says of them: gold and KL of each contestant, and GRPO on new items."""
-    rows = kept()
+    rows = read_json(KEPT)
     lines = [
         [name, average(column(rows, name, "gold"), 2), average(column(rows, name, "kl"), 1)]
         for name in rows[0][TEST]
@@ -132,7 +126,7 @@ def caption() -> list[str]:
 
 def picture() -> str:
     """The dots, one for each seed, as an SVG."""
-    rows = kept()
+    rows = read_json(KEPT)
     lanes = [
         ("base model", "base model", TEST), ("fine-tuned", "fine-tuned on preferred answers", TEST),
         ("best of 8", "best of 8 by reward model", TEST), ("GRPO", "GRPO", TEST),
@@ -273,7 +267,7 @@ def course() -> str:
 
 def results() -> str:
     """docs/results.md: the demo's seeds."""
-    tables = {"demo seeds": summary(kept()), "demo by seed": by_seed()}
+    tables = {"demo seeds": summary(read_json(KEPT)), "demo by seed": by_seed()}
     return page_with("docs/results.md", tables)
 
 

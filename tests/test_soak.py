@@ -11,4 +11,4 @@ import soak
 
 @pytest.mark.skipif(not hasattr(os, "killpg"), reason="the soak kills groups of processes")
 def test_a_run_that_is_killed_as_it_saves_ends_as_if_it_were_not(tmp_path: Path) -> None:
-    assert soak.soak("gpt.pretraining", 1, tmp_path, seed=0, moments=("write",)) == 1
+    assert soak.soak("gpt.pretraining", 1, tmp_path, moments=("write",)) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import claims
@@ -42,7 +43,7 @@ def test_several_rules_hold_together_and_one_that_fails_is_one_of_several():
 
 def test_a_verdict_is_that_of_the_corrected_p():
     verdict = RULE(made_up(0.13))
-    assert verdict.word == HELD and verdict.after(10 * verdict.p).word == UNTOLD
+    assert verdict.word == HELD and replace(verdict, corrected=10 * verdict.p).word == UNTOLD
 
 
 def test_what_rules_read():
