@@ -19,10 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from sides import BETAS, LR, MAX_NORM, loss_ours, model_of, prompts_of, sampled_batch
+from sides import BETAS, LR, MAX_NORM, loss_ours, model_of, sampled, sampled_batch
 from turns import Case, peak_mib, reset_peak
 
-from gpt.generate import Generation, SamplingParams, generate
 from gpt.model import GPT, Preset
 from harness.command_line import run_command
 from harness.device import open_device, precision
@@ -83,13 +82,6 @@ def measured(
     return statistics.median(times[1:]), peak / 1e9
 
 
-def sampled(model: GPT, case: Case) -> Generation:
-    """A response to each prompt; no token ends it."""
-    params, end = SamplingParams(max_new_tokens=case.new_tokens), model.config.vocab_size
-    prompts = prompts_of(case, case.prompts)
-    return generate(model, prompts, params, make_generator(0, "sampling"), eos_id=end)
-
-
 def accumulated(model: GPT, case: Case, micro_rows: int, dtype: str) -> None:
     """The gradient of the surrogate over all rows, `micro_rows` in a forward pass."""
     batch, old, advantages = (x.to(model.device) for x in sampled_batch(case))
@@ -105,7 +97,7 @@ def beside_the_cpu(config: GpuConfig, device: torch.device) -> None:
     drawn, gradients = [], []
     for where in ("cpu", str(device)):
         model = model_of(case, where)
-        drawn.append(sampled(model, case).response_tokens)
+        drawn.append(sampled(model, case, make_generator(0, "sampling")).response_tokens)
         accumulated(model, case, config.micro_rows, "float32")
         parts = [p.grad.flatten().cpu() for p in model.parameters() if p.grad is not None]
         gradients.append(torch.cat(parts))
@@ -122,7 +114,7 @@ def one_precision(config: GpuConfig, device: torch.device, dtype: str) -> None:
 
     def sample() -> None:
         with precision(device, dtype):
-            sampled(model, config.case)
+            sampled(model, config.case, make_generator(0, "sampling"))
 
     def update() -> None:
         optimizer.zero_grad(set_to_none=True)

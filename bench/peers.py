@@ -66,15 +66,6 @@ def sides_of(case: Case, threads: int) -> list[Side]:
     return found
 
 
-def cases(config: PeersConfig) -> dict[str, Case]:
-    chosen = {name: case for name, case in CASES.items() if name.startswith(config.only)}
-    if not chosen:
-        raise UserError(
-            f"--only {config.only}: no comparison's name starts with it; there are {', '.join(CASES)}"
-        )
-    return chosen
-
-
 def table(compared: Sequence[Side], pairs: int) -> str:
     """Measure one comparison: median seconds, times as fast as the first side, peak of memory."""
     reports = measure(compared, pairs, sides.work)
@@ -93,7 +84,11 @@ def table(compared: Sequence[Side], pairs: int) -> str:
 
 
 def main(config: PeersConfig) -> None:
-    chosen = cases(config)
+    chosen = {name: case for name, case in CASES.items() if name.startswith(config.only)}
+    if not chosen:
+        raise UserError(
+            f"--only {config.only}: no comparison's name starts with it; there are {', '.join(CASES)}"
+        )
     missing = [package for package in NEEDED if importlib.util.find_spec(package) is None]
     if missing:
         raise UserError(

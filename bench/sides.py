@@ -25,7 +25,7 @@ from turns import Case, Side, Turns
 
 from data.collate import ResponseBatch, join_responses
 from data.records import PromptRecord
-from gpt.generate import SamplingParams, generate
+from gpt.generate import Generation, SamplingParams, generate
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig, preset_config
 from gpt.published import save_gpt2
@@ -81,17 +81,19 @@ def all_drawn(lengths: Sequence[int], case: Case) -> None:
 # Ours ---------------------------------------------------------------------------------------------
 
 
+def sampled(model: GPT, case: Case, generator: torch.Generator) -> Generation:
+    """Responses to each prompt; no token ends them."""
+    params, end = SamplingParams(max_new_tokens=case.new_tokens), model.config.vocab_size
+    prompts, group = prompts_of(case, case.prompts), case.group
+    return generate(model, prompts, params, generator, eos_id=end, samples_per_prompt=group)
+
+
 def sample_ours(side: Side, turns: Turns) -> None:
     """gpt.generate."""
-    case, model = side.case, model_of(side.case)
-    params = SamplingParams(max_new_tokens=case.new_tokens)
-    prompts, end = prompts_of(case, case.prompts), model.config.vocab_size
-    generator = make_generator(0, "sampling")
+    model, generator = model_of(side.case), make_generator(0, "sampling")
     while turns.next():
-        drawn = generate(
-            model, prompts, params, generator, eos_id=end, samples_per_prompt=case.group
-        )
-        all_drawn(drawn.response_mask.sum(1).tolist(), case)
+        drawn = sampled(model, side.case, generator)
+        all_drawn(drawn.response_mask.sum(1).tolist(), side.case)
 
 
 class Numbers:
@@ -104,7 +106,7 @@ class Numbers:
         return [int(word) for word in text.split()]
 
     def decode(self, ids: Sequence[int]) -> str:
-        return " ".join(map(str, ids))
+        return text_of(ids)
 
 
 def text_of(tokens: Sequence[int]) -> str:

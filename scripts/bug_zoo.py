@@ -14,8 +14,9 @@ columns, without times.
 from __future__ import annotations
 
 import json
-import math
 import random
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -27,6 +28,7 @@ from unittest.mock import patch
 import bug_stories
 import torch
 from bug_stories import RECORDINGS, STORIES
+from studies.pages import significant
 from torch import Tensor
 
 from data.collate import first_eos_mask, join_responses
@@ -38,7 +40,6 @@ from gpt.tokenizer import build_tokenizer
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path
-from harness.flag_ranges import Seed
 from harness.metric_log import MetricLog
 from harness.optimizer import clip_and_step
 from harness.paths import RUNS, TOKENS
@@ -86,37 +87,30 @@ def small_gpt() -> GPT:
     return GPT(shape).initialize(torch.Generator().manual_seed(0)).eval()
 
 
-@dataclass(frozen=True)
-class Engine:
-    """How a small run of one engine is made."""
-
-    module: ModuleType
-    config: Any
-
-
-def engine(module: ModuleType, shared: Mapping[str, Any], **own: Any) -> Engine:
-    return Engine(module, module.ENGINE.config(**{**shared, **own}))
+def own(module: ModuleType, shared: Mapping[str, Any], **flags: Any) -> Any:
+    """The config of an engine's small run."""
+    return module.ENGINE.config(**{**shared, **flags})
 
 
 VARIANTS = grpo_variants_engine.VARIANTS
 ENGINES = {
-    "grpo": engine(grpo_engine, GROUPED, lr=6e-4, kl_coef=0.1),
-    "ppo": engine(ppo_engine, SINGLE, critic_lr=1e-2),
-    "rloo": engine(rloo_engine, GROUPED, updates_per_batch=1, kl_coef=0.1),
+    "grpo": own(grpo_engine, GROUPED, lr=6e-4, kl_coef=0.1),
+    "ppo": own(ppo_engine, SINGLE, critic_lr=1e-2),
+    "rloo": own(rloo_engine, GROUPED, updates_per_batch=1, kl_coef=0.1),
     **{
-        name: engine(grpo_variants_engine, GROUPED | VARIANTS[name] | WITHOUT_KL, variant=name)
+        name: own(grpo_variants_engine, GROUPED | VARIANTS[name] | WITHOUT_KL, variant=name)
         for name in ("dr_grpo", "gspo", "cispo", "sapo")
     },
-    "grpo_iterative": engine(grpo_iterative_engine, GROUPED, iterations=2, lr=6e-4),
-    "reinforce_pp": engine(reinforce_pp_engine, SINGLE, kl_coef=0.1),
+    "grpo_iterative": own(grpo_iterative_engine, GROUPED, iterations=2, lr=6e-4),
+    "reinforce_pp": own(reinforce_pp_engine, SINGLE, kl_coef=0.1),
 }
 
 
 def small_run(
-    engine: Engine, folder: Path | None = None, **changes: Any
+    config: Any, folder: Path | None = None, **changes: Any
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """The rows and the flags of one small run, which with a folder keeps its tokens there."""
-    config, policy = replace(engine.config, **changes), small_gpt()
+    config, policy = replace(config, **changes), small_gpt()
     reward = RuleReward(worth, "letters")
     start = small_gpt().requires_grad_(False)
     params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
@@ -125,7 +119,7 @@ def small_run(
         validate.token_log = TokenLog(folder / TOKENS, LETTERS, reward, config)
     log = MetricLog(config.steps)
     run = Run(config, policy, LETTERS, reward, PROMPTS, log, validate=validate)
-    rows = engine.module.train(config, run)
+    rows = sys.modules[type(config).__module__].train(config, run)
     return rows, json.loads(json.dumps(asdict(config), default=str))
 
 
@@ -238,11 +232,7 @@ BUGS = {
 def by_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Four digits a number, without times; None: not logged."""
     keys = [key for key in dict.fromkeys(key for row in rows for key in row) if "second" not in key]
-    return {key: [rounded(row.get(key)) for row in rows] for key in keys}
-
-
-def rounded(value: Any) -> Any:
-    return float(f"{value:.4g}") if isinstance(value, float) and math.isfinite(value) else value
+    return {key: [significant(row.get(key)) for row in rows] for key in keys}
 
 
 def record(
@@ -261,29 +251,22 @@ def record(
 
 def bugged_run(name: str, folder: Path) -> list[dict[str, Any]]:
     """Train with one bug, seconds; the folder gets what any run's has, its report with it."""
-    bug, engine = BUGS[name], ENGINES[STORIES[name].engine]
-    config = replace(engine.config, **bug.changes)
+    bug = BUGS[name]
+    config = replace(ENGINES[STORIES[name].engine], **bug.changes)
     folder.mkdir(parents=True)
     title = f"a run of {STORIES[name].engine} in which one line is wrong"
     open_page(folder, STORIES[name].engine, config, title=title)
     with bug.plant():
-        rows, flags = small_run(engine, folder, **bug.changes)
+        rows, flags = small_run(config, folder)
     (folder / "config.json").write_text(json.dumps(flags) + "\n", encoding="utf-8")
     append_jsonl(folder / "metrics.jsonl", rows)
     refresh(folder, rows)
     return rows
 
 
-def new_folder() -> Path:
-    """runs/bug-zoo, or runs/bug-zoo-2 and so on: earlier games stay."""
-    names = ["bug-zoo", *(f"bug-zoo-{number}" for number in range(2, 1000))]
-    return next(RUNS / name for name in names if not (RUNS / name).exists())
-
-
 def play(config: ZooConfig) -> None:
-    drawn = random.Random(config.seed)  # None: another bug each time
-    bug = config.only or drawn.choice(sorted(BUGS))
-    engine, folder = STORIES[bug].engine, config.run or new_folder()
+    bug = config.only or random.choice(sorted(BUGS))
+    engine, folder = STORIES[bug].engine, RUNS / f"bug-zoo-{time.strftime('%m%d-%H%M%S')}"
     print(
         f"A run of {engine} on eight letters, in which one line is wrong. Training ...", flush=True
     )
@@ -310,41 +293,33 @@ class ZooConfig:
 
     only: str | None = None
     """One bug; with --record also one engine's control."""
-    seed: Seed | None = None
-    """Draws the bug of a game; default: another one each time."""
-    run: Path | None = None
-    """Folder of the game's run; default: a new one under runs/."""
     record: bool = False
     """Record every bug and every control anew for the doctor's tests, some minutes."""
-    out: Path = RECORDINGS
-    """Folder of the recordings."""
 
     def __post_init__(self) -> None:
         known = [*BUGS, *ENGINES] if self.record else [*BUGS]
         if self.only is not None and self.only not in known:
             raise UserError(f"there is no {self.only!r} in the zoo: use one of {', '.join(known)}")
-        if self.run is not None and self.run.exists():
-            raise UserError(f"{display_path(self.run)} is there already: give --run a new folder")
 
 
 def main(config: ZooConfig) -> None:
     torch.set_num_threads(1)
     if config.record:
-        record_all(config)
+        record_all(config.only)
     else:
         play(config)
 
 
-def record_all(config: ZooConfig) -> None:
-    for name, engine in ENGINES.items():
-        if config.only in (None, name):
-            rows, flags = small_run(engine)
-            record(config.out / "healthy" / f"letters_{name}.json", rows, flags, "no bug")
+def record_all(only: str | None) -> None:
+    for name, config in ENGINES.items():
+        if only in (None, name):
+            rows, flags = small_run(config)
+            record(RECORDINGS / "healthy" / f"letters_{name}.json", rows, flags, "no bug")
     for name, bug in BUGS.items():
-        if config.only in (None, name):
+        if only in (None, name):
             with bug.plant():
                 rows, flags = small_run(ENGINES[STORIES[name].engine], **bug.changes)
-            record(config.out / "bugs" / f"{name}.json", rows, flags, STORIES[name].words)
+            record(RECORDINGS / "bugs" / f"{name}.json", rows, flags, STORIES[name].words)
             print(name, flush=True)
 
 

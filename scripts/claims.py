@@ -17,7 +17,7 @@ import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,9 @@ import torch
 from claim import worlds
 from claim.arms import ARMS
 from claim.figures import at_a_glance
-from claim.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, of_seeds
+from claim.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, Weakest, of_seeds
 from claim.ten import CLAIMS
-from studies.pages import filled, markdown
+from studies.pages import filled, markdown, significant
 from studies.runner import Job, StudyFlags, go, is_done
 
 from harness.command_line import run_command
@@ -41,7 +41,6 @@ NUMBERS = "numbers.json"  # of a job
 SEEDS = 6  # of every arm
 AGAIN, CHOOSING = 100, 900  # the first seed of a rerun, and of runs that choose a setting
 DOCS = REPOSITORY / "docs"
-DIGITS = 4  # significant ones of recorded numbers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,15 +81,7 @@ def do(job: Job, folder: Path) -> None:
     else:
         numbers = ARMS[job.stage].run(folder.parent, job.arguments["seed"])
     seconds = time.process_time() - begin
-    write_json(folder / NUMBERS, rounded(numbers) | {"seconds": round(seconds, 1)})
-
-
-def rounded(value: Any) -> Any:
-    if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}")
-    if isinstance(value, Mapping):
-        return {key: rounded(inner) for key, inner in value.items()}
-    return [rounded(inner) for inner in value] if isinstance(value, list) else value
+    write_json(folder / NUMBERS, significant(numbers) | {"seconds": round(seconds, 1)})
 
 
 # --- the recording --------------------------------------------------------------------------------
@@ -122,7 +113,7 @@ def judged(results: Results, listed: Mapping[str, Claim]) -> dict[str, dict[str,
     first = {name: claim.rule(part(results, claim)) for name, claim in ready.items()}
     corrected = holm({name: verdict.p for name, verdict in first.items()})
     return {
-        name: described(claim, first[name].after(corrected[name]), results)
+        name: described(claim, replace(first[name], corrected=corrected[name]), results)
         for name, claim in ready.items()
     }
 
@@ -138,7 +129,8 @@ def described(claim: Claim, verdict: Verdict, results: Results) -> dict[str, Any
         "also": {name: t_interval(list(v.values())) for name, v in others.items() if len(v) > 1},
     }  # fmt: skip
     if all(again.values()):
-        new = claim.rule.of_unit(verdict.unit)(again)
+        rules = claim.rule.rules if isinstance(claim.rule, Weakest) else (claim.rule,)
+        new = next(rule for rule in rules if rule.unit == verdict.unit)(again)  # not its weakest
         if new.mean is not None:  # inside: None of too few first seeds
             low, high = verdict.low, verdict.high
             inside = None if low is None or high is None else low <= new.mean <= high
@@ -147,7 +139,7 @@ def described(claim: Claim, verdict: Verdict, results: Results) -> dict[str, Any
 
 
 def told(verdict: Verdict) -> dict[str, Any]:
-    return rounded(vars(verdict) | {"beyond": verdict.beyond, "verdict": verdict.word})
+    return significant(vars(verdict) | {"beyond": verdict.beyond, "verdict": verdict.word})
 
 
 def minutes(claim: Claim, results: Results) -> float:

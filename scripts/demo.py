@@ -27,9 +27,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import demo_seeds
 import saved_models
 import torch
+import write_tables
 
 from data import reviews
 from data.collate import collate_responses
@@ -59,6 +59,7 @@ from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.training.evaluation import (
+    Comparison,
     Conditions,
     Evaluation,
     best_of_n,
@@ -182,22 +183,6 @@ def print_table(table: Mapping[str, Mapping[str, float | None]]) -> None:
     keys = ("gold", "gold_95", "win_rate", "reward", "kl", "response_length", "eos_rate")
     columns = ("", "gold", "+- 95%", "win rate", "RM score", "KL (nats)", "length", "EOS")
     print(format_table(columns, [[name, *(row[k] for k in keys)] for name, row in table.items()]))
-
-
-def samples(before: Evaluation, after: Evaluation, count: int = 3) -> list[dict[str, str]]:
-    """The first prompts with both answers and their gold rewards: nothing is chosen."""
-    assert before.gold is not None and after.gold is not None
-    return [
-        {"prompt": before.records[i].prompt.strip()}
-        | {
-            name: f"({gold[i]:.2f}): {result.responses[i].strip()}"
-            for name, result, gold in (
-                ("before", before, before.gold),
-                ("after", after, after.gold),
-            )
-        }
-        for i in range(min(count, len(before.records)))
-    ]
 
 
 def item_accuracy(model: RewardModel, tokenizer: Tokenizer, answers: Evaluation) -> dict[str, Any]:
@@ -332,9 +317,11 @@ def compare_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any
     print(format_table(("", "answers", "noticed"), counts))
     before, after = rows[0].evaluation, rows[-1].evaluation
     assert before is not None and after is not None
-    shown = samples(before, after)
-    for row in shown:
-        print(f"\nprompt: {row['prompt']}\n  before {row['before']}\n  after  {row['after']}")
+    shown = Comparison(before, after, "gold reward", "GRPO").sample_rows(3)  # the first, not chosen
+    for place, row in enumerate(shown):
+        print(f"\nprompt: {row['prompt'].strip()}")
+        for name, each in (("before", rows[0]), ("after", rows[-1])):
+            print(f"  {name:6} ({each.gold[place]:.2f}): {row[name].strip()}")
     return {
         "seed": seed,
         "prompts": {"test": len(prompts), "held_out_items": len(unseen_items)},
@@ -376,7 +363,7 @@ def main(config: DemoConfig) -> None:
     results = [pipeline(config, seed, folder / f"seed{seed}") for seed in seeds]
     write_json(folder / "results.json", results)
     heading("means (lowest to highest)")
-    print("\n".join(demo_seeds.summary(results)))
+    print("\n".join(write_tables.summary(results)))
     finish_run(folder)
 
 

@@ -34,7 +34,7 @@ from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_line import from_preset, run_command
 from harness.device import open_device
 from harness.errors import UserError
-from harness.files import append_jsonl, display_path
+from harness.files import display_path
 from harness.flag_ranges import AtLeastOne, Seed, check_ranges
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
@@ -135,15 +135,11 @@ def main(config: TeacherConfig) -> Path:
         raise UserError(
             "no answer was kept, because none ended or earned enough: raise --responses"
         )
-    answers = [
-        {"prompt": tokenizer.decode(p), "response": tokenizer.decode(r)} for p, r in examples
-    ]
-    append_jsonl(folder / "answers.jsonl", answers)
     teacher, _ = load_gpt(base_folder(config), device)
     fine_tune(config.seed, teacher, tokenizer, examples, folder)
     save_gpt(folder / MODEL_FILE, teacher, tokenizer)
     finish_run(folder)
-    print(f"wrote {display_path(folder)} (kept answers: answers.jsonl)")
+    print(f"wrote {display_path(folder)}, tuned on {len(examples)} answers")
     return folder
 
 

@@ -1,7 +1,6 @@
 """Do the tests notice? Plants one known bug at a time into a copy of the repository and runs them.
 
     python scripts/mutation_check.py                    every planted bug
-    python scripts/mutation_check.py --list             their names
     python scripts/mutation_check.py --only k1-sign     one or several of them
 
 The bugs stand in scripts/planted_bugs.txt, in blocks with blank lines between:
@@ -14,7 +13,7 @@ The bugs stand in scripts/planted_bugs.txt, in blocks with blank lines between:
 
 `in` names a function, a class or an assigned name, with its file before it where several have that
 name: `grpo_engine.train`. The `-` lines must occur there once, however they are laid out. Without `+`
-lines they are deleted. A block may hold several changes. A test is a file or a function, wherever below
+lines they are deleted. A block may hold several changes. A test is a file, wherever below
 tests/ it lies. A bug is caught when a test fails, and survives when all of them pass; the script then
 ends with status 1. First the same tests run without a bug: they must pass.
 """
@@ -28,14 +27,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from itertools import groupby
 from pathlib import Path
-from queue import SimpleQueue
-from typing import TypeVar
 
 from harness.command_line import run_command
 from harness.errors import UserError
@@ -45,7 +41,6 @@ ROOT = Path(__file__).resolve().parents[1]
 BUGS = ROOT / "scripts" / "planted_bugs.txt"
 PACKAGES = ("harness", "data", "gpt", "reward_model", "rl")
 ELSEWHERE = ("nano", "scripts")  # for a name that no package has
-Result = TypeVar("Result")
 TIMEOUT = 600.0  # seconds for one run of tests: a loop that no longer ends is no result
 
 
@@ -66,15 +61,6 @@ class Bug:
     what: str
     changes: Sequence[Change]
     tests: Sequence[str]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What the tests said: caught, survived or broken, and which one failed."""
-
-    bug: Bug
-    result: str
-    test: str
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -220,22 +206,13 @@ def planted(bug: Bug, code: Mapping[str, str]) -> dict[str, str]:
     return {path: text for path, text in texts.items() if text != code[path]}
 
 
-def read_tests(root: Path = ROOT) -> dict[str, str]:
-    """The text of every test file by its path from the root."""
-    files = sorted((root / "tests").rglob("test_*.py"))
-    return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in files}
-
-
-def pytest_name(test: str, files: Mapping[str, str]) -> str:
-    """`path` or `path::function[case]` of a test that may lie in any folder."""
-    file, _, function = test.rpartition("::") if not test.endswith(".py") else (test, "", "")
-    definition = f"def {function.partition('[')[0]}(" if function else ""
-    found = [p for p, text in files.items() if f"/{p}".endswith(f"/{file}") or not file]
-    found = [path for path in found if definition in files[path]]
+def test_file(name: str, root: Path = ROOT) -> Path:
+    """The one test file of this name, in any folder below tests/."""
+    found = [path for path in (root / "tests").rglob(Path(name).name) if path.match(name)]
     if len(found) != 1:
-        places = " and ".join(found) or "no file below tests/"
-        raise UserError(f"the test {test} is in {places}: it must be in one")
-    return f"{found[0]}::{function}" if function else found[0]
+        places = " and ".join(map(str, found)) or "no file below tests/"
+        raise UserError(f"the test {name} is in {places}: it must be in one")
+    return found[0].relative_to(root)
 
 
 # --- running --------------------------------------------------------------------------------------
@@ -270,15 +247,13 @@ def run_tests(root: Path, tests: Sequence[str]) -> tuple[str, str]:
     return ("survived" if done.returncode == 0 else "broken"), last
 
 
-def check(bug: Bug, texts: Mapping[str, str], tests: Sequence[str], root: Path) -> Outcome:
-    """Plant the bug in the copy at `root`, run the tests, and take it out again."""
-    for path, text in texts.items():
-        (root / path).write_text(text, encoding="utf-8")
-    outcome = Outcome(bug, *run_tests(root, tests))
-    for path in texts:
-        shutil.copyfile(ROOT / path, root / path)
-    print(f"{outcome.result:9}{bug.name:40}{outcome.test}", flush=True)
-    return outcome
+def tried(texts: Mapping[str, str], tests: Sequence[str]) -> tuple[str, str]:
+    """What the tests say of a copy of the repository with these texts in it."""
+    with tempfile.TemporaryDirectory() as folder:
+        root = repository_copy(Path(folder))
+        for path, text in texts.items():
+            (root / path).write_text(text, encoding="utf-8")
+        return run_tests(root, tests)
 
 
 @dataclass(frozen=True)
@@ -287,8 +262,6 @@ class MutationCheckConfig:
 
     only: tuple[str, ...] = ()
     """Names of the bugs to plant; default: all."""
-    list: bool = False
-    """Print the names and what they do, and run nothing."""
     jobs: AtLeastOne = 2
     """Bugs at a time; each runs one single-threaded pytest."""
 
@@ -300,46 +273,30 @@ def main(config: MutationCheckConfig) -> None:
     bugs = read_bugs()
     unknown = sorted(set(config.only) - {bug.name for bug in bugs})
     if unknown:
-        raise UserError(f"there is no planted bug {', '.join(unknown)}: --list prints their names")
+        raise UserError(
+            f"there is no {', '.join(unknown)} in {BUGS.name}: --only takes names of its bugs"
+        )
     bugs = [bug for bug in bugs if bug.name in (config.only or bug.name)]
-    if config.list:
-        for bug in bugs:
-            print(f"{bug.name:40}{bug.changes[0].name:36}{bug.what}")
-        return
-    outcomes = outcomes_of(bugs, config.jobs)
-    missed = [outcome for outcome in outcomes if outcome.result != "caught"]
-    for outcome in missed:
-        print(f"{outcome.result}: {outcome.bug.name}: {outcome.bug.what} ({outcome.test})")
-    print(f"{len(bugs) - len(missed)} of {len(bugs)} planted bugs are caught")
-    sys.exit(bool(missed))
+    caught = check(bugs, config.jobs)
+    print(f"{caught} of {len(bugs)} planted bugs are caught")
+    sys.exit(caught < len(bugs))
 
 
-def outcomes_of(bugs: Sequence[Bug], jobs: int) -> list[Outcome]:
-    """What the tests say of each, so many at a time; first they must pass without any of them."""
-    code, files = read_code(), read_tests()
-    ready = [(b, planted(b, code), [pytest_name(t, files) for t in b.tests]) for b in bugs]
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
-        copies: SimpleQueue[Path] = SimpleQueue()
-        for number in range(jobs):
-            copies.put(repository_copy(Path(folder) / str(number)))
-
-        def in_a_copy(work: Callable[[Path], Result]) -> Result:
-            root = copies.get()
-            try:
-                return work(root)
-            finally:
-                copies.put(root)
-
-        proofs = sorted({test for *_, tests in ready for test in tests})
-        groups = [list(group) for _, group in groupby(proofs, lambda test: test.split("::")[0])]
-        for result, last in pool.map(lambda g: in_a_copy(lambda root: run_tests(root, g)), groups):
+def check(bugs: Sequence[Bug], jobs: int) -> int:
+    """How many are caught, so many tried at a time; first the tests must pass without any of them."""
+    code = read_code()
+    texts = [planted(bug, code) for bug in bugs]
+    tests = [[str(test_file(name)) for name in bug.tests] for bug in bugs]
+    files = sorted({file for each in tests for file in each})
+    caught = 0
+    with ThreadPoolExecutor(jobs) as pool:
+        for result, last in pool.map(lambda file: tried({}, [file]), files):
             if result != "survived":
                 raise UserError(f"the tests fail without any planted bug: {last}")
-
-        def tried(bug: Bug, texts: Mapping[str, str], tests: Sequence[str]) -> Outcome:
-            return in_a_copy(lambda root: check(bug, texts, tests, root))
-
-        return list(pool.map(tried, *zip(*ready, strict=True)))
+        for bug, (result, last) in zip(bugs, pool.map(tried, texts, tests), strict=True):
+            print(f"{result:9}{bug.name:40}{last}", flush=True)
+            caught += result == "caught"
+    return caught
 
 
 if __name__ == "__main__":

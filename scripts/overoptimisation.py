@@ -55,8 +55,6 @@ class OveroptimisationConfig(StudyFlags):
     """rehearsal: everything once, in toy sizes, to see that it works."""
     out: Path = RUNS / "overoptimisation"
     """Folder of all runs."""
-    docs: Path = REPOSITORY / "docs"
-    """Folder of the page, its numbers and its figures."""
 
 
 # --- the page -------------------------------------------------------------------------------------
@@ -176,7 +174,7 @@ def main(config: OveroptimisationConfig) -> None:
     starts = settings.starts[: config.seeds], settings.cure_starts[: config.seeds]
     settings = replace(settings, starts=starts[0], cure_starts=starts[1])
     if config.draw:
-        draw(config.draw, settings, root, config.docs)
+        draw(config.draw, settings, root, REPOSITORY / "docs")
         return
 
     def do(job: Job, folder: Path) -> None:

@@ -35,17 +35,8 @@ MAX_NEW_TOKENS = 48
 EXAMPLE_PROMPTS = 40
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A policy on the slider: its name, what is known of it, and its weights whole or as changes."""
-
-    name: str
-    about: str
-    weights: bytes
-
-
-def of_the_course() -> tuple[list[Choice], bytes, str]:
-    """The sweep's policies, from timid to over-optimised; the kept reward model and how it pools scores."""
+def policies_of_the_slider() -> list[tuple[dict[str, str], bytes]]:
+    """The sweep's, from timid to over-optimised: name and what is known of each, its change of weights."""
     tensors, about = saved_models.sweep()
     usual, choices = about["policies"][0]["lr"], []
     for number, row in enumerate(about["policies"]):
@@ -57,9 +48,8 @@ def of_the_course() -> tuple[list[Choice], bytes, str]:
             f"gold {row['gold']:.2f}, {row['kl']:.1f} nats from the base (gold {about['base']['gold']:.2f})"
         )
         change = saved_models.change_of_policy(tensors, number)
-        choices.append(Choice(name, words, save(change)))
-    path = saved_models.FILES["reward_model"]
-    return choices, path.read_bytes(), load_weights(path, "reward_model_difference")[1]["pooling"]
+        choices.append(({"name": name, "about": words}, save(change)))
+    return choices
 
 
 def world_lists() -> dict[str, list[str]]:
@@ -81,19 +71,19 @@ def world_lists() -> dict[str, list[str]]:
 def write_playground(out: Path, repository: str = "..", suffix: str = "") -> None:
     """Write the page with the models that the course keeps."""
     base, _ = saved_models.base()
-    choices, judge, pooling = of_the_course()
+    policies, judge = policies_of_the_slider(), saved_models.FILES["reward_model"]
     about = {
         "config": asdict(base.config),
         "max_new_tokens": MAX_NEW_TOKENS,
         "prompts": [record.prompt.strip() for record in reviews.prompts("test")[:EXAMPLE_PROMPTS]],
         "world": world_lists(),
-        "policies": [{"name": choice.name, "about": choice.about} for choice in choices],
-        "pooling": pooling,
+        "policies": [known for known, _ in policies],
+        "pooling": load_weights(judge, "reward_model_difference")[1]["pooling"],
         "examples": read_json(PARTS / "examples.json"),
     }
     weights = {name: value.to(torch.bfloat16) for name, value in base.state_dict().items()}
-    files = {"base": save(weights), "judge": judge}
-    files |= {f"policy-{place}": choice.weights for place, choice in enumerate(choices)}
+    files = {"base": save(weights), "judge": judge.read_bytes()}
+    files |= {f"policy-{place}": change for place, (_, change) in enumerate(policies)}
     page = jinja2.Template((PARTS / "page.html").read_text(encoding="utf-8")).render(
         weights=f"{base.parameter_count():,}",
         repository=repository.rstrip("/"),

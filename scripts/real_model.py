@@ -52,6 +52,7 @@ ENGINES = {  # name: command, flags, how many of the seeds it takes
     "LoRA": ("rl.grpo_engine", dict(lora_rank=16, lr=2e-4), 1),  # GRPO, adapters alone
 }
 BEST_OF = 8
+TOPICS = 16  # of the test, each asked for with every constraint
 SHOWN = 16  # answers that are kept to be read
 ROWS = 64  # that are sampled together
 
@@ -66,16 +67,8 @@ class RealModelConfig(StudyFlags):
     """Runs at a time, with all threads and about 7 GB for each process of one."""
     steps: int | None = None
     """Steps of each run; default: the engine's own for this world."""
-    test_topics: int = 16
-    """Test topics, each asked for with every constraint."""
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        topics = len({record.meta["topic"] for record in prompts("test")})
-        if not 1 <= self.test_topics <= topics:
-            raise ValueError(f"test_topics must be from 1 to {topics}: got {self.test_topics}")
 
 
 def runs_of(config: RealModelConfig) -> list[tuple[str, int]]:
@@ -111,7 +104,7 @@ class Bench:
         self.device = open_device(config.device)
         self.start, self.tokenizer = load_policy(config.out / "smollm2", self.device)
         topics = sorted({record.meta["topic"] for record in prompts("test")})
-        chosen = topics[:: len(topics) // config.test_topics][: config.test_topics]
+        chosen = topics[:: len(topics) // TOPICS][:TOPICS]
         self.prompts = [r for r in prompts("test") if r.meta["topic"] in chosen]
         as_trained = {name: INSTRUCTIONS[name] for name in ("temperature", "max_new_tokens")}
         self.params = SamplingParams(**as_trained)

@@ -32,7 +32,6 @@ from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path
-from harness.flag_ranges import Seed
 from harness.paths import RUNS
 from harness.safetensors_file import load_weights, save_weights
 from reward_model.scalar_head import RewardModel
@@ -124,23 +123,17 @@ def add_difference(base: Mapping[str, Tensor], stored: Mapping[str, Tensor]) -> 
     return weights
 
 
-def keep(run: Path, folder: Path = FOLDER) -> None:
+def keep(run: Path) -> None:
     """Write the three files from a finished run of scripts/demo.py."""
     model, about = load_weights(run / "pretraining", "gpt")
     rounded = {name: weight.to(torch.bfloat16) for name, weight in model.items()}
-    save_weights(folder / FILES["base"].name, rounded, "gpt", about)
+    save_weights(FILES["base"], rounded, "gpt", about)
     trained, about = load_weights(run / "grpo", "gpt")
-    save_weights(
-        folder / FILES["policy"].name, difference(rounded, trained), "gpt_difference", about
-    )
+    save_weights(FILES["policy"], difference(rounded, trained), "gpt_difference", about)
     judge, about = load_weights(run / "reward_model", "reward_model")
     trunk = {f"gpt.{name}": weight for name, weight in rounded.items()}
-    save_weights(
-        folder / FILES["reward_model"].name,
-        difference(trunk, judge),
-        "reward_model_difference",
-        about,
-    )
+    stored = difference(trunk, judge)
+    save_weights(FILES["reward_model"], stored, "reward_model_difference", about)
 
 
 @dataclass(frozen=True)
@@ -149,10 +142,6 @@ class KeepConfig:
 
     run: Path | None = None
     """Folder of a finished scripts/demo.py; default: train one."""
-    seed: Seed = 0
-    """Seed of the demo that is trained."""
-    out: Path = FOLDER
-    """Where the three files go."""
 
 
 def main(config: KeepConfig) -> None:
@@ -161,12 +150,12 @@ def main(config: KeepConfig) -> None:
         import demo
 
         run = RUNS / "kept"
-        demo.main(demo.DemoConfig(seed=config.seed, out=run))
+        demo.main(demo.DemoConfig(out=run))
     elif not (run / "results.json").exists():
         raise UserError(f"{display_path(run)} is no finished demo: it holds no results.json")
-    keep(run, config.out)
-    size = sum((config.out / path.name).stat().st_size for path in FILES.values())
-    print(f"kept {len(FILES)} models in {display_path(config.out)}, {size / 1e6:.2f} MB")
+    keep(run)
+    size = sum(path.stat().st_size for path in FILES.values())
+    print(f"kept {len(FILES)} models in {display_path(FOLDER)}, {size / 1e6:.2f} MB")
 
 
 if __name__ == "__main__":

@@ -4,8 +4,8 @@
     python scripts/soak.py --only ppo_engine finetuning      some of them
 
 A run of toy size gets SIGKILL at seeded moments: as it begins, after some step, while state.pt is
-being written, after its last step; of two ranks the first one or both at once. Then it is resumed to its
-end. Weights, metrics but for times, samples and reports must be those of the other run, bit for bit.
+being written, after its last step. Then it is resumed to its end. Weights, metrics but for times, samples
+and reports must be those of the other run, bit for bit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,6 @@ from gpt.tokenizer import load_tokenizer
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import read_jsonl
-from harness.flag_ranges import Seed
 from harness.paths import MODEL_FILE, REPOSITORY, RUNS, STATE_FILE
 from harness.run_folder import CONFIG_FILE
 from harness.training_state import read_state
@@ -39,7 +38,7 @@ from rl.task import every_engine
 
 STEPS = 6
 MOMENTS = ("begin", "step", "write", "step", "end")
-LONGEST = 900.0  # seconds for a run, and for the other ranks to notice that one is gone
+LONGEST = 900.0  # seconds for a run
 BY_THE_CLOCK = ("seconds", "tokens_per_second", "pairs_per_second")
 
 # Flags that make a script a matter of seconds; {inputs} stands for their folder.
@@ -110,26 +109,13 @@ def kill(run: Run, moment: str, rng: random.Random) -> bool:
     time.sleep(rng.random() / 5 if moment == "step" else 0)
     seen = run.rows()
     if process.poll() is None:
-        rng.choice([os.kill, os.killpg])(process.pid, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)
     killed = process.wait() < 0
-    wait_for_ranks(process.pid)
     if (run.folder / STATE_FILE).exists():
         saved = int(read_state(run.folder)["step"])
         if saved < seen - 1:
             raise UserError(f"step {seen - 1} was saved, and {saved} is left")
     return killed
-
-
-def wait_for_ranks(group: int) -> None:
-    """Wait until no process of the group is left."""
-    for _ in range(int(LONGEST)):
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return
-        time.sleep(1)
-    os.killpg(group, signal.SIGKILL)
-    raise UserError("a rank stays after the first one is gone")
 
 
 def content(path: Path) -> object:
@@ -143,15 +129,9 @@ def content(path: Path) -> object:
     return path.read_bytes() if compared else path.is_file()
 
 
-def differences(first: Path, second: Path) -> list[str]:
-    """Names of files in which two finished runs differ."""
-    names = {path.name for folder in (first, second) for path in folder.iterdir()}
-    return sorted(name for name in names if content(first / name) != content(second / name))
-
-
-def soak(module: str, ranks: int, out: Path, seed: int, moments: Sequence[str] = MOMENTS) -> int:
+def soak(module: str, ranks: int, out: Path, moments: Sequence[str] = MOMENTS) -> int:
     """How many kills a run survived. UserError if it did not."""
-    name, rng = f"{module}-{ranks}", random.Random(f"{seed} {module} {ranks}")
+    name, rng = f"{module}-{ranks}", random.Random(f"{module} {ranks}")
     shutil.rmtree(out / name, ignore_errors=True)
     whole, run = (
         Run(module, out / name / each, out / "inputs", ranks) for each in ("whole", "run")
@@ -159,8 +139,9 @@ def soak(module: str, ranks: int, out: Path, seed: int, moments: Sequence[str] =
     whole.finish()
     kills = sum(kill(run, moment, rng) for moment in moments)
     run.finish()
-    if found := differences(whole.folder, run.folder):
-        raise UserError(f"{', '.join(found)} of {out / name} differ")
+    for file in {path.name for each in (whole, run) for path in each.folder.iterdir()}:
+        if content(whole.folder / file) != content(run.folder / file):
+            raise UserError(f"{file} of {out / name} differs")
     return kills
 
 
@@ -180,19 +161,15 @@ class SoakConfig:
 
     only: tuple[str, ...] = ()
     """Names of scripts; default: all."""
-    seed: Seed = 0
-    """Of the moments at which runs are killed."""
-    out: Path = RUNS / "soak"
-    """Folder for the toy runs."""
 
 
 def main(config: SoakConfig) -> None:
-    out = config.out.resolve()
+    out = RUNS / "soak"
     make_inputs(out / "inputs")
     for module, ranks in itertools.product(SCRIPTS, (1, 2)):
         name = module.split(".")[-1]
         if name in (config.only or name):
-            kills = soak(module, ranks, out, config.seed)
+            kills = soak(module, ranks, out)
             print(f"{name}, {ranks} ranks: {kills} kills, and the same in the end", flush=True)
 
 

@@ -47,7 +47,6 @@ from reward_model.scalar_head import load_reward_model
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.sources import RewardFn, RewardModelReward, made_of
 from rl.rewards.teacher_reward import TeacherReward
-from rl.task import every_engine
 from rl.training.evaluation import Evaluation, best_of_n, evaluate, win_rate
 from rl.training.open_reward import world_rule
 
@@ -120,13 +119,6 @@ PAIRS = {  # that learn from pairs
     },
 }
 RECIPES = ENGINES | OF_SUMS | OF_REVIEWS | STUDENTS | PAIRS
-LISTED = {recipe.module for recipe in RECIPES.values()}
-NEW_ENGINES = {  # an engine without a recipe has one with its default flags
-    engine.name: Recipe(engine.module)
-    for engine in every_engine()
-    if engine.learns_from == "reward" and engine.module not in LISTED
-}
-RECIPES |= NEW_ENGINES
 
 
 @dataclass(frozen=True)
@@ -149,11 +141,11 @@ LAST_COLUMNS = (
 GOLD = (("gold reward", "gold", 3), ("win rate", "win_rate", 3))
 STUDIES = {
     "reviews": Study(
-        "reviews", (*ENGINES, *OF_REVIEWS, *NEW_ENGINES), (*GOLD, *LAST_COLUMNS), best_of=True
+        "reviews", (*ENGINES, *OF_REVIEWS), (*GOLD, *LAST_COLUMNS), best_of=True
     ),
     "sums": Study(
         "sums",
-        (*ENGINES, *OF_SUMS, *NEW_ENGINES),
+        (*ENGINES, *OF_SUMS),
         (
             ("exact match, sampled", "gold", 3), ("greedy", "greedy", 3),
             ("KL (nats)", "kl", 1), ("CPU seconds", "seconds", 0),
@@ -194,8 +186,6 @@ class StudyConfig(StudyFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (self.studies and self.runs):
-            raise ValueError("studies and runs each need at least one value")
         unknown = [name for name in self.runs if name not in RECIPES]
         if unknown:
             raise ValueError(f"there is no run {unknown[0]!r}: choose from {', '.join(RECIPES)}")

@@ -1,6 +1,7 @@
 """Write the tables of pages: what is listed of every engine, and what was measured and recorded.
 
     python scripts/write_tables.py
+    python scripts/write_tables.py --demo runs/demo    keeps what the demos of several seeds ended at first
 
 It writes the tables of engines in README.md and rl/README.md, the defaults of all flags
 (tests/rl/training/defaults.json), the tables of docs/measured.json and of the recording of a
@@ -19,13 +20,15 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-import demo_seeds
-from studies.pages import filled, markdown
+import jinja2
+from studies.pages import average, filled, markdown, rounded, spread
 
 from harness.command_line import run_command
-from harness.files import read_json
+from harness.errors import UserError
+from harness.files import display_path, read_json, write_text
 from harness.paths import REPOSITORY
 from rl.task import every_engine
 from rl.training.config import EngineConfig
@@ -48,6 +51,94 @@ def from_folder(folder: str, name: str) -> Any:
 def page_with(page: str, tables: Mapping[str, Sequence[str]]) -> str:
     """A page of the repository with these tables between its marks."""
     return filled((REPOSITORY / page).read_text(encoding="utf-8"), tables)
+
+
+# --- the demo's seeds -----------------------------------------------------------------------------
+
+KEPT = REPOSITORY / "docs" / "demo_seeds.json"
+PICTURE = REPOSITORY / "scripts" / "demo_seeds.svg.jinja"
+TEST, UNSEEN = "test", "held_out_items"
+
+
+def of_runs(folder: Path) -> list[dict[str, Any]]:
+    """What the pages need of every FOLDER/seedN, by seed. UserError where none has finished."""
+    found = sorted(folder.glob("seed*/results.json"))
+    if not found:
+        raise UserError(
+            f"{display_path(folder)} holds no finished seed: run scripts/demo.py --seeds 12 first"
+        )
+    rows = []
+    for path in found:
+        judged = read_json(path.parent / "reward_model" / "report.json")
+        row = rounded(read_json(path))
+        row["reward_model"] = {"gold_accuracy": round(judged["gold_accuracy"], 4)}
+        rows.append(row)
+    return sorted(rows, key=lambda row: row["seed"])
+
+
+def column(rows: Sequence[Mapping[str, Any]], who: str, key: str, where: str = TEST) -> list[float]:
+    """A number of every seed; none where it was not measured."""
+    values = [row[where][who][key] for row in rows]
+    return [] if None in values else values
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The four contestants: mean (lowest to highest) over the seeds."""
+    shown = (("gold", TEST, 3), ("win_rate", TEST, 3), ("kl", TEST, 1), ("gold", UNSEEN, 3))
+    lines = []
+    for name in rows[0][TEST]:
+        cells = [spread(column(rows, name, key, where), digits) for key, where, digits in shown]
+        lines.append([name, *(f"**{cell}**" if name == "GRPO" else cell for cell in cells)])
+    head = ["gold reward", "win rate over base", "KL (nats)", "gold, new items"]
+    return markdown([f"{len(rows)} seeds", *head], lines)
+
+
+def by_seed() -> list[str]:
+    """GRPO and its reward model, a row for each seed."""
+    lines = []
+    for row in read_json(KEPT):
+        grpo, unseen, check = row[TEST]["GRPO"], row[UNSEEN]["GRPO"], row["item_check"]
+        judged = [
+            row["reward_model"]["gold_accuracy"],
+            *(check[w]["accuracy"] for w in (TEST, UNSEEN)),
+        ]
+        numbers = [grpo["win_rate"], unseen["gold"], *judged]
+        first = [str(row["seed"]), f"{grpo['gold']:.3f}", f"{grpo['kl']:.1f}"]
+        lines.append([*first, *(f"{number:.3f}" for number in numbers)])
+    head = ["seed", "gold", "KL", "win rate", "gold, new items", "pairs ordered like gold"]
+    return markdown([*head, "item noticed", "new item noticed"], lines)
+
+
+def caption() -> list[str]:
+    """What the front page says of them: gold and KL of each contestant, and GRPO on new items."""
+    rows = read_json(KEPT)
+    lines = [
+        [name, average(column(rows, name, "gold"), 2), average(column(rows, name, "kl"), 1)]
+        for name in rows[0][TEST]
+        if name != "GRPO"
+    ]
+    lines.sort(key=lambda line: line[1])
+    for name, where in (("**GRPO**", TEST), ("GRPO, on items that are new to it", UNSEEN)):
+        gold, kl = (column(rows, "GRPO", key, where) for key in ("gold", "kl"))
+        lines.append([name, spread(gold, 2), spread(kl, 1)])
+    return markdown([f"{len(rows)} seeds of `make demo`", "gold reward", "KL (nats)"], lines)
+
+
+def picture() -> str:
+    """The dots, one for each seed, as an SVG."""
+    rows = read_json(KEPT)
+    lanes = [
+        ("base model", "base model", TEST), ("fine-tuned", "fine-tuned on preferred answers", TEST),
+        ("best of 8", "best of 8 by reward model", TEST), ("GRPO", "GRPO", TEST),
+        ("GRPO, new items", "GRPO", UNSEEN),
+    ]  # fmt: skip
+    seeds = [row["seed"] for row in rows]
+    drawn = [
+        {"label": label, "dots": list(zip(column(rows, who, "gold", where), seeds, strict=True))}
+        for label, who, where in lanes
+    ]
+    template = jinja2.Template(PICTURE.read_text(encoding="utf-8"), autoescape=True)
+    return template.render(lanes=drawn, low=0.4, high=1.0).lstrip() + "\n"
 
 
 # --- engines --------------------------------------------------------------------------------------
@@ -76,7 +167,7 @@ def front_page() -> str:
     columns = ["engine", "what is new in it", "paper", "page"]
     table = [*markdown(columns, first), "", f"<details><summary>{len(rest)} more engines</summary>"]
     table += ["", *markdown(columns, rest), "", "</details>"]
-    return page_with("README.md", {"engines": table, **of_demo_seeds("README.md")})
+    return page_with("README.md", {"engines": table, "demo seeds": caption()})
 
 
 def front_row(engine: Any, box: Any, linked: set[str]) -> list[str]:
@@ -138,10 +229,6 @@ def measured(page: str) -> str:
     return page_with(page, tables)
 
 
-def of_demo_seeds(page: str) -> dict[str, list[str]]:
-    return {mark: written() for mark, written in demo_seeds.PARTS[page].items()}
-
-
 def cell(value: Any, digits: int | None) -> str:
     """A number, a mean (lowest to highest), a text, or a dash."""
     if value is None or isinstance(value, str):
@@ -180,14 +267,15 @@ def course() -> str:
 
 def results() -> str:
     """docs/results.md: the demo's seeds."""
-    return page_with("docs/results.md", of_demo_seeds("docs/results.md"))
+    tables = {"demo seeds": summary(read_json(KEPT)), "demo by seed": by_seed()}
+    return page_with("docs/results.md", tables)
 
 
 TABLES: dict[str, Callable[[], str]] = {
     "README.md": front_page,
     "rl/README.md": page_of_rl,
     "notebooks/README.md": course,
-    "docs/demo_seeds.svg": demo_seeds.picture,
+    "docs/demo_seeds.svg": picture,
     **{page: partial(measured, page) for page in MEASURED_PAGES},
     "docs/results.md": results,
     "docs/real_model.md": real_model,
@@ -199,8 +287,14 @@ TABLES: dict[str, Callable[[], str]] = {
 class TablesConfig:
     """Write the tables of pages: of engines, and of what was measured."""
 
+    demo: Path | None = None
+    """Keep the numbers of these demos first: folder of scripts/demo.py --seeds N."""
+
 
 def main(config: TablesConfig) -> None:
+    if config.demo is not None:
+        lines = ",\n".join(json.dumps(row) for row in of_runs(config.demo))
+        write_text(KEPT, f"[\n{lines}\n]\n")
     for name, text_of in TABLES.items():
         path, text = REPOSITORY / name, text_of()
         changed = not path.exists() or path.read_text(encoding="utf-8") != text

@@ -93,14 +93,10 @@ def rl_run(
     log, points = MetricLog(config.steps), Points(policy, tokenizer)
     fit_for_training(config, policy)
     prompts = sums.prompts("train", 2000)
-    collapsed = ""
-    try:
-        run = Run(config, policy, tokenizer, reward, prompts, log, validate=points)
-        engine.train(config, run)
-    except ValueError as error:  # Diverged
-        collapsed = str(error)
+    run = Run(config, policy, tokenizer, reward, prompts, log, validate=points)
+    engine.train(config, run)
     curve = {key: [row.get(key) for row in log.rows] for key in ("reward", "entropy")}
-    numbers = {"curve": curve, "points": points.kept, "collapsed": collapsed}
+    numbers = {"curve": curve, "points": points.kept}
     return numbers if after is None else numbers | dict(after(policy, tokenizer))
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from claim.rules import FAILED, HELD, UNTOLD, Results, Run, points
+from harness.files import save_figure
 
 COLORS = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"  # distinct without colour vision
 MARKS = "os^D"
@@ -67,37 +68,27 @@ LOOKS = {HELD: ("#009E73", "o"), FAILED: ("#D55E00", "X"), UNTOLD: ("#7F7F7F", "
 
 def at_a_glance(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     """One row a claim: its effect beyond the least that counts, in half widths of its 95% interval."""
-    import matplotlib.pyplot as plt
+    from matplotlib.figure import Figure
 
-    figure, axis = plt.subplots(figsize=(10, 1.2 + 0.5 * len(records)))
+    figure = Figure(figsize=(10, 1.2 + 0.5 * len(records)), layout="tight")
+    axis = figure.subplots()
     for place, record in enumerate(records.values()):
         color, mark = LOOKS[record["verdict"]]
         beyond = max(-REACH, min(REACH, record["beyond"]))
-        if place % 2 == 0:
-            axis.axhspan(place - 0.5, place + 0.5, color="#F6F6F6", zorder=0)
+        near = beyond == record["beyond"]
         if record["mean"] is None:
-            axis.text(0, place, "too few seeds", ha="center", va="center", fontsize=9, color=color)
-        elif beyond == record["beyond"]:
-            axis.errorbar(beyond, place, xerr=1, color=color, capsize=3, linewidth=1.5)
+            axis.text(0, place, "too few seeds", ha="center", va="center", color=color)
         else:
-            mark = "<" if beyond < 0 else ">"
-        if record["mean"] is not None:
-            axis.plot(beyond, place, mark, color=color, markersize=9)
-        left, right = axis.get_yaxis_transform(), axis.get_yaxis_transform()
-        axis.text(
-            -0.02, place, record["title"], transform=left, ha="right", va="center", fontsize=10
-        )
-        axis.text(
-            1.02, place, record["verdict"], transform=right, ha="left", va="center", fontsize=10,
-            color=color, fontweight="bold",
-        )  # fmt: skip
+            shape = mark if near else "<" if beyond < 0 else ">"
+            error = dict(xerr=1, capsize=3) if near else {}
+            axis.errorbar(beyond, place, fmt=shape, color=color, markersize=9, **error)
+        axis.text(REACH + 0.6, place, record["verdict"], va="center", color=color, weight="bold")
     axis.axvline(0, color="black", linewidth=1)
-    axis.set(xlim=(-REACH - 0.4, REACH + 0.4), ylim=(len(records) - 0.5, -0.5), yticks=[])
-    axis.set_xlabel(
-        "effect beyond the least that counts, in half widths of its 95% interval", fontsize=9
-    )
-    axis.text(-REACH, -0.62, "speaks against it", ha="left", fontsize=9, color=LOOKS[FAILED][0])
-    axis.text(REACH, -0.62, "speaks for it", ha="right", fontsize=9, color=LOOKS[HELD][0])
+    axis.grid(axis="y", color="#EEEEEE")
+    axis.set_yticks(range(len(records)), [record["title"] for record in records.values()])
+    axis.set(xlim=(-REACH - 0.4, REACH + 0.4), ylim=(len(records) - 0.5, -0.5))
+    axis.set_xlabel("effect beyond the least that counts, in half widths of its 95% interval")
+    axis.set_title("speaks against it", loc="left", fontsize=10, color=LOOKS[FAILED][0])
+    axis.set_title("speaks for it", loc="right", fontsize=10, color=LOOKS[HELD][0])
     axis.spines[["top", "right", "left"]].set_visible(False)
-    figure.savefig(path, dpi=110, bbox_inches="tight", facecolor="white")
-    plt.close(figure)
+    save_figure(figure, path)

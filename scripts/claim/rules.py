@@ -55,9 +55,6 @@ class Verdict:
             return UNTOLD
         return HELD if self.beyond > 0 else FAILED
 
-    def after(self, corrected: float) -> Verdict:
-        return replace(self, corrected=corrected)
-
 
 Effect = Callable[[Mapping[str, Run]], float | None]  # of the runs of one seed, by arm
 
@@ -79,9 +76,6 @@ class Rule:
         ends = found["mean"], found["low"], found["high"]
         return Verdict(self.unit, self.least, values, *ends, p, p)
 
-    def of_unit(self, unit: str) -> Rule:
-        return self
-
 
 @dataclass(frozen=True)
 class Weakest:
@@ -96,10 +90,6 @@ class Weakest:
         verdict = min((rule(results) for rule in self.rules), key=lambda found: found.beyond)
         p = min(verdict.p * len(self.rules), 1.0) if verdict.beyond < 0 else verdict.p
         return replace(verdict, p=p, corrected=p)
-
-    def of_unit(self, unit: str) -> Rule:
-        """The rule with this effect: what a rerun is compared by, even if another is its weakest."""
-        return next(rule for rule in self.rules if rule.unit == unit)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,15 @@ def rounded(value: Any, digits: int = 4) -> Any:
     return round(value, digits) if isinstance(value, float) else value
 
 
+def significant(value: Any, digits: int = 4) -> Any:
+    """Numbers with so many digits, wherever they stand in it."""
+    if isinstance(value, Mapping):
+        return {key: significant(each, digits) for key, each in value.items()}
+    if isinstance(value, list):
+        return [significant(each, digits) for each in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
+
+
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """The lines of a table."""
     every = [columns, ["---"] * len(columns), *rows]
