@@ -80,7 +80,7 @@ def at_a_glance(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
             axis.text(0, place, "too few seeds", ha="center", va="center", color=color)
         else:
             shape = mark if near else "<" if beyond < 0 else ">"
-            error = dict(xerr=1, capsize=3) if near else {}
+            error: dict[str, Any] = dict(xerr=1, capsize=3) if near else {}
             axis.errorbar(beyond, place, fmt=shape, color=color, markersize=9, **error)
         axis.text(REACH + 0.6, place, record["verdict"], va="center", color=color, weight="bold")
     axis.axvline(0, color="black", linewidth=1)
