@@ -10,6 +10,8 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any, AnyStr, cast
 
+from data.formats import json_object
+
 NUMBERS = ("margin", "label")  # and score_...
 LONGEST_LINE = 2**26  # bytes, or characters of a cell, for which Python's own limit is 131,072
 MOST_READ = 2**32  # bytes of one file: a gzipped one of 5 MB can hold as much
@@ -59,12 +61,14 @@ def table_rows(path: str | Path, stream: io.BufferedIOBase) -> Iterator[tuple[st
 
 
 def cell_value(name: str, cell: str) -> Any:
-    """A cell is text, but for numbers under names that hold numbers, and for lists in JSON."""
-    if (name in NUMBERS or name.startswith("score_")) and not cell.strip():
+    """A cell is text, but for numbers under names that hold numbers, and for messages in JSON."""
+    numeric = name in NUMBERS or name.startswith("score_")
+    if numeric and not cell.strip():
         return None
-    if name in NUMBERS or name.startswith("score_") or cell.startswith(("[{", '{"')):
+    if numeric or (cell.startswith("[{") and '"role"' in cell):
+        text = cell.lower() if name == "label" else cell  # pandas writes False
         try:
-            return json.loads(cell.lower() if name == "label" else cell)  # pandas writes False
-        except ValueError:
+            return json.loads(text, object_pairs_hook=json_object)
+        except (ValueError, RecursionError):
             pass
     return cell

@@ -198,8 +198,7 @@ CONVERSATION = {"chosen": said("Hi", "a"), "rejected": said("Hi", "b")}
         (PAIR, {"chosen": "\ud800"}), (CONVERSATION, {"chosen": "a"}), (CONVERSATION, {"chosen": ["a"]}),
         (CONVERSATION, {"chosen": [{"role": "tool", "content": "x"}]}),
         (CONVERSATION, {"chosen": [{"role": "user", "content": {}}]}),
-        (GSM8K[1], {"answer": "#### 3 apples"}),
-
+        (GSM8K[1], {"answer": "#### 3 apples"}), (GSM8K[1], {"answer": "#### \u0667"}),
         ({"winner": "a", "loser": "b"}, {}), (ALPACA, {}),
         (PAIR, {"chosen_tokens": "5"}), (PAIR, {"rejected_tokens": [5, -1]}),
         (PAIR, {"rejected_tokens": [True]}), (PAIR, {"chosen_tokens": []}), (PAIR, {"chosen_ended": 1}),

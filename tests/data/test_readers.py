@@ -113,6 +113,8 @@ def test_splits_follow_the_prompt_alone() -> None:
 
 # --- files that would have been read wrong --------------------------------------------------------
 
+ASKED = '[{""role"": ""user"", ""content"": ""a""}, {""role"": ""assistant"", ""content"": ""b""'
+DEEP = "[" * 9999 + "]" * 9999
 STRAY = 'prompt,chosen,rejected\np,"a,b\nq,c,d\nr,e" f,g\n'
 
 
@@ -123,8 +125,8 @@ STRAY = 'prompt,chosen,rejected\np,"a,b\nq,c,d\nr,e" f,g\n'
         ("a.csv", 'prompt,chosen,rejected\np,"a,b\n'),
         ("a.csv", "prompt,chosen,chosen,rejected\np,a,b,c\n"),
         ("a.jsonl", '{"prompt": "p", "chosen": "a", "chosen": "b", "rejected": "c"}\n'),
-        ("a.jsonl", '{"prompt": "p", "chosen": "a", "rejected": "b", "margin": NaN}\n'),
-        ("a.jsonl", '{"prompt": "p", "chosen": "a", "rejected": "b", "score_chosen": "high"}\n'),
+        ("a.csv", f'chosen,rejected\n"{ASKED}, ""content"": ""c""}}]","{ASKED}}}]"\n'),
+        ("a.csv", f'chosen,rejected\n"{ASKED}, ""x"": {DEEP}}}]","{ASKED}}}]"\n'),
     ],
 )
 def test_a_file_that_can_be_misread_is_refused(tmp_path: Path, name: str, content: str) -> None:
@@ -157,6 +159,13 @@ def test_empty_cells_and_columns_without_a_name_are_nothing(tmp_path: Path) -> N
     path = tmp_path / "a.csv"
     path.write_text("prompt,chosen,rejected,margin,,\np ,a,b,,,\nq ,c,d,2,,\n", encoding="utf-8")
     assert [record.meta for record in read_preferences(path).records] == [{}, {"margin": 2.0}]
+
+
+def test_a_cell_that_looks_like_json_is_text(tmp_path: Path) -> None:
+    """A prompt about code; lists of messages alone are read."""
+    (tmp_path / "a.csv").write_text('prompt\n"{""a"": 1}"\n"[{""a"": 1}]"\n')
+    prompts = [record.prompt for record in read_prompts(tmp_path / "a.csv").records]
+    assert prompts == ['{"a": 1}', '[{"a": 1}]']
 
 
 def test_a_label_that_is_text_is_refused(tmp_path: Path) -> None:
