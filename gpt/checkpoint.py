@@ -65,6 +65,7 @@ def gpt_config_of(
         if (
             type(value) not in kinds
             or value < (kinds == (int,))
+            or (name == "dropout" and value > 1)
             or stored.get(name, value) != value
         ):
             raise UserError(
@@ -102,8 +103,8 @@ def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
             tokenizer = load_tokenizer(str(name))
     except UserError:  # the file is right, gpt2's own cannot be had
         raise
-    except ValueError as error:
-        raise UserError(f"{path}: {error}; train it again") from error
+    except Exception as error:  # a part of another kind, wherever it is used
+        raise UserError(f"{path}: damaged tokenizer ({error!r:.90}): train it again") from error
     if tokenizer.fingerprint != about.get("tokenizer_fingerprint"):
         raise UserError(
             f"{path} was trained with another version of tokenizer {tokenizer.name!r} (its ranks "

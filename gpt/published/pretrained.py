@@ -216,7 +216,7 @@ def read_config(path: Path) -> GPTConfig:
     if not path.is_file():
         raise UserError(f"{path} is missing: fetch it from where {MODEL_FILE} came from")
     values = read_json(path)
-    kind = values.get("model_type") if isinstance(values, dict) else None
+    kind = str(values.get("model_type")) if isinstance(values, dict) else ""
     if kind not in SIZES:
         raise UserError(
             f"{path} does not say model_type 'gpt2' or 'llama': pass a folder with one in Hugging Face "
@@ -251,7 +251,8 @@ def llama_numbers(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
     for name, value in numbers.items():
         if type(value) not in (int, float) or not 0 < value < 1e30:
             raise UserError(f"{path}: {name} is {value!r}, not a positive number: fetch it again")
-    kind, head = rope.get("rope_type", rope.get("type", "default")), values.get("head_dim")
+    plain = "unnamed" if "factor" in rope else "default"
+    kind, head = rope.get("rope_type", rope.get("type", plain)), values.get("head_dim")
     if kind != "default" or head not in (
         None,
         values["hidden_size"] // values["num_attention_heads"],
@@ -379,14 +380,7 @@ def open_files(path: Path, stack: ExitStack) -> dict[str, Any]:
 
 PUBLISHED_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 REVISIONS = {"openai-community/gpt2": "607a30d783dfa663caf39e06633721c8d4cfcd7e"}  # else: main
-HUB_FILES = [
-    CONFIG_FILE,
-    "*.safetensors",
-    INDEX_FILE,
-    "tokenizer*.json",
-    "vocab.json",
-    "merges.txt",
-]
+HUB_FILES = [CONFIG_FILE, "*.safetensors", INDEX_FILE, "tokenizer*.json", "vocab.json", MERGES_FILE]
 
 
 def hub_repo(name: str) -> str | None:

@@ -36,6 +36,8 @@ WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}"
 HUB_PATTERN = PATTERN.replace(r"[^\W\d_]", rf"(?:(?![\d_])[{WORD}])").replace(
     r"[^\s\w]", rf"[^\s{WORD}]"
 )
+UNLIKE = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix")  # settings of others
+VISIBLE = bytes(SPELLED).decode()
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 
 
@@ -173,7 +175,10 @@ def _read_tokenizer(folder: Path, vocab_size: int, eos_id: int | None) -> Tokeni
         )
     pad = text_of(named.get("pad_token"))
     pad = pad if pad in specials else end
-    return build_tokenizer(folder.name, ranks, pattern, specials, end, pad)
+    tokenizer = build_tokenizer(folder.name, ranks, pattern, specials, end, pad)
+    if tokenizer.decode(tokenizer.encode(VISIBLE)) != VISIBLE:
+        raise UserError(f"{path}: its pattern leaves parts of a text out: fetch it again")
+    return tokenizer
 
 
 def text_of(token: Any) -> str | None:
@@ -199,7 +204,7 @@ def parts_of(form: Mapping[str, Any], path: Path) -> tuple[dict[str, int], list[
         plain = plain and (digits or kinds == ["ByteLevel"]) and steps[-1].get("use_regex", True)
     if (
         model.get("type", "BPE") != "BPE" or not plain or form.get("normalizer")
-        or not isinstance(pattern, str) or ends != "ByteLevel" or model.get("byte_fallback")
+        or not isinstance(pattern, str) or ends != "ByteLevel" or any(map(model.get, UNLIKE))
     ):  # fmt: skip
         raise UserError(
             f"{path} is not a byte-level BPE as GPT-2 has it (model {model.get('type')!r}, pieces by "
