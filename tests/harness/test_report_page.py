@@ -102,11 +102,12 @@ def test_json_in_a_page_says_what_was_put_in(tmp_path: Path) -> None:
 
 
 def test_numbers_that_are_not_finite_are_named(tmp_path: Path) -> None:
-    """NaN is no JSON: the curve has a hole, and the caption says where."""
-    rows = [{"step": 1, "loss": 1.0}, {"step": 2, "loss": float("nan")}, {"step": 3, "loss": 2.0}]
+    """NaN is no JSON, and 10**400 no float: the curve has holes, and the caption says where."""
+    values = [1.0, float("nan"), 2.0, 10**400]
+    rows = [{"step": step, "loss": value} for step, value in enumerate(values, start=1)]
     run = dataclasses.replace(read_run(write_run(tmp_path)), rows=rows)
     (panel,) = panels_of([run])
-    assert panel["series"][0]["y"] == [1.0, None, 2.0] and panel["broken"] == "loss at step 2"
+    assert panel["series"][0]["y"] == [1.0, None, 2.0, None] and panel["broken"] == "loss at step 2"
     assert "Not finite: loss at step 2" in page_html([run])
 
 
