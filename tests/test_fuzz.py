@@ -15,13 +15,7 @@ import pytest
 import torch
 from conftest import given, require_package, st
 
-from data.readers import (
-    DataError,
-    read_preferences,
-    read_prompts,
-    read_responses,
-    read_text,
-)
+from data.readers import DataError, read_preferences, read_prompts, read_responses, read_text
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer

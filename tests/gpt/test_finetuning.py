@@ -13,13 +13,7 @@ from data import names
 from data.records import PreferenceRecord
 from data.splits import split_of
 from gpt import finetuning, pretraining
-from gpt.finetuning import (
-    FinetuningConfig,
-    preferred_answers,
-    read_examples,
-    starting_model,
-    train,
-)
+from gpt.finetuning import FinetuningConfig, preferred_answers, read_examples, starting_model, train
 from gpt.model import GPT, GPTConfig
 from gpt.published import pretrained
 from gpt.published.pretrained import save_gpt2

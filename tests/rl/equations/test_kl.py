@@ -3,12 +3,7 @@
 import pytest
 import torch
 
-from rl.equations.kl import (
-    k2,
-    k3,
-    loss_estimator,
-    rho_minus_log,
-)
+from rl.equations.kl import k2, k3, loss_estimator, rho_minus_log
 
 
 def test_k3_keeps_its_pull_far_below_and_stays_finite_far_above():
