@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -68,7 +69,8 @@ def checked_shape(shape: type[GPTConfig], sizes: Mapping[str, Any], path: Path) 
     """The shape with these sizes; UserError for what is no size, or does not go together."""
     for name, value in sizes.items():
         kinds = (int, float) if name in ("dropout", "rope_base", "norm_eps") else (int,)
-        if type(value) not in kinds or value < (kinds == (int,)):
+        most = 1 if name == "dropout" else math.inf
+        if type(value) not in kinds or not (kinds == (int,)) <= value <= most:
             raise UserError(
                 f"{path} says {name} {value!r:.40}: it is damaged, make or fetch it again"
             )
@@ -100,8 +102,8 @@ def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
             tokenizer = load_tokenizer(str(name))
     except UserError:  # the file is right, gpt2's own cannot be had
         raise
-    except ValueError as error:
-        raise UserError(f"{path}: {error}; train it again") from error
+    except Exception as error:  # a part of another kind, wherever it is used
+        raise UserError(f"{path}: damaged tokenizer ({error!r:.90}): train it again") from error
     if tokenizer.fingerprint != about.get("tokenizer_fingerprint"):
         raise UserError(
             f"{path} was trained with another version of tokenizer {tokenizer.name!r} (its ranks "

@@ -184,7 +184,7 @@ def read_config(path: Path) -> GPTConfig:
     if not path.is_file():
         raise UserError(f"{path} is missing: fetch it from where {MODEL_FILE} came from")
     values = read_json(path)
-    kind = values.get("model_type") if isinstance(values, dict) else None
+    kind = str(values.get("model_type")) if isinstance(values, dict) else ""
     if kind not in SIZES:
         raise UserError(
             f"{path} does not say model_type 'gpt2' or 'llama': pass a folder with one in Hugging Face "
@@ -203,16 +203,20 @@ def read_config(path: Path) -> GPTConfig:
 def llama_numbers(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
     """The base of the rotation, which transformers 5 writes into rope_parameters, and the norm's eps."""
     rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    if not isinstance(rope, dict) or rope.get("rope_type", rope.get("type")) not in (
-        None,
-        "default",
-    ):
+    if not isinstance(rope, dict):
+        raise UserError(f"{path}: its rotary positions are {rope!r:.40}, no object: fetch it again")
+    base = rope.get("rope_theta", values.get("rope_theta", 1e4))
+    numbers = {"rope_base": base, "norm_eps": values.get("rms_norm_eps", 1e-6)}
+    for name, value in numbers.items():
+        if type(value) not in (int, float) or not 0 < value < 1e30:
+            raise UserError(f"{path}: {name} is {value!r}, not a positive number: fetch it again")
+    plain = "unnamed" if "factor" in rope else "default"
+    if rope.get("rope_type", rope.get("type", plain)) != "default":
         raise UserError(
             f"{path}: rotary positions of {rope!r:.80} are not what gpt/llama.py computes: use a Llama "
             "with plain ones"
         )
-    base = rope.get("rope_theta", values.get("rope_theta", 1e4))
-    return {"rope_base": base, "norm_eps": values.get("rms_norm_eps", 1e-6)}
+    return numbers
 
 
 def check_architecture(values: Mapping[str, Any], config: GPTConfig, path: Path) -> None:

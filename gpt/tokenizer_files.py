@@ -22,6 +22,9 @@ TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
 GPT2_PATTERN = (  # as tiktoken writes it
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 )
+MOST_UNMADE = (
+    0.05  # of a vocabulary: tokens that neither merges make nor a list of special ones names
+)
 # The same behind a step that cuts out every digit, as SmolLM2 has it: what stands before a digit ends.
 DIGITS_PATTERN = (
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++|\p{N}| ?[^\s\p{L}\p{N}]++|\s++(?=\p{N})|\s++$|\s+(?!\S)|\s"
@@ -31,6 +34,8 @@ WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}"
 HUB_PATTERN = PATTERN.replace(r"[^\W\d_]", rf"(?:(?![\d_])[{WORD}])").replace(
     r"[^\s\w]", rf"[^\s{WORD}]"
 )
+UNLIKE = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix")  # settings of others
+VISIBLE = bytes(SPELLED).decode()
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 
 
@@ -134,10 +139,17 @@ def _read_tokenizer(folder: Path, vocab_size: int, eos_id: int | None) -> Tokeni
     path = folder / TOKENIZER_FILE
     if not path.is_file():
         return None
-    vocabulary, merges, pattern = parts_of(read_object(path), path)
+    form = read_object(path)
+    vocabulary, merges, pattern = parts_of(form, path)
     ranks = ranks_of(vocabulary, merges, path)
     ordinary, taken = set(ranks.values()), set(vocabulary.values())
     specials = {text: id for text, id in vocabulary.items() if id not in ordinary}
+    unmade = len(specials) - len(form.get("added_tokens") or [])
+    if unmade > MOST_UNMADE * len(vocabulary):
+        raise UserError(
+            f"{path}: its merges do not make {unmade:,} of its tokens, so text would be read in smaller "
+            "pieces than the model knows: fetch it again"
+        )
     if max(taken, default=0) >= vocab_size:
         raise UserError(
             f"{path} has ids up to {max(taken)}, but the model beside it has {vocab_size} tokens: "
@@ -154,7 +166,10 @@ def _read_tokenizer(folder: Path, vocab_size: int, eos_id: int | None) -> Tokeni
         )
     pad = text_of(named.get("pad_token"))
     pad = pad if pad in specials else end
-    return build_tokenizer(folder.name, ranks, pattern, specials, end, pad)
+    tokenizer = build_tokenizer(folder.name, ranks, pattern, specials, end, pad)
+    if tokenizer.decode(tokenizer.encode(VISIBLE)) != VISIBLE:
+        raise UserError(f"{path}: its pattern leaves parts of a text out: fetch it again")
+    return tokenizer
 
 
 def text_of(token: Any) -> str | None:
@@ -180,7 +195,7 @@ def parts_of(form: Mapping[str, Any], path: Path) -> tuple[dict[str, int], list[
         plain = plain and (digits or kinds == ["ByteLevel"]) and steps[-1].get("use_regex", True)
     if (
         model.get("type", "BPE") != "BPE" or not plain or form.get("normalizer")
-        or not isinstance(pattern, str) or ends != "ByteLevel" or model.get("byte_fallback")
+        or not isinstance(pattern, str) or ends != "ByteLevel" or any(map(model.get, UNLIKE))
     ):  # fmt: skip
         raise UserError(
             f"{path} is not a byte-level BPE as GPT-2 has it (model {model.get('type')!r}, pieces by "

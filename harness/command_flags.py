@@ -9,14 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
-from harness.flag_ranges import (
-    AtLeastOne,
-    Count,
-    Limit,
-    NotNegative,
-    Seed,
-    check_ranges,
-)
+from harness.flag_ranges import AtLeastOne, Count, Limit, NotNegative, Seed, check_ranges
 
 
 class Flags(Protocol):

@@ -146,7 +146,7 @@ def received(folder: Path) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(
             f"{display_path(folder)} holds a value of a kind that no run writes "
             f"({' '.join(str(error).split())}): restore its config.json and its other files"

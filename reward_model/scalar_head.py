@@ -116,4 +116,6 @@ def load_reward_model(
     with shapes_alone():  # the tensors of the file become the weights
         model = RewardModel(build(gpt_config_of(about, tensors, path)), about["pooling"])
     load_strictly(model, tensors, path)
+    if model.std <= 0:
+        raise UserError(f"{path}: the spread of its scores is not above 0: train it again")
     return model.to(device).eval().requires_grad_(False), tokenizer

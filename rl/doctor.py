@@ -36,6 +36,8 @@ def examine_folder(folder: Path) -> list[Finding]:
 
 def main(config: DoctorConfig) -> None:
     """Print what is found in each run; exit status 1 where numbers are wrong."""
+    if not config.runs:
+        raise UserError("no run is named: give one run folder or several")
     severities = set()
     for folder in config.runs:
         findings, steps = examine_folder(folder), len(read_metrics(folder / "metrics.jsonl"))

@@ -57,7 +57,8 @@ def main(config: ReportConfig) -> Path | None:
         raise UserError("no run is named: give one run folder or several")
     runs = open_runs(config.runs)
     if config.group:
-        print(group_table(runs))
+        with received(runs[0].folder):
+            print(group_table(runs))
         return None
     single = runs[0].folder / REPORT if len(runs) == 1 else free(RUNS / "comparison.html")
     path = config.out or single

@@ -14,7 +14,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +94,11 @@ class Talk:
         self.flags: Mapping[str, Any] = read_object(path) if path.exists() else {}
         self.data = str(self.flags.get("data") or "")
         self.preset = str(self.flags.get("preset") or "tiny")
+        tau, longest = config.temperature, config.max_new_tokens
+        if tau is None:
+            tau = float(self.flags.get("temperature") or 1.0)
+        longest = longest or int(self.flags.get("max_new_tokens") or 48)
+        self.params = SamplingParams(tau or 1.0, greedy=tau == 0, max_new_tokens=longest)
         self.notes: list[str] = []
         self.start = self.noted("no KL", self.open_start)
         self.other = self.open_other(config.against) if config.against else self.start
@@ -163,11 +168,7 @@ class Talk:
         room = self.policy.config.context - len(self.tokenizer.encode(record.prompt))
         if room < 1 or not record.prompt:
             raise UserError("the prompt leaves no room for an answer, or is empty: type another")
-        tau = self.config.temperature
-        if tau is None:
-            tau = float(self.flags.get("temperature") or 1.0)
-        longest = self.config.max_new_tokens or int(self.flags.get("max_new_tokens") or 48)
-        params = SamplingParams(tau or 1.0, greedy=tau == 0, max_new_tokens=min(longest, room))
+        params = replace(self.params, max_new_tokens=min(self.params.max_new_tokens, room))
         models = {"it": self.policy}
         if self.other is not None:
             models[self.config.against.name if self.config.against else "start"] = self.other

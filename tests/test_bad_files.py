@@ -178,6 +178,13 @@ def test_metrics_that_no_run_writes(tmp_path: Path, name: str) -> None:
         assert (tmp_path / "report.html").stat().st_size > 1000
 
 
+def test_a_value_that_no_rule_can_divide_by(tmp_path: Path) -> None:
+    row = '{"step": 0, "loss": 1, "kl_coef": 1, "kl_k3": 1, "response_length": 0}\n'
+    (tmp_path / "metrics.jsonl").write_text(row)
+    ends(tmp_path.name, lambda: doctor.main(DoctorConfig((tmp_path,))))
+    ends("run", lambda: doctor.main(DoctorConfig(())))
+
+
 # --- models ---------------------------------------------------------------------------------------
 
 
@@ -221,6 +228,7 @@ def instead(make: Callable[[Path], Any]) -> Break:
     return spoil
 
 
+ODD_ABOUT = '{"tokenizer": "mine", "tokenizer_ranks": "", "tokenizer_form": []}'
 MODELS: dict[str, Break] = {
     "cut off": lambda run: os.truncate(run / MODEL_FILE, 2000),
     "empty": lambda run: os.truncate(run / MODEL_FILE, 0),
@@ -232,6 +240,7 @@ MODELS: dict[str, Break] = {
     "no metadata": header(lambda found, _: found.pop("__metadata__") and None),
     "a tensor less": header(lambda found, first: found.pop(first) and None),
     "NaN": weights(float("nan")),
+    "a tokenizer of odd parts": header(lambda found, _: found["__metadata__"].update(about=ODD_ABOUT)),
 }  # fmt: skip
 
 

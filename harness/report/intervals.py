@@ -135,6 +135,8 @@ def group_table(runs: Sequence[Run]) -> str:
         several = all(len(v) > 1 for v in means)
         cells += [shown(difference(g, first, key)) if several else "one seed" for g in others]
         rows.append([key, *cells])
+    if len(rows) == 1:
+        raise UserError("the runs share no final number: name finished ones, of one kind")
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     lines += [f"{g.name}: flags differ: {', '.join(g.differing)}" for g in groups if g.differing]

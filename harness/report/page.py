@@ -46,14 +46,8 @@ HEALTHY: dict[str, tuple[float | None, float | None]] = {
     "approx_kl": (None, 0.01), "ratio_error_at_start": (None, 0.0001), "rule_errors": (0.0, 0.0),
     "preference_accuracy": (0.5, 0.7), "sampling_rounds": (1.0, 3.0),
 }  # fmt: skip
-SHARES = (
-    "_rate",
-    "_fraction",
-    "accuracy",
-    "gold",
-    "zero_spread_groups",
-    "distinct_responses",
-)  # 0 to 1
+# From 0 to 1, by how their names end.
+SHARES = ("_rate", "_fraction", "accuracy", "gold", "zero_spread_groups", "distinct_responses")
 # Flags that say where and how a run is run; no difference between two experiments.
 PLACES = ("out", "resume", "device", "ranks")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,6 +37,6 @@ def number(value: Any) -> str:
 
 def finite(value: Any) -> float | None:
     """A number for JSON: None for NaN, infinities and what is no number."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e308:
         return None
     return float(f"{value:.5g}")

@@ -185,8 +185,7 @@ CONVERSATION = {"chosen": said("Hi", "a"), "rejected": said("Hi", "b")}
         (PAIR, {"chosen": "\ud800"}), (CONVERSATION, {"chosen": "a"}), (CONVERSATION, {"chosen": ["a"]}),
         (CONVERSATION, {"chosen": [{"role": "tool", "content": "x"}]}),
         (CONVERSATION, {"chosen": [{"role": "user", "content": {}}]}),
-        (GSM8K[1], {"answer": "#### 3 apples"}),
-
+        (GSM8K[1], {"answer": "#### 3 apples"}), (GSM8K[1], {"answer": "#### \u0667"}),
         ({"winner": "a", "loser": "b"}, {}), (ALPACA, {}),
     ],
 )  # fmt: skip

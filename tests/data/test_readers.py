@@ -112,6 +112,8 @@ def test_splits_follow_the_prompt_alone() -> None:
 
 # --- files that would have been read wrong --------------------------------------------------------
 
+ASKED = '[{""role"": ""user"", ""content"": ""a""}, {""role"": ""assistant"", ""content"": ""b""'
+DEEP = "[" * 9999 + "]" * 9999
 STRAY = 'prompt,chosen,rejected\np,"a,b\nq,c,d\nr,e" f,g\n'
 
 
@@ -121,6 +123,7 @@ STRAY = 'prompt,chosen,rejected\np,"a,b\nq,c,d\nr,e" f,g\n'
         ("a.csv", STRAY),  # one cell over three rows, until another stray quote
         ("a.csv", 'prompt,chosen,rejected\np,"a,b\n'),
         ("a.csv", "prompt,chosen,chosen,rejected\np,a,b,c\n"),
+        ("a.jsonl", '{"prompt": "p", "chosen": "a", "chosen": "b", "rejected": "c"}\n'),
     ],
 )
 def test_a_file_that_can_be_misread_is_refused(tmp_path: Path, name: str, content: str) -> None:
@@ -134,6 +137,13 @@ def test_empty_cells_and_columns_without_a_name_are_nothing(tmp_path: Path) -> N
     path = tmp_path / "a.csv"
     path.write_text("prompt,chosen,rejected,,\np ,a,b,,\nq ,c,d,,\n", encoding="utf-8")
     assert [record.prompt for record in read_preferences(path).records] == ["p ", "q "]
+
+
+def test_a_cell_that_looks_like_json_is_text(tmp_path: Path) -> None:
+    """A prompt about code; lists of messages alone are read."""
+    (tmp_path / "a.csv").write_text('prompt\n"{""a"": 1}"\n"[{""a"": 1}]"\n')
+    prompts = [record.prompt for record in read_prompts(tmp_path / "a.csv").records]
+    assert prompts == ['{"a": 1}', '[{"a": 1}]']
 
 
 @pytest.mark.parametrize("name", ["a.jsonl.gz", "a.json.gz", "a.csv.gz"])

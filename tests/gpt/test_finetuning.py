@@ -12,13 +12,7 @@ from data import worlds
 from data.records import PreferenceRecord
 from data.splits import split_of
 from gpt import finetuning, pretraining
-from gpt.finetuning import (
-    FinetuningConfig,
-    preferred_answers,
-    read_examples,
-    starting_model,
-    train,
-)
+from gpt.finetuning import FinetuningConfig, preferred_answers, read_examples, starting_model, train
 from gpt.model import GPT, GPTConfig
 from gpt.published import save_gpt2
 from gpt.tokenizer import load_tokenizer

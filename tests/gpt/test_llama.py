@@ -199,6 +199,7 @@ def test_a_published_folder_is_opened_as_a_policy(tmp_path: Path) -> None:
         {"rope_parameters": {"rope_theta": 1e4, "type": "linear", "factor": 4.0}},
         {"rope_parameters": [1]},
         {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
+        {"rope_scaling": {"factor": 4.0}},
         {"num_key_value_heads": 4},
         {"num_hidden_layers": 10**9},
         {"model_type": "mistral"},

@@ -154,7 +154,8 @@ def test_we_save_the_file_that_transformers_saves(folder, tmp_path):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("model_type", "gpt_neo"), ("activation_function", "gelu"), ("layer_norm_epsilon", 1e-6),
+        ("model_type", "gpt_neo"), ("activation_function", "gelu"), ("model_type", ["gpt2"]),
+        ("layer_norm_epsilon", 1e-6),
         ("scale_attn_weights", False), ("scale_attn_by_inverse_layer_idx", True),
         ("reorder_and_upcast_attn", True), ("add_cross_attention", True),
         ("tie_word_embeddings", False), ("n_inner", 48), ("n_head", 3), ("n_layer", None),

@@ -81,6 +81,12 @@ def test_files_that_mean_something_else_are_refused(vocabulary, merges, size, tm
         read_tokenizer(tmp_path, size)
 
 
+SPACES_ALONE = [
+    {"type": "Split", "pattern": {"Regex": r"\s+"}, "behavior": "Isolated"},
+    {"type": "ByteLevel", "use_regex": False},
+]
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -88,6 +94,7 @@ def test_files_that_mean_something_else_are_refused(vocabulary, merges, size, tm
         {"pre_tokenizer": {"type": "Whitespace"}},
         {"model": {"type": "WordPiece", "vocab": {}, "merges": []}},
         {"post_processor": {"type": "TemplateProcessing"}},
+        {"pre_tokenizer": {"pretokenizers": SPACES_ALONE}},
     ],
 )
 def test_another_kind_of_tokenizer_is_refused(change, tmp_path: Path) -> None:
@@ -119,3 +126,14 @@ def test_a_damaged_file_is_a_user_error_whatever_is_wrong(tmp_path: Path) -> Non
             except UserError:
                 pass
     assert opened < 12  # what is left out there means the usual
+
+
+@pytest.mark.parametrize("change", [{"merges": []}, {"end_of_word_suffix": "</w>"}])
+def test_merges_of_few_tokens_or_with_endings_are_refused(change, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, load_tokenizer("glassbox"), context=64)
+    path = tmp_path / "tokenizer.json"
+    form = json.loads(path.read_text())
+    form["model"] |= change
+    path.write_text(json.dumps(form))
+    with pytest.raises(UserError):
+        read_tokenizer(tmp_path, 624)

@@ -11,6 +11,7 @@ import toys
 from data.collate import ResponseBatch, collate_responses
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
 from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
 
 V, EOS = 9, 0
@@ -89,6 +90,10 @@ def test_a_checkpoint_keeps_pooling_normalisation_and_tokenizer(tmp_path, poolin
     assert torch.equal(loaded(batch), model(batch))
     assert not loaded.training
     assert not any(parameter.requires_grad for parameter in loaded.parameters())
+    model.std.zero_()
+    save_reward_model(tmp_path / "model.safetensors", model, tokenizer)
+    with pytest.raises(UserError):
+        load_reward_model(tmp_path)
 
 
 @pytest.mark.parametrize("pooling", ["mean_score", "last_token"])

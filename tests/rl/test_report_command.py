@@ -59,7 +59,8 @@ def test_groups_of_other_seeds_are_compared_by_welch(tmp_path: Path, capsys) -> 
     assert "lr" in table_of([runs[0], seed_folder(tmp_path / "a" / "9", 9, 3.0, lr=2)], capsys)
 
 
-def test_the_same_seed_twice_is_refused(tmp_path: Path, capsys) -> None:
-    runs = [seed_folder(tmp_path / "a" / f"{i}", seed, 1.0) for i, seed in enumerate([0, 1, 0])]
+@pytest.mark.parametrize("seeds, gold", [([0, 1, 0], 1.0), ([[0], [1]], 1.0), ([0, 1], None)])
+def test_no_table_of_one_seed_twice_odd_seeds_or_unfinished_runs(seeds, gold, tmp_path, capsys):
+    runs = [seed_folder(tmp_path / "a" / f"{i}", seed, gold) for i, seed in enumerate(seeds)]
     with pytest.raises(UserError):
         table_of(runs, capsys)

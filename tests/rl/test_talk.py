@@ -92,6 +92,13 @@ def test_a_function_named_in_a_run_folder_is_started_only_if_it_is_named_again(
     assert named.answer(KETTLE)[0].reward == 7
 
 
+@pytest.mark.parametrize("flags", [{"temperature": -1}, {"max_new_tokens": "x"}])
+def test_settings_that_no_run_writes_are_refused_before_a_prompt(runs: Path, flags) -> None:
+    write_json(runs / "grpo" / "config.json", {"data": "reviews", **flags})
+    with pytest.raises(UserError):
+        talk.main(TalkConfig(runs / "grpo", device="cpu"))
+
+
 def test_a_prompt_without_room_costs_that_prompt_alone(runs: Path) -> None:
     with pytest.raises(UserError):
         talk_to(run_folder(runs / "short", 2, context=4)).answer("a longer prompt than that is")

@@ -20,15 +20,7 @@ from rl.equations.advantages import (
     process_advantages,
     whiten,
 )
-from rl.equations.kl import (
-    AdaptiveKL,
-    absolute,
-    k1,
-    k1_importance,
-    k2,
-    k3,
-    k3_importance,
-)
+from rl.equations.kl import AdaptiveKL, absolute, k1, k1_importance, k2, k3, k3_importance
 from rl.equations.losses import (
     cispo,
     clip_acted,

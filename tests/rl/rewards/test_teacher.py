@@ -18,12 +18,7 @@ from gpt.model import GPT
 from gpt.teacher import reverse_kl
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.rewards.sources import RuleReward
-from rl.rewards.teacher_reward import (
-    LOG_PROB_FLOOR,
-    BestOf,
-    best_answers,
-    teacher_log_probs,
-)
+from rl.rewards.teacher_reward import LOG_PROB_FLOOR, BestOf, best_answers, teacher_log_probs
 from rl.training.config import EngineConfig
 
 CONFIG = EngineConfig(temperature=0.8, micro_batch_size=3)
