@@ -69,7 +69,7 @@ from rl.equations.token_rewards import overlong_penalty
 from rl.loop import Run
 from rl.task import Engine
 from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.metrics import acts, never, rollout_metrics
+from rl.training.metrics import StepBatch, acts, never, rollout_metrics
 
 PRESETS = size_presets()
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -457,7 +457,7 @@ def train(config: GRPOVariantsConfig, run: Run) -> list[dict[str, Any]]:
         row |= kl_metrics(rollout, kept, old, ref)
         if "kl" in row:
             run.kl.update(row["kl"], len(rollout))
-        run.end_step(step, row, run.trained_on(rollout, kept, advantages))
+        run.end_step(step, row, StepBatch(run.meter.acted, rollout, kept, advantages))
     return run.log.rows
 
 

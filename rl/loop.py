@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from data.collate import ResponseBatch
 from data.records import PromptRecord
@@ -87,9 +87,11 @@ class Run:
         self.given_reference = reference
         self.params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
         self.generators = {n: make_generator(config.seed, n) for n in ("sampling", "minibatches")}
-        self.optimizer = adamw(policy, config.lr, weight_decay=0.0)
-        self.critic: tuple[ValueModel, torch.optim.Optimizer, float] | None = None
-        self.parts: dict[str, HasState] = {"policy": policy, "optimizer": self.optimizer}
+        optimizer = adamw(policy, config.lr, weight_decay=0.0)
+        # Each with its peak learning rate: the policy, and where there is one the critic.
+        self.trained: list[tuple[nn.Module, torch.optim.Optimizer, float]]
+        self.trained = [(policy, optimizer, config.lr)]
+        self.parts: dict[str, HasState] = {"policy": policy, "optimizer": optimizer}
         if isinstance(config, EngineConfig):
             self.kl = self.parts["kl"] = kl_controller(config)
         self.inside: InsideLimit | None = None
@@ -108,24 +110,19 @@ class Run:
         Of a resumed run it gets the weights that it had with the first step, or with `restored`.
         """
         if "reference" not in self.parts:
-            self.require_no_step("ask for run.reference")
+            if self.state is not None:  # it would be a copy of a policy that has moved
+                raise RuntimeError("ask for run.reference before the first step and run.restored")
             self.given_reference = self.given_reference or frozen_copy(self.policy)
             self.parts["reference"] = self.given_reference
         return self.given_reference  # type: ignore[return-value]
 
     def train_critic(self, critic: ValueModel, lr: float) -> ValueModel:
-        """Let every step train the critic too, by an AdamW of its own with this peak rate."""
-        self.require_no_step("call run.train_critic")
+        """Before the first step: let each train the critic too, by an AdamW with this peak rate."""
         critic.eval().gpt.checkpoint_blocks = self.policy.checkpoint_blocks
         optimizer = adamw(critic, lr, weight_decay=0.0)
-        self.critic = critic, optimizer, lr
+        self.trained.append((critic, optimizer, lr))
         self.parts |= {"value_model": critic, "critic_optimizer": optimizer}
         return critic
-
-    def require_no_step(self, wanted: str) -> None:
-        """RuntimeError once the state is restored: what joined it later would not be resumed."""
-        if self.state is not None:
-            raise RuntimeError(f"{wanted} before the first step, and before run.restored")
 
     def restored(self) -> TrainingState:
         """All that changes during the run; with --resume as an earlier run has left it.
@@ -160,11 +157,9 @@ class Run:
         if self.ended:
             raise RuntimeError("this run has ended: make another Run to train on")
         for step in self.restored().steps_left(self.config.steps):
-            self.lr = self.config.lr * share(self.config, step)
-            set_learning_rate(self.optimizer, self.lr)
-            if self.critic is not None:
-                _, optimizer, lr = self.critic
-                set_learning_rate(optimizer, lr * share(self.config, step))
+            self.lr = config.lr * share(config, step)
+            for _, optimizer, peak in self.trained:
+                set_learning_rate(optimizer, peak * share(config, step))
             self.clock, self.meter = Stopwatch(), UpdateMeter(acted or acts(self.config))
             yield step
             if self.ended:
@@ -236,9 +231,8 @@ class Run:
 
     def zero_grad(self) -> None:
         """Forget the gradients, and the loss that is added up for the log."""
-        self.optimizer.zero_grad(set_to_none=True)
-        if self.critic is not None:
-            self.critic[1].zero_grad(set_to_none=True)
+        for _, optimizer, _ in self.trained:
+            optimizer.zero_grad(set_to_none=True)
         self.loss = self.policy.wte.weight.new_zeros(())
 
     def micro_batches(
@@ -280,13 +274,12 @@ class Run:
         A critic's gradient is clipped by its own norm: one over both would let a critic that is far off
         shrink the policy's step. `losses` are what the logged loss is made of.
         """
-        norm = clip_and_step(self.optimizer, self.policy.parameters(), self.config.max_norm)
-        critic_norm = None
-        if self.critic is not None:
-            critic, optimizer, _ = self.critic
-            critic_norm = clip_and_step(optimizer, critic.parameters(), self.config.max_norm)
-        self.meter.add_update(self.loss, norm, critic_norm, **losses)
-        return norm
+        norms = [
+            clip_and_step(optimizer, model.parameters(), self.config.max_norm)
+            for model, optimizer, _ in self.trained
+        ]
+        self.meter.add_update(self.loss, *norms, **losses)
+        return norms[0]
 
     # --- after the updates ----------------------------------------------------------------------------
 
@@ -317,7 +310,8 @@ class Run:
         row = self.row(rollout, rewards, old_log_probs, ref_log_probs) | dict(measured or {})
         if held_kl in row:
             self.kl.update(row[held_kl], len(rollout))
-        batch = self.trained_on(rollout, rewards, advantages, old_values, token_rewards)
+        acted = self.meter.acted
+        batch = StepBatch(acted, rollout, rewards, advantages, old_values, token_rewards)
         self.end_step(step, row, batch)
 
     def row(
@@ -335,12 +329,6 @@ class Run:
         row |= {"kl_coef": self.kl.coef, "lr": self.lr}
         return row | self.clock.metrics(tokens=rollout.tokens)
 
-    def trained_on(
-        self, rollout: Rollout, rewards: Tensor, advantages: Tensor, *critic: Tensor | None
-    ) -> StepBatch:
-        """For the token log; of an engine with a critic the old values and the token rewards, too."""
-        return StepBatch(self.meter.acted, rollout, rewards, advantages, *critic)
-
     def end_step(self, step: int, row: dict[str, Any], batch: StepBatch | None = None) -> None:
         """Validate, log and checkpoint the 0-based `step`.
 
@@ -353,15 +341,14 @@ class Run:
         outside = inside is not None and "kl" in row and inside.leaves(float(row["kl"]), done)
         last = done == self.config.steps or outside
         if inside is not None and outside:
-            inside.undo()
-            row = row | {"kept_step": inside.steps}
+            row = row | inside.undo()
         if self.validate is not None and (done % self.config.eval_every == 0 or last):
             validate = partial(self.validate, self.policy, self.given_reference, done)
             measured = validate()
             far = inside is not None and exceeds(measured.get("validation/kl", 0.0), inside.limit)
             if inside is not None and last and not outside and far:  # the last update has left it
-                inside.undo()
-                measured = validate() | {"kept_step": inside.steps}
+                kept = inside.undo()
+                measured = validate() | kept
             row = row | dict(measured)
             if batch is not None and hasattr(self.validate, "record"):
                 self.validate.record(self.policy, self.given_reference, done, batch)

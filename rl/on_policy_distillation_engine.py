@@ -62,6 +62,7 @@ from rl.rewards.teacher_reward import (
 )
 from rl.task import Engine
 from rl.training.config import EngineConfig, size_presets
+from rl.training.metrics import StepBatch, never
 from rl.training.open_task import Task
 
 PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0), limited=False)
@@ -248,7 +249,7 @@ def train(config: OnPolicyDistillationConfig, run: Run) -> list[dict[str, Any]]:
 
         row = run.row(rollout, rewards, old) | {"taught_responses": len(written) / len(rollout)}
         paid = rewards[taught.to(rewards.device)]
-        taught_on = run.trained_on(written, paid, advantages) if len(written) else None
+        taught_on = StepBatch(never, written, paid, advantages) if len(written) else None
         run.end_step(step, row, taught_on)
     return run.log.rows
 

@@ -196,9 +196,9 @@ def old_is_new() -> Iterator[None]:
 
 
 def step_of_the_policy_alone(self: Run, **losses: float) -> Tensor:
-    assert self.critic is not None
-    norm = clip_and_step(self.optimizer, self.policy.parameters(), self.config.max_norm)
-    gradients = [p.grad for p in self.critic[0].parameters() if p.grad is not None]
+    (policy, optimizer, _), (critic, _, _) = self.trained
+    norm = clip_and_step(optimizer, policy.parameters(), self.config.max_norm)
+    gradients = [p.grad for p in critic.parameters() if p.grad is not None]
     self.meter.add_update(self.loss, norm, torch.nn.utils.get_total_norm(gradients), **losses)
     return norm
 

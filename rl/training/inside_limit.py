@@ -34,9 +34,10 @@ class InsideLimit:
         self.newest, self.newest_steps = self._weights(), steps
         return False
 
-    def undo(self) -> None:
-        """Make the policy again what it last was inside the limit."""
+    def undo(self) -> dict[str, int]:
+        """Make the policy again what it last was inside the limit; for the log, when that was."""
         load_changing_state(self.policy, self.inside)
+        return {"kept_step": self.steps}
 
     def state_dict(self) -> dict[str, Any]:
         return {"inside": self.inside, "steps": self.steps, "newest_steps": self.newest_steps}
