@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -88,10 +89,17 @@ OTHERS = [
     ("group_advantages", lambda r, G: r[:, None] ** 2, "place"),
     ("reward_to_go", lambda *arguments: -LIBRARY["reward_to_go"](*arguments), "sign"),
     ("token_mean", lambda loss, mask: 2 * losses.token_mean(loss, mask), "factor"),
-    ("token_mean", lambda loss, mask: loss.exp().mean(), "number"),  # any is a multiple of another
+    (
+        "token_mean",
+        lambda loss, mask: loss[:, 0].exp().mean(),
+        "number",
+    ),  # any is a multiple of another
     ("whiten", lambda x, mask: advantages.whiten(x, mask) + ~mask, "padding"),
     ("whiten", lambda x, mask: advantages.whiten(x, mask) / 0, "infinite"),
     ("whiten", lambda x, mask: x.mul_(2), "unusable"),
+    ("whiten", lambda x, mask: sys.exit(), "stopped"),
+    ("response_mask", lambda *arguments: LIBRARY["response_mask"](*arguments).long(), "unusable"),
+    ("value_loss", lambda V, old, returns, clip: (V - returns) ** 2, "place"),
 ]
 
 
