@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import pytest
 import torch
 from course.exercises import answer_of, load, names, verdict
@@ -74,3 +77,29 @@ def test_a_changed_line_is_caught_and_named(name: str) -> None:
     for mistake in mistakes:
         found = verdict(name, mistake.function)
         assert (found.word, found.mistake) == ("mistake", mistake.says), mistake.change
+
+
+def half_the_gradient(*arguments: Any) -> torch.Tensor:
+    result = losses.clipped_surrogate(*arguments)
+    return (result + result.detach()) / 2
+
+
+OTHERS = [
+    ("clipped_surrogate", half_the_gradient, "gradient factor"),
+    ("group_advantages", lambda r, G: r[:, None] ** 2, "place"),
+    ("reward_to_go", lambda *arguments: -LIBRARY["reward_to_go"](*arguments), "sign"),
+    ("token_mean", lambda loss, mask: 2 * losses.token_mean(loss, mask), "factor"),
+    # Any number is a multiple of another.
+    ("token_mean", lambda loss, mask: loss[:, 0].exp().mean(), "number"),
+    ("whiten", lambda x, mask: advantages.whiten(x, mask) + ~mask, "padding"),
+    ("whiten", lambda x, mask: advantages.whiten(x, mask) / 0, "infinite"),
+    ("whiten", lambda x, mask: x.mul_(2), "unusable"),
+    ("whiten", lambda x, mask: sys.exit(), "stopped"),
+    ("response_mask", lambda *arguments: LIBRARY["response_mask"](*arguments).long(), "unusable"),
+    ("value_loss", lambda V, old, returns, clip: (V - returns) ** 2, "place"),
+]
+
+
+@pytest.mark.parametrize(("name", "function", "word"), OTHERS)
+def test_a_mistake_that_nobody_named_is_described(name: str, function: Any, word: str) -> None:
+    assert verdict(name, function).word == word

@@ -19,7 +19,6 @@ import difflib
 import importlib
 import importlib.util
 import inspect
-import math
 import sys
 import traceback
 from collections.abc import Callable, Sequence
@@ -37,6 +36,7 @@ from harness.ranks.collectives import all_gather_list, shard_block
 from rl.batches.rollout import Rollout
 
 OPTIONAL = ("record", "ended")
+MOST = torch.finfo(torch.float32).max  # in which rewards are kept
 
 
 def open_function(reward: str) -> FunctionReward:
@@ -100,7 +100,9 @@ def _in_words(error: BaseException) -> str:
     """An exception in one line, with the line of code that raised it."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message} ({Path(last.filename).name}, line {last.lineno})"
+    return (
+        f"{type(error).__name__}: {message:.300} ({Path(last.filename).name}, line {last.lineno})"
+    )
 
 
 def _wanted(function: Callable[..., Any], reward: str) -> tuple[str, ...]:
@@ -162,7 +164,7 @@ class FunctionReward:
                 f"--reward {self.name} failed at {place}: {_in_words(error)}"
             ) from error
         number = _number(value)
-        if number is None or not math.isfinite(number):
+        if number is None or not abs(number) <= MOST:  # NaN neither
             raise UserError(
                 f"--reward {self.name} gave {value!r:.60} at {place}: it must give a finite number"
             )

@@ -83,7 +83,7 @@ def verdict(name: str, mine: Any) -> Verdict:
             return empty
         except Unusable as problem:
             return Verdict(f"not yet: {problem} (seen on: {case.about})", "unusable")
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return stopped(error, case)
 
     if all(same(exercise, *pair) for pair in zip(answers, wanted, strict=True)):
@@ -93,7 +93,7 @@ def verdict(name: str, mine: Any) -> Verdict:
     return explained(exercise, cases, answers, wanted)
 
 
-def stopped(error: Exception, case: Case) -> Verdict:
+def stopped(error: BaseException, case: Case) -> Verdict:
     """The reader's function raised: say what, and on what."""
     reason = str(error).splitlines()[0] if str(error) else "no reason given"
     text = f"not yet: your function stopped with {type(error).__name__} ({reason})."
@@ -116,7 +116,7 @@ def explained(
         ]
         if all(agrees):
             return Verdict(f"not yet: {mistake.says}{right_on}", "mistake", mistake.says)
-        if agrees[first] and sum(map(Tensor.numel, answers[first])) > 1:  # one may agree by chance
+        if agrees[first] and max(map(Tensor.numel, answers[first])) > 1:  # one may agree by chance
             on_first.add(mistake.says)
 
     if len(on_first) == 1:
@@ -183,7 +183,7 @@ def answer_of(
     """What a function computes, on copies of the arguments.
 
     Raises NotImplementedError where it returns nothing, and Unusable where it changes an argument or
-    returns no tensor of the shape.
+    returns no tensor of the shape, or numbers in place of True and False.
     """
     fresh = fresh_arguments(exercise, case.arguments)
     result = function(*fresh.values())
@@ -198,6 +198,8 @@ def answer_of(
         except (TypeError, ValueError, RuntimeError):
             kind = type(result).__name__
             raise Unusable(f"your function returns a {kind}; a tensor is wanted.") from None
+    elif case.wanted is not None and case.wanted.dtype == torch.bool != result.dtype:
+        raise Unusable(f"your result is {result.dtype}; True and False are wanted, as of x == 0.")
     if shape is not None and result.shape != shape:
         raise Unusable(shape_sentence(result, shape))
     return [result.detach().float(), *gradient_of(exercise, result, fresh)]

@@ -97,27 +97,32 @@ def part_of_the_loss(loss, mask, parts, responses, rank):
         loss=[[1.0, 1.0, 1.0, 1.0], [6.0, 9.0, 9.0, 9.0]], mask=lengths(4, 1),
     ),
     case("no padding at all", 3.0, loss=[[1.0, 2.0, 3.0, 6.0]], mask=lengths(4)),
+    case("inf in the padding", 1.5, loss=[[1.0, 2.0, torch.inf]], mask=lengths(2, columns=3)),
     random=some("loss=x mask"),
     gradient="loss",
     mistakes="""
-        (loss * mask).sum() / mask.sum() -> ((loss * mask).sum(1) / mask.sum(1)).mean()
+        valid.sum() / mask.sum() -> (valid.sum(1) / mask.sum(1)).mean()
             you average within each response first. That is GRPO's sequence mean, under which a token of a
             long response weighs less.
         / mask.sum() -> / len(mask)
             you divide by the number of responses. Then a batch of long responses takes longer steps:
             divide by the number of tokens.
-        (loss * mask).sum() / mask.sum() -> (loss * mask).mean()
+        valid.sum() / mask.sum() -> valid.mean()
             padding counts in your denominator: divide by the number of True positions, not by N T.
-        (loss * mask).sum() / mask.sum() -> loss.mean()
-            padding takes part: multiply by the mask, and divide by its sum.
-        (loss * mask) -> loss
-            the losses at padding are in your sum: multiply by the mask before you add up.
+        valid.sum() / mask.sum() -> loss.mean()
+            padding takes part: set it to 0, and divide by the sum of the mask.
+        valid.sum() -> loss.sum()
+            the losses at padding are in your sum: set them to 0 before you add up.
+        torch.where(mask, loss, 0.0) -> loss * mask
+            right where the padding holds numbers, but inf times 0 is NaN. Choose by torch.where, or
+            loss[mask].
     """,
 )  # fmt: skip
 def token_mean(loss, mask):
     """From token losses (N, T) and their bool mask (N, T), compute the mean over all tokens of
     the batch where the mask is True: a scalar."""
-    return (loss * mask).sum() / mask.sum()
+    valid = torch.where(mask, loss, 0.0)
+    return valid.sum() / mask.sum()
 
 
 @exercise(

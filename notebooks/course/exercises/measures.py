@@ -15,8 +15,8 @@ def solved(generator: torch.Generator) -> Arguments:
 
 @exercise(
     case(
-        "one of four is right, k = 2: three of the six pairs hold it", 0.5,
-        correct=[[True, False, False, False]], k=2,
+        "one and two of four are right, k = 2: so are three and five of the six pairs", 0.666667,
+        correct=[[True, False, False, False], [True, True, False, False]], k=2,
     ),
     case(
         "a prompt that is always solved and one that never is", 0.5,

@@ -245,9 +245,9 @@ def sampled(generator: torch.Generator) -> Arguments:
 
 
 @exercise(
-    case("stops at the third token", [[1, 1, 1, 0, 0]], tokens=[[7, 8, 0, 9, 0]], eos_id=0),
-    case("never stops", [[1, 1, 1, 1, 1]], tokens=[[7, 8, 9, 7, 8]], eos_id=0),
-    case("an empty answer", [[1, 0, 0, 0, 0]], tokens=[[0, 7, 8, 9, 9]], eos_id=0),
+    case("stops at the third token", [[True, True, True, False]], tokens=[[7, 8, 0, 0]], eos_id=0),
+    case("never stops", [[True, True, True, True]], tokens=[[7, 8, 9, 7]], eos_id=0),
+    case("an empty answer", [[True, False, False, False]], tokens=[[0, 7, 8, 9]], eos_id=0),
     random=sampled,
     mistakes="""
         before == 0 -> tokens != eos_id

@@ -15,7 +15,7 @@ def one_word(generator: torch.Generator) -> Arguments:
     }
 
 
-THREE_WORDS = logs([0.2, 0.3, 0.5])
+THREE_WORDS = logs([0.2, 0.3, 0.5]) + 1.0  # the softmax does not see a constant
 
 
 @exercise(
@@ -40,6 +40,8 @@ THREE_WORDS = logs([0.2, 0.3, 0.5])
         return reward -> return logits.softmax(-1)[word] * reward
             this is the gradient of pi, not of log pi: there is a factor pi(word) too much. Drawing the
             word supplies it.
+        logits.softmax(-1) -> logits.log_softmax(-1)
+            you subtract log-probabilities. Probabilities are wanted: softmax(logits).
         logits.softmax(-1) -> logits
             you subtract the logits themselves. Probabilities are wanted: softmax(logits).
         return reward -> return reward / len(logits)

@@ -26,6 +26,15 @@ AGREE = {
 @exercise(
     case("the gap is 1.5 nats, beta 0.1", [0.620957], **MOVED, beta=0.1),
     case("policy and reference agree", [0.693147], **AGREE, beta=0.5),
+    case(
+        "a pair that is 200 nats on the wrong side",
+        [200.0],
+        policy_chosen=[-210.0],
+        policy_rejected=[-10.0],
+        ref_chosen=[-10.0],
+        ref_rejected=[-10.0],
+        beta=1.0,
+    ),
     random=pairs,
     gradient="policy_chosen",
     mistakes="""
@@ -45,6 +54,10 @@ AGREE = {
             logarithm of the right one.
         -F.logsigmoid(beta * h) -> -beta * h
             the sigmoid is missing: this loss asks for a larger gap of every pair, without end.
+        -F.logsigmoid(beta * h) -> -torch.sigmoid(beta * h).log()
+        -F.logsigmoid(beta * h) -> (1 + (-beta * h).exp()).log()
+            right for small gaps, but infinite for a pair that is far on the wrong side. F.logsigmoid takes
+            the logarithm without the exponential.
         ref_chosen) - ( -> ref_chosen) + (
             you add the two implicit rewards. The loss needs their difference: chosen minus rejected.
     """,

@@ -74,7 +74,8 @@ def test_what_cannot_be_found_or_called_is_refused(source, reward):
 
 
 @pytest.mark.parametrize(
-    "value", ["None", "'2'", "b'2'", "[1, 2]", "1j", "float('nan')", "float('-inf')", "10 ** 400"]
+    "value",
+    ["None", "'2'", "b'2'", "[1, 2]", "1j", "float('nan')", "float('-inf')", "1e39", "10 ** 400"],
 )
 def test_what_is_no_finite_number_is_refused(source, value):
     name = source(f"def f(prompt, response):\n    return 0 if prompt == 'ab' else {value}\n")
