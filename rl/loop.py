@@ -268,11 +268,11 @@ class Run:
         self.loss += loss.detach()
         self.meter.add_tokens(scores, old_log_probs, advantages, batch, **measured)
 
-    def step(self, **losses: float) -> Tensor:
+    def step(self, **losses: Any) -> Tensor:
         """Clip the gradient at `max_norm` and let AdamW step; returns the norm from before the clip.
 
         A critic's gradient is clipped by its own norm: one over both would let a critic that is far off
-        shrink the policy's step. `losses` are what the logged loss is made of.
+        shrink the policy's step. `losses` (floats) are what the logged loss is made of.
         """
         norms = [
             clip_and_step(optimizer, model.parameters(), self.config.max_norm)

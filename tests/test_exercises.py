@@ -96,7 +96,7 @@ OTHERS = [
     ("whiten", lambda x, mask: x.mul_(2), "unusable"),
     ("whiten", lambda x, mask: sys.exit(), "stopped"),
     ("response_mask", lambda *arguments: LIBRARY["response_mask"](*arguments).long(), "unusable"),
-    ("value_loss", lambda V, old, returns, clip: (V - returns) ** 2, "place"),
+    ("value_loss", lambda V, old, returns, clip: (V - returns) ** 2, "number"),
 ]
 
 
