@@ -8,11 +8,18 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import math
+import multiprocessing
+import os
 import runpy
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from .checking import Kind, Unusable, check, names_in
@@ -29,8 +36,9 @@ def names_of(where: str) -> dict[str, Any]:
             return vars(importlib.import_module(where))
         sys.path.insert(0, str(Path(where).resolve().parent))
         return runpy.run_path(where, run_name=Path(where).stem)
-    except ImportError as error:
-        raise Unusable(f"{where} cannot be imported: {error}") from error
+    except (Exception, SystemExit) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise Unusable(f"{where} cannot be imported: {type(error).__name__}: {reason}") from error
 
 
 def loaded(place: str) -> Callable[..., Any]:
@@ -39,10 +47,14 @@ def loaded(place: str) -> Callable[..., Any]:
     if not where:
         raise Unusable(f"{place} names no function: write mine.py:loss, or package.module:loss")
     there = names_of(where)
-    if not callable(there.get(name)):
+    try:
+        found = attrgetter(name)(SimpleNamespace(**there))
+    except AttributeError:
+        found = None
+    if not callable(found):
         names = [n for n, v in there.items() if callable(v) and not n.startswith("_")]
         raise Unusable(f"{where} has no function {name}: it has {', '.join(names) or 'none'}")
-    return there[name]
+    return found
 
 
 def kind_of(function: Callable[..., Any], name: str) -> Kind:
@@ -80,18 +92,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--as", dest="kind", choices=KINDS, help="what it is, if names do not say it"
     )
     parser.add_argument("--strict", action="store_true", help="what is fragile is a mistake")
+    parser.add_argument(
+        "--seconds", type=float, default=300.0, help="the longest that all may take"
+    )
     parser.add_argument("--list", action="store_true", help="every kind and its arguments")
     chosen = parser.parse_args(arguments)
     if chosen.list or not chosen.functions:
         for kind in KINDS.values():
             print(f"{kind.name}({', '.join(kind.order)})\n    {sentence('kinds', kind.name)}")
         return 0 if chosen.list else 2
+    if not 0 < chosen.seconds < 1e6:
+        parser.error(f"--seconds {chosen.seconds:g}: give a number above 0 and below a million")
+    return in_a_child(partial(check_all, chosen), chosen.seconds)
+
+
+def check_all(chosen: argparse.Namespace) -> int:
     worst = 0
     for place in chosen.functions:
         status, text = told(place, KINDS.get(chosen.kind), strict=chosen.strict)
         print(text, flush=True)
         worst = max(worst, status)
     return worst
+
+
+def in_a_child(work: Callable[[], int], seconds: float) -> int:
+    """What `work` returns, 2 if it never does: somebody's code may end its process, or not end at all.
+
+    Where processes cannot be forked (Windows) it runs in this one.
+    """
+    if not hasattr(os, "fork"):
+        return work()
+    context = multiprocessing.get_context("fork")
+    answer = context.SimpleQueue()
+
+    def answered() -> None:
+        signal.alarm(math.ceil(seconds) + 5)  # should the parent be gone by then
+        answer.put(work())
+
+    child = context.Process(target=answered, daemon=True)
+    child.start()
+    child.join(seconds)
+    why = f"no result within {seconds:g} s (--seconds)" if child.is_alive() else "it ended there"
+    child.kill()
+    child.join()
+    if not answer.empty():
+        return int(answer.get())
+    print(f"not checked: {why}", file=sys.stderr)
+    return 2
 
 
 if __name__ == "__main__":

@@ -187,6 +187,8 @@ class Mine:
                 raise Unusable(f"it changes its argument {name} in place: copy it first")
         if isinstance(result, (tuple, list)) and result:
             result = result[0]
+        if isinstance(result, (int, float)) and not isinstance(result, bool):
+            result = torch.tensor(result, dtype=torch.float64)
         if not isinstance(result, Tensor):
             raise Unusable(f"it returns {type(result).__name__}; a tensor is wanted: wrap it")
         return result

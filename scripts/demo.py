@@ -98,11 +98,6 @@ class DemoConfig:
     def __post_init__(self) -> None:
         check_ranges(self)
 
-    @property
-    def compared(self) -> int:
-        """How many test prompts the comparison has."""
-        return self.test_prompts or {"full": 512, "small": 128}[self.budget]
-
 
 @dataclass(frozen=True)
 class Contestant:
@@ -290,8 +285,8 @@ def compare_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any
     """The comparison on unseen prompts: printed, drawn, and returned."""
     heading("5. the comparison on unseen prompts")
     device = open_device(config.device)
-    prompts = reviews.prompts("test")[: config.compared]
-    unseen_items = reviews.prompts("held_out")[: config.compared]
+    count = config.test_prompts or {"full": 512, "small": 128}[config.budget]
+    prompts, unseen_items = (reviews.prompts(split)[:count] for split in ("test", "held_out"))
     print(
         f"{len(prompts)} test prompts, in no training stage (gold reward from 0 to 1)", flush=True
     )

@@ -178,23 +178,35 @@ def test_a_copy_of_the_folder_makes_tests_of_adapters(tmp_path: Path) -> None:
     assert b"import of rl halted" in blocked.stderr
 
 
-OF_ROWS = """
-import torch
-def policy_loss(log_probs, old_log_probs, advantages, mask, clip_low, clip_high):
+HOSTILE = """
+import os, time, torch
+
+def leaves_policy_loss(log_probs, old_log_probs, advantages, mask, clip_low, clip_high):
+    os._exit(0)
+
+def stops_policy_loss(log_probs, old_log_probs, advantages, mask, clip_low, clip_high):
+    raise KeyboardInterrupt
+
+def hangs_policy_loss(log_probs, old_log_probs, advantages, mask, clip_low, clip_high):
+    time.sleep(60)
+
+def of_rows_policy_loss(log_probs, old_log_probs, advantages, mask, clip_low, clip_high):
     assert advantages.ndim == 1
     ratio, A = (log_probs - old_log_probs).exp(), advantages[:, None]
     loss = -torch.maximum(ratio * A, ratio.clamp(1 - clip_low, 1 + clip_high) * A)
-    return torch.where(mask, loss, 0.0).sum() / mask.sum()
+    return torch.where(mask, loss, 0).sum() / mask.sum().clamp(min=1)
 """
 
 
-def test_advantages_of_rows_are_understood(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "status"), [("leaves", 2), ("stops", 2), ("hangs", 2), ("of_rows", 1)]
+)
+def test_code_that_ends_the_process_or_never_ends_is_not_called_right(
+    tmp_path: Path, name: str, status: int
 ) -> None:
-    """A loss that takes one advantage a row, (N,), and takes the maximum for the minimum."""
-    (tmp_path / "mine.py").write_text(OF_ROWS, encoding="utf-8")
-    assert main([f"{tmp_path}/mine.py:policy_loss"]) == 1
-    assert capsys.readouterr().out.startswith("mistake:")
+    (tmp_path / "mine.py").write_text(HOSTILE, encoding="utf-8")
+    seconds = ["--seconds", "2"] if name == "hangs" else []
+    assert main([f"{tmp_path}/mine.py:{name}_policy_loss", *seconds]) == status
 
 
 def test_one_number_is_never_called_a_factor_off() -> None:
