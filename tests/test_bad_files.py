@@ -290,6 +290,10 @@ TORCHRUN = {
 }  # fmt: skip
 
 
+def test_more_ranks_than_a_machine_can_hold() -> None:
+    refused("1000000", launch._require_devices, 10**6, "cpu")
+
+
 def test_ranks_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two are promised, one is there: it waits a bounded time and says so."""
     for key, text in (TORCHRUN | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}).items():

@@ -189,7 +189,9 @@ class Meeting:
 
 
 def _require_devices(count: int, device: str) -> None:
-    """Refuse more ranks than GPUs, several on one named GPU, and several on Apple's."""
+    """Refuse more ranks than GPUs or far more than cores, several on one named GPU or on Apple's."""
+    if count > MOST_BY_DEFAULT * (os.cpu_count() or 1):
+        raise UserError(f"--ranks {count}, but there are {os.cpu_count()} cores: lower --ranks")
     if count < 2 or device == "cpu":
         return
     if device == "mps" or (device == "auto" and torch.backends.mps.is_available()):
