@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import torch
 
-from harness.command_flags import CommandFlags
 from harness.errors import Finished, UserError
 from harness.files import read_object, received
 from harness.optimizer import Diverged
@@ -101,10 +100,11 @@ def command_name() -> str:
 
 def run_script(main: Callable[[Config], Any], config: Config) -> None:
     """Call main(config), on as many ranks as the flags ask for (harness/ranks/launch.py)."""
-    work = partial(main, config)
+    work, flags = partial(main, config), vars(config)
     with explained():
-        if isinstance(config, CommandFlags):
-            run_on_ranks(work, Wish(config.ranks, config.device, config.is_small), explained)
+        if "ranks" in flags:
+            small = getattr(config, "is_small", True)
+            run_on_ranks(work, Wish(flags["ranks"], flags["device"], small), explained)
         else:
             work()
 

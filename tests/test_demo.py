@@ -9,6 +9,7 @@ from typing import Any
 import demo
 import pytest
 
+from harness import command_line
 from harness.command_line import preset_defaults
 
 
@@ -33,3 +34,11 @@ def test_the_demo_runs_its_stages_with_their_own_defaults(
         if stage is demo.grpo_engine:
             changed["reward_model"] = ()
         assert dataclasses.replace(config, **changed) == dataclasses.replace(alone, **changed)
+
+
+def test_the_demo_runs_on_the_ranks_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its config is none of an engine's, and has the flag all the same."""
+    asked: list[command_line.Wish] = []
+    monkeypatch.setattr(command_line, "run_on_ranks", lambda work, wish, guard: asked.append(wish))
+    command_line.run_script(demo.main, demo.DemoConfig(ranks=2))
+    assert [wish.ranks for wish in asked] == [2]
