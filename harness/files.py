@@ -200,7 +200,7 @@ def display_path(path: Path) -> str:
     """Relative to the current folder where that is shorter."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
-    except ValueError:
+    except (RuntimeError, ValueError):  # a link to itself, a path elsewhere
         return str(path)
 
 

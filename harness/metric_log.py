@@ -50,9 +50,11 @@ class MetricLog:
         self.path, self.show, self.every, self.total, self.title = path, show, every, total, title
         if path is not None:  # a file is there if the run is resumed
             self.rows = keep_until(path, start)
-            steps = {row["step"] for row in self.rows}
-            if len(steps) < len(self.rows):
-                raise UserError(f"{display_path(path)} holds a step twice: delete one of its rows")
+            steps = [row["step"] for row in self.rows]
+            if steps != sorted(set(steps)):
+                raise UserError(
+                    f"{display_path(path)} holds a step twice, or a later one first: mend its rows"
+                )
             if len(steps) < start:
                 print(
                     f"note: {display_path(path)} has only {len(steps)} of the {start} steps so far"

@@ -134,7 +134,10 @@ def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
 
 def check_place(folder: Path, config: Flags) -> None:
     """UserError for a folder that a run must not take: the current one, or one with its inputs."""
-    taken, here = folder.resolve(), Path.cwd()
+    try:
+        taken, here = folder.resolve(), Path.cwd()
+    except (OSError, RuntimeError, ValueError) as error:  # a link to itself, a NUL
+        raise UserError(f"--out {str(folder)!r:.80} is no path ({error}): name another") from error
     if taken == here or taken in here.parents:
         raise UserError(
             f"--out {folder} is, or holds, the folder that you are in: name another one"
@@ -160,7 +163,7 @@ def _move_aside(folder: Path, script: str) -> None:
             "name another folder, or move it yourself"
         )
     number = 1
-    while (aside := folder.with_name(f"{folder.name}.{number}")).exists():
+    while os.path.lexists(aside := folder.with_name(f"{folder.name}.{number}")):
         number += 1
     folder.rename(aside)
     unlock(aside)

@@ -131,6 +131,12 @@ def load_changing_state(part: HasState, state: Any) -> None:
     """Restore what `changing_state` gave. ValueError for the state of other adapters, or of none."""
     if not unchanging_names(part):
         part.load_state_dict(state)
+        if isinstance(
+            part, torch.optim.Optimizer
+        ):  # which would read past a moment that is too small
+            for parameter, moments in part.state.items():
+                if any(m.ndim and m.shape != parameter.shape for m in moments.values()):
+                    raise ValueError("a moment has another shape than its weight")
         return
     if state.keys() != changing_state(part).keys():
         raise ValueError("it holds other tensors than the adapters of this model")

@@ -289,3 +289,34 @@ def test_weights_that_are_not_finite_are_not_written_over_good_ones(tmp_path):
         keep_state(state, tmp_path, 2, last=False)
     assert one_sentence(error).startswith("step 4: ")
     assert (tmp_path / "state.pt").read_bytes() == good
+
+
+def test_a_moment_of_another_shape_is_refused(tmp_path):
+    """AdamW would read past its end."""
+    optimizer = torch.optim.AdamW([weight := torch.nn.Parameter(torch.zeros(9, 9))])
+    weight.sum().backward()
+    optimizer.step()
+    state = TrainingState({"optimizer": optimizer}, {}, step=1)
+    optimizer.state[weight]["exp_avg"] = torch.zeros(2)
+    state.save(tmp_path)
+    with pytest.raises(UserError):
+        state.load(tmp_path)
+
+
+@pytest.mark.parametrize("rows", [(2, 1), (1, 1)], ids=["later-first", "twice"])
+def test_rows_that_are_no_run_are_refused(tmp_path, rows):
+    (tmp_path / "metrics.jsonl").write_text("".join(f'{{"step": {row}}}\n' for row in rows))
+    with pytest.raises(UserError):
+        MetricLog(3, path=tmp_path / "metrics.jsonl", start=2)
+
+
+def test_a_folder_that_is_no_path_is_refused_and_a_dead_link_is_stepped_over(tmp_path):
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("loop", "a\0b"):
+        with pytest.raises(UserError):
+            open_run(tmp_path / name, RunFlags())
+    open_run(tmp_path / "run", RunFlags())
+    (tmp_path / "run.1").symlink_to(tmp_path / "nothing")
+    TrainingState({}, {}).save(tmp_path / "run")
+    open_run(tmp_path / "run", RunFlags())
+    assert (tmp_path / "run.2" / "config.json").is_file()
