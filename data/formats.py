@@ -57,15 +57,6 @@ def listed(row: Row) -> str:
     return ", ".join(repr(key[:40]) for key in list(row)[:10]) or "none"
 
 
-def json_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; ValueError for a key that stands twice, of which the last would win."""
-    row = dict(pairs)
-    if len(row) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {max(names, key=names.count)!r} stands twice in one object")
-    return row
-
-
 def field(row: Row, key: str) -> Any:
     """The value of `key`; BadRow when the row lacks it."""
     if key not in row:

@@ -34,7 +34,6 @@ from data.formats import (
     DropRow,
     Format,
     Row,
-    json_object,
     listed,
     recorded_sides,
     text_of,
@@ -326,7 +325,7 @@ def _json_rows(path: str | Path, stream: IO[bytes]) -> Iterator[tuple[str, objec
 def _parsed(path: str | Path, text: str, line: int) -> Any:
     """Parse JSON that starts at `line` of the file."""
     try:
-        return json.loads(text, object_pairs_hook=json_object)
+        return json.loads(text, object_pairs_hook=_object)
     except json.JSONDecodeError as error:
         place = f"{path}:{line + error.lineno - 1}: not valid JSON: {error.msg}"
         raise DataError(
@@ -334,6 +333,15 @@ def _parsed(path: str | Path, text: str, line: int) -> Any:
         ) from None
     except (ValueError, RecursionError) as error:
         raise DataError(f"{path}:{line}: not usable JSON: {error}; remove the row") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; ValueError for a key that stands twice, of which the last would win."""
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {max(names, key=names.count)!r} stands twice in one object")
+    return row
 
 
 def _lines(path: str | Path, stream: IO[bytes]) -> Iterator[bytes]:

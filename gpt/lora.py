@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gpt.model import GPT
 from harness.command_flags import MemoryFlags
-from harness.device import without_autocast
+from harness.device import shapes_alone, without_autocast
 from harness.seeds import make_generator
 from harness.training_state import unchanging_names
 
@@ -35,7 +35,8 @@ class LoRALinear(nn.Linear):
         rank: int,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(base.in_features, base.out_features, device="meta")
+        with shapes_alone():  # its tensors are the base's
+            super().__init__(base.in_features, base.out_features)
         self.weight, self.bias = base.weight, base.bias
         self.scale = ALPHA_OVER_RANK
         # As in the paper's code; the paper says Gaussian. Biases of nn.Linear start in this range.

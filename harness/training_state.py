@@ -131,10 +131,9 @@ def load_changing_state(part: HasState, state: Any) -> None:
     """Restore what `changing_state` gave. ValueError for the state of other adapters, or of none."""
     if not unchanging_names(part):
         part.load_state_dict(state)
-        if isinstance(
-            part, torch.optim.Optimizer
-        ):  # which would read past a moment that is too small
+        if isinstance(part, torch.optim.Optimizer):
             for parameter, moments in part.state.items():
+                # It does not look itself, and would read past the end of a moment that is too small.
                 if any(m.ndim and m.shape != parameter.shape for m in moments.values()):
                     raise ValueError("a moment has another shape than its weight")
         return

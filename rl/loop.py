@@ -268,18 +268,18 @@ class Run:
         self.loss += loss.detach()
         self.meter.add_tokens(scores, old_log_probs, advantages, batch, **measured)
 
-    def step(self, **losses: Any) -> Tensor:
+    def step(self, **losses: float) -> Tensor:
         """Clip the gradient at `max_norm` and let AdamW step; returns the norm from before the clip.
 
         A critic's gradient is clipped by its own norm: one over both would let a critic that is far off
-        shrink the policy's step. `losses` (floats) are what the logged loss is made of.
+        shrink the policy's step. `losses` are what the logged loss is made of.
         """
-        norms = [
+        norm, *of_critic = [
             clip_and_step(optimizer, model.parameters(), self.config.max_norm)
             for model, optimizer, _ in self.trained
         ]
-        self.meter.add_update(self.loss, *norms, **losses)
-        return norms[0]
+        self.meter.add_update(self.loss, norm, of_critic[0] if of_critic else None, **losses)
+        return norm
 
     # --- after the updates ----------------------------------------------------------------------------
 

@@ -98,11 +98,8 @@ def by_seed() -> list[str]:
     lines = []
     for row in read_json(KEPT):
         grpo, unseen, check = row[TEST]["GRPO"], row[UNSEEN]["GRPO"], row["item_check"]
-        judged = [
-            row["reward_model"]["gold_accuracy"],
-            *(check[w]["accuracy"] for w in (TEST, UNSEEN)),
-        ]
-        numbers = [grpo["win_rate"], unseen["gold"], *judged]
+        numbers = [grpo["win_rate"], unseen["gold"], row["reward_model"]["gold_accuracy"]]
+        numbers += [check[where]["accuracy"] for where in (TEST, UNSEEN)]
         first = [str(row["seed"]), f"{grpo['gold']:.3f}", f"{grpo['kl']:.1f}"]
         lines.append([*first, *(f"{number:.3f}" for number in numbers)])
     head = ["seed", "gold", "KL", "win rate", "gold, new items", "pairs ordered like gold"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 
@@ -23,21 +23,22 @@ def average(values: Sequence[float], digits: int) -> str:
 
 
 def rounded(value: Any, digits: int = 4) -> Any:
-    """Numbers as they are written down: four decimals."""
-    if isinstance(value, dict):
-        return {str(key): rounded(each, digits) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [rounded(each, digits) for each in value]
-    return round(value, digits) if isinstance(value, float) else value
+    """Numbers as they are written down: four decimals, wherever they stand in it."""
+    return each_number(value, lambda number: round(number, digits))
 
 
 def significant(value: Any, digits: int = 4) -> Any:
     """Numbers with so many digits, wherever they stand in it."""
+    return each_number(value, lambda number: float(f"{number:.{digits}g}"))
+
+
+def each_number(value: Any, change: Callable[[float], float]) -> Any:
+    """What JSON holds of a value, with each of its floating-point numbers changed."""
     if isinstance(value, Mapping):
-        return {key: significant(each, digits) for key, each in value.items()}
-    if isinstance(value, list):
-        return [significant(each, digits) for each in value]
-    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
+        return {str(key): each_number(each, change) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [each_number(each, change) for each in value]
+    return change(value) if isinstance(value, float) else value
 
 
 def markdown(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -79,7 +79,8 @@ def run_stage(
     """Run one command into `folder` unless it is done there; its output goes to FOLDER.log.
 
     An interrupted one is resumed, or without `resume` made anew, so that its seconds are those of
-    the whole. Returns those by the clock; beside them CPU time is kept, where the system counts it.
+    the whole. Returns those by the clock; beside them CPU time is kept, or the same again where the
+    system counts none.
     """
     if is_done(folder, ""):
         print(f"{display_path(folder)} is there", flush=True)
