@@ -17,7 +17,7 @@ and K2; those regress on log-probs, and here it is GRPO's own objective that has
 
 With rho = pi / pi_old the penalty of Eq. 4 becomes 1/rho + log rho - 1. What that does:
 
-  - Before the first update of a batch rho is 1, and the penalty *and its gradient* are exactly 0.
+  - Before the first update of a batch rho is 1 but for rounding: the penalty *and its gradient* are 0.
     With one update a batch (updates_per_batch 1 and minibatches 1) it never acts; there is a warning.
   - It is a trust region around the policy of this batch, as in PPO with a KL penalty
     (arXiv:1707.06347, Eq. 8), and no anchor: the reference moves along, so the distance from the
