@@ -77,7 +77,7 @@ class SingleModelGRPOConfig(EngineConfig):
     penalty: Literal["k3", "rho_minus_log"] = "k3"
     """k3: Eq. 4 with the old policy as the reference; rho_minus_log: the one that is a KL here."""
     updates_per_batch: AtLeastOne = 2
-    """mu: passes over each rollout batch; with one update a batch the penalty is exactly 0."""
+    """mu: passes over each rollout batch; with one update a batch the penalty is 0."""
     kl_coef: float = 1.0
     """beta, the weight of the penalty on leaving the policy of this batch."""
     kl_target: AboveZero | None = None
@@ -101,7 +101,7 @@ class SingleModelGRPOConfig(EngineConfig):
         if updates == 1 and self.kl_coef > 0:
             warnings.warn(
                 "with one update a batch the policy is still the old policy when the penalty is "
-                "taken, so the penalty and its gradient are exactly 0: raise updates_per_batch or "
+                "taken, so the penalty and its gradient are 0: raise updates_per_batch or "
                 "minibatches, or set kl_coef to 0",
                 stacklevel=3,
             )
