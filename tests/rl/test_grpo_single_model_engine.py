@@ -29,7 +29,7 @@ PENALTIES = pytest.mark.parametrize("penalty", ["k3", "rho_minus_log"])
 @PENALTIES
 def test_with_one_update_a_batch_the_penalty_never_acts(gradients, penalty):
     """And says so; with two minibatches or two passes it acts and is silent."""
-    with pytest.warns(UserWarning, match="one update a batch .* exactly 0"):
+    with pytest.warns(UserWarning, match="one update a batch"):
         run(small_gpt(), DIVERSE, steps=1, updates_per_batch=1, kl_coef=5.0, penalty=penalty)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
