@@ -53,15 +53,10 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from gpt.log_probs import TokenScores
 from harness.command_line import flag_value, from_preset, preset_defaults, run_command
 from harness.flag_ranges import Count, NotNegative, ZeroToOne
 from rl.batches.dynamic_sampling import SAMPLING_FILTERS, GroupBuffer, PromptCursor
-from rl.batches.rollout import (
-    Rollout,
-    rollout_log_probs,
-    select_rows,
-)
+from rl.batches.rollout import Rollout, rollout_log_probs, select_rows
 from rl.equations import losses
 from rl.equations.advantages import group_advantages, maxrl_advantages
 from rl.equations.kl import absolute, k1_importance, k2, k3, k3_importance, loss_estimator
@@ -91,7 +86,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         clip_cov_share=0.0002, clip_low=1.0, clip_high=1.0, reducer="token_mean", kl_coef=0.0,
     ),
 }  # fmt: skip
-OF_SEQUENCES = ("sequence", "gspo", "gmpo")  # surrogates with one ratio a response
+OF_SEQUENCES = ("gspo", "gmpo")  # surrogates with one ratio a response
 ROUNDING = 1e-5  # a log-ratio below it is none: at the first update it is 0 but for rounding
 
 
@@ -103,11 +98,10 @@ class GRPOVariantsConfig(EngineConfig):
         "grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo", "gmpo", "maxrl", "kl_cov", "clip_cov"
     ] = "grpo"
     """Name of a published bundle of the choices below, filled in before all other flags."""
-    surrogate: Literal["token", "sequence", "gspo", "gmpo", "cispo", "sapo"] = "token"
-    """The policy loss. token: PPO's clipped ratio per token. sequence, gspo: one ratio per response (the
-    product of its tokens', and their geometric mean). gmpo: the geometric mean of
-    clipped ratios, its range from exp(-clip_low) to exp(clip_high). cispo: a clipped weight of log
-    pi. sapo: a soft gate."""
+    surrogate: Literal["token", "gspo", "gmpo", "cispo", "sapo"] = "token"
+    """The policy loss. token: PPO's clipped ratio per token. gspo: one ratio per response, the geometric
+    mean of its tokens'. gmpo: the geometric mean of clipped ratios, its range from exp(-clip_low) to
+    exp(clip_high). cispo: a clipped weight of log pi. sapo: a soft gate."""
     clip_low: NotNegative = 0.2
     """epsilon below 1; cispo and sapo have none, and 1 is none, too."""
     clip_high: NotNegative = 0.2
@@ -138,8 +132,6 @@ class GRPOVariantsConfig(EngineConfig):
     kl_estimator: Literal["k3", "k2", "k3_importance", "k1_importance", "k1"] = "k3"
     """k3 is GRPO's. The importance forms stay unbiased after the first update of a batch, for the KL of
     each token given the old policy's prefixes; k1 is refused, and says why."""
-    entropy_coef: NotNegative = 0.0
-    """Weight of the entropy bonus."""
     kl_cov_share: ZeroToOne = 0.0
     """KL-Cov: this share of a minibatch's tokens, those of largest covariance of log pi and A, at least
     one, pays kl_cov_coef |log pi - log pi_old|; 0 is none."""
@@ -195,11 +187,6 @@ class GRPOVariantsConfig(EngineConfig):
             return max(self.max_new_tokens // 5, 1)
         return self.overlong_buffer
 
-    @property
-    def drops_tokens(self) -> bool:
-        """Whether a choice takes tokens out of the policy loss."""
-        return self.mask_truncated or self.clip_cov_share > 0
-
 
 # --- variants: fields that are filled in before all others ------------------------------------
 
@@ -230,9 +217,6 @@ SURROGATES: dict[str, Callable[..., Tensor]] = {
     "token": lambda c, new, old, A, m: losses.clipped_surrogate(
         new, old, A, c.clip_low, c.clip_high
     ),
-    "sequence": lambda c, new, old, A, m: losses.sequence_clipped_surrogate(
-        new, old, A, m, c.clip_low, c.clip_high
-    ),
     "gspo": lambda c, new, old, A, m: losses.gspo(new, old, A, m, c.clip_low, c.clip_high),
     "gmpo": lambda c, new, old, A, m: losses.gmpo(new, old, A, m, c.clip_low, c.clip_high),
     "cispo": lambda c, new, old, A, m: losses.cispo(new, old, A, c.clip_high),
@@ -242,7 +226,6 @@ SURROGATES: dict[str, Callable[..., Tensor]] = {
 # (config, log_probs, old_log_probs, advantages, mask) -> where its clip acted, (n, T) or (n, 1) bool
 ACTED: dict[str, Callable[..., Tensor]] = {
     "token": lambda c, *given: acts(c)(*given),
-    "sequence": lambda c, *given: acts(c, losses.sequence_ratio)(*given),
     "gspo": lambda c, *given: acts(c, losses.mean_ratio)(*given),
     # its clip is around 0, of the log
     "gmpo": lambda c, *given: acts(c, lambda new, old, m: 1 + (new - old))(*given),
@@ -306,22 +289,20 @@ class Losses(NamedTuple):
 
 def variant_loss(  # line 11
     config: GRPOVariantsConfig,
-    scores: TokenScores,  # (n, T) each, of the policy in training
+    new: Tensor,  # (n, T), log-probs of the policy in training
     given: Given,
     *,
     kl_coef: float,
     whole: Tensor,  # (rows, T) bool, the mask of the whole minibatch
     choice: Choice | None = None,  # of these rows
 ) -> Losses:
-    """reduce[ chosen * surrogate + held * kl_cov_coef |log pi - log pi_old| + kl_coef * KL ]
-    - entropy_coef * mean_t entropy.
+    """reduce[ chosen * surrogate + held * kl_cov_coef |log pi - log pi_old| + kl_coef * KL ].
 
     `chosen` is 0 for the tokens that clip_cov_share leaves out, which keep their KL and stay in the
     denominator (arXiv:2505.22617). A row whose mask is empty adds exactly 0. Denominators are those of
     the whole minibatch, so that micro-batches add up.
     """
     old, ref, advantages, mask = given
-    new = scores.log_probs
     loss = SURROGATES[config.surrogate](config, new, old, advantages, mask)
     if config.dual_clip is not None:
         loss = losses.dual_clip(loss, advantages, config.dual_clip)
@@ -334,8 +315,6 @@ def variant_loss(  # line 11
     if kl_coef:
         loss = loss + kl_coef * KL_FORMS[config.kl_estimator](new, old, ref)
     total = REDUCERS[config.reducer](config, loss, mask, whole)
-    if config.entropy_coef:
-        total = total - config.entropy_coef * losses.token_mean(scores.entropy, mask, whole.sum())
     return Losses(total, clipped & chosen, chosen)
 
 
@@ -375,14 +354,14 @@ def update_policy(config: GRPOVariantsConfig, run: Run, rollout: Rollout, given:
         for rows in run.minibatches(rollout, epochs=1):
             choice, whole = policy_loss_tokens(config, run, rollout, rows, given), given.mask[rows]
             for part, batch in run.micro_batches(rollout, rows):
-                scores = run.scores(run.policy, batch, entropy_gradient=config.entropy_coef > 0)
-                of_part = given.rows(part)
+                scores, of_part = run.scores(run.policy, batch), given.rows(part)
                 losses = variant_loss(  # line 11
-                    config, scores, of_part, kl_coef=run.kl.coef, whole=whole,
+                    config, scores.log_probs, of_part, kl_coef=run.kl.coef, whole=whole,
                     choice=choice.rows(part),
                 )  # fmt: skip
                 losses.total.backward()
-                extra = {"policy_tokens": losses.policy_tokens} if config.drops_tokens else {}
+                drops = config.mask_truncated or config.clip_cov_share > 0
+                extra = {"policy_tokens": losses.policy_tokens} if drops else {}
                 run.seen(
                     losses.total, scores, of_part.old_log_probs, of_part.advantages, batch,
                     clipped=losses.clipped, **extra,
@@ -397,14 +376,6 @@ def with_overlong_penalty(
     penalty = overlong_penalty(rollout.lengths, max_length, buffer)
     rollout.reward_metrics["overlong_penalty"] = float(penalty.mean())
     return rewards + penalty
-
-
-def kl_metrics(
-    rollout: Rollout, rewards: Tensor, old_log_probs: Tensor, ref_log_probs: Tensor | None
-) -> dict[str, float]:
-    """The KL to the reference of what is trained on, where that was asked."""
-    measured = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-    return {key: measured[key] for key in ("kl", "kl_k3") if key in measured}
 
 
 def enough_groups(config: GRPOVariantsConfig, run: Run, cursor: PromptCursor) -> GroupBuffer:
@@ -454,7 +425,8 @@ def train(config: GRPOVariantsConfig, run: Run) -> list[dict[str, Any]]:
         update_policy(config, run, rollout, Given(old, ref, advantages, mask))  # lines 10-11
 
         row = run.row(sampled, rewards, sampled.log_probs) | dropped
-        row |= kl_metrics(rollout, kept, old, ref)
+        trained_on = rollout_metrics(rollout, kept, old, ref)  # the KL, where it was asked
+        row |= {key: trained_on[key] for key in ("kl", "kl_k3") if key in trained_on}
         if "kl" in row:
             run.kl.update(row["kl"], len(rollout))
         run.end_step(step, row, StepBatch(run.meter.acted, rollout, kept, advantages))

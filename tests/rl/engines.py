@@ -267,7 +267,7 @@ RESUMED_VARIANTS: tuple[Changes, ...] = (
     VARIANTS["dapo"]
     | dict(kl_coef=0.1, reward_fn=HAS_A),
     dict(
-        sampling_filter="dynamic", entropy_coef=0.01, reward_fn=HAS_A,
+        sampling_filter="dynamic", reward_fn=HAS_A,
         reward_scale="mean", kl_cov_share=0.1, clip_cov_share=0.3, clip_cov_low=-9.0,
     ),
 )  # fmt: skip
@@ -335,9 +335,7 @@ ENGINES = [
         forms=FORMS_OF_VARIANTS,
         learners={name: FORMS_OF_VARIANTS[name] for name in FORMS_OF_VARIANTS if name != "grpo"},
         alone=dict(overlong_buffer=None),
-        everything=dict(
-            mask_truncated=True, entropy_coef=0.05, kl_estimator="k3_importance", kl_coef=0.3,
-        ),
+        everything=dict(mask_truncated=True, kl_estimator="k3_importance", kl_coef=0.3),
         resumed=RESUMED_VARIANTS,
         headings=("The GRPO family",),
         keys=(VARIANTS["dapo"] | dict(mask_truncated=True, stop_kl=8.0),),

@@ -12,7 +12,6 @@ from minibatch import MASK, RATIO, pessimistic
 from toys import weights
 from watched import same_update
 
-from gpt.log_probs import TokenScores
 from harness.metric_log import MetricLog
 from rl import loop
 from rl.batches.rollout import sample_rollout
@@ -74,13 +73,10 @@ LENGTH = (3, 2)
 
 
 def loss_of(config: GRPOVariantsConfig, new=NEW, old=OLD, ref=None, advantages=ADVANTAGES,
-            mask=MASK, kl_coef=0.0, entropy=None, **options):  # fmt: skip
+            mask=MASK, kl_coef=0.0, **options):  # fmt: skip
     """The loss of a minibatch that is one micro-batch."""
-    entropy = torch.zeros_like(new) if entropy is None else entropy
-    advantages = torch.as_tensor(advantages)[:, None]
-    given = Given(old, ref, advantages, mask)
-    options = {"whole": mask} | options
-    return variant_loss(config, TokenScores(new, entropy), given, kl_coef=kl_coef, **options)
+    given = Given(old, ref, torch.as_tensor(advantages)[:, None], mask)
+    return variant_loss(config, new, given, kl_coef=kl_coef, **{"whole": mask} | options)
 
 
 def token_clip(i: int, t: int, low: float, high: float) -> float:
@@ -160,16 +156,6 @@ def test_each_kl_form_in_the_loss(name):
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_the_entropy_bonus_is_a_token_mean_whatever_the_reducer():
-    entropy = torch.tensor([[1.0, 2, 3, 9], [4, 5, 9, 9], [9, 9, 9, 9]]).requires_grad_()
-    config = replace(CONFIG, reducer="sequence_sum")
-    with_bonus = loss_of(replace(config, entropy_coef=0.5), entropy=entropy).total
-    without = loss_of(config, entropy=entropy).total
-    assert (without - with_bonus).item() == pytest.approx(0.5 * 15 / 5)
-    (gradient,) = torch.autograd.grad(with_bonus, entropy)
-    torch.testing.assert_close(gradient, torch.where(MASK, -0.1, 0.0))
-
-
 # Which tokens the policy loss reads
 
 
@@ -213,7 +199,7 @@ def test_a_batch_of_truncated_responses_teaches_nothing(monkeypatch):
     monkeypatch.setattr(loop, "sample_rollout", cut_off)
     policy = small_gpt()
     for reducer in REDUCERS:
-        changes = dict(reducer=reducer, entropy_coef=0.1, clip_cov_share=0.5, clip_cov_low=-9.0)
+        changes = dict(reducer=reducer, clip_cov_share=0.5, clip_cov_low=-9.0)
         (row,) = run(policy, DIVERSE, steps=1, mask_truncated=True, **changes)
         assert row["eos_rate"] == row["grad_norm"] == row["loss"] == row["policy_tokens"] == 0
     assert torch.equal(weights(policy), weights(small_gpt()))
@@ -225,7 +211,7 @@ def test_a_batch_of_truncated_responses_teaches_nothing(monkeypatch):
 @pytest.mark.parametrize(
     ("surrogate", "reducer"),
     [
-        ("sequence", "sequence_mean"), ("gspo", "sequence_sum"), ("token", "token_mean"),
+        ("gmpo", "sequence_mean"), ("gspo", "sequence_sum"), ("token", "token_mean"),
         ("cispo", "constant_length_mean"),
     ],
 )  # fmt: skip
@@ -233,7 +219,7 @@ def test_micro_batches_do_not_change_the_update(monkeypatch, surrogate, reducer)
     """What the contract leaves out: ratios other than 1 and every choice that drops tokens, whose
     denominators and thresholds are those of the minibatch."""
     changes = dict(surrogate=surrogate, reducer=reducer, steps=1, updates_per_batch=2)
-    changes |= dict(minibatches=2, kl_coef=0.3, kl_estimator="k3_importance", entropy_coef=0.05)
+    changes |= dict(minibatches=2, kl_coef=0.3, kl_estimator="k3_importance")
     changes |= dict(mask_truncated=True, kl_cov_share=0.3, clip_cov_share=0.3, clip_cov_low=-9.0)
     for ((row,),) in zip(same_update(monkeypatch, FAMILY, **changes), strict=True):
         assert 0.05 < row["policy_tokens"] < 0.5
