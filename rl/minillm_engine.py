@@ -32,14 +32,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from gpt.corpus import Corpus
 from gpt.log_probs import token_scores_and_kl
 from gpt.model import GPT
-from gpt.teacher import open_teacher
-from gpt.tokenizer import Tokenizer
 from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative, Range
 from rl.equations.losses import (
     clipped_surrogate,
@@ -53,6 +50,7 @@ from rl.loop import Run
 from rl.rewards.sources import RewardFn, made_of
 from rl.rewards.teacher_reward import (
     TeacherReward,
+    opened,
     refuse_other_rewards,
     refuse_reference,
     teacher_log_probs,
@@ -203,13 +201,8 @@ def teacher_of(reward_fn: RewardFn | None) -> GPT:
     return teacher
 
 
-def open_teacher_reward(
-    config: MiniLLMConfig, tokenizer: Tokenizer, device: torch.device
-) -> TeacherReward:
-    """The teacher that the flags name; its reward is log p(y) / q(y), which validations report."""
-    teacher = open_teacher(
-        config.teacher, tokenizer, device, data=config.data, preset=config.preset
-    )
+def teacher_reward(config: MiniLLMConfig, teacher: GPT) -> TeacherReward:
+    """The teacher; its reward is log p(y) / q(y), which validations report."""
     return TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
 
 
@@ -222,7 +215,7 @@ ENGINE = Engine(
     learns_from="teacher",
     groups=False,
     prepare=open_text,
-    own_reward=lambda config: open_teacher_reward,
+    own_reward=lambda config: opened(teacher_reward),
     reference=lambda config: False,
     toy="--pretraining-batch-size 2",
 )

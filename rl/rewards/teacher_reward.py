@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -97,28 +97,12 @@ class TeacherReward:
         }
 
 
-class Distils(Protocol):
-    """The fields of an engine's config that say which teacher."""
-
-    @property
-    def teacher(self) -> Path | None: ...
-
-    @property
-    def data(self) -> str: ...
-
-    @property
-    def preset(self) -> str: ...
-
-
-C = TypeVar("C", bound=Distils)
-
-
 def opened(
-    make: Callable[[C, GPT], TeacherReward],
-) -> Callable[[C, Tokenizer, torch.device], TeacherReward]:
+    make: Callable[[Any, GPT], TeacherReward],
+) -> Callable[[Any, Tokenizer, torch.device], TeacherReward]:
     """An engine's `own_reward`: what `make(config, teacher)` makes of the teacher that the flags name."""
 
-    def open_reward(config: C, tokenizer: Tokenizer, device: torch.device) -> TeacherReward:
+    def open_reward(config: Any, tokenizer: Tokenizer, device: torch.device) -> TeacherReward:
         place = dict(data=config.data, preset=config.preset)
         return make(config, open_teacher(config.teacher, tokenizer, device, **place))
 

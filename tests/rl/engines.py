@@ -161,11 +161,6 @@ SHARP_TEACHER = small_gpt(1, sharpness=4.0).requires_grad_(False)
 NOISY_TEACHER = small_gpt(1, noise=0.12).requires_grad_(False)
 
 
-def summed_reverse_kl(config: Any, teacher: GPT) -> TeacherReward:
-    """MiniLLM's reward, as its `open_teacher_reward` makes it."""
-    return TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
-
-
 # --- the list -------------------------------------------------------------------------------------
 
 Changes = dict[str, Any]
@@ -420,7 +415,7 @@ ENGINES = [
         ),
         task=TAUGHT,
         teacher=NOISY_TEACHER,
-        taught_by=summed_reverse_kl,
+        taught_by=minillm_engine.teacher_reward,
         forms={"student": dict(teacher_share=0.0), "mixed": dict(teacher_share=0.3)},
         everything=dict(pretraining_coef=0.5),
         resumed=(dict(pretraining_coef=0.5),),
