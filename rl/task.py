@@ -180,7 +180,7 @@ def open_validation(config: RunFlags, task: Task, start: GPT, folder: Path) -> V
     """The validations of a run, whose samples go to its folder; None with eval_prompts 0."""
     if not config.eval_prompts:
         return None
-    validation = Validation(
+    return Validation(
         task.tokenizer,
         task.prompts["validation"][: config.eval_prompts],
         sampling_params(config),
@@ -189,9 +189,8 @@ def open_validation(config: RunFlags, task: Task, start: GPT, folder: Path) -> V
         samples_path=folder / "samples.jsonl",
         start=start,
         conditions=Conditions.of(config),
+        token_log=TokenLog(folder / TOKENS, task.tokenizer, task.reward_fn, config),
     )
-    validation.token_log = TokenLog(folder / TOKENS, task.tokenizer, task.reward_fn, config)
-    return validation
 
 
 def report(
