@@ -139,17 +139,9 @@ class Compared(NamedTuple):
 
 
 def gather_compared(compared: Sequence[Compared]) -> list[Compared]:
-    """What all ranks have compared, on the CPU; each rank's forwards as one, brought together."""
-    if not compared:
-        return all_gather_list([])
-    device = compared[0].log_probs.device
-    columns = [
-        None
-        if any(x is None for x in parts)
-        else torch.cat([on_device(x, device) for x in parts]).cpu()
-        for parts in zip(*compared, strict=True)
-    ]
-    return all_gather_list([Compared._make(columns)])
+    """What all ranks have compared, on the CPU."""
+    on_cpu = [[None if x is None else x.cpu() for x in part] for part in compared]
+    return all_gather_list([Compared._make(part) for part in on_cpu])
 
 
 def sides(rows: Tensor) -> Tensor:
@@ -307,30 +299,19 @@ LossName = Literal["dpo", "ipo", "ipo_mean", "hinge", "simpo", "orpo"]  # of any
 BatchLossName = Literal[LossName, "kto"]  # with what kto reads of the whole batch
 
 
-def beta_alone(flags: PreferenceFlags) -> dict[str, float]:
-    """The arguments of a loss that reads beta and nothing else."""
-    return {"beta": flags.beta}
-
-
-def smoothed(flags: PreferenceFlags) -> dict[str, float]:
-    """Those of dpo."""
-    return {"beta": flags.beta, "label_smoothing": flags.label_smoothing}
-
-
-def simpo_numbers(flags: PreferenceFlags) -> dict[str, float]:
-    """Those of simpo, whose beta weighs means per token."""
-    return {"beta": flags.simpo_beta, "target_margin": flags.target_margin}
-
-
 PREFERENCE_LOSSES: dict[str, PreferenceLoss] = {
-    #                          equation    reference  per token  its numbers
-    "dpo": PreferenceLoss(dpo_loss, True, False, smoothed),
-    "ipo": PreferenceLoss(ipo_loss, True, False, beta_alone),
-    "ipo_mean": PreferenceLoss(ipo_loss, True, True, beta_alone),
-    "hinge": PreferenceLoss(hinge_loss, True, False, beta_alone),
-    "simpo": PreferenceLoss(simpo_loss, False, True, simpo_numbers),
-    "orpo": PreferenceLoss(orpo_loss, False, True, beta_alone),
-    "kto": PreferenceLoss(kto_loss, True, False, beta_alone),  # and its reference point
+    #                     equation    reference  per token  its numbers
+    "dpo": PreferenceLoss(
+        dpo_loss, True, False, lambda f: dict(beta=f.beta, label_smoothing=f.label_smoothing)
+    ),
+    "ipo": PreferenceLoss(ipo_loss, True, False, lambda f: dict(beta=f.beta)),
+    "ipo_mean": PreferenceLoss(ipo_loss, True, True, lambda f: dict(beta=f.beta)),
+    "hinge": PreferenceLoss(hinge_loss, True, False, lambda f: dict(beta=f.beta)),
+    "simpo": PreferenceLoss(
+        simpo_loss, False, True, lambda f: dict(beta=f.simpo_beta, target_margin=f.target_margin)
+    ),
+    "orpo": PreferenceLoss(orpo_loss, False, True, lambda f: dict(beta=f.beta)),
+    "kto": PreferenceLoss(kto_loss, True, False, lambda f: dict(beta=f.beta)),
 }
 
 
