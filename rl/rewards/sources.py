@@ -146,24 +146,18 @@ class EnsembleReward:
         micro_batch_size: int = 64,
         dtype: str = "float32",
     ) -> None:
-        if len(models) < 2:
-            raise ValueError(f"an ensemble needs at least 2 reward models: got {len(models)}")
-        if combine not in ("mean", "min"):
-            raise ValueError(f'combine must be "mean" or "min": got {combine!r}')
-        self.models, self.combine = list(models), combine
-        self.micro_batch_size, self.dtype = micro_batch_size, dtype
+        self.members = [RewardModelReward(model, micro_batch_size, dtype) for model in models]
+        self.combined = {"mean": ensemble_mean, "min": worst_case}[combine]
         self.name = f"{combine} of {len(models)} reward models"
-        if reference is not None:
-            for model in self.models:
-                with precision(model.device, dtype):
-                    model.normalize_on(reference.to(model.device), micro_batch_size)
+        for model in models if reference is not None else ():
+            with precision(model.device, dtype):
+                model.normalize_on(reference.to(model.device), micro_batch_size)
 
     @property
     def made_of(self) -> MadeOf:
         """Its members; of each token the first one says what it thinks."""
-        return MadeOf(
-            reward_models=tuple(self.models), token_columns=partial(prefix_scores, self.models[0])
-        )
+        models = tuple(member.model for member in self.members)
+        return MadeOf(reward_models=models, token_columns=self.members[0].made_of.token_columns)
 
     def __call__(self, rollout: Rollout) -> Tensor:
         return self.with_metrics(rollout)[0]
@@ -171,15 +165,8 @@ class EnsembleReward:
     @torch.no_grad()
     def with_metrics(self, rollout: Rollout) -> tuple[Tensor, dict[str, float]]:
         """Rewards (N,), and how far the members are apart (docs/metrics.md, "Ensembles")."""
-        members = []
-        for model in self.models:
-            with precision(model.device, self.dtype):
-                members.append(
-                    score_in_micro_batches(model, rollout.sequences, self.micro_batch_size)
-                )
-        scores = torch.stack(members)  # (K, N)
-        combined = {"mean": ensemble_mean, "min": worst_case}[self.combine]
-        return combined(scores), {
+        scores = torch.stack([member(rollout) for member in self.members])  # (K, N)
+        return self.combined(scores), {
             "ensemble_mean": float(scores.mean()),
             "ensemble_spread": float(scores.std(0).mean()),
         }
