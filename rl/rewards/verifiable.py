@@ -206,7 +206,8 @@ class VerifiableReward(RuleReward):
         metrics = {"correct_rate": float(correct.float().mean()), "rule_errors": errors}
         metrics |= solve_rates(correct, rollout.group_size)
         if self.reads is not None:
-            metrics["unanswered"] = _unanswered(self.reads, rollout)
+            rows = zip(rollout.records, rollout.responses, strict=True)
+            metrics["unanswered"] = sum(self.reads(*row) is None for row in rows) / len(rollout)
         return correct.float(), metrics
 
 
@@ -222,17 +223,6 @@ def _checked(rule: Rule, rollout: Rollout) -> tuple[Tensor, int]:
         errors += not math.isfinite(value)
         values.append(value if end and math.isfinite(value) else 0.0)
     return torch.tensor(values, device=rollout.response_tokens.device), errors
-
-
-def _unanswered(reads: Callable[[PromptRecord, str], str | None], rollout: Rollout) -> float:
-    """The share of responses in which no answer can be found; one that breaks the reader counts."""
-    missing = 0
-    for record, response in zip(rollout.records, rollout.responses, strict=True):
-        try:
-            missing += reads(record, response) is None
-        except Exception:
-            missing += 1
-    return missing / len(rollout)
 
 
 # --- how many are solved --------------------------------------------------------------------------
