@@ -34,7 +34,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from harness.flag_ranges import AtLeastOne, NotNegative, Share
+from harness.flag_ranges import AtLeastOne, NotNegative
 from rl.equations.advantages import discounted_returns, group_advantages, whiten
 from rl.equations.kl import k2
 from rl.equations.losses import clipped_surrogate, sequence_mean
@@ -58,8 +58,6 @@ class ReinforcePPConfig(EngineConfig):
     """Whose mean and standard deviation normalise the advantages. token: all tokens of the batch.
     sequence: all responses, one advantage each. auto: token for plain, sequence for baseline, as the
     paper's appendix B.2 says; the authors' code (OpenRLHF) and verl use token for both."""
-    gamma: Share = 1.0
-    """Discount per token of the plain variant's reward to go."""
     prompts_per_step: AtLeastOne = 128
     """Prompts per rollout batch."""
     group_size: AtLeastOne = 1
@@ -71,6 +69,8 @@ class ReinforcePPConfig(EngineConfig):
     """epsilon below 1."""
     clip_high: NotNegative = 0.2
     """epsilon above 1."""
+
+    gamma = 1.0  # of the plain variant's reward to go
 
     @property
     def normalised_over(self) -> str:
@@ -90,11 +90,6 @@ class ReinforcePPConfig(EngineConfig):
             )
         if responses < 2:
             raise ValueError("a batch of one response has no spread to normalise by: sample more")
-        if self.variant == "baseline" and self.gamma != 1:
-            raise ValueError(
-                f"gamma {self.gamma} has no meaning in the variant baseline, whose tokens share "
-                "one advantage: leave it at 1, or use --variant plain"
-            )
 
 
 def reinforce_pp_advantages(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import BASELINE, engine_named
+from engines import engine_named
 
 from rl.grpo_variants_engine import OF_SEQUENCES
 
@@ -68,7 +68,6 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
     "reinforce_pp": [
         dict(variant="baseline"),
         dict(prompts_per_step=1),
-        dict(BASELINE, gamma=0.9),
     ],
 }
 
