@@ -262,21 +262,12 @@ class Given(NamedTuple):
     ref_log_probs: Tensor | None  # (n, T)
     advantages: Tensor  # (n, 1)
     mask: Tensor  # (n, T) bool: the tokens that take part
+    chosen: Tensor  # (n, T) bool: of these, those whose policy loss counts
+    held: Tensor | None = None  # (n, T) bool: those that pay KL-Cov's penalty
 
     def rows(self, index: Tensor) -> Given:
         """The same of some rows."""
         return Given(*(None if part is None else part[index] for part in self))  # type: ignore[arg-type]
-
-
-class Choice(NamedTuple):
-    """Which tokens a minibatch treats apart, (N, T) bool each."""
-
-    eligible: Tensor  # the policy loss of these counts
-    held: Tensor | None = None  # these pay KL-Cov's penalty
-
-    def rows(self, index: Tensor) -> Choice:
-        """The same of some rows."""
-        return Choice(self.eligible[index], None if self.held is None else self.held[index])
 
 
 class Losses(NamedTuple):
@@ -294,7 +285,6 @@ def variant_loss(  # line 11
     *,
     kl_coef: float,
     whole: Tensor,  # (rows, T) bool, the mask of the whole minibatch
-    choice: Choice | None = None,  # of these rows
 ) -> Losses:
     """reduce[ chosen * surrogate + held * kl_cov_coef |log pi - log pi_old| + kl_coef * KL ].
 
@@ -302,47 +292,46 @@ def variant_loss(  # line 11
     denominator (arXiv:2505.22617). A row whose mask is empty adds exactly 0. Denominators are those of
     the whole minibatch, so that micro-batches add up.
     """
-    old, ref, advantages, mask = given
+    old, ref, advantages, mask, chosen, held = given
     loss = SURROGATES[config.surrogate](config, new, old, advantages, mask)
     if config.dual_clip is not None:
         loss = losses.dual_clip(loss, advantages, config.dual_clip)
     clipped = ACTED[config.surrogate](config, new, old, advantages, mask)
-    chosen = mask if choice is None else mask & choice.eligible
     loss = torch.where(chosen, loss, 0.0)
-    if choice is not None and choice.held is not None:
+    if held is not None:
         moved = absolute(new, old)
-        loss = loss + config.kl_cov_coef * torch.where(choice.held & (moved > ROUNDING), moved, 0.0)
+        loss = loss + config.kl_cov_coef * torch.where(held & (moved > ROUNDING), moved, 0.0)
     if kl_coef:
         loss = loss + kl_coef * KL_FORMS[config.kl_estimator](new, old, ref)
     total = REDUCERS[config.reducer](config, loss, mask, whole)
     return Losses(total, clipped & chosen, chosen)
 
 
-def policy_loss_tokens(
+def with_chosen_tokens(
     config: GRPOVariantsConfig, run: Run, rollout: Rollout, rows: Tensor, given: Given
-) -> Choice:
-    """A minibatch's tokens without Clip-Cov's, and KL-Cov's; else all and none.
+) -> Given:
+    """What is given, of a minibatch's `rows` without Clip-Cov's tokens, and with KL-Cov's.
 
     The thresholds are those of the whole minibatch now, so its rows are scored once more.
     """
     if not (config.kl_cov_share or config.clip_cov_share):
-        return Choice(given.mask)
-    old, _, advantages, mask = given.rows(rows)
-    choice = Choice(given.mask.clone())
+        return given
+    old, _, advantages, mask, *_ = given.rows(rows)
+    given = given._replace(chosen=given.mask.clone())
     new = rollout_log_probs(run.policy, select_rows(rollout, rows), config)  # (n, T)
     covariances = losses.token_covariances(new, advantages, mask)
     if config.clip_cov_share:  # of those that the clip has left a gradient
         acted = ACTED[config.surrogate](config, new, old, advantages, mask)
         draws = torch.rand(mask.shape, generator=run.generators["minibatches"]).to(mask.device)
-        choice.eligible[rows] &= ~losses.clip_cov_tokens(
+        given.chosen[rows] &= ~losses.clip_cov_tokens(
             covariances.masked_fill(acted, -torch.inf), draws, mask,
             config.clip_cov_share, config.clip_cov_low, config.clip_cov_high,
         )  # fmt: skip
     if config.kl_cov_share:
         held = torch.zeros_like(given.mask)
         held[rows] = losses.kl_cov_tokens(covariances, mask, config.kl_cov_share)
-        choice = choice._replace(held=held)
-    return choice
+        given = given._replace(held=held)
+    return given
 
 
 # --- the loop -----------------------------------------------------------------------------------
@@ -352,13 +341,12 @@ def update_policy(config: GRPOVariantsConfig, run: Run, rollout: Rollout, given:
     """Ascend the objective on one batch (lines 10-11)."""
     for _ in range(config.updates_per_batch):  # line 10
         for rows in run.minibatches(rollout, epochs=1):
-            choice, whole = policy_loss_tokens(config, run, rollout, rows, given), given.mask[rows]
+            chosen, whole = with_chosen_tokens(config, run, rollout, rows, given), given.mask[rows]
             for part, batch in run.micro_batches(rollout, rows):
-                scores, of_part = run.scores(run.policy, batch), given.rows(part)
+                scores, of_part = run.scores(run.policy, batch), chosen.rows(part)
                 losses = variant_loss(  # line 11
-                    config, scores.log_probs, of_part, kl_coef=run.kl.coef, whole=whole,
-                    choice=choice.rows(part),
-                )  # fmt: skip
+                    config, scores.log_probs, of_part, kl_coef=run.kl.coef, whole=whole
+                )
                 losses.total.backward()
                 drops = config.mask_truncated or config.clip_cov_share > 0
                 extra = {"policy_tokens": losses.policy_tokens} if drops else {}
@@ -422,7 +410,7 @@ def train(config: GRPOVariantsConfig, run: Run) -> list[dict[str, Any]]:
         mask = rollout.response_mask  # (N, T)
         if config.mask_truncated:
             mask = mask & rollout.has_eos[:, None]
-        update_policy(config, run, rollout, Given(old, ref, advantages, mask))  # lines 10-11
+        update_policy(config, run, rollout, Given(old, ref, advantages, mask, mask))  # lines 10-11
 
         row = run.row(sampled, rewards, sampled.log_probs) | dropped
         trained_on = rollout_metrics(rollout, kept, old, ref)  # the KL, where it was asked

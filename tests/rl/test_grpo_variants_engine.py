@@ -20,7 +20,6 @@ from rl.grpo_variants_engine import (
     PRESETS,
     REDUCERS,
     VARIANTS,
-    Choice,
     Given,
     GRPOVariantsConfig,
     command_line_defaults,
@@ -73,10 +72,11 @@ LENGTH = (3, 2)
 
 
 def loss_of(config: GRPOVariantsConfig, new=NEW, old=OLD, ref=None, advantages=ADVANTAGES,
-            mask=MASK, kl_coef=0.0, **options):  # fmt: skip
+            mask=MASK, kl_coef=0.0, chosen=None, held=None):  # fmt: skip
     """The loss of a minibatch that is one micro-batch."""
-    given = Given(old, ref, torch.as_tensor(advantages)[:, None], mask)
-    return variant_loss(config, new, given, kl_coef=kl_coef, **{"whole": mask} | options)
+    chosen = mask if chosen is None else chosen
+    given = Given(old, ref, torch.as_tensor(advantages)[:, None], mask, chosen, held)
+    return variant_loss(config, new, given, kl_coef=kl_coef, whole=mask)
 
 
 def token_clip(i: int, t: int, low: float, high: float) -> float:
@@ -162,10 +162,10 @@ def test_each_kl_form_in_the_loss(name):
 def test_tokens_that_are_left_out_keep_their_kl_and_stay_in_the_denominator():
     old, mask = torch.full((2, 2), -2.0), torch.ones(2, 2).bool()
     new = (old + torch.tensor([[0.1, 0.2], [0.0, 0.3]])).requires_grad_()
-    eligible = torch.tensor([[True, False], [False, False]])
-    config, choice = replace(CONFIG, reducer="token_mean"), Choice(eligible)
-    losses = loss_of(config, new, old, old + 0.3, [1.0, -1.0], mask, kl_coef=0.5, choice=choice)
-    assert losses.policy_tokens.tolist() == eligible.tolist()
+    chosen = torch.tensor([[True, False], [False, False]])
+    config, given = replace(CONFIG, reducer="token_mean"), (new, old, old + 0.3, [1.0, -1.0], mask)
+    losses = loss_of(config, *given, kl_coef=0.5, chosen=chosen)
+    assert losses.policy_tokens.tolist() == chosen.tolist()
     d = (old + 0.3 - new).detach()
     penalty = 0.5 * float((d.exp() - d - 1).mean())
     assert losses.total.item() == pytest.approx(-math.exp(0.1) / 4 + penalty, rel=1e-5)
@@ -178,8 +178,7 @@ def test_the_tokens_of_kl_cov_pay_for_their_distance_and_for_no_rounding():
     held = torch.tensor([[True, False], [True, False]])
     config = replace(CONFIG, reducer="token_mean", kl_cov_coef=0.7)
     given = (new, old, None, [1.0, -1.0], mask)
-    with_penalty = loss_of(config, *given, choice=Choice(mask, held)).total
-    penalty = with_penalty - loss_of(config, *given, choice=Choice(mask)).total
+    penalty = loss_of(config, *given, held=held).total - loss_of(config, *given).total
     assert penalty.item() == pytest.approx(0.7 * 0.2 / 4, rel=1e-5)
     (gradient,) = torch.autograd.grad(penalty, new)
     torch.testing.assert_close(gradient, torch.tensor([[-0.7 / 4, 0], [0, 0]]))
