@@ -270,14 +270,6 @@ class Given(NamedTuple):
         return Given(*(None if part is None else part[index] for part in self))  # type: ignore[arg-type]
 
 
-class Losses(NamedTuple):
-    """Of some rows of a minibatch."""
-
-    total: Tensor  # scalar
-    clipped: Tensor  # (n, T) bool, where the clip acted
-    policy_tokens: Tensor  # (n, T) bool, whose policy loss counts
-
-
 def variant_loss(  # line 11
     config: GRPOVariantsConfig,
     new: Tensor,  # (n, T), log-probs of the policy in training
@@ -285,7 +277,7 @@ def variant_loss(  # line 11
     *,
     kl_coef: float,
     whole: Tensor,  # (rows, T) bool, the mask of the whole minibatch
-) -> Losses:
+) -> Tensor:
     """reduce[ chosen * surrogate + held * kl_cov_coef |log pi - log pi_old| + kl_coef * KL ].
 
     `chosen` is 0 for the tokens that clip_cov_share leaves out, which keep their KL and stay in the
@@ -296,15 +288,13 @@ def variant_loss(  # line 11
     loss = SURROGATES[config.surrogate](config, new, old, advantages, mask)
     if config.dual_clip is not None:
         loss = losses.dual_clip(loss, advantages, config.dual_clip)
-    clipped = ACTED[config.surrogate](config, new, old, advantages, mask)
     loss = torch.where(chosen, loss, 0.0)
     if held is not None:
         moved = absolute(new, old)
         loss = loss + config.kl_cov_coef * torch.where(held & (moved > ROUNDING), moved, 0.0)
     if kl_coef:
         loss = loss + kl_coef * KL_FORMS[config.kl_estimator](new, old, ref)
-    total = REDUCERS[config.reducer](config, loss, mask, whole)
-    return Losses(total, clipped & chosen, chosen)
+    return REDUCERS[config.reducer](config, loss, mask, whole)
 
 
 def with_chosen_tokens(
@@ -344,16 +334,13 @@ def update_policy(config: GRPOVariantsConfig, run: Run, rollout: Rollout, given:
             chosen, whole = with_chosen_tokens(config, run, rollout, rows, given), given.mask[rows]
             for part, batch in run.micro_batches(rollout, rows):
                 scores, of_part = run.scores(run.policy, batch), chosen.rows(part)
-                losses = variant_loss(  # line 11
+                loss = variant_loss(  # line 11
                     config, scores.log_probs, of_part, kl_coef=run.kl.coef, whole=whole
                 )
-                losses.total.backward()
+                loss.backward()
                 drops = config.mask_truncated or config.clip_cov_share > 0
-                extra = {"policy_tokens": losses.policy_tokens} if drops else {}
-                run.seen(
-                    losses.total, scores, of_part.old_log_probs, of_part.advantages, batch,
-                    clipped=losses.clipped, **extra,
-                )  # fmt: skip
+                extra = {"policy_tokens": of_part.chosen} if drops else {}
+                run.seen(loss, scores, of_part.old_log_probs, of_part.advantages, batch, **extra)
             run.step()  # line 11
 
 

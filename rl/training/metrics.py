@@ -133,15 +133,11 @@ class UpdateMeter:
         old_log_probs: Tensor,  # (n, T)
         advantages: Tensor,  # (n, T) or (n, 1)
         batch: ResponseBatch,
-        *,
-        clipped: Tensor | None = None,  # (n, T) bool, where another kind of clip acted
         **extra: Tensor,  # (n, T) each
     ) -> None:
         """Record one micro-batch, without asking the device; `extra`: an engine's own numbers."""
         mask = batch.response_mask
-        if clipped is None:
-            clipped = self.acted(scores.log_probs, old_log_probs, advantages, mask)
-        clipped = clipped.expand_as(mask)
+        clipped = self.acted(scores.log_probs, old_log_probs, advantages, mask).expand_as(mask)
         ratio = batch.of_valid(likelihood_ratio(scores.log_probs, old_log_probs))
         kl = batch.of_valid(rho_minus_log(scores.log_probs, old_log_probs))  # KL(old || new)
         positive = (advantages > 0).expand_as(mask)
