@@ -68,7 +68,6 @@ class Engine:
     train: Callable[..., list[dict[str, Any]]]
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"tiny": {}})
     prepare: Callable[..., dict[str, Any]] | None = None
-    describe: Callable[[Any], str] = batch_description
     own_reward: Callable[[Any], Callable[..., Any] | None] = lambda config: None
     reference: Callable[[Any], bool] = lambda config: True
     learns_from: Literal["reward", "teacher", "pairs"] = "reward"
@@ -132,7 +131,8 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
         start=done,
     )
     print(f"{name} on {config.data}, reward: {task.reward_name} ({device})")
-    print(engine.describe(config))
+    if isinstance(config, EngineConfig):
+        print(batch_description(config))
     run = Run(
         config,
         task.policy,
