@@ -115,24 +115,9 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
         return self.preference_coef > 0 and needs_reference(self.preference_loss)
 
     @property
-    def measures_kl(self) -> bool:
-        """Whether the KL to the reference is asked, for the penalty or to know when to stop."""
-        return self.kl_coef > 0 or self.stop_kl is not None
-
-    @property
-    def scores_rollouts(self) -> bool:
-        """Whether the reference scores the rollouts."""
-        return self.measures_kl or (self.compares_groups and self.needs_reference)
-
-    @property
     def beta(self) -> float:
         """dpo_beta, under the name that the losses know it by."""
         return self.dpo_beta
-
-    @property
-    def rows_together(self) -> int:
-        """How many neighbouring rows one loss must not separate."""
-        return self.group_size if self.compares_groups else 1
 
 
 def policy_loss(  # line 6
@@ -186,7 +171,7 @@ def group_pairs(config: PGGRPOConfig, rewards: Tensor) -> Tensor:
 
 
 def recorded_stream(
-    config: PGGRPOConfig, pairs: Sequence[TokenPair], reference: GPT | None, eos_id: int
+    config: PGGRPOConfig, pairs: Sequence[TokenPair], reference: GPT, eos_id: int
 ) -> PairStream:
     """The recorded pairs where the flags want them, scored by the reference if a loss reads it."""
     if config.uses_recorded_pairs and not pairs:
@@ -225,7 +210,7 @@ def descend_rollout(
 ) -> list[Compared]:
     """The gradient of L_GRPO + lambda L_pref on the rows of a minibatch; the pairs that it compared."""
     compared: list[Compared] = []
-    together = config.rows_together  # whole groups, so no pair is split
+    together = config.group_size if config.compares_groups else 1  # so no pair is split
     size = max(config.micro_batch_size, together)  # rows that one loss sees
     for chunk in row_chunks(rollout.sequences, rows, size, together):
         part, batch = on_device(chunk, run.policy.device), rollout.sequences.rows(chunk)
@@ -269,8 +254,7 @@ def train(
 
     `offline_pairs` are the recorded pairs of `pairs` "offline" and "both".
     """
-    asks = config.measures_kl or config.needs_reference
-    reference = run.reference if asks else None  # line 1
+    reference = run.reference  # line 1
     run.restored()  # the reference, too, which scores the recorded pairs
     recorded = recorded_stream(config, offline_pairs, reference, run.tokenizer.eos_id)  # line 4
     for step in run.steps(config):
@@ -278,9 +262,8 @@ def train(
         rewards = run.rewards(rollout)  # (N,)  line 3
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 3
         old = run.old_log_probs(rollout)  # (N, T)
-        ref = None  # asked for the penalty, the stop, or L_pref of the groups
-        if reference is not None:
-            ref = run.ref_log_probs(reference, rollout, needed=config.scores_rollouts)
+        compares = config.compares_groups and config.needs_reference
+        ref = run.ref_log_probs(reference, rollout, needed=compares)  # (N, T) or None
         given = Given(old, ref, advantages, group_pairs(config, rewards))  # line 4
 
         compared: list[Compared] = []  # for the log
@@ -315,7 +298,6 @@ ENGINE = Engine(
     train=train,
     presets=PRESETS,
     prepare=recorded_pairs,
-    reference=lambda config: config.measures_kl or config.needs_reference,
     toy="--pairs both --offline-batch-size 4",
 )
 

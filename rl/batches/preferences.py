@@ -5,11 +5,10 @@ Tensors about pairs are (K, 2): column 0 is the chosen response, column 1 the re
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -265,7 +264,7 @@ def compared_rows(
 
 
 @dataclass(frozen=True)
-class PreferenceFlags(ABC):
+class PreferenceFlags:
     """Preference loss"""
 
     label_smoothing: Annotated[
@@ -280,11 +279,6 @@ class PreferenceFlags(ABC):
     """Average a response's log-probs over its tokens in the losses that sum them, as DPO's paper
     does; ipo_mean, simpo and orpo average by themselves."""
 
-    @property
-    @abstractmethod
-    def beta(self) -> float:
-        """The price of leaving the reference, which an engine's own flag says."""
-
 
 class PreferenceLoss(NamedTuple):
     """A row of the table: an equation of rl/equations/preference_losses.py, and what it reads."""
@@ -292,7 +286,7 @@ class PreferenceLoss(NamedTuple):
     equation: Callable[..., Tensor]
     needs_reference: bool
     length_normalised: bool  # log-probs are means over a response's tokens, not sums
-    numbers: Callable[[PreferenceFlags], dict[str, float]]  # its arguments, of which beta is one
+    numbers: Callable[[Any], dict[str, float]]  # its arguments by the flags, of which beta is one
 
 
 LossName = Literal["dpo", "ipo", "ipo_mean", "hinge", "simpo", "orpo"]  # of any pairs
