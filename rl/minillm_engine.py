@@ -47,7 +47,7 @@ from rl.equations.losses import (
 )
 from rl.equations.token_rewards import teacher_rewards
 from rl.loop import Run
-from rl.rewards.sources import RewardFn, made_of
+from rl.rewards.sources import made_of
 from rl.rewards.teacher_reward import (
     TeacherReward,
     opened,
@@ -144,8 +144,6 @@ def minillm_targets(
     token_rewards = teacher_rewards(  # line 4
         teacher_log_probs, old_log_probs, response_mask, reverse_kl=True
     )
-    if not token_rewards.isfinite().all():
-        raise ValueError("the teacher's log-probs are not finite: its weights must be broken")
     weights = mixed_sampling_weights(  # line 5
         old_log_probs, teacher_log_probs, response_mask, config.teacher_share
     )
@@ -159,7 +157,8 @@ def train(config: MiniLLMConfig, run: Run, *, corpus: Corpus | None = None) -> l
     The reward brings the teacher, `corpus` is the text of L_PT.
     """
     text = text_of(config, corpus)
-    policy, teacher = run.policy, teacher_of(run.reward_fn)  # line 1
+    policy, teacher = run.policy, made_of(run.reward_fn).teacher  # line 1
+    assert teacher is not None, "the reward of this run brings no teacher"
     for step in run.steps(config):  # line 2
         rollout = run.sample(  # line 3: y ~ p~, token by token
             run.prompts(step), teacher=teacher, teacher_share=config.teacher_share
@@ -191,14 +190,6 @@ def train(config: MiniLLMConfig, run: Run, *, corpus: Corpus | None = None) -> l
         rewards = row_sums(token_rewards, mask)  # log p(y) / q(y), (N,)
         run.finish(step, rollout, rewards, targets.returns, old)
     return run.log.rows
-
-
-def teacher_of(reward_fn: RewardFn | None) -> GPT:
-    """The teacher of the reward. ValueError for one without."""
-    teacher = made_of(reward_fn).teacher
-    if teacher is None:
-        raise ValueError("reward_fn must bring a teacher, as TeacherReward does")
-    return teacher
 
 
 def teacher_reward(config: MiniLLMConfig, teacher: GPT) -> TeacherReward:

@@ -33,7 +33,7 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
         dict(reward_model=TWO, iterations=2),
         dict(replay_fraction=1.0),
     ],
-    "grpo_single_model": [dict(stop_kl=8.0), dict(penalty="k1")],
+    "grpo_single_model": [dict(stop_kl=8.0)],
     "grpo_variants": [
         *(dict(surrogate=name, reducer="token_mean") for name in OF_SEQUENCES),
         dict(dual_clip=3.0, surrogate="cispo"),
