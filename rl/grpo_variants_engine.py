@@ -344,15 +344,6 @@ def update_policy(config: GRPOVariantsConfig, run: Run, rollout: Rollout, given:
             run.step()  # line 11
 
 
-def with_overlong_penalty(
-    rollout: Rollout, rewards: Tensor, max_length: int, buffer: int
-) -> Tensor:
-    """The rewards (N,) with DAPO's penalty of long responses (Eq. 13), which is logged, too."""
-    penalty = overlong_penalty(rollout.lengths, max_length, buffer)
-    rollout.reward_metrics["overlong_penalty"] = float(penalty.mean())
-    return rewards + penalty
-
-
 def enough_groups(config: GRPOVariantsConfig, run: Run, cursor: PromptCursor) -> GroupBuffer:
     """Sample prompts until the batch is full of groups that the filter keeps (lines 2-8)."""
     buffer, keep = GroupBuffer(config.prompts_per_step), SAMPLING_FILTERS[config.sampling_filter]
@@ -382,9 +373,10 @@ def train(config: GRPOVariantsConfig, run: Run) -> list[dict[str, Any]]:
         buffer = enough_groups(config, run, cursor)  # lines 2-8
         sampled, rewards = buffer.sampled()
         if config.overlong_tokens is not None:  # line 5
-            rewards = with_overlong_penalty(
-                sampled, rewards, config.max_new_tokens, config.overlong_tokens
-            )
+            buffered = config.max_new_tokens, config.overlong_tokens
+            penalty = overlong_penalty(sampled.lengths, *buffered)  # (N,), DAPO's Eq. 13
+            sampled.reward_metrics["overlong_penalty"] = float(penalty.mean())
+            rewards = rewards + penalty
         dropped = buffer.metrics() if config.sampling_filter != "none" else {}
         rollout, kept = buffer.to_train(sampled, rewards)  # line 6
         if not len(rollout):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,11 +38,9 @@ def check_reward(reward: str) -> None:
         return
     where, colon, function = reward.rpartition(":")
     if not colon:
-        near = difflib.get_close_matches(reward, NAMED, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
         raise ValueError(
             f"reward {reward!r} is none of {', '.join(NAMED)}, and a function of your own needs a "
-            f"colon, as in my_rewards:brief or my_rewards.py:brief{hint}"
+            f"colon, as in my_rewards:brief or my_rewards.py:brief"
         )
     if not where or not function.isidentifier():
         raise ValueError(

@@ -334,10 +334,8 @@ class Comparison:
         """A table and the first responses side by side."""
         numbers, names = self.numbers, COLUMNS | {"gold": self.gold_name}
         keys = [key for key in (*COLUMNS, *self.accuracy_before) if key in numbers["before"]]
-        rows = [
-            [label, *(numbers[when][key] for key in keys)]
-            for label, when in (("before", "before"), (self.name, "after"))
-        ]
+        before, after = numbers["before"], numbers["after"]
+        rows = [["before", *map(before.get, keys)], [self.name, *map(after.get, keys)]]
         table = format_table(["", *(names.get(key, key) for key in keys)], rows)
         lines = [f"{numbers['prompts']} test prompts", table]
         if "win_rate" in numbers:
@@ -387,13 +385,10 @@ def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
         return f"{value:.3f}" if isinstance(value, float) else str(value)
 
     table = [list(columns)] + [[cell(value) for value in row] for row in rows]
-    widths = [max(len(row[i]) for row in table) for i in range(len(columns))]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    table.insert(1, ["-" * width for width in widths])
     lines = [
-        "  ".join(
-            text.ljust(width) if i == 0 else text.rjust(width)
-            for i, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
         for row in table
     ]
-    lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -72,7 +72,8 @@ def rollout_metrics(
         mask = rollout.response_mask
         metrics["kl"] = row_sums(k1(old_log_probs, ref_log_probs), mask).mean()
         metrics["kl_k3"] = row_sums(k3(old_log_probs, ref_log_probs), mask).mean()
-    return as_floats(metrics) | rollout.reward_metrics
+    (floats,) = on_cpu([*metrics.values()])
+    return dict(zip(metrics, floats, strict=True)) | rollout.reward_metrics
 
 
 @torch.no_grad()
@@ -227,11 +228,6 @@ def on_cpu(*groups: Sequence[Tensor | float]) -> list[list[float]]:
         home = max((tensor.device for tensor in tensors), key=lambda device: device.type != "cpu")
         read = iter(torch.stack([on_device(x, home).to(widest) for x in tensors]).tolist())
     return [[next(read) if isinstance(x, Tensor) else float(x) for x in group] for group in groups]
-
-
-def as_floats(measured: Mapping[str, Tensor | float]) -> dict[str, float]:
-    """Named numbers, tensors () among them, as floats; the device is waited for once."""
-    return dict(zip(measured, *on_cpu([*measured.values()]), strict=True))
 
 
 def largest(deviations: Sequence[float]) -> float:
