@@ -211,8 +211,7 @@ def train(config: OnPolicyDistillationConfig, run: Run) -> list[dict[str, Any]]:
     made, policy = made_of(run.reward_fn), run.policy
     check = made.check if config.taught_by_itself else None
     teacher = policy if check is not None else made.teacher  # line 1
-    if teacher is None:
-        raise ValueError("reward_fn must bring a teacher, or with --teacher self check the answers")
+    assert teacher is not None, "the reward of this run brings neither a teacher nor a check"
     for step in run.steps(config):
         rollout = run.sample(run.prompts(step))  # lines 2-3
         rewards = run.rewards(rollout)  # (N,), for the log

@@ -34,8 +34,6 @@ class StepRewards(NamedTuple):
 class StepRewardFn(Protocol):
     """Cuts a rollout into steps and scores them; `rewards` (N,) are its outcome rewards."""
 
-    name: str
-
     def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards: ...
 
 
@@ -116,8 +114,6 @@ def padded(rows: Sequence[dict[int, float]], device: torch.device) -> StepReward
 class OutcomeSteps:
     """One step per response, worth the outcome reward: process supervision is then GRPO."""
 
-    name = "outcome"
-
     def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards:
         ends = rollout.lengths[:, None] - 1
         return StepRewards(rewards[:, None], ends, torch.ones_like(ends, dtype=torch.bool))
@@ -131,8 +127,6 @@ class CheckedSteps:
     Where one token ends two steps they count as one, right only if both are: so does a step that
     was cut off together with the answer it owed.
     """
-
-    name = "checked steps"
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer

@@ -86,9 +86,9 @@ class Evaluation:
     gold: Tensor | None  # the true objective, where it is known
     kl: Tensor | None  # log pi - log pi_ref of the whole response, nats
     # With a teacher, two estimates of KL(policy || teacher) of the response, nats (gpt/teacher.py).
-    reverse_kl: Tensor | None = None
-    reverse_kl_full: Tensor | None = None
-    first: Rollout | None = None  # the first responses as they were sampled, for the token log
+    reverse_kl: Tensor | None
+    reverse_kl_full: Tensor | None
+    first: Rollout  # the first responses as they were sampled, for the token log
 
     def summary(self) -> dict[str, float]:
         """Means under the names that metrics.jsonl and the tables use."""
@@ -285,7 +285,7 @@ class Validation:
             gold=self.gold,
             conditions=self.conditions,
         )
-        if self.token_log is not None and result.first is not None:
+        if self.token_log is not None:
             first, notes = result.first, result.notes(len(result.first))
             self.token_log.write_answers(policy, self.start or reference, step, first, notes)
         if self.samples_path is not None:

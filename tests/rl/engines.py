@@ -108,8 +108,6 @@ class Texts:
 class LetterSteps:
     """A step ends at every "b" and at the last token; `worth(letters of the step)` is its reward."""
 
-    name = "letters"
-
     def __init__(self, worth=lambda letters: letters.count("a") - 0.3 * len(letters)) -> None:
         self.worth = worth
 

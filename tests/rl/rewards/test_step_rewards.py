@@ -108,8 +108,6 @@ def test_every_token_of_a_sum_belongs_to_one_step_and_the_rewards_are_the_checks
 
 
 class Given:
-    name = "given"
-
     def __init__(self, rows: list[list[tuple[int, float]]], columns: int = 3) -> None:
         values, ends = torch.zeros(len(rows), columns), torch.full((len(rows), columns), -1)
         mask = torch.zeros(len(rows), columns, dtype=torch.bool)
