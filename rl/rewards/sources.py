@@ -101,15 +101,14 @@ def prefix_scores(model: RewardModel, rollout: Rollout) -> dict[str, Tensor]:
     return {"prefix_score": score_in_micro_batches(score, rollout.sequences, len(rollout))}
 
 
+@dataclass(eq=False)
 class RewardModelReward:
     """The score of a trained reward model, in `dtype`; it must share the policy's tokenizer."""
 
+    model: RewardModel
+    micro_batch_size: int = 64
+    dtype: str = "float32"
     name = "reward model"
-
-    def __init__(
-        self, model: RewardModel, micro_batch_size: int = 64, dtype: str = "float32"
-    ) -> None:
-        self.model, self.micro_batch_size, self.dtype = model, micro_batch_size, dtype
 
     @property
     def made_of(self) -> MadeOf:
@@ -169,11 +168,12 @@ class EnsembleReward:
         }
 
 
+@dataclass(eq=False)
 class RuleReward:
     """A function of (record, response text, ended with EOS): a world's gold reward or a checkable rule."""
 
-    def __init__(self, rule: Rule, name: str) -> None:
-        self.rule, self.name = rule, name
+    rule: Rule
+    name: str
 
     @property
     def made_of(self) -> MadeOf:

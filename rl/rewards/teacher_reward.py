@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,6 +38,7 @@ def teacher_log_probs(teacher: GPT, rollout: Rollout, config: ScoringConfig) -> 
     return rollout_log_probs(teacher, rollout, config).clamp(min=LOG_PROB_FLOOR)
 
 
+@dataclass(eq=False)
 class TeacherReward:
     """The mean or the sum over a response's tokens of log p(y_t) [- log q(y_t)], (N,).
 
@@ -46,21 +47,13 @@ class TeacherReward:
     penalty on entropy (`own_text_penalty`).
     """
 
+    teacher: GPT
+    config: ScoringConfig
+    aggregate: Literal["mean", "sum"] = "mean"
+    reverse_kl: bool = False
+    own_text_coef: float = 0.0
+    latest: tuple[Rollout, Tensor] | None = field(default=None, init=False)
     name = "teacher"
-
-    def __init__(
-        self,
-        teacher: GPT,
-        config: ScoringConfig,
-        *,
-        aggregate: Literal["mean", "sum"] = "mean",
-        reverse_kl: bool = False,
-        own_text_coef: float = 0.0,
-    ) -> None:
-        self.teacher, self.config = teacher, config
-        self.aggregate, self.reverse_kl = aggregate, reverse_kl
-        self.own_text_coef = own_text_coef
-        self.latest: tuple[Rollout, Tensor] | None = None
 
     @property
     def made_of(self) -> MadeOf:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
 import torch
@@ -171,6 +172,7 @@ def answer_match(record: PromptRecord, response: str, ended: bool) -> float:
 # --- the reward -----------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class VerifiableReward(RuleReward):
     """R = 1 if right, else 0.
 
@@ -178,15 +180,7 @@ class VerifiableReward(RuleReward):
     which is counted. `reads` finds the answer in a response and serves the counts alone.
     """
 
-    def __init__(
-        self,
-        rule: Rule,
-        name: str,
-        *,
-        reads: Callable[[PromptRecord, str], str | None] | None = None,
-    ) -> None:
-        super().__init__(rule, name)
-        self.reads = reads
+    reads: Callable[[PromptRecord, str], str | None] | None = None
 
     @property
     def made_of(self) -> MadeOf:
