@@ -15,7 +15,6 @@ from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices
 from data.readers import read_preferences, split_records
-from data.records import PreferenceRecord
 from data.worlds import CHECKED, default_folder, flags_for
 from gpt.corpus import FileFlags, Limits, check_fit
 from gpt.log_probs import token_log_probs
@@ -83,12 +82,19 @@ def open_pairs(
     require_pairs(data)
     if data == "reviews":
         folder = folder or default_folder("reward_model", data, preset)
-        parts = _recorded_pairs(folder, flags_for(data, preset))
+        paths = [folder / name for name in ("pairs.jsonl", "held_out_pairs.jsonl")]
+        if not all(path.exists() for path in paths):
+            raise UserError(
+                f"there are no preference pairs in {display_path(folder)}: make them with\n"
+                f"    python -m reward_model.reward_model_training{flags_for(data, preset)}"
+            )
+        results = [read_preferences(path) for path in paths]
+        parts = [result.records for result in results]
     else:
-        result = read_preferences(Path(data), template=template)
-        print(result.summary())
-        splits = split_records(result.records)
-        parts = splits["train"], splits["validation"]
+        results = [read_preferences(Path(data), template=template)]
+        splits = split_records(results[0].records)
+        parts = [splits["train"], splits["validation"]]
+    print(results[0].summary())
     encoded = [encode_pairs(part, tokenizer) for part in parts]
     check_fit(data, lengths_of([*encoded[0], *encoded[1]]), limits, "pairs")
     train, held_out = (keep_fitting(part, limits) for part in encoded)
@@ -98,22 +104,6 @@ def open_pairs(
             "give more pairs"
         )
     return train, held_out
-
-
-def _recorded_pairs(
-    folder: Path, flags: str
-) -> tuple[list[PreferenceRecord], list[PreferenceRecord]]:
-    """The pairs that a reward model's run has kept."""
-    paths = folder / "pairs.jsonl", folder / "held_out_pairs.jsonl"
-    for path in paths:
-        if not path.exists():
-            raise UserError(
-                f"there are no preference pairs at {display_path(path)}: make them with\n"
-                f"    python -m reward_model.reward_model_training{flags}"
-            )
-    results = [read_preferences(path) for path in paths]
-    print(results[0].summary())
-    return results[0].records, results[1].records
 
 
 # --- the log-prob of a whole response -------------------------------------------------------------
