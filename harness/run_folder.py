@@ -68,6 +68,7 @@ FORMER_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "reference_update": ("never",), "reference_every": (20,), "reference_mix": (0.6,),
     "reward_epochs": (1,), "preference_loss": (["dpo"],), "preference_weights": ([1.0],),
     "mode": ("token_ratio",), "ratio_power": (0.1,), "steps_from": ("auto",),
+    "kl_estimator": ("k3",),
 }  # fmt: skip
 
 # Open and finish ----------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ from torch import Tensor
 from harness.errors import UserError
 from harness.flag_ranges import NotNegative
 from rl.equations.advantages import process_advantages
-from rl.equations.kl import k2, k3, loss_estimator
+from rl.equations.kl import k3
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.loop import Run, at
 from rl.rewards.step_rewards import (
@@ -64,13 +64,10 @@ class ProcessGRPOConfig(EngineConfig):
     """epsilon below 1."""
     clip_high: NotNegative = 0.2
     """epsilon above 1."""
-    kl_estimator: Literal["k3", "k2", "k1"] = "k3"
-    """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_groups(self)
-        loss_estimator(self.kl_estimator)
 
 
 def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRewardFn]:
@@ -101,8 +98,7 @@ def process_grpo_loss(  # line 11
         log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
     )
     if ref_log_probs is not None:
-        kl_penalty = {"k3": k3, "k2": k2}[config.kl_estimator]
-        token_loss = token_loss + kl_coef * kl_penalty(log_probs, ref_log_probs)
+        token_loss = token_loss + kl_coef * k3(log_probs, ref_log_probs)
     return sequence_mean(token_loss, response_mask, denominator=rows)  # 1/rows sum 1/|o_i| sum
 
 

@@ -13,7 +13,7 @@ buffer; after each line the fields that choose what happens there:
     line 9     group-relative advantages               group_advantages, maxrl_advantages; reward_scale
     line 10    for iteration = 1..mu                   updates_per_batch
     line 11    ascend the objective                    variant_loss; surrogate, clip_low, clip_high,
-                                                       dual_clip, reducer, kl_estimator, ...
+                                                       dual_clip, reducer, ...
 
     --variant  is                                                             arXiv
     grpo       the defaults: rl/grpo_engine.py to the last bit                2402.03300
@@ -59,7 +59,7 @@ from rl.batches.dynamic_sampling import SAMPLING_FILTERS, GroupBuffer, PromptCur
 from rl.batches.rollout import Rollout, rollout_log_probs, select_rows
 from rl.equations import losses
 from rl.equations.advantages import group_advantages, maxrl_advantages
-from rl.equations.kl import absolute, k1_importance, k2, k3, k3_importance, loss_estimator
+from rl.equations.kl import absolute, k3
 from rl.equations.token_rewards import overlong_penalty
 from rl.loop import Run
 from rl.task import Engine
@@ -129,9 +129,6 @@ class GRPOVariantsConfig(EngineConfig):
     mask_truncated: bool = False
     """DAPO's Overlong Filtering: leave responses without an EOS out of the loss; they still count in
     their group's baseline."""
-    kl_estimator: Literal["k3", "k2", "k3_importance", "k1_importance", "k1"] = "k3"
-    """k3 is GRPO's. The importance forms stay unbiased after the first update of a batch, for the KL of
-    each token given the old policy's prefixes; k1 is refused, and says why."""
     kl_cov_share: ZeroToOne = 0.0
     """KL-Cov: this share of a minibatch's tokens, those of largest covariance of log pi and A, at least
     one, pays kl_cov_coef |log pi - log pi_old|; 0 is none."""
@@ -158,8 +155,6 @@ class GRPOVariantsConfig(EngineConfig):
                 f"clip_cov_low must be below clip_cov_high = {self.clip_cov_high}: got "
                 f"{self.clip_cov_low}"
             )
-        if self.kl_estimator not in KL_FORMS:
-            loss_estimator(self.kl_estimator)  # refuses k1
         by_response = self.reducer in ("sequence_mean", "sequence_sum")
         if self.surrogate in OF_SEQUENCES and not by_response:
             raise ValueError(
@@ -243,14 +238,6 @@ REDUCERS: dict[str, Callable[..., Tensor]] = {
     ),
 }
 
-# (log_probs, old_log_probs, ref_log_probs) -> (n, T)
-KL_FORMS: dict[str, Callable[..., Tensor]] = {
-    "k3": lambda new, old, ref: k3(new, ref),
-    "k2": lambda new, old, ref: k2(new, ref),
-    "k3_importance": k3_importance,
-    "k1_importance": k1_importance,
-}
-
 
 # --- the loss -----------------------------------------------------------------------------------
 
@@ -292,8 +279,8 @@ def variant_loss(  # line 11
     if held is not None:
         moved = absolute(new, old)
         loss = loss + config.kl_cov_coef * torch.where(held & (moved > ROUNDING), moved, 0.0)
-    if kl_coef:
-        loss = loss + kl_coef * KL_FORMS[config.kl_estimator](new, old, ref)
+    if kl_coef and ref is not None:
+        loss = loss + kl_coef * k3(new, ref)
     return REDUCERS[config.reducer](config, loss, mask, whole)
 
 

@@ -58,7 +58,7 @@ from rl.batches.preferences import (
 )
 from rl.batches.rollout import Rollout, row_chunks, scores_to_descend
 from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
-from rl.equations.kl import loss_estimator
+from rl.equations.kl import k3
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.loop import Run, at
 from rl.task import Engine
@@ -77,8 +77,6 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     """epsilon below 1."""
     clip_high: NotNegative = 0.2
     """epsilon above 1."""
-    kl_estimator: Literal["k3", "k2", "k1"] = "k3"
-    """k3 is GRPO's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
     preference_coef: NotNegative = 0.1
     """lambda, the weight of the preference loss; 0 is GRPO."""
     preference_loss: LossName = "dpo"
@@ -96,7 +94,6 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_groups(self)
-        loss_estimator(self.kl_estimator)
         check_preference_flags(self, self.preference_loss)
 
     @property
@@ -139,8 +136,7 @@ def policy_loss(  # line 6
         log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
     )
     if kl_coef and ref_log_probs is not None:
-        kl_penalty = loss_estimator(config.kl_estimator)
-        token_loss = token_loss + kl_coef * kl_penalty(log_probs, ref_log_probs)
+        token_loss = token_loss + kl_coef * k3(log_probs, ref_log_probs)
     return sequence_mean(token_loss, response_mask, denominator=rows)
 
 

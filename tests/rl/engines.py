@@ -328,7 +328,7 @@ ENGINES = [
         forms=FORMS_OF_VARIANTS,
         learners={name: FORMS_OF_VARIANTS[name] for name in FORMS_OF_VARIANTS if name != "grpo"},
         alone=dict(overlong_buffer=None),
-        everything=dict(mask_truncated=True, kl_estimator="k3_importance", kl_coef=0.3),
+        everything=dict(mask_truncated=True, kl_coef=0.3),
         resumed=RESUMED_VARIANTS,
         headings=("The GRPO family",),
         keys=(VARIANTS["dapo"] | dict(mask_truncated=True, stop_kl=8.0),),
