@@ -197,7 +197,8 @@ def epoch_minibatches(
 
     Groups stay whole, and the sizes of an epoch's minibatches are at most one group apart.
     """
-    within, steps = torch.arange(group_size), list[Tensor]()
+    within = torch.arange(group_size)
+    steps: list[Tensor] = []
     for _ in range(config.updates_per_batch if epochs is None else epochs):
         groups = torch.randperm(rows // group_size, generator=generator)
         chunks = groups.tensor_split(min(config.minibatches, len(groups)))

@@ -40,7 +40,7 @@ def check_reward(reward: str) -> None:
     if not colon:
         raise ValueError(
             f"reward {reward!r} is none of {', '.join(NAMED)}, and a function of your own needs a "
-            f"colon, as in my_rewards:brief or my_rewards.py:brief"
+            "colon, as in my_rewards:brief or my_rewards.py:brief"
         )
     if not where or not function.isidentifier():
         raise ValueError(
@@ -145,9 +145,10 @@ class EnsembleReward:
         self.members = [RewardModelReward(model, micro_batch_size, dtype) for model in models]
         self.combined = {"mean": ensemble_mean, "min": worst_case}[combine]
         self.name = f"{combine} of {len(models)} reward models"
-        for model in models if reference is not None else ():
-            with precision(model.device, dtype):
-                model.normalize_on(reference.to(model.device), micro_batch_size)
+        if reference is not None:
+            for model in models:
+                with precision(model.device, dtype):
+                    model.normalize_on(reference.to(model.device), micro_batch_size)
 
     @property
     def made_of(self) -> MadeOf:
