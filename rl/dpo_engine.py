@@ -9,13 +9,17 @@
     line 6     descend the mean of -log sigmoid(beta h)      preference_loss
 
 The same preferences as for a reward model, without one and without sampling: the offline control of
-every RL engine here. `--loss` names a row of PREFERENCE_LOSSES (rl/batches/preferences.py), whose
-equations stand with their papers in rl/equations/preference_losses.py; dpo with --label-smoothing is
-conservative DPO, for labels that err. kto judges each answer alone, against what answers to other
-prompts have gained on average: policy and reference score the batch's prompts with shifted answers,
-too. What is new next to the RL engines: no rollout, no reward, no advantage. The reward model only
-scores the validation samples, so that the numbers stand beside those of the other engines; a file of
-pairs needs none.
+every RL engine here. `--label-smoothing` is conservative DPO, for labels that err. `--loss` names a
+row of PREFERENCE_LOSSES (rl/batches/preferences.py): ipo is IPO (Azar et al. 2023, arXiv:2310.12036,
+Eq. 17), whose gap has a finite target. Its log pi(y | x) has two readings: ipo sums over tokens, as
+OpenRLHF does; ipo_mean averages, as TRL does, which reports that IPO's authors confirmed the mean.
+hinge is RSO's loss (arXiv:2309.06657), simpo SimPO (arXiv:2405.14734), which needs no reference, and
+neither does orpo, ORPO (arXiv:2403.07691), which fine-tunes on the chosen answer beside it. kto is KTO
+(arXiv:2402.01306), which judges each answer alone, against what answers to other prompts have gained
+on average: policy and reference score the batch's prompts with shifted answers, too. What is new
+next to the RL engines: no rollout, no reward, no advantage. The reward model only scores the
+validation samples, so that the numbers stand beside those of the other engines; a file of pairs
+needs none.
 
     python -m rl.dpo_engine                       reviews, the pairs of the reward model
     python -m rl.dpo_engine --label-smoothing 0.2

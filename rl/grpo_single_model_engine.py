@@ -17,7 +17,7 @@ and K2; those regress on log-probs, and here it is GRPO's own objective that has
 
 With rho = pi / pi_old the penalty of Eq. 4 becomes 1/rho + log rho - 1. What that does:
 
-  - Before the first update of a batch rho is 1, and the penalty *and its gradient* are exactly 0.
+  - Before the first update of a batch rho is 1 but for rounding: the penalty *and its gradient* are 0.
     With one update a batch (updates_per_batch 1 and minibatches 1) it never acts; there is a warning.
   - It is a trust region around the policy of this batch, as in PPO with a KL penalty
     (arXiv:1707.06347, Eq. 8), and no anchor: the reference moves along, so the distance from the
@@ -77,7 +77,7 @@ class SingleModelGRPOConfig(EngineConfig):
     penalty: Literal["k3", "rho_minus_log"] = "k3"
     """k3: Eq. 4 with the old policy as the reference; rho_minus_log: the one that is a KL here."""
     updates_per_batch: AtLeastOne = 2
-    """mu: passes over each rollout batch; with one update a batch the penalty is exactly 0."""
+    """mu: passes over each rollout batch; with one update a batch the penalty is 0."""
     kl_coef: float = 1.0
     """beta, the weight of the penalty on leaving the policy of this batch."""
     kl_target: AboveZero | None = None
@@ -99,7 +99,7 @@ class SingleModelGRPOConfig(EngineConfig):
         if updates == 1 and self.kl_coef > 0:
             warnings.warn(
                 "with one update a batch the policy is still the old policy when the penalty is "
-                "taken, so the penalty and its gradient are exactly 0: raise updates_per_batch or "
+                "taken, so the penalty and its gradient are 0: raise updates_per_batch or "
                 "minibatches, or set kl_coef to 0",
                 stacklevel=3,
             )

@@ -14,7 +14,7 @@ print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is PPO (arXiv:1707
     line 8     for K epochs, shuffled minibatches               updates_per_batch, minibatches
     line 9       L = L_policy + c_v L_value - c_H entropy       ppo_loss: clipped_surrogate, value_loss
     line 10      ... + lambda L_PT                          (2) pt_mode="loss": text_gradient
-    line 11      [... + beta KL, if it is not in the reward]    kl_loss_coef, kl_loss
+    line 11      [... + beta KL, if it is not in the reward]    kl_loss_coef: k2
     line 12    update the reference if needed                   renew_reference, moved_reference
 
 Where it differs from the boxes, and why. The teacher judges every token, so every token gets its

@@ -9,7 +9,7 @@
     line 7     A, returns = GAE(r, V_old); A = whiten(A)        gae, whiten (arXiv:1506.02438, Eq. 16)
     line 8     for K epochs, shuffled minibatches               updates_per_batch, minibatches
     line 9       L = L_CLIP + c_v L_VF - c_H H + gamma L_ptx    ppo_loss, text_gradient
-    line 10        [+ c_3 KL, in place of the one in r_t]       kl_loss_coef, kl_loss
+    line 10        [+ c_3 KL, in place of the one in r_t]       kl_loss_coef: k2
     line 11      clip each model's gradient, step both          run.step
     line 12      stop the epochs once KL(old || new) is large   target_kl
     line 13    adapt beta to the KL per response                kl_target (arXiv:1909.08593)

@@ -6,14 +6,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from gpt.log_probs import TokenScores
 from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative, ZeroToOne
 from rl.equations.advantages import gae, whiten
-from rl.equations.kl import loss_estimator
+from rl.equations.kl import k2
 from rl.equations.losses import clipped_surrogate, token_mean, value_loss
 from rl.training.text import TextConfig
 
@@ -29,10 +29,8 @@ class ActorCriticConfig(TextConfig):
     updates_per_batch: AtLeastOne = 2
     """K: epochs of shuffled minibatches over each rollout batch."""
     kl_loss_coef: NotNegative = 0.0
-    """c_3, the weight of a KL term in the loss instead; not with a kl_coef, or the KL counts twice."""
-    kl_loss: Literal["k2", "k3"] = "k2"
-    """The KL term of kl_loss_coef. k2: its gradient is that of KL(policy || reference). k3: that of
-    KL(reference || policy)."""
+    """c_3, the weight of k2 in the loss instead, whose gradient is that of KL(policy || reference); not
+    with a kl_coef, or the KL counts twice."""
     gamma: ZeroToOne = 1.0
     """Discount per token."""
     gae_lambda: ZeroToOne = 0.95
@@ -41,15 +39,16 @@ class ActorCriticConfig(TextConfig):
     """epsilon below 1."""
     clip_high: NotNegative = 0.2
     """epsilon above 1."""
-    value_coef: NotNegative = 0.1
-    """c_v, the weight of the value loss. The critic's weights and Adam are its own, and Adam ignores a
-    constant factor: c_v acts through max_norm alone."""
     value_clip: AboveZero | None = 0.2
     """Clip the new value to the rollout's by this much in the value loss."""
     entropy_coef: NotNegative = 0.0
     """c_H, the weight of the entropy bonus."""
     critic_lr: NotNegative = 1e-3
     """Peak learning rate of the critic."""
+
+    # c_v. The critic's weights and Adam are its own, and Adam ignores a constant factor: the weight of
+    # the value loss acts through max_norm alone.
+    value_coef = 0.1
 
     @property
     def discount(self) -> float:
@@ -143,7 +142,7 @@ def ppo_loss(
     if config.kl_loss_coef:
         if targets.ref_log_probs is None:
             raise ValueError(f"kl_loss_coef {config.kl_loss_coef} needs ref_log_probs: got None")
-        kl = loss_estimator(config.kl_loss)(scores.log_probs, targets.ref_log_probs)
+        kl = k2(scores.log_probs, targets.ref_log_probs)
         token_loss = token_loss + config.kl_loss_coef * kl
     total = token_mean(token_loss, response_mask, denominator=tokens)
     return Losses(total, policy_loss, squared, squared > unclipped)
