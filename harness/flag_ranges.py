@@ -36,7 +36,6 @@ AboveZero = Annotated[float, Range("(0, inf)", "must be above 0")]
 Limit = Annotated[float, Range("(0, inf]", "must be above 0")]
 KLLimit = Annotated[float, Range("(0, inf]", "must be above 0, any run would stop there")]
 ZeroToOne = Annotated[float, Range("[0, 1]", "must be in 0..1")]
-Share = Annotated[float, Range("(0, 1]", "is a share, above 0 and at most 1")]
 Seed = Annotated[
     int,
     Range(f"[{-LARGEST_INTEGER}, {LARGEST_INTEGER}]", f"must be at most {LARGEST_INTEGER} in size"),

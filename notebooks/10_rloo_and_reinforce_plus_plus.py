@@ -368,7 +368,7 @@ holds(erased.abs().max() < 1e-4, "with the bug the mean of every response is 0")
 # With $\beta \gt 0$ the bug is harder to see. There are advantages, of unit variance, and the
 # gradient is about as large as the right one. But every response has the mean 0, the best as well
 # as the worst, so all that $R$ said is gone. What is left is the *shape* of the KL, scaled up to
-# unit variance. Here are six steps of the engine as it is (its function is called `over_tokens`),
+# unit variance. Here are six steps of the engine as it is (its function is called `whiten`),
 # and six with the bug in its place:
 
 
@@ -388,7 +388,7 @@ def run(config, train=reinforce_pp_engine.train):
 
 
 trained = {"REINFORCE++": run(config)}
-with mock.patch.dict(reinforce_pp_engine.NORMS, token=per_response):
+with mock.patch.object(reinforce_pp_engine, "whiten", per_response):
     _, wrong = run(dataclasses.replace(config, steps=6))
 
 # %% tags=["hide-input"]

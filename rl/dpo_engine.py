@@ -140,6 +140,7 @@ class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        require_pairs(self.data)
         check_preference_flags(self, self.loss)
         if self.loss == "kto" and self.batch_size < 2:
             raise ValueError(
@@ -159,11 +160,7 @@ def preference_loss(
 
 
 def of_whole_batch(
-    config: DPOConfig,
-    policy: GPT,
-    reference: GPT | None,
-    pairs: Sequence[TokenPair],
-    eos_id: int,
+    config: DPOConfig, policy: GPT, reference: GPT | None, pairs: Sequence[TokenPair], eos_id: int
 ) -> dict[str, Tensor]:
     """What a loss reads of all pairs of a batch: KTO's reference_point z, of the others nothing.
 
@@ -203,11 +200,7 @@ def held_out_metrics(
 
 
 def train(
-    config: DPOConfig,
-    run: Run,
-    *,
-    pairs: Sequence[TokenPair],
-    held_out: Sequence[TokenPair] = (),
+    config: DPOConfig, run: Run, *, pairs: Sequence[TokenPair], held_out: Sequence[TokenPair] = ()
 ) -> list[dict[str, Any]]:
     """Run DPO, update `run.policy` in place and return one metrics row an optimizer step.
 
@@ -275,14 +268,6 @@ def file_reward(config: DPOConfig, tokenizer: Tokenizer, device: torch.device) -
     return open_reward(RewardChoice.of(config), tokenizer, device)
 
 
-def describe(config: DPOConfig) -> str:
-    """The sizes of a batch in words, printed before a run."""
-    return (
-        f"{config.batch_size} pairs an optimizer step, {config.steps} steps; "
-        f"{config.micro_batch_size // 2} pairs per forward"
-    )
-
-
 ENGINE = Engine(
     name="dpo",
     box="DPO",
@@ -292,7 +277,6 @@ ENGINE = Engine(
     learns_from="pairs",
     groups=False,
     prepare=recorded_pairs,
-    describe=describe,
     # The reviews' pairs are in a reward model's run folder, so there is a model to score with.
     own_reward=lambda config: None if config.data == "reviews" else file_reward,
     reference=lambda config: needs_reference(config.loss),
@@ -300,13 +284,7 @@ ENGINE = Engine(
 )
 
 
-def main(config: DPOConfig) -> Path:
-    """Run DPO with all I/O and return the run folder."""
-    require_pairs(config.data)
-    return ENGINE.run(config)
-
+main = ENGINE.run  # config -> run folder
 
 if __name__ == "__main__":
-    from harness.command_line import run_command
-
-    run_command(main, DPOConfig, PRESETS)
+    ENGINE.run_as_command()

@@ -33,12 +33,7 @@ from data.worlds import default_folder
 from gpt.lora import fit_for_training
 from harness.errors import UserError
 from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, NotNegative
-from reward_model.continual import (
-    ContinualRewardModel,
-    History,
-    history_count,
-    read_visits,
-)
+from reward_model.continual import ContinualRewardModel, History, history_count, read_visits
 from reward_model.pairs import as_pair
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import save_reward_model

@@ -90,8 +90,6 @@ class SingleModelGRPOConfig(EngineConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_groups(self)
-        if self.penalty not in PENALTIES:
-            raise ValueError(f"penalty must be k3 or rho_minus_log: got {self.penalty!r}")
         if self.stop_kl is not None:
             raise ValueError(
                 f"stop_kl {self.stop_kl} needs the KL from the start, and this engine keeps no copy "

@@ -13,7 +13,7 @@ buffer; after each line the fields that choose what happens there:
     line 9     group-relative advantages               group_advantages, maxrl_advantages; reward_scale
     line 10    for iteration = 1..mu                   updates_per_batch
     line 11    ascend the objective                    variant_loss; surrogate, clip_low, clip_high,
-                                                       dual_clip, reducer, kl_estimator, ...
+                                                       dual_clip, reducer, ...
 
     --variant  is                                                             arXiv
     grpo       the defaults: rl/grpo_engine.py to the last bit                2402.03300
@@ -53,18 +53,13 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from gpt.log_probs import TokenScores
 from harness.command_line import flag_value, from_preset, preset_defaults, run_command
 from harness.flag_ranges import Count, NotNegative, ZeroToOne
 from rl.batches.dynamic_sampling import SAMPLING_FILTERS, GroupBuffer, PromptCursor
-from rl.batches.rollout import (
-    Rollout,
-    rollout_log_probs,
-    select_rows,
-)
+from rl.batches.rollout import Rollout, rollout_log_probs, select_rows
 from rl.equations import losses
 from rl.equations.advantages import group_advantages, maxrl_advantages
-from rl.equations.kl import absolute, k1_importance, k2, k3, k3_importance, loss_estimator
+from rl.equations.kl import absolute, k3
 from rl.equations.token_rewards import overlong_penalty
 from rl.loop import Run
 from rl.task import Engine
@@ -91,7 +86,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         clip_cov_share=0.0002, clip_low=1.0, clip_high=1.0, reducer="token_mean", kl_coef=0.0,
     ),
 }  # fmt: skip
-OF_SEQUENCES = ("sequence", "gspo", "gmpo")  # surrogates with one ratio a response
+OF_SEQUENCES = ("gspo", "gmpo")  # surrogates with one ratio a response
 ROUNDING = 1e-5  # a log-ratio below it is none: at the first update it is 0 but for rounding
 
 
@@ -103,11 +98,10 @@ class GRPOVariantsConfig(EngineConfig):
         "grpo", "dapo", "dr_grpo", "gspo", "cispo", "sapo", "gmpo", "maxrl", "kl_cov", "clip_cov"
     ] = "grpo"
     """Name of a published bundle of the choices below, filled in before all other flags."""
-    surrogate: Literal["token", "sequence", "gspo", "gmpo", "cispo", "sapo"] = "token"
-    """The policy loss. token: PPO's clipped ratio per token. sequence, gspo: one ratio per response (the
-    product of its tokens', and their geometric mean). gmpo: the geometric mean of
-    clipped ratios, its range from exp(-clip_low) to exp(clip_high). cispo: a clipped weight of log
-    pi. sapo: a soft gate."""
+    surrogate: Literal["token", "gspo", "gmpo", "cispo", "sapo"] = "token"
+    """The policy loss. token: PPO's clipped ratio per token. gspo: one ratio per response, the geometric
+    mean of its tokens'. gmpo: the geometric mean of clipped ratios, its range from exp(-clip_low) to
+    exp(clip_high). cispo: a clipped weight of log pi. sapo: a soft gate."""
     clip_low: NotNegative = 0.2
     """epsilon below 1; cispo and sapo have none, and 1 is none, too."""
     clip_high: NotNegative = 0.2
@@ -135,11 +129,6 @@ class GRPOVariantsConfig(EngineConfig):
     mask_truncated: bool = False
     """DAPO's Overlong Filtering: leave responses without an EOS out of the loss; they still count in
     their group's baseline."""
-    kl_estimator: Literal["k3", "k2", "k3_importance", "k1_importance", "k1"] = "k3"
-    """k3 is GRPO's. The importance forms stay unbiased after the first update of a batch, for the KL of
-    each token given the old policy's prefixes; k1 is refused, and says why."""
-    entropy_coef: NotNegative = 0.0
-    """Weight of the entropy bonus."""
     kl_cov_share: ZeroToOne = 0.0
     """KL-Cov: this share of a minibatch's tokens, those of largest covariance of log pi and A, at least
     one, pays kl_cov_coef |log pi - log pi_old|; 0 is none."""
@@ -166,8 +155,6 @@ class GRPOVariantsConfig(EngineConfig):
                 f"clip_cov_low must be below clip_cov_high = {self.clip_cov_high}: got "
                 f"{self.clip_cov_low}"
             )
-        if self.kl_estimator not in KL_FORMS:
-            loss_estimator(self.kl_estimator)  # refuses k1
         by_response = self.reducer in ("sequence_mean", "sequence_sum")
         if self.surrogate in OF_SEQUENCES and not by_response:
             raise ValueError(
@@ -194,11 +181,6 @@ class GRPOVariantsConfig(EngineConfig):
         if self.overlong_buffer == "fifth":
             return max(self.max_new_tokens // 5, 1)
         return self.overlong_buffer
-
-    @property
-    def drops_tokens(self) -> bool:
-        """Whether a choice takes tokens out of the policy loss."""
-        return self.mask_truncated or self.clip_cov_share > 0
 
 
 # --- variants: fields that are filled in before all others ------------------------------------
@@ -230,9 +212,6 @@ SURROGATES: dict[str, Callable[..., Tensor]] = {
     "token": lambda c, new, old, A, m: losses.clipped_surrogate(
         new, old, A, c.clip_low, c.clip_high
     ),
-    "sequence": lambda c, new, old, A, m: losses.sequence_clipped_surrogate(
-        new, old, A, m, c.clip_low, c.clip_high
-    ),
     "gspo": lambda c, new, old, A, m: losses.gspo(new, old, A, m, c.clip_low, c.clip_high),
     "gmpo": lambda c, new, old, A, m: losses.gmpo(new, old, A, m, c.clip_low, c.clip_high),
     "cispo": lambda c, new, old, A, m: losses.cispo(new, old, A, c.clip_high),
@@ -242,7 +221,6 @@ SURROGATES: dict[str, Callable[..., Tensor]] = {
 # (config, log_probs, old_log_probs, advantages, mask) -> where its clip acted, (n, T) or (n, 1) bool
 ACTED: dict[str, Callable[..., Tensor]] = {
     "token": lambda c, *given: acts(c)(*given),
-    "sequence": lambda c, *given: acts(c, losses.sequence_ratio)(*given),
     "gspo": lambda c, *given: acts(c, losses.mean_ratio)(*given),
     # its clip is around 0, of the log
     "gmpo": lambda c, *given: acts(c, lambda new, old, m: 1 + (new - old))(*given),
@@ -260,14 +238,6 @@ REDUCERS: dict[str, Callable[..., Tensor]] = {
     ),
 }
 
-# (log_probs, old_log_probs, ref_log_probs) -> (n, T)
-KL_FORMS: dict[str, Callable[..., Tensor]] = {
-    "k3": lambda new, old, ref: k3(new, ref),
-    "k2": lambda new, old, ref: k2(new, ref),
-    "k3_importance": k3_importance,
-    "k1_importance": k1_importance,
-}
-
 
 # --- the loss -----------------------------------------------------------------------------------
 
@@ -279,91 +249,66 @@ class Given(NamedTuple):
     ref_log_probs: Tensor | None  # (n, T)
     advantages: Tensor  # (n, 1)
     mask: Tensor  # (n, T) bool: the tokens that take part
+    chosen: Tensor  # (n, T) bool: of these, those whose policy loss counts
+    held: Tensor | None = None  # (n, T) bool: those that pay KL-Cov's penalty
 
     def rows(self, index: Tensor) -> Given:
         """The same of some rows."""
         return Given(*(None if part is None else part[index] for part in self))  # type: ignore[arg-type]
 
 
-class Choice(NamedTuple):
-    """Which tokens a minibatch treats apart, (N, T) bool each."""
-
-    eligible: Tensor  # the policy loss of these counts
-    held: Tensor | None = None  # these pay KL-Cov's penalty
-
-    def rows(self, index: Tensor) -> Choice:
-        """The same of some rows."""
-        return Choice(self.eligible[index], None if self.held is None else self.held[index])
-
-
-class Losses(NamedTuple):
-    """Of some rows of a minibatch."""
-
-    total: Tensor  # scalar
-    clipped: Tensor  # (n, T) bool, where the clip acted
-    policy_tokens: Tensor  # (n, T) bool, whose policy loss counts
-
-
 def variant_loss(  # line 11
     config: GRPOVariantsConfig,
-    scores: TokenScores,  # (n, T) each, of the policy in training
+    new: Tensor,  # (n, T), log-probs of the policy in training
     given: Given,
     *,
     kl_coef: float,
     whole: Tensor,  # (rows, T) bool, the mask of the whole minibatch
-    choice: Choice | None = None,  # of these rows
-) -> Losses:
-    """reduce[ chosen * surrogate + held * kl_cov_coef |log pi - log pi_old| + kl_coef * KL ]
-    - entropy_coef * mean_t entropy.
+) -> Tensor:
+    """reduce[ chosen * surrogate + held * kl_cov_coef |log pi - log pi_old| + kl_coef * KL ].
 
     `chosen` is 0 for the tokens that clip_cov_share leaves out, which keep their KL and stay in the
     denominator (arXiv:2505.22617). A row whose mask is empty adds exactly 0. Denominators are those of
     the whole minibatch, so that micro-batches add up.
     """
-    old, ref, advantages, mask = given
-    new = scores.log_probs
+    old, ref, advantages, mask, chosen, held = given
     loss = SURROGATES[config.surrogate](config, new, old, advantages, mask)
     if config.dual_clip is not None:
         loss = losses.dual_clip(loss, advantages, config.dual_clip)
-    clipped = ACTED[config.surrogate](config, new, old, advantages, mask)
-    chosen = mask if choice is None else mask & choice.eligible
     loss = torch.where(chosen, loss, 0.0)
-    if choice is not None and choice.held is not None:
+    if held is not None:
         moved = absolute(new, old)
-        loss = loss + config.kl_cov_coef * torch.where(choice.held & (moved > ROUNDING), moved, 0.0)
-    if kl_coef:
-        loss = loss + kl_coef * KL_FORMS[config.kl_estimator](new, old, ref)
-    total = REDUCERS[config.reducer](config, loss, mask, whole)
-    if config.entropy_coef:
-        total = total - config.entropy_coef * losses.token_mean(scores.entropy, mask, whole.sum())
-    return Losses(total, clipped & chosen, chosen)
+        loss = loss + config.kl_cov_coef * torch.where(held & (moved > ROUNDING), moved, 0.0)
+    if kl_coef and ref is not None:
+        loss = loss + kl_coef * k3(new, ref)
+    return REDUCERS[config.reducer](config, loss, mask, whole)
 
 
-def policy_loss_tokens(
+def with_chosen_tokens(
     config: GRPOVariantsConfig, run: Run, rollout: Rollout, rows: Tensor, given: Given
-) -> Choice:
-    """A minibatch's tokens without Clip-Cov's, and KL-Cov's; else all and none.
+) -> Given:
+    """What is given, of a minibatch's `rows` without Clip-Cov's tokens, and with KL-Cov's.
 
     The thresholds are those of the whole minibatch now, so its rows are scored once more.
     """
     if not (config.kl_cov_share or config.clip_cov_share):
-        return Choice(given.mask)
-    old, _, advantages, mask = given.rows(rows)
-    choice = Choice(given.mask.clone())
+        return given
+    old, _, advantages, mask, *_ = given.rows(rows)
+    given = given._replace(chosen=given.mask.clone())
     new = rollout_log_probs(run.policy, select_rows(rollout, rows), config)  # (n, T)
     covariances = losses.token_covariances(new, advantages, mask)
     if config.clip_cov_share:  # of those that the clip has left a gradient
         acted = ACTED[config.surrogate](config, new, old, advantages, mask)
         draws = torch.rand(mask.shape, generator=run.generators["minibatches"]).to(mask.device)
-        choice.eligible[rows] &= ~losses.clip_cov_tokens(
+        given.chosen[rows] &= ~losses.clip_cov_tokens(
             covariances.masked_fill(acted, -torch.inf), draws, mask,
             config.clip_cov_share, config.clip_cov_low, config.clip_cov_high,
         )  # fmt: skip
     if config.kl_cov_share:
         held = torch.zeros_like(given.mask)
         held[rows] = losses.kl_cov_tokens(covariances, mask, config.kl_cov_share)
-        choice = choice._replace(held=held)
-    return choice
+        given = given._replace(held=held)
+    return given
 
 
 # --- the loop -----------------------------------------------------------------------------------
@@ -373,38 +318,17 @@ def update_policy(config: GRPOVariantsConfig, run: Run, rollout: Rollout, given:
     """Ascend the objective on one batch (lines 10-11)."""
     for _ in range(config.updates_per_batch):  # line 10
         for rows in run.minibatches(rollout, epochs=1):
-            choice, whole = policy_loss_tokens(config, run, rollout, rows, given), given.mask[rows]
+            chosen, whole = with_chosen_tokens(config, run, rollout, rows, given), given.mask[rows]
             for part, batch in run.micro_batches(rollout, rows):
-                scores = run.scores(run.policy, batch, entropy_gradient=config.entropy_coef > 0)
-                of_part = given.rows(part)
-                losses = variant_loss(  # line 11
-                    config, scores, of_part, kl_coef=run.kl.coef, whole=whole,
-                    choice=choice.rows(part),
-                )  # fmt: skip
-                losses.total.backward()
-                extra = {"policy_tokens": losses.policy_tokens} if config.drops_tokens else {}
-                run.seen(
-                    losses.total, scores, of_part.old_log_probs, of_part.advantages, batch,
-                    clipped=losses.clipped, **extra,
-                )  # fmt: skip
+                scores, of_part = run.scores(run.policy, batch), chosen.rows(part)
+                loss = variant_loss(  # line 11
+                    config, scores.log_probs, of_part, kl_coef=run.kl.coef, whole=whole
+                )
+                loss.backward()
+                drops = config.mask_truncated or config.clip_cov_share > 0
+                extra = {"policy_tokens": of_part.chosen} if drops else {}
+                run.seen(loss, scores, of_part.old_log_probs, of_part.advantages, batch, **extra)
             run.step()  # line 11
-
-
-def with_overlong_penalty(
-    rollout: Rollout, rewards: Tensor, max_length: int, buffer: int
-) -> Tensor:
-    """The rewards (N,) with DAPO's penalty of long responses (Eq. 13), which is logged, too."""
-    penalty = overlong_penalty(rollout.lengths, max_length, buffer)
-    rollout.reward_metrics["overlong_penalty"] = float(penalty.mean())
-    return rewards + penalty
-
-
-def kl_metrics(
-    rollout: Rollout, rewards: Tensor, old_log_probs: Tensor, ref_log_probs: Tensor | None
-) -> dict[str, float]:
-    """The KL to the reference of what is trained on, where that was asked."""
-    measured = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
-    return {key: measured[key] for key in ("kl", "kl_k3") if key in measured}
 
 
 def enough_groups(config: GRPOVariantsConfig, run: Run, cursor: PromptCursor) -> GroupBuffer:
@@ -436,9 +360,10 @@ def train(config: GRPOVariantsConfig, run: Run) -> list[dict[str, Any]]:
         buffer = enough_groups(config, run, cursor)  # lines 2-8
         sampled, rewards = buffer.sampled()
         if config.overlong_tokens is not None:  # line 5
-            rewards = with_overlong_penalty(
-                sampled, rewards, config.max_new_tokens, config.overlong_tokens
-            )
+            buffered = config.max_new_tokens, config.overlong_tokens
+            penalty = overlong_penalty(sampled.lengths, *buffered)  # (N,), DAPO's Eq. 13
+            sampled.reward_metrics["overlong_penalty"] = float(penalty.mean())
+            rewards = rewards + penalty
         dropped = buffer.metrics() if config.sampling_filter != "none" else {}
         rollout, kept = buffer.to_train(sampled, rewards)  # line 6
         if not len(rollout):
@@ -451,10 +376,11 @@ def train(config: GRPOVariantsConfig, run: Run) -> list[dict[str, Any]]:
         mask = rollout.response_mask  # (N, T)
         if config.mask_truncated:
             mask = mask & rollout.has_eos[:, None]
-        update_policy(config, run, rollout, Given(old, ref, advantages, mask))  # lines 10-11
+        update_policy(config, run, rollout, Given(old, ref, advantages, mask, mask))  # lines 10-11
 
         row = run.row(sampled, rewards, sampled.log_probs) | dropped
-        row |= kl_metrics(rollout, kept, old, ref)
+        trained_on = rollout_metrics(rollout, kept, old, ref)  # the KL, where it was asked
+        row |= {key: trained_on[key] for key in ("kl", "kl_k3") if key in trained_on}
         if "kl" in row:
             run.kl.update(row["kl"], len(rollout))
         run.end_step(step, row, StepBatch(run.meter.acted, rollout, kept, advantages))

@@ -81,9 +81,8 @@ def memory(flags: MemoryConfig) -> dict[str, dict[str, int]]:
     weights, trained, head = models * parameters(shape), learners * parameters(shape), V * D
     if config.lora_rank:  # at D x 3D, D x D, D x 4D and 4D x D of each layer
         adapter = 16 * config.lora_rank * D * L
-        weights = (
-            2 * parameters(shape) + (models - 1) * adapter
-        )  # policy and reward model lend theirs
+        # Policy and reward model lend their weights to the others.
+        weights = 2 * parameters(shape) + (models - 1) * adapter
         trained, head = learners * adapter, 0
     held = {"weights": weights, "gradients": trained, "Adam": 2 * trained}
 
@@ -99,9 +98,8 @@ def memory(flags: MemoryConfig) -> dict[str, dict[str, int]]:
     chunk = min(at_once * answer * V, max(CHUNK_ELEMENTS, V))  # of logits that are formed together
     update = {
         "activations": at_once * tokens * D * kept * learners,
-        "logits": max(
-            4 * chunk, 2 * chunk + 2 * head
-        ),  # forward; backward with the head's gradient
+        # Forward; backward with the head's gradient.
+        "logits": max(4 * chunk, 2 * chunk + 2 * head),
     }
     return {
         name: {part: FLOAT * count for part, count in (held | phase).items()}

@@ -32,14 +32,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from gpt.corpus import Corpus
 from gpt.log_probs import token_scores_and_kl
 from gpt.model import GPT
-from gpt.teacher import open_teacher
-from gpt.tokenizer import Tokenizer
 from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative, Range
 from rl.equations.losses import (
     clipped_surrogate,
@@ -50,9 +47,10 @@ from rl.equations.losses import (
 )
 from rl.equations.token_rewards import teacher_rewards
 from rl.loop import Run
-from rl.rewards.sources import RewardFn, made_of
+from rl.rewards.sources import made_of
 from rl.rewards.teacher_reward import (
     TeacherReward,
+    opened,
     refuse_other_rewards,
     refuse_reference,
     teacher_log_probs,
@@ -146,8 +144,6 @@ def minillm_targets(
     token_rewards = teacher_rewards(  # line 4
         teacher_log_probs, old_log_probs, response_mask, reverse_kl=True
     )
-    if not token_rewards.isfinite().all():
-        raise ValueError("the teacher's log-probs are not finite: its weights must be broken")
     weights = mixed_sampling_weights(  # line 5
         old_log_probs, teacher_log_probs, response_mask, config.teacher_share
     )
@@ -161,7 +157,8 @@ def train(config: MiniLLMConfig, run: Run, *, corpus: Corpus | None = None) -> l
     The reward brings the teacher, `corpus` is the text of L_PT.
     """
     text = text_of(config, corpus)
-    policy, teacher = run.policy, teacher_of(run.reward_fn)  # line 1
+    policy, teacher = run.policy, made_of(run.reward_fn).teacher  # line 1
+    assert teacher is not None, "the reward of this run brings no teacher"
     for step in run.steps(config):  # line 2
         rollout = run.sample(  # line 3: y ~ p~, token by token
             run.prompts(step), teacher=teacher, teacher_share=config.teacher_share
@@ -195,21 +192,8 @@ def train(config: MiniLLMConfig, run: Run, *, corpus: Corpus | None = None) -> l
     return run.log.rows
 
 
-def teacher_of(reward_fn: RewardFn | None) -> GPT:
-    """The teacher of the reward. ValueError for one without."""
-    teacher = made_of(reward_fn).teacher
-    if teacher is None:
-        raise ValueError("reward_fn must bring a teacher, as TeacherReward does")
-    return teacher
-
-
-def open_teacher_reward(
-    config: MiniLLMConfig, tokenizer: Tokenizer, device: torch.device
-) -> TeacherReward:
-    """The teacher that the flags name; its reward is log p(y) / q(y), which validations report."""
-    teacher = open_teacher(
-        config.teacher, tokenizer, device, data=config.data, preset=config.preset
-    )
+def teacher_reward(config: MiniLLMConfig, teacher: GPT) -> TeacherReward:
+    """The teacher; its reward is log p(y) / q(y), which validations report."""
     return TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
 
 
@@ -222,7 +206,7 @@ ENGINE = Engine(
     learns_from="teacher",
     groups=False,
     prepare=open_text,
-    own_reward=lambda config: open_teacher_reward,
+    own_reward=lambda config: opened(teacher_reward),
     reference=lambda config: False,
     toy="--pretraining-batch-size 2",
 )

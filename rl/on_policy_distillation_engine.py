@@ -45,10 +45,7 @@ from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne, KLLimit
-from rl.batches.rollout import (
-    Rollout,
-    select_rows,
-)
+from rl.batches.rollout import Rollout, select_rows
 from rl.equations.losses import clipped_surrogate, token_mean
 from rl.equations.token_rewards import teacher_rewards
 from rl.loop import Run
@@ -177,8 +174,7 @@ def scores_and_kl(
     policy: GPT,
     teacher: GPT,
     batch: ResponseBatch,
-    judged: ResponseBatch
-    | None,  # the same responses as the teacher reads them, where that differs
+    judged: ResponseBatch | None,  # the responses as the teacher reads them, where that differs
 ) -> tuple[TokenScores, Tensor | None]:
     """The policy's scores and, with --divergence full, KL(q(.|s_t) || p(.|s_t)), (n, T) each."""
     if config.divergence == "sampled":
@@ -215,8 +211,7 @@ def train(config: OnPolicyDistillationConfig, run: Run) -> list[dict[str, Any]]:
     made, policy = made_of(run.reward_fn), run.policy
     check = made.check if config.taught_by_itself else None
     teacher = policy if check is not None else made.teacher  # line 1
-    if teacher is None:
-        raise ValueError("reward_fn must bring a teacher, or with --teacher self check the answers")
+    assert teacher is not None, "the reward of this run brings neither a teacher nor a check"
     for step in run.steps(config):
         rollout = run.sample(run.prompts(step))  # lines 2-3
         rewards = run.rewards(rollout)  # (N,), for the log

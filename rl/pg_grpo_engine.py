@@ -58,19 +58,11 @@ from rl.batches.preferences import (
 )
 from rl.batches.rollout import Rollout, row_chunks, scores_to_descend
 from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
-from rl.equations.kl import loss_estimator
-from rl.equations.losses import (
-    clipped_surrogate,
-    gspo,
-    mean_ratio,
-    sequence_clipped_surrogate,
-    sequence_mean,
-    sequence_ratio,
-)
+from rl.equations.kl import k3
+from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.loop import Run, at
 from rl.task import Engine
 from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.metrics import Acted, acts
 from rl.training.open_task import Task
 
 PRESETS = size_presets()
@@ -85,8 +77,6 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     """epsilon below 1."""
     clip_high: NotNegative = 0.2
     """epsilon above 1."""
-    kl_estimator: Literal["k3", "k2", "k1"] = "k3"
-    """k3 is GRPO's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
     preference_coef: NotNegative = 0.1
     """lambda, the weight of the preference loss; 0 is GRPO."""
     preference_loss: LossName = "dpo"
@@ -100,16 +90,10 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     """beta of the preference loss; not the weight of the KL penalty."""
     offline_batch_size: AtLeastOne = 16
     """Recorded pairs per rollout batch, in each of its optimizer steps (pairs offline and both)."""
-    mode: Literal["token_ratio", "ratio_power", "mean_ratio"] = "token_ratio"
-    """token_ratio: GRPO's. ratio_power: (pi(y) / pi_old(y)) ** ratio_power, one for the response.
-    mean_ratio: GSPO's, the power 1 / length; it hardly moves, and GSPO clips at 3e-4 and 4e-4."""
-    ratio_power: AboveZero = 0.1
-    """The exponent of mode ratio_power; 1 is the plain ratio of the response."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_groups(self)
-        loss_estimator(self.kl_estimator)
         check_preference_flags(self, self.preference_loss)
 
     @property
@@ -128,32 +112,9 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
         return self.preference_coef > 0 and needs_reference(self.preference_loss)
 
     @property
-    def measures_kl(self) -> bool:
-        """Whether the KL to the reference is asked, for the penalty or to know when to stop."""
-        return self.kl_coef > 0 or self.stop_kl is not None
-
-    @property
-    def scores_rollouts(self) -> bool:
-        """Whether the reference scores the rollouts."""
-        return self.measures_kl or (self.compares_groups and self.needs_reference)
-
-    @property
     def beta(self) -> float:
         """dpo_beta, under the name that the losses know it by."""
         return self.dpo_beta
-
-    @property
-    def rows_together(self) -> int:
-        """How many neighbouring rows one loss must not separate."""
-        return self.group_size if self.compares_groups else 1
-
-
-def acted(config: PGGRPOConfig) -> Acted:
-    """Where the clip of this mode's ratio acts."""
-    b = config.ratio_power
-    if config.mode == "ratio_power":
-        return acts(config, lambda new, old, mask: sequence_ratio(b * new, b * old, mask))
-    return acts(config, mean_ratio) if config.mode == "mean_ratio" else acts(config)
 
 
 def policy_loss(  # line 6
@@ -169,23 +130,13 @@ def policy_loss(  # line 6
 ) -> Tensor:
     """L_GRPO of some rows of a minibatch of `rows` (arXiv:2402.03300, Eqs. 3 and 4).
 
-    (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ]; with mode
-    "ratio_power" the ratio is that of the response, exp(b sum_t (log pi - log pi_old)), b =
-    ratio_power, and with "mean_ratio" exp(1/L_i sum_t (log pi - log pi_old)), GSPO's.
+    (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ]
     """
-    clip = config.clip_low, config.clip_high
-    if config.mode == "ratio_power":
-        b = config.ratio_power  # (pi / pi_old)^b is the ratio of log-probs that are scaled by b
-        token_loss = sequence_clipped_surrogate(
-            b * log_probs, b * old_log_probs, advantages, response_mask, *clip
-        )
-    elif config.mode == "mean_ratio":
-        token_loss = gspo(log_probs, old_log_probs, advantages, response_mask, *clip)
-    else:
-        token_loss = clipped_surrogate(log_probs, old_log_probs, advantages, *clip)
+    token_loss = clipped_surrogate(  # -min[ratio A, clip(ratio) A]
+        log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
+    )
     if kl_coef and ref_log_probs is not None:
-        kl_penalty = loss_estimator(config.kl_estimator)
-        token_loss = token_loss + kl_coef * kl_penalty(log_probs, ref_log_probs)
+        token_loss = token_loss + kl_coef * k3(log_probs, ref_log_probs)
     return sequence_mean(token_loss, response_mask, denominator=rows)
 
 
@@ -216,7 +167,7 @@ def group_pairs(config: PGGRPOConfig, rewards: Tensor) -> Tensor:
 
 
 def recorded_stream(
-    config: PGGRPOConfig, pairs: Sequence[TokenPair], reference: GPT | None, eos_id: int
+    config: PGGRPOConfig, pairs: Sequence[TokenPair], reference: GPT, eos_id: int
 ) -> PairStream:
     """The recorded pairs where the flags want them, scored by the reference if a loss reads it."""
     if config.uses_recorded_pairs and not pairs:
@@ -255,7 +206,7 @@ def descend_rollout(
 ) -> list[Compared]:
     """The gradient of L_GRPO + lambda L_pref on the rows of a minibatch; the pairs that it compared."""
     compared: list[Compared] = []
-    together = config.rows_together  # whole groups, so no pair is split
+    together = config.group_size if config.compares_groups else 1  # so no pair is split
     size = max(config.micro_batch_size, together)  # rows that one loss sees
     for chunk in row_chunks(rollout.sequences, rows, size, together):
         part, batch = on_device(chunk, run.policy.device), rollout.sequences.rows(chunk)
@@ -299,18 +250,16 @@ def train(
 
     `offline_pairs` are the recorded pairs of `pairs` "offline" and "both".
     """
-    asks = config.measures_kl or config.needs_reference
-    reference = run.reference if asks else None  # line 1
+    reference = run.reference  # line 1
     run.restored()  # the reference, too, which scores the recorded pairs
     recorded = recorded_stream(config, offline_pairs, reference, run.tokenizer.eos_id)  # line 4
-    for step in run.steps(config, acted(config)):
+    for step in run.steps(config):
         rollout = run.sample(run.prompts(step))  # line 2
         rewards = run.rewards(rollout)  # (N,)  line 3
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 3
         old = run.old_log_probs(rollout)  # (N, T)
-        ref = None  # asked for the penalty, the stop, or L_pref of the groups
-        if reference is not None:
-            ref = run.ref_log_probs(reference, rollout, needed=config.scores_rollouts)
+        compares = config.compares_groups and config.needs_reference
+        ref = run.ref_log_probs(reference, rollout, needed=compares)  # (N, T) or None
         given = Given(old, ref, advantages, group_pairs(config, rewards))  # line 4
 
         compared: list[Compared] = []  # for the log
@@ -345,7 +294,6 @@ ENGINE = Engine(
     train=train,
     presets=PRESETS,
     prepare=recorded_pairs,
-    reference=lambda config: config.measures_kl or config.needs_reference,
     toy="--pairs both --offline-batch-size 4",
 )
 

@@ -34,7 +34,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from harness.flag_ranges import AtLeastOne, NotNegative, Share
+from harness.flag_ranges import AtLeastOne, NotNegative
 from rl.equations.advantages import discounted_returns, group_advantages, whiten
 from rl.equations.kl import k2
 from rl.equations.losses import clipped_surrogate, sequence_mean
@@ -58,8 +58,6 @@ class ReinforcePPConfig(EngineConfig):
     """Whose mean and standard deviation normalise the advantages. token: all tokens of the batch.
     sequence: all responses, one advantage each. auto: token for plain, sequence for baseline, as the
     paper's appendix B.2 says; the authors' code (OpenRLHF) and verl use token for both."""
-    gamma: Share = 1.0
-    """Discount per token of the plain variant's reward to go."""
     prompts_per_step: AtLeastOne = 128
     """Prompts per rollout batch."""
     group_size: AtLeastOne = 1
@@ -72,6 +70,15 @@ class ReinforcePPConfig(EngineConfig):
     clip_high: NotNegative = 0.2
     """epsilon above 1."""
 
+    gamma = 1.0  # of the plain variant's reward to go
+
+    @property
+    def normalised_over(self) -> str:
+        """norm_over, or what it is by default in this variant."""
+        if self.norm_over != "auto":
+            return self.norm_over
+        return "token" if self.variant == "plain" else "sequence"
+
     def __post_init__(self) -> None:
         super().__post_init__()
         responses = self.prompts_per_step * self.group_size
@@ -83,59 +90,6 @@ class ReinforcePPConfig(EngineConfig):
             )
         if responses < 2:
             raise ValueError("a batch of one response has no spread to normalise by: sample more")
-        if self.variant == "baseline" and self.gamma != 1:
-            raise ValueError(
-                f"gamma {self.gamma} has no meaning in the variant baseline, whose tokens share "
-                "one advantage: leave it at 1, or use --variant plain"
-            )
-
-
-# --- Advantages before normalisation, (N, T)
-
-
-def reward_to_go(
-    config: ReinforcePPConfig,
-    rewards: Tensor,  # (N,)
-    old_log_probs: Tensor,  # (N, T)
-    ref_log_probs: Tensor | None,  # (N, T)
-    response_mask: Tensor,  # (N, T)
-    kl_coef: float,
-) -> Tensor:  # (N, T)
-    """R - kl_coef * sum_{u >= t} k1_u, discounted by gamma (Eq. 4)."""
-    token_rewards = token_level_rewards(  # line 2
-        rewards, old_log_probs, ref_log_probs, response_mask, kl_coef
-    )
-    return discounted_returns(token_rewards, response_mask, config.gamma)  # line 3
-
-
-def group_centred(
-    config: ReinforcePPConfig,
-    rewards: Tensor,  # (N,)
-    old_log_probs: Tensor,  # (N, T)
-    ref_log_probs: Tensor | None,  # (N, T)
-    response_mask: Tensor,  # (N, T)
-    kl_coef: float,
-) -> Tensor:  # (N, T)
-    """R minus the mean reward of the prompt's group, the same for every token (Eq. 6)."""
-    centred = group_advantages(rewards, config.group_size, scale="none")  # line 6
-    return centred.expand(response_mask.shape)
-
-
-def over_tokens(advantages: Tensor, response_mask: Tensor) -> Tensor:
-    """Normalised by the mean and standard deviation of all tokens of the batch, (N, T)."""
-    return whiten(advantages, response_mask)  # line 4
-
-
-def over_sequences(advantages: Tensor, response_mask: Tensor) -> Tensor:
-    """One advantage per response, that of its first token, normalised over all responses, (N, 1).
-
-    The first token's reward to go is the return of the whole response.
-    """
-    return whiten(advantages[:, :1], response_mask[:, :1])  # line 7
-
-
-VARIANTS = {"plain": (reward_to_go, "token"), "baseline": (group_centred, "sequence")}
-NORMS = {"token": over_tokens, "sequence": over_sequences}
 
 
 def reinforce_pp_advantages(
@@ -147,12 +101,18 @@ def reinforce_pp_advantages(
     kl_coef: float,
 ) -> Tensor:  # (N, T) or (N, 1)
     """(A - mean) / std over the whole batch, never inside one response (Eqs. 4-5 or 6-7)."""
-    advantages_of, default_norm = VARIANTS[config.variant]
-    advantages = advantages_of(
-        config, rewards, old_log_probs, ref_log_probs, response_mask, kl_coef
-    )
-    normalised = NORMS[default_norm if config.norm_over == "auto" else config.norm_over]
-    return normalised(advantages, response_mask)
+    if config.variant == "plain":
+        token_rewards = token_level_rewards(  # line 2
+            rewards, old_log_probs, ref_log_probs, response_mask, kl_coef
+        )
+        advantages = discounted_returns(token_rewards, response_mask, config.gamma)  # line 3
+    else:
+        centred = group_advantages(rewards, config.group_size, scale="none")  # line 6
+        advantages = centred.expand(response_mask.shape)  # one for all tokens of a response
+    if config.normalised_over == "token":
+        return whiten(advantages, response_mask)  # line 4
+    # The first token's reward to go is the return of the whole response.
+    return whiten(advantages[:, :1], response_mask[:, :1])  # line 7
 
 
 def reinforce_pp_loss(

@@ -68,7 +68,6 @@ class Engine:
     train: Callable[..., list[dict[str, Any]]]
     presets: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"tiny": {}})
     prepare: Callable[..., dict[str, Any]] | None = None
-    describe: Callable[[Any], str] = batch_description
     own_reward: Callable[[Any], Callable[..., Any] | None] = lambda config: None
     reference: Callable[[Any], bool] = lambda config: True
     learns_from: Literal["reward", "teacher", "pairs"] = "reward"
@@ -132,7 +131,8 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
         start=done,
     )
     print(f"{name} on {config.data}, reward: {task.reward_name} ({device})")
-    print(engine.describe(config))
+    if isinstance(config, EngineConfig):
+        print(batch_description(config))
     run = Run(
         config,
         task.policy,
@@ -180,7 +180,7 @@ def open_validation(config: RunFlags, task: Task, start: GPT, folder: Path) -> V
     """The validations of a run, whose samples go to its folder; None with eval_prompts 0."""
     if not config.eval_prompts:
         return None
-    validation = Validation(
+    return Validation(
         task.tokenizer,
         task.prompts["validation"][: config.eval_prompts],
         sampling_params(config),
@@ -189,9 +189,8 @@ def open_validation(config: RunFlags, task: Task, start: GPT, folder: Path) -> V
         samples_path=folder / "samples.jsonl",
         start=start,
         conditions=Conditions.of(config),
+        token_log=TokenLog(folder / TOKENS, task.tokenizer, task.reward_fn, config),
     )
-    validation.token_log = TokenLog(folder / TOKENS, task.tokenizer, task.reward_fn, config)
-    return validation
 
 
 def report(

@@ -148,7 +148,6 @@ def contestants(
     best_reward, best_gold = best_of_n(
         base, tokenizer, prompts, params, reward, BEST_OF, gold=gold, conditions=conditions
     )
-    assert best_gold is not None
     return [
         row("base model", base),
         Contestant(f"best of {BEST_OF} by reward model", best_gold, best_reward),

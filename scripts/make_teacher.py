@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,7 +41,7 @@ from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 from harness.run_folder import finish_run, open_run
 from harness.seeds import derive_seed
-from rl.rewards.teacher_reward import BestOf, best_answers
+from rl.rewards.teacher_reward import best_answers
 from rl.training.open_reward import RewardChoice, open_reward
 from rl.training.open_task import open_prompts
 
@@ -122,13 +123,11 @@ def main(config: TeacherConfig) -> Path:
         base,
         tokenizer,
         [prompts["train"][i] for i in order],
+        SamplingParams(max_new_tokens=MAX_NEW_TOKENS),
         reward_fn,
-        BestOf(
-            config.responses,
-            SamplingParams(max_new_tokens=MAX_NEW_TOKENS),
-            least_reward=LEAST_REWARD.get(config.data),
-            seed=config.seed,
-        ),
+        config.responses,
+        least_reward=LEAST_REWARD.get(config.data, -math.inf),
+        seed=config.seed,
         log=MetricLog(count, show=("kept",), every=max(count // 4, 1), title="answers"),
     )
     if not examples:

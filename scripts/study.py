@@ -335,7 +335,6 @@ def compare(config: StudyConfig, study: Study, folder: Path) -> Measured:
             judge.base, judge.tokenizer, judge.prompts, judge.params, judge.reward, BEST_OF,
             gold=judge.gold,
         )  # fmt: skip
-        assert best_gold is not None
         label = f"best of {BEST_OF} by the {judge.reward.name}"
         results[label] = [{"gold": float(best_gold.mean()), "reward": float(best_reward.mean())}]
     if study.world == "reviews" and not study.teacher:

@@ -5,18 +5,16 @@ Tensors about pairs are (K, 2): column 0 is the chosen response, column 1 the re
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices
 from data.readers import read_preferences, split_records
-from data.records import PreferenceRecord
 from data.worlds import CHECKED, default_folder, flags_for
 from gpt.corpus import FileFlags, Limits, check_fit
 from gpt.log_probs import token_log_probs
@@ -84,12 +82,19 @@ def open_pairs(
     require_pairs(data)
     if data == "reviews":
         folder = folder or default_folder("reward_model", data, preset)
-        parts = _recorded_pairs(folder, flags_for(data, preset))
+        paths = [folder / name for name in ("pairs.jsonl", "held_out_pairs.jsonl")]
+        if not all(path.exists() for path in paths):
+            raise UserError(
+                f"there are no preference pairs in {display_path(folder)}: make them with\n"
+                f"    python -m reward_model.reward_model_training{flags_for(data, preset)}"
+            )
+        results = [read_preferences(path) for path in paths]
+        parts = [result.records for result in results]
     else:
-        result = read_preferences(Path(data), template=template)
-        print(result.summary())
-        splits = split_records(result.records)
-        parts = splits["train"], splits["validation"]
+        results = [read_preferences(Path(data), template=template)]
+        splits = split_records(results[0].records)
+        parts = [splits["train"], splits["validation"]]
+    print(results[0].summary())
     encoded = [encode_pairs(part, tokenizer) for part in parts]
     check_fit(data, lengths_of([*encoded[0], *encoded[1]]), limits, "pairs")
     train, held_out = (keep_fitting(part, limits) for part in encoded)
@@ -99,22 +104,6 @@ def open_pairs(
             "give more pairs"
         )
     return train, held_out
-
-
-def _recorded_pairs(
-    folder: Path, flags: str
-) -> tuple[list[PreferenceRecord], list[PreferenceRecord]]:
-    """The pairs that a reward model's run has kept."""
-    paths = folder / "pairs.jsonl", folder / "held_out_pairs.jsonl"
-    for path in paths:
-        if not path.exists():
-            raise UserError(
-                f"there are no preference pairs at {display_path(path)}: make them with\n"
-                f"    python -m reward_model.reward_model_training{flags}"
-            )
-    results = [read_preferences(path) for path in paths]
-    print(results[0].summary())
-    return results[0].records, results[1].records
 
 
 # --- the log-prob of a whole response -------------------------------------------------------------
@@ -139,17 +128,9 @@ class Compared(NamedTuple):
 
 
 def gather_compared(compared: Sequence[Compared]) -> list[Compared]:
-    """What all ranks have compared, on the CPU; each rank's forwards as one, brought together."""
-    if not compared:
-        return all_gather_list([])
-    device = compared[0].log_probs.device
-    columns = [
-        None
-        if any(x is None for x in parts)
-        else torch.cat([on_device(x, device) for x in parts]).cpu()
-        for parts in zip(*compared, strict=True)
-    ]
-    return all_gather_list([Compared._make(columns)])
+    """What all ranks have compared, on the CPU."""
+    on_cpu = [[None if x is None else x.cpu() for x in part] for part in compared]
+    return all_gather_list([Compared._make(part) for part in on_cpu])
 
 
 def sides(rows: Tensor) -> Tensor:
@@ -273,7 +254,7 @@ def compared_rows(
 
 
 @dataclass(frozen=True)
-class PreferenceFlags(ABC):
+class PreferenceFlags:
     """Preference loss"""
 
     label_smoothing: Annotated[
@@ -288,11 +269,6 @@ class PreferenceFlags(ABC):
     """Average a response's log-probs over its tokens in the losses that sum them, as DPO's paper
     does; ipo_mean, simpo and orpo average by themselves."""
 
-    @property
-    @abstractmethod
-    def beta(self) -> float:
-        """The price of leaving the reference, which an engine's own flag says."""
-
 
 class PreferenceLoss(NamedTuple):
     """A row of the table: an equation of rl/equations/preference_losses.py, and what it reads."""
@@ -300,37 +276,26 @@ class PreferenceLoss(NamedTuple):
     equation: Callable[..., Tensor]
     needs_reference: bool
     length_normalised: bool  # log-probs are means over a response's tokens, not sums
-    numbers: Callable[[PreferenceFlags], dict[str, float]]  # its arguments, of which beta is one
+    numbers: Callable[[Any], dict[str, float]]  # its arguments by the flags, of which beta is one
 
 
 LossName = Literal["dpo", "ipo", "ipo_mean", "hinge", "simpo", "orpo"]  # of any pairs
 BatchLossName = Literal[LossName, "kto"]  # with what kto reads of the whole batch
 
 
-def beta_alone(flags: PreferenceFlags) -> dict[str, float]:
-    """The arguments of a loss that reads beta and nothing else."""
-    return {"beta": flags.beta}
-
-
-def smoothed(flags: PreferenceFlags) -> dict[str, float]:
-    """Those of dpo."""
-    return {"beta": flags.beta, "label_smoothing": flags.label_smoothing}
-
-
-def simpo_numbers(flags: PreferenceFlags) -> dict[str, float]:
-    """Those of simpo, whose beta weighs means per token."""
-    return {"beta": flags.simpo_beta, "target_margin": flags.target_margin}
-
-
 PREFERENCE_LOSSES: dict[str, PreferenceLoss] = {
-    #                          equation    reference  per token  its numbers
-    "dpo": PreferenceLoss(dpo_loss, True, False, smoothed),
-    "ipo": PreferenceLoss(ipo_loss, True, False, beta_alone),
-    "ipo_mean": PreferenceLoss(ipo_loss, True, True, beta_alone),
-    "hinge": PreferenceLoss(hinge_loss, True, False, beta_alone),
-    "simpo": PreferenceLoss(simpo_loss, False, True, simpo_numbers),
-    "orpo": PreferenceLoss(orpo_loss, False, True, beta_alone),
-    "kto": PreferenceLoss(kto_loss, True, False, beta_alone),  # and its reference point
+    #                     equation    reference  per token  its numbers
+    "dpo": PreferenceLoss(
+        dpo_loss, True, False, lambda f: dict(beta=f.beta, label_smoothing=f.label_smoothing)
+    ),
+    "ipo": PreferenceLoss(ipo_loss, True, False, lambda f: dict(beta=f.beta)),
+    "ipo_mean": PreferenceLoss(ipo_loss, True, True, lambda f: dict(beta=f.beta)),
+    "hinge": PreferenceLoss(hinge_loss, True, False, lambda f: dict(beta=f.beta)),
+    "simpo": PreferenceLoss(
+        simpo_loss, False, True, lambda f: dict(beta=f.simpo_beta, target_margin=f.target_margin)
+    ),
+    "orpo": PreferenceLoss(orpo_loss, False, True, lambda f: dict(beta=f.beta)),
+    "kto": PreferenceLoss(kto_loss, True, False, lambda f: dict(beta=f.beta)),
 }
 
 

@@ -186,18 +186,6 @@ def prompt_batch(
     return [prompts[i] for i in index.tolist()]
 
 
-def minibatches(
-    rows: int, count: int, generator: torch.Generator, group_size: int = 1
-) -> list[Tensor]:
-    """Shuffle the row indices into `count` minibatches, whole groups, sizes at most one group apart."""
-    groups = torch.randperm(rows // group_size, generator=generator)
-    within = torch.arange(group_size)
-    return [
-        (chunk[:, None] * group_size + within).flatten()
-        for chunk in groups.tensor_split(min(count, len(groups)))
-    ]
-
-
 def epoch_minibatches(
     config: BatchFlags,
     rows: int,
@@ -205,12 +193,17 @@ def epoch_minibatches(
     group_size: int = 1,
     epochs: int | None = None,
 ) -> list[Tensor]:
-    """Row indices of every optimizer step of a batch: one shuffle into `minibatches` an epoch."""
-    return [
-        minibatch
-        for _ in range(config.updates_per_batch if epochs is None else epochs)
-        for minibatch in minibatches(rows, config.minibatches, generator, group_size)
-    ]
+    """Row indices of every optimizer step of a batch, shuffled anew each epoch.
+
+    Groups stay whole, and the sizes of an epoch's minibatches are at most one group apart.
+    """
+    within = torch.arange(group_size)
+    steps: list[Tensor] = []
+    for _ in range(config.updates_per_batch if epochs is None else epochs):
+        groups = torch.randperm(rows // group_size, generator=generator)
+        chunks = groups.tensor_split(min(config.minibatches, len(groups)))
+        steps += [(chunk[:, None] * group_size + within).flatten() for chunk in chunks]
+    return steps
 
 
 def micro_batches(

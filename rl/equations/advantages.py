@@ -221,7 +221,7 @@ def process_advantages(
     """
     axes("N K", step_rewards, step_ends, mask=step_mask)
     axes("N T", ("N K", step_rewards), mask=response_mask)
-    _check_steps(step_rewards, step_ends, step_mask, response_mask, group_size)
+    _grouped(torch.where(step_mask, step_rewards, 0.0).sum(1), group_size)  # refuses what is none
     scores = _step_z_scores(step_rewards, step_mask, group_size, unbiased, eps)  # (N, K)
     tokens = torch.arange(response_mask.shape[1], device=step_ends.device)
     still_to_end = step_mask[:, :, None] & (step_ends[:, :, None] >= tokens)  # (N, K, T)
@@ -242,22 +242,6 @@ def _step_z_scores(
             z_scores = group_advantages(pool, len(pool), unbiased=unbiased, eps=eps)
             scores[prompt, steps] = z_scores[:, 0]
     return scores.view(step_rewards.shape)
-
-
-def _check_steps(
-    step_rewards: Tensor,
-    step_ends: Tensor,
-    step_mask: Tensor,
-    response_mask: Tensor,
-    group_size: int,
-) -> None:
-    """Refuse groups that are none and a step that ends outside its response."""
-    _grouped(torch.where(step_mask, step_rewards, 0.0).sum(1), group_size)
-    inside = (step_ends >= 0) & (step_ends < response_mask.shape[1])
-    inside &= response_mask.gather(1, torch.where(inside, step_ends, 0))
-    if (step_mask & ~inside).any():
-        row = int((step_mask & ~inside).any(1).nonzero()[0])
-        raise ValueError(f"row {row} has a step that ends outside its response")
 
 
 # --- preference pairs, from the rewards of a group ------------------------------------------------

@@ -15,7 +15,6 @@ module calls the function as it is then.
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -44,15 +43,8 @@ def open_function(reward: str) -> FunctionReward:
     where, _, name = reward.rpartition(":")
     module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
     function = getattr(module, name, None)
-    if function is None:
-        near = difflib.get_close_matches(name, vars(module), 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise UserError(f"--reward {reward}: {where} has no function {name!r}{hint}")
     if not callable(function):
-        raise UserError(
-            f"--reward {reward}: {name} is a {type(function).__name__}, not a function that could be "
-            "called with a prompt and a response"
-        )
+        raise UserError(f"--reward {reward}: {where} has no function {name!r}")
     return FunctionReward(function, reward, _wanted(function, reward))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -39,11 +38,9 @@ def check_reward(reward: str) -> None:
         return
     where, colon, function = reward.rpartition(":")
     if not colon:
-        near = difflib.get_close_matches(reward, NAMED, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
         raise ValueError(
             f"reward {reward!r} is none of {', '.join(NAMED)}, and a function of your own needs a "
-            f"colon, as in my_rewards:brief or my_rewards.py:brief{hint}"
+            "colon, as in my_rewards:brief or my_rewards.py:brief"
         )
     if not where or not function.isidentifier():
         raise ValueError(
@@ -104,15 +101,14 @@ def prefix_scores(model: RewardModel, rollout: Rollout) -> dict[str, Tensor]:
     return {"prefix_score": score_in_micro_batches(score, rollout.sequences, len(rollout))}
 
 
+@dataclass(eq=False)
 class RewardModelReward:
     """The score of a trained reward model, in `dtype`; it must share the policy's tokenizer."""
 
+    model: RewardModel
+    micro_batch_size: int = 64
+    dtype: str = "float32"
     name = "reward model"
-
-    def __init__(
-        self, model: RewardModel, micro_batch_size: int = 64, dtype: str = "float32"
-    ) -> None:
-        self.model, self.micro_batch_size, self.dtype = model, micro_batch_size, dtype
 
     @property
     def made_of(self) -> MadeOf:
@@ -146,24 +142,19 @@ class EnsembleReward:
         micro_batch_size: int = 64,
         dtype: str = "float32",
     ) -> None:
-        if len(models) < 2:
-            raise ValueError(f"an ensemble needs at least 2 reward models: got {len(models)}")
-        if combine not in ("mean", "min"):
-            raise ValueError(f'combine must be "mean" or "min": got {combine!r}')
-        self.models, self.combine = list(models), combine
-        self.micro_batch_size, self.dtype = micro_batch_size, dtype
+        self.members = [RewardModelReward(model, micro_batch_size, dtype) for model in models]
+        self.combined = {"mean": ensemble_mean, "min": worst_case}[combine]
         self.name = f"{combine} of {len(models)} reward models"
         if reference is not None:
-            for model in self.models:
+            for model in models:
                 with precision(model.device, dtype):
                     model.normalize_on(reference.to(model.device), micro_batch_size)
 
     @property
     def made_of(self) -> MadeOf:
         """Its members; of each token the first one says what it thinks."""
-        return MadeOf(
-            reward_models=tuple(self.models), token_columns=partial(prefix_scores, self.models[0])
-        )
+        models = tuple(member.model for member in self.members)
+        return MadeOf(reward_models=models, token_columns=self.members[0].made_of.token_columns)
 
     def __call__(self, rollout: Rollout) -> Tensor:
         return self.with_metrics(rollout)[0]
@@ -171,25 +162,19 @@ class EnsembleReward:
     @torch.no_grad()
     def with_metrics(self, rollout: Rollout) -> tuple[Tensor, dict[str, float]]:
         """Rewards (N,), and how far the members are apart (docs/metrics.md, "Ensembles")."""
-        members = []
-        for model in self.models:
-            with precision(model.device, self.dtype):
-                members.append(
-                    score_in_micro_batches(model, rollout.sequences, self.micro_batch_size)
-                )
-        scores = torch.stack(members)  # (K, N)
-        combined = {"mean": ensemble_mean, "min": worst_case}[self.combine]
-        return combined(scores), {
+        scores = torch.stack([member(rollout) for member in self.members])  # (K, N)
+        return self.combined(scores), {
             "ensemble_mean": float(scores.mean()),
             "ensemble_spread": float(scores.std(0).mean()),
         }
 
 
+@dataclass(eq=False)
 class RuleReward:
     """A function of (record, response text, ended with EOS): a world's gold reward or a checkable rule."""
 
-    def __init__(self, rule: Rule, name: str) -> None:
-        self.rule, self.name = rule, name
+    rule: Rule
+    name: str
 
     @property
     def made_of(self) -> MadeOf:

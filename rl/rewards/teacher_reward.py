@@ -5,10 +5,11 @@ The teacher is a frozen GPT with the policy's tokenizer (gpt/teacher.py opens it
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, TypeVar
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -25,8 +26,9 @@ from harness.seeds import make_generator
 from rl.batches.rollout import Rollout, ScoringConfig, rollout_log_probs, sample_rollout
 from rl.equations.losses import row_means, row_sums, token_mean
 from rl.equations.token_rewards import own_text_penalty, teacher_rewards
-from rl.rewards.sources import MadeOf, RewardFn
+from rl.rewards.sources import MadeOf, RewardFn, finite_rewards
 
+TOGETHER = 32  # prompts of a teacher in the making that are answered at once
 LOG_PROB_FLOOR = -20.0  # nats: a token that the teacher never writes costs this much, not infinity
 
 
@@ -36,6 +38,7 @@ def teacher_log_probs(teacher: GPT, rollout: Rollout, config: ScoringConfig) -> 
     return rollout_log_probs(teacher, rollout, config).clamp(min=LOG_PROB_FLOOR)
 
 
+@dataclass(eq=False)
 class TeacherReward:
     """The mean or the sum over a response's tokens of log p(y_t) [- log q(y_t)], (N,).
 
@@ -44,21 +47,13 @@ class TeacherReward:
     penalty on entropy (`own_text_penalty`).
     """
 
+    teacher: GPT
+    config: ScoringConfig
+    aggregate: Literal["mean", "sum"] = "mean"
+    reverse_kl: bool = False
+    own_text_coef: float = 0.0
+    latest: tuple[Rollout, Tensor] | None = field(default=None, init=False)
     name = "teacher"
-
-    def __init__(
-        self,
-        teacher: GPT,
-        config: ScoringConfig,
-        *,
-        aggregate: Literal["mean", "sum"] = "mean",
-        reverse_kl: bool = False,
-        own_text_coef: float = 0.0,
-    ) -> None:
-        self.teacher, self.config = teacher, config
-        self.aggregate, self.reverse_kl = aggregate, reverse_kl
-        self.own_text_coef = own_text_coef
-        self.latest: tuple[Rollout, Tensor] | None = None
 
     @property
     def made_of(self) -> MadeOf:
@@ -97,52 +92,28 @@ class TeacherReward:
         }
 
 
-class Distils(Protocol):
-    """The fields of an engine's config that say which teacher."""
-
-    @property
-    def teacher(self) -> Path | None: ...
-
-    @property
-    def data(self) -> str: ...
-
-    @property
-    def preset(self) -> str: ...
-
-
-C = TypeVar("C", bound=Distils)
-
-
 def opened(
-    make: Callable[[C, GPT], TeacherReward],
-) -> Callable[[C, Tokenizer, torch.device], TeacherReward]:
+    make: Callable[[Any, GPT], TeacherReward],
+) -> Callable[[Any, Tokenizer, torch.device], TeacherReward]:
     """An engine's `own_reward`: what `make(config, teacher)` makes of the teacher that the flags name."""
 
-    def open_reward(config: C, tokenizer: Tokenizer, device: torch.device) -> TeacherReward:
+    def open_reward(config: Any, tokenizer: Tokenizer, device: torch.device) -> TeacherReward:
         place = dict(data=config.data, preset=config.preset)
         return make(config, open_teacher(config.teacher, tokenizer, device, **place))
 
     return open_reward
 
 
-@dataclass(frozen=True)
-class BestOf:
-    """How a teacher's answers are chosen: the best of n for each prompt."""
-
-    n: int
-    params: SamplingParams
-    least_reward: float | None = None
-    batch_size: int = 32  # prompts that are answered at once
-    seed: int = 0
-
-
 def best_answers(
     policy: GPT,
     tokenizer: Tokenizer,
     records: Sequence[PromptRecord],
+    params: SamplingParams,
     reward_fn: RewardFn,
-    how: BestOf,
+    n: int,
     *,
+    least_reward: float = -math.inf,
+    seed: int = 0,
     log: MetricLog | None = None,
 ) -> list[Example]:
     """Per prompt the best of n sampled answers that ended: (prompt tokens, answer tokens with EOS).
@@ -150,22 +121,16 @@ def best_answers(
     What a teacher is fine-tuned on (rejection sampling, Llama 2, arXiv:2307.09288, section 3.2.3). A
     prompt is left out if no answer ended or the best earns less than `least_reward`.
     """
-    generator = make_generator(how.seed, "teacher's answers")
-    least = float("-inf") if how.least_reward is None else how.least_reward
+    generator = make_generator(seed, "teacher's answers")
     kept: list[Example] = []
-    for start in range(0, len(records), how.batch_size):
-        batch = records[start : start + how.batch_size]
-        rollout = sample_rollout(policy, tokenizer, batch, how.params, how.n, generator)
-        rewards = (
-            reward_fn(rollout)
-            .float()
-            .to(rollout.has_eos.device)
-            .masked_fill(~rollout.has_eos, float("-inf"))
-        )
-        best, index = rewards.view(-1, how.n).max(1)
+    for start in range(0, len(records), TOGETHER):
+        batch = records[start : start + TOGETHER]
+        rollout = sample_rollout(policy, tokenizer, batch, params, n, generator)
+        rewards = finite_rewards(reward_fn(rollout), reward_fn.name, rollout)
+        best, index = rewards.masked_fill(~rollout.has_eos, -math.inf).view(-1, n).max(1)
         for i, record in enumerate(batch):
-            if best[i] > float("-inf") and best[i] >= least:
-                row = i * how.n + int(index[i])
+            if best[i] > -math.inf and best[i] >= least_reward:
+                row = i * n + int(index[i])
                 answer = rollout.response_tokens[row][rollout.response_mask[row]].tolist()
                 kept.append((tokenizer.encode(record.prompt), answer))
         if log is not None:

@@ -25,6 +25,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 
 import torch
@@ -171,6 +172,7 @@ def answer_match(record: PromptRecord, response: str, ended: bool) -> float:
 # --- the reward -----------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class VerifiableReward(RuleReward):
     """R = 1 if right, else 0.
 
@@ -178,15 +180,7 @@ class VerifiableReward(RuleReward):
     which is counted. `reads` finds the answer in a response and serves the counts alone.
     """
 
-    def __init__(
-        self,
-        rule: Rule,
-        name: str,
-        *,
-        reads: Callable[[PromptRecord, str], str | None] | None = None,
-    ) -> None:
-        super().__init__(rule, name)
-        self.reads = reads
+    reads: Callable[[PromptRecord, str], str | None] | None = None
 
     @property
     def made_of(self) -> MadeOf:
@@ -206,7 +200,8 @@ class VerifiableReward(RuleReward):
         metrics = {"correct_rate": float(correct.float().mean()), "rule_errors": errors}
         metrics |= solve_rates(correct, rollout.group_size)
         if self.reads is not None:
-            metrics["unanswered"] = _unanswered(self.reads, rollout)
+            rows = zip(rollout.records, rollout.responses, strict=True)
+            metrics["unanswered"] = sum(self.reads(*row) is None for row in rows) / len(rollout)
         return correct.float(), metrics
 
 
@@ -222,17 +217,6 @@ def _checked(rule: Rule, rollout: Rollout) -> tuple[Tensor, int]:
         errors += not math.isfinite(value)
         values.append(value if end and math.isfinite(value) else 0.0)
     return torch.tensor(values, device=rollout.response_tokens.device), errors
-
-
-def _unanswered(reads: Callable[[PromptRecord, str], str | None], rollout: Rollout) -> float:
-    """The share of responses in which no answer can be found; one that breaks the reader counts."""
-    missing = 0
-    for record, response in zip(rollout.records, rollout.responses, strict=True):
-        try:
-            missing += reads(record, response) is None
-        except Exception:
-            missing += 1
-    return missing / len(rollout)
 
 
 # --- how many are solved --------------------------------------------------------------------------

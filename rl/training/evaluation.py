@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,10 @@ from rl.training.token_log import StepBatch, TokenLog
 PASS_K = 8  # samples per prompt where an answer can be checked
 KEPT_TOKENS = 4  # responses of an evaluation that are kept token by token
 SHOWN = 8  # responses of a validation that are kept to be read
+COLUMNS = {  # of the table of a comparison: what stands over a number of its summary
+    "reward": "reward", "kl": "KL", "response_length": "length", "eos_rate": "EOS rate",
+    "reverse_kl_full": "KL to teacher", "gold": "gold", "gold_error": "its error",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -82,9 +86,9 @@ class Evaluation:
     gold: Tensor | None  # the true objective, where it is known
     kl: Tensor | None  # log pi - log pi_ref of the whole response, nats
     # With a teacher, two estimates of KL(policy || teacher) of the response, nats (gpt/teacher.py).
-    reverse_kl: Tensor | None = None
-    reverse_kl_full: Tensor | None = None
-    shown: Rollout | None = None  # the first responses as they were sampled, for the token log
+    reverse_kl: Tensor | None
+    reverse_kl_full: Tensor | None
+    first: Rollout  # the first responses as they were sampled, for the token log
 
     def summary(self) -> dict[str, float]:
         """Means under the names that metrics.jsonl and the tables use."""
@@ -167,33 +171,20 @@ def evaluate(
                 kl=kl,
                 reverse_kl=None if teacher_kl is None else teacher_kl.sampled.cpu(),
                 reverse_kl_full=None if teacher_kl is None else teacher_kl.full.cpu(),
-                shown=first_rows(rollout, KEPT_TOKENS - start),
+                first=select_rows(rollout, torch.arange(min(KEPT_TOKENS, len(rollout)))),
             )
         )
     return _joined(parts)
 
 
-def first_rows(rollout: Rollout, count: int) -> Rollout | None:
-    """At most `count` rows of a rollout; None for none."""
-    if count <= 0:
-        return None
-    return select_rows(rollout, torch.arange(min(count, len(rollout))))
-
-
 def _joined(parts: Sequence[Evaluation]) -> Evaluation:
     """Several batches as one."""
-    others = ("records", "responses", "shown")
-    names = [f.name for f in fields(Evaluation) if f.name not in others]
-
-    def cat(name: str) -> Any:
-        values = [getattr(part, name) for part in parts]
-        return None if values[0] is None else torch.cat(values)
-
-    return Evaluation(
+    tensors = [name for name, value in vars(parts[0]).items() if isinstance(value, Tensor)]
+    return replace(
+        parts[0],
         records=[record for part in parts for record in part.records],
         responses=[text for part in parts for text in part.responses],
-        shown=parts[0].shown,
-        **{name: cat(name) for name in names},
+        **{name: torch.cat([getattr(part, name) for part in parts]) for name in tensors},
     )
 
 
@@ -216,13 +207,13 @@ def best_of_n(
     reward_fn: RewardFn,
     n: int,
     *,
-    gold: RewardFn | None = None,
+    gold: RewardFn,
     conditions: Conditions = Conditions(),
-) -> tuple[Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor]:
     """Sample n responses a prompt and keep the one that `reward_fn` likes best.
 
-    Returns its reward (P,) and gold (P,) or None: what the reward model is worth with no training
-    of the policy at all. Its KL from the policy is at most log n - (n - 1)/n nats (Stiennon et al.
+    Returns its reward (P,) and gold (P,): what the reward model is worth with no training of the
+    policy at all. Its KL from the policy is at most log n - (n - 1)/n nats (Stiennon et al.
     2020, arXiv:2009.01325, appendix G.3).
     """
     generator = make_generator(conditions.seed, "best of n")
@@ -234,9 +225,8 @@ def best_of_n(
         scores = conditions.rewards(reward_fn, rollout).view(-1, n)
         best = scores.argmax(1, keepdim=True)
         rewards.append(scores.gather(1, best)[:, 0].cpu())
-        if gold is not None:
-            golds.append(gold(rollout).view(-1, n).gather(1, best)[:, 0].cpu())
-    return torch.cat(rewards), torch.cat(golds) if golds else None
+        golds.append(gold(rollout).view(-1, n).gather(1, best)[:, 0].cpu())
+    return torch.cat(rewards), torch.cat(golds)
 
 
 @torch.no_grad()
@@ -257,38 +247,31 @@ def measure_accuracy(
     for start in range(0, len(records), conditions.prompts_of(k)):
         batch = records[start : start + conditions.prompts_of(k)]
         with precision(policy.device, conditions.precision):
-            rollout = sample_rollout(policy, tokenizer, batch, params, k, generator)
-        sampled.append(check.correct(rollout).view(-1, k).cpu())
-        with precision(policy.device, conditions.precision):
-            rollout = sample_rollout(policy, tokenizer, batch, greedy, 1, generator)
-        likeliest.append(check.correct(rollout).cpu())
+            tries = sample_rollout(policy, tokenizer, batch, params, k, generator)
+            best = sample_rollout(policy, tokenizer, batch, greedy, 1, generator)
+        sampled.append(check.correct(tries).view(-1, k).cpu())
+        likeliest.append(check.correct(best).cpu())
     correct = torch.cat(sampled)
-    numbers = {f"pass@{tries}": pass_at_k(correct, tries) for tries in sorted({1, k})}
+    numbers = {f"pass@{n}": pass_at_k(correct, n) for n in sorted({1, k})}
     return numbers | {"greedy_accuracy": float(torch.cat(likeliest).float().mean())}
 
 
+@dataclass
 class Validation:
     """Periodic validation on fixed prompts with fixed random numbers; keeps the samples.
 
     The KL is from `start` where it is given, otherwise from the reference of the call.
     """
 
-    def __init__(
-        self,
-        tokenizer: Tokenizer,
-        records: Sequence[PromptRecord],
-        params: SamplingParams,
-        reward_fn: RewardFn | None,
-        gold: RewardFn | None = None,
-        samples_path: Path | None = None,
-        start: GPT | None = None,
-        conditions: Conditions = Conditions(),
-    ) -> None:
-        self.tokenizer, self.records, self.params = tokenizer, list(records), params
-        self.conditions = conditions
-        self.reward_fn, self.gold = reward_fn, gold
-        self.samples_path, self.start = samples_path, start
-        self.token_log: TokenLog | None = None  # a run's own sets one (rl/task.py)
+    tokenizer: Tokenizer
+    records: Sequence[PromptRecord]
+    params: SamplingParams
+    reward_fn: RewardFn | None
+    gold: RewardFn | None = None
+    samples_path: Path | None = None
+    start: GPT | None = None
+    conditions: Conditions = Conditions()
+    token_log: TokenLog | None = None
 
     def __call__(self, policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
         """`validation/...` numbers; gold is reported here and steers nothing."""
@@ -302,9 +285,9 @@ class Validation:
             gold=self.gold,
             conditions=self.conditions,
         )
-        if self.token_log is not None and result.shown is not None:
-            shown, notes = result.shown, result.notes(len(result.shown))
-            self.token_log.write_answers(policy, self.start or reference, step, shown, notes)
+        if self.token_log is not None:
+            first, notes = result.first, result.notes(len(result.first))
+            self.token_log.write_answers(policy, self.start or reference, step, first, notes)
         if self.samples_path is not None:
             rows = [{"step": step} | row for row in result.sample_rows(SHOWN)]
             append_jsonl(self.samples_path, rows)
@@ -349,25 +332,14 @@ class Comparison:
 
     def text(self, samples: int = 3) -> str:
         """A table and the first responses side by side."""
-        columns = ["", "reward", "KL", "length", "EOS rate"]
-        keys = ["reward", "kl", "response_length", "eos_rate"]
-        if self.before.reverse_kl_full is not None:
-            columns, keys = [*columns, "KL to teacher"], [*keys, "reverse_kl_full"]
-        if self.gold_name:
-            columns, keys = [*columns, self.gold_name, "+- (95%)"], [*keys, "gold"]
-        rows = []
-        for label, result in (("before", self.before), (self.name, self.after)):
-            summary = result.summary()
-            cells: list[Any] = [label, *(summary.get(key) for key in keys)]
-            rows.append([*cells, 1.96 * summary["gold_error"]] if self.gold_name else cells)
-        lines = [f"{len(self.before.records)} test prompts", format_table(columns, rows)]
-        if self.accuracy_before:
-            keys = list(self.accuracy_before)
-            both = (("before", self.accuracy_before), (self.name, self.accuracy_after))
-            table = [[label, *(numbers[key] for key in keys)] for label, numbers in both]
-            lines.append(format_table(["right answers", *keys], table))
-        if "win_rate" in self.numbers:
-            lines.append(f"win rate of {self.name} over the start: {self.numbers['win_rate']:.3f}")
+        numbers, names = self.numbers, COLUMNS | {"gold": self.gold_name}
+        keys = [key for key in (*COLUMNS, *self.accuracy_before) if key in numbers["before"]]
+        before, after = numbers["before"], numbers["after"]
+        rows = [["before", *map(before.get, keys)], [self.name, *map(after.get, keys)]]
+        table = format_table(["", *(names.get(key, key) for key in keys)], rows)
+        lines = [f"{numbers['prompts']} test prompts", table]
+        if "win_rate" in numbers:
+            lines.append(f"win rate of {self.name} over the start: {numbers['win_rate']:.3f}")
         for row in self.sample_rows(samples):
             lines += [
                 "",
@@ -396,12 +368,10 @@ def compare(
         for model in (before, task.policy)
     )
     check = made_of(task.gold).check
-    accuracies: list[dict[str, float]] = [{}, {}]
-    if check is not None:
-        accuracies = [
-            measure_accuracy(model, *given, check, conditions=conditions)
-            for model in (before, task.policy)
-        ]
+    accuracies = [
+        {} if check is None else measure_accuracy(model, *given, check, conditions=conditions)
+        for model in (before, task.policy)
+    ]
     gold_name = task.gold.name if task.gold else ""
     return Comparison(before_result, after_result, gold_name, after, *accuracies)
 
@@ -415,13 +385,10 @@ def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
         return f"{value:.3f}" if isinstance(value, float) else str(value)
 
     table = [list(columns)] + [[cell(value) for value in row] for row in rows]
-    widths = [max(len(row[i]) for row in table) for i in range(len(columns))]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    table.insert(1, ["-" * width for width in widths])
     lines = [
-        "  ".join(
-            text.ljust(width) if i == 0 else text.rjust(width)
-            for i, (text, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
         for row in table
     ]
-    lines.insert(1, "  ".join("-" * width for width in widths))
     return "\n".join(lines)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,7 +72,8 @@ def rollout_metrics(
         mask = rollout.response_mask
         metrics["kl"] = row_sums(k1(old_log_probs, ref_log_probs), mask).mean()
         metrics["kl_k3"] = row_sums(k3(old_log_probs, ref_log_probs), mask).mean()
-    return as_floats(metrics) | rollout.reward_metrics
+    (floats,) = on_cpu([*metrics.values()])
+    return dict(zip(metrics, floats, strict=True)) | rollout.reward_metrics
 
 
 @torch.no_grad()
@@ -99,20 +100,9 @@ def token_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tenso
 Acted = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-@runtime_checkable
-class Clips(Protocol):
-    """A config with a clip range: epsilon below and above 1."""
-
-    @property
-    def clip_low(self) -> float: ...
-
-    @property
-    def clip_high(self) -> float: ...
-
-
-def acts(config: object, ratio: Ratio = token_ratio) -> Acted:
+def acts(config: Any, ratio: Ratio = token_ratio) -> Acted:
     """Where the min of a surrogate with this ratio takes the clipped term; nowhere without a clip."""
-    if not isinstance(config, Clips):
+    if not hasattr(config, "clip_low"):
         return never
     low, high = config.clip_low, config.clip_high
     return lambda new, old, A, mask: clip_acted(ratio(new, old, mask), A, low, high)
@@ -144,15 +134,11 @@ class UpdateMeter:
         old_log_probs: Tensor,  # (n, T)
         advantages: Tensor,  # (n, T) or (n, 1)
         batch: ResponseBatch,
-        *,
-        clipped: Tensor | None = None,  # (n, T) bool, where another kind of clip acted
         **extra: Tensor,  # (n, T) each
     ) -> None:
         """Record one micro-batch, without asking the device; `extra`: an engine's own numbers."""
         mask = batch.response_mask
-        if clipped is None:
-            clipped = self.acted(scores.log_probs, old_log_probs, advantages, mask)
-        clipped = clipped.expand_as(mask)
+        clipped = self.acted(scores.log_probs, old_log_probs, advantages, mask).expand_as(mask)
         ratio = batch.of_valid(likelihood_ratio(scores.log_probs, old_log_probs))
         kl = batch.of_valid(rho_minus_log(scores.log_probs, old_log_probs))  # KL(old || new)
         positive = (advantages > 0).expand_as(mask)
@@ -242,11 +228,6 @@ def on_cpu(*groups: Sequence[Tensor | float]) -> list[list[float]]:
         home = max((tensor.device for tensor in tensors), key=lambda device: device.type != "cpu")
         read = iter(torch.stack([on_device(x, home).to(widest) for x in tensors]).tolist())
     return [[next(read) if isinstance(x, Tensor) else float(x) for x in group] for group in groups]
-
-
-def as_floats(measured: Mapping[str, Tensor | float]) -> dict[str, float]:
-    """Named numbers, tensors () among them, as floats; the device is waited for once."""
-    return dict(zip(measured, *on_cpu([*measured.values()]), strict=True))
 
 
 def largest(deviations: Sequence[float]) -> float:

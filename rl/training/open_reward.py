@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -78,13 +78,11 @@ class RewardChoice:
     @classmethod
     def of(cls, config: RunFlags) -> RewardChoice:
         """That of an engine's config."""
-        choice = cls(
+        return cls(
             config.reward, config.data, config.preset, config.reward_folders,
-            micro_batch_size=config.micro_batch_size, precision=config.precision,
+            config.ensemble if isinstance(config, EngineConfig) else "mean",
+            config.micro_batch_size, config.precision,
         )  # fmt: skip
-        if not isinstance(config, EngineConfig):
-            return choice
-        return replace(choice, ensemble=config.ensemble)
 
     @property
     def used_folders(self) -> tuple[Path, ...]:
@@ -161,22 +159,19 @@ def _unused(choice: RewardChoice, reward: str) -> UserError:
 
 
 def open_reward_model(
-    folder: Path, tokenizer: Tokenizer, device: torch.device, flags: str, flag: str = ""
+    folder: Path, tokenizer: Tokenizer, device: torch.device, flags: str
 ) -> RewardModel:
-    """The reward model in a run folder; UserError if there is none, or one of other tokens.
-
-    `flag` is the flag that names the folder, for the messages.
-    """
+    """The reward model in a run folder; UserError if there is none, or one of other tokens."""
     folder = folder_of_run(folder)
     if not (folder / MODEL_FILE).exists():
         raise UserError(
-            f"{flag}there is no reward model in {display_path(folder)}: train it with\n"
+            f"there is no reward model in {display_path(folder)}: train it with\n"
             f"    python -m reward_model.reward_model_training{flags}"
         )
     model, model_tokenizer = load_reward_model(folder, device)
     if model_tokenizer.fingerprint != tokenizer.fingerprint:
         raise UserError(
-            f"{flag}the reward model in {display_path(folder)} reads {model_tokenizer.name!r} tokens, "
+            f"the reward model in {display_path(folder)} reads {model_tokenizer.name!r} tokens, "
             f"the policy writes {tokenizer.name!r} tokens: train both with one tokenizer"
         )
     return model

@@ -22,11 +22,6 @@ class TextConfig(EngineConfig):
     pretraining_batch_size: AtLeastOne = 32
     """Rows of pre-training text per optimizer step."""
 
-    @property
-    def text_rows(self) -> int:
-        """Rows of text beside an update."""
-        return self.pretraining_batch_size if self.pretraining_coef else 0
-
 
 def open_text(config: TextConfig, task: Task) -> dict[str, Any]:
     """The text of the language model's loss as an engine's `train` wants it, if that has a weight."""
@@ -36,7 +31,7 @@ def open_text(config: TextConfig, task: Task) -> dict[str, Any]:
     corpus = open_corpus(
         config.data,
         task.tokenizer,
-        batch_size=config.text_rows,
+        batch_size=config.pretraining_batch_size,
         context=context,
         seed=config.seed,
         template=config.template,

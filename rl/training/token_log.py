@@ -8,6 +8,7 @@ these few rows and after the update: no random number is drawn and no weight is 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,14 @@ ROWS = 8  # of a group; larger groups are cut
 UNGROUPED = 4  # responses of a batch without groups
 
 
+@dataclass
 class TokenLog:
     """Writes tokens.jsonl."""
 
-    def __init__(
-        self, path: Path, tokenizer: Tokenizer, reward_fn: RewardFn | None, config: RunFlags
-    ) -> None:
-        self.path, self.tokenizer, self.reward_fn, self.config = path, tokenizer, reward_fn, config
+    path: Path
+    tokenizer: Tokenizer
+    reward_fn: RewardFn | None
+    config: RunFlags
 
     def write_answers(
         self,
@@ -71,9 +73,8 @@ class TokenLog:
         if batch.old_values is None or batch.token_rewards is None:
             return {}
         values, token_rewards = batch.old_values[: len(mask)], batch.token_rewards[: len(mask)]
-        errors, _ = gae(
-            token_rewards, values, mask, self.config.discount, 0.0
-        )  # lambda 0: delta_t alone
+        # With lambda 0 its advantages are delta_t alone.
+        errors, _ = gae(token_rewards, values, mask, self.config.discount, 0.0)
         return {"value": values, "td_error": errors}
 
     @torch.no_grad()
@@ -87,9 +88,7 @@ class TokenLog:
             scores, kl = token_scores_and_kl(policy, reference, part, self.config.temperature)
             return torch.stack([*scores, kl], dim=2)
 
-        with precision(
-            policy.device, self.config.precision
-        ):  # frozen models may be in half precision
+        with precision(policy.device, self.config.precision):  # frozen models may be in half
             columns = score_in_micro_batches(score, batch, size).unbind(2)
             found = dict(zip(("log_prob", "entropy", "kl"), columns, strict=False))
             judged = made_of(self.reward_fn).token_columns

@@ -41,7 +41,7 @@ from rl import (
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.loop import Run
 from rl.rewards.sources import RuleReward
-from rl.rewards.step_rewards import RewardModelSteps, StepRewards
+from rl.rewards.step_rewards import StepRewards
 from rl.rewards.teacher_reward import TeacherReward
 from rl.task import Engine as Entry
 from rl.task import every_engine
@@ -108,8 +108,6 @@ class Texts:
 class LetterSteps:
     """A step ends at every "b" and at the last token; `worth(letters of the step)` is its reward."""
 
-    name = "letters"
-
     def __init__(self, worth=lambda letters: letters.count("a") - 0.3 * len(letters)) -> None:
         self.worth = worth
 
@@ -159,11 +157,6 @@ OFFLINE = [
 ]
 SHARP_TEACHER = small_gpt(1, sharpness=4.0).requires_grad_(False)
 NOISY_TEACHER = small_gpt(1, noise=0.12).requires_grad_(False)
-
-
-def summed_reverse_kl(config: Any, teacher: GPT) -> TeacherReward:
-    """MiniLLM's reward, as its `open_teacher_reward` makes it."""
-    return TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
 
 
 # --- the list -------------------------------------------------------------------------------------
@@ -267,7 +260,7 @@ RESUMED_VARIANTS: tuple[Changes, ...] = (
     VARIANTS["dapo"]
     | dict(kl_coef=0.1, reward_fn=HAS_A),
     dict(
-        sampling_filter="dynamic", entropy_coef=0.01, reward_fn=HAS_A,
+        sampling_filter="dynamic", reward_fn=HAS_A,
         reward_scale="mean", kl_cov_share=0.1, clip_cov_share=0.3, clip_cov_low=-9.0,
     ),
 )  # fmt: skip
@@ -304,10 +297,10 @@ ENGINES = [
         task=dict(reward_fn=SHARE_OF_A, prompts=PROMPTS, step_reward_fn=LetterSteps()),
         resumed=(ADAPTIVE,),
         headings=("Process-supervised GRPO",),
-        around_reward_model=lambda model: dict(step_reward_fn=RewardModelSteps(model, LETTERS)),
         around_sign=lambda sign: dict(
             step_reward_fn=LetterSteps(lambda text: sign * (text.count("a") - 0.3 * len(text)))
         ),
+        main_flags=dict(steps_from="outcome"),
         skips=dict(
             a_constant_reward_teaches_nothing="the steps teach, whatever the outcome: own file",
         ),
@@ -335,9 +328,7 @@ ENGINES = [
         forms=FORMS_OF_VARIANTS,
         learners={name: FORMS_OF_VARIANTS[name] for name in FORMS_OF_VARIANTS if name != "grpo"},
         alone=dict(overlong_buffer=None),
-        everything=dict(
-            mask_truncated=True, entropy_coef=0.05, kl_estimator="k3_importance", kl_coef=0.3,
-        ),
+        everything=dict(mask_truncated=True, kl_coef=0.3),
         resumed=RESUMED_VARIANTS,
         headings=("The GRPO family",),
         keys=(VARIANTS["dapo"] | dict(mask_truncated=True, stop_kl=8.0),),
@@ -420,7 +411,7 @@ ENGINES = [
         ),
         task=TAUGHT,
         teacher=NOISY_TEACHER,
-        taught_by=summed_reverse_kl,
+        taught_by=minillm_engine.teacher_reward,
         forms={"student": dict(teacher_share=0.0), "mixed": dict(teacher_share=0.3)},
         everything=dict(pretraining_coef=0.5),
         resumed=(dict(pretraining_coef=0.5),),
@@ -479,10 +470,7 @@ ENGINES = [
         pg_grpo_engine.PGGRPOConfig(**TOY, offline_batch_size=3),
         task=dict(reward_fn=SHARE_OF_A, prompts=PROMPTS, offline_pairs=OFFLINE),
         forms={name: dict(pairs=name) for name in ("best_worst", "all", "offline", "both")},
-        learners={
-            "token_ratio": {},
-            "ratio_power": dict(mode="ratio_power", ratio_power=0.3),
-        },
+        learners={"": {}},
         everything=dict(pairs="both"),
         alone=dict(preference_coef=0.0),
         resumed=tuple(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engines import BASELINE, engine_named
+from engines import engine_named
 
 from rl.grpo_variants_engine import OF_SEQUENCES
 
@@ -33,7 +33,7 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
         dict(reward_model=TWO, iterations=2),
         dict(replay_fraction=1.0),
     ],
-    "grpo_single_model": [dict(stop_kl=8.0), dict(penalty="k1")],
+    "grpo_single_model": [dict(stop_kl=8.0)],
     "grpo_variants": [
         *(dict(surrogate=name, reducer="token_mean") for name in OF_SEQUENCES),
         dict(dual_clip=3.0, surrogate="cispo"),
@@ -68,7 +68,6 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
     "reinforce_pp": [
         dict(variant="baseline"),
         dict(prompts_per_step=1),
-        dict(BASELINE, gamma=0.9),
     ],
 }
 

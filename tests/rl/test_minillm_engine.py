@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from engines import NOISY_TEACHER as TEACHER
-from engines import engine_named, small_gpt, summed_reverse_kl
+from engines import engine_named, small_gpt
 from minibatch import after, language, tiny_gpt
 from slow import assert_gradient, flat_gradient, tokens_of
 from toys import LETTERS, PROMPTS
@@ -92,7 +92,7 @@ def test_the_first_gradient_by_loops(monkeypatch, gradients, share):
 
 def distance(policy: GPT) -> float:
     params = SamplingParams(max_new_tokens=6)
-    reward = summed_reverse_kl(CONFIG, TEACHER)
+    reward = minillm_engine.teacher_reward(CONFIG, TEACHER)
     measured = evaluate(policy, LETTERS, PROMPTS * 16, params, reward)
     return float(measured.reverse_kl_full.mean())
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 
 import pytest
 import torch
@@ -17,8 +16,9 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.teacher import reverse_kl
 from rl.batches.rollout import Rollout, sample_rollout
+from rl.rewards import teacher_reward
 from rl.rewards.sources import RuleReward
-from rl.rewards.teacher_reward import LOG_PROB_FLOOR, BestOf, best_answers, teacher_log_probs
+from rl.rewards.teacher_reward import LOG_PROB_FLOOR, best_answers, teacher_log_probs
 from rl.training.config import EngineConfig
 
 CONFIG = EngineConfig(temperature=0.8, micro_batch_size=3)
@@ -98,19 +98,20 @@ def test_both_estimates_have_the_kl_of_responses_as_their_mean(temperature):
 # Making a teacher
 
 
-def test_the_best_answer_that_ended_is_kept():
+def test_the_best_answer_that_ended_is_kept(monkeypatch):
     """Longer is better here, and the longest ones, cut off, would be best of all."""
     reward = RuleReward(lambda record, text, ended: len(text), "length")
-    six = BestOf(6, SamplingParams(max_new_tokens=5), seed=3, batch_size=5)
     records = RECORDS * 4
-    kept = best_answers(POLICY, LETTERS, records, reward, six)
+    given = POLICY, LETTERS, records, SamplingParams(max_new_tokens=5)
+    monkeypatch.setattr(teacher_reward, "TOGETHER", 5)
+    kept = best_answers(*given, reward, 6, seed=3)
     prompts = [tuple(LETTERS.encode(record.prompt)) for record in records]
     assert 16 < len(kept) <= 32 and {tuple(prompt) for prompt, _ in kept} <= set(prompts)
     assert all(answer[-1] == LETTERS.eos_id and len(answer) <= 5 for _, answer in kept)
     shorter = RuleReward(lambda record, text, ended: -len(text), "shortness")
-    short = best_answers(POLICY, LETTERS, records, shorter, six)
+    short = best_answers(*given, shorter, 6, seed=3)
     assert [prompt for prompt, _ in short] == [prompt for prompt, _ in kept]
     gaps = [len(a) - len(b) for (_, a), (_, b) in zip(kept, short, strict=True)]
     assert min(gaps) == 0 and sum(gaps) > 10
-    longest = best_answers(POLICY, LETTERS, records, reward, replace(six, least_reward=3))
+    longest = best_answers(*given, reward, 6, seed=3, least_reward=3)
     assert longest == [(p, answer) for p, answer in kept if len(answer) > 3] != kept
