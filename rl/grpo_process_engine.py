@@ -24,6 +24,7 @@ What is new next to GRPO: rewards per step, advantages per token. With one step 
 (--steps-from outcome) it is GRPO, bit for bit. `reward` in the log stays the outcome's.
 
     python -m rl.grpo_process_engine --data sums       each written step and the answer, by rule
+    python -m rl.grpo_process_engine                   reviews, sentences by the reward model
     python -m rl.grpo_process_engine --data sums --steps-from outcome
 """
 
@@ -40,15 +41,18 @@ from rl.equations.advantages import process_advantages
 from rl.equations.kl import k3
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.loop import Run, at
+from rl.rewards.sources import made_of
 from rl.rewards.step_rewards import (
     CheckedSteps,
     OutcomeSteps,
+    RewardModelSteps,
     StepRewardFn,
     StepRewards,
     checked_steps,
 )
 from rl.task import Engine
 from rl.training.config import EngineConfig, require_groups, size_presets
+from rl.training.evaluation import Conditions
 from rl.training.open_task import Task
 
 PRESETS = size_presets()
@@ -58,8 +62,9 @@ PRESETS = size_presets()
 class ProcessGRPOConfig(EngineConfig):
     """Improve a policy with GRPO and a reward for every step of a response."""
 
-    steps_from: Literal["rule", "outcome"] = "rule"
-    """rule: each written step of a sum is checked. outcome: one step, plain GRPO, of any data."""
+    steps_from: Literal["auto", "rule", "outcome", "reward_model"] = "auto"
+    """rule: each written step of a sum is checked; reward_model: its score after each sentence;
+    outcome: one step, plain GRPO. auto: the rule for sums, else the reward model if there is one."""
     clip_low: NotNegative = 0.2
     """epsilon below 1."""
     clip_high: NotNegative = 0.2
@@ -72,14 +77,32 @@ class ProcessGRPOConfig(EngineConfig):
 
 def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRewardFn]:
     """The source of step rewards that the flags ask for, as `train` takes it."""
-    if config.steps_from == "outcome":
-        return {"step_reward_fn": OutcomeSteps()}
-    if config.data != "sums":
+    kind, models = config.steps_from, made_of(task.reward_fn).reward_models
+    if len(models) > 1 and kind in ("auto", "reward_model"):
         raise UserError(
-            f"{config.data} has no rule for the steps of a response: use --data sums, or --steps-from "
-            "outcome, which is GRPO"
+            "the scores after each sentence are those of one reward model: name one, or use "
+            "--steps-from outcome with several"
         )
-    return {"step_reward_fn": CheckedSteps(task.tokenizer)}
+    if kind == "auto":
+        kind = "rule" if config.data == "sums" else "reward_model" if models else "outcome"
+    source: StepRewardFn = OutcomeSteps()
+    if kind == "rule":
+        if config.data != "sums":
+            raise UserError(
+                f"--steps-from rule: {config.data} has no rule for the steps of a response; use "
+                "outcome or reward_model"
+            )
+        source = CheckedSteps(task.tokenizer)
+    if kind == "reward_model":
+        if not models:
+            raise UserError(
+                f"--steps-from reward_model: the reward is the {task.reward_name}, not a learned "
+                "model; add --reward model, or use outcome"
+            )
+        how = Conditions.of(config)
+        source = RewardModelSteps(models[0], task.tokenizer, how.scored, how.precision)
+    print(f"steps: {source.name}")
+    return {"step_reward_fn": source}
 
 
 def process_grpo_loss(  # line 11
@@ -149,7 +172,6 @@ ENGINE = Engine(
     train=train,
     presets=PRESETS,
     prepare=open_step_rewards,
-    toy="--steps-from outcome",
 )
 
 main = ENGINE.run  # config -> run folder

@@ -2,15 +2,17 @@
 
 Process supervision (Shao et al. 2024, arXiv:2402.03300, section 4.1.3) needs more than one number
 per response. A source of step rewards cuts every response into steps, so that each valid token
-belongs to exactly one of them and the last step ends at the last valid token. Two sources:
+belongs to exactly one of them and the last step ends at the last valid token. Three sources:
 
-    OutcomeSteps   one step, worth what the whole response is: outcome supervision again
-    CheckedSteps   the written steps of a sum, each right or wrong by rule, then the answer
+    OutcomeSteps       one step, worth what the whole response is: outcome supervision again
+    CheckedSteps       the written steps of a sum, each right or wrong by rule, then the answer
+    RewardModelSteps   sentences, each worth the reward model's score after its last token
 """
 
 from __future__ import annotations
 
 import codecs
+import re
 from bisect import bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
@@ -19,8 +21,13 @@ import torch
 from torch import Tensor
 
 from data import sums
+from gpt.log_probs import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
+from harness.device import precision
+from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout
+
+SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)\n*|\n+")  # "3.5" holds no end, "Yes.\n" holds one
 
 
 class StepRewards(NamedTuple):
@@ -148,3 +155,37 @@ class CheckedSteps:
             steps[len(counts) - 1] = min(answer, steps.get(len(counts) - 1, 1.0))
             rows.append(steps)
         return padded(rows, rollout.response_tokens.device)
+
+
+class RewardModelSteps:
+    """Sentences (". ! ?" or a line break), each worth the reward model's score after its last token.
+
+    A heuristic: any change of token scores that averages to zero within a response leaves the reward
+    model's loss as it is, so only a model trained on labelled steps would know what a step is worth.
+    """
+
+    name = "reward model after each sentence"
+
+    def __init__(
+        self,
+        model: RewardModel,
+        tokenizer: Tokenizer,
+        micro_batch_size: int = 64,
+        dtype: str = "float32",
+    ) -> None:
+        self.model, self.tokenizer, self.micro_batch_size = model, tokenizer, micro_batch_size
+        self.dtype = dtype
+
+    def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards:
+        rows = []
+        for text, counts in zip(rollout.responses, counts_of(rollout, self.tokenizer), strict=True):
+            ends = [match.end() for match in SENTENCE_END.finditer(text)]
+            inner = [token_of(end - 1, counts) for end in ends if end < len(text)]
+            rows.append(dict.fromkeys([*inner, len(counts) - 1], 0.0))
+        _, ends_of, mask = padded(rows, rollout.response_tokens.device)
+        with precision(self.model.device, self.dtype):
+            scores = score_in_micro_batches(
+                self.model.token_scores, rollout.sequences, self.micro_batch_size
+            )  # (N, T)
+        values = (scores.gather(1, ends_of) - self.model.mean) / self.model.std
+        return StepRewards(torch.where(mask, values, 0.0), ends_of, mask)

@@ -41,7 +41,7 @@ from rl import (
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.loop import Run
 from rl.rewards.sources import RuleReward
-from rl.rewards.step_rewards import StepRewards
+from rl.rewards.step_rewards import RewardModelSteps, StepRewards
 from rl.rewards.teacher_reward import TeacherReward
 from rl.task import Engine as Entry
 from rl.task import every_engine
@@ -297,10 +297,10 @@ ENGINES = [
         task=dict(reward_fn=SHARE_OF_A, prompts=PROMPTS, step_reward_fn=LetterSteps()),
         resumed=(ADAPTIVE,),
         headings=("Process-supervised GRPO",),
+        around_reward_model=lambda model: dict(step_reward_fn=RewardModelSteps(model, LETTERS)),
         around_sign=lambda sign: dict(
             step_reward_fn=LetterSteps(lambda text: sign * (text.count("a") - 0.3 * len(text)))
         ),
-        main_flags=dict(steps_from="outcome"),
         skips=dict(
             a_constant_reward_teaches_nothing="the steps teach, whatever the outcome: own file",
         ),

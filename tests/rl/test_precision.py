@@ -16,6 +16,7 @@ from gpt.generate import SamplingParams
 from harness.metric_log import MetricLog
 from reward_model.scalar_head import RewardModel
 from rl.rewards.sources import EnsembleReward, RewardModelReward
+from rl.rewards.step_rewards import RewardModelSteps
 from rl.training.evaluation import Conditions, Validation
 
 PARAMS = SamplingParams(max_new_tokens=4)
@@ -67,6 +68,7 @@ def test_rewards_by_models_run_in_their_precision(products):
     rewards = RewardModelReward(model, dtype="bfloat16")(rollout)
     ensemble = EnsembleReward([model, reward_model(4)], reference=reference, dtype="bfloat16")
     ensemble(rollout)
+    RewardModelSteps(model, LETTERS, dtype="bfloat16")(rollout, rewards)
     assert products.keys() == {torch.bfloat16}
     torch.testing.assert_close(rewards, exact, rtol=0.02, atol=0.02)
     assert not torch.equal(rewards, exact)

@@ -11,10 +11,13 @@ import torch
 from data import sums
 from data.collate import collate_responses
 from data.records import PromptRecord
+from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
+from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout
 from rl.rewards.step_rewards import (
     CheckedSteps,
+    RewardModelSteps,
     StepRewards,
     characters_read,
     checked_steps,
@@ -32,14 +35,23 @@ def with_merges(*merges: str) -> Tokenizer:
     return build_tokenizer("merges", ranks)
 
 
-def rollout_of(*responses: str, record: PromptRecord = SUM) -> Rollout:
-    """These texts as if they had been sampled, with an EOS."""
-    tokens = [[*GLASSBOX.encode(response), GLASSBOX.eos_id] for response in responses]
-    prompt = GLASSBOX.encode(record.prompt)
-    sequences = collate_responses([prompt] * len(tokens), tokens, GLASSBOX.eos_id)
+def rollout_of(
+    *responses: str | list[int],
+    record: PromptRecord = SUM,
+    tokenizer: Tokenizer = GLASSBOX,
+    ended: bool = True,
+) -> Rollout:
+    """These texts (or tokens) as if they had been sampled; `ended`: with an EOS."""
+    tokens = [
+        tokenizer.encode(response) if isinstance(response, str) else response
+        for response in responses
+    ]
+    tokens = [row + [tokenizer.eos_id] if ended else row for row in tokens]
+    prompt = tokenizer.encode(record.prompt)
+    sequences = collate_responses([prompt] * len(tokens), tokens, tokenizer.eos_id)
     return Rollout(
         records=[record] * len(tokens),
-        responses=[GLASSBOX.decode(row) for row in tokens],
+        responses=[tokenizer.decode(row) for row in tokens],
         sequences=sequences,
         log_probs=torch.zeros(sequences.response_mask.shape),
         group_size=len(tokens),
@@ -102,6 +114,60 @@ def test_every_token_of_a_sum_belongs_to_one_step_and_the_rewards_are_the_checks
         answer = float(text.rpartition(":")[2] == record.answer)
         assert [value for _, value in listed(steps, row)] == [*checks, answer]
     assert {len(listed(steps, row)) for row in range(200)} == {1, 4}
+
+
+# The reward model
+
+
+def random_model(pooling: str = "mean_score") -> RewardModel:
+    gpt = GPT(GPTConfig(GLASSBOX.n_vocab, 64, n_layer=2, n_head=2, n_embd=16))
+    model = RewardModel(gpt.initialize(torch.Generator().manual_seed(0)), pooling)
+    torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(1))
+    model.mean.fill_(0.3)
+    model.std.fill_(2.0)
+    return model.eval().requires_grad_(False)
+
+
+TEXTS = {
+    "It works. I like it! Do you?": ["It works.", " I like it!", " Do you?"],
+    "It costs 3.50 today.\nGood...\n\nBuy it": ["It costs 3.50 today.\n", "Good...\n\n", "Buy it"],
+    "No end": ["No end"],
+    "\nA new line first.": ["\n", "A new line first."],
+    "": [""],
+    "Wait... what?! Yes.": ["Wait...", " what?!", " Yes."],
+}
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_sentences_end_at_their_mark_or_line_break(ended):
+    """The EOS belongs to the last sentence; a number's point ends none."""
+    texts = [text for text in TEXTS if text or ended]
+    rollout = rollout_of(*texts, record=PromptRecord("Review it.\n"), ended=ended)
+    source = RewardModelSteps(random_model(), GLASSBOX)
+    steps = checked_steps(source, rollout, torch.zeros(len(texts)))
+    for row, text in enumerate(texts):
+        assert texts_of(rollout, steps, GLASSBOX, row) == TEXTS[text], text
+
+
+@pytest.mark.parametrize("micro_batch_size", [1, 64])
+def test_a_sentence_is_worth_the_score_after_its_last_token(micro_batch_size):
+    """Against the model's head on the row alone, unpadded, normalised like a response's score."""
+    model = random_model()
+    rollout = rollout_of(*TEXTS, record=PromptRecord("Review it.\n"))
+    source = RewardModelSteps(model, GLASSBOX, micro_batch_size)
+    steps = source(rollout, torch.zeros(len(TEXTS)))
+    assert not steps.rewards.requires_grad
+    prompt = GLASSBOX.encode("Review it.\n")
+    for row in range(len(TEXTS)):
+        tokens = rollout.response_tokens[row][rollout.response_mask[row]].tolist()
+        hidden = model.gpt.hidden(torch.tensor([prompt + tokens]))[0]  # (S, D)
+        scores = (model.head(hidden)[len(prompt) :, 0] - 0.3) / 2.0
+        found = listed(steps, row)
+        assert [value for _, value in found] == pytest.approx(
+            [scores[end].item() for end, _ in found], abs=1e-5
+        )
+    values = [value for row in range(len(TEXTS)) for _, value in listed(steps, row)]
+    assert len(set(values)) == len(values) == sum(map(len, TEXTS.values()))
 
 
 # What a source must keep to
