@@ -67,7 +67,7 @@ FORMER_DEFAULTS: dict[str, tuple[Any, ...]] = {
     "missing_eos_value": (-1.0,), "kl_controller": ("fixed",), "kl_target": (6.0, 0.05),
     "reference_update": ("never",), "reference_every": (20,), "reference_mix": (0.6,),
     "reward_epochs": (1,), "preference_loss": (["dpo"],), "preference_weights": ([1.0],),
-    "mode": ("token_ratio",), "ratio_power": (0.1,), "kl_estimator": ("k3",),
+    "kl_estimator": ("k3",), "kl_loss": ("k2",), "value_coef": (0.1,),
 }  # fmt: skip
 
 # Open and finish ----------------------------------------------------------------------------------

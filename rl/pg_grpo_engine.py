@@ -17,8 +17,9 @@ AMIR-GRPO (arXiv:2601.03661), whose pairs are `--pairs all` and whose log-probs 
 What is new next to GRPO: the comparison of two responses enters as such, not only through an
 advantage, and pulls by how wrongly the policy orders them. Three weights are three numbers: kl_coef,
 dpo_beta and preference_coef. The preference loss has no ratio and no clip. `--preference-loss` names
-a row of PREFERENCE_LOSSES (rl/batches/preferences.py); all but simpo and orpo need the frozen
-reference, also without a KL penalty. With preference_coef = 0 this is rl/grpo_engine.py bit for bit.
+rows of PREFERENCE_LOSSES (rl/batches/preferences.py), and `--preference-weights` their weights in
+L_pref; all but simpo and orpo need the frozen reference, also without a KL penalty. With
+preference_coef = 0 this is rl/grpo_engine.py bit for bit.
 
     python -m rl.pg_grpo_engine                       reviews, the best and the worst of each group
     python -m rl.pg_grpo_engine --pairs offline       the pairs of the reward model beside the rollouts
@@ -59,10 +60,18 @@ from rl.batches.preferences import (
 from rl.batches.rollout import Rollout, row_chunks, scores_to_descend
 from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
 from rl.equations.kl import k3
-from rl.equations.losses import clipped_surrogate, sequence_mean
+from rl.equations.losses import (
+    clipped_surrogate,
+    gspo,
+    mean_ratio,
+    sequence_clipped_surrogate,
+    sequence_mean,
+    sequence_ratio,
+)
 from rl.loop import Run, at
 from rl.task import Engine
 from rl.training.config import EngineConfig, require_groups, size_presets
+from rl.training.metrics import Acted, acts
 from rl.training.open_task import Task
 
 PRESETS = size_presets()
@@ -90,6 +99,11 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     """beta of the preference loss; not the weight of the KL penalty."""
     offline_batch_size: AtLeastOne = 16
     """Recorded pairs per rollout batch, in each of its optimizer steps (pairs offline and both)."""
+    mode: Literal["token_ratio", "ratio_power", "mean_ratio"] = "token_ratio"
+    """token_ratio: GRPO's. ratio_power: (pi(y) / pi_old(y)) ** ratio_power, one for the response.
+    mean_ratio: GSPO's, the power 1 / length; it hardly moves, and GSPO clips at 3e-4 and 4e-4."""
+    ratio_power: AboveZero = 0.1
+    """The exponent of mode ratio_power; 1 is the plain ratio of the response."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -117,6 +131,14 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
         return self.dpo_beta
 
 
+def acted(config: PGGRPOConfig) -> Acted:
+    """Where the clip of this mode's ratio acts."""
+    b = config.ratio_power
+    if config.mode == "ratio_power":
+        return acts(config, lambda new, old, mask: sequence_ratio(b * new, b * old, mask))
+    return acts(config, mean_ratio) if config.mode == "mean_ratio" else acts(config)
+
+
 def policy_loss(  # line 6
     config: PGGRPOConfig,
     log_probs: Tensor,  # (n, T)
@@ -130,11 +152,20 @@ def policy_loss(  # line 6
 ) -> Tensor:
     """L_GRPO of some rows of a minibatch of `rows` (arXiv:2402.03300, Eqs. 3 and 4).
 
-    (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ]
+    (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ]; with mode
+    "ratio_power" the ratio is that of the response, exp(b sum_t (log pi - log pi_old)), b =
+    ratio_power, and with "mean_ratio" exp(1/L_i sum_t (log pi - log pi_old)), GSPO's.
     """
-    token_loss = clipped_surrogate(  # -min[ratio A, clip(ratio) A]
-        log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
-    )
+    clip = config.clip_low, config.clip_high
+    if config.mode == "ratio_power":
+        b = config.ratio_power  # (pi / pi_old)^b is the ratio of log-probs that are scaled by b
+        token_loss = sequence_clipped_surrogate(
+            b * log_probs, b * old_log_probs, advantages, response_mask, *clip
+        )
+    elif config.mode == "mean_ratio":
+        token_loss = gspo(log_probs, old_log_probs, advantages, response_mask, *clip)
+    else:
+        token_loss = clipped_surrogate(log_probs, old_log_probs, advantages, *clip)
     if kl_coef and ref_log_probs is not None:
         token_loss = token_loss + kl_coef * k3(log_probs, ref_log_probs)
     return sequence_mean(token_loss, response_mask, denominator=rows)
@@ -253,7 +284,7 @@ def train(
     reference = run.reference  # line 1
     run.restored()  # the reference, too, which scores the recorded pairs
     recorded = recorded_stream(config, offline_pairs, reference, run.tokenizer.eos_id)  # line 4
-    for step in run.steps(config):
+    for step in run.steps(config, acted(config)):
         rollout = run.sample(run.prompts(step))  # line 2
         rewards = run.rewards(rollout)  # (N,)  line 3
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 3

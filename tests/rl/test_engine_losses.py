@@ -100,6 +100,11 @@ LOSSES = {
         loss_of(policy_loss, "pg_grpo", REF, OF_RESPONSES),
         mean_of_means(signed), mean_of_means(k3_by_hand),
     ),
+    "pairs, ratio of the response to a power": (
+        loss_of(policy_loss, "pg_grpo", REF, OF_RESPONSES, mode="ratio_power", ratio_power=0.9),
+        mean_of_means(lambda i, t: pessimistic(PRODUCTS[i] ** 0.9, SIGNED[i])),
+        mean_of_means(k3_by_hand),
+    ),
     "teacher, clipped": (
         loss_of(kd_grpo_loss, "kd_grpo", PENALTY, OF_RESPONSES), mean_of_means(signed), 0.7 / 5,
     ),
