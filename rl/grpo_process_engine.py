@@ -101,7 +101,7 @@ def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRe
             )
         how = Conditions.of(config)
         source = RewardModelSteps(models[0], task.tokenizer, how.scored, how.precision)
-    print(f"steps: {source.name}")
+    print(f"steps: {kind.replace('_', ' ')}")
     return {"step_reward_fn": source}
 
 

@@ -164,8 +164,6 @@ class RewardModelSteps:
     model's loss as it is, so only a model trained on labelled steps would know what a step is worth.
     """
 
-    name = "reward model after each sentence"
-
     def __init__(
         self,
         model: RewardModel,

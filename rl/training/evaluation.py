@@ -180,11 +180,12 @@ def evaluate(
 def _joined(parts: Sequence[Evaluation]) -> Evaluation:
     """Several batches as one."""
     tensors = [name for name, value in vars(parts[0]).items() if isinstance(value, Tensor)]
+    joined: dict[str, Any] = {n: torch.cat([getattr(part, n) for part in parts]) for n in tensors}
     return replace(
         parts[0],
         records=[record for part in parts for record in part.records],
         responses=[text for part in parts for text in part.responses],
-        **{name: torch.cat([getattr(part, name) for part in parts]) for name in tensors},
+        **joined,
     )
 
 
