@@ -20,15 +20,9 @@ from typing import Protocol
 import torch
 
 from data.collate import ResponseBatch, collate_documents, collate_responses
-from data.readers import (
-    DataError,
-    holds_rows,
-    read_prompts,
-    read_responses,
-    read_text,
-    split_records,
-)
+from data.readers import read_prompts, read_responses, read_text, split_records
 from data.records import PromptRecord, ResponseRecord
+from data.rows import holds_rows
 from data.worlds import MODULES, has_texts, prompts
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
@@ -132,7 +126,7 @@ class TextCorpus:
         self.window = min(context, len(ids) // 20)
         self.split = len(ids) - len(ids) // 10
         if self.window < 8:
-            raise DataError(
+            raise UserError(
                 f"{len(ids)} tokens are too few to pre-train on: give a longer text (200 at least)"
             )
         self.description = f"{len(ids):,} tokens in windows of {self.window}"
@@ -251,7 +245,7 @@ def open_corpus(
     seed: int,
     template: bool = False,
 ) -> Corpus:
-    """The corpus named by a `--data` flag: a world, or a file. DataError says what is wrong with it."""
+    """The corpus named by a `--data` flag: a world, or a file. UserError says what is wrong with it."""
     if data in MODULES and not has_texts(data):
         raise UserError(
             f"{data}: a world of prompts alone, without texts to learn from: start from a model that has "
@@ -298,7 +292,7 @@ def read_documents(path: Path, *, template: bool = False, say: bool = True) -> l
     """The texts of a text file or a folder of them, or prompt + answer of the training split of a file."""
     try:
         return read_text(path)
-    except DataError:
+    except UserError:
         if not holds_rows(path):
             raise
     result = read_responses(path, template=template)
