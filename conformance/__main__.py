@@ -17,9 +17,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from operator import attrgetter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from .checking import Kind, Unusable, check, names_in
@@ -47,11 +45,7 @@ def loaded(place: str) -> Callable[..., Any]:
     if not where:
         raise Unusable(f"{place} names no function: write mine.py:loss, or package.module:loss")
     there = names_of(where)
-    try:
-        found = attrgetter(name)(SimpleNamespace(**there))
-    except AttributeError:
-        found = None
-    if not callable(found):
+    if not callable(found := there.get(name)):
         names = [n for n, v in there.items() if callable(v) and not n.startswith("_")]
         raise Unusable(f"{where} has no function {name}: it has {', '.join(names) or 'none'}")
     return found
@@ -88,13 +82,9 @@ def told(place: str, kind: Kind | None = None, *, strict: bool = False) -> tuple
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser("python -m conformance", description=__doc__)
     parser.add_argument("functions", nargs="*", metavar="FILE.py:FUNCTION")
-    parser.add_argument(
-        "--as", dest="kind", choices=KINDS, help="what it is, if names do not say it"
-    )
+    parser.add_argument("--as", dest="kind", choices=KINDS, help="what it is, if no name says it")
     parser.add_argument("--strict", action="store_true", help="what is fragile is a mistake")
-    parser.add_argument(
-        "--seconds", type=float, default=300.0, help="the longest that all may take"
-    )
+    parser.add_argument("--seconds", type=float, default=300.0, help="the longest all may take")
     parser.add_argument("--list", action="store_true", help="every kind and its arguments")
     chosen = parser.parse_args(arguments)
     if chosen.list or not chosen.functions:

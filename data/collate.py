@@ -25,14 +25,8 @@ from harness.ranks.collectives import on_device, shard, shard_chunks, world
 
 def left_pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
     """Token lists -> (tokens (N, P) int64, mask (N, P) bool) with padding in front."""
-    width = max((len(row) for row in rows), default=0)
-    tokens = torch.full((len(rows), width), pad_id, dtype=torch.long)
-    mask = torch.zeros(len(rows), width, dtype=torch.bool)
-    for index, row in enumerate(rows):
-        if len(row):
-            tokens[index, width - len(row) :] = torch.as_tensor(row, dtype=torch.long)
-            mask[index, width - len(row) :] = True
-    return tokens, mask
+    tokens, mask = right_pad([row[::-1] for row in rows], pad_id)
+    return tokens.flip(1), mask.flip(1)
 
 
 def right_pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
@@ -41,8 +35,7 @@ def right_pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tenso
     tokens = torch.full((len(rows), width), pad_id, dtype=torch.long)
     lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
     for index, row in enumerate(rows):
-        if len(row):
-            tokens[index, : len(row)] = torch.as_tensor(row, dtype=torch.long)
+        tokens[index, : len(row)] = torch.as_tensor(row, dtype=torch.long)
     return tokens, torch.arange(width)[None, :] < lengths[:, None]
 
 
@@ -191,8 +184,6 @@ def epoch_shuffled_indices(step: int, batch_size: int, count: int, seed: int) ->
     Every epoch visits each index once in an order of its own, so a resumed run needs no iterator
     state.
     """
-    if count < 1:
-        raise ValueError("there is nothing to draw batches from: the data set is empty")
     positions = torch.arange(step * batch_size, (step + 1) * batch_size)
     epochs = positions // count
     indices = torch.empty_like(positions)

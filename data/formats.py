@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from data.templates import Role, Turn, conversation_prompt, instruction_text
+from data.templates import HEADINGS, Turn, conversation_prompt, instruction_text
 
 Row = Mapping[str, Any]
 
@@ -25,7 +25,7 @@ class DropRow(Exception):
 
 
 class Answered(NamedTuple):
-    """A prompt and one answer to it; None where the row has prompts alone."""
+    """A prompt and one answer to it; None where the row has none."""
 
     prompt: str
     response: str | None
@@ -139,8 +139,6 @@ def hh_side(row: Row, key: str) -> Answered:
 
 # Lists of messages: TRL's "conversational" preferences, UltraFeedback binarized.
 
-ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
-
 
 def turns_of(row: Row, key: str) -> list[Turn]:
     """The messages under `key`: a list of {role, content}."""
@@ -155,9 +153,9 @@ def turn_of(key: str, message: object) -> Turn:
     if not isinstance(message, dict):
         raise BadRow(f"{key!r} holds {message!r:.40}, expected a message")
     role = field(message, "role")
-    if not isinstance(role, str) or role not in ROLES:
-        raise BadRow(f"{key!r} has the role {role!r:.40}, expected one of {', '.join(ROLES)}")
-    return Turn(ROLES[role], text_of(message, "content"))
+    if not isinstance(role, str) or role not in HEADINGS:
+        raise BadRow(f"{key!r} has the role {role!r:.40}, expected one of {', '.join(HEADINGS)}")
+    return Turn(role, text_of(message, "content"))
 
 
 def chat_side(row: Row, key: str) -> Answered:

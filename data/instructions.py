@@ -17,10 +17,10 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from data.records import PromptRecord
-from data.templates import Turn, chat_prompt
+from data.templates import chat_prompt
 
 LEAST_WORDS = 4
-SPLITS = ("train", "validation", "test")
+SPLITS = {"train": (0, 100), "validation": (100, 120), "test": (120, None)}  # of the topics
 TOPICS = """
 bread cheese coffee tea honey salt sugar rice soup chocolate butter apples oranges lemons grapes tomatoes
 potatoes onions garlic pepper mushrooms eggs milk pancakes pizza noodles salad cookies cake wine
@@ -48,7 +48,6 @@ stars planets comets dreams laughter sleep silence
 class Constraint(NamedTuple):
     """What is asked about a topic, and whether an answer without white space around it keeps to it."""
 
-    name: str
     prompt: str
     kept: Callable[[str], bool]
 
@@ -59,49 +58,35 @@ def words(text: str) -> list[str]:
 
 
 CONSTRAINTS = {
-    rule.name: rule
-    for rule in (
-        Constraint(
-            "twelve words",
-            "Write about {topic} in at most twelve words.",
-            lambda text: len(words(text)) <= 12,
-        ),
-        Constraint(
-            "question",
-            "Ask one question about {topic}.",
-            lambda text: text.endswith("?") and text.count("?") == 1,
-        ),
-        Constraint(
-            "without the",
-            'Write one sentence about {topic} without the word "the".',
-            lambda text: "the" not in words(text),
-        ),
-        Constraint(
-            "no comma",
-            "Write one sentence about {topic} without a comma.",
-            lambda text: "," not in text,
-        ),
-        Constraint(
-            "when",
-            'Write one sentence about {topic} that begins with the word "When".',
-            lambda text: words(text)[0] == "when",
-        ),
-        Constraint(
-            "child",
-            "Write one sentence about {topic} and a child.",
-            lambda text: names("child", text),
-        ),
-        Constraint(
-            "because",
-            'Write one sentence about {topic} with the word "because".',
-            lambda text: "because" in words(text),
-        ),
-        Constraint(
-            "number",
-            "Write one sentence about {topic} with a number in it.",
-            lambda text: any(character.isdigit() for character in text),
-        ),
-    )
+    "twelve words": Constraint(
+        "Write about {topic} in at most twelve words.", lambda text: len(words(text)) <= 12
+    ),
+    "question": Constraint(
+        "Ask one question about {topic}.",
+        lambda text: text.endswith("?") and text.count("?") == 1,
+    ),
+    "without the": Constraint(
+        'Write one sentence about {topic} without the word "the".',
+        lambda text: "the" not in words(text),
+    ),
+    "no comma": Constraint(
+        "Write one sentence about {topic} without a comma.", lambda text: "," not in text
+    ),
+    "when": Constraint(
+        'Write one sentence about {topic} that begins with the word "When".',
+        lambda text: words(text)[0] == "when",
+    ),
+    "child": Constraint(
+        "Write one sentence about {topic} and a child.", lambda text: names("child", text)
+    ),
+    "because": Constraint(
+        'Write one sentence about {topic} with the word "because".',
+        lambda text: "because" in words(text),
+    ),
+    "number": Constraint(
+        "Write one sentence about {topic} with a number in it.",
+        lambda text: any(character.isdigit() for character in text),
+    ),
 }
 HELD_OUT = ("because", "number")
 
@@ -110,11 +95,9 @@ def prompts(split: str) -> list[PromptRecord]:
     """The prompts of a split in a fixed random order: its topics with each of its constraints.
 
     100 topics are trained on, 20 are for validation, 102 for the test, which alone has the held-out
-    constraints. `meta` names the topic and the constraint. ValueError for another split.
+    constraints. `meta` names the topic and the constraint.
     """
-    if split not in SPLITS:
-        raise ValueError(f"unknown split {split!r}: choose one of {', '.join(SPLITS)}")
-    first, last = {"train": (0, 100), "validation": (100, 120), "test": (120, len(TOPICS))}[split]
+    first, last = SPLITS[split]
     topics = random.Random(0).sample(TOPICS, len(TOPICS))[first:last]
     rules = [name for name in CONSTRAINTS if split == "test" or name not in HELD_OUT]
     records = [_prompt(topic, rule) for topic in topics for rule in rules]
@@ -124,7 +107,7 @@ def prompts(split: str) -> list[PromptRecord]:
 def _prompt(topic: str, rule: str) -> PromptRecord:
     request = CONSTRAINTS[rule].prompt.format(topic=topic)
     meta = {"topic": topic, "rule": rule, "typed": request}
-    return PromptRecord(chat_prompt([Turn("user", request)]), meta=meta)
+    return PromptRecord(chat_prompt(request), meta=meta)
 
 
 def read_prompt(text: str) -> PromptRecord:
@@ -133,7 +116,7 @@ def read_prompt(text: str) -> PromptRecord:
         form = re.escape(rule.prompt).replace(re.escape("{topic}"), "([a-z]+)")
         if match := re.fullmatch(form, text.strip()):
             return _prompt(match[1], name)
-    return PromptRecord(chat_prompt([Turn("user", text.strip())]))
+    return PromptRecord(chat_prompt(text.strip()))
 
 
 def names(topic: str, text: str) -> bool:

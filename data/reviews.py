@@ -241,8 +241,7 @@ def gold_parts(
 
     Words are maximal runs of word characters, upper case counts as lower case, and sentences end at .
     ? or ! . A text without a single opinion word has neither sentiment nor topic: an empty response
-    earns nothing, a copy of the prompt its form alone. Raises ValueError if `record` is not of this
-    world.
+    earns nothing, a copy of the prompt its form alone.
     """
     text = " ".join(response.lower().split())
     words = re.findall(r"\w+", text)
@@ -250,20 +249,11 @@ def gold_parts(
     judges = any(word in _OPINION_WORDS for word in words)
     return GoldParts(
         sent=_sentiment(words) if judges else 0.0,
-        topic=_topic(words, _meta(record, "item")) if judges else 0.0,
-        polite=_politeness(text, sentences, _meta(record, "name")),
+        topic=_topic(words, record.meta["item"].lower()) if judges else 0.0,
+        polite=_politeness(text, sentences, record.meta["name"].lower()),
         form=float(has_eos and response.endswith((".", "?", "!"))),
         qual=_quality(words, sentences),
     )
-
-
-def _meta(record: PromptRecord | ResponseRecord, key: str) -> str:
-    if key not in record.meta:
-        raise ValueError(
-            f"the prompt {record.prompt!r} has no {key!r} in its meta: only records made by "
-            "data.reviews.prompts can be scored with the gold reward"
-        )
-    return record.meta[key].lower()
 
 
 def _sentences(text: str) -> list[str]:

@@ -18,6 +18,7 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer, parse_ranks
 from harness.device import shapes_alone
 from harness.errors import UserError
+from harness.files import received
 from harness.safetensors_file import load_weights, require_floats, save_weights
 
 
@@ -93,17 +94,13 @@ def check_layers(config: GPTConfig, names: Iterable[str], path: Path) -> None:
 def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
     """The tokenizer that a checkpoint names; UserError if its ranks have changed since."""
     name, ranks = about.get("tokenizer", ""), about.get("tokenizer_ranks")
-    try:
+    with received(path):  # a part of another kind, wherever it is used
         if isinstance(ranks, str) and isinstance(name, str):
             form = about.get("tokenizer_form", {})
             taken = form.get("specials", {}).values()
             tokenizer = build_tokenizer(name, parse_ranks(ranks, path, taken), **form)
         else:
             tokenizer = load_tokenizer(str(name))
-    except UserError:  # the file is right, gpt2's own cannot be had
-        raise
-    except Exception as error:  # a part of another kind, wherever it is used
-        raise UserError(f"{path}: damaged tokenizer ({error!r:.90}): train it again") from error
     if tokenizer.fingerprint != about.get("tokenizer_fingerprint"):
         raise UserError(
             f"{path} was trained with another version of tokenizer {tokenizer.name!r} (its ranks "

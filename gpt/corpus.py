@@ -20,15 +20,9 @@ from typing import Protocol
 import torch
 
 from data.collate import ResponseBatch, collate_documents, collate_responses
-from data.readers import (
-    DataError,
-    holds_rows,
-    read_prompts,
-    read_responses,
-    read_text,
-    split_records,
-)
+from data.readers import read_prompts, read_responses, read_text, split_records
 from data.records import PromptRecord, ResponseRecord
+from data.rows import holds_rows
 from data.worlds import MODULES, has_texts, prompts
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
@@ -39,6 +33,7 @@ from harness.seeds import derive_seed
 POOL = 64  # batches that are generated and sorted by length together
 HELD_OUT_ROWS = 256
 Lengths = Sequence[tuple[int, int]]  # tokens of a prompt, and of its longest answer with the EOS
+Example = tuple[list[int], list[int]]  # prompt tokens, response tokens with EOS
 
 WARN_FROM, REFUSE_FROM = 0.1, 0.5  # shares of the rows
 SHORTEST_CUT = 16  # tokens: less of an answer says nothing
@@ -110,11 +105,7 @@ class WorldCorpus:
             rows.sort(key=lambda row: len(row[0]) + len(row[1]))
         chunks = [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
         random.Random(seed).shuffle(chunks)
-        return [self._collate(chunk) for chunk in chunks]
-
-    def _collate(self, rows: Sequence[tuple[list[int], list[int]]]) -> ResponseBatch:
-        prompts, responses = zip(*rows, strict=True)
-        return collate_responses(prompts, responses, self.tokenizer.eos_id)
+        return [collate_examples(chunk, self.tokenizer.eos_id) for chunk in chunks]
 
 
 class TextCorpus:
@@ -132,7 +123,7 @@ class TextCorpus:
         self.window = min(context, len(ids) // 20)
         self.split = len(ids) - len(ids) // 10
         if self.window < 8:
-            raise DataError(
+            raise UserError(
                 f"{len(ids)} tokens are too few to pre-train on: give a longer text (200 at least)"
             )
         self.description = f"{len(ids):,} tokens in windows of {self.window}"
@@ -146,9 +137,8 @@ class TextCorpus:
 
     def held_out_batches(self) -> list[ResponseBatch]:
         """Up to 64 windows of the last tenth that do not overlap; tokens (N, window), N <= batch_size."""
-        starts = list(range(self.split, len(self.tokens) - self.window + 1, self.window))
-        size = self.batch_size
-        starts = starts[: max(HELD_OUT_ROWS // 4, 1)]
+        starts = range(self.split, len(self.tokens) - self.window + 1, self.window)
+        starts, size = starts[: HELD_OUT_ROWS // 4], self.batch_size
         return [self._windows(starts[i : i + size]) for i in range(0, len(starts), size)]
 
     def _windows(self, starts: Sequence[int]) -> ResponseBatch:
@@ -164,12 +154,12 @@ class Limits:
 
     prompt: int
     answer: int
-    context: int | None = None
+    context: int
     cut: bool = False
 
     def room(self, prompt: int) -> int:
         """Tokens of the longest answer that fits behind a prompt."""
-        return self.answer if self.context is None else min(self.answer, self.context - prompt)
+        return min(self.answer, self.context - prompt)
 
     def reason(self, prompt: int, answer: int) -> str | None:
         """Why a row is left out; None if it fits, or can be cut to fit."""
@@ -211,7 +201,7 @@ class AnswerFileFlags(FileFlags):
         return Limits(*lengths, context, self.cut_answers)
 
 
-def check_fit(source: str, lengths: Lengths, limits: Limits, what: str = "rows") -> None:
+def check_fit(source: str, lengths: Lengths, limits: Limits, what: str) -> None:
     """Say what is left out of a file and what would take it; UserError if it is too much."""
     reasons = Counter(filter(None, (limits.reason(*row) for row in lengths)))
     left_out = sum(reasons.values())
@@ -236,10 +226,16 @@ def check_fit(source: str, lengths: Lengths, limits: Limits, what: str = "rows")
 # From --data to what is trained on ----------------------------------------------------------------
 
 
-def encode_record(record: ResponseRecord, tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+def encode_record(record: ResponseRecord, tokenizer: Tokenizer) -> Example:
     """Tokens of the prompt, and of the response with its EOS."""
     response = [*tokenizer.encode(record.response), tokenizer.eos_id]
     return tokenizer.encode(record.prompt), response
+
+
+def collate_examples(examples: Sequence[Example], eos_id: int) -> ResponseBatch:
+    """The loss sees the response and its EOS, never the prompt."""
+    prompts, responses = zip(*examples, strict=True)
+    return collate_responses(prompts, responses, eos_id)
 
 
 def open_corpus(
@@ -251,23 +247,20 @@ def open_corpus(
     seed: int,
     template: bool = False,
 ) -> Corpus:
-    """The corpus named by a `--data` flag: a world, or a file. DataError says what is wrong with it."""
-    if data in MODULES and not has_texts(data):
+    """The corpus named by a `--data` flag: a world, or a file. UserError says what is wrong with it."""
+    if data not in MODULES:
+        texts = read_documents(Path(data), template=template)
+        return TextCorpus(texts, tokenizer, batch_size, context, seed)
+    if not has_texts(data):
         raise UserError(
             f"{data}: a world of prompts alone, without texts to learn from: start from a model that has "
             "read English, as scripts/smollm2.py makes one"
         )
-    if data in MODULES:
-        return WorldCorpus(data, tokenizer, batch_size, seed)
-    texts = read_documents(Path(data), template=template)
-    return TextCorpus(texts, tokenizer, batch_size, context, seed)
+    return WorldCorpus(data, tokenizer, batch_size, seed)
 
 
 def open_prompts(
-    data: str,
-    tokenizer: Tokenizer,
-    room: int,
-    flags: FileFlags = FileFlags(),
+    data: str, tokenizer: Tokenizer, room: int, flags: FileFlags = FileFlags()
 ) -> dict[str, list[PromptRecord]]:
     """The prompts of a world or a file per split; those longer than `room` are left out, counted.
 
@@ -275,7 +268,7 @@ def open_prompts(
     """
     if data in MODULES:
         return {split: prompts(data, split, 2000) for split in ("train", "validation", "test")}
-    limits = Limits(room, 0)
+    limits = Limits(room, 0, room)
     result = read_prompts(Path(data), template=flags.template)
     print(result.summary())
     lengths = [(len(tokenizer.encode(record.prompt)), 0) for record in result.records]
@@ -286,10 +279,9 @@ def open_prompts(
     for split in ("train", "validation", "test"):
         if not splits[split]:
             different = len({record.prompt for record in kept})
-            more = "that differ" if len(kept) == len(lengths) else "or lower --max-new-tokens"
             raise UserError(
                 f"{data}: no {split} prompts are left of {len(result.records)} ({different} different "
-                f"ones fit, split by their text): give more prompts {more}"
+                "ones fit, split by their text): give more that differ, or lower --max-new-tokens"
             )
     return {name: list(records) for name, records in splits.items()}
 
@@ -298,7 +290,7 @@ def read_documents(path: Path, *, template: bool = False, say: bool = True) -> l
     """The texts of a text file or a folder of them, or prompt + answer of the training split of a file."""
     try:
         return read_text(path)
-    except DataError:
+    except UserError:
         if not holds_rows(path):
             raise
     result = read_responses(path, template=template)

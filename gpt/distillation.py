@@ -26,12 +26,7 @@ from data.worlds import RULES, Data, default_folder
 from gpt.checkpoint import save_gpt
 from gpt.corpus import FileFlags, open_prompts
 from gpt.generate import SamplingParams, generate
-from gpt.log_probs import (
-    full_kl,
-    kl_from_logits,
-    of_both,
-    scatter_responses,
-)
+from gpt.log_probs import full_kl, kl_from_logits, of_both, scatter_responses
 from gpt.lora import fit_for_training
 from gpt.model import GPT, Preset
 from gpt.published import load_policy
@@ -45,13 +40,7 @@ from harness.files import append_jsonl, keep_until, write_json
 from harness.flag_ranges import AtLeastOne, Count
 from harness.frozen_copy import frozen_copy, linears_to_bfloat16
 from harness.metric_log import MetricLog, per_second
-from harness.optimizer import (
-    adamw,
-    check_losses,
-    clip_and_step,
-    cosine_schedule,
-    set_learning_rate,
-)
+from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, shard
 from harness.report.rules import say_findings
@@ -60,7 +49,6 @@ from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
 
-Rule = Callable[[PromptRecord, str, bool], float]
 ANSWERED = 256  # prompts that an evaluation answers together
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -108,11 +96,6 @@ class DistillationConfig(FileFlags, OptimizerFlags, MemoryFlags):
     checkpoint_every: AtLeastOne = 100
     """Steps between resumable checkpoints."""
 
-    @property
-    def author(self) -> str:
-        """Who writes the text: teacher or student."""
-        return "student" if self.loss == "reverse_kl" else "teacher"
-
 
 # --- the losses -----------------------------------------------------------------------------------
 
@@ -134,19 +117,11 @@ def forward_kl(student: GPT, teacher: GPT, batch: ResponseBatch) -> Tensor:
 
 
 def distillation_loss(
-    config: DistillationConfig,
-    student: GPT,
-    teacher: GPT,
-    batch: ResponseBatch,
-    denominator: float | None = None,
+    config: DistillationConfig, student: GPT, teacher: GPT, batch: ResponseBatch, tokens: int
 ) -> Tensor:
-    """The mean over response tokens of the loss that the flags name, nats per token.
-
-    Where the batch is a part of one, `denominator` is the whole's count of tokens.
-    """
+    """The mean of the loss that the flags name over the response tokens of a whole batch, in nats."""
     divergence = full_kl if config.loss == "reverse_kl" else forward_kl
-    token_loss = divergence(student, teacher, batch)
-    return token_loss.sum() / (denominator or max(int(batch.response_mask.sum()), 1))
+    return divergence(student, teacher, batch).sum() / tokens
 
 
 def own_gradient(
@@ -175,13 +150,8 @@ def sampled_batch(
 ) -> tuple[ResponseBatch, list[str]]:
     """One response of `author` to each prompt at temperature 1, as it is scored and as text."""
     prompts = [tokenizer.encode(record.prompt) for record in records]
-    sampled = generate(
-        author,
-        prompts,
-        SamplingParams(max_new_tokens=max_new_tokens),
-        generator,
-        eos_id=tokenizer.eos_id,
-    )
+    params = SamplingParams(max_new_tokens=max_new_tokens)
+    sampled = generate(author, prompts, params, generator, eos_id=tokenizer.eos_id)
     batch = join_responses(prompts, sampled.response_tokens, sampled.response_mask, sampled.has_eos)
     return batch.to(author.device), [tokenizer.decode(tokens) for tokens in sampled.token_lists()]
 
@@ -196,7 +166,7 @@ def measure(
     tokenizer: Tokenizer,
     records: Sequence[PromptRecord],
     max_new_tokens: int,
-    rule: Rule | None = None,
+    rule: Callable[[PromptRecord, str, bool], float] | None = None,
 ) -> Measured:
     """Numbers and answers of the student: one response per prompt, the same random numbers each time.
 
@@ -259,10 +229,9 @@ def train(
     seed = derive_seed(config.seed, "prompt order")
     for step in state.steps_left(config.steps):
         begin = time.perf_counter()
-        lr = cosine_schedule(step, config.steps, peak=config.lr, warmup=config.warmup)
-        set_learning_rate(optimizer, lr)
+        lr = follow_cosine(optimizer, step, config.steps, config)
         index = epoch_shuffled_indices(step, config.batch_size, len(prompts), seed).tolist()
-        author = teacher if config.author == "teacher" else student
+        author = teacher if config.loss == "forward_kl" else student
         records = [prompts[i] for i in index]
         with precision(student.device, config.precision):
             batch, _ = sampled_batch(author, tokenizer, records, config.max_new_tokens, generator)
@@ -328,14 +297,10 @@ def main(config: DistillationConfig) -> Path:
         return {f"validation/{name}": value for name, value in numbers.items()}
 
     log = MetricLog(
-        config.steps,
-        path=folder / "metrics.jsonl",
-        show=("loss", "validation/reverse_kl_full", "validation/gold"),
-        every=config.eval_every,
-        title=config.loss,
-        start=done,
-    )
-    print(f"distillation on {config.data}: {config.loss}, text by the {config.author} ({device})")
+        config.steps, path=folder / "metrics.jsonl", every=config.eval_every, title=config.loss,
+        show=("loss", "validation/reverse_kl_full", "validation/gold"), start=done,
+    )  # fmt: skip
+    print(f"distillation on {config.data}: {config.loss} ({device})")
     with stepping(log, folder):
         train(
             config, student, teacher, tokenizer, prompts["train"], log,

@@ -20,18 +20,19 @@ from typing import Any
 
 import torch
 
-from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices, shard_batch
-from data.readers import read_preferences, read_responses, split_records
+from data.collate import epoch_shuffled_indices, shard_batch
+from data.readers import read_preferences, read_responses
 from data.records import PreferenceRecord, ResponseRecord
+from data.splits import split_of
 from data.worlds import CHECKED, Data, default_folder, flags_for
 from gpt.checkpoint import save_gpt
-from gpt.corpus import AnswerFileFlags, check_fit, encode_record
+from gpt.corpus import AnswerFileFlags, Example, check_fit, collate_examples, encode_record
 from gpt.generate import SamplingParams, generate
 from gpt.lora import fit_for_training
 from gpt.model import GPT, Preset
-from gpt.pretraining import held_out_loss, language_model_loss
+from gpt.pretraining import language_model_loss, validate
 from gpt.published import load_policy, load_with_tokenizer
-from gpt.token_rows import RECORDED, TextLog, open_texts
+from gpt.token_rows import RECORDED, TextLog
 from gpt.tokenizer import Tokenizer
 from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import run_command
@@ -40,22 +41,15 @@ from harness.errors import UserError
 from harness.files import append_jsonl, display_path
 from harness.flag_ranges import AtLeastOne, Count, NotNegative
 from harness.metric_log import MetricLog, per_second
-from harness.optimizer import (
-    adamw,
-    check_losses,
-    clip_and_step,
-    cosine_schedule,
-    set_learning_rate,
-)
+from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import MODEL_FILE, RUNS
-from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, rank
+from harness.ranks.collectives import all_reduce_sum, on_main, rank
 from harness.report.rules import say_findings
 from harness.report.writing import open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
 
-Example = tuple[list[int], list[int]]  # prompt tokens, response tokens with EOS
 SHOWN = 8  # held-out prompts that are answered at the end
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -105,12 +99,6 @@ class FinetuningConfig(AnswerFileFlags, OptimizerFlags, MemoryFlags):
         return self.weights is None and super().is_small
 
 
-def collate_examples(examples: Sequence[Example], eos_id: int) -> ResponseBatch:
-    """The loss sees the response and its EOS, never the prompt."""
-    prompts, responses = zip(*examples, strict=True)
-    return collate_responses(prompts, responses, eos_id)
-
-
 def train(
     config: FinetuningConfig,
     model: GPT,
@@ -135,8 +123,7 @@ def train(
     model.train()
     for step in state.steps_left(log.total):
         begin = time.perf_counter()
-        lr = cosine_schedule(step, log.total, peak=config.lr, warmup=config.warmup)
-        set_learning_rate(optimizer, lr)
+        lr = follow_cosine(optimizer, step, log.total, config)
         if model.config.dropout > 0:  # a function of the step, so that a resumed run drops the same
             torch.manual_seed(derive_seed(config.seed, f"dropout {step}") + rank())
         index = epoch_shuffled_indices(step, size, len(examples), seed).tolist()
@@ -154,11 +141,7 @@ def train(
         row = {**all_reduce_sum({"loss": float(loss)}), "grad_norm": norm, "lr": lr}  # float waits
         row["tokens_per_second"] = per_second(tokens, begin)  # of training alone
         if held_out_batches and (state.step % config.eval_every == 0 or state.step == log.total):
-            with precision(model.device, config.precision):
-                row["held_out_loss"] = held_out_loss(model, held_out_batches)
-            if texts is not None:
-                texts.write(model, state.step)
-            check_alike(model, "model")
+            row["held_out_loss"] = validate(config, model, held_out_batches, state.step, texts)
         check_losses(row)
         log.write(step=state.step, **row)
         keep_state(state, folder, config.checkpoint_every, last=state.step == log.total)
@@ -193,23 +176,16 @@ def read_examples(
         print(result.summary())
         answers = result.records
     limits = config.limits(context)
-    rows = {
-        name: [encode_record(record, tokenizer) for record in part]
-        for name, part in split_records(answers).items()
-    }
-    lengths = [(len(prompt), len(answer)) for part in rows.values() for prompt, answer in part]
+    encoded = [encode_record(record, tokenizer) for record in answers]
+    lengths = [(len(prompt), len(answer)) for prompt, answer in encoded]
     check_fit(config.data, lengths, limits, "records")
-    encoded = {
-        name: [
-            (prompt, limits.cut_to_fit(prompt, answer))
-            for prompt, answer in part
-            if limits.reason(len(prompt), len(answer)) is None
-        ]
-        for name, part in rows.items()
-    }
-    if not encoded["train"]:
+    splits: dict[str, list[Example]] = {"train": [], "validation": [], "test": []}
+    for record, (prompt, answer) in zip(answers, encoded, strict=True):
+        if limits.reason(len(prompt), len(answer)) is None:
+            splits[split_of(record.prompt)].append((prompt, limits.cut_to_fit(prompt, answer)))
+    if not splits["train"]:
         raise UserError(f"{config.data}: no record is left to train on: give more")
-    return encoded["train"], encoded["validation"]
+    return splits["train"], splits["validation"]
 
 
 def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT, Tokenizer]:
@@ -237,19 +213,16 @@ def answer_some(
 ) -> None:
     """Write down what the model answers to a few held-out prompts, beside the answers in the data."""
     shown = random.Random(config.seed).sample(held_out, min(SHOWN, len(held_out)))
-    prompts, answers = [prompt for prompt, _ in shown], list[list[int]]()
-    if shown:
-        room = min(config.max_response_tokens, model.config.context - max(map(len, prompts)))
-        params = SamplingParams(max_new_tokens=room)
-        generator = make_generator(config.seed, "samples")
-        with precision(model.device, config.precision):
-            sampled = generate(model, prompts, params, generator, eos_id=tokenizer.eos_id)
-        answers = sampled.token_lists()
-    columns = {"prompt": prompts, "response": answers, "data": [answer for _, answer in shown]}
-    rows = [
-        {name: tokenizer.decode(column[i]) for name, column in columns.items()}
-        for i in range(len(shown))
+    prompts = [prompt for prompt, _ in shown]
+    room = min(config.max_response_tokens, model.config.context - max(map(len, prompts)))
+    params, generator = SamplingParams(max_new_tokens=room), make_generator(config.seed, "samples")
+    with precision(model.device, config.precision):
+        sampled = generate(model, prompts, params, generator, eos_id=tokenizer.eos_id)
+    shown_tokens = [
+        {"prompt": prompt, "response": answer, "data": in_data}
+        for (prompt, in_data), answer in zip(shown, sampled.token_lists(), strict=True)
     ]
+    rows = [{name: tokenizer.decode(ids) for name, ids in row.items()} for row in shown_tokens]
     on_main(lambda: path.unlink(missing_ok=True))  # of a run that was ended here
     append_jsonl(path, rows)
 
@@ -270,29 +243,21 @@ def main(config: FinetuningConfig) -> Path:
     steps = config.steps or max(config.epochs * len(examples) // config.batch_size, 1)
     print(f"fine-tuning on {len(examples)} answers for {steps} steps ({device})")
     log = MetricLog(
-        steps,
-        path=folder / "metrics.jsonl",
-        show=("loss", "held_out_loss", "lr"),
-        every=config.eval_every,
-        title="fine-tuning",
-        start=saved_step(folder) if config.resume else 0,
-    )
-    first = held_out[:RECORDED]
-    in_data = collate_examples(first, tokenizer.eos_id) if first else None
-    texts = open_texts(config, folder, tokenizer, in_data, log.start)
+        steps, path=folder / "metrics.jsonl", every=config.eval_every, title="fine-tuning",
+        show=("loss", "held_out_loss", "lr"), start=saved_step(folder) if config.resume else 0,
+    )  # fmt: skip
+    texts = None
+    if held_out:
+        in_data = collate_examples(held_out[:RECORDED], tokenizer.eos_id)
+        texts = TextLog(config, folder, tokenizer, in_data, log.start)
     with stepping(log, folder):
         rows = train(
-            config,
-            model,
-            examples,
-            held_out,
-            log,
-            eos_id=tokenizer.eos_id,
-            folder=folder,
-            texts=texts,
-        )
+            config, model, examples, held_out, log,
+            eos_id=tokenizer.eos_id, folder=folder, texts=texts,
+        )  # fmt: skip
     save_gpt(folder / MODEL_FILE, model, tokenizer)
-    answer_some(config, model, tokenizer, held_out, folder / "samples.jsonl")
+    if held_out:
+        answer_some(config, model, tokenizer, held_out, folder / "samples.jsonl")
     refresh(folder, rows)
     say_findings(config, rows, folder)
     if "held_out_loss" in rows[-1]:

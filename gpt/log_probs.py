@@ -38,13 +38,8 @@ class TokenScores(NamedTuple):
     entropy: Tensor  # (N, T), nats
 
 
-def entropy_from_logits(logits: Tensor) -> Tensor:
-    """H = -sum_v p_v log p_v in nats, (..., V) -> (...). Logits of -inf count as probability 0."""
-    return entropy_of(logits.log_softmax(-1))
-
-
 def entropy_of(log_probs: Tensor) -> Tensor:
-    """-sum_v p_v log p_v of normalised log-probs, (..., V) -> (...)."""
+    """H = -sum_v p_v log p_v in nats, (..., V) -> (...); a log-prob of -inf counts as probability 0."""
     # exp(-1e4) is 0 in every dtype: a finite bound changes no value and keeps 0 * -inf out of both
     # passes, whatever factor the gradient arrives with.
     return -(log_probs.exp() * log_probs.clamp(min=-1e4)).sum(-1)
@@ -179,11 +174,7 @@ def token_log_probs(model: GPT, batch: ResponseBatch, temperature: float = 1.0) 
 
 
 def token_scores(
-    model: GPT,
-    batch: ResponseBatch,
-    temperature: float = 1.0,
-    *,
-    entropy_gradient: bool = False,
+    model: GPT, batch: ResponseBatch, temperature: float = 1.0, *, entropy_gradient: bool = False
 ) -> TokenScores:
     """`token_log_probs` and the entropy of the full distribution, (N, T), with a graph if asked."""
     hidden = response_hidden(model, batch, batch.predicting_columns)
@@ -254,7 +245,7 @@ def token_scores_and_kl(
 
     def score(logits: Tensor, other_logits: Tensor, targets: Tensor) -> Tensor:
         chosen = -F.cross_entropy(logits, targets, reduction="none")
-        entropy = entropy_from_logits(logits.detach())
+        entropy = entropy_of(logits.detach().log_softmax(-1))
         return torch.stack([chosen, entropy, kl_from_logits(logits, other_logits)], dim=1)
 
     targets = batch.of_valid(batch.response_tokens)

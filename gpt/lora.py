@@ -30,10 +30,7 @@ class LoRALinear(nn.Linear):
     """A frozen nn.Linear, whose tensors it takes over, with an adapter of its own beside it."""
 
     def __init__(
-        self,
-        base: nn.Linear,
-        rank: int,
-        generator: torch.Generator | None = None,
+        self, base: nn.Linear, rank: int, generator: torch.Generator | None = None
     ) -> None:
         with shapes_alone():  # its tensors are the base's
             super().__init__(base.in_features, base.out_features)
@@ -57,17 +54,8 @@ class LoRALinear(nn.Linear):
             return self.weight + self.scale * self.lora_B @ self.lora_A
 
 
-def add_adapters(
-    model: GPT,
-    rank: int,
-    generator: torch.Generator | None = None,
-) -> GPT:
-    """Freeze `model` and put new adapters on its projections, in place; returns it.
-
-    Raises ValueError for a model that has adapters already.
-    """
-    if has_adapters(model):
-        raise ValueError("the model has adapters already: merge them first")
+def add_adapters(model: GPT, rank: int, generator: torch.Generator | None = None) -> GPT:
+    """Freeze `model` and put new adapters on its projections, in place; returns it."""
     model.requires_grad_(False)
     for block in model.h:
         for projection in model.projections:
@@ -103,12 +91,6 @@ def copy_to_train(model: GPT) -> GPT:
     return copied
 
 
-def copy_with_adapters(base: GPT, rank: int, generator: torch.Generator | None = None) -> GPT:
-    """New adapters over the tensors of `base`, which are shared and from now on frozen."""
-    shared = copy.deepcopy(base, {id(tensor): tensor for tensor in base.parameters()})
-    return add_adapters(shared, rank, generator)
-
-
 def merged_state(module: nn.Module) -> dict[str, Tensor]:
     """The state dict without adapters: each is merged into its projection, on the CPU."""
     state: dict[str, Tensor] = dict(module.state_dict())
@@ -133,5 +115,5 @@ def trunk_to_train(config: MemoryFlags, model: GPT) -> GPT:
     """A copy of a frozen model to train beside it: with LoRA only new adapters over its tensors."""
     if not config.lora_rank:
         return copy_to_train(model)
-    generator = make_generator(config.seed, "critic adapters")
-    return copy_with_adapters(model, config.lora_rank, generator)
+    over = copy.deepcopy(model, {id(tensor): tensor for tensor in model.parameters()})
+    return add_adapters(over, config.lora_rank, make_generator(config.seed, "critic adapters"))

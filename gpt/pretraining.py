@@ -29,7 +29,7 @@ from gpt.corpus import Corpus, FileFlags, TextCorpus, open_corpus
 from gpt.generate import evaluation_mode
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, Preset, preset_config
-from gpt.token_rows import TextLog, open_texts
+from gpt.token_rows import TextLog
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_flags import CheckpointFlags, OptimizerFlags, TrainingFlags
 from harness.command_line import run_command
@@ -37,13 +37,7 @@ from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne, Count, NotNegative, Range
 from harness.metric_log import MetricLog, per_second
-from harness.optimizer import (
-    adamw,
-    check_losses,
-    clip_and_step,
-    cosine_schedule,
-    set_learning_rate,
-)
+from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import BEST, MODEL_FILE, WORLDS
 from harness.ranks.collectives import (
     all_reduce_sum,
@@ -165,6 +159,22 @@ def held_out_loss(model: GPT, batches: Sequence[ResponseBatch]) -> float:
     return both["nats"] / max(both["tokens"], 1)
 
 
+def validate(
+    config: TrainingFlags,
+    model: GPT,
+    batches: Sequence[ResponseBatch],
+    step: int,
+    texts: TextLog | None,
+) -> float:
+    """`held_out_loss` in the run's precision; `texts` are written down, ranks must hold equal weights."""
+    with precision(model.device, config.precision):
+        loss = held_out_loss(model, batches)
+    if texts is not None:
+        texts.write(model, step)
+    check_alike(model, "model")
+    return loss
+
+
 def train(
     config: PretrainingConfig,
     model: GPT,
@@ -189,8 +199,7 @@ def train(
     model.train()
     for step in state.steps_left(config.steps):
         begin = time.perf_counter()
-        lr = cosine_schedule(step, config.steps, peak=config.lr, warmup=config.warmup)
-        set_learning_rate(optimizer, lr)
+        lr = follow_cosine(optimizer, step, config.steps, config)
         if model.config.dropout > 0:  # a function of the step, so that a resumed run drops the same
             torch.manual_seed(derive_seed(config.seed, f"dropout {step}") + rank())
         first = step * config.accumulation
@@ -210,11 +219,7 @@ def train(
         row = all_reduce_sum({"loss": float(loss)}) | {"grad_norm": norm, "lr": lr}  # float waits
         row["tokens_per_second"] = per_second(tokens, begin)  # of training alone
         if state.step % config.eval_every == 0 or state.step == config.steps:
-            with precision(model.device, config.precision):
-                row["held_out_loss"] = held_out_loss(model, held_out)
-            if texts is not None:
-                texts.write(model, state.step)
-            check_alike(model, "model")
+            row["held_out_loss"] = validate(config, model, held_out, state.step, texts)
         check_losses(row)
         log.write(step=state.step, **row)
         if keep_best is not None and "held_out_loss" in row:
@@ -265,13 +270,9 @@ def main(config: PretrainingConfig) -> Path:
     tokenizer = open_tokenizer(config)
     shape = preset_config(config.preset, tokenizer.n_vocab, config.dropout)
     corpus = open_corpus(
-        config.data,
-        tokenizer,
-        batch_size=config.batch_size,
-        context=shape.context,
-        seed=config.seed,
-        template=config.template,
-    )
+        config.data, tokenizer, batch_size=config.batch_size, context=shape.context,
+        seed=config.seed, template=config.template,
+    )  # fmt: skip
     config = replace(config, steps=steps_of(config, corpus))
     folder = config.out or default_folder("pretraining", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
@@ -282,15 +283,10 @@ def main(config: PretrainingConfig) -> Path:
     print(f"pre-training {size} on {corpus.description} for {config.steps:,} steps ({device})")
     start = saved_step(folder) if config.resume else 0
     log = MetricLog(
-        config.steps,
-        path=folder / "metrics.jsonl",
-        show=("loss", "held_out_loss", "lr", "tokens_per_second"),
-        every=config.eval_every,
-        title="pre-training",
-        start=start,
-    )
-    held_out = corpus.held_out_batches()
-    texts = open_texts(config, folder, tokenizer, held_out[0] if held_out else None, start)
+        config.steps, path=folder / "metrics.jsonl", every=config.eval_every, title="pre-training",
+        show=("loss", "held_out_loss", "lr", "tokens_per_second"), start=start,
+    )  # fmt: skip
+    texts = TextLog(config, folder, tokenizer, corpus.held_out_batches()[0], start)
     with stepping(log, folder):
         keep_best = partial(save_gpt, folder / BEST / MODEL_FILE, model, tokenizer)
         rows = train(

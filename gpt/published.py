@@ -32,14 +32,7 @@ from gpt.tokenizer import Tokenizer, load_tokenizer
 from gpt.tokenizer_files import TOKENIZER_FILE, read_tokenizer, write_tokenizer
 from harness.device import shapes_alone
 from harness.errors import UserError
-from harness.files import (
-    display_path,
-    expanded,
-    read_json,
-    read_object,
-    write_atomically,
-    write_json,
-)
+from harness.files import display_path, expanded, read_object, write_atomically, write_json
 from harness.paths import MODEL_FILE, folder_of_run
 
 CONFIG_FILE = "config.json"
@@ -115,14 +108,14 @@ def load_gpt2(name_or_folder: str | Path) -> GPT:
     return model.eval()
 
 
-def load_with_tokenizer(name_or_folder: str) -> tuple[GPT, Tokenizer]:
+def load_with_tokenizer(name_or_folder: str | Path) -> tuple[GPT, Tokenizer]:
     """`load_gpt2`, and the tokenizer.json in the same folder.
 
     A folder without one has GPT-2's tokenizer if the sizes say so; any other is a UserError.
     """
     folder = published_folder(name_or_folder)
     model = load_gpt2(folder)
-    size, end = model.config.vocab_size, read_json(folder / CONFIG_FILE).get("eos_token_id")
+    size, end = model.config.vocab_size, read_object(folder / CONFIG_FILE).get("eos_token_id")
     tokenizer = read_tokenizer(folder, size, end if isinstance(end, int) else None)
     if tokenizer is None and size != GPTConfig.vocab_size:
         raise UserError(
@@ -142,7 +135,7 @@ def load_policy(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
         )
     config = folder / CONFIG_FILE
     if config.is_file() and "model_type" in read_object(config):
-        model, tokenizer = load_with_tokenizer(str(folder))
+        model, tokenizer = load_with_tokenizer(folder)
         return model.to(device), tokenizer
     return load_gpt(folder, device)
 
@@ -183,8 +176,8 @@ def read_config(path: Path) -> GPTConfig:
     """config.json -> our config; UserError unless it describes what gpt/model.py computes."""
     if not path.is_file():
         raise UserError(f"{path} is missing: fetch it from where {MODEL_FILE} came from")
-    values = read_json(path)
-    kind = str(values.get("model_type")) if isinstance(values, dict) else ""
+    values = read_object(path)
+    kind = str(values.get("model_type"))
     if kind not in SIZES:
         raise UserError(
             f"{path} does not say model_type 'gpt2' or 'llama': pass a folder with one in Hugging Face "
@@ -287,11 +280,8 @@ def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
             turned = own.endswith(TRANSPOSED) and tensor.ndim == 2
             tensors[own] = tensor.t().contiguous() if turned else tensor
     embedding = tensors.get("wte.weight")
-    if (
-        head is not None
-        and embedding is not None
-        and not torch.equal(head.float(), embedding.float())
-    ):
+    tied = head is None or embedding is None or torch.equal(head.float(), embedding.float())
+    if not tied:
         raise UserError(
             f"{path}: {HEAD} differs from the token embedding, which is the output head here: use "
             "a checkpoint with a tied head"

@@ -64,19 +64,20 @@ def token_rows(
 
 
 class TextLog:
-    """Writes how a model reads a few texts; drops rows after `start`."""
+    """Writes how a model reads the first texts of a batch; drops rows after step `start`."""
 
     def __init__(
         self,
+        config: TrainingFlags,
         folder: Path,
         tokenizer: Tokenizer,
         batch: ResponseBatch,
-        *,
         start: int = 0,
-        dtype: str = "float32",
     ) -> None:
-        self.path, self.tokenizer, self.dtype = folder / TOKENS, tokenizer, dtype
-        self.batch = shortened(batch, WINDOW)
+        self.path, self.tokenizer, self.dtype = folder / TOKENS, tokenizer, config.precision
+        few = batch.rows(torch.arange(min(RECORDED, len(batch))))
+        tokens, mask = few.response_tokens[:, :WINDOW], few.response_mask[:, :WINDOW]
+        self.batch = replace(few, response_tokens=tokens, response_mask=mask)
         rows = zip(self.batch.tokens.tolist(), self.batch.prompt_lengths.tolist(), strict=True)
         self.prompts = [tokenizer.decode(tokens[:length]) for tokens, length in rows]
         keep_until(self.path, start)
@@ -94,23 +95,3 @@ class TextLog:
             self.tokenizer, batch, self.prompts, values, notes, kind="validation", step=step
         )
         append_jsonl(self.path, rows)
-
-
-def open_texts(
-    config: TrainingFlags,
-    folder: Path,
-    tokenizer: Tokenizer,
-    batch: ResponseBatch | None,
-    start: int = 0,
-) -> TextLog | None:
-    """A log of the first rows of a batch; None without one."""
-    if batch is None:
-        return None
-    rows = batch.rows(torch.arange(min(RECORDED, len(batch))))
-    return TextLog(folder, tokenizer, rows, start=start, dtype=config.precision)
-
-
-def shortened(batch: ResponseBatch, count: int) -> ResponseBatch:
-    """The same rows, of each response the first `count` tokens."""
-    tokens, mask = batch.response_tokens[:, :count], batch.response_mask[:, :count]
-    return replace(batch, response_tokens=tokens, response_mask=mask)

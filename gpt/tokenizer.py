@@ -65,12 +65,8 @@ class Tokenizer:
 
     @property
     def form(self) -> dict[str, Any]:
-        """What `build_tokenizer` needs beside name and ranks; nothing for a tokenizer made here."""
+        """What `build_tokenizer` needs beside name and ranks."""
         encoding = self.encoding
-        if encoding._pat_str == PATTERN and (self.eos_id, self.pad_id) == (
-            len(encoding._mergeable_ranks), len(encoding._mergeable_ranks) + 1
-        ):  # fmt: skip
-            return {}
         end, pad = (encoding.decode([token]) for token in (self.eos_id, self.pad_id))
         specials = dict(encoding._special_tokens)
         return {"pattern": encoding._pat_str, "specials": specials, "end": end, "pad": pad}
@@ -99,27 +95,20 @@ class Tokenizer:
         return self.encoding.encode(text, allowed_special=self.marks, disallowed_special=())
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids` without end-of-text and padding; broken UTF-8 becomes U+FFFD.
-
-        Raises ValueError for an id outside 0..n_vocab - 1.
-        """
-        for token in ids:
-            if not 0 <= token < self.n_vocab:
-                raise ValueError(
-                    f"token id {token} is outside the {self.name} vocabulary of {self.n_vocab} "
-                    "ids: decode with the tokenizer that the ids came from"
-                )
+        """The text of `ids` without end-of-text and padding; broken UTF-8 becomes U+FFFD."""
         kept = [token for token in ids if token not in (self.eos_id, self.pad_id)]
         return self.encoding.decode(kept)
 
 
+@cache
 def load_tokenizer(name: str) -> Tokenizer:
     """ "glassbox" (from this folder) or "gpt2" (from tiktoken's cache, else downloaded).
 
     Raises UserError for another name, and when gpt2's files cannot be had.
     """
     if name == "glassbox":
-        return _load_glassbox()
+        ranks = parse_ranks(RANKS_FILE.read_text(encoding="utf-8"), RANKS_FILE)
+        return build_tokenizer("glassbox", ranks)
     if name == "gpt2":
         return _load_gpt2()
     raise UserError(f"unknown tokenizer {name!r}: choose one of {', '.join(TOKENIZER_NAMES)}")
@@ -147,11 +136,6 @@ def build_tokenizer(
     return Tokenizer(name, encoding, eos_id=specials[end], pad_id=specials[pad])
 
 
-@cache
-def _load_glassbox() -> Tokenizer:
-    return build_tokenizer("glassbox", read_ranks(RANKS_FILE))
-
-
 def _load_gpt2() -> Tokenizer:
     import tiktoken
 
@@ -174,13 +158,8 @@ def rank_lines(ranks: dict[bytes, int]) -> str:
     return "".join(f"{base64.b64encode(token).decode('ascii')} {rank}\n" for token, rank in ordered)
 
 
-def read_ranks(path: Path) -> dict[bytes, int]:
-    """Read tiktoken's rank file format, whose own reader may serve an old copy; UserError."""
-    return parse_ranks(path.read_bytes().decode("utf-8-sig", errors="replace"), path)
-
-
 def parse_ranks(text: str, path: Path, taken: Container[int] = ()) -> dict[bytes, int]:
-    """The ranks that `rank_lines` wrote as `text`: up from 0, without the ids of `taken`."""
+    """The ranks that `rank_lines` wrote as `text`: up from 0, without the ids of `taken`; or UserError."""
     ranks: dict[bytes, int] = {}
     ids = (rank for rank in itertools.count() if rank not in taken)
     for number, line in enumerate(text.splitlines(), start=1):

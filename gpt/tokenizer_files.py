@@ -16,15 +16,13 @@ from typing import Any
 from data.templates import CHAT_TEMPLATE
 from gpt.tokenizer import END_OF_TEXT, PATTERN, SPELLED, Tokenizer, build_tokenizer
 from harness.errors import UserError
-from harness.files import read_object, write_json
+from harness.files import read_object, received, write_json
 
 TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
 GPT2_PATTERN = (  # as tiktoken writes it
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 )
-MOST_UNMADE = (
-    0.05  # of a vocabulary: tokens that neither merges make nor a list of special ones names
-)
+MOST_UNMADE = 0.05  # of a vocabulary: tokens that merges do not make and no special list names
 # The same behind a step that cuts out every digit, as SmolLM2 has it: what stands before a digit ends.
 DIGITS_PATTERN = (
     r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++|\p{N}| ?[^\s\p{L}\p{N}]++|\s++(?=\p{N})|\s++$|\s+(?!\S)|\s"
@@ -38,15 +36,10 @@ UNLIKE = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix")  #
 VISIBLE = bytes(SPELLED).decode()
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 
-
-def byte_characters() -> dict[int, str]:
-    """GPT-2's character for each byte: itself where that can be seen, else one from U+0100 on."""
-    seen = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    hidden = [value for value in range(256) if value not in seen]
-    return {v: chr(v) for v in seen} | {v: chr(256 + i) for i, v in enumerate(hidden)}
-
-
-CHARACTERS = byte_characters()
+# GPT-2's character for each byte: itself where that can be seen, else one from U+0100 on.
+SEEN = [*range(33, 127), *range(161, 173), *range(174, 256)]
+HIDDEN = [value for value in range(256) if value not in SEEN]
+CHARACTERS = {v: chr(v) for v in SEEN} | {v: chr(256 + i) for i, v in enumerate(HIDDEN)}
 BYTES = {character: value for value, character in CHARACTERS.items()}
 
 
@@ -124,15 +117,8 @@ def read_tokenizer(folder: Path, vocab_size: int, eos_id: int | None = None) -> 
     eos_id: what config.json says. Ids left open up to `vocab_size` become special tokens. Raises
     UserError for files that mean anything but byte-level pairs.
     """
-    try:
+    with received(folder):  # a part that is missing, or of another kind, wherever it is used
         return _read_tokenizer(folder, vocab_size, eos_id)
-    except UserError:
-        raise
-    except Exception as error:  # a part that is missing, or of another kind, wherever it is used
-        raise UserError(
-            f"{folder}: its tokenizer's files are no byte-level tokenizer ({type(error).__name__}: "
-            f"{str(error)[:80]}): fetch them again"
-        ) from error
 
 
 def _read_tokenizer(folder: Path, vocab_size: int, eos_id: int | None) -> Tokenizer | None:

@@ -17,7 +17,7 @@ import heapq
 import re
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,10 +26,10 @@ from data.worlds import data_name
 from gpt.corpus import read_documents
 from gpt.tokenizer import PATTERN, RANKS_FILE, Tokenizer, build_tokenizer, rank_lines
 from harness.command_line import run_command
-from harness.errors import UserError
 from harness.files import display_path, write_atomically
-from harness.flag_ranges import Seed
 
+VOCABULARY = 624  # ids: with so many every word of both worlds is one token
+DOCUMENTS = 20_000  # of each world to count in
 OWN_VOCABULARY, OWN_TEXT = 4096, 2_000_000  # ids at most, characters that are counted
 N_SPECIALS = 2  # <|endoftext|> and <|pad|>, numbered after the ranks
 
@@ -39,22 +39,10 @@ Pair = tuple[bytes, bytes]
 
 @dataclass(frozen=True)
 class TokenizerTrainingConfig:
-    """Train the tokenizer of both worlds; the defaults are those of the committed rank file."""
+    """Train the tokenizer of both worlds."""
 
-    vocab_size: int = 624
-    """Number of ids: 256 bytes, the merges, 2 special tokens. With 624 every word is one token."""
-    documents: int = 20_000
-    """Documents of each world to count in."""
-    seed: Seed = 0
-    """Seed of both worlds."""
     out: Path = RANKS_FILE
     """Where the rank file goes (tiktoken's format)."""
-
-
-def training_text(documents: int, seed: int) -> Iterator[str]:
-    """Yield the text of `documents` documents of each world, prompt and response joined."""
-    for record in [*reviews.corpus(documents, seed), *sums.corpus(documents, seed)]:
-        yield record.prompt + record.response
 
 
 def own_tokenizer(data: str, *, template: bool = False) -> Tokenizer:
@@ -78,8 +66,6 @@ def train_ranks(texts: Iterable[str], vocab_size: int) -> dict[bytes, int]:
     A tie between equally frequent pairs goes to the smaller pair in byte order: the text alone
     decides. There are fewer merges if the text supports no more.
     """
-    if vocab_size < 256 + N_SPECIALS:
-        raise UserError(f"vocab_size is {vocab_size}, but bytes and special tokens take 258 ids")
     ranks = {bytes([value]): value for value in range(256)}
     counted = count_pieces(texts)
     pieces, counts = list(counted), list(counted.values())
@@ -150,8 +136,8 @@ def merge(piece: Piece, pair: Pair) -> Piece:
 def main(config: TokenizerTrainingConfig) -> None:
     """Train and write the rank file (tiktoken's format)."""
     begin = time.perf_counter()
-    texts = training_text(config.documents, config.seed)
-    ranks = train_ranks(texts, config.vocab_size)
+    records = [*reviews.corpus(DOCUMENTS, seed=0), *sums.corpus(DOCUMENTS, seed=0)]
+    ranks = train_ranks((record.prompt + record.response for record in records), VOCABULARY)
     written = rank_lines(ranks).encode("ascii")
     write_atomically(config.out, lambda path: path.write_bytes(written))
     print(

@@ -139,6 +139,9 @@ def read_object(path: Path) -> dict[str, Any]:
     return found
 
 
+ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+
+
 @contextmanager
 def received(folder: Path) -> Iterator[None]:
     """Around the reading of a folder that others may have written: UserError for odd kinds of values."""
@@ -146,7 +149,7 @@ def received(folder: Path) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+    except ODD as error:
         raise UserError(
             f"{display_path(folder)} holds a value of a kind that no run writes "
             f"({' '.join(str(error).split())}): restore its config.json and its other files"

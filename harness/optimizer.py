@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.nn as nn
 
+from harness.command_flags import OptimizerFlags
 from harness.ranks.collectives import sum_gradients
 
 FINAL = 0.1  # of the peak learning rate, where the cosine ends
@@ -49,6 +50,15 @@ def cosine_schedule(step: int, total: int, *, peak: float, warmup: int) -> float
 def set_learning_rate(optimizer: torch.optim.Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = lr
+
+
+def follow_cosine(
+    optimizer: torch.optim.Optimizer, step: int, total: int, config: OptimizerFlags
+) -> float:
+    """Set the learning rate of 0-based `step` as the flags ask; returns it."""
+    lr = cosine_schedule(step, total, peak=config.lr, warmup=config.warmup)
+    set_learning_rate(optimizer, lr)
+    return lr
 
 
 def clip_and_step(

@@ -45,13 +45,7 @@ from harness.device import open_device, precision
 from harness.files import display_path, write_json
 from harness.flag_ranges import AtLeastOne, Count, NotNegative
 from harness.metric_log import MetricLog, per_second
-from harness.optimizer import (
-    adamw,
-    check_losses,
-    clip_and_step,
-    cosine_schedule,
-    set_learning_rate,
-)
+from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard
 from harness.report.rules import say_findings
@@ -59,11 +53,7 @@ from harness.report.writing import open_page, refresh, say_written
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
-from reward_model.accuracy_report import (
-    normalise_and_test,
-    plot_report,
-    record_prefixes,
-)
+from reward_model.accuracy_report import normalise_and_test, plot_report, record_prefixes
 from reward_model.loss import bradley_terry_loss
 from reward_model.pair_files import (
     PairFileFlags,
@@ -73,18 +63,9 @@ from reward_model.pair_files import (
     keep_pairs,
     kept_pairs,
 )
-from reward_model.pairs import (
-    TokenPair,
-    by_prompt,
-    collate_comparisons,
-    prompts_per_forward,
-)
+from reward_model.pairs import TokenPair, by_prompt, collate_comparisons, prompts_per_forward
 from reward_model.scalar_head import Pooling, RewardModel, save_reward_model
-from reward_model.world_pairs import (
-    check_world,
-    has_annotator,
-    sampled_pairs,
-)
+from reward_model.world_pairs import check_world, has_annotator, sampled_pairs
 
 # Which defaults are measured, where, and which are not: README.md beside this file.
 PRESETS: dict[str, dict[str, Any]] = {
@@ -159,6 +140,14 @@ def pair_weights(
     return torch.tensor([1 / len(group) for group in groups for _ in group], device=device)
 
 
+def measured_step(measured: list[Tensor], comparisons: int) -> dict[str, Any]:
+    """Loss, accuracy and mean margin of a step over all ranks, from those (3,) of each forward here."""
+    sums = torch.stack(measured).sum(0).tolist() if measured else [0.0, 0.0, 0.0]
+    total = all_reduce_sum(dict(zip(("loss", "right", "gap"), sums, strict=True)))
+    accuracy, margin = total["right"] / comparisons, total["gap"] / comparisons
+    return {"loss": total["loss"], "accuracy": accuracy, "margin": margin}
+
+
 def train(
     model: RewardModel,
     pairs: Sequence[TokenPair],
@@ -171,16 +160,11 @@ def train(
 ) -> list[dict[str, Any]]:
     """Minimise the Bradley-Terry loss, update `model` in place and return one metrics row a step.
 
-    `log.total` steps of `config.batch_size` prompts with all their pairs. Pass an `optimizer` to keep
-    its state between calls; with a folder a resumable state is kept there.
+    A step reads `config.batch_size` prompts with all their pairs. A given `optimizer` keeps its state.
     """
     groups = by_prompt(pairs)  # all comparisons of a prompt are one batch element
-    optimizer = optimizer or adamw(
-        model, config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay
-    )
-    state = TrainingState(
-        {"model": model, "optimizer": optimizer, "pairs": SamePairs(pairs)}, generators={}
-    )
+    optimizer = optimizer or adamw(model, config.lr, weight_decay=config.weight_decay)
+    state = TrainingState({"model": model, "optimizer": optimizer, "pairs": SamePairs(pairs)}, {})
     if config.resume and folder is not None:
         state.load(folder)
     elif folder is not None:  # the pairs may have taken longer than the training will
@@ -188,17 +172,14 @@ def train(
     model.eval()  # no dropout: the scores in training are the scores in use
     model.gpt.checkpoint_blocks = config.checkpoint_blocks
     seed = derive_seed(config.seed, "pair order")
-
     for step in state.steps_left(log.total):
         begin = time.perf_counter()
-        lr = cosine_schedule(step, log.total, peak=config.lr, warmup=config.warmup)
-        set_learning_rate(optimizer, lr)
+        lr = follow_cosine(optimizer, step, log.total, config)
         index = epoch_shuffled_indices(step, config.batch_size, len(groups), seed).tolist()
         prompts = [groups[i] for i in index]
         comparisons = sum(map(len, prompts))
-        sums = torch.zeros(0, 3)  # a row for each forward: loss, pairs in order, their gaps
+        measured: list[Tensor] = []  # of each forward: loss, pairs in order, the sum of their gaps
         optimizer.zero_grad(set_to_none=True)
-        # Of several ranks each reads prompts of its own.
         for part in prompts_per_forward(shard(prompts), config.micro_batch_size):
             compared = [pair for group in part for pair in group]
             batch, chosen_rows, rejected_rows = collate_comparisons(compared, eos_id)
@@ -215,21 +196,10 @@ def train(
             )
             loss.backward()
             gaps = (chosen - rejected).detach()
-            measured = torch.stack([loss.detach(), (gaps > 0).sum().to(loss), gaps.sum()])
-            sums = torch.cat([sums.to(measured), measured[None]])
+            measured.append(torch.stack([loss.detach(), (gaps > 0).sum().to(loss), gaps.sum()]))
         norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
-
-        of_all_ranks = all_reduce_sum(
-            dict(zip(("loss", "right", "gap"), sums.sum(0).tolist(), strict=True))
-        )
-        row = {
-            "loss": of_all_ranks["loss"],
-            "accuracy": of_all_ranks["right"] / comparisons,
-            "margin": of_all_ranks["gap"] / comparisons,
-            "grad_norm": norm,
-            "lr": lr,
-            "pairs_per_second": per_second(comparisons, begin),
-        }
+        row = measured_step(measured, comparisons) | {"grad_norm": norm, "lr": lr}
+        row["pairs_per_second"] = per_second(comparisons, begin)
         check_losses(row)
         state.step = step + 1
         log.write(step=state.step, **row)
@@ -242,7 +212,7 @@ def train(
 
 def base_folder(config: RewardModelConfig) -> Path:
     """The base model's run folder; pre-trains it first if the default one is not there."""
-    folder = base_of(config).parent
+    folder = base_of(config)
     if config.base is None and not on_main((folder / MODEL_FILE).exists):
         print(f"no base model in {display_path(folder)} yet: pre-training it first")
         pretraining.main(pretraining_of(config))
@@ -250,16 +220,15 @@ def base_folder(config: RewardModelConfig) -> Path:
 
 
 def base_of(config: RewardModelConfig) -> Path:
-    """Where the base model is, or will be."""
-    folder = config.base or default_folder("pretraining", config.data, config.preset)
-    return folder / MODEL_FILE
+    """The run folder where the base model is, or will be."""
+    return config.base or default_folder("pretraining", config.data, config.preset)
 
 
 def pretraining_of(config: RewardModelConfig) -> PretrainingConfig:
     """How the default base model is made."""
     return from_preset(
         PretrainingConfig, pretraining.PRESETS, config.preset, data=config.data, seed=config.seed,
-        device=config.device, out=base_of(config).parent, template=config.template,
+        device=config.device, out=base_of(config), template=config.template,
     )  # fmt: skip
 
 
@@ -267,8 +236,8 @@ def main(config: RewardModelConfig) -> Path:
     """Make or read the pairs, train, report, and return the run folder."""
     made = has_annotator(config.data)  # a world's pairs are sampled, a file brings its own
     check_world(config.data)
-    if not made and not on_main(base_of(config).exists):  # before a base is pre-trained for it
-        tokenizer = pretraining.open_tokenizer(pretraining_of(config))
+    if not made and not on_main((base_of(config) / MODEL_FILE).exists):
+        tokenizer = pretraining.open_tokenizer(pretraining_of(config))  # before minutes of training
         check_file(config, tokenizer, preset_config(config.preset, tokenizer.n_vocab).context)
     base = base_folder(config)  # whose pre-training may be of another precision
     device = open_device(config.device, config.precision)
@@ -294,13 +263,9 @@ def main(config: RewardModelConfig) -> Path:
         f"({device})"
     )
     log = MetricLog(
-        steps,
-        path=folder / "metrics.jsonl",
-        show=("loss", "accuracy", "margin"),
-        every=max(steps // 6, 1),
-        title="reward model",
-        start=saved_step(folder) if config.resume else 0,
-    )
+        steps, path=folder / "metrics.jsonl", every=max(steps // 6, 1), title="reward model",
+        show=("loss", "accuracy", "margin"), start=saved_step(folder) if config.resume else 0,
+    )  # fmt: skip
     with stepping(log, folder):
         train(model, pairs, config, log, eos_id=tokenizer.eos_id, folder=folder)
     with precision(device, config.precision):

@@ -20,7 +20,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from data.readers import DataError, read_preferences, read_prompts, read_responses, read_text
+from data.readers import read_preferences, read_prompts, read_responses, read_text
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
@@ -42,7 +42,7 @@ Break = Callable[[Path], Any]
 
 def refused(place: str, call: Callable[..., Any], *arguments: Any) -> None:
     """It ends in one line that names the place."""
-    with pytest.raises((UserError, DataError)) as error:
+    with pytest.raises(UserError) as error:
         call(*arguments)
     text = str(error.value)
     assert place in text and "\n" not in text and len(text) < 700, text

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from data.readers import DataError, read_preferences, read_prompts, read_responses
+from data.readers import read_preferences, read_prompts, read_responses
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
 from data.templates import Turn, conversation_prompt, instruction_prompt
+from harness.errors import UserError
 
 Row = dict[str, Any]
 HI = "### Instruction:\nHi\n\n### Response:\n"
@@ -43,7 +44,6 @@ def hh(*turns: str) -> str:
 def test_templates() -> None:
     asked = instruction_prompt("Name a colour.")
     assert asked == "### Instruction:\nName a colour.\n\n### Response:\n"
-    assert instruction_prompt(" Translate. ", "chat\n") == ALPACA_PROMPT
     turns = [
         Turn("system", "Be brief."), Turn("user", "Hi"), Turn("assistant", " Hello!\n"),
         Turn("user", "Name a colour."),
@@ -193,7 +193,7 @@ def test_malformed_rows(tmp_path: Path, good: Row, changes: Row) -> None:
     """Beside tests/test_bad_files.py: what is wrong in a format of its own, with its line."""
     rows = [good, good | changes] if "chosen" in good else [good | changes]
     read = read_prompts if "question" in good else read_preferences
-    with pytest.raises(DataError, match=rf"rows.jsonl:{len(rows)}: "):
+    with pytest.raises(UserError, match=rf"rows.jsonl:{len(rows)}: "):
         read(write(tmp_path, *rows))
 
 
@@ -205,7 +205,7 @@ def test_tables_have_cells_of_text(tmp_path: Path, name: str) -> None:
     lines = '\ufeffprompt,chosen,rejected,id\r\n"Sky, ""high""\nup?",blue,7,2\r\n'
     content = (lines + '"Sea?\n",green,red,5').encode()
     (tmp_path / name).write_bytes(gzip.compress(content) if "gz" in name else content)
-    first = read_preferences(tmp_path / name, limit=1).records[0]
+    first = read_preferences(tmp_path / name).records[0]
     assert first == PreferenceRecord('Sky, "high"\nup?', "blue", "7")
 
 
@@ -213,7 +213,7 @@ def test_tables_have_cells_of_text(tmp_path: Path, name: str) -> None:
 def test_a_table_with_a_ragged_row_is_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "rows.csv"
     path.write_text(f"prompt,chosen,rejected\nx,y,z\n{line}\n", encoding="utf-8")
-    with pytest.raises(DataError, match="rows.csv:3: "):
+    with pytest.raises(UserError, match="rows.csv:3: "):
         read_preferences(path)
 
 

@@ -9,16 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from data import readers
-from data.readers import (
-    DataError,
-    read_preferences,
-    read_prompts,
-    read_responses,
-    read_text,
-    split_records,
-)
-from data.records import PreferenceRecord, ResponseRecord
+from data import rows
+from data.readers import read_preferences, read_prompts, read_responses, read_text, split_records
+from data.records import PreferenceRecord, PromptRecord, ResponseRecord
+from harness.errors import UserError
 
 ROWS = [{"prompt": f"{i}?", "response": f" {i}"} for i in range(3)]
 RECORDS = [ResponseRecord(f"{i}?", f" {i}") for i in range(3)]
@@ -52,8 +46,8 @@ def test_unicode_line_separators_do_not_end_a_row(tmp_path: Path) -> None:
 def test_limit_counts_kept_records(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"prompt": "", "response": ""}\n' + LINES + "not JSON\n", encoding="utf-8")
-    result = read_responses(path, limit=2)
-    assert result.records == RECORDS[:2]
+    result = read_prompts(path, limit=2)
+    assert result.records == [PromptRecord("0?"), PromptRecord("1?")]
     assert result.dropped == {"empty prompt": 1}
 
 
@@ -129,7 +123,7 @@ STRAY = 'prompt,chosen,rejected\np,"a,b\nq,c,d\nr,e" f,g\n'
 def test_a_file_that_can_be_misread_is_refused(tmp_path: Path, name: str, content: str) -> None:
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
-    with pytest.raises(DataError):
+    with pytest.raises(UserError):
         read_preferences(path)
 
 
@@ -151,10 +145,10 @@ def test_what_is_larger_than_memory_is_refused_and_not_held(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     for limit in ("LONGEST_LINE", "MOST_AT_ONCE"):
-        monkeypatch.setattr(readers, limit, 1000)
+        monkeypatch.setattr(rows, limit, 1000)
     start = {"a.jsonl.gz": '{"prompt": "', "a.json.gz": '[{"prompt": "', "a.csv.gz": "prompt\n"}
     (tmp_path / name).write_bytes(gzip.compress(f"{start[name]}{5000 * 'x'}".encode()))
-    with pytest.raises(DataError):
+    with pytest.raises(UserError):
         read_prompts(tmp_path / name)
 
 
@@ -165,5 +159,5 @@ def test_what_would_be_taken_for_something_else_is_refused(tmp_path: Path, more:
     """Text for a boolean, a number that is no token id, a key that stands twice."""
     row = f'{{"prompt": "p", "chosen": "c", "rejected": "r", {more}}}'
     (tmp_path / "a.jsonl").write_text(row)
-    with pytest.raises(DataError):
+    with pytest.raises(UserError):
         read_preferences(tmp_path / "a.jsonl")

@@ -81,20 +81,6 @@ def test_its_gradient_is_student_minus_teacher():
     torch.testing.assert_close(student.ln_f.bias.grad, expected, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize("chunk_elements", [1, V, 3 * V + 1])
-def test_chunks_change_neither_value_nor_gradient(chunk_elements, monkeypatch):
-    scale = torch.arange(4 * T).view(4, T) + 1.0  # no two positions alike
-    results = []
-    for elements in (10**9, chunk_elements):
-        monkeypatch.setattr("gpt.log_probs.CHUNK_ELEMENTS", elements)
-        student = random_gpt(0)
-        values = forward_kl(student, TEACHER, BATCH)
-        (values * scale).sum().backward()
-        results.append((values.detach(), flat_gradient(student)))
-    close(results[1][0], results[0][0])
-    close(results[1][1], results[0][1])
-
-
 @pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl"])
 def test_padding_is_zero_and_never_read(loss):
     """Another filling behind the rows and a row without a response change nothing."""
@@ -104,7 +90,7 @@ def test_padding_is_zero_and_never_read(loss):
     tokens[behind] = 6
     dirty = replace(BATCH, tokens=tokens, response_tokens=responses)
     values = [
-        distillation_loss(replace(CONFIG, loss=loss), random_gpt(0), TEACHER, batch)
+        distillation_loss(replace(CONFIG, loss=loss), random_gpt(0), TEACHER, batch, 8)
         for batch in (BATCH, dirty)
     ]
     close(values[1], values[0])
@@ -115,10 +101,8 @@ def test_the_loss_is_the_mean_over_tokens(loss):
     """Eight tokens in four rows, one of them empty."""
     student = random_gpt(0)
     per_token = {"forward_kl": forward_kl, "reverse_kl": full_kl}[loss](student, TEACHER, BATCH)
-    found = distillation_loss(replace(CONFIG, loss=loss), student, TEACHER, BATCH)
+    found = distillation_loss(replace(CONFIG, loss=loss), student, TEACHER, BATCH, 8)
     close(found, sum(per_token[BATCH.response_mask].tolist()) / torch.tensor(8.0).double())
-    empty = BATCH.rows(torch.tensor([2]))
-    assert distillation_loss(replace(CONFIG, loss=loss), student, TEACHER, empty).item() == 0
 
 
 # Every response of a tiny language: tokens 0 (EOS), 1 and 2, at most three of them
@@ -257,7 +241,7 @@ def folders(tmp_path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("memory", [{}, dict(lora_rank=2, checkpoint_blocks=True)])
-def test_main_writes_what_it_measured(tmp_path, folders, capsys, memory):
+def test_main_writes_what_it_measured(tmp_path, folders, memory):
     out = tmp_path / "out"
     config = DistillationConfig(
         steps=4, batch_size=4, eval_every=2, eval_prompts=8, test_prompts=8,
@@ -277,7 +261,6 @@ def test_main_writes_what_it_measured(tmp_path, folders, capsys, memory):
     assert not torch.equal(toys.weights(student), toys.weights(start))
     assert torch.equal(student.wte.weight, start.wte.weight) == bool(memory)
     assert not (out / "state.pt").exists()
-    assert "forward_kl, text by the teacher" in capsys.readouterr().out
 
 
 def test_logged_keys_are_those_documented(teacher):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from data.templates import Turn, chat_prompt
+from data.templates import chat_prompt
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams, generate
 from gpt.llama import GroupedAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, rotated, rotation
@@ -246,12 +246,12 @@ def chat_tokenizer() -> Tokenizer:
 
 def test_the_marks_of_a_chat_are_tokens_and_those_of_a_text_are_not() -> None:
     tokenizer = chat_tokenizer()
-    ids = tokenizer.encode(chat_prompt([Turn("user", "the thing")]))
+    ids = tokenizer.encode(chat_prompt("the thing"))
     assert ids.count(1) == 3 and ids.count(2) == 2 and ids[0] == 1
     assert 0 not in tokenizer.encode("a<|endoftext|>b")
     assert load_tokenizer("glassbox").marks == frozenset()
     with pytest.raises(ValueError):
-        chat_prompt([Turn("user", "ends<|im_end|>here")])
+        chat_prompt("ends<|im_end|>here")
 
 
 def test_a_character_that_cannot_be_spelled_is_replaced() -> None:
@@ -263,13 +263,14 @@ def test_a_character_that_cannot_be_spelled_is_replaced() -> None:
 def test_an_exported_chat_is_rendered_as_ours(require, tmp_path: Path) -> None:
     write_tokenizer(tmp_path, chat_tokenizer(), 64)
     theirs = require("transformers").AutoTokenizer.from_pretrained(tmp_path)
-    turns = [Turn("user", "the thing"), Turn("assistant", "in"), Turn("user", "12")]
-    messages = [{"role": turn.role, "content": turn.text} for turn in turns]
-    for given in (messages, [{"role": "system", "content": "the"}, *messages]):
-        ours = chat_prompt([Turn(one["role"], one["content"]) for one in given])
+    turns = [("user", "the thing"), ("assistant", "in"), ("user", "12")]
+    ours = chat_prompt("the thing")
+    longer = f"{ours}in<|im_end|>\n<|im_start|>user\n12<|im_end|>\n<|im_start|>assistant\n"
+    for count, expected in ((1, ours), (3, longer)):
+        given = [{"role": role, "content": text} for role, text in turns[:count]]
         shown = theirs.apply_chat_template(given, add_generation_prompt=True, tokenize=False)
-        assert shown == ours
-        assert theirs(shown)["input_ids"] == chat_tokenizer().encode(ours)
+        assert shown == expected
+        assert theirs(shown)["input_ids"] == chat_tokenizer().encode(expected)
 
 
 @pytest.mark.oracle
@@ -310,7 +311,7 @@ def test_smollm2_is_the_model_that_transformers_opens(require, tmp_path: Path) -
     main(SmolLM2Config(out=tmp_path))
     model, tokenizer = load_policy(tmp_path, torch.device("cpu"))
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
-    prompt = chat_prompt([Turn("user", "Name the capital of France in one sentence.")])
+    prompt = chat_prompt("Name the capital of France in one sentence.")
     ids = tokenizer.encode(prompt)
     assert transformers.AutoTokenizer.from_pretrained(tmp_path)(prompt)["input_ids"] == ids
     x = torch.tensor([ids])

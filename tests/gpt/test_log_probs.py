@@ -10,7 +10,7 @@ import toys
 from toys import close, flat_gradient
 
 from data.collate import ResponseBatch, collate_responses
-from gpt.log_probs import entropy_from_logits, full_kl, token_log_probs, token_scores
+from gpt.log_probs import entropy_of, full_kl, token_log_probs, token_scores
 from gpt.model import GPT, GPTConfig
 
 V, EOS = 7, 0
@@ -197,7 +197,7 @@ def test_no_chunk_of_logits_is_kept_for_the_backward_pass(name, monkeypatch):
 @pytest.mark.parametrize("coefficient", [1.0, -3.0])
 def test_entropy_literals_and_finite_gradients(logits, expected, coefficient):
     logits = torch.tensor([logits, logits], requires_grad=True)
-    entropy = entropy_from_logits(logits)
+    entropy = entropy_of(logits.log_softmax(-1))
     torch.testing.assert_close(entropy, torch.tensor([expected] * 2), rtol=0, atol=1e-6)
     (coefficient * entropy).sum().backward()
     probs = logits.detach().softmax(-1)

@@ -12,10 +12,10 @@ from gpt.lora import (
     adapters,
     add_adapters,
     copy_to_train,
-    copy_with_adapters,
     fit_for_training,
     has_adapters,
     merged_state,
+    trunk_to_train,
 )
 from gpt.model import GPT, GPTConfig
 from harness.command_flags import MemoryFlags
@@ -153,7 +153,7 @@ def test_reward_model_and_critic_train_their_adapters_and_their_heads():
     policy = adapted()
     scorer = RewardModel.from_policy(policy, generator=seeded())
     frozen_scorer = RewardModel.from_policy(base_gpt()).requires_grad_(False)
-    over_scorer = copy_with_adapters(frozen_scorer.gpt, 2)
+    over_scorer = trunk_to_train(MemoryFlags(lora_rank=2), frozen_scorer.gpt)
     for model, trunk in (
         (scorer, policy),
         (ValueModel.from_policy(policy), policy),

@@ -12,7 +12,7 @@ from data.collate import collate_responses
 from gpt.finetuning import Example, FinetuningConfig, train
 from gpt.log_probs import token_scores
 from gpt.model import GPT, GPTConfig
-from gpt.token_rows import WINDOW, TextLog, open_texts, shortened
+from gpt.token_rows import WINDOW, TextLog
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from harness.paths import TOKENS
@@ -33,7 +33,7 @@ def small_gpt(seed: int = 0) -> GPT:
 
 def test_surprise_is_minus_the_log_prob_of_each_token(tmp_path: Path) -> None:
     model = small_gpt()
-    TextLog(tmp_path, LETTERS, BATCH).write(model, 7)
+    TextLog(FinetuningConfig(), tmp_path, LETTERS, BATCH).write(model, 7)
     first, second = read_jsonl(tmp_path / TOKENS)
     assert first["tokens"] == ["d", "e", "f", "<eos>"] and second["tokens"] == ["g", "<eos>"]
     assert (first["prompt"], second["prompt"], first["step"]) == ("ab", "c", 7)
@@ -45,13 +45,12 @@ def test_surprise_is_minus_the_log_prob_of_each_token(tmp_path: Path) -> None:
         assert row["notes"]["nats per token"] == pytest.approx(mean, abs=1e-4)
 
 
-def test_long_texts_are_cut_and_none_are_kept_if_there_are_none(tmp_path: Path) -> None:
+def test_long_texts_are_cut(tmp_path: Path) -> None:
     long = collate_responses([[0]], [[1] * 100], 8)
-    cut = shortened(long, WINDOW)
+    cut = TextLog(FinetuningConfig(), tmp_path, LETTERS, long).batch
     assert cut.response_mask.shape == (1, WINDOW) and int(cut.lengths) == WINDOW
     full = token_scores(small_gpt().eval(), long).log_probs[:, :WINDOW]
     torch.testing.assert_close(token_scores(small_gpt().eval(), cut).log_probs, full)
-    assert open_texts(FinetuningConfig(), tmp_path, LETTERS, None) is None
 
 
 def test_training_is_the_same_with_and_without_and_the_page_shows_it(tmp_path: Path) -> None:
@@ -63,7 +62,7 @@ def test_training_is_the_same_with_and_without_and_the_page_shows_it(tmp_path: P
         rows = train(config, small_gpt(), EXAMPLES, EXAMPLES[:4], log, eos_id=8, texts=texts)
         return [row["loss"] for row in rows]
 
-    assert run(None) == run(TextLog(tmp_path, LETTERS, BATCH))
+    assert run(None) == run(TextLog(config, tmp_path, LETTERS, BATCH))
     assert [row["step"] for row in read_jsonl(tmp_path / TOKENS)] == [4, 4, 8, 8]
     refresh(tmp_path, [])
     assert "-log p of the token" in (tmp_path / REPORT).read_text()

@@ -14,7 +14,7 @@ from data import reviews, sums
 from gpt import tokenizer_training
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import PATTERN, RANKS_FILE, build_tokenizer, load_tokenizer, read_ranks
+from gpt.tokenizer import PATTERN, RANKS_FILE, build_tokenizer, load_tokenizer
 
 GLASSBOX = load_tokenizer("glassbox")
 
@@ -58,7 +58,7 @@ def test_decode_drops_special_ids_and_survives_every_id():
 
 
 def test_encoding_equals_a_slow_merge_by_merge_encoder():
-    ranks = read_ranks(RANKS_FILE)
+    ranks = GLASSBOX.encoding._mergeable_ranks
     for record in [*reviews.corpus(25, seed=8), *sums.corpus(5, seed=8)]:
         text = f"{record.prompt}{record.response} unbelievably perfectly clockwork"
         slow = [rank for piece in re.findall(PATTERN, text) for rank in slow_encode(piece, ranks)]
@@ -76,7 +76,7 @@ def slow_encode(piece, ranks):
 
 
 def test_fingerprint_names_the_vocabulary():
-    ranks = read_ranks(RANKS_FILE)
+    ranks = dict(GLASSBOX.encoding._mergeable_ranks)
     assert build_tokenizer("another name", ranks).fingerprint == GLASSBOX.fingerprint
     assert re.fullmatch(r"[0-9a-f]{64}", GLASSBOX.fingerprint)
     del ranks[max(ranks, key=ranks.__getitem__)]

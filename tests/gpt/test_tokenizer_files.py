@@ -9,12 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
-from gpt.tokenizer_files import (
-    BYTES,
-    GPT2_PATTERN,
-    read_tokenizer,
-    write_tokenizer,
-)
+from gpt.tokenizer_files import BYTES, GPT2_PATTERN, read_tokenizer, write_tokenizer
 from harness.errors import UserError
 
 PIECES = [
