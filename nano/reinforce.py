@@ -4,7 +4,7 @@
     line 2     A = R(x, y) - baseline(x)
     line 3     ascend A log pi(y | x)
 
-Everything else in this folder is this file and a remedy for one of its weaknesses.
+The other policy gradients in this folder are this file and a remedy for one of its weaknesses.
 
     python nano/reinforce.py
     the same numbers: rl/grpo_variants_engine.py --surrogate cispo --reducer sequence_sum

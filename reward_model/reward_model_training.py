@@ -83,7 +83,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "own": dict(
         pooling="mean_score", lr=3e-4, max_prompt_tokens=1024, max_response_tokens=1024,
     ),
-    **{  # mean_score is what their published runs used (docs/guide.md); last_token was not tried
+    **{  # mean_score is what their runs used, which are not kept; last_token was not tried
         name: dict(
             pooling="mean_score", batch_size=8, micro_batch_size=micro, lr=lr, epochs=1,
             max_response_tokens=max_response,

@@ -1,4 +1,4 @@
-"""The GRPO family: one loop, in which every published variant is a choice among named pieces.
+"""The GRPO family: one loop, in which ten published variants are choices among named pieces.
 
 The box is that of DAPO (Yu et al. 2025, arXiv:2503.14476, Algorithm 1), which is GRPO's with a
 buffer; after each line the fields that choose what happens there:
