@@ -256,6 +256,8 @@ VARIANTS: dict[str, Changes] = {
 }
 # MaxRL refuses a reward that is not 0 or 1, and its loss is Dr. GRPO's: its tests are in its own file.
 FORMS_OF_VARIANTS = {name: VARIANTS[name] for name in VARIANTS if name != "maxrl"}
+# At its own range of 3e-4 the clip has taken every gradient of a toy after its first update.
+FORMS_OF_VARIANTS["gspo"] = VARIANTS["gspo"] | dict(clip_low=0.1, clip_high=0.1)
 RESUMED_VARIANTS: tuple[Changes, ...] = (
     VARIANTS["dapo"]
     | dict(kl_coef=0.1, reward_fn=HAS_A),
