@@ -175,9 +175,7 @@ def train(
     its state between calls; with a folder a resumable state is kept there.
     """
     groups = by_prompt(pairs)  # all comparisons of a prompt are one batch element
-    optimizer = optimizer or adamw(
-        model, config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay
-    )
+    optimizer = optimizer or adamw(model, config.lr, weight_decay=config.weight_decay)
     state = TrainingState(
         {"model": model, "optimizer": optimizer, "pairs": SamePairs(pairs)}, generators={}
     )
