@@ -28,7 +28,6 @@ from gpt.tokenizer import PATTERN, RANKS_FILE, Tokenizer, build_tokenizer, rank_
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path, write_atomically
-from harness.flag_ranges import Seed
 
 OWN_VOCABULARY, OWN_TEXT = 4096, 2_000_000  # ids at most, characters that are counted
 N_SPECIALS = 2  # <|endoftext|> and <|pad|>, numbered after the ranks
@@ -45,7 +44,7 @@ class TokenizerTrainingConfig:
     """Number of ids: 256 bytes, the merges, 2 special tokens. With 624 every word is one token."""
     documents: int = 20_000
     """Documents of each world to count in."""
-    seed: Seed = 0
+    seed: int = 0
     """Seed of both worlds."""
     out: Path = RANKS_FILE
     """Where the rank file goes (tiktoken's format)."""
