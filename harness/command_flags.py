@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
-from harness.flag_ranges import AtLeastOne, Count, Limit, NotNegative, Seed, check_ranges
+from harness.flag_ranges import AtLeastOne, Count, Limit, NotNegative, check_ranges
 
 
 class Flags(Protocol):
@@ -18,14 +18,11 @@ class Flags(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-Precision = Literal["float32", "bfloat16"]
-
-
 @dataclass(frozen=True)
-class CommandFlags:
+class TrainingFlags:
     """The run"""
 
-    seed: Seed = 0
+    seed: int = 0
     """Of every random number; each concern of a run has a stream of its own."""
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
@@ -35,6 +32,10 @@ class CommandFlags:
     """Run folder; default runs/COMMAND-DATA-PRESET."""
     resume: bool = False
     """Continue the run in the run folder."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16: autocast over float32 weights, for GPUs."""
+    checkpoint_every: AtLeastOne = 200
+    """Steps between resumable checkpoints."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -47,16 +48,6 @@ class CommandFlags:
     def is_small(self) -> bool:
         """Whether one process a core beats one with threads (docs/ranks.md): not at published sizes."""
         return not self.preset.startswith("gpt2")
-
-
-@dataclass(frozen=True)
-class TrainingFlags(CommandFlags):
-    """The run"""
-
-    precision: Precision = "float32"
-    """bfloat16: autocast over float32 weights, for GPUs."""
-    checkpoint_every: AtLeastOne = 200
-    """Steps between resumable checkpoints."""
 
 
 @dataclass(frozen=True)

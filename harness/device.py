@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -12,9 +11,6 @@ from torch.overrides import TorchFunctionMode
 
 from harness.errors import UserError
 from harness.ranks.collectives import world
-
-# "off": attention is left to PyTorch's own kernels. cuDNN's plan each new shape, about 0.4 s (docs/gpu.md).
-CUDNN_ATTENTION = "GLASSBOX_CUDNN_ATTENTION"
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -43,7 +39,7 @@ def open_device(name: str = "auto", dtype: str = "float32") -> torch.device:
     """`pick_device`, and on CUDA: make it the current device and choose the float32 product.
 
     It is exact with --precision float32 and TF32 with bfloat16, where it serves the heads alone and
-    moves their log-probs by about 0.002 nats. `precision` refuses to compute in another mode.
+    moves their log-probs by about 0.002 nats.
     """
     device = pick_device(name)
     if device.type != "cuda":
@@ -51,7 +47,6 @@ def open_device(name: str = "auto", dtype: str = "float32") -> torch.device:
     if device.index is not None:
         torch.cuda.set_device(device)
     torch.backends.cuda.matmul.allow_tf32 = dtype == "bfloat16"
-    torch.backends.cuda.enable_cudnn_sdp(os.environ.get(CUDNN_ATTENTION) != "off")
     if dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         print(
             f"note: {torch.cuda.get_device_name(device)} has no bfloat16 arithmetic and emulates it, "
@@ -62,17 +57,7 @@ def open_device(name: str = "auto", dtype: str = "float32") -> torch.device:
 
 
 def precision(device: torch.device, dtype: str) -> Any:
-    """A context manager: bfloat16 autocast over float32 weights, or nothing for "float32".
-
-    RuntimeError on CUDA when float32 products are in the other mode: something has set them since
-    `open_device`, and this rank would compute other numbers than the others.
-    """
-    if device.type == "cuda" and torch.backends.cuda.matmul.allow_tf32 != (dtype == "bfloat16"):
-        found = "TF32" if torch.backends.cuda.matmul.allow_tf32 else "exact"
-        raise RuntimeError(
-            f"float32 products are {found}, which is not the mode of --precision {dtype}: call "
-            "open_device with it, and do not set torch.backends.cuda.matmul afterwards"
-        )
+    """A context manager: bfloat16 autocast over float32 weights, or nothing for "float32"."""
     if dtype == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)

@@ -28,11 +28,8 @@ def require_regular(path: Path) -> None:
 
 
 def expanded(path: Path) -> Path:
-    """The path with a leading ~ as the home folder; UserError for that of a user who is not there."""
-    try:
-        return path.expanduser()
-    except RuntimeError:
-        raise UserError(f"{path}: there is no such user here; give the path in full") from None
+    """The path with a leading ~ as the home folder; that of an unknown user stays as it is."""
+    return Path(os.path.expanduser(path))
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -72,7 +69,8 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
             mode = temporary.stat().st_mode  # the user's umask, for which safetensors does not ask
             write(temporary)
             temporary.chmod(mode)
-            _to_disk(temporary)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())  # else it could be empty after a power cut
             os.replace(temporary, path)
         except (OSError, RuntimeError, SafetensorError) as error:  # torch's own is a RuntimeError
             raise _unwritten(path, error) from error
@@ -87,12 +85,6 @@ def remove_left_overs(folder: Path, of: str = "*") -> None:
     for path in folder.glob(f".{of}.*.tmp"):
         if path.name.split(".")[-2].isdigit() and path.is_dir() and not path.is_symlink():
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _to_disk(path: Path) -> None:
-    """Have the system write the file out: renamed before that, it could be empty after a power cut."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def _unwritten(path: Path, error: Exception) -> UserError:

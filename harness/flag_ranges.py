@@ -36,24 +36,18 @@ AboveZero = Annotated[float, Range("(0, inf)", "must be above 0")]
 Limit = Annotated[float, Range("(0, inf]", "must be above 0")]
 KLLimit = Annotated[float, Range("(0, inf]", "must be above 0, any run would stop there")]
 ZeroToOne = Annotated[float, Range("[0, 1]", "must be in 0..1")]
-Seed = Annotated[
-    int,
-    Range(f"[{-LARGEST_INTEGER}, {LARGEST_INTEGER}]", f"must be at most {LARGEST_INTEGER} in size"),
-]
 
 
 @cache
 def ranges_of(config_class: type) -> dict[str, Range]:
-    """The range of every field that has one. A class that gives only a new default keeps its base's."""
-    ranges: dict[str, Range] = {}
-    for base in reversed(config_class.__mro__[:-1]):
-        for name, hint in get_type_hints(base, include_extras=True).items():
-            if name not in vars(base).get("__annotations__", {}):
-                continue
-            for part in (hint, *get_args(hint)):
-                found = getattr(part, "__metadata__", ())
-                ranges.update((name, allowed) for allowed in found if isinstance(allowed, Range))
-    return ranges
+    """The range of every field that has one, also as `AtLeastOne | None`."""
+    return {
+        name: found
+        for name, hint in get_type_hints(config_class, include_extras=True).items()
+        for part in (hint, *get_args(hint))
+        for found in getattr(part, "__metadata__", ())
+        if isinstance(found, Range)
+    }
 
 
 def check_ranges(config: object) -> None:

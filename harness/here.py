@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 
@@ -15,7 +16,7 @@ class Here:
     on_main_alone: bool = False  # inside `on_main`, where the other ranks wait
     in_steps: bool = False  # whether somebody asks `stop_asked` after every step
     signal: int = 0  # the number of the signal that came, 0 for none
-    locks: dict[tuple[int, int], int] = field(default_factory=dict)  # (device, inode): descriptor
+    locks: dict[Path, int] = field(default_factory=dict)  # folder: descriptor
 
 
 HERE = Here()

@@ -6,13 +6,10 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import os
 import platform
-import signal
 import sys
 from pathlib import Path
-from types import FrameType
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("harness", "data", "gpt", "reward_model", "rl")  # each imports what stands before it
@@ -30,7 +27,7 @@ def is_command() -> bool:
 
 
 def prepare() -> None:
-    """Set up this process for a command: waiting threads, freed memory, Ctrl-C while it starts."""
+    """Set up this process for a command: waiting threads and freed memory."""
     # Spinning threads are no faster on a quiet machine, and on a busy one they slow training down
     # tenfold. OpenMP reads the setting when it is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -38,13 +35,6 @@ def prepare() -> None:
     # memory. CUDA's allocator reads the setting when it is first used; a user's own stays.
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
     keep_freed_memory()
-    if sys.argv[:1] == ["-m"]:  # what Python puts there until the module is found
-        signal.signal(signal.SIGINT, _leave)  # until harness/signals.py takes over
-
-
-def _leave(number: int, frame: FrameType | None) -> None:
-    os.write(2, b"ended by SIGINT before it began\n")
-    os._exit(128 + number)
 
 
 def keep_freed_memory() -> None:
@@ -61,18 +51,3 @@ def keep_freed_memory() -> None:
     libc = ctypes.CDLL(None)
     libc.mallopt(M_MMAP_MAX, 0)
     libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
-
-
-def require_ours(*names: str) -> None:
-    """Raise ImportError, with both places and what to do, where a name leads to another package.
-
-    `python -m` looks into the working folder first, where `data` or `gpt` may be somebody's own.
-    """
-    for name in names:
-        spec = importlib.util.find_spec(name)
-        found = Path(spec.origin) if spec is not None and spec.origin else None
-        if found is None or found.resolve().parents[1] != ROOT:
-            raise ImportError(
-                f"{found or 'something else'} hides Glassbox's package {name!r} in {ROOT}: start "
-                "Python from another folder, or rename that one"
-            )

@@ -2,8 +2,7 @@
 
 config.json holds the flags and, under three keys that are no flags, `script`, the module that wrote it,
 `inputs`, the sha256 of the files that the flags name, and `made_with`, versions, threads, ranks, device
-and git revision. The lock on a folder is the operating
-system's and ends with the process that holds it.
+and git revision. The lock on a folder is the operating system's and ends with the process.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from typing import Any
 
 import torch
 
-from harness.command_flags import CommandFlags, Flags
+from harness.command_flags import Flags
 from harness.device import pick_device
 from harness.errors import Finished, UserError
 from harness.files import (
@@ -51,24 +50,12 @@ except ImportError:  # Windows, where two runs in one folder are the user's to a
 CONFIG_FILE = "config.json"
 SCRIPT, INPUTS, MADE_WITH = "script", "inputs", "made_with"  # its keys that are no flags
 
-# What may change when a run is resumed: how long it is, where it runs and how it is watched (of which
-# `debug` and `record_tokens` are no more).
+# What may change when a run is resumed: how long it is, where it runs and how it is watched.
 FREE_FLAGS = (
     "steps", "device", "out", "resume", "eval_every", "eval_prompts", "test_prompts",
-    "checkpoint_every", "ranks", "debug", "record_tokens", SCRIPT, INPUTS, MADE_WITH,
+    "checkpoint_every", "ranks", SCRIPT, INPUTS, MADE_WITH,
 )  # fmt: skip
 
-# What flags of earlier revisions were by default: of those that are no more, where it is not nothing or a
-# constant of the config now, and of those whose default is another one now.
-FORMER_DEFAULTS: dict[str, tuple[Any, ...]] = {
-    "gold": ("rule",), "uwo_coef": (0.5,), "tools": ("none",), "max_calls": (4,), "max_left_out": (0.5,),
-    "kl_penalty": ("k1",), "kl_in_reward": ("token",), "sampler_precision": ("float32",),
-    "correction": ("token_tis",), "weight_floor": (0.5,), "weight_cap": (2.0,), "missing_eos": ("none",),
-    "missing_eos_value": (-1.0,), "kl_controller": ("fixed",), "kl_target": (6.0, 0.05),
-    "reference_update": ("never",), "reference_every": (20,), "reference_mix": (0.6,),
-    "reward_epochs": (1,), "preference_loss": (["dpo"],), "preference_weights": ([1.0],),
-    "kl_estimator": ("k3",), "kl_loss": ("k2",), "value_coef": (0.1,),
-}  # fmt: skip
 
 # Open and finish ----------------------------------------------------------------------------------
 
@@ -81,13 +68,11 @@ def open_run(folder: Path, config: Flags, *, resume: bool = False) -> Path:
     flags (but for FREE_FLAGS) and inputs; Finished if that run is complete. Returns the folder, a
     leading ~ expanded.
     """
-    return on_main(lambda: _open_run(expanded(folder), config, resume=resume))
+    opened = _take_up if resume else _begin
+    return on_main(lambda: opened(_checked_place(expanded(folder), config), config))
 
 
-def _open_run(folder: Path, config: Flags, *, resume: bool) -> Path:
-    check_place(folder, config)
-    if resume:
-        return _take_up(folder, config)
+def _begin(folder: Path, config: Flags) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -124,30 +109,25 @@ def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
     except Diverged as error:
         log.close()
         step = error.step or (log.rows[-1]["step"] + 1 if log.rows else 1)
-        kept = "nothing was saved before"
-        if (folder / STATE_FILE).exists():
-            kept = f"the state after step {saved_step(folder)} is kept in {folder / STATE_FILE}"
-        raise UserError(f"step {step}: {error}; {kept}") from error
+        raise UserError(f"step {step}: {error}; what was saved before is in {folder}") from error
 
 
 # The folder ---------------------------------------------------------------------------------------
 
 
-def check_place(folder: Path, config: Flags) -> None:
-    """UserError for a folder that a run must not take: the current one, or one with its inputs."""
+def _checked_place(folder: Path, config: Flags) -> Path:
+    """The folder; UserError for one that a run must not take: the current one, or one with its inputs."""
     try:
-        taken, here = folder.resolve(), Path.cwd()
+        taken = folder.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a link to itself, a NUL
         raise UserError(f"--out {str(folder)!r:.80} is no path ({error}): name another") from error
-    if taken == here or taken in here.parents:
-        raise UserError(
-            f"--out {folder} is, or holds, the folder that you are in: name another one"
-        )
-    for path in read_paths(config):
-        if taken == path.resolve() or taken in path.resolve().parents:
+    for path in (Path.cwd(), *read_paths(config)):
+        if path.resolve().is_relative_to(taken):
             raise UserError(
-                f"--out {folder} holds {path}, which this run reads: name another folder"
+                f"--out {folder} is, or holds, {path}, where you are or which this run reads: name "
+                "another folder"
             )
+    return folder
 
 
 def _move_aside(folder: Path, script: str) -> None:
@@ -166,38 +146,33 @@ def _move_aside(folder: Path, script: str) -> None:
     number = 1
     while os.path.lexists(aside := folder.with_name(f"{folder.name}.{number}")):
         number += 1
+    place = folder.resolve()
     folder.rename(aside)
-    unlock(aside)
+    unlock(place)
     print(f"an earlier run was moved to {display_path(aside)}", flush=True)
 
 
 def lock(folder: Path) -> None:
     """Lock the folder for this process until `unlock`; UserError if another one has it."""
-    if fcntl is None:
+    place = folder.resolve()
+    if fcntl is None or place in HERE.locks:
         return
     descriptor = os.open(folder, os.O_RDONLY)
-    status = os.fstat(descriptor)
-    key = (status.st_dev, status.st_ino)
-    if key in HERE.locks:
-        os.close(descriptor)
-        return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError as error:
         os.close(descriptor)
+        if not isinstance(error, BlockingIOError):
+            return  # a file system without locks
         raise UserError(
             f"another run is writing in {display_path(folder)}: wait until it has ended, or give this "
             "one another --out"
         ) from None
-    except OSError:  # a file system without locks
-        os.close(descriptor)
-        return
-    HERE.locks[key] = descriptor
+    HERE.locks[place] = descriptor
 
 
 def unlock(folder: Path) -> None:
-    status = folder.stat()
-    descriptor = HERE.locks.pop((status.st_dev, status.st_ino), None)
+    descriptor = HERE.locks.pop(folder.resolve(), None)
     if descriptor is not None:
         os.close(descriptor)
 
@@ -216,8 +191,7 @@ def _take_up(folder: Path, config: Flags) -> Path:
         _check_same_run(folder, config, started, now)
     if STATE_FILE not in there:
         _take_on(folder, started, now)
-    for place in (folder, folder / "adapter"):
-        remove_left_overs(place)
+    remove_left_overs(folder)
     free = {name: now[name] for name in FREE_FLAGS if name in now}
     write_json(folder / CONFIG_FILE, started | free)
     print(f"{display_path(folder)} goes on from step {saved_step(folder)}", flush=True)
@@ -227,31 +201,24 @@ def _take_up(folder: Path, config: Flags) -> Path:
 def _check_same_run(
     folder: Path, config: Flags, started: dict[str, Any], now: dict[str, Any]
 ) -> None:
-    """UserError for another script or another flag; a flag that came later must be at its default."""
+    """UserError for another script, flag or file; a flag that came later must be at its default."""
     if started[SCRIPT] != now[SCRIPT]:
         raise UserError(f"the run in {folder} is of {started[SCRIPT]}: resume it with that script")
     fields = {field.name: field.default for field in dataclasses.fields(config)}
     defaults = json.loads(json.dumps(fields, default=str))
-    same_length = (
-        isinstance(config, CommandFlags) and config.fixed_length
-    )  # a schedule depends on it
+    free = set(FREE_FLAGS)
+    if getattr(config, "fixed_length", False):  # a schedule depends on it
+        free.remove("steps")
     for name in dict.fromkeys([*started, *now]):
-        if name in FREE_FLAGS and not (name == "steps" and same_length):
-            continue
         was = started.get(name, defaults.get(name))
-        # The number is a wish since its controller is no flag.
-        of_today = name == "kl_target" and "kl_controller" not in started
-        if was in FORMER_DEFAULTS.get(name, ()) and not of_today:
-            was = defaults.get(name)
-        if (name in now or was) and not _same(was, now.get(name, getattr(config, name, None))):
-            instead = (
-                f"not {now[name]}" if name in now else "a flag that this revision does not have"
-            )
-            revision = (started.get(MADE_WITH) or {}).get("git") or "that started it"
-            raise UserError(
-                f"the run in {folder} was started with --{name.replace('_', '-')} {was}, {instead}: resume "
-                f"with the flags in its config.json and revision {revision}, or leave --resume out"
-            )
+        if name in free or (name not in now and not was) or _same(was, now.get(name)):
+            continue
+        revision = (started.get(MADE_WITH) or {}).get("git") or "that started it"
+        raise UserError(
+            f"the run in {folder} was started with --{name.replace('_', '-')} {was} (now "
+            f"{now.get(name, 'no such flag')}): resume with the flags in its config.json and revision "
+            f"{revision}, or leave --resume out"
+        )
     for place, digest in now[INPUTS].items():
         if started.get(INPUTS, {}).get(place, digest) != digest:
             raise UserError(
@@ -300,9 +267,7 @@ def record(config: Flags) -> dict[str, Any]:
 def read_record(folder: Path) -> dict[str, Any]:
     """config.json of a run; UserError if it is none of ours or cannot be read."""
     values = read_object(folder / CONFIG_FILE)
-    if not isinstance(values.get(SCRIPT), str) or not all(
-        isinstance(values.get(key, {}), dict) for key in (INPUTS, MADE_WITH)
-    ):
+    if not isinstance(values.get(SCRIPT), str):
         raise UserError(f"{folder / CONFIG_FILE} is of no run: restore it, or leave --resume out")
     return values
 
@@ -336,14 +301,11 @@ def input_digests(config: Flags) -> dict[str, str]:
 def script_of(config: Flags) -> str:
     """The module that a config belongs to, also where that runs as `__main__`."""
     name = type(config).__module__
-    if name not in ("__main__", "__mp_main__"):
+    if name != "__main__":
         return name
     main = sys.modules["__main__"]
-    if main.__spec__ is not None:
-        return main.__spec__.name
     path = Path(str(main.__file__)).resolve()
-    inside = path.is_relative_to(REPOSITORY)
-    return ".".join((path.relative_to(REPOSITORY) if inside else path).with_suffix("").parts)
+    return main.__spec__.name if main.__spec__ else f"{path.parent.name}.{path.stem}"
 
 
 def made_with(config: Flags) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.files import parse_json, write_atomically
+from harness.files import parse_json, require_regular, write_atomically
 from harness.paths import MODEL_FILE
 
 T = TypeVar("T")
@@ -44,13 +44,11 @@ def read_safetensors(path: Path, read: Callable[[Any], T]) -> T:
 
 def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and `about` of a checkpoint of this kind. UserError if it is missing or another kind."""
-    path = Path(path)
     if path.is_dir():
         path = path / MODEL_FILE
     if not path.exists():
         raise UserError(f"there is no checkpoint at {path}: check the path, or train it first")
-    if not path.is_file():
-        raise UserError(f"{path} is no regular file, so no checkpoint: check the path")
+    require_regular(path)
     metadata, tensors = read_safetensors(
         path, lambda file: (file.metadata() or {}, {k: file.get_tensor(k) for k in file.keys()})
     )

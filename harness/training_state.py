@@ -5,30 +5,22 @@ from __future__ import annotations
 import dataclasses
 import zipfile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
 from harness.errors import UserError
-from harness.files import read_object, write_atomically
+from harness.files import require_regular, write_atomically
 from harness.optimizer import check_weights
 from harness.paths import STATE_FILE
 from harness.signals import Ended, stop_asked
-
-
-class HasState(Protocol):
-    """A module, an optimizer or anything else that can be saved and restored."""
-
-    def state_dict(self) -> Any: ...
-
-    def load_state_dict(self, state: Any) -> Any: ...
 
 
 @dataclasses.dataclass
 class TrainingState:
     """All that changes during a run, in one place: what is saved is what is resumed."""
 
-    parts: dict[str, HasState]
+    parts: dict[str, Any]  # modules, optimizers and what else has state_dict and load_state_dict
     generators: dict[str, torch.Generator]
     step: int = 0  # completed steps
     stopped: bool = False  # the run has ended early, and no step follows
@@ -51,7 +43,6 @@ class TrainingState:
         def write(path: Path) -> None:
             state = {
                 "step": self.step,
-                "script": script_of_folder(folder),
                 "stopped": self.stopped,
                 "parts": {name: changing_state(part) for name, part in self.parts.items()},
                 "generators": {name: g.get_state() for name, g in self.generators.items()},
@@ -67,13 +58,9 @@ class TrainingState:
     def load(self, folder: Path) -> None:
         path, state = folder / STATE_FILE, read_state(folder)
         try:
-            if state.get("script", "") not in ("", script := script_of_folder(folder)):
-                raise ValueError(f"it is of {state['script']}, the run of {script or 'no script'}")
             for kind, own in (("parts", self.parts), ("generators", self.generators)):
                 if state[kind].keys() != own.keys():
-                    raise ValueError(
-                        f"its {kind} are {', '.join(state[kind])}, not {', '.join(own)}"
-                    )
+                    raise ValueError(f"its {kind} are not {', '.join(own)}")
             for name, part in self.parts.items():
                 load_changing_state(part, state["parts"][name])
             for name, generator in self.generators.items():
@@ -85,12 +72,6 @@ class TrainingState:
                 f"{path} does not fit this run ({reason}): resume with the flags in its "
                 "config.json, or leave --resume out"
             ) from error
-
-
-def script_of_folder(folder: Path) -> str:
-    """The script that a run folder's config.json names; "" without one."""
-    config = folder / "config.json"
-    return str(read_object(config).get("script", "")) if config.exists() else ""
 
 
 def keep_state(state: TrainingState, folder: Path | None, every: int, *, last: bool) -> None:
@@ -107,7 +88,7 @@ def keep_state(state: TrainingState, folder: Path | None, every: int, *, last: b
         raise Ended(asked, state.step)
 
 
-def unchanging_names(part: HasState) -> set[str]:
+def unchanging_names(part: Any) -> set[str]:
     """The names in a part's state that no step changes: what its modules say of their own tensors."""
     if not isinstance(part, torch.nn.Module):
         return set()
@@ -119,27 +100,24 @@ def unchanging_names(part: HasState) -> set[str]:
     }
 
 
-def changing_state(part: HasState) -> Any:
+def changing_state(part: Any) -> Any:
     """What a checkpoint holds of a part of a run: its state without what no step changes."""
     state, unchanging = part.state_dict(), unchanging_names(part)
-    if not unchanging:
-        return state
-    return {name: tensor for name, tensor in state.items() if name not in unchanging}
+    return {name: value for name, value in state.items() if name not in unchanging}
 
 
-def load_changing_state(part: HasState, state: Any) -> None:
+def load_changing_state(part: Any, state: Any) -> None:
     """Restore what `changing_state` gave. ValueError for the state of other adapters, or of none."""
-    if not unchanging_names(part):
-        part.load_state_dict(state)
-        if isinstance(part, torch.optim.Optimizer):
-            for parameter, moments in part.state.items():
-                # It does not look itself, and would read past the end of a moment that is too small.
-                if any(m.ndim and m.shape != parameter.shape for m in moments.values()):
-                    raise ValueError("a moment has another shape than its weight")
-        return
-    if state.keys() != changing_state(part).keys():
-        raise ValueError("it holds other tensors than the adapters of this model")
-    part.load_state_dict(part.state_dict() | dict(state))
+    if unchanging_names(part):
+        if state.keys() != changing_state(part).keys():
+            raise ValueError("it holds other tensors than the adapters of this model")
+        state = part.state_dict() | dict(state)
+    part.load_state_dict(state)
+    if isinstance(part, torch.optim.Optimizer):
+        for parameter, moments in part.state.items():
+            # It does not look itself, and would read past the end of a moment that is too small.
+            if any(m.ndim and m.shape != parameter.shape for m in moments.values()):
+                raise ValueError("a moment has another shape than its weight")
 
 
 def saved_step(folder: Path) -> int:
@@ -150,9 +128,8 @@ def saved_step(folder: Path) -> int:
 def read_state(folder: Path, name: str = STATE_FILE, *, mapped: bool = False) -> dict[str, Any]:
     """What state.pt holds; if `mapped`, a tensor is read when it is used. UserError if it cannot be."""
     path = folder / name
+    require_regular(path)
     try:
-        if path.exists() and not path.is_file():
-            raise ValueError("no regular file, it may never end")
         with zipfile.ZipFile(path) as records:  # torch does not look at their checksums
             damaged = records.testzip()
         if damaged:

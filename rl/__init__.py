@@ -1,11 +1,14 @@
 """Reinforcement learning from preferences: rollouts, advantages, losses and one file per engine."""
 
-try:
-    from harness import process
-except ImportError as error:
-    raise ImportError(
-        f"another package hides Glassbox's 'harness' ({error}): start Python from another folder, or "
-        "rename that package"
-    ) from None
+import importlib.util
+from pathlib import Path
 
-process.require_ours("harness", "data", "gpt", "reward_model")
+# `python -m` looks into the working folder first, where `data` or `gpt` may be somebody's own.
+for _name in ("harness", "data", "gpt", "reward_model"):
+    _found = importlib.util.find_spec(_name)
+    _ours = Path(__file__).resolve().parents[1] / _name / "__init__.py"
+    if _found is None or Path(_found.origin or "").resolve() != _ours:
+        raise ImportError(
+            f"another package {_name!r} hides Glassbox's {_ours}: start Python from another folder, or "
+            "rename that one"
+        )

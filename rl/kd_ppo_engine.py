@@ -45,7 +45,7 @@ from torch import Tensor
 from gpt.corpus import Corpus
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
-from harness.flag_ranges import KLLimit
+from harness.flag_ranges import AboveZero, KLLimit, NotNegative
 from rl.batches.rollout import (
     Rollout,
 )
@@ -90,13 +90,13 @@ class KDPPOConfig(MovingReference, ActorCriticConfig):
     """dense: every token gets its own part of the reward. terminal: the last token gets the sum."""
     kl_coef: float = 0.02
     """beta, the weight of the KL to the reference, in every token's reward."""
-    value_clip: float | None = None
+    value_clip: AboveZero | None = None
     """Clip the new value to the rollout's by this much in the value loss; rewards are in nats here, and
     PPO's usual 0.2 would keep the critic from following them."""
     pt_mode: Literal["loss", "reward_bonus"] = "loss"
     """loss: pretraining_coef * L_PT is part of the loss. reward_bonus: minus that number is added to
     every response's reward, which cannot hold the text; it is there to show that."""
-    pretraining_coef: float = 0.1
+    pretraining_coef: NotNegative = 0.1
     """lambda, the weight of the language model's loss on pre-training text; 0 needs no text. MiniLLM
     and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
     back."""

@@ -27,7 +27,7 @@ from harness.metric_log import MetricLog
 from harness.optimizer import adamw, check_losses, clip_and_step, set_learning_rate
 from harness.ranks.collectives import check_alike
 from harness.seeds import make_generator
-from harness.training_state import HasState, TrainingState, keep_state
+from harness.training_state import TrainingState, keep_state
 from rl.batches.rollout import (
     Rollout,
     epoch_minibatches,
@@ -91,7 +91,7 @@ class Run:
         # Each with its peak learning rate: the policy, and where there is one the critic.
         self.trained: list[tuple[nn.Module, torch.optim.Optimizer, float]]
         self.trained = [(policy, optimizer, config.lr)]
-        self.parts: dict[str, HasState] = {"policy": policy, "optimizer": optimizer}
+        self.parts: dict[str, Any] = {"policy": policy, "optimizer": optimizer}
         if isinstance(config, EngineConfig):
             self.kl = self.parts["kl"] = kl_controller(config)
         self.inside: InsideLimit | None = None

@@ -68,7 +68,7 @@ class PPOConfig(ActorCriticConfig):
     """Scale the token rewards r of a batch to (r - mean) / std + mean: spread 1, the mean as it was."""
     target_kl: AboveZero | None = None
     """Leave the epochs once KL(old || new) per token of a minibatch exceeds 1.5 times this."""
-    pretraining_coef: float = 0.0
+    pretraining_coef: NotNegative = 0.0
     """gamma of PPO-ptx: the weight of the language model's loss on pre-training text."""
 
 

@@ -21,7 +21,7 @@ from studies.runner import run_stage
 from harness.command_line import command_name, run_script
 from harness.errors import UserError
 from harness.files import display_path, save_figure
-from harness.flag_ranges import AtLeastTwo, Seed
+from harness.flag_ranges import AtLeastTwo
 from harness.paths import RUNS
 from harness.report.intervals import group_table
 from harness.report.page import Run, read_run
@@ -37,7 +37,7 @@ class CompareConfig:
     """Modules (rl.grpo_engine) or files (tis_engine.py); the last one is the baseline."""
     seeds: AtLeastTwo = 3
     """How many seeds, each once per engine."""
-    seed: Seed = 0
+    seed: int = 0
     """The first of them."""
     out: Path = RUNS / "compare"
     """Folder of the runs, the table and the plot."""

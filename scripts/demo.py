@@ -47,7 +47,7 @@ from gpt.tokenizer import Tokenizer
 from harness.command_line import from_preset, run_command
 from harness.device import open_device
 from harness.files import display_path, read_jsonl, save_figure, write_json
-from harness.flag_ranges import AtLeastOne, AtLeastTwo, Seed, check_ranges
+from harness.flag_ranges import AtLeastOne, AtLeastTwo, check_ranges
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE, RUNS
 from harness.report.page import REPORT, running_mean
@@ -82,7 +82,7 @@ class DemoConfig:
 
     budget: Literal["full", "small"] = "full"
     """small: starts from the base model that is kept in the repository, and trains less after it."""
-    seed: Seed = 0
+    seed: int = 0
     """Seed of the whole pipeline (the first one, with --seeds)."""
     seeds: AtLeastOne = 1
     """Number of whole pipelines, with consecutive seeds."""

@@ -36,7 +36,7 @@ from harness.command_line import from_preset, run_command
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import display_path
-from harness.flag_ranges import AtLeastOne, Seed, check_ranges
+from harness.flag_ranges import AtLeastOne, check_ranges
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 from harness.run_folder import finish_run, open_run
@@ -68,7 +68,7 @@ class TeacherConfig:
     """Training prompts that are answered."""
     responses: AtLeastOne = 16
     """n: answers per prompt, of which the best is kept."""
-    seed: Seed = 0
+    seed: int = 0
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
     ranks: AtLeastOne | None = None

@@ -1,7 +1,8 @@
 """A run folder that an earlier revision wrote still resumes, reports, talks and is examined.
 
 tests/recorded_run holds a GRPO run of revision f28bd36 that was ended after 3 of 4 steps, its base
-model, and what the same run had become where nothing ended it.
+model, and what the same run had become where nothing ended it. Flags that are no more are left out of
+its config.json.
 """
 
 from __future__ import annotations

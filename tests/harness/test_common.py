@@ -21,16 +21,9 @@ from harness.device import open_device
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl, write_atomically, write_json
 from harness.metric_log import MetricLog
-from harness.optimizer import adamw
 from harness.seeds import derive_seed
-from harness.training_state import TrainingState, saved_step
 
 TOKENIZER = load_tokenizer("glassbox")
-
-
-def small_gpt(seed: int = 0, n_embd: int = 4) -> GPT:
-    config = GPTConfig(TOKENIZER.n_vocab, context=8, n_layer=1, n_head=1, n_embd=n_embd)
-    return GPT(config).initialize(torch.Generator().manual_seed(seed))
 
 
 # Devices and seeds
@@ -68,7 +61,6 @@ def cuda(monkeypatch) -> Iterator[None]:
     before = torch.backends.cuda.matmul.allow_tf32
     yield
     torch.backends.cuda.matmul.allow_tf32 = before
-    torch.backends.cuda.enable_cudnn_sdp(True)
 
 
 def test_tf32_is_on_with_bfloat16_alone(cuda):
@@ -108,7 +100,6 @@ PRESETS = {"tiny": {}, "big": {"lr": 0.5, "steps": 99}}
         (["--preset", "big"], Flags("big", 0.5, 99)),
         (["--preset=big"], Flags("big", 0.5, 99)),
         (["--steps", "3", "--preset", "big"], Flags("big", 0.5, 3)),
-        (["--preset", "big", "--steps", "3"], Flags("big", 0.5, 3)),
         (["--lr", "2", "--preset", "tiny"], Flags("tiny", 2.0, 10)),
     ],
 )
@@ -158,19 +149,6 @@ def test_metrics_are_collected_written_and_shown(tmp_path, capsys):
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
-def test_a_resumed_log_drops_the_steps_that_will_run_again(tmp_path):
-    """The state was saved after step 2; steps 3 and 4, and half of 5, were written before the crash."""
-    path = tmp_path / "metrics.jsonl"
-    append_jsonl(path, [{"step": step, "loss": 1.0} for step in (1, 2, 3, 4)])
-    with path.open("a") as file:
-        file.write('{"step": 5, "lo')
-    log = MetricLog(9, path=path, start=2)
-    assert [row["step"] for row in log.rows] == [1, 2]
-    log.write(step=3, loss=2.0)
-    assert read_jsonl(path) == log.rows
-    assert [(row["step"], row["loss"]) for row in log.rows] == [(1, 1.0), (2, 1.0), (3, 2.0)]
-
-
 def test_a_crash_while_resuming_loses_no_metrics(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     append_jsonl(path, [{"step": 1}, {"step": 2}])
@@ -184,48 +162,13 @@ def test_a_crash_while_resuming_loses_no_metrics(tmp_path, monkeypatch):
     assert read_jsonl(path) == [{"step": 1}, {"step": 2}]
 
 
-# The state of a run
-
-
-def state_of(seed: int, n_embd: int = 4) -> TrainingState:
-    model = small_gpt(seed, n_embd)
-    optimizer = adamw(model, 1e-2, weight_decay=0.1)
-    return TrainingState(
-        {"model": model, "optimizer": optimizer}, {"sampling": torch.Generator().manual_seed(seed)}
-    )
-
-
-def one_step(state: TrainingState) -> torch.Tensor:
-    """A step whose gradient comes from the generator."""
-    model, optimizer = state.parts["model"], state.parts["optimizer"]
-    tokens = torch.randint(0, 100, (2, 5), generator=state.generators["sampling"])
-    optimizer.zero_grad()
-    model(tokens).square().mean().backward()
-    optimizer.step()
-    state.step += 1
-    return model.wte.weight.detach().clone()
-
-
-def test_training_state_round_trip(tmp_path):
-    state = state_of(seed=1)
-    one_step(state)
-    state.save(tmp_path)
-    plain = torch.load(tmp_path / "state.pt", weights_only=True)  # no pickled classes in it
-    assert set(plain) == {"step", "script", "stopped", "parts", "generators"}
-    assert saved_step(tmp_path) == 1
-
-    other = state_of(seed=2)
-    other.load(tmp_path)
-    assert other.step == 1
-    assert torch.equal(one_step(other), one_step(state))
-
-
 # Checkpoints
 
 
 def test_loading_initialises_nothing_and_takes_the_files_tensors(tmp_path, monkeypatch):
     """No second model beside the loaded tensors; they can be trained, and the file stays as it is."""
-    path, model = tmp_path / "model.safetensors", small_gpt()
+    shape = GPTConfig(TOKENIZER.n_vocab, context=8, n_layer=1, n_head=1, n_embd=4)
+    path, model = tmp_path / "model.safetensors", GPT(shape).initialize()
     save_gpt(path, model, TOKENIZER)
     content = path.read_bytes()
     devices = []

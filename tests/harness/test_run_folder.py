@@ -16,7 +16,7 @@ import pytest
 import torch
 from toys import one_sentence
 
-from harness.command_flags import CommandFlags
+from harness.command_flags import TrainingFlags
 from harness.errors import Finished, UserError
 from harness.here import HERE
 from harness.metric_log import MetricLog
@@ -31,8 +31,6 @@ class RunFlags:
     steps: int = 3
     out: Path = Path("runs/x")
 
-    now_constant = 7  # a flag of an earlier revision
-
 
 def test_a_new_run_writes_its_flags(tmp_path):
     folder = open_run(tmp_path / "runs" / "demo", RunFlags())
@@ -40,10 +38,7 @@ def test_a_new_run_writes_its_flags(tmp_path):
     written = json.loads((folder / "config.json").read_text())
     made_with = written.pop("made_with")
     assert written == {"steps": 3, "out": "runs/x", "script": RunFlags.__module__, "inputs": {}}
-    assert set(made_with) == {
-        "python", "torch", "numpy", "device", "machine", "ranks", "threads", "git",
-    }  # fmt: skip
-    assert made_with["torch"] == torch.__version__ and made_with["ranks"] == 1
+    assert made_with["torch"] == torch.__version__ and {"ranks", "git"} <= set(made_with)
 
 
 def test_earlier_runs_are_moved_aside_and_kept(tmp_path, capsys):
@@ -188,22 +183,12 @@ def test_a_data_file_a_model_or_a_reward_that_has_changed_is_noticed(tmp_path):
     open_run(folder, config, resume=True)
 
 
-@pytest.mark.parametrize(
-    ("dropped", "goes_on"),
-    [
-        ({"normalize_parts": True}, False), ({"judge": "runs/judge"}, False),
-        ({"reference_mix": 0.6, "now_constant": 7}, True), ({"now_constant": 8}, False),
-        ({"tools": "calculator"}, False), ({"max_calls": 4, "tools": "none"}, True),
-        ({"judge": None, "format_weight": 0.0, "quiet": False, "names": []}, True),
-    ],
-)  # fmt: skip
-def test_a_flag_that_is_no_more_ends_a_run_that_used_it(tmp_path, dropped, goes_on):
+def test_a_flag_that_is_no_more_ends_a_run_that_used_it(tmp_path):
     folder = cut(tmp_path / "run", RunFlags())
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | dropped))
-    if goes_on:
-        open_run(folder, RunFlags(), resume=True)
-        return
+    path, written = folder / "config.json", read_record(folder)
+    path.write_text(json.dumps(written | {"judge": None, "quiet": False, "names": []}))
+    open_run(folder, RunFlags(), resume=True)
+    path.write_text(json.dumps(written | {"tools": "calculator"}))
     refused(folder, RunFlags(), resume=True)
 
 
@@ -219,7 +204,7 @@ def test_a_finished_run_says_so(tmp_path):
 
 
 @dataclass(frozen=True)
-class DecayingFlags(CommandFlags):
+class DecayingFlags(TrainingFlags):
     steps: int = 3
     fixed_length = True
 
