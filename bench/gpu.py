@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
-from sides import LR, MAX_NORM, loss_ours, model_of, sampled, sampled_batch
+from sides import BETAS, LR, MAX_NORM, loss_ours, model_of, sampled, sampled_batch
 from turns import Case, peak_mib, reset_peak
 
 from gpt.model import GPT, Preset
@@ -110,7 +110,7 @@ def one_precision(config: GpuConfig, device: torch.device, dtype: str) -> None:
     """Measure and print sampling and an update."""
     open_device(config.device, dtype)
     model = model_of(config.case, str(device))
-    optimizer = adamw(model, LR, weight_decay=0.0)
+    optimizer = adamw(model, LR, betas=BETAS, weight_decay=0.0)
 
     def sample() -> None:
         with precision(device, dtype):

@@ -9,11 +9,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+
 from harness.errors import Finished, UserError
-from harness.files import read_object
-from harness.paths import WORLDS, usual_preset
-from harness.ranks.collectives import LostRank
-from harness.ranks.launch import first_to_fail, run_on_ranks
+from harness.files import read_object, received
+from harness.optimizer import Diverged
+from harness.paths import REPOSITORY, STATE_FILE, WORLDS, usual_preset
+from harness.ranks.collectives import Drifted, LostRank
+from harness.ranks.launch import Wish, first_to_fail, run_on_ranks
 from harness.signals import Ended, forgiving_output, signals_noted
 
 Config = TypeVar("Config")
@@ -38,7 +41,8 @@ def suited_preset(arguments: Sequence[str], data: str | None) -> str:
     """tiny for a world; for a file the preset of the run that it starts from, or own."""
     start = flag_value(arguments, "--policy") or flag_value(arguments, "--base")
     if start is not None and (Path(start) / "config.json").is_file():
-        recorded = read_object(Path(start) / "config.json").get("preset")
+        with received(Path(start)):
+            recorded = read_object(Path(start) / "config.json").get("preset")
         return str(recorded) if data not in (None, *WORLDS) and recorded else "tiny"
     weights = flag_value(arguments, "--weights")
     return "tiny" if start is not None or weights is not None else usual_preset(data)
@@ -88,7 +92,10 @@ def run_command(
 def command_name() -> str:
     """How this process was started, as one types it: python -m rl.grpo_engine."""
     main = sys.modules["__main__"]
-    return f"python -m {main.__spec__.name}" if main.__spec__ else f"python {sys.argv[0]}"
+    if main.__spec__ is not None:
+        return f"python -m {main.__spec__.name}"
+    path = Path(sys.argv[0]).resolve()
+    return f"python {path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path}"
 
 
 def run_script(main: Callable[[Config], Any], config: Config) -> None:
@@ -97,7 +104,7 @@ def run_script(main: Callable[[Config], Any], config: Config) -> None:
     with explained():
         if "ranks" in flags:
             small = getattr(config, "is_small", True)
-            run_on_ranks(work, flags["ranks"], flags["device"], is_small=small, guard=explained)
+            run_on_ranks(work, Wish(flags["ranks"], flags["device"], small), explained)
         else:
             work()
 
@@ -117,22 +124,36 @@ def explained() -> Iterator[None]:
             sys.exit(0)
         except Ended as end:
             if first_to_fail():
-                print(end, file=sys.stderr)
+                print(_farewell(end), file=sys.stderr)
             sys.exit(end.status)
         except Exception as error:
             if not first_to_fail():
                 sys.exit(1)
-            if isinstance(error, (UserError, LostRank)):
+            if isinstance(error, (UserError, LostRank, Drifted, Diverged)):
                 sys.exit(f"error: {error}")
             if is_out_of_memory(error):
-                sys.exit("error: out of memory: use a smaller --micro-batch-size or --batch-size")
+                sys.exit(f"error: {OUT_OF_MEMORY}")
             if isinstance(error, OSError) and error.filename is not None:  # a full disk, a folder
                 sys.exit(f"error: {error.filename}: {error.strerror}")
             raise
 
 
+def _farewell(end: Ended) -> str:
+    if end.saved is not None:
+        return (
+            f"ended by {end.name} after step {end.saved}, which is saved: --resume goes on from it"
+        )
+    return f"ended by {end.name}; --resume goes on from the run's last {STATE_FILE}, if it has one"
+
+
+OUT_OF_MEMORY = (
+    "there is not enough memory for the next step: use a smaller --micro-batch-size or --batch-size"
+)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether a device, or the machine, had no memory left: each of them says so in its own way."""
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
+        return True
     words = ("can't allocate memory", "not enough memory", "out of memory")
-    said = isinstance(error, RuntimeError) and any(word in str(error) for word in words)
-    return isinstance(error, MemoryError) or said
+    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)

@@ -10,13 +10,12 @@ import torch
 import torch.nn as nn
 
 from harness.command_flags import OptimizerFlags
-from harness.errors import UserError
 from harness.ranks.collectives import sum_gradients
 
 FINAL = 0.1  # of the peak learning rate, where the cosine ends
 
 
-class Diverged(UserError):
+class Diverged(ValueError):
     """Training has left the finite numbers: which one, why, and after which step if that is known."""
 
     def __init__(self, quantity: str, value: float, step: int | None = None) -> None:
@@ -27,7 +26,9 @@ class Diverged(UserError):
         self.step = step
 
 
-def adamw(module: nn.Module, lr: float, *, weight_decay: float) -> torch.optim.AdamW:
+def adamw(
+    module: nn.Module, lr: float, *, betas: tuple[float, float] = (0.9, 0.95), weight_decay: float
+) -> torch.optim.AdamW:
     """AdamW (Loshchilov & Hutter 2019, arXiv:1711.05101) with decay on matrices only."""
     trained = [p for p in module.parameters() if p.requires_grad]
     groups = [
@@ -35,7 +36,7 @@ def adamw(module: nn.Module, lr: float, *, weight_decay: float) -> torch.optim.A
         {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
     ]
     fused = trained[0].device.type in ("cpu", "cuda")  # one kernel for all tensors: same numbers
-    return torch.optim.AdamW(groups, lr=lr, betas=(0.9, 0.95), fused=fused)
+    return torch.optim.AdamW(groups, lr=lr, betas=betas, fused=fused)
 
 
 def cosine_schedule(step: int, total: int, *, peak: float, warmup: int) -> float:

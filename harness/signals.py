@@ -6,7 +6,6 @@ run.
 
 from __future__ import annotations
 
-import io
 import multiprocessing
 import os
 import signal
@@ -18,7 +17,6 @@ from types import FrameType
 from typing import Any
 
 from harness.here import HERE
-from harness.paths import STATE_FILE
 from harness.ranks.collectives import gather
 
 SIGNALS = [
@@ -30,11 +28,8 @@ class Ended(BaseException):
     """A signal has ended the run; `saved` says after which step its state was kept, None for none."""
 
     def __init__(self, number: int, saved: int | None = None) -> None:
-        after = f" after step {saved}, which is saved: --resume goes on from it"
-        nothing = f"; --resume goes on from the run's last {STATE_FILE}, if it has one"
-        name = signal.Signals(number).name
-        super().__init__(f"ended by {name}{nothing if saved is None else after}")
-        self.status = 128 + number
+        super().__init__(number, saved)
+        self.name, self.status, self.saved = signal.Signals(number).name, 128 + number, saved
 
 
 @contextmanager
@@ -91,32 +86,46 @@ def stop_asked() -> int:
 # Output -------------------------------------------------------------------------------------------
 
 
-class ForgivingFile(io.FileIO):
-    """A file of which a failed write is forgotten, and with it all that follows."""
+class ForgivingOutput:
+    """A text stream of which a failed write is forgotten, and with it all that follows."""
 
-    def write(self, data: Any) -> int:
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        with self._given_up():
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with self._given_up():
+            self.stream.flush()
+
+    @contextmanager
+    def _given_up(self) -> Iterator[None]:
+        """Where this fails, let the rest go nowhere, what is still buffered too."""
         try:
-            return super().write(data)
+            yield
         except OSError as error:
             with open(os.devnull, "w") as nowhere:
-                os.dup2(nowhere.fileno(), self.fileno())
+                os.dup2(nowhere.fileno(), self.stream.fileno())
             with suppress(OSError):
                 os.write(2, f"output cannot be written ({error.strerror}): going on\n".encode())
-            return len(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
 
 
 @contextmanager
 def forgiving_output() -> Iterator[None]:
     """While this is open, print never fails, neither by where it goes to nor by an unknown character."""
     stream: Any = sys.stdout
-    buffer = getattr(stream, "buffer", None)
-    if not isinstance(getattr(buffer, "raw", buffer), io.FileIO):  # of a test or a notebook
+    if isinstance(stream, ForgivingOutput):
         yield
         return
-    stream.flush()
-    file = io.BufferedWriter(ForgivingFile(stream.fileno(), "w", closefd=False))
-    forgiving = io.TextIOWrapper(file, stream.encoding, "backslashreplace", line_buffering=True)
-    sys.stdout = forgiving
+    if hasattr(stream, "reconfigure"):
+        stream.reconfigure(errors="backslashreplace")
+    sys.stdout = forgiving = ForgivingOutput(stream)
     try:
         yield
     finally:

@@ -38,9 +38,7 @@ def test_the_demo_runs_its_stages_with_their_own_defaults(
 
 def test_the_demo_runs_on_the_ranks_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its config is none of an engine's, and has the flag all the same."""
-    asked: list[int] = []
-    monkeypatch.setattr(
-        command_line, "run_on_ranks", lambda work, ranks, device, **options: asked.append(ranks)
-    )
+    asked: list[command_line.Wish] = []
+    monkeypatch.setattr(command_line, "run_on_ranks", lambda work, wish, guard: asked.append(wish))
     command_line.run_script(demo.main, demo.DemoConfig(ranks=2))
-    assert asked == [2]
+    assert [wish.ranks for wish in asked] == [2]

@@ -1,8 +1,12 @@
 """One run on several processes ("ranks"): torch.distributed, and nothing around it.
 
-Every rank runs the whole program with the whole batch in hand; docs/ranks.md says what is shared out.
-Losses are divided by the whole minibatch's denominator, so the gradients of the ranks are *summed*,
-then clipped, and all take the same step. Random numbers are drawn for the whole batch on every rank.
+Every rank runs the whole program with the whole batch in hand. Only what takes time is shared out:
+sampling, scoring, and the forward and backward passes of an update, each rank on rows of its own. What
+was sampled or scored is gathered at once, so that advantages, the KL controller and the metrics come
+from the same numbers everywhere. Losses are divided by the whole minibatch's denominator, so the
+gradients of the ranks are *summed*, then clipped, and all take the same step. Random numbers are drawn
+for the whole batch on every rank: a run samples the same tokens on any number of ranks, but for what
+rounding does in the end. Rank 0 alone writes and prints.
 
 Not DistributedDataParallel: it reduces the gradients of what went through `forward`, and every loss
 here reads `GPT.hidden` and the tied head. With one rank every function here does nothing.
@@ -18,7 +22,6 @@ import torch.distributed as dist
 import torch.nn as nn
 from torch import Tensor
 
-from harness.errors import UserError
 from harness.here import HERE
 
 T = TypeVar("T")
@@ -33,6 +36,10 @@ class LostRank(RuntimeError):
             "another process of this run has ended (killed, or out of memory?): what was written "
             "so far is kept, and --resume goes on from the last checkpoint"
         )
+
+
+class Drifted(RuntimeError):
+    """The ranks no longer hold the same weights."""
 
 
 def world() -> int:
@@ -177,32 +184,32 @@ def on_main(function: Callable[[], T]) -> T:
     """Let rank 0 alone call it; every rank gets what it returns, or what it raises."""
     if world() == 1 or HERE.on_main_alone:
         return function()
-    value: Any = None
-    error: Exception | None = None
+    outcome: list[Any] = [None, None]
     gather(None)  # the others may still be reading what is written now
     if is_main():
         HERE.on_main_alone = True
         try:
-            value = function()
-        except Exception as raised:
-            error = raised
+            outcome[0] = function()
+        except Exception as error:
+            outcome[1] = error
         finally:
             HERE.on_main_alone = False
-    value, of_main = gather((value, error))[0]
-    if of_main is not None:
-        raise error or of_main  # itself, where it was raised
-    return value
+    theirs = gather(outcome)[0]
+    outcome = outcome if is_main() else theirs  # the error itself, where it was raised
+    if outcome[1] is not None:
+        raise outcome[1]
+    return outcome[0]
 
 
 def check_alike(module: nn.Module, name: str = "policy") -> None:
-    """UserError unless all ranks hold the same weights, by their sum and sum of squares."""
+    """Drifted unless all ranks hold the same weights, by their sum and sum of squares."""
     if world() == 1:
         return
     weights = [p.detach().double() for p in module.parameters()]
     sums = torch.stack([torch.stack([w.sum(), w.square().sum()]) for w in weights]).cpu()
     for other, theirs in enumerate(gather(sums)):
         if not torch.allclose(sums, theirs, rtol=1e-9, atol=1e-12, equal_nan=True):
-            raise UserError(
+            raise Drifted(
                 f"the {name}'s weights on rank {other} are not those of rank {rank()}: the ranks "
                 "have drifted apart and the run cannot be trusted from the last validation on; go "
                 "back to an earlier checkpoint, and do not mix kinds of hardware or versions"

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
+import signal
+import socket
 import sys
 import tempfile
+import threading
 import time
 import warnings
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import connection
@@ -29,70 +33,76 @@ import torch.multiprocessing as multiprocessing
 from harness.errors import UserError
 from harness.here import HERE
 from harness.ranks import collectives
+from harness.signals import SIGNALS
 
 MOST_BY_DEFAULT = 8  # a batch of 16 prompts gives more ranks too little to do
 MEETING_TIME = timedelta(minutes=5)  # torchrun starts its ranks at about the same time
-JOINING_TIME = timedelta(seconds=5)  # of ranks that have met: C++ would wait for one that is killed
-LONGEST_WAIT = timedelta(minutes=30)  # for a rank that does something alone
 PATIENCE = 10  # seconds that a rank has to leave when the run is over
 
 Guard = Callable[[], AbstractContextManager[Any]]
 Work = Callable[[], Any]
 
 
+@dataclass(frozen=True)
+class Wish:
+    """How many processes a command asks for, and where; None: as many as its model is fastest on."""
+
+    ranks: int | None = 1
+    device: str = "auto"
+    is_small: bool = True
+
+
 def cores() -> int:
     """The cores that this process may use; a user's OMP_NUM_THREADS counts as a wish for fewer."""
-    affinity = getattr(os, "sched_getaffinity", None)  # not on macOS
-    limits = [len(affinity(0)) if affinity else os.cpu_count() or 1]
-    with suppress(OSError, ValueError):  # of a container (`docker run --cpus`), if it has one
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        limits.append(int(quota) // int(period))
-    with suppress(ValueError):
-        limits.append(int(os.environ.get("OMP_NUM_THREADS", "")))
+    try:
+        allowed = len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS, Windows
+        allowed = os.cpu_count() or 1
+    wished = os.environ.get("OMP_NUM_THREADS", "")
+    limits = [allowed, container_cores(), int(wished) if wished.isdigit() else allowed]
     return max(min(limits), 1)
 
 
-def _ranks_and_threads(ranks: int | None, device: str, is_small: bool) -> tuple[int, int]:
-    """How many ranks, and the threads of each. By default a rank a core for a small model on a CPU."""
-    if ranks is not None:
-        return ranks, max(cores() // ranks, 1)
+def container_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """How many cores' time a container may use (`docker run --cpus`): it sees all of the machine's."""
+    try:
+        quota, period = limit.read_text().split()
+        return max(int(quota) // int(period), 1)
+    except (OSError, ValueError):  # no such file, or "max": no limit
+        return sys.maxsize
+
+
+def default_ranks(is_small: bool, device: str) -> int:
+    """One rank per core for a small model on a CPU; otherwise one, whose threads use the cores."""
     accelerated = torch.cuda.is_available() or torch.backends.mps.is_available()
     on_cpu = device == "cpu" or (device == "auto" and not accelerated)
-    return (min(cores(), MOST_BY_DEFAULT), 1) if on_cpu and is_small else (1, cores())
+    if not on_cpu or not is_small:
+        return 1
+    return min(cores(), MOST_BY_DEFAULT)
 
 
-def run_on_ranks(
-    work: Work,
-    ranks: int | None,
-    device: str,
-    *,
-    is_small: bool = True,
-    guard: Guard = nullcontext,
-) -> Any:
-    """work() on every rank, each inside of guard(); returns what it returns on this one, rank 0.
-
-    `ranks` None: as many as a model that `is_small` or not is fastest on.
-    """
+def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
+    """work() on every rank, each inside of guard(); returns what it returns on this one, rank 0."""
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started us, once per rank
-        local = int(os.environ["LOCAL_WORLD_SIZE"])
-        _require_devices(local, device)
+        local, store, number, count = _meet_by_torchrun()
+        _require_devices(local, wish.device)
         torch.set_num_threads(max(cores() // local, 1))
-        store, number, count = _meet_by_torchrun()
-        _join_group(number, count, store, device, lambda: False)
+        with _ending_with_the_others(lambda: False):
+            _join_group(number, count, store, wish.device)
         return _take_part(number, work)
-    count, threads = _ranks_and_threads(ranks, device, is_small)
+    count, threads = _ranks_and_threads(wish)
     if count < 2:
         return work()
-    _require_devices(count, device)
+    _require_devices(count, wish.device)
     # A fork costs nothing, but a process that has met CUDA, macOS's frameworks or a second thread
     # must not be forked: a forked rank has one thread, as those of a small model on a CPU.
     forks = platform.system() == "Linux" and not torch.cuda.is_available() and threads == 1
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         file = os.path.join(folder, "meeting")
-        here = Meeting(count, threads, device, file, os.getpid())
+        here = Meeting(count, threads, wish.device, file, os.getpid())
         children = [
-            context.Process(target=here.run, args=(number, work, guard), daemon=True)
+            context.Process(target=_as_rank, args=(number, here, work, guard), daemon=True)
             for number in range(1, count)
         ]
         for child in children:
@@ -110,7 +120,8 @@ def run_on_ranks(
             return any(child.exitcode is not None for child in children)
 
         try:
-            return here.run(0, work, guard, one_has_ended)
+            with guard():  # here, while the others can still be asked who failed first
+                return here.join(0, one_has_ended, work)
         except BaseException:
             if HERE.another_speaks:  # let it finish its sentence
                 connection.wait([child.sentinel for child in children], timeout=5)
@@ -126,16 +137,29 @@ def run_on_ranks(
                 child.join()
 
 
-def _meet_by_torchrun() -> tuple[Any, int, int]:
-    """The store where all ranks have met, this one's number, their count."""
+def _meet_by_torchrun() -> tuple[int, Any, int, int]:
+    """How many ranks are on this machine, the store where all have met, this rank's number, their count."""
+    number, count, local = (
+        int(os.environ[name]) for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    )
+    address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
     try:
-        return next(iter(dist.rendezvous("env://", timeout=MEETING_TIME)))
+        socket.getaddrinfo(address, port)  # torch would ask for it until the time is over
+        store, *_ = next(iter(dist.rendezvous("env://", timeout=MEETING_TIME)))
     except (OSError, RuntimeError) as error:
-        address, port = os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]
         raise UserError(
             f"the ranks of torchrun do not meet at MASTER_ADDR {address!r}, port {port} "
             f"({str(error).splitlines()[0][:100]}): check the address and that all of them were started"
         ) from None
+    return local, store, number, count
+
+
+def _ranks_and_threads(wish: Wish) -> tuple[int, int]:
+    """What is asked for: ranks by default have one thread, a number of them shares the cores."""
+    if wish.ranks is not None:
+        return wish.ranks, max(cores() // wish.ranks, 1)
+    count = default_ranks(wish.is_small, wish.device)
+    return count, 1 if wish.is_small else cores()
 
 
 @dataclass(frozen=True)
@@ -148,20 +172,20 @@ class Meeting:
     file: str
     parent: int  # the process of rank 0
 
-    def run(
-        self, number: int, work: Work, guard: Guard, gone: Callable[[], bool] | None = None
-    ) -> Any:
-        """work() as this rank; `gone` says whether one that was needed has ended, by default rank 0."""
-        with guard():  # of rank 0 while the others can still be asked who failed first
-            if platform.system() != "Windows":  # no need of the machine's network
-                loopback = "lo0" if platform.system() == "Darwin" else "lo"
-                os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-            os.environ["LOCAL_RANK"] = str(number)
-            torch.set_num_threads(self.threads)
+    def join(self, number: int, gone: Callable[[], bool], work: Work) -> Any:
+        """Run as this rank; `gone` says whether another one has ended before its time."""
+        if platform.system() != "Windows":  # no need of the machine's network
+            loopback = "lo0" if platform.system() == "Darwin" else "lo"
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+        os.environ["LOCAL_RANK"] = str(number)
+        torch.set_num_threads(self.threads)
+        with _ending_with_the_others(
+            gone, folder=os.path.dirname(self.file) if not number else None
+        ):
             store = dist.FileStore(self.file, self.count)
-            gone = gone or (lambda: os.getppid() != self.parent)
-            _join_group(number, self.count, store, self.device, gone)
-            return _take_part(number, work)
+            _wait_for_all(store, number, self.count, gone)
+            _join_group(number, self.count, store, self.device)
+        return _take_part(number, work)
 
 
 def _require_devices(count: int, device: str) -> None:
@@ -184,30 +208,71 @@ def _require_devices(count: int, device: str) -> None:
         )
 
 
-def _join_group(number: int, count: int, store: Any, device: str, gone: Callable[[], bool]) -> None:
-    """Join the others once all have come; LostRank once one is `gone`, UserError if joining fails."""
-    HERE.store = store
+def _as_rank(number: int, here: Meeting, work: Work, guard: Guard) -> None:
+    def gone() -> bool:
+        return os.getppid() != here.parent
+
+    with guard():
+        here.join(number, gone, work)
+
+
+@contextmanager
+def _ending_with_the_others(
+    gone: Callable[[], bool], *, folder: str | None = None
+) -> Iterator[None]:
+    """While ranks meet: end this process once another one is gone, or by the first signal.
+
+    torch joins them in C++, which would wait for half an hour and lets no handler of Python's run. The
+    first rank, which has the meeting's `folder`, removes it and says why it ends, if none has before.
+    """
+    met = threading.Event()
+
+    def watch() -> None:
+        while not met.wait(0.05):
+            if gone():
+                with suppress(OSError):
+                    if folder is not None and first_to_fail():
+                        os.write(2, f"error: {collectives.LostRank()}\n".encode())
+                if folder is not None:
+                    shutil.rmtree(folder, ignore_errors=True)
+                os._exit(1)
+
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():
+        handlers = {n: signal.signal(n, signal.SIG_DFL) for n in SIGNALS}
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        met.set()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def _wait_for_all(store: Any, number: int, count: int, gone: Callable[[], bool]) -> None:
+    """Return once all ranks have come; LostRank once one has ended, which torch would wait for."""
     names = [f"rank {other} has come" for other in range(count)]
     store.set(names[number], "")
-    deadline = time.monotonic() + MEETING_TIME.total_seconds()
     while not store.check(names):
-        if gone() or time.monotonic() > deadline:
+        if gone():
             raise collectives.LostRank
         time.sleep(0.01)
+
+
+def _join_group(number: int, count: int, store: Any, device: str) -> None:
+    """Join the other ranks; UserError if that fails."""
+    HERE.store = store
     cuda = torch.cuda.is_available() and device != "cpu"
     if cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
     try:
-        dist.init_process_group(
-            backend, store=store, rank=number, world_size=count, timeout=JOINING_TIME
-        )
+        dist.init_process_group(backend, store=store, rank=number, world_size=count)
     except RuntimeError as error:
         raise UserError(
-            f"the ranks cannot be joined ({str(error).splitlines()[0][-120:]}): if none was killed, "
-            "check GLOO_SOCKET_IFNAME and the limit of open files, or use --ranks 1"
+            f"the ranks cannot be joined ({str(error).splitlines()[0][-120:]}): check "
+            "GLOO_SOCKET_IFNAME and the limit of open files, or use --ranks 1"
         ) from None
-    dist.distributed_c10d._set_pg_timeout(LONGEST_WAIT)
 
 
 def _take_part(number: int, work: Work) -> Any:
