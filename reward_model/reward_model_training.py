@@ -54,8 +54,7 @@ from harness.optimizer import (
 )
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard
-from harness.report.rules import say_findings
-from harness.report.writing import open_page, refresh, say_written
+from harness.report.writing import conclude
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
@@ -277,7 +276,6 @@ def main(config: RewardModelConfig) -> Path:
     if not made:  # too few pairs are refused before an earlier run is moved aside
         pairs, held_out = file_pairs(config, tokenizer, policy.config.context)
     folder = open_run(folder, config, resume=config.resume)
-    open_page(folder, "reward_model", config)
     if config.resume:
         pairs, held_out = kept_pairs(folder, tokenizer)
     else:
@@ -309,11 +307,9 @@ def main(config: RewardModelConfig) -> Path:
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
     write_json(folder / "report.json", report.numbers)
     plot_report(report, folder / "report.png")
-    refresh(folder, log.rows)
-    say_findings(config, log.rows, folder)
     print(report.text())
+    conclude(folder)
     finish_run(folder)
-    say_written(folder)
     return folder
 
 
