@@ -43,8 +43,7 @@ from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, shard
-from harness.report.rules import say_findings
-from harness.report.writing import open_page, refresh, say_written
+from harness.report.writing import conclude
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
@@ -282,7 +281,6 @@ def main(config: DistillationConfig) -> Path:
     prompts = open_prompts(config.data, tokenizer, room, config)
     out = config.out or default_folder("distillation", config.data, config.preset)
     folder = open_run(out, config, resume=config.resume)
-    open_page(folder, "distillation", config)
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
     gold = RULES.get(config.data)  # the true objective of a world: only measured
@@ -311,10 +309,8 @@ def main(config: DistillationConfig) -> Path:
         models = {"before": start, "after": student, "teacher": teacher}
         report = tested(models, measured, prompts["test"][: config.test_prompts])
         write_json(folder / "report.json", report)
-    refresh(folder, log.rows)
-    say_findings(config, log.rows, folder)
+    conclude(folder)
     finish_run(folder)
-    say_written(folder)
     return folder
 
 

@@ -44,8 +44,7 @@ from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import MODEL_FILE, RUNS
 from harness.ranks.collectives import all_reduce_sum, on_main, rank
-from harness.report.rules import say_findings
-from harness.report.writing import open_page, refresh, say_written
+from harness.report.writing import conclude
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
@@ -239,7 +238,6 @@ def main(config: FinetuningConfig) -> Path:
     examples, held_out = read_examples(config, tokenizer, model.config.context)
     folder = config.out or default_folder("finetuning", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
-    open_page(folder, "finetuning", config)
     steps = config.steps or max(config.epochs * len(examples) // config.batch_size, 1)
     print(f"fine-tuning on {len(examples)} answers for {steps} steps ({device})")
     log = MetricLog(
@@ -258,12 +256,10 @@ def main(config: FinetuningConfig) -> Path:
     save_gpt(folder / MODEL_FILE, model, tokenizer)
     if held_out:
         answer_some(config, model, tokenizer, held_out, folder / "samples.jsonl")
-    refresh(folder, rows)
-    say_findings(config, rows, folder)
     if "held_out_loss" in rows[-1]:
         print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
+    conclude(folder)
     finish_run(folder)
-    say_written(folder)
     return folder
 
 

@@ -47,8 +47,7 @@ from harness.ranks.collectives import (
     shard,
     shard_chunks,
 )
-from harness.report.rules import say_findings
-from harness.report.writing import open_page, refresh, say_written
+from harness.report.writing import conclude
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
@@ -276,7 +275,6 @@ def main(config: PretrainingConfig) -> Path:
     config = replace(config, steps=steps_of(config, corpus))
     folder = config.out or default_folder("pretraining", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
-    open_page(folder, "pretraining", config)
     model = GPT(shape).initialize(make_generator(config.seed, "weights")).to(device)
     model.checkpoint_blocks = config.checkpoint_blocks
     size = f"{model.parameter_count():,} weights"
@@ -296,13 +294,11 @@ def main(config: PretrainingConfig) -> Path:
         log.close()
         model.load_state_dict(load_gpt(folder / BEST / MODEL_FILE, device)[0].state_dict())
     save_gpt(folder / MODEL_FILE, model, tokenizer)
-    refresh(folder, rows)
-    say_findings(config, rows, folder)
     loss = min(held_out_losses(rows)) if config.stop_after else rows[-1]["held_out_loss"]
     print(f"held-out loss {loss:.3f} nats per token")
+    conclude(folder)
     finish_run(folder)
     on_main(lambda: shutil.rmtree(folder / BEST, ignore_errors=True))
-    say_written(folder)
     return folder
 
 

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, keep_until
 from harness.ranks.collectives import is_main
+from harness.report.writing import refresh
 
 PAGE_EVERY = 30.0  # seconds at least between two pages of a run; drawing one takes about a second
 
@@ -73,14 +74,11 @@ class MetricLog:
         if self.path is not None:
             append_jsonl(self.path, [row])
             if any(key.startswith(("validation/", "held_out_")) for key in row):
-                from harness.report.writing import refresh  # the page, which few steps write
-
-                refresh(self.path.parent, self.rows, every=PAGE_EVERY)
-        if self.has_bar and self.bar is None:  # not before: what is printed first has its own lines
-            self.bar = tqdm(
-                total=self.total, initial=self.start, desc=self.title, unit="step", leave=True
+                refresh(self.path.parent, every=PAGE_EVERY)
+        if self.has_bar:  # made here: what is printed before has its own lines
+            self.bar = self.bar or tqdm(
+                total=self.total, initial=self.start, desc=self.title, unit="step"
             )
-        if self.bar is not None:
             self.bar.update(step - self.bar.n)
         if self.show and (step % self.every == 0 or step == self.total):
             self._print(row)

@@ -11,7 +11,7 @@ FINISHED_STATE = "finished_state.pt"  # the state of a complete run that can be 
 BEST = "best"  # folder of the weights with the best held-out loss, until pre-training ends
 TOKENS = "tokens.jsonl"  # responses token by token
 WORLDS = ("reviews", "sums", "instructions")  # generated data, which needs no file
-ANSWERS = "test_answers.jsonl"  # the trained model's to the test prompts, in their order
+ANSWERS = "test_answers.jsonl"  # to the test prompts in their order, from before and after training
 
 
 def runs_folder(here: Path) -> Path:

@@ -390,7 +390,10 @@ for name in ("pre-trained", "fine-tuned"):
 plots.table(["model", "gold", "sent", "topic", "polite", "form", "qual"], rows)
 difference, half = interval(golds["fine-tuned"] - golds["pre-trained"])
 print(f"difference, prompt by prompt: {difference:.3f} +- {half:.3f}")
-holds(difference - half > 0.05, "fine-tuning is better than pre-training, more clearly than prompts differ")
+holds(
+    difference - half > 0.05,
+    "fine-tuning is better than pre-training, more clearly than prompts differ",
+)
 
 axis = plots.histograms({"pre-trained": golds["pre-trained"], "fine-tuned": golds["fine-tuned"]},
                        styles={"pre-trained": "before", "fine-tuned": "policy"}, bins=20,

@@ -155,9 +155,7 @@ class ContinualRewardModel:
         self.reference = [as_pair(row, tokenizer) for row in rows[:: max(len(rows) // 250, 1)]]
         self.probe = list(probe)
         thaw(model)
-        self.optimizer = adamw(
-            model, config.lr, betas=(0.9, 0.95), weight_decay=config.weight_decay
-        )
+        self.optimizer = adamw(model, config.lr, weight_decay=config.weight_decay)
         model.requires_grad_(False)
 
     def state_dict(self) -> dict[str, Any]:

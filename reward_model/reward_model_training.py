@@ -48,8 +48,7 @@ from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard
-from harness.report.rules import say_findings
-from harness.report.writing import open_page, refresh, say_written
+from harness.report.writing import conclude
 from harness.run_folder import finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
@@ -246,7 +245,6 @@ def main(config: RewardModelConfig) -> Path:
     if not made:  # too few pairs are refused before an earlier run is moved aside
         pairs, held_out = file_pairs(config, tokenizer, policy.config.context)
     folder = open_run(folder, config, resume=config.resume)
-    open_page(folder, "reward_model", config)
     if config.resume:
         pairs, held_out = kept_pairs(folder, tokenizer)
     else:
@@ -274,11 +272,9 @@ def main(config: RewardModelConfig) -> Path:
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
     write_json(folder / "report.json", report.numbers)
     plot_report(report, folder / "report.png")
-    refresh(folder, log.rows)
-    say_findings(config, log.rows, folder)
     print(report.text())
+    conclude(folder)
     finish_run(folder)
-    say_written(folder)
     return folder
 
 

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.command_line import run_command
-from harness.errors import UserError
 from harness.files import display_path, read_metrics, read_object, received
-from harness.report.page import read
+from harness.report.page import require_runs
 from harness.report.rules import RULES, Finding, as_text, examine
 
 
@@ -25,19 +24,16 @@ class DoctorConfig:
 
 
 def examine_folder(folder: Path) -> list[Finding]:
-    """The findings of one run folder. UserError if it has no metrics."""
-    metrics, config = folder / "metrics.jsonl", folder / "config.json"
-    if not metrics.exists():
-        raise UserError(f"there is no {metrics.name} in {display_path(folder)}: name a run folder")
+    """The findings of one run folder. UserError for a file that is damaged."""
+    paths = folder / "config.json", folder / "report.json"
     with received(folder):
-        flags = read_object(config) if config.exists() else {}
-        return examine(read_metrics(metrics), flags, read(folder / "report.json", {}))
+        flags, results = (read_object(path) if path.exists() else {} for path in paths)
+        return examine(read_metrics(folder / "metrics.jsonl"), flags, results)
 
 
 def main(config: DoctorConfig) -> None:
     """Print what is found in each run; exit status 1 where numbers are wrong."""
-    if not config.runs:
-        raise UserError("no run is named: give one run folder or several")
+    require_runs(config.runs)
     severities = set()
     for folder in config.runs:
         findings, steps = examine_folder(folder), len(read_metrics(folder / "metrics.jsonl"))

@@ -25,8 +25,7 @@ from harness.frozen_copy import frozen_copy, linears_to_bfloat16
 from harness.metric_log import MetricLog
 from harness.paths import ANSWERS, MODEL_FILE, TOKENS
 from harness.ranks.collectives import on_main
-from harness.report.rules import say_findings
-from harness.report.writing import add_to_page, open_page, refresh, say_written
+from harness.report.writing import conclude
 from harness.run_folder import finish_run, open_run, stepping
 from harness.training_state import saved_step
 from rl.loop import Run
@@ -121,7 +120,6 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
     done = saved_step(folder) if config.resume else 0
     for name_of_file in ("samples.jsonl", TOKENS):
         keep_until(folder / name_of_file, done)
-    open_page(folder, name, config)
     log = MetricLog(
         config.steps,
         path=folder / "metrics.jsonl",
@@ -153,8 +151,9 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
             f"{kept} is kept, the last one that was inside"
         )
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
-    report(name, config, task, start, rows, folder)
-    say_findings(config, rows, folder)
+    if config.test_prompts:
+        report(name, config, task, start, folder)
+    conclude(folder)
     finish_run(folder, can_go_on=not config.fixed_length)
     return folder
 
@@ -193,19 +192,13 @@ def open_validation(config: RunFlags, task: Task, start: GPT, folder: Path) -> V
     )
 
 
-def report(
-    name: str, config: RunFlags, task: Task, start: GPT, rows: list[dict[str, Any]], folder: Path
-) -> None:
-    """With test prompts `start` and the trained policy side by side, then the page."""
-    if config.test_prompts:
-        comparison = compare(
-            start, task, sampling_params(config), config.test_prompts, after=name,
-            conditions=Conditions.of(config),
-        )  # fmt: skip
-        write_json(folder / "report.json", comparison.numbers)
-        on_main(lambda: (folder / ANSWERS).unlink(missing_ok=True))  # of a run that was ended here
-        append_jsonl(folder / ANSWERS, comparison.after.sample_rows(config.test_prompts))
-        add_to_page(folder, before_after=comparison.sample_rows(8))
-        print(comparison.text())
-    refresh(folder, rows)
-    say_written(folder)
+def report(name: str, config: RunFlags, task: Task, start: GPT, folder: Path) -> None:
+    """`start` and the trained policy side by side, on test prompts."""
+    comparison = compare(
+        start, task, sampling_params(config), config.test_prompts, after=name,
+        conditions=Conditions.of(config),
+    )  # fmt: skip
+    write_json(folder / "report.json", comparison.numbers)
+    on_main(lambda: (folder / ANSWERS).unlink(missing_ok=True))  # of a run that was ended here
+    append_jsonl(folder / ANSWERS, comparison.sample_rows(config.test_prompts))
+    print(comparison.text())

@@ -45,7 +45,7 @@ from harness.optimizer import clip_and_step
 from harness.paths import RUNS, TOKENS
 from harness.report.page import REPORT
 from harness.report.rules import as_text, examine
-from harness.report.writing import add_to_page, open_page, refresh
+from harness.report.writing import refresh
 from rl import (
     grpo_engine,
     grpo_iterative_engine,
@@ -254,13 +254,11 @@ def bugged_run(name: str, folder: Path) -> list[dict[str, Any]]:
     bug = BUGS[name]
     config = replace(ENGINES[STORIES[name].engine], **bug.changes)
     folder.mkdir(parents=True)
-    title = f"a run of {STORIES[name].engine} in which one line is wrong"
-    open_page(folder, STORIES[name].engine, config, title=title)
     with bug.plant():
         rows, flags = small_run(config, folder)
     (folder / "config.json").write_text(json.dumps(flags) + "\n", encoding="utf-8")
     append_jsonl(folder / "metrics.jsonl", rows)
-    refresh(folder, rows)
+    refresh(folder)
     return rows
 
 
@@ -273,8 +271,6 @@ def play(config: ZooConfig) -> None:
     rows = bugged_run(bug, folder)
     flags = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     findings = examine(rows, flags)
-    add_to_page(folder, findings=[asdict(finding) for finding in findings])
-    refresh(folder, rows)
     print(f"\n{bug_stories.table(rows, bug_stories.control(engine).rows)}\n")
     print(f"The run's page, with every curve and token: {display_path(folder / REPORT)}")
     print("\nWhich line is wrong?")

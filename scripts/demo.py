@@ -314,8 +314,8 @@ def compare_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any
     shown = Comparison(before, after, "gold reward", "GRPO").sample_rows(3)  # the first, not chosen
     for place, row in enumerate(shown):
         print(f"\nprompt: {row['prompt'].strip()}")
-        for name, who in (("before", rows[0]), ("after", rows[-1])):
-            print(f"  {name:6} ({who.gold[place]:.2f}): {row[name].strip()}")
+        print(f"  before ({rows[0].gold[place]:.2f}): {row['before'].strip()}")
+        print(f"  after  ({rows[-1].gold[place]:.2f}): {row['response'].strip()}")
     return {
         "seed": seed,
         "prompts": {"test": len(prompts), "held_out_items": len(unseen_items)},

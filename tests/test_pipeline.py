@@ -107,7 +107,7 @@ def test_each_stage_finds_the_one_before_it_by_default(world: Runs) -> None:
 
 def test_a_run_folder_holds_what_its_script_says(world: Runs) -> None:
     """No state.pt: a finished run has nothing to resume. No temporary files either."""
-    common = {"config.json", "metrics.jsonl", "model.safetensors", "page.json", "report.html"}
+    common = {"config.json", "metrics.jsonl", "model.safetensors", "report.html"}
     common |= {"tokens.jsonl"}
     assert names(world.pretraining) == common
     assert names(world.finetuning) == common | {"samples.jsonl"}

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from harness.errors import UserError
-from harness.files import display_path
-from harness.report.page import PLACES, Run, final_numbers, flat
+from harness.report.page import MEASURED, PLACES, flat
+from harness.report.rules import Run
 
 LEVEL = 0.95
-MEASURED = ("test/", "validation/", "held_out_")
 OWN = ("seed", "inputs", "made_with", *PLACES)  # what the runs of a group may differ in
 
 
@@ -33,13 +32,11 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
 
     The i-th smallest of m, from 1, is multiplied by m - i + 1, and none is below a smaller one's.
     """
-    order = sorted(p_values, key=lambda name: p_values[name])
-    adjusted: dict[str, float] = {}
-    largest = 0.0
-    for place, name in enumerate(order):
-        largest = max(largest, min((len(order) - place) * p_values[name], 1.0))
-        adjusted[name] = largest
-    return {name: adjusted[name] for name in p_values}
+    names = sorted(p_values, key=lambda name: p_values[name])
+    steps = [(len(names) - place) * p_values[name] for place, name in enumerate(names)]
+    adjusted = np.minimum(np.maximum.accumulate(steps), 1.0).tolist() if names else []
+    found = dict(zip(names, adjusted, strict=True))
+    return {name: found[name] for name in p_values}
 
 
 @cache
@@ -52,26 +49,13 @@ def t_quantile(freedom: float) -> float:
     return high
 
 
-def around(mean: float, error: float, freedom: float) -> dict[str, float]:
-    """A mean with standard error `error`: its t-interval, and the p of its being 0."""
+def t_interval(values: Sequence[float]) -> dict[str, float]:
+    """Mean of n >= 2 runs with the interval that knows how few they are, and the p of its being 0."""
+    mean, freedom = float(np.mean(values)), len(values) - 1
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
     half = t_quantile(freedom) * error if error else 0.0
     p = t_tails(mean / error, freedom) if error else float(mean == 0)
     return {"mean": mean, "low": mean - half, "high": mean + half, "p": p}
-
-
-def t_interval(values: Sequence[float]) -> dict[str, float]:
-    """Mean of n >= 2 runs with the interval that knows how few they are."""
-    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
-    return around(float(np.mean(values)), error, len(values) - 1)
-
-
-def welch(values: Sequence[float], others: Sequence[float]) -> dict[str, float]:
-    """mean(values) - mean(others) of independent runs with different spreads (Welch 1947)."""
-    parts = [float(np.var(each, ddof=1)) / len(each) for each in (values, others)]
-    sizes = [len(values) - 1, len(others) - 1]
-    below = sum(part**2 / size for part, size in zip(parts, sizes, strict=True))
-    freedom = sum(parts) ** 2 / below if below else float(sum(sizes))
-    return around(float(np.mean(values) - np.mean(others)), math.sqrt(sum(parts)), freedom)
 
 
 # --- groups of runs -------------------------------------------------------------------------------
@@ -86,7 +70,7 @@ class Group:
 
     def values(self, key: str) -> dict[Any, float]:
         """A final number of each run, by seed."""
-        return {seed: flat(final_numbers(run))[key] for seed, run in self.runs.items()}
+        return {seed: measured(run)[key] for seed, run in self.runs.items()}
 
     @property
     def differing(self) -> list[str]:
@@ -96,45 +80,48 @@ class Group:
         return sorted(n for n in names if any(flags.get(n) != every[0].get(n) for flags in every))
 
 
+def measured(run: Run) -> dict[str, float]:
+    """Its last numbers on validation prompts and held-out text, and those of report.json on test ones."""
+    last = {k: value for row in run.rows for k, value in row.items() if k.startswith(MEASURED)}
+    after = run.results.get("after", run.results)
+    return flat(last | {"test": after if isinstance(after, Mapping) else {}})
+
+
 def grouped(runs: Sequence[Run]) -> list[Group]:
     """Runs by the folder that they lie in. UserError if a group has the same seed twice."""
     groups: dict[Path, dict[Any, Run]] = {}
     for run in runs:
         group, seed = groups.setdefault(run.folder.resolve().parent, {}), run.flags.get("seed")
         if seed in group:
-            same = f"{display_path(group[seed].folder)} and {display_path(run.folder)}"
+            same = f"{group[seed].label} and {run.label}"
             raise UserError(f"{same} have the same seed, {seed}: leave one of them out")
         group[seed] = run
     return [Group(place.name, members) for place, members in groups.items()]
 
 
-def difference(group: Group, baseline: Group, key: str) -> dict[str, float]:
-    """group - baseline: paired where both have the same seeds, else Welch's. Each has two or more."""
-    values, others = group.values(key), baseline.values(key)
-    if values.keys() == others.keys():
-        return t_interval([values[seed] - others[seed] for seed in values])
-    return welch(list(values.values()), list(others.values()))
-
-
-def shown(found: Mapping[str, float]) -> str:
-    """A mean with its interval."""
+def shown(values: Sequence[float]) -> str:
+    """Their mean, of several with its interval."""
+    if len(values) < 2:
+        return f"{values[0]:.4g}" if values else "no seed in common"
+    found = t_interval(values)
     return f"{found['mean']:.4g} [{found['low']:.4g}, {found['high']:.4g}]"
 
 
 def group_table(runs: Sequence[Run]) -> str:
-    """A line for each number that all runs were tested or validated on, and what to know beside it."""
-    groups, numbers = grouped(runs), [flat(final_numbers(run)) for run in runs]
+    """A line for each number that all runs were tested or validated on, and what to know beside it.
+
+    Differences to the first group are between runs of the same seed.
+    """
+    groups, numbers = grouped(runs), [measured(run) for run in runs]
     first, *others = groups
     head = [f"{group.name} ({len(group.runs)} seeds)" for group in groups]
     rows = [["", *head, *(f"{group.name} - {first.name}" for group in others)]]
     for key in numbers[0]:
-        if not key.startswith(MEASURED) or any(key not in other for other in numbers):
-            continue
-        means = [list(group.values(key).values()) for group in groups]
-        cells = [shown(t_interval(v)) if len(v) > 1 else f"{v[0]:.4g}" for v in means]
-        several = all(len(v) > 1 for v in means)
-        cells += [shown(difference(g, first, key)) if several else "one seed" for g in others]
-        rows.append([key, *cells])
+        if all(key in each for each in numbers):
+            base, *rest = [group.values(key) for group in groups]
+            means = [list(values.values()) for values in (base, *rest)]
+            apart = [[of[seed] - base[seed] for seed in of if seed in base] for of in rest]
+            rows.append([key, *map(shown, means + apart)])
     if len(rows) == 1:
         raise UserError("the runs share no final number: name finished ones, of one kind")
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

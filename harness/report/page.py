@@ -1,27 +1,29 @@
 """report.html: what a run did, on one page that needs no server and no network.
 
-It is made of the run folder's config.json, metrics.jsonl, samples.jsonl, tokens.jsonl, report.json and
-page.json, which the script wrote. matplotlib draws the curves; docs/metrics.md says what they are.
+It is made of files of the run folder: config.json, metrics.jsonl, report.json, samples.jsonl,
+test_answers.jsonl and tokens.jsonl. matplotlib draws the curves; docs/metrics.md says what they are.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import io
-import json
+import math
 from collections.abc import Mapping, Sequence
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from statistics import fmean
+from typing import Any
 
 from harness.errors import UserError
-from harness.files import parse_json, read_json
-from harness.paths import TOKENS
+from harness.files import display_path, parse_json, read_object
+from harness.paths import ANSWERS, TOKENS
+from harness.report.rules import Run
 from harness.report.templating import finite, render
 from harness.report.tokens import TokenView
 
-ABOUT, REPORT = "page.json", "report.html"
-SVG = {
+REPORT = "report.html"
+SVG: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "report",
     "font.size": 8,
@@ -40,10 +42,10 @@ LEADING = (
 )  # fmt: skip
 MEASURED = ("validation/", "held_out_")  # the same number on prompts or text that is not trained on
 HIDDEN = ("step", "gold_error", "iteration")
-# The healthy ranges of docs/metrics.md that are numbers; None where there is no such end.
-HEALTHY: dict[str, tuple[float | None, float | None]] = {
-    "zero_spread_groups": (None, 0.5), "clip_high_fraction": (0.0, 0.1), "clip_low_fraction": (0.0, 0.1),
-    "approx_kl": (None, 0.01), "ratio_error_at_start": (None, 0.0001), "rule_errors": (0.0, 0.0),
+# The healthy ranges of docs/metrics.md that are numbers.
+HEALTHY = {
+    "zero_spread_groups": (0.0, 0.5), "clip_high_fraction": (0.0, 0.1), "clip_low_fraction": (0.0, 0.1),
+    "approx_kl": (0.0, 0.01), "ratio_error_at_start": (0.0, 0.0001), "rule_errors": (0.0, 0.0),
     "preference_accuracy": (0.5, 0.7), "sampling_rounds": (1.0, 3.0),
 }  # fmt: skip
 # From 0 to 1, by how their names end.
@@ -52,221 +54,153 @@ SHARES = ("_rate", "_fraction", "accuracy", "gold", "zero_spread_groups", "disti
 PLACES = ("out", "resume", "device", "ranks")
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """What a page reads of one run folder."""
-
-    folder: Path
-    label: str
-    title: str
-    flags: Mapping[str, Any]
-    rows: Sequence[Mapping[str, Any]]
-    samples: Sequence[Mapping[str, Any]]
-    tokens: Sequence[Mapping[str, Any]]
-    results: Mapping[str, Any]
-    findings: Sequence[Mapping[str, Any]]
-    before_after: Sequence[Mapping[str, Any]]
-
-
 # Reading ------------------------------------------------------------------------------------------
 
 
-def read_run(folder: Path, rows: Sequence[Mapping[str, Any]] | None = None) -> Run:
-    """A run folder; `rows` are its metrics where they are in memory already.
-
-    What is missing or cut off leaves its part of the page empty. FileNotFoundError without a folder.
-    """
-    if not folder.is_dir():
-        raise FileNotFoundError(folder)
-    about = read(folder / ABOUT, {})
-    return Run(
-        folder=folder,
-        label=folder.name,
-        title=about.get("title", folder.name),
-        flags=read(folder / "config.json", {}),
-        rows=lines(folder / "metrics.jsonl") if rows is None else rows,
-        samples=lines(folder / "samples.jsonl"),
-        tokens=lines(folder / TOKENS),
-        results=read(folder / "report.json", {}),
-        findings=about.get("findings", []),
-        before_after=about.get("before_after", []),
-    )
+def require_runs(folders: Sequence[Path]) -> None:
+    """UserError for no folder, and for one that has no metrics."""
+    if not folders:
+        raise UserError("no run is named: give one run folder or several")
+    for folder in folders:
+        if not (folder / "metrics.jsonl").is_file():
+            raise UserError(
+                f"there is no metrics.jsonl in {display_path(folder)}: name a run folder"
+            )
 
 
-def read(path: Path, otherwise: Any) -> Any:
-    """A JSON file, or `otherwise` where there is none of the same kind."""
+def read_run(folder: Path) -> Run:
+    """The run of a folder; what is missing there or cut off is empty."""
+    flags, results = read(folder / "config.json"), read(folder / "report.json")
+    return Run(lines(folder / "metrics.jsonl"), flags, results, folder)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A JSON object, empty where there is none that can be read."""
     try:
-        value = read_json(path)
+        return read_object(path)
     except (OSError, UserError):
-        return otherwise
-    return value if isinstance(value, type(otherwise)) else otherwise
+        return {}
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """The rows of a JSON-lines file that can be read; a page is also made of a damaged run."""
     rows = []
-    if path.is_file():
-        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            try:
-                row = parse_json(line)
-            except ValueError:
-                continue
-            if isinstance(row, dict):
-                rows.append(row)
-    return rows
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        with suppress(ValueError):
+            rows.append(parse_json(line))
+    return [row for row in rows if isinstance(row, dict)]
 
 
-# The parts of the page ----------------------------------------------------------------------------
+# The curves ---------------------------------------------------------------------------------------
 
 
-def panels_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Curve:
+    """A metric of a run against its steps."""
+
+    name: str
+    points: Sequence[tuple[float, float]]  # step and value, NaN for what is no finite number
+    dots: bool  # measured on other prompts or text
+    colour: str
+
+    @property
+    def ends(self) -> str:
+        """The first and the last value, in words."""
+        values = [value for _, value in self.points if math.isfinite(value)]
+        ends = values[:1] + values[1:][-1:]
+        return f"{self.name}: {' → '.join(f'{end:.4g}' for end in ends)}"
+
+
+def panels_of(runs: Sequence[Run]) -> list[dict[str, str]]:
     """One panel per metric; the validations of a metric are drawn over it."""
+    import matplotlib  # a page is written at validations; an import of training need not wait
+    from matplotlib.figure import Figure
+
     keys = {key for run in runs for row in run.rows for key in row}
-    bases = {base_of(key) for key in keys if not key.startswith("seconds/")}
+    bases = {key.removeprefix("validation/").removeprefix("held_out_") for key in keys}
+    shown = [base for base in bases if base not in HIDDEN and not base.startswith("seconds/")]
     order = {name: i for i, name in enumerate(LEADING)}
-    ordered = sorted(bases - set(HIDDEN), key=lambda base: (order.get(base, len(order)), base))
-    draw = CurveDrawing()
-    made = [panel(f"panel-{i}", base, runs, draw) for i, base in enumerate(ordered)]
-    return [each for each in made if each["series"]]
+    panels = []
+    with matplotlib.rc_context(SVG):
+        figure = Figure(figsize=(4.4, 2.1))  # for all: new axes take twice as long as a panel
+        axis = figure.add_axes((0.13, 0.19, 0.85, 0.71), xlabel="step")
+        for base in sorted(shown, key=lambda base: (order.get(base, len(order)), base)):
+            if curves := curves_of(base, runs):
+                ends = "; ".join(curve.ends for curve in curves)
+                panels.append({"title": base, "svg": drawing(base, curves, axis), "ends": ends})
+    return panels
 
 
-def base_of(key: str) -> str:
-    """The metric of a key, without what it was measured on."""
-    for prefix in MEASURED:
-        key = key.removeprefix(prefix)
-    return key
-
-
-def panel(name: str, base: str, runs: Sequence[Run], draw: CurveDrawing) -> dict[str, Any]:
-    """The curves of one metric: of every run what was logged, and what was measured on other prompts."""
-    series, broken = [], []
+def curves_of(base: str, runs: Sequence[Run]) -> list[Curve]:
+    """Of every run what was logged of a metric, and what was measured on other prompts or text."""
+    curves = []
     for i, run in enumerate(runs):
-        own = COLOURS[i % len(COLOURS)]
-        for key, dots in ((base, False), *((f"{prefix}{base}", True) for prefix in MEASURED)):
-            points = [(row["step"], row[key]) for row in run.rows if key in row and "step" in row]
-            points = [(s, v) for s, v in points if isinstance(v, (int, float))]
-            if not points:
-                continue
-            broken += [f"{key} at step {s}" for s, v in points if finite(v) is None][:1]
-            points = points[:: max(len(points) // POINTS, 1)]
-            series.append({
-                "name": f"{run.label}: {key}" if len(runs) > 1 else key,
-                "x": [step for step, _ in points],
-                "y": [finite(value) for _, value in points],
-                "dots": dots,
-                "colour": VALIDATION if dots and len(runs) == 1 else own,
-            })  # fmt: skip
+        own, of_run = COLOURS[i % len(COLOURS)], f"{run.label}: " if len(runs) > 1 else ""
+        for key in (base, *(f"{prefix}{base}" for prefix in MEASURED)):
+            dots = key != base
+            if points := points_of(key, run):
+                colour = VALIDATION if dots and len(runs) == 1 else own
+                curves.append(Curve(f"{of_run}{key}", points, dots, colour))
         start = flat(run.results).get("before/gold")
         if base == "gold" and start is not None:  # no step has measured it
-            point = {"x": [0], "y": [start], "dots": True, "colour": own}
-            series.append({"name": f"{run.label}: before training, on test prompts"} | point)
-    drawn = draw(series, HEALTHY.get(base), share=base.endswith(SHARES)) if series else ""
-    last = last_values(series) if len(runs) == 1 else ""
-    made = {"id": name, "title": base, "series": series, "svg": drawn}
-    return made | {"broken": ", ".join(broken), "last": last}
+            name = f"{of_run}before training, on test prompts"
+            curves.append(Curve(name, [(0.0, start)], True, own))
+    return curves
 
 
-class CurveDrawing:
-    """Draws one panel after another on the same axes, because new axes take twice as long as a panel."""
-
-    def __init__(self) -> None:
-        import matplotlib  # a page is written at validations; an import of training need not wait
-        from matplotlib.figure import Figure
-
-        self.settings = partial(matplotlib.rc_context, cast(Any, SVG))
-        with self.settings():
-            self.figure = Figure(figsize=(4.4, 2.1))
-            self.axis = self.figure.add_axes((0.13, 0.19, 0.85, 0.71), xlabel="step")
-
-    def __call__(
-        self,
-        series: Sequence[Mapping[str, Any]],
-        band: tuple[float | None, float | None] | None,
-        *,
-        share: bool,
-    ) -> str:
-        """One panel as an SVG element. `band` is the healthy range; a `share` has the axis from 0 to 1."""
-        axis = self.axis
-        values = [y for each in series for y in each["y"] if y is not None]
-        low, high = (0.0, 1.0) if share else (min(values, default=0.0), max(values, default=1.0))
-        margin = (high - low or abs(high) or 1.0) * (0.02 if share else 0.08)
-        with self.settings():
-            axis.set_ylim(low - margin, high + margin)
-            if band is not None:
-                below, above = band
-                axis.axhspan(
-                    low - margin if below is None else below,
-                    high + margin if above is None else above,
-                    color="#009e73", alpha=0.13,
-                )  # fmt: skip
-            for each in series:
-                _draw(axis, each)
-            axis.relim()
-            axis.autoscale_view(scaley=False)
-            made = io.StringIO()
-            self.figure.savefig(made, format="svg", transparent=True, metadata={"Date": None})
-        for drawn in (*axis.lines, *axis.patches):
-            drawn.remove()
-        return "<svg" + made.getvalue().partition("<svg")[2]
+def points_of(key: str, run: Run) -> list[tuple[float, float]]:
+    """The numbers logged under a key, each with its step."""
+    points = []
+    for row in run.rows:
+        step, value = finite(row.get("step")), row.get(key)
+        if step is not None and isinstance(value, (int, float)):
+            number = finite(value)
+            points.append((step, math.nan if number is None else number))
+    return points[:: max(len(points) // POINTS, 1)]
 
 
-def _draw(axis: Any, series: Mapping[str, Any]) -> None:
-    """The points of a curve; a validation's with dots, a step's thin under their running mean."""
-    x, colour = series["x"], series["colour"]
-    y = [float("nan") if value is None else value for value in series["y"]]
-    if series["dots"] or len(x) < 3:
-        axis.plot(x, y, color=colour, linewidth=1, linestyle="dashed", marker="o", markersize=3.5)
+def drawing(base: str, curves: Sequence[Curve], axis: Any) -> str:
+    """A panel as an SVG element. Green is the healthy range; a share has the axis from 0 to 1."""
+    share = base.endswith(SHARES)
+    values = [value for curve in curves for _, value in curve.points if math.isfinite(value)]
+    low, high = (0.0, 1.0) if share else (min(values, default=0.0), max(values, default=1.0))
+    margin = (high - low or abs(high) or 1.0) * (0.02 if share else 0.08)
+    axis.set_ylim(low - margin, high + margin)
+    if base in HEALTHY:
+        axis.axhspan(*HEALTHY[base], color="#009e73", alpha=0.13)
+    for curve in curves:
+        draw(curve, axis)
+    axis.relim()
+    axis.autoscale_view(scaley=False)
+    made = io.StringIO()
+    axis.figure.savefig(made, format="svg", transparent=True, metadata={"Date": None})
+    for drawn in (*axis.lines, *axis.patches):
+        drawn.remove()
+    return "<svg" + made.getvalue().partition("<svg")[2]
+
+
+def draw(curve: Curve, axis: Any) -> None:
+    """A validation's points with dots, a step's thin under their running mean."""
+    steps, values = zip(*curve.points, strict=True)
+    if curve.dots or len(steps) < 3:
+        dots: dict[str, Any] = {"linestyle": "dashed", "marker": "o", "markersize": 3.5}
+        axis.plot(steps, values, color=curve.colour, linewidth=1, **dots)
         return
-    axis.plot(x, y, color=colour, linewidth=0.8, alpha=0.4)
-    axis.plot(x, running_mean(series["y"]), color=colour, linewidth=1.5)
+    axis.plot(steps, values, color=curve.colour, linewidth=0.8, alpha=0.4)
+    axis.plot(steps, running_mean(values), color=curve.colour, linewidth=1.5)
 
 
-def running_mean(values: Sequence[float | None]) -> list[float]:
-    """The mean over up to five values around each position, those that are there."""
+def running_mean(values: Sequence[float]) -> list[float]:
+    """The mean over up to five values around each position, those that are finite."""
     means = []
     for i in range(len(values)):
         half = min(2, i, len(values) - 1 - i)  # centred, so that it does not lag
-        near = [value for value in values[i - half : i + half + 1] if value is not None]
-        means.append(sum(near) / len(near) if near else float("nan"))
+        near = [value for value in values[i - half : i + half + 1] if math.isfinite(value)]
+        means.append(fmean(near or [math.nan]))
     return means
 
 
-def last_values(series: Sequence[Mapping[str, Any]]) -> str:
-    """From the first to the last value of each curve, in words."""
-    said = []
-    for each in series:
-        values = [value for value in each["y"] if value is not None]
-        ends = values[:1] + values[1:][-1:]
-        if ends:
-            said.append(f"{each['name']}: {' → '.join(f'{end:.4g}' for end in ends)}")
-    return "; ".join(said)
-
-
-def phases_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Seconds by phase, from the seconds/... of the steps."""
-    made = []
-    for run in runs:
-        keys = dict.fromkeys(key for row in run.rows for key in row if key.startswith("seconds/"))
-        sums = {key[8:]: sum(finite(row.get(key)) or 0.0 for row in run.rows) for key in keys}
-        for name, seconds in sorted(sums.items(), key=lambda item: -item[1]):
-            share, mean = seconds / (sum(sums.values()) or 1.0), seconds / len(run.rows)
-            phase = {"name": name, "run": run.label, "seconds": seconds}
-            made.append(phase | {"mean": mean, "share": share})
-    return made
-
-
-def results_of(runs: Sequence[Run]) -> dict[str, Any] | None:
-    """Final numbers as a table: a column each for before and after, or for every run."""
-    if len(runs) > 1:
-        columns = {run.label: flat(final_numbers(run)) for run in runs}
-        caption = "The last logged numbers, and those on test prompts after training."
-    else:
-        groups = {k: flat(v) for k, v in runs[0].results.items() if isinstance(v, dict)}
-        plain = flat({k: v for k, v in runs[0].results.items() if k not in groups})
-        columns, caption = groups | ({"": plain} if plain else {}), "report.json"
-    keys = list(dict.fromkeys(key for numbers in columns.values() for key in numbers))
-    rows = [[key, *(numbers.get(key) for numbers in columns.values())] for key in keys]
-    return {"caption": caption, "columns": ["", *columns], "rows": rows} if rows else None
+# The tables ---------------------------------------------------------------------------------------
 
 
 def flat(numbers: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
@@ -278,58 +212,6 @@ def flat(numbers: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
         elif finite(value) is not None:
             found[f"{prefix}{key}"] = float(value)
     return found
-
-
-def final_numbers(run: Run) -> dict[str, Any]:
-    """The last value of each logged number, and what report.json says of the trained model."""
-    last: dict[str, Any] = {}
-    for row in run.rows:
-        last |= row
-    logged = {key: value for key, value in last.items() if not key.startswith("seconds/")}
-    after = run.results.get("after", run.results)
-    return logged | {"test": after if isinstance(after, Mapping) else {}}
-
-
-def samples_of(run: Run) -> list[dict[str, Any]]:
-    """Some prompts with their answers before and after training, or at the first and last validation."""
-    rows = [
-        {"prompt": row.get("prompt", ""), "parts": [
-            {"label": label, "text": row.get(label, "")} for label in ("before", "after")
-        ]}
-        for row in run.before_after[:SAMPLES]
-    ]  # fmt: skip
-    if rows:
-        return rows
-    steps = [row["step"] for row in run.samples if "step" in row] or [None]
-    by_prompt: dict[str, list[dict[str, str]]] = {}
-    for row in run.samples:
-        if row.get("step") in (steps[0], steps[-1]):
-            parts = by_prompt.setdefault(str(row.get("prompt", "")), [])
-            numbers = [f"{k} {v:.3f}" for k, v in row.items() if isinstance(v, float)]
-            label = ", ".join([f"step {row['step']}" if "step" in row else "model", *numbers])
-            parts.append({"label": label, "text": str(row.get("response", ""))})
-            if "data" in row:
-                parts.append({"label": "data", "text": str(row["data"])})
-    return [{"prompt": prompt, "parts": parts} for prompt, parts in by_prompt.items()][:SAMPLES]
-
-
-def flags_of(runs: Sequence[Run]) -> dict[str, Any]:
-    """The flags of one run, or those in which several differ."""
-    names = dict.fromkeys(name for run in runs for name in run.flags)
-    rows = [
-        [name, *(text(run.flags[name]) if name in run.flags else "–" for run in runs)]
-        for name in names
-    ]
-    if len(runs) > 1:
-        rows = [row for row in rows if len(set(row[1:])) > 1 and row[0] not in PLACES]
-    return {"columns": ["flag", *(run.label for run in runs)], "rows": rows}
-
-
-def text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-# The page -----------------------------------------------------------------------------------------
 
 
 def summary_of(run: Run) -> str:
@@ -349,35 +231,74 @@ def summary_of(run: Run) -> str:
     return ", ".join([*said, f"doctor: {doctor}"])
 
 
+def results_of(run: Run) -> dict[str, Any]:
+    """report.json as a table: a column for each model, such as before and after, then the rest."""
+    models = {name: flat(value) for name, value in run.results.items() if isinstance(value, dict)}
+    models[""] = flat({name: run.results[name] for name in run.results if name not in models})
+    keys = dict.fromkeys(key for numbers in models.values() for key in numbers)
+    rows = [(key, [numbers.get(key) for numbers in models.values()]) for key in keys]
+    return {"models": list(models), "rows": rows}
+
+
+def samples_of(folder: Path) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Some prompts with what was answered before and after training, or at first and last validation."""
+    rows = lines(folder / ANSWERS) or lines(folder / "samples.jsonl")
+    ends = [row.get("step") for row in rows[:1] + rows[-1:]]
+    answers: dict[str, list[tuple[str, str]]] = {}
+    for row in rows:
+        if row.get("step") in ends:
+            when = f"step {row['step']}" if "step" in row else "after training"
+            worth = [f"{k} {value:.3f}" for k, value in row.items() if isinstance(value, float)]
+            said = ", ".join([when, *worth])
+            labels = {"before": "before training", "response": said, "data": "data"}
+            texts = [(label, str(row[key])) for key, label in labels.items() if key in row]
+            answers.setdefault(str(row.get("prompt", "")), []).extend(texts)
+    return list(answers.items())[:SAMPLES]
+
+
+def flags_of(runs: Sequence[Run]) -> list[list[str]]:
+    """The flags of one run, or those in which several differ."""
+    names = dict.fromkeys(name for run in runs for name in run.flags)
+    rows = [[name, *(str(run.flags.get(name, "–")) for run in runs)] for name in names]
+    if len(runs) > 1:
+        rows = [row for row in rows if len(set(row[1:])) > 1 and row[0] not in PLACES]
+    return rows
+
+
+def phases_of(run: Run) -> list[tuple[str, float, float, float]]:
+    """Each phase with its seconds, those of a step and its share, from the seconds/... of the steps."""
+    keys = dict.fromkeys(key for row in run.rows for key in row if key.startswith("seconds/"))
+    sums = {key: sum(finite(row.get(key)) or 0.0 for row in run.rows) for key in keys}
+    total = sum(sums.values()) or 1.0
+    return [
+        (key.removeprefix("seconds/"), seconds, seconds / len(run.rows), seconds / total)
+        for key, seconds in sorted(sums.items(), key=lambda item: -item[1])
+    ]
+
+
+# The page -----------------------------------------------------------------------------------------
+
+
 def page_html(runs: Sequence[Run]) -> str:
     """The page of one run, or of several over each other. All text in it is escaped."""
-    first, alone = runs[0], len(runs) == 1
-    tokens = TokenView(first.tokens, name="run-tokens")._repr_html_() if first.tokens else ""
-    steps = max((row.get("step", 0) for row in first.rows), default=0)
     return render(
         "page.html",
-        title=first.title if alone else "Runs: " + ", ".join(run.label for run in runs),
-        subtitle=f"{first.folder.name} · {steps} steps" if alone else "",
-        runs=[
-            {"label": run.label, "colour": COLOURS[i % len(COLOURS)], "steps": len(run.rows)}
-            for i, run in enumerate(runs)
-        ],
-        findings=findings_of(runs),
-        results=results_of(runs),
+        runs=[(run, COLOURS[i % len(COLOURS)], summary_of(run)) for i, run in enumerate(runs)],
         panels=panels_of(runs),
-        tokens=tokens if alone else "",
-        samples=samples_of(first) if alone else [],
         flags=flags_of(runs),
-        phases=phases_of(runs),
-        summary=summary_of(first) if alone else "",
+        alone=details_of(runs[0]) if len(runs) == 1 else {},
     )
 
 
-def findings_of(runs: Sequence[Run]) -> list[dict[str, str]]:
-    fields = ("rule", "severity", "evidence", "cause", "remedy")
-    return [
-        {name: str(finding.get(name, "")) for name in fields}
-        | {"run": f"{run.label}: " if len(runs) > 1 else ""}
-        for run in runs
-        for finding in run.findings
-    ]
+def details_of(run: Run) -> dict[str, Any]:
+    """What a page has of one run alone."""
+    title = " on ".join(str(run.flags[name]) for name in ("script", "data") if name in run.flags)
+    tokens = lines(run.folder / TOKENS)
+    return {
+        "title": title or run.folder.name,
+        "findings": run.findings,
+        "results": results_of(run),
+        "tokens": TokenView(tokens, name="run-tokens")._repr_html_() if tokens else "",
+        "samples": samples_of(run.folder),
+        "phases": phases_of(run),
+    }

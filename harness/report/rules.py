@@ -8,15 +8,12 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean, median, variance
 from typing import Any
 
-from harness.command_flags import Flags
 from harness.files import display_path
-from harness.report.page import read
-from harness.report.writing import add_to_page, refresh
 
 Row = Mapping[str, Any]
 
@@ -34,11 +31,16 @@ class Finding:
 
 @dataclass(frozen=True)
 class Run:
-    """A run's rows in order, its flags and its report.json (empty where nobody kept them)."""
+    """What rules, pages and tables read of a run folder; empty where nobody kept it."""
 
-    rows: Sequence[Row]
-    flags: Row = field(default_factory=dict)
-    results: Row = field(default_factory=dict)
+    rows: Sequence[Row]  # metrics.jsonl, in order
+    flags: Row = field(default_factory=dict)  # config.json
+    results: Row = field(default_factory=dict)  # report.json
+    folder: Path = Path()
+
+    @property
+    def label(self) -> str:
+        return display_path(self.folder)
 
     def values(self, key: str) -> list[float]:
         """The finite numbers that were logged under `key`, in order."""
@@ -69,6 +71,17 @@ class Run:
     def solved(self) -> bool:
         """Whether a rule checks the answers and nearly all are right: no spread is left then."""
         return "solve_rate" in self.rows[-1] and self.end("reward") > 0.8
+
+    @property
+    def findings(self) -> list[Finding]:
+        """What the rules find, the gravest first."""
+        found = []
+        for rule in RULES if self.rows else ():
+            if evidence := next(rule(self), None):
+                severity, _, words = " ".join((rule.__doc__ or "").split()).partition(": ")
+                cause, _, remedy = words.partition(" Change: ")
+                found.append(Finding(rule.__name__, severity, cause, evidence, remedy))
+        return found
 
 
 def non_finite(run: Run) -> Iterator[str]:
@@ -273,22 +286,8 @@ RULES = (
 def examine(
     rows: Sequence[Row], flags: Row | None = None, results: Row | None = None
 ) -> list[Finding]:
-    """Every finding, the gravest first; `flags` are config.json's, `results` report.json's."""
-    run, findings = Run(rows, flags or {}, results or {}), []
-    for rule in RULES if rows else ():
-        if evidence := next(rule(run), None):
-            severity, _, words = " ".join((rule.__doc__ or "").split()).partition(": ")
-            cause, _, remedy = words.partition(" Change: ")
-            findings.append(Finding(rule.__name__, severity, cause, evidence, remedy))
-    return findings
-
-
-def say_findings(config: Flags, rows: Sequence[Row], folder: Path) -> None:
-    """What is found in a run's numbers, if there is anything: in print and on its page."""
-    if findings := examine(rows, vars(config), read(folder / "report.json", {})):
-        add_to_page(folder, findings=[asdict(finding) for finding in findings])
-        refresh(folder, rows)
-        print(f"python -m rl.doctor {display_path(folder)} says:\n{as_text(findings)}")
+    """The findings of a run; `flags` are config.json's, `results` report.json's."""
+    return Run(rows, flags or {}, results or {}).findings
 
 
 def as_text(findings: Sequence[Finding], width: int = 80) -> str:

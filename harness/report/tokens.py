@@ -39,31 +39,31 @@ NEGATIVE, NEUTRAL, POSITIVE = (230, 128, 30), (255, 255, 255), (70, 145, 210)  #
 BUDGET = 700_000  # characters of JSON that the view may take in a report
 
 
-def show_tokens(tokens: Any, values: Any, *, prompts: Sequence[str] = ()) -> TokenView:
+def show_tokens(
+    tokens: Sequence[Any], values: Mapping[str, Any], *, prompts: Sequence[str] = ()
+) -> TokenView:
     """Colour responses by numbers, one per token; the last expression of a notebook's cell.
 
-    `tokens`: strings of one response, or a list of such lists. `values`: one number a token in the
-    same shape, or {quantity: numbers}; a padded (N, T) tensor will do. Raises ValueError where numbers
-    are missing. Orange is negative, blue positive, white 0.
+    `tokens`: strings of one response, or a list of such lists. `values`: {quantity: one number a token}
+    in the same shape; a padded (N, T) tensor will do. Raises ValueError where numbers are missing.
+    Orange is negative, blue positive, white 0.
     """
-    single = not tokens or isinstance(tokens[0], str)
-    named = values if isinstance(values, Mapping) else {"value": values}
-    made: list[dict[str, Any]] = [
+    single = bool(tokens) and isinstance(tokens[0], str)
+    rows: list[dict[str, Any]] = [
         {"tokens": list(row), "values": {}} for row in ([tokens] if single else tokens)
     ]
-    for name, numbers in named.items():
-        plain = numbers.tolist() if hasattr(numbers, "tolist") else list(numbers)
-        nested = [plain] if single and not (plain and isinstance(plain[0], list)) else plain
-        for i, row in enumerate(made):
-            if i >= len(nested) or len(nested[i]) < len(row["tokens"]):
+    for name, numbers in values.items():
+        plain = numbers.tolist() if hasattr(numbers, "tolist") else numbers
+        for row, given in zip(rows, [plain] if single else plain, strict=True):
+            count = len(row["tokens"])
+            if len(given) < count:
                 raise ValueError(
-                    f"{name!r} has too few numbers for response {i}, which has "
-                    f"{len(row['tokens'])} tokens: give one number a token"
+                    f"{name!r} has {len(given)} numbers for {count} tokens: give each one"
                 )
-            row["values"][name] = list(nested[i][: len(row["tokens"])])
-    for row, prompt in zip(made, prompts, strict=False):
+            row["values"][name] = list(given[:count])
+    for row, prompt in zip(rows, prompts, strict=False):
         row["prompt"] = prompt
-    return TokenView(made)
+    return TokenView(rows)
 
 
 @dataclass(frozen=True)
@@ -71,31 +71,21 @@ class TokenView:
     """Recorded responses as one HTML fragment, which switches quantity, response and step."""
 
     rows: Sequence[Mapping[str, Any]]  # as in tokens.jsonl
-    budget: int = BUDGET
     name: str = field(default_factory=lambda: f"tokens-{uuid.uuid4().hex[:12]}")
 
     def data(self) -> dict[str, Any]:
         """What the script of the fragment reads: quantities with their scales, then frames."""
-        frames = thinned(frames_of(self.rows), self.budget)
-        names = dict.fromkeys(
-            name for frame in frames for row in frame["rows"] for name in row["values"]
-        )
+        frames = thinned(frames_of(self.rows))
+        rows = [row for frame in frames for row in frame["rows"]]
+        names = dict.fromkeys(name for row in rows for name in row["values"])
         known = [name for name in QUANTITIES if name in names]
-        ordered = [*known, *(name for name in names if name not in QUANTITIES)]
-        quantities = [
-            {
-                "name": name,
-                "label": QUANTITIES.get(name, (name, ""))[0],
-                "about": QUANTITIES.get(name, (name, ""))[1],
-                "scale": scale(
-                    v
-                    for frame in frames
-                    for row in frame["rows"]
-                    for v in row["values"].get(name, ())
-                ),
-            }
-            for name in ordered
-        ]
+        quantities = []
+        for name in dict.fromkeys([*known, *names]):
+            label, about = QUANTITIES.get(name, (name, ""))
+            numbers = [number for row in rows for number in row["values"].get(name, ())]
+            quantities.append(
+                {"name": name, "label": label, "about": about, "scale": scale(numbers)}
+            )
         return {"quantities": quantities, "frames": frames}
 
     def _repr_html_(self) -> str:
@@ -103,49 +93,16 @@ class TokenView:
         data = self.data()
         return render("tokens.html", name=self.name, data=data, static=last_coloured(data))
 
-    def _repr_svg_(self) -> str:
-        """A still picture of the last frame, for hosts that strip the fragment of its styles."""
-        data = self.data()
-        if not (data["frames"] and data["quantities"]):
-            return render(
-                "tokens.svg", pieces=[], label="nothing recorded", scale=0.0, width=900, height=30
-            )
-        first = data["quantities"][0]
-        pieces, y = placed(last_coloured(data), 900)
-        words = {"label": first["label"], "scale": first["scale"]}
-        return render("tokens.svg", pieces=pieces, width=900, height=y + 12, **words)
 
-
-def last_coloured(data: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
-    """The rows of the last frame by the first quantity; none without either."""
-    if not (data["frames"] and data["quantities"]):
-        return []
-    first = data["quantities"][0]
-    return [coloured(row, first["name"], first["scale"]) for row in data["frames"][-1]["rows"]]
-
-
-def coloured(row: Mapping[str, Any], name: str, scale: float) -> list[dict[str, Any]]:
-    """The tokens of a row with background and number of one quantity."""
-    values = row["values"].get(name) or [None] * len(row["tokens"])
-    return [
-        {"text": text, "colour": colour(value, scale), "value": value}
-        for text, value in zip(row["tokens"], values, strict=True)
-    ]
-
-
-def placed(rows: Sequence[Sequence[Mapping[str, Any]]], width: int) -> tuple[list[Any], int]:
-    """Coloured tokens with their places in a picture of this width, and the height below them."""
-    pieces, y, letter = [], 0, 8
-    for row in rows:
-        x, y = 8, y + 26
-        for token in row:
-            text = token["text"].replace("\n", "⏎")
-            wide = max(len(text), 1) * letter
-            if x > 8 and x + wide > width:
-                x, y = 8, y + 21
-            pieces.append({**token, "text": text, "x": x, "y": y, "width": wide})
-            x += wide + 1
-    return pieces, y + 26
+def last_coloured(data: Mapping[str, Any]) -> list[list[tuple[str, str, float | None]]]:
+    """Text, background and number of each token in the last frame, by the first quantity; none without."""
+    coloured = []
+    for quantity in data["quantities"][:1]:
+        for row in data["frames"][-1]["rows"]:
+            values = row["values"].get(quantity["name"]) or [None] * len(row["tokens"])
+            colours = [colour(value, quantity["scale"]) for value in values]
+            coloured.append(list(zip(row["tokens"], colours, values, strict=True)))
+    return coloured
 
 
 def colour(value: float | None, scale: float) -> str:
@@ -182,10 +139,10 @@ def frames_of(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def thinned(frames: list[dict[str, Any]], budget: int) -> list[dict[str, Any]]:
+def thinned(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Frames that fit the budget: every other step is left out, and again, the last one stays."""
     steps = sorted({frame["step"] for frame in frames})
-    while len(steps) > 1 and len(json.dumps(frames)) > budget:
+    while len(steps) > 1 and len(json.dumps(frames)) > BUDGET:
         steps = steps[::-1][::2][::-1]
         frames = [frame for frame in frames if frame["step"] in steps]
     return frames

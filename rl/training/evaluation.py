@@ -323,13 +323,10 @@ class Comparison:
             numbers["win_rate"] = win_rate(self.after.gold, self.before.gold)
         return numbers
 
-    def sample_rows(self, count: int) -> list[dict[str, str]]:
-        """The first responses side by side."""
-        before, after = self.before.responses, self.after.responses
-        return [
-            {"prompt": record.prompt, "before": before[i], "after": after[i]}
-            for i, record in enumerate(self.before.records[:count])
-        ]
+    def sample_rows(self, count: int) -> list[dict[str, Any]]:
+        """The first responses as readable rows, each with that from before training."""
+        after = self.after.sample_rows(count)
+        return [row | {"before": self.before.responses[i]} for i, row in enumerate(after)]
 
     def text(self, samples: int = 3) -> str:
         """A table and the first responses side by side."""
@@ -346,7 +343,7 @@ class Comparison:
                 "",
                 f"prompt: {row['prompt'].strip()}",
                 f"  before: {row['before'].strip()}",
-                f"  after:  {row['after'].strip()}",
+                f"  after:  {row['response'].strip()}",
             ]
         return "\n".join(lines)
 

@@ -145,7 +145,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch, dropou
         del row["tokens_per_second"]
     assert rows[0] == rows[1] and [row["step"] for row in rows[0]] == [1, 2, 3, 4, 5, 6]
     files = {file.name for file in broken.out.iterdir()}
-    page = {"page.json", "report.html", "tokens.jsonl"}
+    page = {"report.html", "tokens.jsonl"}
     assert files == page | {"config.json", "metrics.jsonl", "model.safetensors"}
     whole, resumed = ((folder / "tokens.jsonl").read_text() for folder in (config.out, broken.out))
     assert whole == resumed and whole

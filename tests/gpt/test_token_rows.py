@@ -13,11 +13,11 @@ from gpt.finetuning import Example, FinetuningConfig, train
 from gpt.log_probs import token_scores
 from gpt.model import GPT, GPTConfig
 from gpt.token_rows import WINDOW, TextLog
-from harness.files import read_jsonl
+from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
 from harness.paths import TOKENS
 from harness.report.page import REPORT
-from harness.report.writing import open_page, refresh
+from harness.report.writing import refresh
 from reward_model.accuracy_report import record_prefixes
 from reward_model.pairs import TokenPair
 from reward_model.scalar_head import RewardModel
@@ -55,7 +55,7 @@ def test_long_texts_are_cut(tmp_path: Path) -> None:
 
 def test_training_is_the_same_with_and_without_and_the_page_shows_it(tmp_path: Path) -> None:
     config = FinetuningConfig(batch_size=8, eval_every=4, lr=1e-2, warmup=2)
-    open_page(tmp_path, "finetuning", config)
+    write_json(tmp_path / "config.json", {})
 
     def run(texts: TextLog | None) -> list[float]:
         log = MetricLog(8)
@@ -64,7 +64,7 @@ def test_training_is_the_same_with_and_without_and_the_page_shows_it(tmp_path: P
 
     assert run(None) == run(TextLog(config, tmp_path, LETTERS, BATCH))
     assert [row["step"] for row in read_jsonl(tmp_path / TOKENS)] == [4, 4, 8, 8]
-    refresh(tmp_path, [])
+    refresh(tmp_path)
     assert "-log p of the token" in (tmp_path / REPORT).read_text()
 
 

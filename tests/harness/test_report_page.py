@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpt.pretraining import PretrainingConfig
 from harness.report import writing
 from harness.report.page import page_html, read_run
 
@@ -57,14 +57,11 @@ def write_run(folder: Path, **files: Any) -> Path:
 
 
 def hostile_run(folder: Path, text: str = HOSTILE) -> Path:
-    finding = dict.fromkeys(("rule", "severity", "evidence", "cause", "remedy"), text)
     return write_run(
         folder,
-        config={"data": text, text: 1},
-        page={"title": text, "findings": [finding],
-              "before_after": [{"prompt": text, "before": text, "after": text}]},
-        metrics=[{"step": 1, "reward": 1.0, text: 2.0, f"seconds/{text}": 1.0}],
-        samples=[{"step": 1, "prompt": text, "response": text}],
+        config={"script": text, "data": text, text: 1},
+        metrics=[{"step": 1, text: 2.0, f"{text}!": math.nan, f"seconds/{text}": 1.0}],
+        samples=[{"step": text, "prompt": text, "response": text, "data": text, text: 1.0}],
         tokens=[token_row(prompt=text, tokens=[text, text], kind=text,
                           values={text: [0.5, 1.0]}, notes={text: 1.0})],
         report={"before": {text: 1.0}, "after": {text: 2.0}, text: 3.0},
@@ -101,7 +98,7 @@ def test_a_damaged_folder_still_has_a_page(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2}\nnonsense\n{"st')
     (tmp_path / "config.json").write_text("{")
     (tmp_path / "report.json").write_text("[1]")
-    assert "panel-0" in page_html([read_run(tmp_path)])
+    assert "loss: 2" in page_html([read_run(tmp_path)])
 
 
 # Writing ------------------------------------------------------------------------------------------
@@ -110,7 +107,7 @@ def test_a_damaged_folder_still_has_a_page(tmp_path: Path) -> None:
 def test_a_page_that_fails_ends_no_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    writing.open_page(tmp_path, "pretraining", PretrainingConfig())
+    write_run(tmp_path, config={})
 
     def fail(runs: object) -> str:
         raise RuntimeError("no room")
@@ -118,4 +115,4 @@ def test_a_page_that_fails_ends_no_training(
     monkeypatch.setattr(writing, "page_html", fail)
     writing.refresh(tmp_path)
     assert "was not written (RuntimeError: no room)" in capsys.readouterr().out
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["page.json"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json"]

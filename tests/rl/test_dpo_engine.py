@@ -132,7 +132,7 @@ def test_the_whole_script_writes_what_every_engine_writes(runs):
     out = run_file(runs, data="reviews", out=runs / "out", **models)
     assert {path.name for path in out.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "test_answers.jsonl", "report.json",
-        "page.json", "report.html", "tokens.jsonl", "model.safetensors",
+        "report.html", "tokens.jsonl", "model.safetensors",
     }  # fmt: skip
     rows = read_jsonl(out / "metrics.jsonl")
     assert [row["step"] for row in rows] == [1, 2, 3]

@@ -678,7 +678,7 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, form):
     assert folder.parent == tmp_path and folder.name.startswith(engine.name)
     assert {path.name for path in folder.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "test_answers.jsonl", "report.json",
-        "model.safetensors", "page.json", "report.html", "tokens.jsonl",
+        "model.safetensors", "report.html", "tokens.jsonl",
         *([] if engine.config.fixed_length else ["finished_state.pt"]),
     }  # fmt: skip
     paths = folder, tmp_path / "pretraining-reviews-tiny"

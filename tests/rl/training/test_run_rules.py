@@ -17,11 +17,10 @@ import pytest
 from markupsafe import escape
 
 from harness.report.page import REPORT
-from harness.report.rules import RULES, Run, examine, say_findings
-from harness.report.writing import open_page
+from harness.report.rules import RULES, Run, examine
+from harness.report.writing import conclude
 from rl import doctor
 from rl.doctor import DoctorConfig
-from rl.grpo_engine import GRPOConfig
 
 ROOT = Path(__file__).resolve().parents[3]
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -220,16 +219,14 @@ def test_the_command_speaks_of_every_run_and_fails_for_wrong_numbers(
     assert "ratio_at_start" in capsys.readouterr().out
 
 
-def test_an_engine_says_at_its_end_what_is_found_and_nothing_else(tmp_path: Path, capsys) -> None:
-    config = GRPOConfig(steps=40, device="cpu")
-    say_findings(config, steady(), tmp_path)
-    assert capsys.readouterr().out == ""
-    assert list(tmp_path.iterdir()) == []
-    open_page(tmp_path, "grpo", config)
-    say_findings(config, steady(ratio_error_at_start=1.0), tmp_path)
-    (told,) = json.loads((tmp_path / "page.json").read_text())["findings"]
-    page = (tmp_path / REPORT).read_text()
-    assert told["rule"] in page and escape(told["remedy"]) in page
+def test_a_script_says_at_its_end_what_is_found_and_nothing_else(tmp_path: Path, capsys) -> None:
+    conclude(run_folder(tmp_path / "well", steady()))
+    assert capsys.readouterr().out == f"wrote {tmp_path / 'well'} ({REPORT})\n"
+    sick = steady(ratio_error_at_start=1.0)
+    conclude(run_folder(tmp_path / "sick", sick))
+    (told,) = examine(sick, FLAGS)
+    page = (tmp_path / "sick" / REPORT).read_text()
+    assert told.rule in page and escape(told.remedy) in page
     said = capsys.readouterr().out
     assert said.startswith("python -m rl.doctor ") and "ratio_at_start" in said
 
