@@ -263,23 +263,17 @@ def test_a_state_that_is_cut_off(tmp_path: Path, left: int) -> None:
 # --- the pairs of a run ---------------------------------------------------------------------------
 
 
-def test_a_state_knows_its_pairs_and_its_script(tmp_path: Path) -> None:
-    """Also where whole rows are gone, and where two scripts have parts of the same names."""
+def test_a_state_knows_its_pairs(tmp_path: Path) -> None:
+    """Also where whole rows are gone."""
     pairs = [TokenPair([1], [2, n], [3]) for n in range(3)]
 
     def state(pairs: list[TokenPair], name: str = "pairs") -> TrainingState:
         return TrainingState({name: SamePairs(pairs)}, {})
 
-    def of_script(name: str) -> None:
-        (tmp_path / "config.json").write_text(json.dumps({"script": name}))
-
-    of_script("rl.rloo_engine")
     state(pairs).save(tmp_path)
     state(pairs).load(tmp_path)
     refused("pairs.jsonl", state(pairs[:2]).load, tmp_path)
     refused("others", state(pairs, "others").load, tmp_path)
-    of_script("rl.ppo_engine")
-    refused("rl.rloo_engine", state(pairs).load, tmp_path)
 
 
 # --- torchrun's variables -------------------------------------------------------------------------

@@ -164,14 +164,14 @@ import os, signal, sys
 from dataclasses import dataclass
 import torch
 from harness.ranks import collectives, launch
-from harness.command_flags import CommandFlags
+from harness.command_flags import TrainingFlags
 from harness.command_line import run_script
 from harness.errors import UserError
 from harness.files import append_jsonl
 from pathlib import Path
 
 @dataclass(frozen=True)
-class Config(CommandFlags):
+class Config(TrainingFlags):
     ranks: int = 2
     device: str = "cpu"
 
