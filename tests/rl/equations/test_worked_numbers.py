@@ -393,6 +393,9 @@ def test_adaptive_kl_coefficient():
         controller = AdaptiveKL(coef=0.2, target=6, horizon=10000)
         controller.update(kl_per_response, 256)
         assert controller.coef == pytest.approx(expected, abs=1e-9)
+    for nothing in (dict(coef=0.0), dict(target=0.0), dict(horizon=0)):
+        with pytest.raises(ValueError):
+            AdaptiveKL(**(dict(coef=0.2, target=6.0, horizon=10000) | nothing))
 
 
 # --- preferences and distillation ---------------------------------------------------------------
