@@ -7,17 +7,12 @@ templates.py) the white space around an answer is removed; plain strings stay ve
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from data.rows import BadRow, Row, field, is_list, text_of
 from data.templates import HEADINGS, Turn, conversation_prompt, instruction_text
-
-Row = Mapping[str, Any]
-
-
-class BadRow(ValueError):
-    """A row breaks its own format; the message says how."""
 
 
 class DropRow(Exception):
@@ -47,37 +42,6 @@ class Format:
     keys: str
     matches: Callable[[Row], bool]
     read: Callable[[Row], Content]
-
-
-# Values of a row, checked.
-
-
-def listed(row: Row) -> str:
-    """The first keys of a row, for messages."""
-    return ", ".join(repr(key[:40]) for key in list(row)[:10]) or "none"
-
-
-def field(row: Row, key: str) -> Any:
-    """The value of `key`; BadRow when the row lacks it."""
-    if key not in row:
-        raise BadRow(f"key {key!r} is missing (found: {listed(row)})")
-    return row[key]
-
-
-def text_of(row: Row, key: str) -> str:
-    """The string under `key`; BadRow when it is something else or cannot be written as UTF-8."""
-    value = field(row, key)
-    if not isinstance(value, str):
-        raise BadRow(f"{key!r} is {value!r:.40}, expected a string")
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        raise BadRow(f"{key!r} holds half of a surrogate pair, which is no character") from None
-    return value
-
-
-def is_list(row: Row, key: str) -> bool:
-    return isinstance(row.get(key), list)
 
 
 # One side of a row, by its key.

@@ -18,20 +18,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from data.formats import (
-    FORMATS,
-    OWN_PAIRS,
-    Answered,
-    BadRow,
-    DropRow,
-    Format,
-    Row,
-    listed,
-    recorded_sides,
-    text_of,
-)
+from data.formats import FORMATS, OWN_PAIRS, Answered, DropRow, Format, recorded_sides
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
-from data.rows import bad_row, holds_rows, rows_of, text_in
+from data.rows import BadRow, Row, bad_row, holds_rows, listed, rows_of, text_in, text_of
 from data.splits import Split, split_of
 from data.templates import HEADINGS, instruction_prompt
 from harness.errors import UserError

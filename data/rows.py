@@ -11,7 +11,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
@@ -21,6 +21,12 @@ from harness.files import require_regular
 
 LONGEST_LINE = 2**26  # bytes, or characters of a cell, for which Python's own limit is 131,072
 MOST_AT_ONCE = 2**30  # bytes: a gzipped file of 1 MB can hold as much
+
+Row = Mapping[str, Any]
+
+
+class BadRow(ValueError):
+    """A row breaks its own format; the message says how."""
 
 
 def bad_row(path: str | Path, place: str, why: object) -> UserError:
@@ -142,3 +148,34 @@ def _opened(path: str | Path) -> Iterator[IO[bytes]]:
     except OSError as error:
         why = error.strerror or error
         raise UserError(f"{path}: cannot be read ({why}); give a readable file") from None
+
+
+# Values of a row, checked.
+
+
+def listed(row: Row) -> str:
+    """The first keys of a row, for messages."""
+    return ", ".join(repr(key[:40]) for key in list(row)[:10]) or "none"
+
+
+def field(row: Row, key: str) -> Any:
+    """The value of `key`; BadRow when the row lacks it."""
+    if key not in row:
+        raise BadRow(f"key {key!r} is missing (found: {listed(row)})")
+    return row[key]
+
+
+def text_of(row: Row, key: str) -> str:
+    """The string under `key`; BadRow when it is something else or cannot be written as UTF-8."""
+    value = field(row, key)
+    if not isinstance(value, str):
+        raise BadRow(f"{key!r} is {value!r:.40}, expected a string")
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError:
+        raise BadRow(f"{key!r} holds half of a surrogate pair, which is no character") from None
+    return value
+
+
+def is_list(row: Row, key: str) -> bool:
+    return isinstance(row.get(key), list)
