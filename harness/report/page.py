@@ -135,7 +135,7 @@ def curves_of(base: str, runs: Sequence[Run]) -> list[Curve]:
     """Of every run what was logged of a metric, and what was measured on other prompts or text."""
     curves = []
     for i, run in enumerate(runs):
-        own, of_run = COLOURS[i % len(COLOURS)], f"{run.label}: " if len(runs) > 1 else ""
+        own, of_run = COLOURS[i % len(COLOURS)], f"{i + 1}: " if len(runs) > 1 else ""
         for key in (base, *(f"{prefix}{base}" for prefix in MEASURED)):
             dots = key != base
             if points := points_of(key, run):

@@ -30,7 +30,7 @@ def test_several_runs_share_a_page_which_is_not_written_over(tmp_path: Path) -> 
     config = ReportConfig(runs, out=tmp_path / "both.html")
     main(config)
     page = (tmp_path / "both.html").read_text(encoding="utf-8")
-    assert f"{runs[0]}: reward: 9; {runs[1]}: reward: 9" in page
+    assert "1: reward: 9; 2: reward: 9" in page
     assert "<td>lr</td><td>0.1</td><td>0.2</td>" in page and "<td>seed</td>" not in page
     with pytest.raises(UserError):
         main(config)
