@@ -7,14 +7,14 @@
 
 rows.py reads the file, and the first row's keys say what kind of rows it has (formats.py). What cannot be
 used is dropped whole and counted by reason; what breaks its format is a UserError with file and line. No
-text is ever cut. `template` puts the project's headings around prompts that have none.
+text is ever cut.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -22,7 +22,6 @@ from data.formats import FORMATS, OWN_PAIRS, Answered, DropRow, Format, recorded
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
 from data.rows import BadRow, Row, bad_row, holds_rows, listed, rows_of, text_in, text_of
 from data.splits import Split, split_of
-from data.templates import HEADINGS, instruction_prompt
 from harness.errors import UserError
 
 Record = TypeVar("Record", PreferenceRecord, ResponseRecord, PromptRecord)
@@ -48,8 +47,7 @@ class ReadResult(Generic[Record]):
         touching = sum(_touches(record) for record in self.records)
         if touching:
             parts.append(
-                f"no space or line break between prompt and answer in {touching:,}: --template puts the "
-                "project's headings there"
+                f"no space or line break between prompt and answer in {touching:,}: end the prompt with one"
             )
         return "; ".join(parts)
 
@@ -58,32 +56,30 @@ def _reasons(dropped: Mapping[str, int]) -> str:
     return ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
 
 
-def read_preferences(path: str | Path, *, template: bool = False) -> ReadResult[PreferenceRecord]:
+def read_preferences(path: str | Path) -> ReadResult[PreferenceRecord]:
     """Read (prompt, chosen, rejected) records.
 
     Dropped: rows whose two sides answer different prompts, empty prompts or answers, identical
     answers, equal scores. `meta` has recorded tokens, by which pairs are then compared.
     """
-    return _read(path, _preference, template)
+    return _read(path, _preference)
 
 
-def read_responses(path: str | Path, *, template: bool = False) -> ReadResult[ResponseRecord]:
+def read_responses(path: str | Path) -> ReadResult[ResponseRecord]:
     """Read (prompt, response) records to learn from; preference data gives its chosen answers.
 
     Alpaca files with `chosen` use that and not `output`, which often equals `rejected`. Dropped: empty
     prompts or answers.
     """
-    return _read(path, _response, template)
+    return _read(path, _response)
 
 
-def read_prompts(
-    path: str | Path, *, limit: int | None = None, template: bool = False
-) -> ReadResult[PromptRecord]:
+def read_prompts(path: str | Path, *, limit: int | None = None) -> ReadResult[PromptRecord]:
     """Read the prompts of any file that are not empty, at most `limit`; `answer` is the ground truth.
 
     GSM8K's answer is its final number, without thousands commas.
     """
-    return _read(path, _prompt, template, limit)
+    return _read(path, _prompt, limit)
 
 
 def read_text(path: str | Path) -> list[str]:
@@ -180,20 +176,9 @@ def _prompt(kind: Format, row: Row) -> PromptRecord:
     return PromptRecord(content.chosen.prompt, content.answer)
 
 
-def _templated(record: Record) -> Record:
-    """The record with its prompt as an instruction (templates.py), if it is none yet."""
-    if record.prompt.endswith(HEADINGS["assistant"]):
-        return record
-    answers = {name: answer.strip() for name, answer in _answers(record).items()}
-    if len(answers) == 2 and answers["chosen"] == answers["rejected"]:
-        raise DropRow("chosen equals rejected")
-    return replace(record, prompt=instruction_prompt(record.prompt), **answers)
-
-
 def _read(
     path: str | Path,
     convert: Callable[[Format, Row], Record],
-    template: bool,
     limit: int | None = None,
 ) -> ReadResult[Record]:
     """Convert the rows of a file; the module's docstring says what stops and what is counted."""
@@ -203,8 +188,7 @@ def _read(
     for place, row in rows_of(path):
         kind = kind or _recognise(path, place, row)
         try:
-            record = convert(kind, row)
-            records.append(_templated(record) if template else record)
+            records.append(convert(kind, row))
         except BadRow as error:
             raise bad_row(path, place, error) from None
         except DropRow as reason:

@@ -177,15 +177,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class FileFlags:
-    """A file of yours"""
-
-    template: bool = False
-    """Put the project's headings around prompts that have none; in every command of a run."""
-
-
-@dataclass(frozen=True)
-class AnswerFileFlags(FileFlags):
+class AnswerFileFlags:
     """A file of yours"""
 
     max_prompt_tokens: AtLeastOne = 128
@@ -245,11 +237,10 @@ def open_corpus(
     batch_size: int,
     context: int,
     seed: int,
-    template: bool = False,
 ) -> Corpus:
     """The corpus named by a `--data` flag: a world, or a file. UserError says what is wrong with it."""
     if data not in MODULES:
-        texts = read_documents(Path(data), template=template)
+        texts = read_documents(Path(data))
         return TextCorpus(texts, tokenizer, batch_size, context, seed)
     if not has_texts(data):
         raise UserError(
@@ -259,9 +250,7 @@ def open_corpus(
     return WorldCorpus(data, tokenizer, batch_size, seed)
 
 
-def open_prompts(
-    data: str, tokenizer: Tokenizer, room: int, flags: FileFlags = FileFlags()
-) -> dict[str, list[PromptRecord]]:
+def open_prompts(data: str, tokenizer: Tokenizer, room: int) -> dict[str, list[PromptRecord]]:
     """The prompts of a world or a file per split; those longer than `room` are left out, counted.
 
     UserError if these are more than half.
@@ -269,7 +258,7 @@ def open_prompts(
     if data in MODULES:
         return {split: prompts(data, split, 2000) for split in ("train", "validation", "test")}
     limits = Limits(room, 0, room)
-    result = read_prompts(Path(data), template=flags.template)
+    result = read_prompts(Path(data))
     print(result.summary())
     lengths = [(len(tokenizer.encode(record.prompt)), 0) for record in result.records]
     check_fit(data, lengths, limits, "prompts")
@@ -286,14 +275,14 @@ def open_prompts(
     return {name: list(records) for name, records in splits.items()}
 
 
-def read_documents(path: Path, *, template: bool = False, say: bool = True) -> list[str]:
+def read_documents(path: Path, *, say: bool = True) -> list[str]:
     """The texts of a text file or a folder of them, or prompt + answer of the training split of a file."""
     try:
         return read_text(path)
     except UserError:
         if not holds_rows(path):
             raise
-    result = read_responses(path, template=template)
+    result = read_responses(path)
     if say:
         print(result.summary())
     return [record.prompt + record.response for record in split_records(result.records)["train"]]

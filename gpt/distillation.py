@@ -24,7 +24,7 @@ from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
 from data.records import PromptRecord
 from data.worlds import RULES, Data, default_folder
 from gpt.checkpoint import save_gpt
-from gpt.corpus import FileFlags, open_prompts
+from gpt.corpus import open_prompts
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import full_kl, kl_from_logits, of_both, scatter_responses
 from gpt.lora import fit_for_training
@@ -64,7 +64,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class DistillationConfig(FileFlags, OptimizerFlags, MemoryFlags):
+class DistillationConfig(OptimizerFlags, MemoryFlags):
     """Distil a teacher into a GPT-2 with a supervised loss."""
 
     preset: Preset = "tiny"
@@ -278,7 +278,7 @@ def main(config: DistillationConfig) -> Path:
     room = min(model.config.context for model in (student, teacher)) - config.max_new_tokens
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
-    prompts = open_prompts(config.data, tokenizer, room, config)
+    prompts = open_prompts(config.data, tokenizer, room)
     out = config.out or default_folder("distillation", config.data, config.preset)
     folder = open_run(out, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0

@@ -171,7 +171,7 @@ def read_examples(
         answers = preferred_answers(read_preferences(pairs).records)
         print(f"the preferred answers to {len(answers):,} prompts, from {display_path(pairs)}")
     else:
-        result = read_responses(Path(config.data), template=config.template)
+        result = read_responses(Path(config.data))
         print(result.summary())
         answers = result.records
     limits = config.limits(context)

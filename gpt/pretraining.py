@@ -25,7 +25,7 @@ from torch import Tensor
 from data.collate import ResponseBatch, shard_batch
 from data.worlds import Data, default_folder
 from gpt.checkpoint import load_gpt, save_gpt
-from gpt.corpus import Corpus, FileFlags, TextCorpus, open_corpus
+from gpt.corpus import Corpus, TextCorpus, open_corpus
 from gpt.generate import evaluation_mode
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, Preset, preset_config
@@ -77,7 +77,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class PretrainingConfig(FileFlags, OptimizerFlags, CheckpointFlags, TrainingFlags):
+class PretrainingConfig(OptimizerFlags, CheckpointFlags, TrainingFlags):
     """Pre-train a GPT-2 from random weights."""
 
     preset: Literal[Preset, "teacher"] = "tiny"
@@ -250,7 +250,7 @@ def open_tokenizer(config: PretrainingConfig) -> Tokenizer:
         )
     from gpt.tokenizer_training import own_tokenizer  # which few runs need
 
-    return own_tokenizer(config.data, template=config.template)
+    return own_tokenizer(config.data)
 
 
 def steps_of(config: PretrainingConfig, corpus: Corpus) -> int:
@@ -270,7 +270,7 @@ def main(config: PretrainingConfig) -> Path:
     shape = preset_config(config.preset, tokenizer.n_vocab, config.dropout)
     corpus = open_corpus(
         config.data, tokenizer, batch_size=config.batch_size, context=shape.context,
-        seed=config.seed, template=config.template,
+        seed=config.seed,
     )  # fmt: skip
     config = replace(config, steps=steps_of(config, corpus))
     folder = config.out or default_folder("pretraining", config.data, config.preset)

@@ -45,13 +45,13 @@ class TokenizerTrainingConfig:
     """Where the rank file goes (tiktoken's format)."""
 
 
-def own_tokenizer(data: str, *, template: bool = False) -> Tokenizer:
+def own_tokenizer(data: str) -> Tokenizer:
     """The tokenizer of a file's texts, which the file alone decides: some seconds for any file.
 
     It counts in the first OWN_TEXT characters, and takes one id for each 100 of them, 512 to 4,096.
     """
     texts, size = list[str](), 0
-    for text in read_documents(Path(data), template=template, say=False):
+    for text in read_documents(Path(data), say=False):
         texts.append(text[: OWN_TEXT - size])
         size += len(texts[-1])
         if size >= OWN_TEXT:

@@ -227,7 +227,7 @@ def pretraining_of(config: RewardModelConfig) -> PretrainingConfig:
     """How the default base model is made."""
     return from_preset(
         PretrainingConfig, pretraining.PRESETS, config.preset, data=config.data, seed=config.seed,
-        device=config.device, out=base_of(config), template=config.template,
+        device=config.device, out=base_of(config),
     )  # fmt: skip
 
 

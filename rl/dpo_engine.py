@@ -253,7 +253,7 @@ def recorded_pairs(config: DPOConfig, task: Task) -> dict[str, Any]:  # line 1
     """The training and the held-out pairs that `train` takes."""
     limits = config.limits(task.policy.config.context, config.max_new_tokens)
     pairs, held_out = open_pairs(
-        config.data, config.preset, config.reward_model, task.tokenizer, limits, config.template
+        config.data, config.preset, config.reward_model, task.tokenizer, limits
     )
     return {"pairs": pairs, "held_out": held_out}
 

@@ -312,9 +312,7 @@ def recorded_pairs(config: PGGRPOConfig, task: Task) -> dict[str, Any]:
         return {}
     limits = config.limits(task.policy.config.context, config.max_new_tokens)
     folder = config.first_reward_model
-    pairs, _ = open_pairs(
-        config.data, config.preset, folder, task.tokenizer, limits, config.template
-    )
+    pairs, _ = open_pairs(config.data, config.preset, folder, task.tokenizer, limits)
     return {"offline_pairs": pairs}
 
 

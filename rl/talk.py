@@ -132,8 +132,7 @@ class Talk:
         """The prompts of a file; none of a world or of plain text."""
         if not self.data or self.data in MODULES:
             return []
-        template = bool(self.flags.get("template"))
-        return read_prompts(self.data, limit=20_000, template=template).records
+        return read_prompts(self.data, limit=20_000).records
 
     def open_reward(self) -> RewardFn | None:
         """The function that is named, or the reward of the run's own flags."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from data.collate import ResponseBatch, epoch_shuffled_indices
 from data.readers import read_preferences, split_records
 from data.worlds import CHECKED, default_folder, flags_for
-from gpt.corpus import FileFlags, Limits, check_fit
+from gpt.corpus import Limits, check_fit
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -40,7 +40,7 @@ from rl.equations.preference_losses import (
 
 
 @dataclass(frozen=True)
-class RecordedPairFlags(FileFlags):
+class RecordedPairFlags:
     """A file of yours"""
 
     max_response_tokens: AtLeastOne | None = None
@@ -72,7 +72,6 @@ def open_pairs(
     folder: Path | None,
     tokenizer: Tokenizer,
     limits: Limits,
-    template: bool = False,
 ) -> tuple[list[TokenPair], list[TokenPair]]:
     """Training pairs and held-out pairs, which share no prompt; what is too long is left out, counted.
 
@@ -91,7 +90,7 @@ def open_pairs(
         results = [read_preferences(path) for path in paths]
         parts = [result.records for result in results]
     else:
-        results = [read_preferences(Path(data), template=template)]
+        results = [read_preferences(Path(data))]
         splits = split_records(results[0].records)
         parts = [splits["train"], splits["validation"]]
     print(results[0].summary())

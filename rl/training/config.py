@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.worlds import Data
-from gpt.corpus import FileFlags
 from gpt.model import Preset
 from harness.command_flags import MemoryFlags, TrainingFlags
 from harness.flag_ranges import (
@@ -128,7 +127,7 @@ class MeasureFlags:
 
 
 @dataclass(frozen=True)
-class RunFlags(StartFlags, FileFlags, StepFlags, MeasureFlags, MemoryFlags, TrainingFlags):
+class RunFlags(StartFlags, StepFlags, MeasureFlags, MemoryFlags, TrainingFlags):
     """The run"""
 
     checkpoint_every: AtLeastOne = 50

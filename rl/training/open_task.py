@@ -102,7 +102,7 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
             f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt in the policy's "
             f"{policy.config.context} positions"
         )
-    prompts = open_prompts(data, tokenizer, room, config)
+    prompts = open_prompts(data, tokenizer, room)
     rule = world_rule(data) or answer_rule(data, prompts)
     if own_reward is not None:
         reward_fn = own_reward(config, tokenizer, device)

@@ -34,7 +34,6 @@ def open_text(config: TextConfig, task: Task) -> dict[str, Any]:
         batch_size=config.pretraining_batch_size,
         context=context,
         seed=config.seed,
-        template=config.template,
     )
     return {"corpus": corpus}
 

@@ -197,7 +197,7 @@ def test_malformed_rows(tmp_path: Path, good: Row, changes: Row) -> None:
         read(write(tmp_path, *rows))
 
 
-# Tables, packages that are not there, and the template for rows without one.
+# Tables, and packages that are not there.
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])
@@ -215,15 +215,3 @@ def test_a_table_with_a_ragged_row_is_refused(tmp_path: Path, line: str) -> None
     path.write_text(f"prompt,chosen,rejected\nx,y,z\n{line}\n", encoding="utf-8")
     with pytest.raises(UserError, match="rows.csv:3: "):
         read_preferences(path)
-
-
-def test_the_template_is_put_around_prompts_that_have_none(tmp_path: Path) -> None:
-    sky = instruction_prompt("Sky?")
-    own = {"prompt": "Sky?", "chosen": " blue", "rejected": "red"}
-    path = write(tmp_path, own, {**own, "prompt": sky}, {**own, "rejected": "blue "})
-    result = read_preferences(path, template=True)
-    assert result.records == [
-        PreferenceRecord(sky, "blue", "red"), PreferenceRecord(sky, " blue", "red")
-    ]  # fmt: skip
-    assert result.dropped == {"chosen equals rejected": 1}
-    assert read_prompts(path, template=True).records[0] == PromptRecord(sky)
