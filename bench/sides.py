@@ -152,7 +152,7 @@ def engine_ours(side: Side, turns: Turns) -> None:
     config = grpo_engine.GRPOConfig(
         prompts_per_step=case.prompts, group_size=case.group, max_new_tokens=case.new_tokens,
         updates_per_batch=1, minibatches=1, micro_batch_size=case.rows, lr=LR, warmup=0,
-        clip_low=CLIP, clip_high=CLIP, kl_coef=KL_COEF, max_norm=MAX_NORM, stop_kl=None,
+        clip_range=CLIP, kl_coef=KL_COEF, max_norm=MAX_NORM, stop_kl=None,
         steps=10**9, checkpoint_every=10**9, device="cpu",
     )  # fmt: skip
     records = [PromptRecord(text_of(prompt)) for prompt in prompts_of(case, 256)]

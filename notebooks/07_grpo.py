@@ -667,7 +667,7 @@ check("part_of_the_loss", my_part)
 # %% [markdown]
 # **On paper.** 5. With $G = 2$ and different rewards, what are the two advantages? What is lost?
 #
-# 6\. With $\mu = 1$ and one minibatch, which of `clip_low`, `clip_high`, `kl_coef` and `group_size`
+# 6\. With $\mu = 1$ and one minibatch, which of `clip_range`, `kl_coef` and `group_size`
 # can be changed without changing the run?
 #
 # <details>

@@ -719,7 +719,7 @@ def my_value_loss(values, old_values, returns, clip_range):
 check("value_loss", my_value_loss)
 
 # %% [markdown]
-# **4. On paper.** With one epoch and one minibatch, which of `clip_low`, `value_clip` and `target_kl` can
+# **4. On paper.** With one epoch and one minibatch, which of `clip_range`, `value_clip` and `target_kl` can
 # be changed without changing the run?
 #
 # <details>

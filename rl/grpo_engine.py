@@ -43,10 +43,8 @@ PRESETS = size_presets()
 class GRPOConfig(EngineConfig):
     """Improve a policy with GRPO."""
 
-    clip_low: NotNegative = 0.2
-    """epsilon below 1."""
-    clip_high: NotNegative = 0.2
-    """epsilon above 1."""
+    clip_range: NotNegative = 0.2
+    """epsilon: the clip of the ratio to 1 - epsilon ... 1 + epsilon."""
     kl_estimator: Literal["k3", "k2", "k1"] = "k3"
     """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
 
@@ -75,7 +73,7 @@ def grpo_loss(  # line 11
     1/G becomes 1/`rows`, the size of the whole minibatch, so that micro-batches add up.
     """
     token_loss = clipped_surrogate(  # -min[ratio A, clip(ratio) A]
-        log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
+        log_probs, old_log_probs, advantages, config.clip_range, config.clip_range
     )
     if ref_log_probs is not None:
         kl_penalty = {"k3": k3, "k2": k2}[config.kl_estimator]

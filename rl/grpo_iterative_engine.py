@@ -82,10 +82,8 @@ class IterativeGRPOConfig(EngineConfig):
     """Peak learning rate of the reward model in each refresh."""
     reward_batch_size: AtLeastOne = 8
     """Prompts per optimizer step of the reward model, each with all its pairs."""
-    clip_low: NotNegative = 0.2
-    """epsilon below 1."""
-    clip_high: NotNegative = 0.2
-    """epsilon above 1."""
+    clip_range: NotNegative = 0.2
+    """epsilon: the clip of the ratio to 1 - epsilon ... 1 + epsilon."""
     kl_estimator: Literal["k3", "k2", "k1"] = "k3"
     """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
 
@@ -122,7 +120,7 @@ def grpo_loss(  # line 11
 ) -> Tensor:
     """GRPO's objective (Eqs. 3 and 4), as in grpo_engine.py; a minibatch has `rows` rows."""
     token_loss = clipped_surrogate(  # -min[ratio A, clip(ratio) A]
-        log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
+        log_probs, old_log_probs, advantages, config.clip_range, config.clip_range
     )
     if ref_log_probs is not None:
         kl_penalty = {"k3": k3, "k2": k2}[config.kl_estimator]

@@ -65,10 +65,8 @@ class ProcessGRPOConfig(EngineConfig):
     steps_from: Literal["auto", "rule", "outcome", "reward_model"] = "auto"
     """rule: each written step of a sum is checked; reward_model: its score after each sentence;
     outcome: one step, plain GRPO. auto: the rule for sums, else the reward model if there is one."""
-    clip_low: NotNegative = 0.2
-    """epsilon below 1."""
-    clip_high: NotNegative = 0.2
-    """epsilon above 1."""
+    clip_range: NotNegative = 0.2
+    """epsilon: the clip of the ratio to 1 - epsilon ... 1 + epsilon."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -118,7 +116,7 @@ def process_grpo_loss(  # line 11
 ) -> Tensor:
     """GRPO's objective (Eqs. 3 and 4) with A_it, as in grpo_engine.py; a minibatch has `rows` rows."""
     token_loss = clipped_surrogate(  # -min[ratio A, clip(ratio) A]
-        log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
+        log_probs, old_log_probs, advantages, config.clip_range, config.clip_range
     )
     if ref_log_probs is not None:
         token_loss = token_loss + kl_coef * k3(log_probs, ref_log_probs)

@@ -70,10 +70,8 @@ class SingleModelGRPOConfig(EngineConfig):
 
     steps: AtLeastOne = 40
     """Rollout batches. Nothing else bounds the distance from the start: more of them go further."""
-    clip_low: NotNegative = 0.2
-    """epsilon below 1."""
-    clip_high: NotNegative = 0.2
-    """epsilon above 1."""
+    clip_range: NotNegative = 0.2
+    """epsilon: the clip of rho to 1 - epsilon ... 1 + epsilon."""
     penalty: Literal["k3", "rho_minus_log"] = "k3"
     """k3: Eq. 4 with the old policy as the reference; rho_minus_log: the one that is a KL here."""
     updates_per_batch: AtLeastOne = 2
@@ -123,7 +121,7 @@ def single_model_grpo_loss(  # line 11
     1/G becomes 1/`rows`, the size of the whole minibatch.
     """
     token_loss = clipped_surrogate(  # -min[rho A, clip(rho) A]
-        log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
+        log_probs, old_log_probs, advantages, config.clip_range, config.clip_range
     )
     if kl_coef:
         token_loss = token_loss + kl_coef * PENALTIES[config.penalty](log_probs, old_log_probs)

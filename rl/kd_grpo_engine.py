@@ -83,10 +83,8 @@ class KDGRPOConfig(MovingReference, TextConfig):
     policy_loss: Literal["clipped", "reinforce"] = "clipped"
     """clipped: GRPO's ratio and clip. reinforce: -A log pi of the whole response, for one pass only;
     of several minibatches all but the first are then a little older than the policy."""
-    clip_low: NotNegative = 0.2
-    """epsilon below 1."""
-    clip_high: NotNegative = 0.2
-    """epsilon above 1."""
+    clip_range: NotNegative = 0.2
+    """epsilon: the clip of the ratio to 1 - epsilon ... 1 + epsilon."""
     kl_coef: float = 0.04
     """beta, the weight of the KL to the reference; with 0 and no stop_kl none is asked."""
     kl_estimator: Literal["k3", "k2", "full", "k1"] = "k3"
@@ -158,7 +156,7 @@ def kd_grpo_loss(  # lines 8 and 11
             loss = loss + kl_coef * sequence_mean(penalty, response_mask, denominator=rows)
         return loss
     token_loss = clipped_surrogate(
-        log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
+        log_probs, old_log_probs, advantages, config.clip_range, config.clip_range
     )
     if penalty is not None:
         token_loss = token_loss + kl_coef * penalty
@@ -220,7 +218,6 @@ ENGINE = Engine(
     prepare=open_text,
     own_reward=lambda config: opened(teacher_reward),
     reference=lambda config: config.renew_reference is None,
-    toy="--pretraining-batch-size 2",
 )
 
 main = ENGINE.run  # config -> run folder

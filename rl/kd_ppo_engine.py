@@ -230,7 +230,6 @@ ENGINE = Engine(
     prepare=open_text,
     own_reward=lambda config: opened(teacher_reward),
     reference=lambda config: config.renew_reference is None,
-    toy="--pretraining-batch-size 2",
 )
 
 main = ENGINE.run  # config -> run folder

@@ -84,10 +84,8 @@ class MiniLLMConfig(TextConfig):
     """Must be 0: the KL to the teacher is the whole loss, and there is no reference."""
     stop_kl: KLLimit | None = None
     """Must be left out: no KL to a reference is measured in training."""
-    clip_low: NotNegative = 0.2
-    """epsilon below 1."""
-    clip_high: NotNegative = 0.2
-    """epsilon above 1."""
+    clip_range: NotNegative = 0.2
+    """epsilon: the clip of the ratio to 1 - epsilon ... 1 + epsilon."""
     pretraining_coef: NotNegative = 0.1
     """lambda_PT: the weight of the language model's loss on pre-training text. The paper has 1, and so
     have the larger presets; a world's text is worse than what its teacher writes, and 1 holds back."""
@@ -127,8 +125,8 @@ def minillm_loss(
         log_probs,
         targets.old_log_probs,
         targets.weights * targets.returns,
-        config.clip_low,
-        config.clip_high,
+        config.clip_range,
+        config.clip_range,
     )
     token_loss = targets.weights * token_kl + surrogate  # lines 8 and 11
     return token_mean(token_loss, response_mask, denominator=tokens)  # line 11
@@ -208,7 +206,6 @@ ENGINE = Engine(
     prepare=open_text,
     own_reward=lambda config: opened(teacher_reward),
     reference=lambda config: False,
-    toy="--pretraining-batch-size 2",
 )
 
 main = ENGINE.run  # config -> run folder

@@ -82,10 +82,8 @@ PRESETS["own"] |= dict(max_response_tokens=1024)
 class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
     """Improve a policy with GRPO and a preference loss."""
 
-    clip_low: NotNegative = 0.2
-    """epsilon below 1."""
-    clip_high: NotNegative = 0.2
-    """epsilon above 1."""
+    clip_range: NotNegative = 0.2
+    """epsilon: the clip of the ratio to 1 - epsilon ... 1 + epsilon."""
     preference_coef: NotNegative = 0.1
     """lambda, the weight of the preference loss; 0 is GRPO."""
     preference_loss: LossName = "dpo"
@@ -156,16 +154,16 @@ def policy_loss(  # line 6
     "ratio_power" the ratio is that of the response, exp(b sum_t (log pi - log pi_old)), b =
     ratio_power, and with "mean_ratio" exp(1/L_i sum_t (log pi - log pi_old)), GSPO's.
     """
-    clip = config.clip_low, config.clip_high
+    low = high = config.clip_range
     if config.mode == "ratio_power":
         b = config.ratio_power  # (pi / pi_old)^b is the ratio of log-probs that are scaled by b
         token_loss = sequence_clipped_surrogate(
-            b * log_probs, b * old_log_probs, advantages, response_mask, *clip
+            b * log_probs, b * old_log_probs, advantages, response_mask, low, high
         )
     elif config.mode == "mean_ratio":
-        token_loss = gspo(log_probs, old_log_probs, advantages, response_mask, *clip)
+        token_loss = gspo(log_probs, old_log_probs, advantages, response_mask, low, high)
     else:
-        token_loss = clipped_surrogate(log_probs, old_log_probs, advantages, *clip)
+        token_loss = clipped_surrogate(log_probs, old_log_probs, advantages, low, high)
     if kl_coef and ref_log_probs is not None:
         token_loss = token_loss + kl_coef * k3(log_probs, ref_log_probs)
     return sequence_mean(token_loss, response_mask, denominator=rows)

@@ -65,10 +65,8 @@ class ReinforcePPConfig(EngineConfig):
     kl_coef: float = 0.05
     """beta of the plain variant's reward, lambda of the baseline's loss; with 0 and no stop_kl no
     reference is asked."""
-    clip_low: NotNegative = 0.2
-    """epsilon below 1."""
-    clip_high: NotNegative = 0.2
-    """epsilon above 1."""
+    clip_range: NotNegative = 0.2
+    """epsilon: the clip of the ratio to 1 - epsilon ... 1 + epsilon."""
 
     gamma = 1.0  # of the plain variant's reward to go
 
@@ -133,7 +131,7 @@ def reinforce_pp_loss(
     in the loss.
     """
     token_loss = clipped_surrogate(  # line 5
-        log_probs, old_log_probs, advantages, config.clip_low, config.clip_high
+        log_probs, old_log_probs, advantages, config.clip_range, config.clip_range
     )
     if config.variant == "baseline" and ref_log_probs is not None:
         token_loss = token_loss + kl_coef * k2(log_probs, ref_log_probs)  # line 8

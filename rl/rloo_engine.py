@@ -56,10 +56,8 @@ class RLOOConfig(EngineConfig):
     loss: Literal["sequence", "clipped", "token"] = "sequence"
     """sequence: the paper's REINFORCE on whole responses. clipped: with the clipped ratio of whole
     responses. token: the token PPO loss."""
-    clip_low: NotNegative = 0.2
-    """epsilon below 1, for the losses clipped and token."""
-    clip_high: NotNegative = 0.2
-    """epsilon above 1, for the losses clipped and token."""
+    clip_range: NotNegative = 0.2
+    """epsilon: the clip of the ratio to 1 - epsilon ... 1 + epsilon, for the losses clipped and token."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,16 +112,16 @@ def rloo_loss(
     At log_probs = old_log_probs the gradients of the first two are equal, the third is rows / tokens
     of them.
     """
-    clip = config.clip_low, config.clip_high
+    low = high = config.clip_range
     if config.loss == "sequence":  # line 5
         loss = policy_gradient(log_probs, advantages)
         return sequence_sum(loss, response_mask, denominator=rows)
     if config.loss == "clipped":
         loss = sequence_clipped_surrogate(
-            log_probs, old_log_probs, advantages, response_mask, *clip
+            log_probs, old_log_probs, advantages, response_mask, low, high
         )
         return sequence_mean(loss, response_mask, denominator=rows)
-    loss = clipped_surrogate(log_probs, old_log_probs, advantages, *clip)
+    loss = clipped_surrogate(log_probs, old_log_probs, advantages, low, high)
     return token_mean(loss, response_mask, denominator=tokens)
 
 

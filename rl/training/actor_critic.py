@@ -35,10 +35,8 @@ class ActorCriticConfig(TextConfig):
     """Discount per token."""
     gae_lambda: ZeroToOne = 0.95
     """lambda of GAE; 1 is the whole return minus the value."""
-    clip_low: NotNegative = 0.2
-    """epsilon below 1."""
-    clip_high: NotNegative = 0.2
-    """epsilon above 1."""
+    clip_range: NotNegative = 0.2
+    """epsilon: the clip of the ratio to 1 - epsilon ... 1 + epsilon."""
     value_clip: AboveZero | None = 0.2
     """Clip the new value to the rollout's by this much in the value loss."""
     entropy_coef: NotNegative = 0.0
@@ -131,8 +129,8 @@ def ppo_loss(
         scores.log_probs,
         targets.old_log_probs,
         targets.advantages,
-        config.clip_low,
-        config.clip_high,
+        config.clip_range,
+        config.clip_range,
     )
     squared = value_loss(values, targets.old_values, targets.returns, config.value_clip)
     unclipped = value_loss(values, targets.old_values, targets.returns)

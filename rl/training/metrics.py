@@ -102,9 +102,12 @@ Acted = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 def acts(config: Any, ratio: Ratio = token_ratio) -> Acted:
     """Where the min of a surrogate with this ratio takes the clipped term; nowhere without a clip."""
-    if not hasattr(config, "clip_low"):
+    if hasattr(config, "clip_range"):
+        low = high = config.clip_range
+    elif hasattr(config, "clip_low"):  # of grpo_variants_engine.py
+        low, high = config.clip_low, config.clip_high
+    else:
         return never
-    low, high = config.clip_low, config.clip_high
     return lambda new, old, A, mask: clip_acted(ratio(new, old, mask), A, low, high)
 
 

@@ -8,9 +8,11 @@ from typing import Any
 from gpt.corpus import Corpus, open_corpus
 from gpt.model import GPT
 from gpt.pretraining import add_text_gradient
-from harness.flag_ranges import AtLeastOne, NotNegative
+from harness.flag_ranges import NotNegative
 from rl.training.config import EngineConfig
 from rl.training.open_task import Task
+
+TEXT_ROWS = 32  # of pre-training text per optimizer step
 
 
 @dataclass(frozen=True)
@@ -19,8 +21,6 @@ class TextConfig(EngineConfig):
 
     pretraining_coef: NotNegative = 0.0
     """The weight of the language model's loss on pre-training text; 0 needs no text."""
-    pretraining_batch_size: AtLeastOne = 32
-    """Rows of pre-training text per optimizer step."""
 
 
 def open_text(config: TextConfig, task: Task) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def open_text(config: TextConfig, task: Task) -> dict[str, Any]:
     corpus = open_corpus(
         config.data,
         task.tokenizer,
-        batch_size=config.pretraining_batch_size,
+        batch_size=TEXT_ROWS,
         context=context,
         seed=config.seed,
     )

@@ -147,12 +147,12 @@ TWINS = [
     Twin("cispo", FAMILY, TWO_EPOCHS | VARIANTS["cispo"]),
     Twin(
         "kd_grpo", "rl.kd_grpo_engine",
-        TWO_EPOCHS | dict(kl_coef=0.3, pretraining_coef=0.5, pretraining_batch_size=4),
+        TWO_EPOCHS | dict(kl_coef=0.3, pretraining_coef=0.5),
         dict(kl_coef=0.3, text_coef=0.5),
     ),
     Twin(
         "minillm", "rl.minillm_engine",
-        TWO_EPOCHS | dict(teacher_share=0.3, pretraining_coef=0.5, pretraining_batch_size=4),
+        TWO_EPOCHS | dict(teacher_share=0.3, pretraining_coef=0.5),
         dict(teacher_share=0.3, text_coef=0.5), group_size=None,
     ),
     Twin(

@@ -387,7 +387,6 @@ ENGINES = [
         penalties={"k3": {}, "full": dict(kl_estimator="full")},
         headings=("With a teacher", "KD-GRPO and KD-PPO"),
         keys=(dict(pretraining_coef=1.0),),
-        main_flags=dict(pretraining_batch_size=2),
         skips=OWN_REWARD,
     ),
     Engine(
@@ -402,14 +401,12 @@ ENGINES = [
         grouped=False,
         headings=("PPO", "With a teacher", "KD-GRPO and KD-PPO"),
         keys=tuple(dict(pretraining_coef=1.0, group_size=n) for n in (1, 2)),
-        main_flags=dict(pretraining_batch_size=2),
         skips=OWN_REWARD | dict(minibatches_keep_groups_together=NO_GROUPS),
     ),
     Engine(
         minillm_engine,
         minillm_engine.MiniLLMConfig(
             **CRITIC_FREE | dict(kl_coef=0.0, max_new_tokens=6), pretraining_coef=0.0,
-            pretraining_batch_size=4,
         ),
         task=TAUGHT,
         teacher=NOISY_TEACHER,
@@ -422,7 +419,6 @@ ENGINES = [
         headings=("With a teacher", "MiniLLM"),
         keys=tuple(dict(pretraining_coef=1.0, group_size=n) for n in (1, 2)),
         absent=dict.fromkeys(("kl", "kl_k3"), "there is no reference"),
-        main_flags=dict(pretraining_batch_size=2),
         skips=OWN_REWARD
         | dict(
             without_a_kl_no_reference_is_asked=NO_REFERENCE,

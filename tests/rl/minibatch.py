@@ -20,7 +20,7 @@ NEW, REF = OLD + RATIO.log(), OLD + 0.3
 MASK = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]]).bool()
 
 
-def pessimistic(ratio: float, advantage: float, low: float = 0.8, high: float = 1.3) -> float:
+def pessimistic(ratio: float, advantage: float, low: float = 0.8, high: float = 1.2) -> float:
     """-min(ratio A, clip(ratio) A)."""
     return -min(ratio * advantage, min(max(ratio, low), high) * advantage)
 

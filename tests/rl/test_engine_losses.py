@@ -51,7 +51,7 @@ def k2(i: int, t: int) -> float:
 def loss_of(loss: Callable[..., Tensor], name: str, *given: Any, **options: Any) -> Callable:
     """The loss as a function of kl_coef, in a minibatch of five rows. Without a KL there is no REF."""
     sizes = {key: options.pop(key) for key in ("tokens",) if key in options}
-    config = replace(engine_named(name).config, clip_low=0.2, clip_high=0.3, **options)
+    config = replace(engine_named(name).config, clip_range=0.2, **options)
 
     def with_kl(kl_coef: float) -> Tensor:
         arguments = [None if x is REF and not kl_coef else x for x in given]
@@ -62,7 +62,7 @@ def loss_of(loss: Callable[..., Tensor], name: str, *given: Any, **options: Any)
 
 def rloo_of(form: str) -> Callable:
     """It has no KL in the loss."""
-    config = replace(engine_named("rloo").config, clip_low=0.2, clip_high=0.3, loss=form)
+    config = replace(engine_named("rloo").config, clip_range=0.2, loss=form)
     return lambda kl_coef: rloo_loss(config, NEW, OLD, OF_RESPONSES, MASK, rows=5, tokens=11)
 
 
@@ -136,11 +136,11 @@ def test_the_loss_by_loops(name):
 
 def test_where_the_clip_acts():
     """On the bad side alone: as it is counted of a token, and of a whole response."""
-    was_clipped = clip_acted(likelihood_ratio(NEW, OLD), OF_RESPONSES, 0.2, 0.3)
+    was_clipped = clip_acted(likelihood_ratio(NEW, OLD), OF_RESPONSES, 0.2, 0.2)
     assert was_clipped[MASK].tolist() == [False, True, False, True, False]
     for form, expected in (
         ("sequence", [0] * 5), ("clipped", [1, 1, 1, 0, 0]), ("token", [0, 1, 0, 1, 0]),
     ):  # fmt: skip
-        config = replace(engine_named("rloo").config, clip_low=0.2, clip_high=0.3, loss=form)
+        config = replace(engine_named("rloo").config, clip_range=0.2, loss=form)
         found = acted(config)(NEW, OLD, OF_RESPONSES, MASK).expand_as(MASK)
         assert found[MASK].tolist() == expected

@@ -26,7 +26,7 @@ TURNED_OFF: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]
         "grpo_variants", dict(kl_coef=0.0, temperature=0.7), {}, dict(surrogate="cispo"),
     ),
     "variants, stopped": (
-        "grpo_variants", dict(clip_high=0.3, stop_kl=1.0, steps=12), {}, {},
+        "grpo_variants", dict(stop_kl=1.0, steps=12), {}, {},
     ),
     "variants, adaptive": (
         "grpo_variants",

@@ -125,11 +125,11 @@ def test_the_mean_ratio_by_loops_and_its_clip():
     old = torch.full((3, 4), -2.0)
     new, mask = old + ratio.log(), torch.tensor([[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 0, 0]]).bool()
     advantages = torch.tensor([[1.5], [-0.5], [2.0]])
-    config = replace(CONFIG, mode="mean_ratio", clip_low=0.2, clip_high=0.1)
+    config = replace(CONFIG, mode="mean_ratio", clip_range=0.1)
     means = [1.7 ** (1 / 3), 0.315 ** (1 / 3), 1.045 ** (1 / 2)]
     expected, acted = 0.0, []
     for mean, a in zip(means, advantages[:, 0].tolist(), strict=True):
-        clipped = min(max(mean, 0.8), 1.1)
+        clipped = min(max(mean, 0.9), 1.1)
         expected -= min(mean * a, clipped * a) / 3
         acted.append(clipped * a < mean * a)
     assert acted == [True, True, False]  # per token 2 of 3, 2 of 3 and 0 of 2

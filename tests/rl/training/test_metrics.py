@@ -73,7 +73,7 @@ def batch(mask: torch.Tensor) -> ResponseBatch:
 
 def test_update_metrics_are_means_over_tokens():
     """Five valid tokens in two micro-batches of 4 and 1 token: no mean of means."""
-    meter = UpdateMeter(acts(SimpleNamespace(clip_low=0.2, clip_high=0.2)))
+    meter = UpdateMeter(acts(SimpleNamespace(clip_range=0.2)))
     mask = torch.tensor([[True, True, False], [True, True, False]])
     meter.add_tokens(
         scores([[1.0, 1.5, 9], [0.5, 1, 9]], [[1.0, 2, 77], [3, 4, 77]]),

@@ -104,7 +104,7 @@ def steady(steps: int = 40, **columns: Any) -> list[dict[str, Any]]:
 
 FLAGS: dict[str, Any] = dict(
     steps=40, lr=2e-4, warmup=5, max_new_tokens=48, prompts_per_step=16, group_size=8, minibatches=2,
-    updates_per_batch=1, stop_kl=8.0, clip_low=0.2, clip_high=0.2, kl_estimator="k3",
+    updates_per_batch=1, stop_kl=8.0, clip_range=0.2, kl_estimator="k3",
     precision="float32",
 )  # fmt: skip
 
