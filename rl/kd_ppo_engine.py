@@ -62,8 +62,11 @@ from rl.rewards.teacher_reward import (
 from rl.task import Engine
 from rl.training.actor_critic import (
     ActorCriticConfig,
+    batch_values,
     gae_targets,
     ppo_loss,
+    rollout_values,
+    train_critic,
 )
 from rl.training.config import size_presets
 from rl.training.metrics import explained_variance
@@ -173,14 +176,14 @@ def train(config: KDPPOConfig, run: Run, *, corpus: Corpus | None = None) -> lis
     text = text_of(config, corpus)
     warn_of_bonus(config)
     policy, reference = run.policy, run.reference  # lines 1 and 2
-    critic = run.train_critic(ValueModel.from_policy(policy), config.critic_lr)  # line 2
+    critic = train_critic(run, ValueModel.from_policy(policy), config.critic_lr)  # line 2
     for step in run.steps(config):  # line 3
         rollout = run.sample(run.prompts(step))  # lines 3-4
         rewards = run.rewards(rollout)  # (N,)  line 5
         bonus, of_bonus = text_bonus(config, policy, text, step)  # line 6
         old = run.old_log_probs(rollout)  # (N, T)  line 4
         ref = run.ref_log_probs(reference, rollout, needed=config.kl_loss_coef > 0)  # (N, T)
-        old_values = run.old_values(critic, rollout)  # (N, T)  line 4
+        old_values = rollout_values(run, critic, rollout)  # (N, T)  line 4
         mask = rollout.response_mask
         token_rewards = kd_token_rewards(  # (N, T)  lines 5-6
             rewards, rewards_of_tokens(config, run.reward_fn, rollout), old, ref, mask,
@@ -191,7 +194,7 @@ def train(config: KDPPOConfig, run: Run, *, corpus: Corpus | None = None) -> lis
         for update, rows in enumerate(run.minibatches(rollout, groups=False)):  # line 8
             for part, batch in run.micro_batches(rollout, rows):
                 scores = run.scores(policy, batch, entropy_gradient=config.entropy_coef > 0)
-                values = run.values(critic, batch)  # (n, T) each, with gradients
+                values = batch_values(run, critic, batch)  # (n, T) each, with gradients
                 goal = targets.rows(part)
                 losses = ppo_loss(
                     config, scores, values, goal, batch.response_mask, rollout.tokens_of(rows)

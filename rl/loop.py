@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -46,13 +46,8 @@ from rl.training.metrics import (
     Stopwatch,
     UpdateMeter,
     acts,
-    exceeds,
     rollout_metrics,
 )
-
-if TYPE_CHECKING:
-    from rl.training.value_model import ValueModel
-
 
 # (policy, reference, step) -> numbers, such as rl/training/evaluation.py's Validation
 Validate = Callable[[GPT, GPT | None, int], dict[str, float]]
@@ -116,14 +111,6 @@ class Run:
             self.parts["reference"] = self.given_reference
         return self.given_reference  # type: ignore[return-value]
 
-    def train_critic(self, critic: ValueModel, lr: float) -> ValueModel:
-        """Before the first step: let each train the critic too, by an AdamW with this peak rate."""
-        critic.eval().gpt.checkpoint_blocks = self.policy.checkpoint_blocks
-        optimizer = adamw(critic, lr, weight_decay=0.0)
-        self.trained.append((critic, optimizer, lr))
-        self.parts |= {"value_model": critic, "critic_optimizer": optimizer}
-        return critic
-
     def restored(self) -> TrainingState:
         """All that changes during the run; with --resume as an earlier run has left it.
 
@@ -178,12 +165,10 @@ class Run:
 
         With a `teacher` and its `teacher_share` both models draw each token together.
         """
-        sampling = self.generators["sampling"]
+        size, generator = self.config.group_size, self.generators["sampling"]
+        given = self.policy, self.tokenizer, records, self.params, size, generator
         with self.clock.phase("rollout"), self.precise():
-            return sample_rollout(
-                self.policy, self.tokenizer, records, self.params, self.config.group_size,
-                sampling, **teacher,
-            )  # fmt: skip
+            return sample_rollout(*given, **teacher)
 
     def rewards(self, rollout: Rollout) -> Tensor:
         """What the answers earn, (N,), all finite."""
@@ -201,11 +186,6 @@ class Run:
         """The log-probs of the tokens under any model, (N, T), a constant."""
         with self.clock.phase("score"):
             return rollout_log_probs(model, rollout, self.config)
-
-    def old_values(self, critic: ValueModel, rollout: Rollout) -> Tensor:
-        """What the critic says before each token, (N, T), a constant."""
-        with self.clock.phase("score"), self.precise():
-            return critic.rollout_values(rollout.sequences, self.config.micro_batch_size)
 
     def ref_log_probs(
         self, reference: GPT, rollout: Rollout, *, needed: bool = False
@@ -249,11 +229,6 @@ class Run:
             return token_scores(
                 policy, batch, self.config.temperature, entropy_gradient=entropy_gradient
             )
-
-    def values(self, critic: ValueModel, batch: ResponseBatch) -> Tensor:
-        """What the critic says before each token, (n, T), with a gradient."""
-        with self.precise():
-            return critic(batch)
 
     def seen(
         self,
@@ -338,18 +313,14 @@ class Run:
         """
         state, inside, done = self.restored(), self.inside, step + 1
         state.step = done
-        outside = inside is not None and "kl" in row and inside.leaves(float(row["kl"]), done)
-        last = done == self.config.steps or outside
-        if inside is not None and outside:
-            row = row | inside.undo()
+        undone = inside.after_step(row, done) if inside else {}
+        last = done == self.config.steps or bool(undone)
+        row = row | undone
         if self.validate is not None and (done % self.config.eval_every == 0 or last):
             validate = partial(self.validate, self.policy, self.given_reference, done)
-            measured = validate()
-            far = inside is not None and exceeds(measured.get("validation/kl", 0.0), inside.limit)
-            if inside is not None and last and not outside and far:  # the last update has left it
-                kept = inside.undo()
-                measured = validate() | kept
-            row = row | dict(measured)
+            row = row | validate()
+            if inside and last and not undone and (undone := inside.at_end(row)):
+                row = row | undone | validate()
             if batch is not None and hasattr(self.validate, "record"):
                 self.validate.record(self.policy, self.given_reference, done, batch)
             check_alike(self.policy)

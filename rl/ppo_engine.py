@@ -4,7 +4,7 @@
     line 2   critic <- reward model                             value_model (a GPT of its own)
     line 3   for each batch of prompts                          run.prompts
     line 4     y ~ policy; scores R = r_phi(x, y)               run.sample, run.rewards, score_missing_eos
-    line 5     l_old, l_ref, V_old: constants from here on      run.old_log_probs, run.old_values
+    line 5     l_old, l_ref, V_old: constants from here on      run.old_log_probs, rollout_values
     line 6     r_t = -beta (l_old - l_ref)_t, and R at the end  token_level_rewards (InstructGPT, Eq. 2)
     line 7     A, returns = GAE(r, V_old); A = whiten(A)        gae, whiten (arXiv:1506.02438, Eq. 16)
     line 8     for K epochs, shuffled minibatches               updates_per_batch, minibatches
@@ -37,7 +37,14 @@ from rl.equations.token_rewards import score_missing_eos, token_level_rewards
 from rl.loop import Run
 from rl.rewards.sources import made_of
 from rl.task import Engine
-from rl.training.actor_critic import ActorCriticConfig, gae_targets, ppo_loss
+from rl.training.actor_critic import (
+    ActorCriticConfig,
+    batch_values,
+    gae_targets,
+    ppo_loss,
+    rollout_values,
+    train_critic,
+)
 from rl.training.config import size_presets
 from rl.training.metrics import explained_variance
 from rl.training.open_task import Task
@@ -87,13 +94,13 @@ def train(
     text = text_of(config, corpus)
     policy, reference = run.policy, run.reference  # line 1
     start = value_model or ValueModel.from_policy(policy)
-    critic = run.train_critic(start, config.critic_lr)  # line 2
+    critic = train_critic(run, start, config.critic_lr)  # line 2
     for step in run.steps(config):  # line 3
         rollout = run.sample(run.prompts(step))  # lines 3-4
         rewards = run.rewards(rollout)  # (N,)  line 4: R
         old = run.old_log_probs(rollout)  # (N, T)  line 5
         ref = run.ref_log_probs(reference, rollout, needed=config.kl_loss_coef > 0)  # line 5
-        old_values = run.old_values(critic, rollout)  # (N, T)  line 5
+        old_values = rollout_values(run, critic, rollout)  # (N, T)  line 5
         mask = rollout.response_mask
         token_rewards = token_level_rewards(  # line 6: r_t, (N, T)
             score_missing_eos(rewards, rollout.has_eos, config.missing_eos_penalty),
@@ -107,7 +114,7 @@ def train(
         for update, rows in enumerate(run.minibatches(rollout, groups=False)):  # line 8
             for part, batch in run.micro_batches(rollout, rows):
                 scores = run.scores(policy, batch, entropy_gradient=config.entropy_coef > 0)
-                values = run.values(critic, batch)  # (n, T) each, with gradients
+                values = batch_values(run, critic, batch)  # (n, T) each, with gradients
                 goal = targets.rows(part)
                 losses = ppo_loss(
                     config, scores, values, goal, batch.response_mask, rollout.tokens_of(rows)

@@ -10,12 +10,17 @@ from typing import NamedTuple
 
 from torch import Tensor
 
+from data.collate import ResponseBatch
 from gpt.log_probs import TokenScores
 from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative, ZeroToOne
+from harness.optimizer import adamw
+from rl.batches.rollout import Rollout
 from rl.equations.advantages import gae, whiten
 from rl.equations.kl import k2
 from rl.equations.losses import clipped_surrogate, token_mean, value_loss
+from rl.loop import Run
 from rl.training.text import TextConfig
+from rl.training.value_model import ValueModel
 
 
 @dataclass(frozen=True)
@@ -59,6 +64,30 @@ class ActorCriticConfig(TextConfig):
                 f"kl_loss_coef {self.kl_loss_coef} and kl_coef {self.kl_coef} would count the same "
                 "KL twice, in the loss and in the reward: set one of them to 0"
             )
+
+
+# --- the critic beside the policy ---------------------------------------------------------------
+
+
+def train_critic(run: Run, critic: ValueModel, lr: float) -> ValueModel:
+    """Before the first step: let each train the critic too, by an AdamW with this peak rate."""
+    critic.eval().gpt.checkpoint_blocks = run.policy.checkpoint_blocks
+    optimizer = adamw(critic, lr, weight_decay=0.0)
+    run.trained.append((critic, optimizer, lr))
+    run.parts |= {"value_model": critic, "critic_optimizer": optimizer}
+    return critic
+
+
+def rollout_values(run: Run, critic: ValueModel, rollout: Rollout) -> Tensor:
+    """What the critic says before each token, (N, T), a constant."""
+    with run.clock.phase("score"), run.precise():
+        return critic.rollout_values(rollout.sequences, run.config.micro_batch_size)
+
+
+def batch_values(run: Run, critic: ValueModel, batch: ResponseBatch) -> Tensor:
+    """What the critic says before each token, (n, T), with a gradient."""
+    with run.precise():
+        return critic(batch)
 
 
 # --- what they learn from -----------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
@@ -26,15 +27,24 @@ class InsideLimit:
     def _weights(self) -> dict[str, Tensor]:
         return {name: tensor.clone() for name, tensor in changing_state(self.policy).items()}
 
-    def leaves(self, kl: float, steps: int) -> bool:
-        """Whether the policy that sampled step number `steps` was outside; a KL of NaN is."""
-        if exceeds(kl, self.limit):
-            return True
+    def after_step(self, row: Mapping[str, float], steps: int) -> dict[str, int]:
+        """After step number `steps`: `_undo` if the policy that sampled it was outside, as a KL of NaN is.
+
+        Empty if it was inside, or if the row has no KL.
+        """
+        if "kl" not in row:
+            return {}
+        if exceeds(row["kl"], self.limit):
+            return self._undo()
         self.inside, self.steps = self.newest, self.newest_steps
         self.newest, self.newest_steps = self._weights(), steps
-        return False
+        return {}
 
-    def undo(self) -> dict[str, int]:
+    def at_end(self, row: Mapping[str, float]) -> dict[str, int]:
+        """Before the end: `_undo` if the validation has found the policy outside, else empty."""
+        return self._undo() if exceeds(row.get("validation/kl", 0.0), self.limit) else {}
+
+    def _undo(self) -> dict[str, int]:
         """Make the policy again what it last was inside the limit; for the log, when that was."""
         load_changing_state(self.policy, self.inside)
         return {"kept_step": self.steps}
