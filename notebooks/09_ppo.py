@@ -701,7 +701,7 @@ plt.show()
 #
 # The command is `python -m rl.ppo_engine`, after `python -m reward_model.reward_model_training`, which
 # makes the base model and the reward model. Targets and loss are in
-# [rl/training/actor_critic.py](../rl/training/actor_critic.py).
+# [rl/actor_critic.py](../rl/actor_critic.py).
 #
 # ## Exercises
 #

@@ -165,7 +165,7 @@ guess(1, ...)
 # **Value loss without the critic's optimizer stepping.** The critic keeps its first guess, and
 # `explained_variance` never leaves 0. With a healthy critic it starts near 0 and rises. The reward
 # still rises, because a useless baseline makes a gradient noisy, not wrong. So the reward alone would
-# not have told you. The right line is in `rl/training/actor_critic.py`: both optimizers step.
+# not have told you. The right line is in `rl/loop.py`: both optimizers step.
 #
 # </details>
 

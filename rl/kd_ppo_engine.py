@@ -46,6 +46,14 @@ from gpt.corpus import Corpus
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
 from harness.flag_ranges import AboveZero, KLLimit, NotNegative
+from rl.actor_critic import (
+    ActorCriticConfig,
+    batch_values,
+    gae_targets,
+    ppo_loss,
+    rollout_values,
+    train_critic,
+)
 from rl.batches.rollout import (
     Rollout,
 )
@@ -60,14 +68,6 @@ from rl.rewards.teacher_reward import (
     refuse_other_rewards,
 )
 from rl.task import Engine
-from rl.training.actor_critic import (
-    ActorCriticConfig,
-    batch_values,
-    gae_targets,
-    ppo_loss,
-    rollout_values,
-    train_critic,
-)
 from rl.training.config import size_presets
 from rl.training.metrics import explained_variance
 from rl.training.text import open_text, text_gradient, text_of

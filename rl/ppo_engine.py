@@ -32,12 +32,7 @@ from gpt.corpus import Corpus
 from gpt.lora import trunk_to_train
 from harness.errors import UserError
 from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative
-from rl.equations.advantages import whiten
-from rl.equations.token_rewards import score_missing_eos, token_level_rewards
-from rl.loop import Run
-from rl.rewards.sources import made_of
-from rl.task import Engine
-from rl.training.actor_critic import (
+from rl.actor_critic import (
     ActorCriticConfig,
     batch_values,
     gae_targets,
@@ -45,6 +40,11 @@ from rl.training.actor_critic import (
     rollout_values,
     train_critic,
 )
+from rl.equations.advantages import whiten
+from rl.equations.token_rewards import score_missing_eos, token_level_rewards
+from rl.loop import Run
+from rl.rewards.sources import made_of
+from rl.task import Engine
 from rl.training.config import size_presets
 from rl.training.metrics import explained_variance
 from rl.training.open_task import Task

@@ -29,7 +29,7 @@ PACKAGES = (
     "rl",
 )  # each may import itself and what stands before it
 ROOMS = ("equations", "batches", "rewards", "training")  # of rl/, likewise
-LOOP = ("loop", "task")
+LOOP = ("loop", "actor_critic", "task")
 COMMANDS = ("doctor.py", "export.py", "memory.py", "report.py", "talk.py")
 RUNTIME = {*("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2")}
 OPTIONAL = {
@@ -102,7 +102,7 @@ def test_engines_import_no_engine() -> None:
 
 
 def test_imports_point_one_way_between_the_rooms_of_rl() -> None:
-    """equations <- batches <- rewards <- training <- loop <- task <- the engines.
+    """equations <- batches <- rewards <- training <- loop <- actor_critic, task <- the engines.
 
     commands/ lies under the commands.
     """

@@ -13,8 +13,8 @@ from watched import Call, calls_of
 from gpt.log_probs import TokenScores
 from gpt.model import GPT
 from rl import loop, ppo_engine
+from rl.actor_critic import Targets, gae_targets, ppo_loss
 from rl.rewards.sources import RuleReward
-from rl.training.actor_critic import Targets, gae_targets, ppo_loss
 from rl.training.value_model import ValueModel
 
 PPO = engine_named("ppo")
