@@ -57,9 +57,9 @@ REWARD_MODEL = "--base {base} --pairs 72 --held-out-pairs 8 --max-response-token
 @pytest.mark.parametrize(
     ("module", "flags", "files", "lines"),
     [
-        ("rl.grpo_engine", ENGINE, 78, 11_394),
-        ("rl.ppo_engine", ENGINE, 83, 12_133),
-        ("reward_model.reward_model_training", REWARD_MODEL, 60, 8_755),
+        ("rl.grpo_engine", ENGINE, 78, 11_340),
+        ("rl.ppo_engine", ENGINE, 83, 12_114),
+        ("reward_model.reward_model_training", REWARD_MODEL, 60, 8_720),
     ],
 )
 def test_what_a_run_of_one_step_loads(
@@ -95,11 +95,11 @@ def lines_of(*folders: str) -> int:
 
 @pytest.mark.parametrize(
     ("folders", "most"),
-    [(PRODUCT, 19_169), (("tests",), 18_725), (("scripts", "bench"), 6_491), (("docs",), 535)],
+    [(PRODUCT, 19_138), (("tests",), 18_710), (("scripts", "bench"), 6_491), (("docs",), 535)],
 )
 def test_lines_of_python(folders: tuple[str, ...], most: int) -> None:
     assert lines_of(*folders) <= most
 
 
 def test_words_of_documents() -> None:
-    assert sum(len(path.read_text(encoding="utf-8").split()) for path in tracked("*.md")) <= 34_290
+    assert sum(len(path.read_text(encoding="utf-8").split()) for path in tracked("*.md")) <= 34269
