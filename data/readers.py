@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from data.formats import FORMATS, OWN_PAIRS, Answered, DropRow, Format, recorded_sides
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
@@ -114,16 +114,11 @@ def split_records(records: Iterable[Record]) -> dict[Split, list[Record]]:
     return splits
 
 
-def _answers(record: PreferenceRecord | ResponseRecord | PromptRecord) -> dict[str, Any]:
-    """The record's answers, by their names."""
-    names = [name for name in ("chosen", "rejected", "response") if hasattr(record, name)]
-    return {name: getattr(record, name) for name in names}
-
-
 def _touches(record: PreferenceRecord | ResponseRecord | PromptRecord) -> bool:
     """Whether a word of the prompt runs into a word of an answer: nothing is put between them."""
+    answers = [getattr(record, name, " ") for name in ("chosen", "rejected", "response")]
     ends_open = not record.prompt[-1:].isspace()
-    return ends_open and any(not answer[:1].isspace() for answer in _answers(record).values())
+    return ends_open and any(not answer[:1].isspace() for answer in answers)
 
 
 # From one row to one record.

@@ -696,8 +696,7 @@ check("part_of_the_loss", my_part)
 # by $\sqrt 2$. So the advantages are $\pm 0.707$, whatever the gap. *How much* better the winner
 # is, is lost. What remains is a comparison.
 #
-# 6\. The two clip ranges. All ratios are 1, so the clip never acts. The other two are in the
-# gradient.
+# 6\. `clip_range`. All ratios are 1, so the clip never acts. The other two are in the gradient.
 #
 # </details>
 #

@@ -711,7 +711,7 @@ plt.show()
 
 
 # %%
-def my_value_loss(values, old_values, returns, clip_range):
+def my_value_loss(values, old_values, returns, value_clip):
     """(N, T) each -> (N, T)."""
     ...
 
@@ -726,8 +726,8 @@ check("value_loss", my_value_loss)
 # <summary>Solutions</summary>
 #
 # ```python
-# def my_value_loss(values, old_values, returns, clip_range):
-#     near_old = old_values + (values - old_values).clamp(-clip_range, clip_range)
+# def my_value_loss(values, old_values, returns, value_clip):
+#     near_old = old_values + (values - old_values).clamp(-value_clip, value_clip)
 #     return torch.maximum((values - returns) ** 2, (near_old - returns) ** 2) / 2
 # ```
 #

@@ -6,7 +6,7 @@ print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is PPO (arXiv:1707
     line 1   student <- start; teacher frozen                   policy; TeacherReward
     line 2   reference <- student; critic                       reference; value_model, a head of zeros
     line 3   for each batch of prompts                          run.prompts
-    line 4     o ~ student; l_old; v = V(state)                 run.sample, run.old_log_probs, old_values
+    line 4     o ~ student; l_old; v = V(state)                 run.sample, old_log_probs, rollout_values
     line 5     r = log p_teacher(o | q) [- beta KL]             TeacherReward, kd_token_rewards, placement
     line 6     r = r - lambda L_PT, for all outputs         (2) pt_mode="reward_bonus": holds no text
     line 7     A, returns = GAE(r, V)                           gae_targets: gae, whiten (arXiv:1506.02438,

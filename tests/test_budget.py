@@ -102,4 +102,4 @@ def test_lines_of_python(folders: tuple[str, ...], most: int) -> None:
 
 
 def test_words_of_documents() -> None:
-    assert sum(len(path.read_text(encoding="utf-8").split()) for path in tracked("*.md")) <= 34269
+    assert sum(len(path.read_text(encoding="utf-8").split()) for path in tracked("*.md")) <= 34_269

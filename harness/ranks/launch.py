@@ -38,7 +38,7 @@ from harness.signals import SIGNALS
 MOST_BY_DEFAULT = 8  # a batch of 16 prompts gives more ranks too little to do
 MEETING_TIME = timedelta(minutes=5)  # torchrun starts its ranks at about the same time
 PATIENCE = 10  # seconds that a rank has to leave when the run is over
-GONE_AFTER = 1  # seconds in which a closed connection is known to be that of a rank that has gone
+GONE_AFTER = 1  # seconds in which a rank that has gone is noticed
 
 Guard = Callable[[], AbstractContextManager[Any]]
 Work = Callable[[], Any]
@@ -270,7 +270,9 @@ def _join_group(number: int, count: int, store: Any, device: str) -> None:
     try:
         dist.init_process_group(backend, store=store, rank=number, world_size=count)
     except RuntimeError as error:
-        time.sleep(GONE_AFTER)  # the cause may be that another rank has gone, which ends this one
+        time.sleep(
+            GONE_AFTER
+        )  # if one has gone, `_ending_with_the_others` says so and ends this rank
         raise UserError(
             f"the ranks cannot be joined ({str(error).splitlines()[0][-120:]}): check "
             "GLOO_SOCKET_IFNAME and the limit of open files, or use --ranks 1"

@@ -171,7 +171,8 @@ def loss_is_not_its_sum(run: Run) -> Iterator[str]:
     flags, keys = run.flags, {"loss", "kl_coef", "kl_k3", "response_length"}
     others = {"variant", "policy_loss", "preference_coef", "loss", "penalty", "steps_from"}
     plain = others.isdisjoint(flags) and not flags.get("pretraining_coef")
-    grpo = flags.get("kl_estimator") == "k3" and plain
+    clipped = "clip_range" in flags or "clip_low" in flags
+    grpo = clipped and flags.get("kl_estimator") == "k3" and plain
     left = [
         abs(row["loss"] - row["kl_coef"] * row["kl_k3"] / row["response_length"])
         for row in run.rows

@@ -293,19 +293,19 @@ def value_loss(
     values: Tensor,  # (N, T), of the model in training
     old_values: Tensor,  # (N, T)
     returns: Tensor,  # (N, T)
-    clip_range: float | None = None,
+    value_clip: float | None = None,
 ) -> Tensor:  # (N, T), for a reducer with the mask
     """1/2 (V - Ret)^2, L^VF of arXiv:1707.06347, Eq. 9, with the customary half.
 
-    With `clip_range` 1/2 max((V - Ret)^2, (V_old + clip(V - V_old) - Ret)^2), the pessimistic form
+    With `value_clip` 1/2 max((V - Ret)^2, (V_old + clip(V - V_old) - Ret)^2), the pessimistic form
     of the OpenAI baselines code.
     """
     axes("N T", values, old_values, returns)
     values = where_finite(values, old_values, returns)
     old_values, returns = old_values.detach(), returns.detach()
     squared = (values - returns).square()
-    if clip_range is not None:
-        near_old = old_values + (values - old_values).clamp(-clip_range, clip_range)
+    if value_clip is not None:
+        near_old = old_values + (values - old_values).clamp(-value_clip, value_clip)
         squared = torch.maximum(squared, (near_old - returns).square())
     return squared / 2
 

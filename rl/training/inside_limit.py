@@ -28,9 +28,9 @@ class InsideLimit:
         return {name: tensor.clone() for name, tensor in changing_state(self.policy).items()}
 
     def after_step(self, row: Mapping[str, float], steps: int) -> dict[str, int]:
-        """After step number `steps`: `_undo` if the policy that sampled it was outside, as a KL of NaN is.
+        """After step number `steps`: go back if the policy that sampled it was outside; a KL of NaN is.
 
-        Empty if it was inside, or if the row has no KL.
+        Returns `kept_step`, for the log; empty if it was inside, or if the row has no KL.
         """
         if "kl" not in row:
             return {}
@@ -41,7 +41,7 @@ class InsideLimit:
         return {}
 
     def at_end(self, row: Mapping[str, float]) -> dict[str, int]:
-        """Before the end: `_undo` if the validation has found the policy outside, else empty."""
+        """At the last step: go back if the validation has found the policy outside; as `after_step`."""
         return self._undo() if exceeds(row.get("validation/kl", 0.0), self.limit) else {}
 
     def _undo(self) -> dict[str, int]:

@@ -104,7 +104,7 @@ def acts(config: Any, ratio: Ratio = token_ratio) -> Acted:
     """Where the min of a surrogate with this ratio takes the clipped term; nowhere without a clip."""
     if hasattr(config, "clip_range"):
         low = high = config.clip_range
-    elif hasattr(config, "clip_low"):  # of grpo_variants_engine.py
+    elif hasattr(config, "clip_low"):  # two of them, as in grpo_variants_engine.py
         low, high = config.clip_low, config.clip_high
     else:
         return never

@@ -197,7 +197,7 @@ def test_malformed_rows(tmp_path: Path, good: Row, changes: Row) -> None:
         read(write(tmp_path, *rows))
 
 
-# Tables, and packages that are not there.
+# Tables.
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.csv.gz"])

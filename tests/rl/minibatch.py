@@ -13,7 +13,7 @@ from data.collate import collate_responses
 from gpt.model import GPT, GPTConfig
 
 # A minibatch of three and of two tokens and an empty row, with garbage in the padding: ratios inside
-# and outside of a clip at 0.8 and 1.3.
+# and outside of a clip at 0.8 and 1.2.
 RATIO = torch.tensor([[1.0, 2.0, 0.7, 9], [0.5, 2.2, 1.1, 9], [9, 9, 9, 9]])
 OLD = torch.full((3, 4), -2.0)
 NEW, REF = OLD + RATIO.log(), OLD + 0.3

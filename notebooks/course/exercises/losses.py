@@ -238,7 +238,7 @@ def rewarded(generator: torch.Generator) -> Arguments:
 )  # fmt: skip
 def value_loss(values, old_values, returns, clip):
     """From values, old_values and returns (N, T) compute half of the larger of (V - return)^2 and
-    (V_old + clip(V - V_old, -clip_range, clip_range) - return)^2, (N, T)."""
+    (V_old + clip(V - V_old, -clip, clip) - return)^2, (N, T)."""
     near_old = old_values + (values - old_values).clamp(-clip, clip)
     return torch.maximum((values - returns) ** 2, (near_old - returns) ** 2) / 2
 

@@ -79,7 +79,7 @@ SHAPES = {  # of an argument, whatever equation it belongs to: N = 4, T = 3
 GIVEN = {
     "mask": MASK, "response_mask": MASK, "has_eos": torch.ones(4, dtype=torch.bool),
     "step_mask": torch.ones(4, 2, dtype=torch.bool), "step_ends": torch.zeros(4, 2, dtype=torch.long),
-    "clip_low": 0.2, "clip_high": 0.28, "clip_range": 0.2, "bound": 3.0, "gamma": 0.97,
+    "clip_low": 0.2, "clip_high": 0.28, "value_clip": 0.2, "bound": 3.0, "gamma": 0.97,
     "gae_lambda": 0.9, "share": 0.5, "alpha": 0.2, "length": 9,
     "group_size": 2, "kl_coef": 0.1, "rule": "subtract", "penalty": 1.0, "max_length": 20,
     "buffer": 4, "reverse_kl": True, "coef": 0.3, "beta": 0.3, "target_margin": 0.5, "n": 2,
