@@ -395,9 +395,9 @@ def main(seed=0, pretraining_steps=200, pairs=8000, grpo_steps=60):
     start = pretrain(pretraining_steps)
     print(f"{pairs} comparisons, then the reward model")
     reward_model = train_reward_model(start, collect_pairs(start, pairs))
-    # Why 0.4, when the paper has 0.04 and the engine 0.1? Where the loss is smallest, the odds of an
-    # answer that is one standard deviation above its group, against an average one, have grown about
-    # e^(1 / beta) times: 12 times with 0.4, e^25 times with 0.04. Learning rates far below ours, 1e-6 in
+    # Why 0.4, when the paper has 0.04 and the engine 0.1? Where the pull of k3 is as strong as the push,
+    # the odds of an answer one standard deviation above its group, against an average one, have grown
+    # 7 times with 0.4, 75 times with 0.04 (page 05, section 6). Learning rates far below ours, 1e-6 in
     # the paper, keep a policy from getting near that.
     print("GRPO, beta = 0.4")
     held = grpo(start, reward_model, 0.4, grpo_steps)

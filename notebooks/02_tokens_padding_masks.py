@@ -369,8 +369,9 @@ print("a whole response costs", [round(x, 1) for x in total.tolist()], "nats")
 # **The sampler and the scorer must agree.** The sampler worked with left padding, a cache and one
 # column at a time; the scorer with right padding and all columns at once. Later pages divide the
 # probability of a token now by its probability when it was sampled. Before any training step this ratio
-# $\pi / \pi_{old}$ must be 1, so the two must agree. The usual mistake reads the logits one column too
-# late, and is far off:
+# $\pi / \pi_{old}$ must be 1, so the two must agree (top-p in sampling would break this, too: the words
+# that are left share the probability of those that are cut off). The usual mistake reads the logits one
+# column too late, and is far off:
 
 # %%
 difference = (log_probs - generation.log_probs).abs()[batch.response_mask].max()

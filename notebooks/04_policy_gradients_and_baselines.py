@@ -242,7 +242,7 @@ holds(5 <= stuck.sum() <= 15, "about half of the runs settle on a worse word")
 
 # %% [markdown]
 # The offset does not change the true gradient at all, but it changes the noise: with +10 the
-# scatter of one sample is 21 times as long as the gradient. Whatever is drawn first gets a push of
+# scatter of one sample is 21 times as long as the gradient. Whatever is drawn first has a reward of
 # 11 points or more, and half of the runs settle on a worse word for good. With -2 the scatter is
 # the smallest of the three. The zero of a reward means nothing, but a bad choice makes REINFORCE
 # noisy, so choose it well.

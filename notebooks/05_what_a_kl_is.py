@@ -371,19 +371,29 @@ holds(prices[1] > 9 * prices[10], "in the reward a nat is ten times cheaper")
 # that the penalty in the reward changes the deviation a little.)
 #
 # **Why is $\beta$ 0.04 in the paper, 0.4 in [nano/rlhf.py](../nano/rlhf.py) and 0.1 in the engine?** All
-# three are GRPO's, in the loss. Compare an answer that is one standard deviation better than its group
-# with an average answer. Where the loss is smallest, its odds against the average one are about
-# $e^{1 / \beta}$ times what they are under the reference (section 7 shows why):
+# three are GRPO's, k3 in the loss. Take three answers with the advantages $A$ = -1, 0 and 1, equally
+# likely under the reference. With $A$ held fixed, the pull of k3 is as strong as the push where
+# $\pi / \pi_{ref} = \beta / (c - A)$; the number $c$ makes the probabilities add up to 1. There the odds
+# of the best answer against the average one are this many times those under the reference:
 
 # %%
+ADVANTAGES = torch.tensor([-1.0, 0.0, 1.0])
+odds = {}
 for value, where in ((0.4, "nano/rlhf.py"), (0.1, "rl.grpo_engine"), (0.04, "GRPO's paper")):
-    print(f"beta {value:4}, {where:14}: {math.exp(1 / value):14,.0f} times the odds")
+    low, high = 1.0, 1.0 + value  # the sum of the probabilities falls with c
+    for _ in range(50):
+        c = (low + high) / 2
+        total = float((value / (c - ADVANTAGES) / 3).sum())
+        low, high = (c, high) if total > 1 else (low, c)
+    odds[value] = c / (c - 1)
+    print(f"beta {value:4}, {where:14}: {odds[value]:3.0f} times the odds")
+holds(5 < odds[0.4] < 10 < odds[0.1] < 50 < odds[0.04], "a smaller beta lets the odds grow further")
 
 # %% [markdown]
-# A short run can come near twelve times. It cannot come near $e^{25}$ times: it is over long before.
-# Then $\beta$ is only a brake, and how far the policy gets depends on the learning rate ($10^{-6}$
-# in the paper) and on the number of steps. So a $\beta$ can be copied only together with these, with
-# its place and with the unit of the reward. The number to compare is the KL at the end.
+# A run divides by the spread of every new group, so it pushes on beyond that. How near it
+# comes in its steps depends on the learning rate ($10^{-6}$ in the paper) and on their number. So a
+# $\beta$ can be copied only together with these, with its place and with the unit of the reward. The
+# number to compare is the KL at the end.
 #
 # ## 7. Where does the leash lead?
 #

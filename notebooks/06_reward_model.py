@@ -518,7 +518,9 @@ axis.set(ylabel="share noticed", xlabel="what was spoilt, in 200 perfect answers
 axis.legend(ncols=3, loc="upper right")
 axis.figure.set_size_inches(10, 3.4)
 plt.show()
-holds(min(noticed["112,000, kept"][:3]) > 0.9, "the kept model notices tone, manners and item")
+kept = dict(zip(faults, noticed["112,000, kept"], strict=True))
+seen = ("judgement turned", "rude closing", "no closing", "another item")
+holds(min(kept[name] for name in seen) > 0.9, "the kept model notices tone, manners and item")
 
 # %% [markdown]
 # Tone and manners are in the answer itself, so a few thousand comparisons teach them. Whether the

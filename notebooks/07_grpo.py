@@ -98,7 +98,7 @@ holds(same, "the unit and the zero of the reward drop out")
 # ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)) therefore leaves the division out
 # (`scale="none"`).
 #
-# And a group of equal rewards teaches nothing at all, so its samples are wasted. Runs log the share
+# And a group of equal rewards teaches nothing about the reward: its samples are wasted. Runs log the share
 # of such groups as `zero_spread_groups`.
 #
 # **Why 5/3 and not 5/4?** The squared distances from 2.5 add up to 5. The standard deviation of *these
@@ -251,7 +251,8 @@ for reducer in (sequence_mean, token_mean):
 
 # %% [markdown]
 # Under GRPO's mean, a token of a long answer weighs less than a token of a short one. A long bad
-# answer is punished less per token than a short bad one. In this course answers have ten to thirty
+# answer is punished less per token than a short bad one, so wrong answers can grow. Dr. GRPO divides
+# by a constant instead. In this course answers have ten to thirty
 # tokens and it matters little. [11](11_grpo_family.ipynb) shows where it matters.
 
 # %% [markdown]
@@ -315,8 +316,8 @@ flipbook.step(records[0].prompt, texts, rewards, A, push, log_probs.detach().exp
 # already certain of it. No token was ever given a reward, but with enough answers the comparison of
 # whole answers sorts out which words were good.
 #
-# **The loss was zero, and its gradient was not.** At the first update every ratio is 1 and every k3
-# is 0, so the loss is minus the mean of the advantages. In each group they add up to zero.
+# **The loss was zero, and its gradient was not.** At the first update of a run every ratio is 1 and
+# every k3 is 0, so the loss is minus the mean of the advantages. In each group they add up to zero.
 
 # %%
 log_probs = token_log_probs(base, rollout.sequences)
@@ -334,11 +335,11 @@ holds(
 torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 
 # %% [markdown]
-# So **the value of the loss says nothing about progress**. Look at the reward. And the gradient
-# of a first update is that of REINFORCE. Checking that the ratios are 1 before the first update
-# is also the best test of an implementation. A wrong temperature, dropout left on, a position off
-# by the padding, a mask off by one: each of them breaks it. Every run logs how far the ratios are
-# from 1, as `ratio_error_at_start`.
+# So **the value of the loss says nothing about progress**. Look at the reward. And the
+# gradient of a run's first update is that of REINFORCE. Checking that the ratios are 1 before the first
+# update is also the best test of an implementation. A wrong temperature, dropout left on (the ratio
+# then compares two random networks), a position off by the padding, a mask off by one: each of them
+# breaks it. Every run logs how far the ratios are from 1, as `ratio_error_at_start`.
 
 # %% [markdown]
 # ## 5. The loop

@@ -254,9 +254,9 @@ assert TABLE["k1"][4] == "away from old" and TABLE["k3"][4] == "none of these"
 #
 # - **k1** belongs in the reward. As a loss it does nothing on-policy. Off-policy it is *worse* than
 #   nothing: it pushes away from whatever the old policy said, and the reference plays no part.
-# - **k2** as a loss is the reverse KL, though its value is biased.
-# - **k3** as a loss is the *forward* KL, though its value is exact. Both are 0 at the reference only,
-#   so GRPO does regularise, but with another KL than the one its Eq. 4 names.
+# - **k2** as a loss has the gradient of the reverse KL on-policy, though its value is biased.
+# - **k3** as a loss has that of the *forward* KL, though its value is exact. Both are 0 at the
+#   reference only, so GRPO does regularise, but with another KL than the one its Eq. 4 names.
 # - **k3 in the reward** pulls back with one divergence and pushes away with the other.
 # - **ratio k1** and **ratio k3** multiply by $\rho = \pi / \pi_{old}$, *differentiated as well*. They
 #   are the reverse KL with old samples too (DeepSeek-V3.2,

@@ -583,7 +583,7 @@ check("token_mean", my_token_mean)
 #
 # ```python
 # def my_token_mean(loss, mask):
-#     return (loss * mask).sum() / mask.sum()
+#     return torch.where(mask, loss, 0).sum() / mask.sum()
 # ```
 #
 # </details>

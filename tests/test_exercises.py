@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import re
 import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -103,3 +108,26 @@ OTHERS = [
 @pytest.mark.parametrize(("name", "function", "word"), OTHERS)
 def test_a_mistake_that_nobody_named_is_described(name: str, function: Any, word: str) -> None:
     assert verdict(name, function).word == word
+
+
+def folded_solutions() -> Iterator[tuple[str, str, str]]:
+    """(page, exercise, code) of each solution on the pages that follows its `check`."""
+    for page in sorted((Path(__file__).parents[1] / "notebooks").glob("[0-9]*.py")):
+        exercise = ""
+        parts = re.split(r"^# ```python\n", page.read_text(encoding="utf-8"), flags=re.M)
+        for text, following in pairwise(parts):
+            exercise = ([exercise] + re.findall(r'^check\("(\w+)"', text, re.M))[-1]
+            code = re.sub(r"^# ?", "", following.partition("# ```")[0], flags=re.M)
+            if exercise and code.startswith("def "):
+                yield page.stem, exercise, code
+
+
+def test_the_solution_on_a_page_passes_its_check() -> None:
+    found = list(folded_solutions())
+    assert len(found) > 20
+    for page, exercise, code in found:
+        space: dict[str, Any] = {"torch": torch, "math": math, "F": torch.nn.functional}
+        exec(code, space)
+        name = re.findall(r"^def (\w+)", code, re.M)[-1]
+        said = verdict(exercise, space[name])
+        assert said.word == "right", f"{page}, {exercise}: {said.text}"

@@ -294,6 +294,8 @@ TWO_RESPONSES = {
         torch.where(valid, values[:, t], V) -> values[:, t]
             the value after the last token must be 0, because the response has ended. You use what stands
             in the padding.
+        + gamma * V - values[:, t] -> + gamma * torch.where(A == 0, values[:, t], V) - values[:, t]
+            the last token's own value stands behind it. There the response has ended: that value is 0.
         valid = mask[:, t] -> valid = torch.ones_like(mask[:, t])
             the padding takes part, with its rewards and its values. Step over it.
         gamma * lam * A -> lam * A

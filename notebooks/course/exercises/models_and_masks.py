@@ -43,6 +43,8 @@ def three_vectors(generator: torch.Generator) -> Arguments:
         softmax(-1) -> softmax(0)
             your softmax runs down the columns. Each row, who asks, needs weights that add up to 1:
             softmax(-1).
+        torch.bool).triu(1) -> torch.bool).triu(0).index_fill(0, torch.tensor([0]), False)
+            your mask begins at the diagonal: a token must see itself. Hide only what is after it.
         triu(1) -> tril(-1)
             your mask is turned round: every token sees itself and the future, not the past.
     """,
@@ -309,7 +311,7 @@ def padded_in_front(generator: torch.Generator) -> Arguments:
 )  # fmt: skip
 def position_ids(mask):
     """mask (N, S) is True at real tokens. Return each column's position: real tokens count
-    0, 1, 2, ...; padding in front of a row has position 0."""
+    0, 1, 2, ...; padding in front of a row has position 0, padding behind it the last token's."""
     count = mask.cumsum(1)
     return (count - 1).clamp(min=0)
 
