@@ -130,8 +130,9 @@ plots.diagram("algorithm_map")
 # [04 policy gradients](04_policy_gradients_and_baselines.ipynb),
 # [05 what a KL is](05_what_a_kl_is.ipynb), [06 the reward model](06_reward_model.ipynb),
 # [07 GRPO](07_grpo.ipynb), [08 KL estimators](08_kl_estimators.ipynb) and
-# [14 preferences without sampling](14_dpo_and_pg_grpo.ipynb). Who does not know transformers reads
-# [01](01_gpt2_from_scratch.ipynb) before. Of the exam, questions 1 to 5, 7, 9, 11 and 12 are the day's.
+# [14 preferences without sampling](14_dpo_and_pg_grpo.ipynb). If transformers are new to you,
+# read [01](01_gpt2_from_scratch.ipynb) first. These pages answer questions 1 to 5, 7, 9, 11 and 12 of the
+# exam.
 #
 # **A week: all of it**, in the order of the numbers. The exam at the end of
 # [22 your own](22_your_own.ipynb) shows what you remember.

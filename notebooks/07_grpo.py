@@ -251,8 +251,8 @@ for reducer in (sequence_mean, token_mean):
 
 # %% [markdown]
 # Under GRPO's mean, a token of a long answer weighs less than a token of a short one. A long bad
-# answer is punished less per token than a short bad one, so wrong answers can grow. Dr. GRPO divides
-# by a constant instead. In this course answers have ten to thirty
+# answer is punished less per token than a short bad one, so wrong answers can grow
+# longer. Dr. GRPO divides by a constant instead. In this course answers have ten to thirty
 # tokens and it matters little. [11](11_grpo_family.ipynb) shows where it matters.
 
 # %% [markdown]

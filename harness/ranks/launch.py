@@ -270,9 +270,8 @@ def _join_group(number: int, count: int, store: Any, device: str) -> None:
     try:
         dist.init_process_group(backend, store=store, rank=number, world_size=count)
     except RuntimeError as error:
-        time.sleep(
-            GONE_AFTER
-        )  # if one has gone, `_ending_with_the_others` says so and ends this rank
+        # If another rank has gone, `_ending_with_the_others` says so meanwhile and ends this one.
+        time.sleep(GONE_AFTER)
         raise UserError(
             f"the ranks cannot be joined ({str(error).splitlines()[0][-120:]}): check "
             "GLOO_SOCKET_IFNAME and the limit of open files, or use --ranks 1"
