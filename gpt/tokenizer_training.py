@@ -21,8 +21,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from data import reviews, sums
-from data.worlds import data_name
+from data.sources import data_name
+from data.worlds import reviews, sums
 from gpt.corpus import read_documents
 from gpt.tokenizer import PATTERN, RANKS_FILE, Tokenizer, build_tokenizer, rank_lines
 from harness.command_line import run_command

@@ -1,9 +1,9 @@
-"""From a command line to a script's main: presets below the flags, ranks, and how a script may end."""
+"""From a command line to a script's main: its flags, its ranks, and how it may end."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,40 +12,13 @@ from typing import Any, TypeVar
 import torch
 
 from harness.errors import Finished, UserError
-from harness.files import read_object, received
 from harness.optimizer import Diverged
-from harness.paths import REPOSITORY, STATE_FILE, WORLDS, usual_preset
+from harness.paths import REPOSITORY, STATE_FILE
 from harness.ranks.collectives import Drifted, LostRank
 from harness.ranks.launch import Wish, first_to_fail, run_on_ranks
 from harness.signals import Ended, forgiving_output, signals_noted
 
 Config = TypeVar("Config")
-
-
-def preset_defaults(
-    config_class: Callable[..., Config],
-    presets: Mapping[str, Mapping[str, Any]],
-    arguments: Sequence[str] | None = None,
-) -> Config:
-    """The default config by --preset and --data, over which tyro parses all flags."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    data = flag_value(arguments, "--data")
-    name = flag_value(arguments, "--preset") or suited_preset(arguments, data)
-    overrides = {} if data is None else {"data": data}
-    if name not in presets:  # a wrong name is left to the parser, which lists the choices
-        name = "tiny"
-    return from_preset(config_class, presets, name, **overrides)
-
-
-def suited_preset(arguments: Sequence[str], data: str | None) -> str:
-    """tiny for a world; for a file the preset of the run that it starts from, or own."""
-    start = flag_value(arguments, "--policy") or flag_value(arguments, "--base")
-    if start is not None and (Path(start) / "config.json").is_file():
-        with received(Path(start)):
-            recorded = read_object(Path(start) / "config.json").get("preset")
-        return str(recorded) if data not in (None, *WORLDS) and recorded else "tiny"
-    weights = flag_value(arguments, "--weights")
-    return "tiny" if start is not None or weights is not None else usual_preset(data)
 
 
 def flag_value(arguments: Sequence[str], flag: str) -> str | None:
@@ -57,33 +30,16 @@ def flag_value(arguments: Sequence[str], flag: str) -> str | None:
     return None
 
 
-def from_preset(
-    config_class: Callable[..., Config],
-    presets: Mapping[str, Mapping[str, Any]],
-    name: str,
-    **overrides: Any,
-) -> Config:
-    """The config of a named preset with some fields replaced.
-
-    "NAME/DATA" among the presets holds what differs for one world, by default for the reviews.
-    """
-    world = presets.get(f"{name}/{overrides.get('data', 'reviews')}", {})
-    return config_class(**({"preset": name} | dict(presets[name]) | dict(world) | overrides))
-
-
 def run_command(
     main: Callable[[Config], Any],
     config_class: Callable[..., Config],
-    presets: Mapping[str, Mapping[str, Any]] | None = None,
-    default: Config | None = None,
+    default: Callable[[], Config] | None = None,
 ) -> None:
-    """What stands under `__name__ == "__main__"`: parse flags over `default` or a preset, then main."""
+    """What stands under `__name__ == "__main__"`: parse the flags over what `default` gives, then main."""
     import tyro  # takes a moment that an import of the module need not
 
     with explained():  # what a config refuses is a ValueError, of which tyro makes a sentence
-        if default is None and presets:
-            default = preset_defaults(config_class, presets)
-        given: dict[str, Any] = {} if default is None else {"default": default}
+        given: dict[str, Any] = {} if default is None else {"default": default()}
         given["config"] = (tyro.conf.PositionalRequiredArgs,)  # as in rl.report RUN
         config: Config = tyro.cli(config_class, prog=command_name(), **given)
     run_script(main, config)

@@ -38,9 +38,9 @@ from course.claims import holds
 from course.exercises import check
 from course.runs import WithGold, curves
 
-from data import reviews
 from data.collate import collate_responses
 from data.records import PromptRecord
+from data.worlds import reviews
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT, GPTConfig

@@ -40,9 +40,9 @@ from course import plots
 from course.claims import holds
 from course.exercises import check
 
-from data import sums
 from data.collate import join_responses
 from data.records import PromptRecord
+from data.worlds import sums
 from gpt import finetuning
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
@@ -401,7 +401,7 @@ print(record.prompt, "one reward per answer:", rewards.tolist())
 # response has no other step.)
 
 # %%
-steps = CheckedSteps(tokenizer)(written, rewards)
+steps = CheckedSteps(sums, tokenizer)(written, rewards)
 names = ["first step", "second", "third", "answer"]
 grid = torch.full((G, 4), torch.nan)
 for i in range(G):

@@ -45,8 +45,8 @@ except ModuleNotFoundError as error:
 # %%
 from course.exercises import check
 
-from data import reviews
 from data.collate import collate_responses
+from data.worlds import reviews
 from gpt.generate import SamplingParams
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
@@ -56,7 +56,7 @@ from reward_model import continual
 from reward_model import pairs as pairing
 from reward_model.reward_model_training import RewardModelConfig, train
 from reward_model.scalar_head import RewardModel
-from reward_model.world_pairs import ReviewsAnnotator
+from reward_model.world_pairs import WorldAnnotator
 from rl import grpo_engine, grpo_iterative_engine
 from rl.batches.rollout import sample_rollout
 from rl.equations import best_of_n, ensembles
@@ -125,7 +125,7 @@ PARAMS = SamplingParams(max_new_tokens=40)
 def compare(split, count, seed):
     """`count` comparisons of the base model's own answers, labelled by the annotator."""
     drawn = pairing.sample_pairs(
-        base, tokenizer, reviews.prompts(split), count, ReviewsAnnotator(),
+        base, tokenizer, reviews.prompts(split), count, WorldAnnotator(reviews),
         pairing.PairSampling(PARAMS, responses_per_prompt=4, batch_size=40),
         generator=make_generator(seed, "pairs"), rng=random.Random(seed),
     )  # fmt: skip
@@ -484,7 +484,7 @@ plots.code(grpo_iterative_engine.train, ("a new iteration", "reference.load_stat
 proxy_again, learner = copy.deepcopy(weak), halfway[0]
 pairs = [continual.as_row(pair, tokenizer, 0) for pair in labels]
 refresh = continual.ContinualRewardModel(
-    proxy_again, tokenizer, reviews.prompts("train"), ReviewsAnnotator(),
+    proxy_again, tokenizer, reviews.prompts("train"), WorldAnnotator(reviews),
     RewardModelConfig(
         pairs=2800, held_out_pairs=120, responses_per_prompt=8, batch_size=4, lr=2e-3, warmup=5
     ),

@@ -38,8 +38,8 @@ from course.claims import holds
 from course.exercises import check
 from torch import Tensor
 
-from data import reviews
 from data.collate import collate_responses
+from data.worlds import reviews
 from gpt import finetuning
 from gpt.corpus import encode_record
 from gpt.generate import SamplingParams

@@ -32,7 +32,14 @@ import torch
 from torch import Tensor
 
 from data.collate import epoch_shuffled_indices
-from data.worlds import default_folder
+from data.sources import (
+    Presets,
+    default_folder,
+    from_preset,
+    has_annotator,
+    run_with_presets,
+    source,
+)
 from gpt import pretraining
 from gpt.lora import fit_for_training
 from gpt.model import Preset, preset_config
@@ -40,7 +47,6 @@ from gpt.pretraining import PretrainingConfig
 from gpt.published import load_policy
 from gpt.token_rows import RECORDED
 from harness.command_flags import MemoryFlags, OptimizerFlags
-from harness.command_line import from_preset, run_command
 from harness.device import open_device, precision
 from harness.files import display_path, write_json
 from harness.flag_ranges import AtLeastOne, Count, NotNegative
@@ -64,20 +70,11 @@ from reward_model.pair_files import (
 )
 from reward_model.pairs import TokenPair, by_prompt, collate_comparisons, prompts_per_forward
 from reward_model.scalar_head import Pooling, RewardModel, save_reward_model
-from reward_model.world_pairs import check_world, has_annotator, sampled_pairs
+from reward_model.world_pairs import check_world, sampled_pairs
 
 # Which defaults are measured, where, and which are not: README.md beside this file.
-PRESETS: dict[str, dict[str, Any]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
-    # Chosen on validation prompts of other seeds than those that are reported (docs/results.md). At
-    # 2e-3 it learns the pairs half as fast, and the item last of all. Of the 9 answers to a prompt
-    # that are compared two were written for other prompts, about other items mostly, and one says
-    # its last sentence again: policies found that thanks paid twice where no pair had it. Batches of
-    # 4 prompts take twice the steps, which find sooner that an answer is about its item.
-    "tiny/reviews": dict(
-        lr=7e-4, batch_size=4, responses_per_prompt=9, borrowed_responses=2, repeated_responses=1,
-        pairs=108_000,  # 36 of each of 3,000 prompts
-    ),
     "study": dict(pairs=160_000),
     "own": dict(
         pooling="mean_score", lr=3e-4, max_prompt_tokens=1024, max_response_tokens=1024,
@@ -93,6 +90,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         ]
     },
 }  # fmt: skip
+PRESETS = Presets(SIZES, "reward_model")
 
 
 @dataclass(frozen=True)
@@ -267,7 +265,14 @@ def main(config: RewardModelConfig) -> Path:
     with stepping(log, folder):
         train(model, pairs, config, log, eos_id=tokenizer.eos_id, folder=folder)
     with precision(device, config.precision):
-        report = normalise_and_test(model, pairs, held_out, tokenizer.eos_id, config.scored_at_once)
+        report = normalise_and_test(
+            model,
+            pairs,
+            held_out,
+            tokenizer.eos_id,
+            config.scored_at_once,
+            source(config.data).prefers,
+        )
         record_prefixes(model, held_out[:RECORDED], tokenizer, folder)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
     write_json(folder / "report.json", report.numbers)
@@ -279,4 +284,4 @@ def main(config: RewardModelConfig) -> Path:
 
 
 if __name__ == "__main__":
-    run_command(main, RewardModelConfig, PRESETS)
+    run_with_presets(main, RewardModelConfig, PRESETS)

@@ -36,7 +36,7 @@ from rl.loop import Run, at
 from rl.task import Engine
 from rl.training.config import EngineConfig, require_groups, size_presets
 
-PRESETS = size_presets()
+PRESETS = size_presets("grpo")
 
 
 @dataclass(frozen=True)

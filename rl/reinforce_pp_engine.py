@@ -44,7 +44,7 @@ from rl.task import Engine
 from rl.training.config import EngineConfig, size_presets
 
 # One response per prompt: a batch of as many responses has more prompts than in the other engines.
-PRESETS = size_presets(dict(prompts_per_step=32))
+PRESETS = size_presets("reinforce_pp", dict(prompts_per_step=32))
 
 
 @dataclass(frozen=True)

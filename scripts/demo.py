@@ -31,10 +31,11 @@ import saved_models
 import torch
 import write_tables
 
-from data import reviews
 from data.collate import collate_responses
 from data.readers import read_preferences
 from data.records import PromptRecord
+from data.sources import from_preset
+from data.worlds import reviews
 from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.corpus import encode_record
@@ -44,7 +45,7 @@ from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
 from gpt.tokenizer import Tokenizer
-from harness.command_line import from_preset, run_command
+from harness.command_line import run_command
 from harness.device import open_device
 from harness.files import display_path, read_jsonl, save_figure, write_json
 from harness.flag_ranges import AtLeastOne, AtLeastTwo, check_ranges

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.collate import epoch_shuffled_indices
-from data.worlds import default_folder
+from data.sources import default_folder, from_preset, source
 from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.finetuning import Example, FinetuningConfig
@@ -32,7 +32,7 @@ from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_line import from_preset, run_command
+from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import display_path
@@ -112,7 +112,9 @@ def main(config: TeacherConfig) -> Path:
         open_reward(judge, load_tokenizer(PretrainingConfig().tokenizer), device)
     base, tokenizer = load_gpt(base_folder(config), device)
     reward_fn = open_reward(judge, tokenizer, device)
-    prompts = open_prompts(config.data, tokenizer, base.config.context - MAX_NEW_TOKENS)
+    prompts = open_prompts(
+        source(config.data), config.data, tokenizer, base.config.context - MAX_NEW_TOKENS
+    )
     folder = config.out or teacher_folder(config.data)
     folder = open_run(folder, config)
     seed = derive_seed(config.seed, "teacher's prompts")

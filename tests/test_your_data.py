@@ -16,7 +16,7 @@ import pytest
 from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt
 from gpt.model import PRESETS, GPTConfig
-from harness.command_line import run_command
+from data.sources import run_with_presets
 from reward_model import reward_model_training
 from rl import dpo_engine, grpo_engine, talk
 from rl import report as report_command
@@ -73,14 +73,14 @@ def run(command: str, patch: pytest.MonkeyPatch) -> None:
         (config,) = (
             c for n, c in vars(module).items() if n.endswith("Config") and c.__module__ == name
         )
-        run_command(module.main, config, module.PRESETS)
+        run_with_presets(module.main, config, module.PRESETS)
 
 
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # one rank
-    for place in ("data.worlds", "gpt.finetuning", "rl.report"):
+    for place in ("data.sources", "rl.report"):
         if hasattr(importlib.import_module(place), "RUNS"):
             monkeypatch.setattr(f"{place}.RUNS", tmp_path / "runs")
     monkeypatch.setitem(PRESETS, "own", GPTConfig(context=1024, n_layer=1, n_head=2, n_embd=16))

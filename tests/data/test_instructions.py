@@ -1,10 +1,10 @@
-"""data/instructions.py: the rules by hand-written answers, and what is kept apart."""
+"""data/worlds/instructions.py: the rules by hand-written answers, and what is kept apart."""
 
 from __future__ import annotations
 
 import pytest
 
-from data.instructions import (
+from data.worlds.instructions import (
     CONSTRAINTS,
     HELD_OUT,
     SPLITS,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from toys import Crash, CrashingLog, flat_gradient, weights, write_pairs
 
-from data import worlds
+from data import sources
 from data.records import PreferenceRecord
 from data.splits import split_of
 from gpt import finetuning, pretraining
@@ -119,7 +119,7 @@ def test_no_example_is_longer_than_the_models_context(tmp_path, capsys):
 
 
 def test_the_base_is_the_pre_trained_model_of_the_same_data(tmp_path, monkeypatch):
-    monkeypatch.setattr(worlds, "RUNS", tmp_path)
+    monkeypatch.setattr(sources, "RUNS", tmp_path)
     command = "python -m gpt.pretraining --data x/pairs.json --preset small"
     with pytest.raises(UserError, match=rf"--base.*\s+{command}$"):
         starting_model(FinetuningConfig(data="x/pairs.json", preset="small"), torch.device("cpu"))

@@ -9,7 +9,7 @@ import torch
 from toys import Crash, flat_gradient, randomized, weights
 
 from data.collate import ResponseBatch, collate_responses
-from data.worlds import default_folder
+from data.sources import default_folder
 from gpt.checkpoint import load_gpt
 from gpt.corpus import TextCorpus
 from gpt.model import GPT, GPTConfig

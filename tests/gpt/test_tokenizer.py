@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 from toys import seeded
 
-from data import reviews, sums
+from data.worlds import reviews, sums
 from gpt import tokenizer_training
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig

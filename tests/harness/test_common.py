@@ -12,11 +12,11 @@ import torch
 import tyro
 from toys import one_sentence
 
+from data.sources import Presets, preset_defaults
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness import files
-from harness.command_line import preset_defaults
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl, write_atomically, write_json
@@ -90,7 +90,7 @@ class Flags:
     steps: int = 10
 
 
-PRESETS = {"tiny": {}, "big": {"lr": 0.5, "steps": 99}}
+PRESETS = Presets({"tiny": {}, "big": {"lr": 0.5, "steps": 99}})
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from data import reviews, sums, worlds
+from data import sources
+from data.worlds import reviews, sums
 from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
@@ -23,7 +24,7 @@ GLASSBOX = load_tokenizer("glassbox")
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     """An empty folder in place of runs/."""
-    monkeypatch.setattr(worlds, "RUNS", tmp_path)
+    monkeypatch.setattr(sources, "RUNS", tmp_path)
     return tmp_path
 
 
