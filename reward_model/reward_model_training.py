@@ -115,12 +115,8 @@ class RewardModelConfig(OptimizerFlags, MemoryFlags, PairFileFlags):
     lr: NotNegative = 2e-3
     warmup: Count = 20
     weight_decay: NotNegative = 0.01
-    margin: NotNegative = 0.0
-    """By how much the chosen score must lead (Llama 2, arXiv:2307.09288, Eq. 2)."""
     pair_weighting: Literal["pair", "prompt"] = "pair"
     """Each pair counts the same, or each prompt (arXiv:2203.02155, Eq. 1), which may have lost some."""
-    centering: NotNegative = 0.0
-    """Weight of mean[(R_w + R_l)^2] (arXiv:2312.09244); 0.01 where it is used."""
 
     @property
     def scored_at_once(self) -> int:
@@ -186,9 +182,7 @@ def train(
             loss = bradley_terry_loss(  # Eq. 1: -log sigmoid(r(x, y_w) - r(x, y_l))
                 chosen,
                 rejected,
-                margin=torch.full_like(chosen, config.margin) if config.margin else None,
                 weights=pair_weights(part, config, model.device),
-                centering=config.centering,
                 denominator=comparisons if config.pair_weighting == "pair" else len(prompts),
             )
             loss.backward()
