@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
+from data.sources import run_with_presets
 from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt
 from gpt.model import PRESETS, GPTConfig
-from data.sources import run_with_presets
 from reward_model import reward_model_training
 from rl import dpo_engine, grpo_engine, talk
 from rl import report as report_command
