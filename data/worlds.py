@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import shlex
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 from data import instructions, reviews, sums
 from data.records import PromptRecord
+from harness.errors import UserError
+from harness.files import display_path, sha256_of
 from harness.paths import RUNS, WORLDS, usual_preset
 
 Data = str
+DIGITS = 6  # of a file's digest in the names of run folders
+say_once = cache(print)
 
 MODULES: dict[str, ModuleType] = {
     "reviews": reviews,
@@ -40,14 +47,37 @@ def prompts(name: str, split: str, most: int) -> list[PromptRecord]:
 
 
 def default_folder(stage: str, data: str, preset: str) -> Path:
-    """runs/STAGE-DATA-PRESET: where a stage writes by default and the next one looks."""
-    return RUNS / f"{stage}-{data_name(data)}-{preset}"
+    """runs/STAGE-DATA-PRESET: where a stage writes by default and the next one looks.
+
+    Says, where that is new, that there is one of a file with the same name and other content.
+    """
+    name = data_name(data)
+    folder = RUNS / f"{stage}-{name}-{preset}"
+    alike = f"{stage}-{glob.escape(name[:-DIGITS])}{'?' * DIGITS}-{preset}"
+    if data not in WORLDS and not folder.exists() and (others := sorted(RUNS.glob(alike))):
+        say_once(f"{display_path(others[0])} is of another {Path(data).name}, and is not used")
+    return folder
 
 
 def data_name(data: str) -> str:
-    """What run folders call a world or a file: its name without .json or .gz, unless a world has that."""
-    path = Path(Path(data).name.removesuffix(".gz"))
-    return path.name if path.stem in WORLDS else path.stem
+    """What run folders call a world, or a file: its stem, and six digits of what it is and holds.
+
+    Of a folder all its texts. UserError where there is no such file.
+    """
+    require_data(data)
+    if data in WORLDS:
+        return data
+    path = Path(data)
+    files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
+    listed = "".join(f"{file.name} {sha256_of(file)}\n" for file in files)  # .csv is read otherwise
+    stem = Path(path.name.removesuffix(".gz")).stem
+    return f"{stem}-{hashlib.sha256(listed.encode()).hexdigest()[:DIGITS]}"
+
+
+def require_data(data: str) -> None:
+    """UserError where --data names neither a world nor what is there."""
+    if data not in WORLDS and not Path(data).exists():
+        raise UserError(f"there is no file {data}: --data takes {', '.join(WORLDS)} or a file")
 
 
 def flags_for(data: str, preset: str) -> str:

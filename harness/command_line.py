@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,7 +16,7 @@ import torch
 from harness.errors import Finished, UserError
 from harness.files import read_object, received
 from harness.optimizer import Diverged
-from harness.paths import REPOSITORY, STATE_FILE, WORLDS, usual_preset
+from harness.paths import REPOSITORY, STATE_FILE, WORLDS, folder_of_run, usual_preset
 from harness.ranks.collectives import Drifted, LostRank
 from harness.ranks.launch import Wish, first_to_fail, run_on_ranks
 from harness.signals import Ended, forgiving_output, signals_noted
@@ -40,9 +42,10 @@ def preset_defaults(
 def suited_preset(arguments: Sequence[str], data: str | None) -> str:
     """tiny for a world; for a file the preset of the run that it starts from, or own."""
     start = flag_value(arguments, "--policy") or flag_value(arguments, "--base")
-    if start is not None and (Path(start) / "config.json").is_file():
-        with received(Path(start)):
-            recorded = read_object(Path(start) / "config.json").get("preset")
+    config = folder_of_run(Path(start or "")) / "config.json"
+    if start is not None and config.is_file():
+        with received(config.parent):
+            recorded = read_object(config).get("preset")
         return str(recorded) if data not in (None, *WORLDS) and recorded else "tiny"
     weights = flag_value(arguments, "--weights")
     return "tiny" if start is not None or weights is not None else usual_preset(data)
@@ -80,6 +83,7 @@ def run_command(
     """What stands under `__name__ == "__main__"`: parse flags over `default` or a preset, then main."""
     import tyro  # takes a moment that an import of the module need not
 
+    expand_arguments()
     with explained():  # what a config refuses is a ValueError, of which tyro makes a sentence
         if default is None and presets:
             default = preset_defaults(config_class, presets)
@@ -87,6 +91,12 @@ def run_command(
         given["config"] = (tyro.conf.PositionalRequiredArgs,)  # as in rl.report RUN
         config: Config = tyro.cli(config_class, prog=command_name(), **given)
     run_script(main, config)
+
+
+def expand_arguments() -> None:
+    """~ and ~USER at the start of every value on the command line, also behind =, as home folders."""
+    split = [re.fullmatch(r"(--[\w-]+=)?(.*)", value, re.DOTALL) for value in sys.argv[1:]]
+    sys.argv[1:] = [(m[1] or "") + os.path.expanduser(m[2]) for m in split if m]
 
 
 def command_name() -> str:

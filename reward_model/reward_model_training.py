@@ -42,7 +42,7 @@ from gpt.token_rows import RECORDED
 from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.command_line import from_preset, run_command
 from harness.device import open_device, precision
-from harness.files import display_path, write_json
+from harness.files import display_path, reading, write_json
 from harness.flag_ranges import AtLeastOne, Count, NotNegative
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
@@ -231,6 +231,7 @@ def pretraining_of(config: RewardModelConfig) -> PretrainingConfig:
     )  # fmt: skip
 
 
+@reading()
 def main(config: RewardModelConfig) -> Path:
     """Make or read the pairs, train, report, and return the run folder."""
     made = has_annotator(config.data)  # a world's pairs are sampled, a file brings its own

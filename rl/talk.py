@@ -31,7 +31,7 @@ from gpt.published import load_policy
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError
-from harness.files import read_object, received
+from harness.files import display_path, read_object, reading, received, sha256_of
 from harness.flag_ranges import AtLeastOne, NotNegative, check_ranges
 from harness.paths import folder_of_run
 from harness.seeds import make_generator
@@ -108,12 +108,17 @@ class Talk:
         self.reward = self.noted("no reward", self.open_reward)
 
     def noted(self, missing: str, opened: Callable[[], Any]) -> Any:
-        """What can be opened; else None, and a note why."""
+        """What can be opened; else None, and a note why, or what is another file than the run has read."""
         try:
-            return opened()
+            with reading() as read:
+                found = opened()
         except (ValueError, OSError) as error:  # UserError too
             self.notes.append(f"{missing}: {error}")
             return None
+        inputs = self.flags.get("inputs") or {}
+        others = [path for path in sorted(read) if sha256_of(path) not in inputs.values()]
+        self.notes += [f"{display_path(path)}: another than the run has read" for path in others]
+        return found
 
     def open_other(self, folder: Path) -> GPT:
         """Another model of the same tokens."""

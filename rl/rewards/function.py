@@ -9,8 +9,8 @@
 The first two arguments are the texts of the prompt and of the response, without its EOS. A
 parameter named `record` gets the prompt's record as well (data/records.py; `record.answer`), one
 named `ended` whether the response has its EOS. The function is code and runs with your rights, once
-per response. It is read when a run starts; --resume refuses a file that has changed since, and of a
-module calls the function as it is then.
+per response. It is read when a run starts; --resume refuses when its file, or one beside it that it
+imports, has changed since.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from torch import Tensor
 
 from data.records import PromptRecord
 from harness.errors import UserError
-from harness.files import expanded
+from harness.files import expanded, noted
 from harness.ranks.collectives import all_gather_list, shard_block
 from rl.batches.rollout import Rollout
 
@@ -42,10 +42,20 @@ def open_function(reward: str) -> FunctionReward:
     """The function that a --reward of the form WHERE:FUNCTION names. UserError if it cannot be used."""
     where, _, name = reward.rpartition(":")
     module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
+    for path in files_behind(module):
+        noted(path)
     function = getattr(module, name, None)
     if not callable(function):
         raise UserError(f"--reward {reward}: {where} has no function {name!r}")
     return FunctionReward(function, reward, _wanted(function, reward))
+
+
+def files_behind(module: ModuleType) -> list[Path]:
+    """The file of a reward, and those beside it that are loaded, as by its imports."""
+    loaded = [getattr(each, "__file__", None) for each in [module, *sys.modules.values()]]
+    files = {Path(file).absolute() for file in loaded if file}
+    folder = Path(module.__file__ or "").absolute().parent
+    return sorted(file for file in files if file.parent == folder)
 
 
 def _import_module(where: str) -> ModuleType:

@@ -11,7 +11,7 @@ import torch
 
 from data.readers import read_prompts
 from data.records import PromptRecord
-from data.worlds import CHECKED, default_folder, flags_for, has_texts
+from data.worlds import CHECKED, default_folder, flags_for, has_texts, require_data
 from gpt.corpus import open_prompts
 from gpt.model import GPT
 from gpt.published import load_policy
@@ -61,8 +61,7 @@ def open_policy(
     with_reward_model: bool = True,
 ) -> tuple[GPT, Tokenizer]:
     """The policy to start from, or a UserError with the command that makes it, or the reward model too."""
-    if data not in WORLDS and not Path(data).exists():
-        raise UserError(f"there is no file {data}: --data takes {', '.join(WORLDS)} or a file")
+    require_data(data)
     explicit = folder is not None
     folder = folder or default_folder("pretraining", data, preset)
     if not explicit and not (folder / MODEL_FILE).exists():
