@@ -210,9 +210,9 @@ def train(
 
 
 def base_folder(config: RewardModelConfig) -> Path:
-    """The base model's run folder; pre-trains it first if the default one is not there."""
+    """The base model's run folder; a new run pre-trains it first if the default one is not there."""
     folder = base_of(config)
-    if config.base is None and not on_main((folder / MODEL_FILE).exists):
+    if config.base is None and not config.resume and not on_main((folder / MODEL_FILE).exists):
         print(f"no base model in {display_path(folder)} yet: pre-training it first")
         pretraining.main(pretraining_of(config))
     return folder

@@ -52,10 +52,9 @@ def open_function(reward: str) -> FunctionReward:
 
 def files_behind(module: ModuleType) -> list[Path]:
     """The file of a reward, and those beside it that are loaded, as by its imports."""
-    loaded = [getattr(each, "__file__", None) for each in [module, *sys.modules.values()]]
-    files = {Path(file).absolute() for file in loaded if file}
-    folder = Path(module.__file__ or "").absolute().parent
-    return sorted(file for file in files if file.parent == folder)
+    files = [getattr(each, "__file__", None) for each in (module, *sys.modules.values())]
+    folder = Path(files[0] or "none").parent  # a part of Python itself has no file
+    return [Path(file) for file in files if file and Path(file).parent == folder]
 
 
 def _import_module(where: str) -> ModuleType:
