@@ -220,9 +220,7 @@ def _check_same_run(
             f"{revision}, or leave --resume out"
         )
     had = started.get(INPUTS, {})
-    for place, digest in now[
-        INPUTS
-    ].items():  # a file may lie elsewhere now, or be called otherwise
+    for place, digest in now[INPUTS].items():  # where the same file lies does not count
         if digest not in ([had[place]] if place in had else had.values()):
             raise UserError(
                 f"{place} is not what the run in {folder} was started with: restore it, or leave "
