@@ -55,7 +55,8 @@ def default_folder(stage: str, data: str, preset: str) -> Path:
     folder = RUNS / f"{stage}-{name}-{preset}"
     alike = f"{stage}-{glob.escape(name[:-DIGITS])}{'?' * DIGITS}-{preset}"
     if data not in WORLDS and not folder.exists() and (others := sorted(RUNS.glob(alike))):
-        say_once(f"{display_path(others[0])} is of another {Path(data).name}, and is not used")
+        listed = ", ".join(map(display_path, others))
+        say_once(f"not used, of another {Path(data).name}: {listed}")
     return folder
 
 

@@ -60,12 +60,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         default_folder("reward_model", "pairs.jsonl", "tiny") / MODEL_FILE, judge, GLASSBOX
     )
     save_gpt2(small(6), tmp_path / "published", GLASSBOX)
-    (tmp_path / "helper_of_mine.py").write_text("VALUE = 1.0\n")
+    (tmp_path / "helper_of_mine").mkdir()
+    (tmp_path / "helper_of_mine/of_mine.py").write_text("VALUE = 1.0\n")
     (tmp_path / "rewards_of_mine.py").write_text(
-        "from helper_of_mine import VALUE\ndef f(prompt, response): return VALUE\n"
+        "from helper_of_mine.of_mine import VALUE\ndef f(prompt, response): return VALUE\n"
     )
     yield tmp_path
-    for name in ("helper_of_mine", "rewards_of_mine"):
+    for name in ("helper_of_mine.of_mine", "helper_of_mine", "rewards_of_mine"):
         sys.modules.pop(name, None)
 
 
@@ -92,7 +93,7 @@ FOLDER = {MODEL_FILE, "config.json", "tokenizer.json", "tokenizer_config.json"}
         (
             grpo_engine.main,
             GRPOConfig(**DATA, **GRPO, policy=Path("published"), reward="rewards_of_mine:f"),
-            {"pairs.jsonl", "rewards_of_mine.py", "helper_of_mine.py"}
+            {"pairs.jsonl", "rewards_of_mine.py", "helper_of_mine/of_mine.py"}
             | {f"published/{name}" for name in FOLDER},
         ),
         (finetuning.main, FinetuningConfig(**DATA, **ANSWERS), {"pairs.jsonl", BASE}),

@@ -9,7 +9,7 @@
 The first two arguments are the texts of the prompt and of the response, without its EOS. A
 parameter named `record` gets the prompt's record as well (data/records.py; `record.answer`), one
 named `ended` whether the response has its EOS. The function is code and runs with your rights, once
-per response. It is read when a run starts; --resume refuses when its file, or one beside it that it
+per response. It is read when a run starts; --resume refuses when its file, or one in its folder that it
 imports, has changed since.
 """
 
@@ -19,6 +19,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -31,10 +32,12 @@ from torch import Tensor
 from data.records import PromptRecord
 from harness.errors import UserError
 from harness.files import expanded, noted
+from harness.paths import REPOSITORY
 from harness.ranks.collectives import all_gather_list, shard_block
 from rl.batches.rollout import Rollout
 
 OPTIONAL = ("record", "ended")
+PACKAGES = ("data", "gpt", "harness", "reward_model", "rl")  # this project
 MOST = torch.finfo(torch.float32).max  # in which rewards are kept
 
 
@@ -51,10 +54,21 @@ def open_function(reward: str) -> FunctionReward:
 
 
 def files_behind(module: ModuleType) -> list[Path]:
-    """The file of a reward, and those beside it that are loaded, as by its imports."""
-    files = [getattr(each, "__file__", None) for each in (module, *sys.modules.values())]
-    folder = Path(files[0] or "none").parent  # a part of Python itself has no file
-    return [Path(file) for file in files if file and Path(file).parent == folder]
+    """The file of a reward, and those in its folder that are loaded, as by its imports.
+
+    Not those of this project, of Python and of installed packages, which may change.
+    """
+    own, *loaded = (
+        Path(getattr(each, "__file__", None) or "none") for each in (module, *sys.modules.values())
+    )
+    apart = [Path(sysconfig.get_path("stdlib")), *(REPOSITORY / name for name in PACKAGES)]
+    return [own] + [
+        path
+        for path in loaded
+        if path.is_relative_to(own.parent)
+        and "site-packages" not in path.parts
+        and not any(map(path.is_relative_to, apart))
+    ]
 
 
 def _import_module(where: str) -> ModuleType:
