@@ -120,12 +120,12 @@ def test_a_tilde_is_the_home_folder_in_every_value(monkeypatch):
         "~/r.py:f",
         "c~",
         "-a=~",
-        "~nobody/d",
+        "~no-such-user/d",
     ]
     monkeypatch.setattr(sys, "argv", given)
     expand_arguments()
     expected = ["--policy", "/home/me/a", "--data=/home/me/b c", "--reward", "/home/me/r.py:f"]
-    assert sys.argv == ["x", *expected, "c~", "-a=~", "~nobody/d"]
+    assert sys.argv == ["x", *expected, "c~", "-a=~", "~no-such-user/d"]
 
 
 # Files
