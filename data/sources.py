@@ -6,12 +6,14 @@ the default folders of runs, and presets, which a world may change.
 
 from __future__ import annotations
 
+import glob
+import hashlib
 import importlib
 import random
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Protocol, TypeVar, cast
@@ -20,12 +22,14 @@ from data import worlds
 from data.records import PromptRecord, ResponseRecord
 from harness.command_line import flag_value, run_command
 from harness.errors import UserError
-from harness.files import read_object, received
-from harness.paths import RUNS
+from harness.files import display_path, read_object, received, sha256_of
+from harness.paths import RUNS, folder_of_run
 
 Data = str
 Config = TypeVar("Config")
 USUAL = "reviews"  # the world of a command without --data
+DIGITS = 6  # of a file's digest in the names of run folders
+say_once = cache(print)
 
 
 class Source(Protocol):
@@ -61,11 +65,16 @@ def source(data: str) -> Source:
     """The world or the file that --data names. UserError where there is neither."""
     if is_world(data):
         return cast(Source, importlib.import_module(f"data.worlds.{data}"))
-    if not Path(data).exists():
+    require_data(data)
+    return cast(Source, importlib.import_module("data.files.source").FileSource(Path(data)))
+
+
+def require_data(data: str) -> None:
+    """UserError where --data names neither a world nor what is there."""
+    if not is_world(data) and not Path(data).exists():
         raise UserError(
             f"there is no file {data}: --data takes {', '.join(world_names())} or a file"
         )
-    return cast(Source, importlib.import_module("data.files.source").FileSource(Path(data)))
 
 
 def world_names() -> list[str]:
@@ -92,14 +101,32 @@ def is_checked(data: str) -> bool:
 
 
 def default_folder(stage: str, data: str, preset: str) -> Path:
-    """runs/STAGE-DATA-PRESET: where a stage writes by default and the next one looks."""
-    return RUNS / f"{stage}-{data_name(data)}-{preset}"
+    """runs/STAGE-DATA-PRESET: where a stage writes by default and the next one looks.
+
+    Says, where that is new, that there is one of a file with the same name and other content.
+    """
+    name = data_name(data)
+    folder = RUNS / f"{stage}-{name}-{preset}"
+    alike = f"{stage}-{glob.escape(name[:-DIGITS])}{'?' * DIGITS}-{preset}"
+    if not is_world(data) and not folder.exists() and (others := sorted(RUNS.glob(alike))):
+        listed = ", ".join(map(display_path, others))
+        say_once(f"not used, of another {Path(data).name}: {listed}")
+    return folder
 
 
 def data_name(data: str) -> str:
-    """What run folders call a world or a file: its name without .json or .gz, unless a world has that."""
-    path = Path(Path(data).name.removesuffix(".gz"))
-    return path.name if is_world(path.stem) else path.stem
+    """What run folders call a world, or a file: its stem, and six digits of what it is and holds.
+
+    Of a folder all its texts. UserError where there is no such file.
+    """
+    if is_world(data):
+        return data
+    require_data(data)
+    path = Path(data)
+    files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
+    listed = "".join(f"{file.name} {sha256_of(file)}\n" for file in files)  # .csv is read otherwise
+    stem = Path(path.name.removesuffix(".gz")).stem
+    return f"{stem}-{hashlib.sha256(listed.encode()).hexdigest()[:DIGITS]}"
 
 
 def flags_for(data: str, preset: str) -> str:
@@ -158,9 +185,10 @@ def usual_preset(data: str | None) -> str:
 def suited_preset(arguments: Sequence[str], data: str | None) -> str:
     """tiny for a world; for a file the preset of the run that it starts from, or own."""
     start = flag_value(arguments, "--policy") or flag_value(arguments, "--base")
-    if start is not None and (Path(start) / "config.json").is_file():
-        with received(Path(start)):
-            recorded = read_object(Path(start) / "config.json").get("preset")
+    config = folder_of_run(Path(start or "")) / "config.json"
+    if start is not None and config.is_file():
+        with received(config.parent):
+            recorded = read_object(config).get("preset")
         of_file = data is not None and not is_world(data)
         return str(recorded) if of_file and recorded else "tiny"
     weights = flag_value(arguments, "--weights")

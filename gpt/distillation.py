@@ -35,7 +35,7 @@ from gpt.tokenizer import Tokenizer
 from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.device import open_device, precision
 from harness.errors import UserError
-from harness.files import append_jsonl, keep_until, write_json
+from harness.files import append_jsonl, keep_until, reading, write_json
 from harness.flag_ranges import AtLeastOne, Count
 from harness.frozen_copy import frozen_copy, linears_to_bfloat16
 from harness.metric_log import MetricLog, per_second
@@ -263,6 +263,7 @@ def tested(
     return {"prompts": len(records)} | report
 
 
+@reading()
 def main(config: DistillationConfig) -> Path:
     """Distil with all I/O and return the run folder. Test prompts are answered after training."""
     device = open_device(config.device, config.precision)

@@ -46,7 +46,7 @@ from gpt.tokenizer import Tokenizer
 from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.device import open_device, precision
 from harness.errors import UserError
-from harness.files import append_jsonl, display_path
+from harness.files import append_jsonl, display_path, reading
 from harness.flag_ranges import AtLeastOne, Count, NotNegative
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
@@ -237,6 +237,7 @@ def answer_some(
     append_jsonl(path, rows)
 
 
+@reading()
 def main(config: FinetuningConfig) -> Path:
     """Fine-tune with all I/O and return the run folder."""
     device = open_device(config.device, config.precision)

@@ -34,6 +34,7 @@ from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_flags import CheckpointFlags, OptimizerFlags, TrainingFlags
 from harness.device import open_device, precision
 from harness.errors import UserError
+from harness.files import reading
 from harness.flag_ranges import AtLeastOne, Count, NotNegative, Range
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
@@ -259,6 +260,7 @@ def steps_of(config: PretrainingConfig, corpus: Corpus) -> int:
     return min(config.steps, math.ceil(config.epochs * corpus.split / tokens))
 
 
+@reading()
 def main(config: PretrainingConfig) -> Path:
     """Pre-train with all I/O and return the run folder."""
     device = open_device(config.device, config.precision)

@@ -32,7 +32,7 @@ from gpt.tokenizer import Tokenizer, load_tokenizer
 from gpt.tokenizer_files import TOKENIZER_FILE, read_tokenizer, write_tokenizer
 from harness.device import shapes_alone
 from harness.errors import UserError
-from harness.files import display_path, expanded, read_object, write_atomically, write_json
+from harness.files import display_path, expanded, noted, read_object, write_atomically, write_json
 from harness.paths import MODEL_FILE, folder_of_run
 
 CONFIG_FILE = "config.json"
@@ -176,7 +176,7 @@ def read_config(path: Path) -> GPTConfig:
     """config.json -> our config; UserError unless it describes what gpt/model.py computes."""
     if not path.is_file():
         raise UserError(f"{path} is missing: fetch it from where {MODEL_FILE} came from")
-    values = read_object(path)
+    values = read_object(noted(path))
     kind = str(values.get("model_type"))
     if kind not in SIZES:
         raise UserError(
@@ -264,7 +264,7 @@ def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
     UserError for a file that cannot be read and for a head of its own.
     """
     try:
-        with safe_open(path, framework="pt") as file:  # cloned: not the mapped file
+        with safe_open(noted(path), framework="pt") as file:  # cloned: not the mapped file
             stored = {name: file.get_tensor(name).clone() for name in file.keys()}
     except SafetensorError as error:
         raise UserError(

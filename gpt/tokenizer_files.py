@@ -16,7 +16,7 @@ from typing import Any
 from data.templates import CHAT_TEMPLATE
 from gpt.tokenizer import END_OF_TEXT, PATTERN, SPELLED, Tokenizer, build_tokenizer
 from harness.errors import UserError
-from harness.files import read_object, received, write_json
+from harness.files import noted, read_object, received, write_json
 
 TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
 GPT2_PATTERN = (  # as tiktoken writes it
@@ -125,7 +125,7 @@ def _read_tokenizer(folder: Path, vocab_size: int, eos_id: int | None) -> Tokeni
     path = folder / TOKENIZER_FILE
     if not path.is_file():
         return None
-    form = read_object(path)
+    form = read_object(noted(path))
     vocabulary, merges, pattern = parts_of(form, path)
     ranks = ranks_of(vocabulary, merges, path)
     ordinary, taken = set(ranks.values()), set(vocabulary.values())
@@ -143,7 +143,7 @@ def _read_tokenizer(folder: Path, vocab_size: int, eos_id: int | None) -> Tokeni
         )
     specials |= {f"<|unused {id}|>": id for id in range(vocab_size) if id not in taken}
     settings = folder / SETTINGS_FILE
-    named = read_object(settings) if settings.is_file() else {}
+    named = read_object(noted(settings)) if settings.is_file() else {}
     by_config = next((text for text, id in specials.items() if id == eos_id), END_OF_TEXT)
     end = text_of(named.get("eos_token")) or by_config
     if end not in specials:

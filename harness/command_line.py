@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,11 +40,18 @@ def run_command(
     """What stands under `__name__ == "__main__"`: parse the flags over what `default` gives, then main."""
     import tyro  # takes a moment that an import of the module need not
 
+    expand_arguments()
     with explained():  # what a config refuses is a ValueError, of which tyro makes a sentence
         given: dict[str, Any] = {} if default is None else {"default": default()}
         given["config"] = (tyro.conf.PositionalRequiredArgs,)  # as in rl.report RUN
         config: Config = tyro.cli(config_class, prog=command_name(), **given)
     run_script(main, config)
+
+
+def expand_arguments() -> None:
+    """~ and ~USER at the start of every value on the command line, also behind =, as home folders."""
+    split = [re.fullmatch(r"(--[\w-]+=)?(.*)", value, re.DOTALL) for value in sys.argv[1:]]
+    sys.argv[1:] = [(m[1] or "") + os.path.expanduser(m[2]) for m in split if m]
 
 
 def command_name() -> str:

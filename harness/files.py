@@ -7,6 +7,7 @@ knows by its name.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from harness.errors import UserError
+from harness.here import HERE
 from harness.ranks.collectives import on_main
 
 
@@ -25,6 +27,34 @@ def require_regular(path: Path) -> None:
     """UserError for a device, a pipe or a folder: it may never end, and must not be replaced."""
     if path.exists() and not path.is_file():
         raise UserError(f"{display_path(path)} is no regular file: remove it, or name another one")
+
+
+@contextmanager
+def reading() -> Iterator[set[Path]]:
+    """Around a run, also as a decorator: the files that are `noted` inside, and by no run around it."""
+    around = HERE.read
+    HERE.read = read = set[Path]()
+    try:
+        yield read
+    finally:
+        HERE.read = around
+
+
+def noted(path: Path) -> Path:
+    """The path of a file on which the run depends: config.json will hold its digest."""
+    if HERE.read is not None:
+        HERE.read.add(path.absolute())
+    return path
+
+
+def sha256_of(path: Path) -> str:
+    """The digest of a file's content. UserError for what is no regular file."""
+    require_regular(path)
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def expanded(path: Path) -> Path:

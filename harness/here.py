@@ -17,6 +17,7 @@ class Here:
     in_steps: bool = False  # whether somebody asks `stop_asked` after every step
     signal: int = 0  # the number of the signal that came, 0 for none
     locks: dict[Path, int] = field(default_factory=dict)  # folder: descriptor
+    read: set[Path] | None = None  # files that the run has read, inside of harness.files.reading
 
 
 HERE = Here()

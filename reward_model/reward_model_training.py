@@ -48,7 +48,7 @@ from gpt.published import load_policy
 from gpt.token_rows import RECORDED
 from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.device import open_device, precision
-from harness.files import display_path, write_json
+from harness.files import display_path, reading, write_json
 from harness.flag_ranges import AtLeastOne, Count, NotNegative
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
@@ -202,9 +202,9 @@ def train(
 
 
 def base_folder(config: RewardModelConfig) -> Path:
-    """The base model's run folder; pre-trains it first if the default one is not there."""
+    """The base model's run folder; a new run pre-trains it first if the default one is not there."""
     folder = base_of(config)
-    if config.base is None and not on_main((folder / MODEL_FILE).exists):
+    if config.base is None and not config.resume and not on_main((folder / MODEL_FILE).exists):
         print(f"no base model in {display_path(folder)} yet: pre-training it first")
         pretraining.main(pretraining_of(config))
     return folder
@@ -223,6 +223,7 @@ def pretraining_of(config: RewardModelConfig) -> PretrainingConfig:
     )  # fmt: skip
 
 
+@reading()
 def main(config: RewardModelConfig) -> Path:
     """Make or read the pairs, train, report, and return the run folder."""
     made = has_annotator(config.data)  # a world's pairs are sampled, a file brings its own

@@ -21,7 +21,7 @@ from gpt.llama import Llama
 from gpt.model import GPT
 from gpt.published import save_gpt2
 from gpt.tokenizer import PAD, Tokenizer, build_tokenizer
-from harness.command_line import command_name, explained
+from harness.command_line import command_name, expand_arguments, explained
 from harness.errors import UserError
 from harness.files import (
     display_path,
@@ -180,5 +180,6 @@ def main(run: Path, /, config: ExportConfig) -> None:
 if __name__ == "__main__":
     import tyro
 
+    expand_arguments()
     with explained():
         tyro.cli(main, prog=command_name(), config=(tyro.conf.OmitArgPrefixes,))

@@ -29,9 +29,10 @@ from gpt.published import load_policy
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError
-from harness.files import read_object, received
+from harness.files import read_object, reading, received
 from harness.flag_ranges import AtLeastOne, NotNegative, check_ranges
 from harness.paths import folder_of_run
+from harness.run_folder import input_digests
 from harness.seeds import make_generator
 from rl.batches.rollout import sample_rollout
 from rl.rewards.function import open_function
@@ -105,12 +106,17 @@ class Talk:
         self.reward = self.noted("no reward", self.open_reward)
 
     def noted(self, missing: str, opened: Callable[[], Any]) -> Any:
-        """What can be opened; else None, and a note why."""
+        """What can be opened; else None, and a note why, or what the run has not read."""
         try:
-            return opened()
+            with reading():
+                found, read = opened(), input_digests()
         except (ValueError, OSError) as error:  # UserError too
             self.notes.append(f"{missing}: {error}")
             return None
+        inputs = self.flags.get("inputs") or {}
+        others = [place for place, digest in read.items() if digest not in inputs.values()]
+        self.notes += [f"{place} is not among the inputs in its config.json" for place in others]
+        return found
 
     def open_other(self, folder: Path) -> GPT:
         """Another model of the same tokens."""

@@ -19,7 +19,7 @@ from gpt.generate import SamplingParams
 from gpt.lora import fit_for_training, has_adapters
 from gpt.model import GPT
 from harness.device import open_device
-from harness.files import append_jsonl, keep_until, write_json
+from harness.files import append_jsonl, keep_until, reading, write_json
 from harness.frozen_copy import frozen_copy, linears_to_bfloat16
 from harness.metric_log import MetricLog
 from harness.paths import ANSWERS, MODEL_FILE, TOKENS
@@ -108,6 +108,7 @@ def every_engine() -> tuple[Engine, ...]:
     return tuple(entry_of(f"rl.{name}") for name in names)
 
 
+@reading()
 def whole_run(engine: Engine, config: RunFlags) -> Path:
     """`Engine.run`: the task, the training of its policy, and what is kept of it."""
     name = engine.name_of(config)

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from studies.runner import run_stage
 
-from harness.command_line import command_name, run_script
+from harness.command_line import command_name, expand_arguments, run_script
 from harness.errors import UserError
 from harness.files import display_path, save_figure
 from harness.flag_ranges import AtLeastTwo
@@ -88,6 +88,7 @@ def main(config: CompareConfig, flags: Sequence[str] = ()) -> None:
 if __name__ == "__main__":
     import tyro
 
+    expand_arguments()
     end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     own, passed = sys.argv[1:end], sys.argv[end + 1 :]
     settings = (tyro.conf.PositionalRequiredArgs,)

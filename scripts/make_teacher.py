@@ -35,7 +35,7 @@ from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError
-from harness.files import display_path
+from harness.files import display_path, reading
 from harness.flag_ranges import AtLeastOne, check_ranges
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
@@ -103,6 +103,7 @@ def fine_tune(
     finetuning.train(settings, model, examples, [], log, eos_id=tokenizer.eos_id)
 
 
+@reading()
 def main(config: TeacherConfig) -> Path:
     """Make the teacher with all I/O and return the run folder."""
     device = open_device(config.device)

@@ -2,7 +2,7 @@
 
 tests/recorded_run holds a GRPO run of revision f28bd36 that was ended after 3 of 4 steps, its base
 model, and what the same run had become where nothing ended it. Flags that are no more are left out of
-its config.json, and its two flags of the clip are today's one.
+its config.json, its two flags of the clip are today's one, and its inputs have today's form.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@
 The first two arguments are the texts of the prompt and of the response, without its EOS. A
 parameter named `record` gets the prompt's record as well (data/records.py; `record.answer`), one
 named `ended` whether the response has its EOS. The function is code and runs with your rights, once
-per response. It is read when a run starts; --resume refuses a file that has changed since, and of a
-module calls the function as it is then.
+per response. It is read when a run starts; --resume refuses when its file, or one in its folder that it
+imports, has changed since.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -30,11 +31,13 @@ from torch import Tensor
 
 from data.records import PromptRecord
 from harness.errors import UserError
-from harness.files import expanded
+from harness.files import expanded, noted
+from harness.paths import REPOSITORY
 from harness.ranks.collectives import all_gather_list, shard_block
 from rl.batches.rollout import Rollout
 
 OPTIONAL = ("record", "ended")
+PACKAGES = ("data", "gpt", "harness", "reward_model", "rl")  # this project
 MOST = torch.finfo(torch.float32).max  # in which rewards are kept
 
 
@@ -42,10 +45,30 @@ def open_function(reward: str) -> FunctionReward:
     """The function that a --reward of the form WHERE:FUNCTION names. UserError if it cannot be used."""
     where, _, name = reward.rpartition(":")
     module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
+    for path in files_behind(module):
+        noted(path)
     function = getattr(module, name, None)
     if not callable(function):
         raise UserError(f"--reward {reward}: {where} has no function {name!r}")
     return FunctionReward(function, reward, _wanted(function, reward))
+
+
+def files_behind(module: ModuleType) -> list[Path]:
+    """The file of a reward, and those in its folder that are loaded, as by its imports.
+
+    Not those of this project, of Python and of installed packages, which may change.
+    """
+    own, *loaded = (
+        Path(getattr(each, "__file__", None) or "none") for each in (module, *sys.modules.values())
+    )
+    apart = [Path(sysconfig.get_path("stdlib")), *(REPOSITORY / name for name in PACKAGES)]
+    return [own] + [
+        path
+        for path in loaded
+        if path.is_relative_to(own.parent)
+        and "site-packages" not in path.parts
+        and not any(map(path.is_relative_to, apart))
+    ]
 
 
 def _import_module(where: str) -> ModuleType:

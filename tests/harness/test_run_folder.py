@@ -18,6 +18,7 @@ from toys import one_sentence
 
 from harness.command_flags import TrainingFlags
 from harness.errors import Finished, UserError
+from harness.files import noted, reading
 from harness.here import HERE
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
@@ -163,24 +164,33 @@ def cut(folder: Path, config: RunFlags) -> Path:
 
 
 def test_a_data_file_a_model_or_a_reward_that_has_changed_is_noticed(tmp_path):
-    @dataclass(frozen=True)
-    class ReadingFlags(RunFlags):
-        data: str = ""
-        policy: Path | None = None
-        reward: str = "auto"
+    names, config = ("data.jsonl", MODEL_FILE, "mine.py"), RunFlags()
+    files = [tmp_path / "in" / name for name in names]
+    files[0].parent.mkdir()
 
-    data, policy, reward = tmp_path / "data.jsonl", tmp_path / "policy", tmp_path / "mine.py"
-    policy.mkdir()
-    for path in (data, policy / MODEL_FILE, reward):
-        path.write_text("before")
-    config = ReadingFlags(data=str(data), policy=policy, reward=f"{reward}:f")
-    folder = cut(tmp_path / "run", config)
-    open_run(folder, config, resume=True)
-    for path in (data, policy / MODEL_FILE, reward):
+    def run_reads(*paths: Path) -> None:
+        with reading():
+            for path in paths:
+                noted(path)
+            open_run(folder, config, resume=folder.exists())
+
+    for path in files:
+        path.write_text(path.name)
+    folder = tmp_path / "run"
+    run_reads(*files)
+    TrainingState({}, {}).save(folder)
+    assert len(set(read_record(folder)["inputs"].values())) == 3
+    run_reads(*files)
+    for path in files:
         path.write_text("after")
-        refused(folder, config, resume=True)
-        path.write_text("before")
-    open_run(folder, config, resume=True)
+        with pytest.raises(UserError):
+            run_reads(*files)
+        path.write_text(path.name)
+    (tmp_path / "other").write_text("of a default folder elsewhere")
+    with pytest.raises(UserError):
+        run_reads(*files, tmp_path / "other")
+    moved = files[0].parent.rename(tmp_path / "moved")
+    run_reads(*(moved / name for name in names))  # the same content
 
 
 def test_a_flag_that_is_no_more_ends_a_run_that_used_it(tmp_path):

@@ -116,8 +116,8 @@ def save_policy(folder: Path) -> GPT:
 def runs(tmp_path, monkeypatch) -> Path:
     """A folder in place of runs/ with a file of pairs and its pre-trained model, no more."""
     monkeypatch.setattr(sources, "RUNS", tmp_path)
-    save_policy(tmp_path / "pretraining-pairs-tiny")
-    write_pairs(tmp_path / "pairs.jsonl", FILE_PROMPTS)
+    pairs = write_pairs(tmp_path / "pairs.jsonl", FILE_PROMPTS)
+    save_policy(sources.default_folder("pretraining", str(pairs), "tiny"))
     return tmp_path
 
 
