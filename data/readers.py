@@ -7,20 +7,22 @@
 
 rows.py reads the file, and the first row's keys say what kind of rows it has (formats.py). What cannot be
 used is dropped whole and counted by reason; what breaks its format is a UserError with file and line. No
-text is ever cut.
+text is ever cut, and columns that are not read are named.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from data.formats import FORMATS, OWN_PAIRS, Answered, DropRow, Format, recorded_sides
+from data.formats import FORMATS, OWN_PAIRS, Answered, Content, DropRow, Format, recorded_sides
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
-from data.rows import BadRow, Row, bad_row, holds_rows, listed, rows_of, text_in, text_of
+from data.rows import BadRow, Row, bad_row, holds_rows, listed, names_of, rows_of, text_in, text_of
 from data.splits import Split, split_of
 from harness.errors import UserError
 
@@ -29,26 +31,30 @@ Record = TypeVar("Record", PreferenceRecord, ResponseRecord, PromptRecord)
 
 @dataclass(frozen=True)
 class ReadResult(Generic[Record]):
-    """The records of one file, what was dropped (rows by reason) and the format recognised."""
+    """The records of one file, what was dropped (rows by reason) and the format recognised.
+
+    `notes` counts what is odd about the rows that are kept, `unread` has the columns not used.
+    """
 
     records: list[Record]
     dropped: dict[str, int]
     format: str
     source: str
+    notes: dict[str, int]
+    unread: list[str]
 
     def summary(self) -> str:
-        """One sentence about the file: kept, dropped, and answers that touch their prompt."""
+        """One sentence about the file: kept, dropped, what is odd, columns that are not used."""
         kept, dropped = len(self.records), self.dropped
         parts = [
             f"{self.source} ({self.format}): {kept:,} of {kept + sum(dropped.values()):,} rows kept"
         ]
         if dropped:
             parts.append(f"dropped: {_reasons(dropped)}")
-        touching = sum(_touches(record) for record in self.records)
-        if touching:
-            parts.append(
-                f"no space or line break between prompt and answer in {touching:,}: end the prompt with one"
-            )
+        parts += [f"{note} in {count:,}" for note, count in self.notes.items()]
+        if self.unread:
+            use = "for a reward alone" if isinstance(self.records[0], PromptRecord) else "not used"
+            parts.append(f"columns {use}: {names_of(self.unread)}")
         return "; ".join(parts)
 
 
@@ -75,28 +81,46 @@ def read_responses(path: str | Path) -> ReadResult[ResponseRecord]:
 
 
 def read_prompts(path: str | Path, *, limit: int | None = None) -> ReadResult[PromptRecord]:
-    """Read the prompts of any file that are not empty, at most `limit`; `answer` is the ground truth.
+    """Read the prompts of any file that are not empty, at most `limit`.
 
-    GSM8K's answer is its final number, without thousands commas.
+    `answer` is the ground truth, of GSM8K its final number without commas; `meta` has all other columns.
     """
     return _read(path, _prompt, limit)
 
 
-def read_text(path: str | Path) -> list[str]:
-    """Read documents: the `text` of every row of a file of rows, or one whole text file.
+SEPARATOR = re.compile(r"^<\|endoftext\|>[ \t\r]*$\n?", re.MULTILINE)
 
-    A folder gives one document per .txt file in it, by name.
+
+def holds_texts(path: str | Path) -> bool:
+    """Whether it is for `read_text`: no file of rows, or one whose first row has a `text`."""
+    return not holds_rows(path) or any("text" in row for _, row in islice(rows_of(path), 1))
+
+
+def read_text(path: str | Path) -> tuple[list[str], str]:
+    """Read documents, and one sentence about them.
+
+    They are the `text` of every row of a file of rows, or one whole text file, or each .txt file of a
+    folder, by name. A line that is <|endoftext|> alone separates two.
     """
+    columns: dict[str, None] = {}
     if Path(path).is_dir():
-        documents = [text_in(file) for file in sorted(Path(path).glob("*.txt"))]
+        texts = [text_in(file) for file in sorted(Path(path).glob("*.txt"))]
     elif holds_rows(path):
-        documents = [_document(path, place, row) for place, row in rows_of(path)]
+        texts = []
+        for place, row in rows_of(path):
+            texts.append(_document(path, place, row))
+            columns |= dict.fromkeys(row)
     else:
-        documents = [text_in(path)]
-    kept = [document for document in documents if document.strip()]
+        texts = [text_in(path)]
+    kept = [part for text in texts for part in SEPARATOR.split(text) if part.strip()]
     if not kept:
         raise UserError(f"{path}: there is no text in it; give a file with at least one document")
-    return kept
+    summary = f"{path}: documents: {len(kept):,}"
+    if inside := sum(text.count("<|endoftext|>") for text in kept):
+        summary += f"; <|endoftext|> not alone on its line, so no separator: {inside:,}"
+    if unread := [key for key in columns if key not in ("", "text")]:
+        summary += f"; columns not used: {names_of(unread)}"
+    return kept, summary
 
 
 def _document(path: str | Path, place: str, row: Row) -> str:
@@ -138,8 +162,7 @@ def _require_text(prompt: str, response: str) -> None:
         raise DropRow("empty answer")
 
 
-def _preference(kind: Format, row: Row) -> PreferenceRecord:
-    content = kind.read(row)
+def _preference(kind: Format, content: Content, row: Row) -> PreferenceRecord:
     rejected = _texts(kind, content.rejected, "preference pairs")
     chosen = _texts(kind, content.chosen, "preference pairs")
     if chosen[0] != rejected[0]:
@@ -153,37 +176,54 @@ def _preference(kind: Format, row: Row) -> PreferenceRecord:
         alike = chosen == rejected
     if alike:
         raise DropRow("chosen equals rejected")
-    if row.get("score_chosen") is not None and row["score_chosen"] == row.get("score_rejected"):
+    if _lead(row) == 0:
         raise DropRow("equal scores")
     return PreferenceRecord(*chosen, rejected[1], meta)
 
 
-def _response(kind: Format, row: Row) -> ResponseRecord:
-    texts = _texts(kind, kind.read(row).chosen, "answers")
+def _lead(row: Row) -> float:
+    """How far the chosen answer's score is above the other one's; NaN without two numbers."""
+    try:
+        return float(row["score_chosen"]) - float(row["score_rejected"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return float("nan")
+
+
+def _response(kind: Format, content: Content, row: Row) -> ResponseRecord:
+    texts = _texts(kind, content.chosen, "answers")
     _require_text(*texts)
+    if isinstance(row.get("label"), bool) and not row["label"]:  # KTO's
+        raise DropRow("labelled as a bad answer")
     return ResponseRecord(*texts)
 
 
-def _prompt(kind: Format, row: Row) -> PromptRecord:
-    content = kind.read(row)
+def _prompt(kind: Format, content: Content, row: Row) -> PromptRecord:
     if not content.chosen.prompt.strip():
         raise DropRow("empty prompt")
-    return PromptRecord(content.chosen.prompt, content.answer)
+    others = {key: value for key, value in row.items() if key not in ("prompt", "answer")}
+    return PromptRecord(content.chosen.prompt, content.answer, others)
 
 
 def _read(
     path: str | Path,
-    convert: Callable[[Format, Row], Record],
+    convert: Callable[[Format, Content, Row], Record],
     limit: int | None = None,
 ) -> ReadResult[Record]:
     """Convert the rows of a file; the module's docstring says what stops and what is counted."""
     records: list[Record] = []
     dropped: Counter[str] = Counter()
+    notes: Counter[str] = Counter()
+    columns: dict[str, None] = {}
     kind = None
     for place, row in rows_of(path):
+        columns |= dict.fromkeys(row)
         kind = kind or _recognise(path, place, row)
         try:
-            records.append(convert(kind, row))
+            content = kind.content(row)
+            records.append(record := convert(kind, content, row))
+            notes["prompt taken off the head of the answers"] += content.repeated
+            notes["score_chosen is below score_rejected"] += _lead(row) < 0
+            notes["no space or line break between prompt and answer"] += _touches(record)
         except BadRow as error:
             raise bad_row(path, place, error) from None
         except DropRow as reason:
@@ -194,7 +234,8 @@ def _read(
         raise UserError(f"{path}: there are no rows in it; give a file with at least one")
     if not records:
         raise UserError(f"{path}: no row can be used ({_reasons(dropped)}); correct the file")
-    return ReadResult(records, dict(dropped), kind.name, str(path))
+    unread = [key for key in columns if key and key not in kind.columns]
+    return ReadResult(records, dict(dropped), kind.name, str(path), dict(+notes), unread)
 
 
 def _recognise(path: str | Path, place: str, row: Row) -> Format:

@@ -13,10 +13,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class PromptRecord:
-    """What a policy is asked. `answer` is the ground truth where a rule can check it."""
+    """What a policy is asked.
+
+    `answer` is the ground truth, any JSON value but for numbers, which are text; `meta` has what else is
+    known of the prompt, the other columns of a file's row.
+    """
 
     prompt: str
-    answer: str | None = None
+    answer: Any = None
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 

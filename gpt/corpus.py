@@ -20,9 +20,8 @@ from typing import Protocol
 import torch
 
 from data.collate import ResponseBatch, collate_documents, collate_responses
-from data.readers import read_prompts, read_responses, read_text, split_records
+from data.readers import holds_texts, read_prompts, read_responses, read_text, split_records
 from data.records import PromptRecord, ResponseRecord
-from data.rows import holds_rows
 from data.worlds import MODULES, has_texts, prompts
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
@@ -276,13 +275,13 @@ def open_prompts(data: str, tokenizer: Tokenizer, room: int) -> dict[str, list[P
 
 
 def read_documents(path: Path, *, say: bool = True) -> list[str]:
-    """The texts of a text file or a folder of them, or prompt + answer of the training split of a file."""
-    try:
-        return read_text(path)
-    except UserError:
-        if not holds_rows(path):
-            raise
-    result = read_responses(path)
+    """The documents of a file of texts or a folder, or prompt + answer of the training split of a file."""
+    if holds_texts(path):
+        texts, summary = read_text(path)
+    else:
+        result = read_responses(path)
+        train, summary = split_records(result.records)["train"], result.summary()
+        texts = [record.prompt + record.response for record in train]
     if say:
-        print(result.summary())
-    return [record.prompt + record.response for record in split_records(result.records)["train"]]
+        print(summary)
+    return texts
