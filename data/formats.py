@@ -171,8 +171,9 @@ def joined(opening: list[Turn], before: list[Turn]) -> list[Turn]:
     The first is its head or its end, or the second is the end of the first; the system turn may stand
     in either. A second part that starts with the assistant goes on where the first one ends.
     """
-    systems = [t for t in dict.fromkeys([*opening[:1], *before[:1]]) if t.role == "system"]
-    first, second = ([t for t in turns if t not in systems] for turns in (opening, before))
+    heads = {turn for turn in (*opening[:1], *before[:1]) if turn.role == "system"}
+    systems = [turn for turn in heads if turn.text]
+    first, second = ([t for t in turns if t not in heads] for turns in (opening, before))
     if len(systems) > 1:
         raise DropRow(DIFFERS)
     if first in (second[: len(first)], second[-len(first) :]):
