@@ -8,7 +8,7 @@ stands in `prompt` and again in the answers is written once (`joined`, `without_
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -30,8 +30,7 @@ class Answered(NamedTuple):
 class Content(NamedTuple):
     """What a row holds. The prompts of a pair's two sides can differ: in some data they do."""
 
-    chosen: Answered  # or the only one
-    rejected: Answered | None = None
+    sides: Sequence[Answered]  # the chosen and the rejected one, or the only one
     answer: Any = None  # the ground truth
     repeated: bool = False  # the answers began with the prompt
 
@@ -39,41 +38,25 @@ class Content(NamedTuple):
 SYSTEM = ("system", "system_prompt")
 # Columns that change a question: a row with one that its format does not read is dropped.
 CONTEXT = (*SYSTEM, "history", "context", "input", "instruction", "tools", "image", "images")
-# What a reward model's run records beside the text of a pair (reward_model/pairs.py): whether an answer
-# ended, and its token ids.
-RECORDED = ("chosen_ended", "rejected_ended", "chosen_tokens", "rejected_tokens")
-FORMS: dict[str, Callable[[object], bool]] = {
-    "": lambda value: True,
-    "message lists": lambda value: isinstance(value, list),
-    "transcripts": lambda value: isinstance(value, str) and "\n\nAssistant:" in value,
-}
+DIFFERS = "prompt differs"
 
 
 @dataclass(frozen=True)
 class Format:
-    """One kind of row: its keys and the form of the last one's value, and what it holds."""
+    """One kind of row: its keys and the type of the last one's value, and what it holds."""
 
     name: str
-    keys: str
+    keys: tuple[str, ...]
     read: Callable[[Row], Content]
     more: tuple[str, ...] = ()  # keys that it also reads where they are there
-
-    @property
-    def needed(self) -> list[str]:
-        return self.keys.partition(" as ")[0].split(" + ")
-
-    @property
-    def columns(self) -> set[str]:
-        """All that is read."""
-        return {*self.needed, *self.more, *RECORDED, "score_chosen", "score_rejected"}
+    values: type = object
 
     def matches(self, row: Row) -> bool:
-        form = FORMS[self.keys.partition(" as ")[2]]
-        return row.keys() >= set(self.needed) and form(row[self.needed[-1]])
+        return row.keys() >= {*self.keys} and isinstance(row[self.keys[-1]], self.values)
 
     def content(self, row: Row) -> Content:
         """What a row holds; its `answer` is the ground truth, unless the format has another one."""
-        if lost := [key for key in CONTEXT if row.get(key) and key not in self.columns]:
+        if lost := [key for key in CONTEXT if row.get(key) and key not in self.keys + self.more]:
             raise DropRow(f"{lost[0]!r} cannot be written into its prompt")
         content = self.read(row)
         if content.answer is not None:
@@ -83,15 +66,10 @@ class Format:
 
 # One side of a row, by its key.
 
-DIFFERS = "prompt differs"
-MORE_THAN_TEXT = ("tool_calls", "function_call", "reasoning_content", "thinking")  # in a message
 
-Side = Callable[[Row, str], Answered]
-
-
-def each(side: Side, key: str, other: str | None = None) -> Callable[[Row], Content]:
-    """What rows hold with an answer under `key`, or with a pair's second one under `other`."""
-    return lambda row: Content(side(row, key), side(row, other) if other else None)
+def each(side: Callable[[Row, str], Answered], *keys: str) -> Callable[[Row], Content]:
+    """What the rows hold whose answers, one or the two of a pair, are read alike."""
+    return lambda row: Content([side(row, key) for key in keys])
 
 
 def plain_side(row: Row, key: str) -> Answered:
@@ -100,25 +78,21 @@ def plain_side(row: Row, key: str) -> Answered:
 
 
 def without_question(row: Row, content: Content) -> Content:
-    """Take the question off answers that all begin with it; DropRow where that may be an echo.
-
-    Recorded answers stay as they were sampled.
-    """
+    """Take the question off answers that all begin with it; DropRow where that may be an echo."""
     question = row.get("prompt", row.get("instruction"))
-    sides = [side for side in (content.chosen, content.rejected) if side and side.response]
-    if not isinstance(question, str) or not question.strip() or not sides or is_recorded(row):
-        return content
-    blanks = re.escape(question[len(question.rstrip()) :])
-    head = re.compile(rf"\s*{re.escape(question.strip())}({blanks})?")
-    if all(head.match(side.response or "") for side in sides):
-        if len(question.split()) == 1:
-            raise DropRow("answers begin with the prompt, a single word")
-        texts = [head.sub("", side.response or "", count=1) for side in sides]
-        if content.chosen.prompt != question:  # in the template
-            texts = [text.strip() for text in texts]
-        own = [Answered(side.prompt, text) for side, text in zip(sides, texts, strict=True)]
-        return Content(own[0], own[1] if own[1:] else None, repeated=True)
-    if any(TRANSCRIPT.match(side.response or "") for side in sides):
+    if not isinstance(question, str) or not question.strip() or row.keys() & {*RECORDED}:
+        return content  # recorded answers stay as they were sampled
+    texts = [(side.response or "").lstrip() for side in content.sides]
+    for head in (question.lstrip(), question.strip()):
+        if any(texts) and all(text.startswith(head) for text in texts if text):
+            if len(question.split()) == 1:
+                raise DropRow("answers begin with the prompt, a single word")
+            ends = [text[len(head) :] for text in texts]
+            if content.sides[0].prompt != question:  # but in the template
+                ends = [end.strip() for end in ends]
+            pairs = zip(content.sides, ends, strict=True)
+            return Content([Answered(side.prompt, end) for side, end in pairs], repeated=True)
+    if any(TRANSCRIPT.match(text) for text in texts):
         raise DropRow(DIFFERS)
     return content
 
@@ -135,9 +109,8 @@ def asked(turns: list[Turn]) -> str:
 def instruction_side(row: Row, key: str) -> Answered:
     """Alpaca style: instruction, input, output, and chosen and rejected in preference files."""
     more = text_of(row, "input") if row.get("input") else ""
-    text = instruction_text(text_of(row, "instruction"), more)
-    question = [Turn("user", text)]
-    return Answered(asked(joined(system_of(row), question)), text_of(row, key).strip())
+    turn = Turn("user", instruction_text(text_of(row, "instruction"), more))
+    return Answered(asked(joined(system_of(row), [turn])), text_of(row, key).strip())
 
 
 HH_TURN = re.compile(r"\n\n(Human|Assistant):")
@@ -163,6 +136,8 @@ def hh_side(row: Row, key: str) -> Answered:
 
 
 # Lists of messages: TRL's "conversational" data, UltraFeedback binarized.
+
+MORE_THAN_TEXT = ("tool_calls", "function_call", "reasoning_content", "thinking")  # in a message
 
 
 def joined(opening: list[Turn], before: list[Turn]) -> list[Turn]:
@@ -249,14 +224,14 @@ def gsm8k(row: Row) -> Content:
         gsm8k = "GSM8K has 'question' and an 'answer' that ends with '#### ' and a number"
         raise BadRow(f"{gsm8k}, other files 'prompt' and 'answer'")
     response = f"{CALCULATOR.sub('', solution).strip()}\n#### {number}".lstrip()
-    return Content(Answered(prompt, response), answer=number)
+    return Content([Answered(prompt, response)], number)
 
 
 def question(row: Row) -> Content:
     """A prompt alone, or with the ground truth that a rule needs, which is its answer as well."""
     prompt = asked(opening_of(row)) if is_list(row, "prompt") else text_of(row, "prompt")
     truth = ground_truth(row)
-    return Content(Answered(prompt, truth if isinstance(truth, str) else None), answer=truth)
+    return Content([Answered(prompt, truth if isinstance(truth, str) else None)], truth)
 
 
 def ground_truth(row: Row) -> Any:
@@ -267,8 +242,9 @@ def ground_truth(row: Row) -> Any:
     return text_of(row, "answer") if isinstance(value, str) else value
 
 
-def is_recorded(row: Row) -> bool:
-    return any(key in row for key in RECORDED)
+# What a reward model's run records beside the text of a pair (reward_model/pairs.py): whether an answer
+# ended, and its token ids.
+RECORDED = ("chosen_ended", "rejected_ended", "chosen_tokens", "rejected_tokens")
 
 
 def recorded_sides(row: Row) -> dict[str, Any]:
@@ -283,26 +259,23 @@ def recorded_sides(row: Row) -> dict[str, Any]:
     return found
 
 
-PAIR = ("chosen", "rejected")
-OWN_PAIRS = Format("preferences", "prompt + chosen + rejected", each(plain_side, *PAIR))
-ALPACA_PAIRS, CHAT_PAIRS = "instruction + chosen + rejected", "chosen + rejected as message lists"
+PAIR, SCORES = ("chosen", "rejected"), ("score_chosen", "score_rejected")
+OWN_PAIRS = Format("preferences", ("prompt", *PAIR), each(plain_side, *PAIR), SCORES + RECORDED)
+CHAT, INPUT = ("prompt", *SYSTEM), ("input", *SYSTEM)
 
 # The first match counts, so the more particular formats come first.
 FORMATS = (
-    Format("GSM8K", "question + answer", gsm8k, SYSTEM),
-    Format("Alpaca preferences", ALPACA_PAIRS, each(instruction_side, *PAIR), ("input", *SYSTEM)),
-    Format("Alpaca", "instruction + output", each(instruction_side, "output"), ("input", *SYSTEM)),
-    Format("conversational preferences", CHAT_PAIRS, each(chat_side, *PAIR), ("prompt", *SYSTEM)),
-    OWN_PAIRS,
-    Format("HH-RLHF", "chosen + rejected as transcripts", each(hh_side, *PAIR)),
-    Format("conversations", "messages", each(chat_side, "messages"), ("prompt", *SYSTEM)),
+    Format("GSM8K", ("question", "answer"), gsm8k, SYSTEM),
     Format(
-        "completions",
-        "prompt + completion as message lists",
-        each(chat_side, "completion"),
-        SYSTEM,
+        "Alpaca preferences", ("instruction", *PAIR), each(instruction_side, *PAIR), INPUT + SCORES
     ),
-    Format("prompt and completion", "prompt + completion", each(plain_side, "completion")),
-    Format("prompt and response", "prompt + response", each(plain_side, "response")),
-    Format("prompts", "prompt", question, ("answer",)),
+    Format("Alpaca", ("instruction", "output"), each(instruction_side, "output"), INPUT),
+    Format("conversational preferences", PAIR, each(chat_side, *PAIR), CHAT + SCORES, list),
+    OWN_PAIRS,
+    Format("HH-RLHF", PAIR, each(hh_side, *PAIR), SCORES, str),
+    Format("conversations", ("messages",), each(chat_side, "messages"), CHAT, list),
+    Format("completions", ("prompt", "completion"), each(chat_side, "completion"), SYSTEM, list),
+    Format("prompt and completion", ("prompt", "completion"), each(plain_side, "completion")),
+    Format("prompt and response", ("prompt", "response"), each(plain_side, "response")),
+    Format("prompts", ("prompt",), question, ("answer",)),
 )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 
 from data.formats import FORMATS, OWN_PAIRS, Answered, Content, DropRow, Format, recorded_sides
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
-from data.rows import BadRow, Row, bad_row, holds_rows, listed, names_of, rows_of, text_in, text_of
+from data.rows import BadRow, Row, bad_row, holds_rows, listed, rows_of, text_in, text_of
 from data.splits import Split, split_of
 from harness.errors import UserError
 
@@ -31,17 +31,14 @@ Record = TypeVar("Record", PreferenceRecord, ResponseRecord, PromptRecord)
 
 @dataclass(frozen=True)
 class ReadResult(Generic[Record]):
-    """The records of one file, what was dropped (rows by reason) and the format recognised.
-
-    `notes` counts what is odd about the rows that are kept, `unread` has the columns not used.
-    """
+    """The records of one file, what was dropped (rows by reason) and the format recognised."""
 
     records: list[Record]
     dropped: dict[str, int]
     format: str
     source: str
-    notes: dict[str, int]
-    unread: list[str]
+    notes: dict[str, int]  # what is odd about rows that are kept
+    unread: list[str]  # columns
 
     def summary(self) -> str:
         """One sentence about the file: kept, dropped, what is odd, columns that are not used."""
@@ -54,7 +51,7 @@ class ReadResult(Generic[Record]):
         parts += [f"{note} in {count:,}" for note, count in self.notes.items()]
         if self.unread:
             use = "for a reward alone" if isinstance(self.records[0], PromptRecord) else "not used"
-            parts.append(f"columns {use}: {names_of(self.unread)}")
+            parts.append(f"columns {use}: {', '.join(map(repr, self.unread))}")
         return "; ".join(parts)
 
 
@@ -108,8 +105,11 @@ def read_text(path: str | Path) -> tuple[list[str], str]:
     elif holds_rows(path):
         texts = []
         for place, row in rows_of(path):
-            texts.append(_document(path, place, row))
             columns |= dict.fromkeys(row)
+            try:
+                texts.append(text_of(row, "text"))
+            except BadRow as error:
+                raise bad_row(path, place, error) from None
     else:
         texts = [text_in(path)]
     kept = [part for text in texts for part in SEPARATOR.split(text) if part.strip()]
@@ -119,15 +119,8 @@ def read_text(path: str | Path) -> tuple[list[str], str]:
     if inside := sum(text.count("<|endoftext|>") for text in kept):
         summary += f"; <|endoftext|> not alone on its line, so no separator: {inside:,}"
     if unread := [key for key in columns if key not in ("", "text")]:
-        summary += f"; columns not used: {names_of(unread)}"
+        summary += f"; columns not used: {', '.join(map(repr, unread))}"
     return kept, summary
-
-
-def _document(path: str | Path, place: str, row: Row) -> str:
-    try:
-        return text_of(row, "text")
-    except BadRow as error:
-        raise bad_row(path, place, error) from None
 
 
 def split_records(records: Iterable[Record]) -> dict[Split, list[Record]]:
@@ -148,11 +141,11 @@ def _touches(record: PreferenceRecord | ResponseRecord | PromptRecord) -> bool:
 # From one row to one record.
 
 
-def _texts(kind: Format, answered: Answered | None, what: str) -> tuple[str, str]:
-    """Prompt and answer; BadRow where such rows have none."""
-    if answered is None or answered.response is None:
+def _texts(kind: Format, side: Sequence[Answered], what: str) -> tuple[str, str]:
+    """Prompt and answer of the one side that is given; BadRow where such rows have none."""
+    if not side or side[0].response is None:
         raise BadRow(f"{kind.name} rows hold no {what} (data/README.md has those that do)")
-    return answered.prompt, answered.response
+    return side[0].prompt, side[0].response
 
 
 def _require_text(prompt: str, response: str) -> None:
@@ -163,8 +156,8 @@ def _require_text(prompt: str, response: str) -> None:
 
 
 def _preference(kind: Format, content: Content, row: Row) -> PreferenceRecord:
-    rejected = _texts(kind, content.rejected, "preference pairs")
-    chosen = _texts(kind, content.chosen, "preference pairs")
+    rejected = _texts(kind, content.sides[1:], "preference pairs")
+    chosen = _texts(kind, content.sides[:1], "preference pairs")
     if chosen[0] != rejected[0]:
         raise DropRow("prompts differ")
     meta = recorded_sides(row) if kind is OWN_PAIRS else {}
@@ -190,7 +183,7 @@ def _lead(row: Row) -> float:
 
 
 def _response(kind: Format, content: Content, row: Row) -> ResponseRecord:
-    texts = _texts(kind, content.chosen, "answers")
+    texts = _texts(kind, content.sides[:1], "answers")
     _require_text(*texts)
     if isinstance(row.get("label"), bool) and not row["label"]:  # KTO's
         raise DropRow("labelled as a bad answer")
@@ -198,10 +191,11 @@ def _response(kind: Format, content: Content, row: Row) -> ResponseRecord:
 
 
 def _prompt(kind: Format, content: Content, row: Row) -> PromptRecord:
-    if not content.chosen.prompt.strip():
+    prompt = content.sides[0].prompt
+    if not prompt.strip():
         raise DropRow("empty prompt")
     others = {key: value for key, value in row.items() if key not in ("prompt", "answer")}
-    return PromptRecord(content.chosen.prompt, content.answer, others)
+    return PromptRecord(prompt, content.answer, others)
 
 
 def _read(
@@ -234,7 +228,7 @@ def _read(
         raise UserError(f"{path}: there are no rows in it; give a file with at least one")
     if not records:
         raise UserError(f"{path}: no row can be used ({_reasons(dropped)}); correct the file")
-    unread = [key for key in columns if key and key not in kind.columns]
+    unread = [key for key in columns if key and key not in kind.keys + kind.more]
     return ReadResult(records, dict(dropped), kind.name, str(path), dict(+notes), unread)
 
 
@@ -242,7 +236,7 @@ def _recognise(path: str | Path, place: str, row: Row) -> Format:
     for kind in FORMATS:
         if kind.matches(row):
             return kind
-    known = "; ".join(kind.keys for kind in FORMATS)
+    known = "; ".join(f"{' + '.join(kind.keys)} ({kind.name})" for kind in FORMATS)
     raise UserError(
         f"{path}:{place}: keys {listed(row)} fit no format: give (CSV: in line 1) the keys of one, {known}"
     )

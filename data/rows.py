@@ -11,7 +11,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, cast
@@ -155,12 +155,7 @@ def _opened(path: str | Path) -> Iterator[IO[bytes]]:
 
 def listed(row: Row) -> str:
     """The first keys of a row, for messages."""
-    return names_of(list(row)[:10]) or "none"
-
-
-def names_of(keys: Iterable[str]) -> str:
-    """Keys for messages, each cut to 40 characters."""
-    return ", ".join(repr(key[:40]) for key in keys)
+    return ", ".join(repr(key[:40]) for key in list(row)[:10]) or "none"
 
 
 def field(row: Row, key: str) -> Any:

@@ -42,7 +42,7 @@ def world_rule(data: str) -> RuleReward | None:
 
 
 def answer_rule(
-    data: str, prompts: Mapping[str, Sequence[PromptRecord]], *, needed: bool
+    data: str, prompts: Mapping[str, Sequence[PromptRecord]], needed: bool
 ) -> VerifiableReward | None:
     """The check of the answers that a file brings with its prompts; None if it brings none.
 

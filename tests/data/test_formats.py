@@ -203,6 +203,10 @@ def test_one_answer_that_repeats_its_question_stays(tmp_path: Path) -> None:
     ]
     records = read_preferences(write(tmp_path, *rows)).records
     assert [record.rejected for record in records] == [Q + " no"] * 2
+    empty = {"prompt": Q, "chosen": Q + " yes", "rejected": ""}
+    (read,) = read_responses(write(tmp_path, empty)).records
+    assert read == ResponseRecord(Q, " yes")
+    assert read_preferences(write(tmp_path, rows[0], empty)).dropped == {"empty answer": 1}
 
 
 # Columns beside those of the format ---------------------------------------------------------------
