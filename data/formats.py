@@ -106,7 +106,7 @@ def asked(turns: list[Turn]) -> str:
     return conversation_prompt(turns)
 
 
-def instruction_side(row: Row, key: str) -> Answered:
+def alpaca_side(row: Row, key: str) -> Answered:
     """Alpaca style: instruction, input, output, and chosen and rejected in preference files."""
     more = text_of(row, "input") if row.get("input") else ""
     turn = Turn("user", instruction_text(text_of(row, "instruction"), more))
@@ -221,8 +221,8 @@ def gsm8k(row: Row) -> Content:
     solution, marker, final = answer.rpartition("####")
     number = final.strip().replace(",", "")
     if not marker or not NUMBER.fullmatch(number):
-        gsm8k = "GSM8K has 'question' and an 'answer' that ends with '#### ' and a number"
-        raise BadRow(f"{gsm8k}, other files 'prompt' and 'answer'")
+        kind = "'question' and 'answer' are GSM8K's, whose 'answer' ends with '#### ' and a number"
+        raise BadRow(f"{kind}: in other files call them 'prompt' and 'answer'")
     response = f"{CALCULATOR.sub('', solution).strip()}\n#### {number}".lstrip()
     return Content([Answered(prompt, response)], number)
 
@@ -266,10 +266,8 @@ CHAT, INPUT = ("prompt", *SYSTEM), ("input", *SYSTEM)
 # The first match counts, so the more particular formats come first.
 FORMATS = (
     Format("GSM8K", ("question", "answer"), gsm8k, SYSTEM),
-    Format(
-        "Alpaca preferences", ("instruction", *PAIR), each(instruction_side, *PAIR), INPUT + SCORES
-    ),
-    Format("Alpaca", ("instruction", "output"), each(instruction_side, "output"), INPUT),
+    Format("Alpaca preferences", ("instruction", *PAIR), each(alpaca_side, *PAIR), INPUT + SCORES),
+    Format("Alpaca", ("instruction", "output"), each(alpaca_side, "output"), INPUT),
     Format("conversational preferences", PAIR, each(chat_side, *PAIR), CHAT + SCORES, list),
     OWN_PAIRS,
     Format("HH-RLHF", PAIR, each(hh_side, *PAIR), SCORES, str),

@@ -16,7 +16,6 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -86,11 +85,6 @@ def read_prompts(path: str | Path, *, limit: int | None = None) -> ReadResult[Pr
 
 
 SEPARATOR = re.compile(r"^<\|endoftext\|>[ \t\r]*$\n?", re.MULTILINE)
-
-
-def holds_texts(path: str | Path) -> bool:
-    """Whether it is for `read_text`: no file of rows, or one whose first row has a `text`."""
-    return not holds_rows(path) or any("text" in row for _, row in islice(rows_of(path), 1))
 
 
 def read_text(path: str | Path) -> tuple[list[str], str]:
@@ -227,7 +221,8 @@ def _read(
     if kind is None:
         raise UserError(f"{path}: there are no rows in it; give a file with at least one")
     if not records:
-        raise UserError(f"{path}: no row can be used ({_reasons(dropped)}); correct the file")
+        why = f"{kind.name}: {_reasons(dropped)}"
+        raise UserError(f"{path}: no row can be used ({why}); correct the file")
     unread = [key for key in columns if key and key not in kind.keys + kind.more]
     return ReadResult(records, dict(dropped), kind.name, str(path), dict(+notes), unread)
 

@@ -13,15 +13,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class PromptRecord:
-    """What a policy is asked.
-
-    `answer` is the ground truth, any JSON value but for numbers, which are text; `meta` has what else is
-    known of the prompt, the other columns of a file's row.
-    """
+    """What a policy is asked. `answer` is the ground truth where a rule or a reward can check it."""
 
     prompt: str
-    answer: Any = None
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    answer: Any = None  # a JSON value, but a number is text
+    meta: Mapping[str, Any] = field(default_factory=dict)  # the other columns of a file's row
 
 
 @dataclass(frozen=True)

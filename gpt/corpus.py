@@ -20,8 +20,9 @@ from typing import Protocol
 import torch
 
 from data.collate import ResponseBatch, collate_documents, collate_responses
-from data.readers import holds_texts, read_prompts, read_responses, read_text, split_records
+from data.readers import read_prompts, read_responses, read_text, split_records
 from data.records import PromptRecord, ResponseRecord
+from data.rows import holds_rows, rows_of
 from data.worlds import MODULES, has_texts, prompts
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
@@ -276,7 +277,7 @@ def open_prompts(data: str, tokenizer: Tokenizer, room: int) -> dict[str, list[P
 
 def read_documents(path: Path, *, say: bool = True) -> list[str]:
     """The documents of a file of texts or a folder, or prompt + answer of the training split of a file."""
-    if holds_texts(path):
+    if not holds_rows(path) or "text" in next(rows_of(path), ("", {}))[1]:
         texts, summary = read_text(path)
     else:
         result = read_responses(path)
