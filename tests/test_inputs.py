@@ -13,7 +13,7 @@ import torch
 from toys import write_pairs
 
 from data import sources
-from data.sources import default_folder
+from data.sources import default_folder, preset_defaults
 from gpt import distillation, finetuning, teacher
 from gpt.checkpoint import save_gpt
 from gpt.distillation import DistillationConfig
@@ -21,7 +21,6 @@ from gpt.finetuning import FinetuningConfig
 from gpt.model import GPT, GPTConfig
 from gpt.published import save_gpt2
 from gpt.tokenizer import load_tokenizer
-from harness.command_line import preset_defaults
 from harness.errors import Finished, UserError
 from harness.paths import MODEL_FILE
 from harness.run_folder import read_record

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from data.readers import read_prompts
 from data.records import PromptRecord
 from data.sources import (
     default_folder,
@@ -52,11 +51,6 @@ class Task:
         return "none" if self.reward_fn is None else self.reward_fn.name
 
 
-def brings_answers(data: str) -> bool:
-    """Whether the first prompt of a file comes with an answer."""
-    return Path(data).is_file() and read_prompts(Path(data), limit=1).records[0].answer is not None
-
-
 def open_policy(
     folder: Path | None,
     data: str,
@@ -75,7 +69,7 @@ def open_policy(
                 f"{data}: answers are written by a model that has read English: make its folder by "
                 "`python scripts/smollm2.py --out runs/smollm2` and give --policy runs/smollm2"
             )
-        checked = found.CHECK is not None or brings_answers(data)
+        checked = found.CHECK is not None or found.prompts("train")[0].answer is not None
         learned = with_reward_model and not checked
         stage = "reward_model.reward_model_training" if learned else "gpt.pretraining"
         raise UserError(
@@ -108,7 +102,8 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
         )
     found = source(data)
     prompts = open_prompts(found, data, tokenizer, room)
-    rule = world_rule(found) or answer_rule(data, prompts)
+    needed = learned and config.reward != "model"
+    rule = world_rule(found) or answer_rule(data, prompts, needed)
     if own_reward is not None:
         reward_fn = own_reward(config, tokenizer, device)
     else:
