@@ -4,13 +4,11 @@ Everything reads the response alone, without copies of the prompt and <think>...
 stands after the last "####" (GSM8K's marker; Cobbe et al. 2021, arXiv:2110.14168) on its line, or in
 the last \boxed{...}; else it is the last number of the text, or all of it where the truth is no number.
 
-A number is read in full or not at all. After a marker or in a box only its unit may follow it ("5
-cm", "90^\circ"), and only "x =" or "3 + 4 =" stand before it. In free text it may not be a part of a
-formula, a range or a choice. "2\sqrt{3}", "3x", "12:30" and "7 or 8" are no numbers. An answer that
-cannot be read is wrong, and counted (`unanswered`).
-
-LaTeX and Markdown around an answer do not count. Numbers are equal as fractions ("$1,000." is 1000,
-"50 %" is 50, "1e3" is 1000, "1/2" is 0.5), other answers as text, without regard to case and spacing.
+A number is read in full or not at all: after a marker or in a box only its unit may follow it, and
+only "x =" or "3 + 4 =" stand before it; in free text it may be no part of a formula, a range or a
+choice ("2\sqrt{3}", "12:30", "7 or 8"). An answer that cannot be read is wrong, and counted
+(`unanswered`). LaTeX and Markdown around an answer do not count. Numbers are equal as fractions
+("$1,000." is 1000, "50 %" is 50, "1/2" is 0.5), other answers as text, without regard to case.
 """
 
 from __future__ import annotations
@@ -29,33 +27,31 @@ from rl.batches.rollout import Rollout
 from rl.rewards.sources import MadeOf, Rule, RuleReward
 
 ECHOED_LINE = 40  # characters; a longer line of the prompt is a question, not one of its choices
+BRACES = r"(?:[^{}]|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\})*"  # text in which braces close
 PLAIN = [  # LaTeX and Markdown, and what each is in plain text
-    (r"\\(?:text|math|mbox)[a-z]*\s*\{([^{}]*)\}", r" \1 "),
+    (r"\\(?:text|math|mbox|boxed)[a-z]*\s*\{([^{}]*)\}", r" \1 "),
     (r"\\[dt]?frac\s*(?:\{(\w+)\}|(\w))\s*(?:\{(\w+)\}|(\w))", r" \1\2/\3\4 "),
     (r"(?<=\d)(?:\{,\}|,\\!|\\[,;: ]|~)(?=\d{3}(?!\d))", ","),  # 1{,}000 and 1\,000
     (r"\\[,;:! ()\[\]]|~|\\(?:left|right|quad)(?![a-z])", " "),
     (r"\^\s*\{?\s*\\circ\b\s*\}?", "°"),
-    (r"\\([$%])", r"\1"),
-    (r"(?<!\w)[*_`]+|[*_`]+(?!\w)", ""),  # **7**, but not 3*4
+    (r"\\([$%])|(?<!\w)[*_`]+|[*_`]+(?!\w)", r"\1"),  # **7**, but not 3*4
     (r"(?i:\b(?:minus|negative)\s)|[−–]", "-"),
     (r"[^\S\n]+", " "),
 ]
-FLAGS = re.VERBOSE | re.IGNORECASE
-NUMBER = r"""(?P<number> [$€£¥]?\s?[-+]?\s?[$€£¥]?\s?
-    (?: [0-9]+/0*[1-9][0-9]*
-      | (?: (?:[0-9]{1,3}(?:,[0-9]{3})+ | [0-9]+)(?:\.[0-9]+)? | \.[0-9]+ )(?:e[-+]?[0-9]{1,3})?
-    ) \s?[%$€£¥]? )"""  # 1/2, 1,000.50, .5, 1e3
+NUMBER = r"""(?P<number> [$€£¥]?\s?[-+]?\s?[$€£¥]?\s?  (?: [0-9]+/0*[1-9][0-9]* |
+    (?: (?:[0-9]{1,3}(?:,[0-9]{3})+ | [0-9]+)(?:\.[0-9]+)? | \.[0-9]+ )(?:e[-+]?[0-9]{1,3})? )
+    \s?[%$€£¥]? )"""  # 1/2, 1,000.50, .5, 1e3
 SCALE = r"""(?:half|halves|thirds|dozen|hundred|thousand|[mbtr]+illion|squared|cubed|factorial|choose|
     root|sqrt|pi|sin|cos|tan|log|and\sa|[eiknxyz])\b"""  # after a number: it is another number
 UNIT = rf"""(?: °[ ]?[CF]? |
     (?: [ /](?!(?:and|or|plus|over)\b|{SCALE})(?:[a-z]{{3,}}|[cdkmn]?[gmls]|ft|in|lb|oz|hr?|of|a)\b )+ )"""
-MARKED = re.compile(rf"\(?{NUMBER}\)?{UNIT}?\s?\.?", FLAGS)
+MARKED = re.compile(rf"(?xi) \(?{NUMBER}\)?{UNIT}?\s?\.?")
 LAST = re.compile(  # the last number of a text, unless it is a part of something
-    rf"""(?: ^ | \n\s? | [^\W\d_]\s | [.,;!?)"']\s | (?<![<>!])=\s? | (?<!\d)(?<!\d\s):\s? | (?<!\w)[("] )
-    (?<!\d,\s)(?<!\d\sor\s)(?<!\d\sand\s) {NUMBER}°?
-    (?: (?!\.\.)[.,;:)"]+(?=\s|$) | (?=\s|$)(?![ ]?(?:[-+*/^×·=<>!\\{{(°]|{SCALE})) ) \D*$""",
-    FLAGS,
+    rf"""(?xi)(?: ^ | \n\s? | [^\W\d_]\s | [.,;!?)"']\s | (?<![<>!])=\s? | (?<!\d)(?<!\d\s):\s? |
+    (?<!\w)[("] )(?<!\d,\s)(?<!\d\sor\s)(?<!\d\sand\s) {NUMBER}°?
+    (?: (?!\.\.)[.,;:)"]+(?=\s|$) | (?=\s|$)(?![ ]?(?:[-+*/^×·=<>!\\{{(°]|{SCALE})) ) \D*$"""
 )
+OPERATOR = re.compile(r"\\[a-z]+|\b(?:plus|times|over|mod)(?=\s\S*\d)")
 SEVERAL = re.compile(r"\b(?:or|and)\b|;|,(?![0-9]{3})", re.IGNORECASE)
 
 
@@ -69,7 +65,7 @@ def plain(text: str) -> str:
 def parse_number(text: str) -> Fraction | None:
     """The number that `text` is, apart from a currency or percent sign, commas and a final period."""
     text = plain(text).rstrip(".")
-    if len(text) > 1000 or not re.fullmatch(NUMBER, text, FLAGS):  # Python refuses 4,300 digits
+    if len(text) > 1000 or not re.fullmatch(f"(?xi){NUMBER}", text):  # Python refuses 4,300 digits
         return None
     return Fraction(re.sub(r"[,\s%$€£¥]", "", text))
 
@@ -89,13 +85,10 @@ def _spelled(answer: str) -> str:
 
 
 def without_echo(prompt: str, response: str) -> str:
-    """The response without verbatim copies of the prompt and of the prompt's long lines.
-
-    A short line may be one of several choices, and a prompt of one word a word of the answer: they stay.
-    """
+    """The response without copies of the prompt, if it has several words, and of its long lines."""
     whole, *lines = (line.strip() for line in [prompt, *prompt.splitlines()])
-    for text in [whole] * (len(whole.split()) > 1) + lines:
-        if text == whole or len(text) > ECHOED_LINE:
+    for text in (whole, *lines):
+        if len(text) > ECHOED_LINE or (text == whole and len(text.split()) > 1):
             response = response.replace(text, "\n")
     return response
 
@@ -104,13 +97,8 @@ def marked(text: str) -> str | None:
     """What stands after the last marker, on its line, or in the last box; None without either."""
     _, marker, after = text.rpartition("####")
     text = after.partition("\n")[0] if marker else text
-    _, *boxes = re.split(r"\\f?box(?:ed)?\s*\{", text)
-    depth = 1
-    for position, character in enumerate(boxes[-1] if boxes else ""):
-        depth += {"{": 1, "}": -1}.get(character, 0)
-        if depth == 0:
-            return boxes[-1][:position]
-    return text if marker else None  # a box that is never closed is none
+    boxes = re.findall(rf"\\f?box(?:ed)?\s*\{{({BRACES})\}}", text)
+    return boxes[-1] if boxes else text if marker else None
 
 
 def final_answer(response: str, *, numeric: bool) -> str | None:
@@ -120,9 +108,7 @@ def final_answer(response: str, *, numeric: bool) -> str | None:
     if not numeric:
         return (text if content is None else content).strip() or None
     if content is None:
-        found = LAST.search(
-            re.sub(r"\\[a-z]+|\b(?:plus|times|over|mod)(?=\s\S*\d)", r"\\", plain(text))
-        )
+        found = LAST.search(OPERATOR.sub(r"\\", plain(text)))
     else:
         *before, value = re.split(r"(?<![<>!])=", plain(content))  # >= is no =
         found = None if SEVERAL.search(" ".join(before)) else MARKED.fullmatch(value.strip())

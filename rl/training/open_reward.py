@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,7 +29,7 @@ from rl.rewards.sources import (
     is_function,
     made_of,
 )
-from rl.rewards.verifiable import VerifiableReward, answer_match, read_answer
+from rl.rewards.verifiable import VerifiableReward, answer_match, plain, read_answer
 from rl.training.config import EngineConfig, RunFlags
 
 
@@ -42,10 +43,14 @@ def world_rule(data: str) -> RuleReward | None:
 
 
 def answer_rule(
-    data: str, prompts: Mapping[str, Sequence[PromptRecord]]
+    data: str, prompts: Mapping[str, Sequence[PromptRecord]], *, needed: bool = True
 ) -> VerifiableReward | None:
-    """The check of the answers that a file brings with its prompts; None if it brings none."""
-    answers = [record.answer for records in prompts.values() for record in records]
+    """The check of the answers that a file brings with its prompts; None if it brings none.
+
+    Answers that no text can equal (a list, an object, true, nothing) are a UserError if `needed`, else
+    None: a reward of the user's own may read them.
+    """
+    answers: list[Any] = [record.answer for records in prompts.values() for record in records]
     missing = answers.count(None)
     if missing == len(answers):
         return None
@@ -54,12 +59,14 @@ def answer_rule(
             f"{data}: {missing} of {len(answers)} prompts have no answer to check: give one to "
             "every prompt, or to none"
         )
-    empty = sum(not str(answer).strip() for answer in answers)
-    if empty:
+    odd = [each for each in answers if type(each) not in (str, int, float) or not plain(str(each))]
+    if odd and needed:
         raise UserError(
-            f"{data}: {empty} of {len(answers)} answers are empty, which no response can match: fill "
-            "them in, or remove the rows"
+            f"{data}: {len(odd)} of {len(answers)} answers, such as {odd[0]!r:.60}, can equal no response: "
+            "make each a text or a number, or give a --reward of your own that reads them"
         )
+    if odd:
+        return None
     return VerifiableReward(answer_match, "right answer", reads=read_answer)
 
 
