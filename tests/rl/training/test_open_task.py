@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from data import reviews, sums, worlds
+from data.records import PromptRecord
 from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
@@ -13,7 +14,7 @@ from harness.errors import UserError
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training.open_reward import RewardChoice, open_reward
+from rl.training.open_reward import RewardChoice, answer_rule, open_reward
 from rl.training.open_task import open_task
 
 CPU = torch.device("cpu")
@@ -55,6 +56,24 @@ def test_gold_and_rule_are_the_worlds_own_objective(kind):
     assert isinstance(exact, RuleReward) and exact.rule is sums.exact_match
     with pytest.raises(UserError):
         open_reward(RewardChoice(kind, "pairs.json", "tiny"), GLASSBOX, CPU)
+
+
+# Answers of a file
+
+
+@pytest.mark.parametrize("answer", [["7"], {"x": 7}, True, "", " ** "])
+def test_an_answer_that_no_text_can_equal_is_refused_where_the_rule_is_needed(answer):
+    prompts = {"train": [PromptRecord("a", "7"), PromptRecord("b", answer)]}
+    with pytest.raises(UserError):
+        answer_rule("f.jsonl", prompts)
+    assert answer_rule("f.jsonl", prompts, needed=False) is None
+
+
+@pytest.mark.parametrize("answer", [7, 7.0, "7", "seven"])
+def test_texts_and_numbers_are_answers(answer):
+    record = PromptRecord("b", answer)
+    rule = answer_rule("f.jsonl", {"train": [record]})
+    assert rule is not None and rule.rule(record, f"#### {answer}", True) == 1
 
 
 # The task as a whole
