@@ -20,6 +20,7 @@ from data.records import PromptRecord
 from data.templates import chat_prompt
 
 LEAST_WORDS = 4
+FULL_WIDTH = str.maketrans("？，", "?,")
 SPLITS = {"train": (0, 100), "validation": (100, 120), "test": (120, None)}  # of the topics
 TOPICS = """
 bread cheese coffee tea honey salt sugar rice soup chocolate butter apples oranges lemons grapes tomatoes
@@ -124,13 +125,13 @@ def names(topic: str, text: str) -> bool:
 
     Other plurals than -s, -es behind o, x and h, and -ies (glasses, cacti) are not known.
     """
-    forms = {topic, f"{topic}s", topic.removesuffix("s")}
+    forms = {topic, f"{topic}s", re.sub("(?<![isu])s$", "", topic)}  # not of glass, tennis, cactus
     forms |= {re.sub("(?<=[oxh])es$", "", topic), re.sub("ies$", "y", topic)}
     return any(re.split("['’]", word)[0] in forms for word in words(text))
 
 
 def kept(record: PromptRecord, response: str, has_eos: bool) -> float:
     """1.0 if the answer has ended, has four words or more, names the topic and keeps the constraint."""
-    text, topic = response.strip(), record.meta["topic"]
+    text, topic = response.strip().translate(FULL_WIDTH), record.meta["topic"]
     enough = has_eos and len(words(text)) >= LEAST_WORDS and names(topic, text)
     return float(enough and CONSTRAINTS[record.meta["rule"]].kept(text))
