@@ -48,10 +48,13 @@ UNIT = rf"""(?: °[ ]?[CF]? |
 MARKED = re.compile(rf"(?xi) \(?{NUMBER}\)?{UNIT}?\s?\.?")
 LAST = re.compile(  # the last number of a text, unless it is a part of something
     rf"""(?xi)(?: ^ | \n\s? | [^\W\d_]\s | [.,;!?)"']\s | (?<![<>!])=\s? | (?<!\d)(?<!\d\s):\s? |
-    (?<!\w)[("] )(?<!\d,\s)(?<!\d\sor\s)(?<!\d\sand\s) {NUMBER}°?
+    (?<!\w)[("] )(?<!\d,\s) {NUMBER}°?
     (?: (?!\.\.)[.,;:)"]+(?=\s|$) | (?=\s|$)(?![ ]?(?:[-+*/^×·=<>!\\{{(°]|{SCALE})) ) \D*$"""
 )
-OPERATOR = re.compile(r"\\[a-z]+|\b(?:plus|times|over|mod)(?=\s\S*\d)")
+OPERATOR = re.compile(  # in words, before a number
+    r"\\[a-z]+|(?:\d\s(?:and|or|to|of|out of|x)|\b(?:plus|times|over|mod|twice|half of|root|root of|"
+    r"sqrt|sin|cos|tan|log|ln))(?=\s\S*\d)"
+)
 SEVERAL = re.compile(r"\b(?:or|and)\b|;|,(?![0-9]{3})", re.IGNORECASE)
 
 

@@ -51,7 +51,8 @@ UNREAD = (  # no number can be read, whatever the truth is
     r"#### 12:30|\boxed{1\,0000}|\boxed{\pm 5}|\boxed{x \ge 5}|#### x >= 7|#### 7 or 8|#### 7 and 8|"
     r"#### 7, 8|#### 7 8|#### x = 7 or x = 8|#### x = 7, y = 8|#### 7-8|#### 7 - 3|\boxed{7 \text{ or } 8}|"
     r"#### 5 million|#### 5 and a half|#### 0.33...|#### 1 000|#### 1.000,50|\boxed{\frac{14}{2}3}|"
-    r"7 or 8|7, 8|3 + 4|It is 2\sqrt{3}|10^{-3}|2 \pi|3x|12:30|3 : 2|10 minus 5|5 plus 6|5 mod 3|5!|"
+    r"7 or 8|7 to 8|3 of 5|7, 8|3 + 4|It is 2\sqrt{3}|10^{-3}|2 \pi|3x|12:30|3 : 2|10 minus 5|"
+    "5 plus 6|2 x 5|sqrt 3|half of 3|5 mod 3|5!|"
     r"\boxed{7|1,00|12,34|1.2.3|2024-01-05|H2O|٤٢|４２|five|NaN|inf|1/0|<think>42</think>|<think>42|"
     "|no idea|####|#### ~5|\\boxed{}"
 ).split("|")
