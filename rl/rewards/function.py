@@ -27,7 +27,7 @@ import inspect
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -170,31 +170,36 @@ class FunctionReward:
         record, place = rollout.records[row], _place(rollout, row)
         offered = {"record": record, "ended": bool(rollout.has_eos[row])}
         more = {name: offered[name] for name in self.wanted}
-        value = self._called(place, record.prompt, rollout.responses[row], **more)
-        return self._finite(value, place)
+        response = rollout.responses[row]
+        return self._finite(self._called(place, record.prompt, response, **more), place)
 
     def _batch(self, rollout: Rollout) -> list[float]:
-        rows = [{**record.meta, "answer": record.answer} for record in rollout.records]
+        rows = [
+            {
+                **record.meta,
+                "answer": record.answer,
+                "prompts": record.prompt,
+                "completions": response,
+            }
+            for record, response in zip(rollout.records, rollout.responses, strict=True)
+        ]
         self.columns |= {name for row in rows for name, value in row.items() if value is not None}
-        given: dict[str, Any] = {
-            name: [row.get(name) for row in rows] for name in sorted(self.columns)
-        }
-        prompts = [record.prompt for record in rollout.records]
-        given |= {"prompts": prompts, "completions": list(rollout.responses)}
-        place = f"a batch of {len(rows)} texts with the columns {', '.join(given)}"
         named = inspect.signature(self.function).parameters
-        if all(each.kind is not each.VAR_KEYWORD for each in named.values()):
-            given = {name: column for name, column in given.items() if name in named}
-        values = self._called(place, **given)
-        if not isinstance(values, Iterable) or len(values := list(values)) != len(rows):
+        every = any(each.kind is each.VAR_KEYWORD for each in named.values())
+        names = [name for name in sorted(self.columns) if every or name in named]
+        place = f"a batch of {len(rows)} texts with the columns {', '.join(sorted(self.columns))}"
+        values = self._called(place, **{name: [row.get(name) for row in rows] for name in names})
+        if len(values) != len(rows):
             raise UserError(
-                f"--reward {self.name} gave {values!r:.60} for {place}: it must give one number for each"
+                f"--reward {self.name} gave {len(values)} numbers for {place}: it must give one for each"
             )
         return [self._finite(value, _place(rollout, row)) for row, value in enumerate(values)]
 
     def _called(self, place: str, *arguments: Any, **named: Any) -> Any:
+        """What the function gives, for a batch as a list."""
         try:
-            return self.function(*arguments, **named)
+            value = self.function(*arguments, **named)
+            return list(value) if self.wanted == BATCH else value
         except (Exception, SystemExit) as error:
             raise UserError(
                 f"--reward {self.name} failed at {place}: {_in_words(error)}"

@@ -139,10 +139,9 @@ def answer_match(record: PromptRecord, response: str, ended: bool) -> float:
 
 @dataclass(eq=False)
 class VerifiableReward(RuleReward):
-    """R = 1 if right, else 0.
+    """R = 1 if right, else 0, as for a response that was cut off or whose rule fails, which is counted.
 
-    A response that was cut off earns 0, and so does one whose rule raises or returns no finite number,
-    which is counted. `reads` finds the answer in a response and serves the counts alone.
+    `reads` finds the answer in a response and serves the counts alone.
     """
 
     reads: Callable[[PromptRecord, str], str | None] | None = None

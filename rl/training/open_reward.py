@@ -47,26 +47,17 @@ def answer_rule(
 ) -> VerifiableReward | None:
     """The check of the answers that a file brings with its prompts; None if it brings none.
 
-    Answers that no text can equal (a list, an object, true, nothing) are a UserError if `needed`, else
-    None: a reward of the user's own may read them.
+    UserError for an answer that no text can equal, or None if the rule is not `needed`.
     """
     answers: list[Any] = [record.answer for records in prompts.values() for record in records]
-    missing = answers.count(None)
-    if missing == len(answers):
-        return None
-    if missing:
-        raise UserError(
-            f"{data}: {missing} of {len(answers)} prompts have no answer to check: give one to "
-            "every prompt, or to none"
-        )
     odd = [each for each in answers if type(each) not in (str, int, float) or not plain(str(each))]
-    if odd and needed:
+    if answers.count(None) == len(answers) or (odd and not needed):
+        return None
+    if odd:
         raise UserError(
             f"{data}: {len(odd)} of {len(answers)} answers, such as {odd[0]!r:.60}, can equal no response: "
-            "make each a text or a number, or give a --reward of your own that reads them"
+            "give every prompt a text or a number, or none an answer, or use a --reward of your own"
         )
-    if odd:
-        return None
     return VerifiableReward(answer_match, "right answer", reads=read_answer)
 
 
