@@ -10,9 +10,8 @@ The first two arguments are the texts of the prompt and of the response, without
 parameter named `record` gets the prompt's record as well (data/records.py; `record.answer`, and
 `record.meta` for a row's other columns), one named `ended` whether the response has its EOS.
 
-A function with a parameter `prompts` or `completions` is of TRL's form, f(prompts, completions,
-**columns). It is called once a batch, by keyword, with lists of texts and of the rows' values in the
-columns that it names (`answer` is one), and gives a list of numbers.
+A function with a parameter `prompts` or `completions` is of TRL's form: it is called by keyword, once a
+batch, with lists of texts and of the rows' values in the columns that it names, and gives a list.
 
 The function is code and runs with your rights; modules beside its file can be imported. It is read when
 a run starts; --resume refuses a file that has changed since, and of a module calls the function as it
@@ -149,10 +148,7 @@ def _number(value: Any) -> float | None:
 
 
 class FunctionReward:
-    """What a user's function gives, one number per row, (N,).
-
-    UserError names the row, or the batch, where it raises or gives no finite number.
-    """
+    """One number per row from a user's function, (N,); UserError where it fails or gives no finite one."""
 
     def __init__(self, function: Callable[..., Any], name: str, wanted: Sequence[str] = ()) -> None:
         self.function, self.name, self.wanted = function, name, tuple(wanted)

@@ -1,14 +1,14 @@
 r"""Verifiable rewards: a rule checks the answer, so there is no reward model to train or to fool.
 
-Everything reads the response alone, without copies of the prompt and <think>...</think>. Its answer
-stands after the last "####" (GSM8K's marker; Cobbe et al. 2021, arXiv:2110.14168) on its line, or in
-the last \boxed{...}; else it is the last number of the text, or all of it where the truth is no number.
+The response alone is read, without copies of the prompt and <think>...</think>. Its answer stands
+after the last "####" (GSM8K's marker; Cobbe et al. 2021, arXiv:2110.14168), on its line, or in the last
+\boxed{...}; else it is the last number, or the whole text where the truth is no number.
 
 A number is read in full or not at all: after a marker or in a box only its unit may follow it, and
 only "x =" or "3 + 4 =" stand before it; in free text it may be no part of a formula, a range or a
-choice ("2\sqrt{3}", "12:30", "7 or 8"). An answer that cannot be read is wrong, and counted
-(`unanswered`). LaTeX and Markdown around an answer do not count. Numbers are equal as fractions
-("$1,000." is 1000, "50 %" is 50, "1/2" is 0.5), other answers as text, without regard to case.
+choice ("2\sqrt{3}", "12:30", "7 or 8"). What cannot be read is wrong, and counted (`unanswered`).
+LaTeX and Markdown do not count. Numbers are equal as fractions ("$1,000." is 1000, "50 %" is 50, "1/2"
+is 0.5), other answers as text, without regard to case.
 """
 
 from __future__ import annotations
@@ -41,8 +41,9 @@ PLAIN = [  # LaTeX and Markdown, and what each is in plain text
 NUMBER = r"""(?P<number> [$€£¥]?\s?[-+]?\s?[$€£¥]?\s?  (?: [0-9]+/0*[1-9][0-9]* |
     (?: (?:[0-9]{1,3}(?:,[0-9]{3})+ | [0-9]+)(?:\.[0-9]+)? | \.[0-9]+ )(?:e[-+]?[0-9]{1,3})? )
     \s?[%$€£¥]? )"""  # 1/2, 1,000.50, .5, 1e3
-SCALE = r"""(?:half|halves|thirds|dozen|hundred|thousand|[mbtr]+illion|squared|cubed|factorial|choose|
-    root|sqrt|pi|sin|cos|tan|log|and\sa|[eiknxyz])\b"""  # after a number: it is another number
+SCALE = (  # after a number: it is another number
+    r"(?:half|halves|thirds|dozen|hundred|thousand|[mbtr]+illion|squared|cubed|pi|sin|and\sa|[eiknxyz])\b"
+)
 UNIT = rf"""(?: °[ ]?[CF]? |
     (?: [ /](?!(?:and|or|plus|over)\b|{SCALE})(?:[a-z]{{3,}}|[cdkmn]?[gmls]|ft|in|lb|oz|hr?|of|a)\b )+ )"""
 MARKED = re.compile(rf"(?xi) \(?{NUMBER}\)?{UNIT}?\s?\.?")
@@ -52,7 +53,7 @@ LAST = re.compile(  # the last number of a text, unless it is a part of somethin
     (?: (?!\.\.)[.,;:)"]+(?=\s|$) | (?=\s|$)(?![ ]?(?:[-+*/^×·=<>!\\{{(°]|{SCALE})) ) \D*$"""
 )
 OPERATOR = re.compile(  # in words, before a number
-    r"\\[a-z]+|(?:\d\s(?:and|or|to|of|out of|x)|\b(?:plus|times|over|mod|twice|half of|root|root of|"
+    r"\\[a-z]+|(?:\d\s(?:and|or|to|of|out of|x)|\b(?:plus|times|over|mod|twice|half of|root(?: of)?|"
     r"sqrt|sin|cos|tan|log|ln))(?=\s\S*\d)"
 )
 SEVERAL = re.compile(r"\b(?:or|and)\b|;|,(?![0-9]{3})", re.IGNORECASE)
