@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -29,7 +28,7 @@ from rl.rewards.sources import (
     is_function,
     made_of,
 )
-from rl.rewards.verifiable import VerifiableReward, answer_match, plain, read_answer
+from rl.rewards.verifiable import VerifiableReward, answer_match, read_answer
 from rl.training.config import EngineConfig, RunFlags
 
 
@@ -43,20 +42,20 @@ def world_rule(data: str) -> RuleReward | None:
 
 
 def answer_rule(
-    data: str, prompts: Mapping[str, Sequence[PromptRecord]], *, needed: bool = True
+    data: str, prompts: Mapping[str, Sequence[PromptRecord]], needed: bool
 ) -> VerifiableReward | None:
     """The check of the answers that a file brings with its prompts; None if it brings none.
 
-    UserError for an answer that no text can equal, or None if the rule is not `needed`.
+    UserError if it is needed, and cannot compare them all: empty ones, lists, objects, true and false.
     """
-    answers: list[Any] = [record.answer for records in prompts.values() for record in records]
-    odd = [each for each in answers if type(each) not in (str, int, float) or not plain(str(each))]
-    if answers.count(None) == len(answers) or (odd and not needed):
+    answers = [record.answer for records in prompts.values() for record in records]
+    unfit = sum(not isinstance(answer, str) or not answer.strip() for answer in answers)
+    if answers.count(None) == len(answers) or (unfit and not needed):
         return None
-    if odd:
+    if unfit:
         raise UserError(
-            f"{data}: {len(odd)} of {len(answers)} answers, such as {odd[0]!r:.60}, can equal no response: "
-            "give every prompt a text or a number, or none an answer, or use a --reward of your own"
+            f"{data}: {unfit} of {len(answers)} prompts have no text or number as `answer`, which the "
+            "rule could check: give one to every prompt, or --reward FILE.py:FUNCTION"
         )
     return VerifiableReward(answer_match, "right answer", reads=read_answer)
 

@@ -61,19 +61,12 @@ def test_gold_and_rule_are_the_worlds_own_objective(kind):
 # Answers of a file
 
 
-@pytest.mark.parametrize("answer", [["7"], {"x": 7}, True, "", " ** "])
+@pytest.mark.parametrize("answer", [["7"], {"x": 7}, True, "", None])
 def test_an_answer_that_no_text_can_equal_is_refused_where_the_rule_is_needed(answer):
     prompts = {"train": [PromptRecord("a", "7"), PromptRecord("b", answer)]}
     with pytest.raises(UserError):
-        answer_rule("f.jsonl", prompts)
+        answer_rule("f.jsonl", prompts, needed=True)
     assert answer_rule("f.jsonl", prompts, needed=False) is None
-
-
-@pytest.mark.parametrize("answer", [7, 7.0, "7", "seven"])
-def test_texts_and_numbers_are_answers(answer):
-    record = PromptRecord("b", answer)
-    rule = answer_rule("f.jsonl", {"train": [record]})
-    assert rule is not None and rule.rule(record, f"#### {answer}", True) == 1
 
 
 # The task as a whole
