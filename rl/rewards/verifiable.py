@@ -172,16 +172,15 @@ class VerifiableReward(RuleReward):
 
 def _checked(rule: Rule, rollout: Rollout) -> tuple[Tensor, int]:
     """What a rule says of each row, (N,), 0 for a truncated or failed one; and how many failed."""
-    values, errors = [], 0
-    ended = rollout.has_eos.tolist()
-    for record, response, end in zip(rollout.records, rollout.responses, ended, strict=True):
+    values = []
+    for row in zip(rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True):
         try:
-            value = float(rule(record, response, end))
+            values.append(float(rule(*row)))
         except Exception:  # whatever it is: a rule's bug must not end a run of hours
-            value = math.nan
-        errors += not math.isfinite(value)
-        values.append(value if end and math.isfinite(value) else 0.0)
-    return torch.tensor(values, device=rollout.response_tokens.device), errors
+            values.append(math.nan)
+    value = torch.tensor(values, device=rollout.response_tokens.device)
+    finite = value.isfinite()
+    return value.where(finite & rollout.has_eos, 0.0), int((~finite).sum())
 
 
 def solve_rates(correct: Tensor, group_size: int) -> dict[str, float]:
