@@ -20,7 +20,6 @@ from data.records import PromptRecord
 from data.templates import chat_prompt
 
 LEAST_WORDS = 4
-FULL_WIDTH = str.maketrans("？，", "?,")
 SPLITS = {"train": (0, 100), "validation": (100, 120), "test": (120, None)}  # of the topics
 TOPICS = """
 bread cheese coffee tea honey salt sugar rice soup chocolate butter apples oranges lemons grapes tomatoes
@@ -64,14 +63,15 @@ CONSTRAINTS = {
     ),
     "question": Constraint(
         "Ask one question about {topic}.",
-        lambda text: text.endswith("?") and text.count("?") == 1,
+        lambda text: text.endswith(("?", "？")) and len(re.findall("[?？]", text)) == 1,
     ),
     "without the": Constraint(
         'Write one sentence about {topic} without the word "the".',
         lambda text: "the" not in words(text),
     ),
     "no comma": Constraint(
-        "Write one sentence about {topic} without a comma.", lambda text: "," not in text
+        "Write one sentence about {topic} without a comma.",
+        lambda text: not re.search("[,，]", text),
     ),
     "when": Constraint(
         'Write one sentence about {topic} that begins with the word "When".',
@@ -132,6 +132,6 @@ def names(topic: str, text: str) -> bool:
 
 def kept(record: PromptRecord, response: str, has_eos: bool) -> float:
     """1.0 if the answer has ended, has four words or more, names the topic and keeps the constraint."""
-    text, topic = response.strip().translate(FULL_WIDTH), record.meta["topic"]
+    text, topic = response.strip(), record.meta["topic"]
     enough = has_eos and len(words(text)) >= LEAST_WORDS and names(topic, text)
     return float(enough and CONSTRAINTS[record.meta["rule"]].kept(text))
