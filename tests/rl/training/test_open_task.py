@@ -59,6 +59,9 @@ def test_gold_and_rule_are_the_worlds_own_objective(kind):
         open_reward(RewardChoice(kind, "pairs.json", "tiny"), GLASSBOX, CPU)
 
 
+# Answers of a file
+
+
 @pytest.mark.parametrize("odd", [[4], {"x": 4}, True, False, "", " ", None])
 def test_the_rule_takes_answers_of_text_alone(odd):
     """One that it cannot compare is refused, unless another reward is paid."""
