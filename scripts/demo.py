@@ -49,9 +49,9 @@ from harness.device import open_device
 from harness.files import display_path, read_jsonl, save_figure, write_json
 from harness.flag_ranges import AtLeastOne, AtLeastTwo, check_ranges
 from harness.metric_log import MetricLog
-from harness.paths import MODEL_FILE, RUNS
-from harness.report.page import REPORT, running_mean
+from harness.paths import MODEL_FILE, REPORT, RUNS
 from harness.run_folder import finish_run, open_run
+from report.page import running_mean, write_page
 from reward_model import reward_model_training
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import RewardModel, load_reward_model
@@ -65,6 +65,7 @@ from rl.training.evaluation import (
     best_of_n,
     evaluate,
     format_table,
+    printable,
     win_rate,
 )
 
@@ -73,6 +74,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "reward_model": {"pairs": 43_200, "held_out_pairs": 300},
     "grpo": {"steps": 30, "lr": 4e-4, "eval_prompts": 64},
 }
+TOO_SMALL = (  # said in print and on the page
+    "--budget small shows that the stages work. It is too small to compare algorithms or settings: one "
+    "seed, and 30 GRPO steps for the 80 of the full one."
+)
 BEST_OF = 8
 
 
@@ -171,6 +176,18 @@ def numbers(rows: Sequence[Contestant]) -> dict[str, dict[str, float | None]]:
             "eos_rate": summary.get("eos_rate"),
         }
     return table
+
+
+def page_numbers(
+    before: Evaluation,
+    after: Evaluation,
+    table: Mapping[str, Mapping[str, float | None]],
+    config: DemoConfig,
+) -> dict[str, Any]:
+    """report.json of the GRPO run, as an engine with test prompts writes it, with the other rows beside."""
+    others = {name: row for name, row in table.items() if name not in ("base model", "GRPO")}
+    note = {"note": TOO_SMALL} if config.budget == "small" else {}
+    return Comparison(before, after, "gold reward", "GRPO").numbers | others | note
 
 
 def print_table(table: Mapping[str, Mapping[str, float | None]]) -> None:
@@ -313,9 +330,11 @@ def compare_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any
     assert before is not None and after is not None
     shown = Comparison(before, after, "gold reward", "GRPO").sample_rows(3)  # the first, not chosen
     for place, row in enumerate(shown):
-        print(f"\nprompt: {row['prompt'].strip()}")
-        print(f"  before ({rows[0].gold[place]:.2f}): {row['before'].strip()}")
-        print(f"  after  ({rows[-1].gold[place]:.2f}): {row['response'].strip()}")
+        print(f"\nprompt: {printable(row['prompt'])}")
+        print(f"  before ({rows[0].gold[place]:.2f}): {printable(row['before'])}")
+        print(f"  after  ({rows[-1].gold[place]:.2f}): {printable(row['response'])}")
+    write_json(folder / "grpo" / "report.json", page_numbers(before, after, table, config))
+    write_page(folder / "grpo")
     return {
         "seed": seed,
         "prompts": {"test": len(prompts), "held_out_items": len(unseen_items)},
@@ -338,6 +357,8 @@ def pipeline(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any]:
     print(f"figure {display_path(folder / 'demo.png')}")
     print(f"numbers {display_path(folder / 'results.json')}")
     print(f"report  {display_path(folder / 'grpo' / REPORT)} (open it in a browser)")
+    if config.budget == "small":
+        print(TOO_SMALL)
     # After `make demo` .venv is not activated. display_path would follow its link to the system's.
     used, here = Path(sys.executable), Path.cwd()
     python = used.relative_to(here) if used.is_relative_to(here) else "python"

@@ -20,7 +20,7 @@ from gpt.tokenizer import load_tokenizer
 from harness.paths import MODEL_FILE
 
 ROOT = Path(__file__).resolve().parents[1]
-PRODUCT = ("data", "gpt", "reward_model", "rl", "harness")
+PRODUCT = ("data", "gpt", "reward_model", "rl", "harness", "report")
 
 # Runs a command of the project, then says which of its files were loaded, late imports included.
 LOADED = """

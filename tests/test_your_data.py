@@ -80,7 +80,7 @@ def run(command: str, patch: pytest.MonkeyPatch) -> None:
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # one rank
-    for place in ("data.worlds", "gpt.finetuning", "rl.report"):
+    for place in ("data.worlds", "gpt.finetuning", "report"):
         if hasattr(importlib.import_module(place), "RUNS"):
             monkeypatch.setattr(f"{place}.RUNS", tmp_path / "runs")
     monkeypatch.setitem(PRESETS, "own", GPTConfig(context=1024, n_layer=1, n_head=2, n_embd=16))

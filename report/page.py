@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from harness.errors import UserError
-from harness.files import display_path, parse_json, read_object
-from harness.paths import ANSWERS, TOKENS
-from harness.report.rules import Run
-from harness.report.templating import finite, render
-from harness.report.tokens import TokenView
+import matplotlib
+from matplotlib.figure import Figure
 
-REPORT = "report.html"
+from harness.files import write_text
+from harness.paths import ANSWERS, REPORT, REPOSITORY, TOKENS
+from report.doctor import RULES, findings_of
+from report.run import Run, lines, read_run
+from report.templating import finite, render
+from report.tokens import TokenView
+
 SVG: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "report",
@@ -31,7 +34,7 @@ SVG: dict[Any, Any] = {
     "axes.spines.right": False,
 }
 POINTS = 400  # of one curve; more would not be seen
-SAMPLES = 6
+SAMPLES, PANELS = 6, 12  # at first sight
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito 2008
 VALIDATION = "#d55e00"
 LEADING = (
@@ -54,43 +57,6 @@ SHARES = ("_rate", "_fraction", "accuracy", "gold", "zero_spread_groups", "disti
 PLACES = ("out", "resume", "device", "ranks")
 
 
-# Reading ------------------------------------------------------------------------------------------
-
-
-def require_runs(folders: Sequence[Path]) -> None:
-    """UserError for no folder, and for one that has no metrics."""
-    if not folders:
-        raise UserError("no run is named: give one run folder or several")
-    for folder in folders:
-        if not (folder / "metrics.jsonl").is_file():
-            raise UserError(
-                f"there is no metrics.jsonl in {display_path(folder)}: name a run folder"
-            )
-
-
-def read_run(folder: Path) -> Run:
-    """The run of a folder; what is missing there or cut off is empty."""
-    flags, results = read(folder / "config.json"), read(folder / "report.json")
-    return Run(lines(folder / "metrics.jsonl"), flags, results, folder)
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A JSON object, empty where there is none that can be read."""
-    try:
-        return read_object(path)
-    except (OSError, UserError):
-        return {}
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines file that can be read; a page is also made of a damaged run."""
-    rows = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
-        with suppress(ValueError):
-            rows.append(parse_json(line))
-    return [row for row in rows if isinstance(row, dict)]
-
-
 # The curves ---------------------------------------------------------------------------------------
 
 
@@ -111,11 +77,8 @@ class Curve:
         return f"{self.name}: {' → '.join(f'{end:.4g}' for end in ends)}"
 
 
-def panels_of(runs: Sequence[Run]) -> list[dict[str, str]]:
-    """One panel per metric; the validations of a metric are drawn over it."""
-    import matplotlib  # a page is written at validations; an import of training need not wait
-    from matplotlib.figure import Figure
-
+def panels_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """One panel per metric; the validations of a metric are drawn over it. What is 0 throughout is last."""
     keys = {key for run in runs for row in run.rows for key in row}
     bases = {key.removeprefix("validation/").removeprefix("held_out_") for key in keys}
     shown = [base for base in bases if base not in HIDDEN and not base.startswith("seconds/")]
@@ -123,12 +86,14 @@ def panels_of(runs: Sequence[Run]) -> list[dict[str, str]]:
     panels = []
     with matplotlib.rc_context(SVG):
         figure = Figure(figsize=(4.4, 2.1))  # for all: new axes take twice as long as a panel
-        axis = figure.add_axes((0.13, 0.19, 0.85, 0.71), xlabel="step")
+        axis = figure.add_axes((0.15, 0.19, 0.83, 0.71), xlabel="step")
         for base in sorted(shown, key=lambda base: (order.get(base, len(order)), base)):
             if curves := curves_of(base, runs):
                 ends = "; ".join(curve.ends for curve in curves)
-                panels.append({"title": base, "svg": drawing(base, curves, axis), "ends": ends})
-    return panels
+                zero = all(value == 0 for curve in curves for _, value in curve.points)
+                svg = drawing(base, curves, axis)
+                panels.append({"title": base, "svg": svg, "ends": ends, "zero": zero})
+    return sorted(panels, key=lambda panel: panel["zero"])
 
 
 def curves_of(base: str, runs: Sequence[Run]) -> list[Curve]:
@@ -200,6 +165,32 @@ def running_mean(values: Sequence[float]) -> list[float]:
     return means
 
 
+@cache
+def meanings() -> dict[str, list[tuple[str, list[str]]]]:
+    """Each metric's rows in docs/metrics.md: heading, and what it means; {} where there are no docs."""
+    path, heading = REPOSITORY / "docs" / "metrics.md", ""
+    found: dict[str, list[tuple[str, list[str]]]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        if line.startswith("## "):
+            heading = line.removeprefix("## ")
+        elif row := re.match(r"\| `([^`]+)` \| (.+) \|$", line):
+            plain = re.sub(r"\[([^]]*)\]\([^)]*\)|[`$]", r"\1", row[2])
+            words = zip(("", "Healthy: ", "Worry: "), plain.split(" | "), strict=False)
+            said = [f"{label}{cell.strip()}" for label, cell in words if cell.strip()]
+            found.setdefault(row[1], []).append((heading, said))
+    return found
+
+
+def explained(panels: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, list[str]]]]:
+    """The meanings of what the panels show, by their titles."""
+    titles = {panel["title"]: ("", *MEASURED) for panel in panels}
+    keys = {title: [f"{prefix}{title}" for prefix in titles[title]] for title in titles}
+    found = {
+        title: [each for key in keys[title] for each in meanings().get(key, ())] for title in keys
+    }
+    return {title: rows for title, rows in found.items() if rows}
+
+
 # The tables ---------------------------------------------------------------------------------------
 
 
@@ -226,9 +217,13 @@ def summary_of(run: Run) -> str:
         said.append(f"KL {numbers['after/kl']:.1f} nats")
     if not said:
         return ""
-    count = len(run.findings)
+    others = {name: numbers[f"{name}/gold"] for name in run.results if f"{name}/gold" in numbers}
+    said += [
+        f"{name}: gold {others[name]:.2f}" for name in others if name not in ("before", "after")
+    ]
+    count = len(findings_of(run))
     doctor = f"{count} finding{'s' * (count != 1)}" if count else "nothing found"
-    return ", ".join([*said, f"doctor: {doctor}"])
+    return ", ".join([*said, f"doctor, {len(RULES)} rules: {doctor}"])
 
 
 def results_of(run: Run) -> dict[str, Any]:
@@ -281,13 +276,22 @@ def phases_of(run: Run) -> list[tuple[str, float, float, float]]:
 
 def page_html(runs: Sequence[Run]) -> str:
     """The page of one run, or of several over each other. All text in it is escaped."""
+    panels = panels_of(runs)
+    shown = [panel for panel in panels if not panel["zero"]][:PANELS]
     return render(
         "page.html",
         runs=[(run, COLOURS[i % len(COLOURS)], summary_of(run)) for i, run in enumerate(runs)],
-        panels=panels_of(runs),
+        shown=shown,
+        folded=panels[len(shown) :],
+        explained=explained(panels),
         flags=flags_of(runs),
         alone=details_of(runs[0]) if len(runs) == 1 else {},
     )
+
+
+def write_page(folder: Path) -> None:
+    """Write report.html of a run folder."""
+    write_text(folder / REPORT, page_html([read_run(folder)]))
 
 
 def details_of(run: Run) -> dict[str, Any]:
@@ -296,7 +300,7 @@ def details_of(run: Run) -> dict[str, Any]:
     tokens = lines(run.folder / TOKENS)
     return {
         "title": title or run.folder.name,
-        "findings": run.findings,
+        "findings": findings_of(run),
         "results": results_of(run),
         "tokens": TokenView(tokens, name="run-tokens")._repr_html_() if tokens else "",
         "samples": samples_of(run.folder),

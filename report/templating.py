@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jinja2
+
 
 def render(template: str, **values: Any) -> str:
     """A template of this package. What is put into it is escaped, also what `tojson` writes."""
-    import jinja2  # a page is written at the end of a run; training does not pay for it
-
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True,
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,

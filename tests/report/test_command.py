@@ -1,4 +1,4 @@
-"""python -m rl.report: one run anew, several over each other, and what is no run."""
+"""python -m report: one run anew, several over each other, and what is no run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.files import append_jsonl, write_json
-from rl.report import ReportConfig, main
+from report.__main__ import ReportConfig, main
 
 
 def run_folder(folder: Path, seed: Any = 0, gold: float | None = None, **flags: float) -> Path:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.report.templating import finite, render
+from report.templating import finite, render
 
 # What the quantities are called and what they say, in the order of the buttons.
 QUANTITIES: dict[str, tuple[str, str]] = {
