@@ -181,14 +181,17 @@ def meanings() -> dict[str, list[tuple[str, list[str]]]]:
     return found
 
 
-def explained(panels: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, list[str]]]]:
-    """The meanings of what the panels show, by their titles."""
-    titles = {panel["title"]: ("", *MEASURED) for panel in panels}
-    keys = {title: [f"{prefix}{title}" for prefix in titles[title]] for title in titles}
-    found = {
-        title: [each for key in keys[title] for each in meanings().get(key, ())] for title in keys
-    }
-    return {title: rows for title, rows in found.items() if rows}
+def explained(
+    panels: Sequence[Mapping[str, Any]], runs: Sequence[Run]
+) -> dict[str, list[tuple[str, str, list[str]]]]:
+    """By a panel's title what is logged under it: the key, and heading and words of its meanings."""
+    logged = {key for run in runs for row in run.rows for key in row}
+    found = {}
+    for title in (panel["title"] for panel in panels):
+        keys = [f"{prefix}{title}" for prefix in ("", *MEASURED) if f"{prefix}{title}" in logged]
+        if rows := [(key, *each) for key in keys for each in meanings().get(key, ())]:
+            found[title] = rows
+    return found
 
 
 # The tables ---------------------------------------------------------------------------------------
@@ -217,10 +220,11 @@ def summary_of(run: Run) -> str:
         said.append(f"KL {numbers['after/kl']:.1f} nats")
     if not said:
         return ""
-    others = {name: numbers[f"{name}/gold"] for name in run.results if f"{name}/gold" in numbers}
-    said += [
-        f"{name}: gold {others[name]:.2f}" for name in others if name not in ("before", "after")
+    beside = [name for name in run.results if name not in ("before", "after")]
+    golds = [
+        f"{name} {numbers[f'{name}/gold']:.2f}" for name in beside if f"{name}/gold" in numbers
     ]
+    said[0] += f" ({', '.join(golds)})" if golds else ""
     count = len(findings_of(run))
     doctor = f"{count} finding{'s' * (count != 1)}" if count else "nothing found"
     return ", ".join([*said, f"doctor, {len(RULES)} rules: {doctor}"])
@@ -283,7 +287,7 @@ def page_html(runs: Sequence[Run]) -> str:
         runs=[(run, COLOURS[i % len(COLOURS)], summary_of(run)) for i, run in enumerate(runs)],
         shown=shown,
         folded=panels[len(shown) :],
-        explained=explained(panels),
+        explained=explained(panels, runs),
         flags=flags_of(runs),
         alone=details_of(runs[0]) if len(runs) == 1 else {},
     )
