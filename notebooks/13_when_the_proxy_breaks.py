@@ -51,8 +51,8 @@ from gpt.generate import SamplingParams
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
+from report.doctor import Run as RunFolder
 from report.doctor import proxy_suspected
-from report.run import Run as RunFolder
 from reward_model import continual
 from reward_model import pairs as pairing
 from reward_model.reward_model_training import RewardModelConfig, train

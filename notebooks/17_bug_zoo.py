@@ -28,8 +28,7 @@ try:
     from course.exercises import check
     from course.zoo import case, guess, visit
 
-    from report.doctor import as_text, examine, ratio_at_start
-    from report.run import Run
+    from report.doctor import Run, as_text, examine, ratio_at_start
     from report.tokens import TokenView
 except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error

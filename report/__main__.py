@@ -17,10 +17,9 @@ from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path, received, write_text
 from harness.paths import REPORT, RUNS
-from report.doctor import as_text, findings_of
+from report.doctor import as_text, examine, runs_among
 from report.intervals import group_table
 from report.page import page_html
-from report.run import Run, runs_among
 
 
 @dataclass(frozen=True)
@@ -40,36 +39,29 @@ class ReportConfig:
 def main(config: ReportConfig) -> Path | None:
     """Write the page and return its path, or print the table of groups."""
     runs = runs_among(config.runs)
-    path = config.out or (runs[0].folder / REPORT if len(runs) == 1 else RUNS / "comparison.html")
-    with received(runs[0].folder):
+    run, alone = runs[0], len(runs) == 1
+    path = config.out or (run.folder / REPORT if alone else RUNS / "comparison.html")
+    with received(run.folder):
         if config.group:
             print(group_table(runs))
             return None
         page = page_html(runs)
-        at_home = len(runs) == 1 and not config.out
-        said = conclusion(runs[0]) if at_home else f"wrote {display_path(path)}"
+        findings = examine(run.rows, run.flags, run.results) if alone else []
     if config.out and path.exists():
         raise UserError(f"{display_path(path)} is there already: give --out another file")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         write_text(path, page)
-    except (OSError, UserError) as error:
-        cause = error.__cause__ or error
-        reason = cause.strerror if isinstance(cause, OSError) else cause
+    except UserError as error:
         raise UserError(
-            f"{display_path(path)} cannot be written ({reason}): give --out another file"
+            f"{display_path(path)} cannot be written ({error.__cause__ or error}): give --out another"
         ) from error
-    print(said)
-    return path
-
-
-def conclusion(run: Run) -> str:
-    """The last lines of a script: what the doctor finds, and what in the folder is to be looked at."""
-    findings = findings_of(run)
-    said = f"python -m report.doctor {run.label} says:\n{as_text(findings)}\n" if findings else ""
+    if findings:
+        print(f"python -m report.doctor {run.label} says:\n{as_text(findings)}")
     names = (REPORT, "report.png", "report.json", "samples.jsonl")
-    there = [name for name in names if name == REPORT or (run.folder / name).exists()]
-    return f"{said}wrote {run.label} ({', '.join(there)})"
+    there = [name for name in names if (run.folder / name).exists()]
+    at_home = alone and not config.out
+    print(f"wrote {run.label} ({', '.join(there)})" if at_home else f"wrote {display_path(path)}")
+    return path
 
 
 if __name__ == "__main__":

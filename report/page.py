@@ -11,7 +11,6 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -21,18 +20,13 @@ from matplotlib.figure import Figure
 
 from harness.files import write_text
 from harness.paths import ANSWERS, REPORT, REPOSITORY, TOKENS
-from report.doctor import RULES, findings_of
-from report.run import Run, lines, read_run
-from report.templating import finite, render
-from report.tokens import TokenView
+from report.doctor import RULES, Run, examine, lines, read_run
+from report.tokens import TokenView, finite, render
 
 SVG: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "report",
-    "font.size": 8,
-    "axes.spines.top": False,
+    "svg.fonttype": "none", "svg.hashsalt": "report", "font.size": 8, "axes.spines.top": False,
     "axes.spines.right": False,
-}
+}  # fmt: skip
 POINTS = 400  # of one curve; more would not be seen
 SAMPLES, PANELS = 6, 12  # at first sight
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito 2008
@@ -44,7 +38,7 @@ LEADING = (
     "approx_kl",
 )  # fmt: skip
 MEASURED = ("validation/", "held_out_")  # the same number on prompts or text that is not trained on
-HIDDEN = ("step", "gold_error", "iteration")
+HIDDEN = {"step", "gold_error", "iteration"}
 # The healthy ranges of docs/metrics.md that are numbers.
 HEALTHY = {
     "zero_spread_groups": (0.0, 0.5), "clip_high_fraction": (0.0, 0.1), "clip_low_fraction": (0.0, 0.1),
@@ -79,16 +73,14 @@ class Curve:
 
 def panels_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """One panel per metric; the validations of a metric are drawn over it. What is 0 throughout is last."""
-    keys = {key for run in runs for row in run.rows for key in row}
-    bases = {key.removeprefix("validation/").removeprefix("held_out_") for key in keys}
-    shown = [base for base in bases if base not in HIDDEN and not base.startswith("seconds/")]
+    bases = {base_of(key) for run in runs for row in run.rows for key in row} - HIDDEN
     order = {name: i for i, name in enumerate(LEADING)}
     panels = []
     with matplotlib.rc_context(SVG):
         figure = Figure(figsize=(4.4, 2.1))  # for all: new axes take twice as long as a panel
         axis = figure.add_axes((0.15, 0.19, 0.83, 0.71), xlabel="step")
-        for base in sorted(shown, key=lambda base: (order.get(base, len(order)), base)):
-            if curves := curves_of(base, runs):
+        for base in sorted(bases, key=lambda base: (order.get(base, len(order)), base)):
+            if (curves := curves_of(base, runs)) and not base.startswith("seconds/"):
                 ends = "; ".join(curve.ends for curve in curves)
                 zero = all(value == 0 for curve in curves for _, value in curve.points)
                 svg = drawing(base, curves, axis)
@@ -165,32 +157,24 @@ def running_mean(values: Sequence[float]) -> list[float]:
     return means
 
 
-@cache
-def meanings() -> dict[str, list[tuple[str, list[str]]]]:
-    """Each metric's rows in docs/metrics.md: heading, and what it means; {} where there are no docs."""
+def base_of(key: str) -> str:
+    """What a metric is called, whatever it is measured on."""
+    return key.removeprefix("validation/").removeprefix("held_out_")
+
+
+def explained(runs: Sequence[Run]) -> dict[str, list[tuple[str, str, str]]]:
+    """What docs/metrics.md, where it is there, says of the logged keys: by panel key, words, heading."""
     path, heading = REPOSITORY / "docs" / "metrics.md", ""
-    found: dict[str, list[tuple[str, list[str]]]] = {}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
-        if line.startswith("## "):
-            heading = line.removeprefix("## ")
-        elif row := re.match(r"\| `([^`]+)` \| (.+) \|$", line):
-            plain = re.sub(r"\[([^]]*)\]\([^)]*\)|[`$]", r"\1", row[2])
-            words = zip(("", "Healthy: ", "Worry: "), plain.split(" | "), strict=False)
-            said = [f"{label}{cell.strip()}" for label, cell in words if cell.strip()]
-            found.setdefault(row[1], []).append((heading, said))
-    return found
-
-
-def explained(
-    panels: Sequence[Mapping[str, Any]], runs: Sequence[Run]
-) -> dict[str, list[tuple[str, str, list[str]]]]:
-    """By a panel's title what is logged under it: the key, and heading and words of its meanings."""
     logged = {key for run in runs for row in run.rows for key in row}
-    found = {}
-    for title in (panel["title"] for panel in panels):
-        keys = [f"{prefix}{title}" for prefix in ("", *MEASURED) if f"{prefix}{title}" in logged]
-        if rows := [(key, *each) for key in keys for each in meanings().get(key, ())]:
-            found[title] = rows
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        heading = line.removeprefix("## ") if line.startswith("## ") else heading
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)|[`$]", r"\1", line.strip("| "))  # no links
+        key, *cells = plain.split(" | ")
+        if line.startswith("| `") and key in logged:
+            labels = zip(("", "Healthy: ", "Worry: "), cells, strict=False)
+            words = ". ".join(f"{label}{cell}" for label, cell in labels if cell.strip())
+            found.setdefault(base_of(key), []).append((key, words, heading))
     return found
 
 
@@ -225,7 +209,7 @@ def summary_of(run: Run) -> str:
         f"{name} {numbers[f'{name}/gold']:.2f}" for name in beside if f"{name}/gold" in numbers
     ]
     said[0] += f" ({', '.join(golds)})" if golds else ""
-    count = len(findings_of(run))
+    count = len(examine(run.rows, run.flags, run.results))
     doctor = f"{count} finding{'s' * (count != 1)}" if count else "nothing found"
     return ", ".join([*said, f"doctor, {len(RULES)} rules: {doctor}"])
 
@@ -287,7 +271,7 @@ def page_html(runs: Sequence[Run]) -> str:
         runs=[(run, COLOURS[i % len(COLOURS)], summary_of(run)) for i, run in enumerate(runs)],
         shown=shown,
         folded=panels[len(shown) :],
-        explained=explained(panels, runs),
+        explained=explained(runs),
         flags=flags_of(runs),
         alone=details_of(runs[0]) if len(runs) == 1 else {},
     )
@@ -304,7 +288,7 @@ def details_of(run: Run) -> dict[str, Any]:
     tokens = lines(run.folder / TOKENS)
     return {
         "title": title or run.folder.name,
-        "findings": findings_of(run),
+        "findings": examine(run.rows, run.flags, run.results),
         "results": results_of(run),
         "tokens": TokenView(tokens, name="run-tokens")._repr_html_() if tokens else "",
         "samples": samples_of(run.folder),

@@ -23,8 +23,8 @@ from harness.errors import UserError
 from harness.files import display_path, save_figure
 from harness.flag_ranges import AtLeastTwo
 from harness.paths import RUNS
+from report.doctor import Run, read_run
 from report.intervals import group_table
-from report.run import Run, read_run
 
 PLOTTED = ("reward", "validation/reward", "validation/gold", "validation/kl")
 

@@ -74,10 +74,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "reward_model": {"pairs": 43_200, "held_out_pairs": 300},
     "grpo": {"steps": 30, "lr": 4e-4, "eval_prompts": 64},
 }
-TOO_SMALL = (  # said in print and on the page
-    "--budget small shows that the stages work. It is too small to compare algorithms or settings: one "
-    "seed, and 30 GRPO steps for the 80 of the full one."
-)
+TOO_SMALL = "--budget small (30 GRPO steps for 80) is too small to compare algorithms or settings."
 BEST_OF = 8
 
 
@@ -176,18 +173,6 @@ def numbers(rows: Sequence[Contestant]) -> dict[str, dict[str, float | None]]:
             "eos_rate": summary.get("eos_rate"),
         }
     return table
-
-
-def page_numbers(
-    before: Evaluation,
-    after: Evaluation,
-    table: Mapping[str, Mapping[str, float | None]],
-    config: DemoConfig,
-) -> dict[str, Any]:
-    """report.json of the GRPO run, as an engine with test prompts writes it, with the other rows beside."""
-    others = {name: row for name, row in table.items() if name not in ("base model", "GRPO")}
-    note = {"note": TOO_SMALL} if config.budget == "small" else {}
-    return Comparison(before, after, "gold reward", "GRPO").numbers | others | note
 
 
 def print_table(table: Mapping[str, Mapping[str, float | None]]) -> None:
@@ -328,13 +313,16 @@ def compare_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any
     print(format_table(("", "answers", "noticed"), counts))
     before, after = rows[0].evaluation, rows[-1].evaluation
     assert before is not None and after is not None
-    shown = Comparison(before, after, "gold reward", "GRPO").sample_rows(3)  # the first, not chosen
+    comparison = Comparison(before, after, "gold reward", "GRPO")
+    others = {row.name: table[row.name] for row in rows[1:-1]}
+    note = {"note": TOO_SMALL} if config.budget == "small" else {}
+    write_json(folder / "grpo" / "report.json", comparison.numbers | others | note)
+    write_page(folder / "grpo")
+    shown = comparison.sample_rows(3)  # the first, not chosen
     for place, row in enumerate(shown):
         print(f"\nprompt: {printable(row['prompt'])}")
         print(f"  before ({rows[0].gold[place]:.2f}): {printable(row['before'])}")
         print(f"  after  ({rows[-1].gold[place]:.2f}): {printable(row['response'])}")
-    write_json(folder / "grpo" / "report.json", page_numbers(before, after, table, config))
-    write_page(folder / "grpo")
     return {
         "seed": seed,
         "prompts": {"test": len(prompts), "held_out_items": len(unseen_items)},

@@ -73,6 +73,7 @@ def test_what_a_run_of_one_step_loads(
         timeout=300,
     )  # fmt: skip
     loaded = json.loads((tmp_path / "loaded.json").read_text(encoding="utf-8"))
+    assert not [name for name in loaded if name.startswith(str(ROOT / "report"))]  # a run's readers
     assert len(loaded) <= files and sum(loaded.values()) <= lines, sorted(loaded)
 
 

@@ -24,9 +24,8 @@ from studies.runner import is_done
 from harness.files import read_json, read_jsonl
 from overopt.plan import CURES, Settings
 from overopt.stages import TERMS, Points, read_points
-from report.doctor import proxy_suspected
+from report.doctor import Run, proxy_suspected
 from report.intervals import holm
-from report.run import Run
 
 CURE_DISTANCES = (2.0, 4.0, 8.0, 16.0)
 SHOWN = ("step", "kl", "gold", "proxy", "length", "eos", *TERMS)

@@ -36,6 +36,13 @@ def test_several_runs_share_a_page_which_is_not_written_over(tmp_path: Path) -> 
         main(config)
 
 
+def test_a_second_comparison_takes_the_place_of_the_first(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("report.__main__.RUNS", tmp_path)
+    one, two = (run_folder(tmp_path / name) for name in ("one", "two"))
+    first = main(ReportConfig((one, two)))
+    assert main(ReportConfig((first, two, one))) == first  # as runs/* names it
+
+
 # Groups of seeds
 
 

@@ -19,8 +19,7 @@ from markupsafe import escape
 from harness.paths import REPORT
 from harness.run_page import conclude
 from report import doctor
-from report.doctor import RULES, DoctorConfig, examine
-from report.run import Run
+from report.doctor import RULES, DoctorConfig, Run, examine
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDINGS = bug_zoo.RECORDINGS
@@ -149,6 +148,7 @@ def test_a_rule_finds_its_example_and_says_what_it_saw_and_what_to_do(rule: str)
     (finding,) = [finding for finding in findings if finding.rule == rule]
     assert re.search(r"\d", finding.evidence) and finding.cause and finding.remedy
     assert finding.severity in ("error", "warning", "note")
+    assert not any(each.__doc__ for each in RULES)  # python -OO would drop the words
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,8 @@ def test_the_command_speaks_of_every_run_and_fails_for_wrong_numbers(
 ) -> None:
     well = run_folder(tmp_path / "well", steady())
     sick = run_folder(tmp_path / "sick", steady(ratio_error_at_start=1.0))
-    doctor.main(DoctorConfig((well,)))
+    (tmp_path / "comparison.html").write_text("a page is no run, and neither is a folder of runs")
+    doctor.main(DoctorConfig((tmp_path / "comparison.html", tmp_path, well)))
     assert "18 rules looked at 40 steps: nothing found" in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:
         doctor.main(DoctorConfig((well, sick)))

@@ -14,8 +14,8 @@ from markupsafe import escape
 
 from harness import run_page
 from harness.paths import REPORT
+from report.doctor import Run, read_run
 from report.page import page_html, panels_of
-from report.run import Run, read_run
 
 HOSTILE = "<script>stolen()</script><img src=x onerror=stolen()></script><!--<script> & \"'\u2028"
 
