@@ -17,8 +17,6 @@ from harness.files import display_path
 from harness.paths import REPORT, REPOSITORY
 from harness.ranks.collectives import is_main
 
-LONGEST = 300  # seconds for a page; two are usual
-
 
 def conclude(folder: Path) -> None:
     """Draw the page of a complete run; print what the doctor finds and what is to be looked at.
@@ -36,7 +34,7 @@ def conclude(folder: Path) -> None:
 
 def page_of(folder: Path) -> str:
     """Draw the page; return what the command says. RuntimeError with its last line if it fails."""
-    done = subprocess.run(**drawing(folder), timeout=LONGEST)
+    done = subprocess.run(**drawing(folder), timeout=300)  # seconds; two are usual
     if done.returncode:
         raise RuntimeError((done.stderr.splitlines() or [f"status {done.returncode}"])[-1])
     return str(done.stdout)

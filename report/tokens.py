@@ -156,13 +156,7 @@ def render(template: str, **values: Any) -> str:
         undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
-    environment.filters["number"] = number
     return environment.get_template(template).render(**values)
-
-
-def number(value: float | None) -> str:
-    """Four digits for a table."""
-    return "–" if value is None else f"{value:.4g}"
 
 
 def finite(value: Any) -> float | None:
