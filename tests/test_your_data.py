@@ -61,7 +61,7 @@ def run(command: str, patch: pytest.MonkeyPatch) -> None:
     """The command, in this process and at toy size."""
     python, option, name, *arguments = shlex.split(command)
     assert (python, option) == ("python", "-m")
-    module = importlib.import_module(name)
+    module = report_command if name == "report" else importlib.import_module(name)
     patch.setattr(sys, "argv", [name, *arguments])
     if module is report_command:
         module.main(module.ReportConfig(tuple(map(Path, arguments))))
