@@ -43,7 +43,7 @@ def run_command(
     expand_arguments()
     with explained():  # what a config refuses is a ValueError, of which tyro makes a sentence
         given: dict[str, Any] = {} if default is None else {"default": default()}
-        given["config"] = (tyro.conf.PositionalRequiredArgs,)  # as in rl.report RUN
+        given["config"] = (tyro.conf.PositionalRequiredArgs,)  # as in report RUN
         config: Config = tyro.cli(config_class, prog=command_name(), **given)
     run_script(main, config)
 
@@ -58,7 +58,7 @@ def command_name() -> str:
     """How this process was started, as one types it: python -m rl.grpo_engine."""
     main = sys.modules["__main__"]
     if main.__spec__ is not None:
-        return f"python -m {main.__spec__.name}"
+        return f"python -m {main.__spec__.name.removesuffix('.__main__')}"
     path = Path(sys.argv[0]).resolve()
     return f"python {path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path}"
 

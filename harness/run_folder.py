@@ -39,6 +39,7 @@ from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
 from harness.paths import FINISHED_STATE, MODEL_FILE, REPOSITORY, STATE_FILE
 from harness.ranks.collectives import on_main, world
+from harness.run_page import page_of_the_unfinished
 from harness.signals import signals_wait
 from harness.training_state import read_state, saved_step
 
@@ -102,11 +103,18 @@ def finish_run(folder: Path, *, can_go_on: bool = False) -> None:
 
 @contextmanager
 def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
-    """Around the steps of a run: signals wait, and Diverged becomes a UserError with the step."""
+    """Around the steps of a run: signals wait, and Diverged becomes a UserError with the step.
+
+    What ends the run before its time leaves a page of the steps so far.
+    """
     try:
         with signals_wait():
             yield
-    except Diverged as error:
+    except BaseException as error:
+        if log.rows:
+            page_of_the_unfinished(folder)
+        if not isinstance(error, Diverged):
+            raise
         log.close()
         step = error.step or (log.rows[-1]["step"] + 1 if log.rows else 1)
         raise UserError(f"step {step}: {error}; what was saved before is in {folder}") from error

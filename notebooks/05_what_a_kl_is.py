@@ -37,7 +37,7 @@ try:
     from data.worlds import reviews
     from gpt.generate import SamplingParams, generate
     from gpt.log_probs import full_kl, kl_from_logits, token_log_probs
-    from harness.report.tokens import show_tokens
+    from report.tokens import show_tokens
     from rl.equations.kl import k1
     from rl.equations.losses import row_sums, token_mean
     from rl.equations.token_rewards import token_level_rewards

@@ -46,8 +46,8 @@ from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from harness.metric_log import MetricLog
-from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
+from report.tokens import show_tokens
 from rl import ppo_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import discounted_returns, gae

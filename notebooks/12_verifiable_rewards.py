@@ -48,8 +48,8 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.metric_log import MetricLog
-from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
+from report.tokens import show_tokens
 
 # %%
 from rl import grpo_engine, grpo_process_engine

@@ -32,8 +32,8 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from harness.metric_log import MetricLog
-from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
+from report.tokens import show_tokens
 from reward_model import pairs as pairing
 from reward_model.world_pairs import WorldAnnotator
 

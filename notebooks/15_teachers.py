@@ -46,8 +46,8 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores, token_scores_and_kl
 from gpt.model import GPT, GPTConfig
 from harness.metric_log import MetricLog
-from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
+from report.tokens import show_tokens
 
 # %%
 from rl import kd_grpo_engine, minillm_engine, on_policy_distillation_engine

@@ -37,6 +37,7 @@ from harness.seeds import make_generator
 from rl.batches.rollout import sample_rollout
 from rl.rewards.function import open_function
 from rl.rewards.sources import RewardFn, is_function, made_of
+from rl.training.evaluation import printable
 from rl.training.open_reward import RewardChoice, open_reward, open_rule
 
 
@@ -74,12 +75,12 @@ class Answer:
     kl: float | None  # KL(model || start) in nats, of the run's own answer
 
     def lines(self, width: int) -> list[str]:
-        """The numbers, then the text without control characters: it must not steer the terminal."""
+        """The numbers, then the text."""
         known = {"reward": self.reward, "gold": self.gold, "KL": self.kl}
         words = [f"{name} {value:.2f}" for name, value in known.items() if value is not None]
         words += [] if self.ended else ["cut off"]
-        shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in self.text.strip())
-        return [f"{self.who}: {', '.join(words)}", *textwrap.wrap(shown or "(nothing)", width)]
+        shown = printable(self.text) or "(nothing)"
+        return [f"{self.who}: {', '.join(words)}", *textwrap.wrap(shown, width)]
 
 
 class Talk:

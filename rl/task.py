@@ -24,8 +24,8 @@ from harness.frozen_copy import frozen_copy, linears_to_bfloat16
 from harness.metric_log import MetricLog
 from harness.paths import ANSWERS, MODEL_FILE, TOKENS
 from harness.ranks.collectives import on_main
-from harness.report.writing import conclude
 from harness.run_folder import finish_run, open_run, stepping
+from harness.run_page import conclude
 from harness.training_state import saved_step
 from rl.loop import Run
 from rl.training.config import EngineConfig, RunFlags

@@ -23,9 +23,8 @@ from harness.errors import UserError
 from harness.files import display_path, save_figure
 from harness.flag_ranges import AtLeastTwo
 from harness.paths import RUNS
-from harness.report.intervals import group_table
-from harness.report.page import read_run
-from harness.report.rules import Run
+from report.doctor import Run, read_run
+from report.intervals import group_table
 
 PLOTTED = ("reward", "validation/reward", "validation/gold", "validation/kl")
 

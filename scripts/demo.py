@@ -50,9 +50,9 @@ from harness.device import open_device
 from harness.files import display_path, read_jsonl, save_figure, write_json
 from harness.flag_ranges import AtLeastOne, AtLeastTwo, check_ranges
 from harness.metric_log import MetricLog
-from harness.paths import MODEL_FILE, RUNS
-from harness.report.page import REPORT, running_mean
+from harness.paths import MODEL_FILE, REPORT, RUNS
 from harness.run_folder import finish_run, open_run
+from report.page import running_mean, write_page
 from reward_model import reward_model_training
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import RewardModel, load_reward_model
@@ -66,6 +66,7 @@ from rl.training.evaluation import (
     best_of_n,
     evaluate,
     format_table,
+    printable,
     win_rate,
 )
 
@@ -74,6 +75,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "reward_model": {"pairs": 43_200, "held_out_pairs": 300},
     "grpo": {"steps": 30, "lr": 4e-4, "eval_prompts": 64},
 }
+TOO_SMALL = "--budget small (30 GRPO steps for 80) is too small to compare algorithms or settings."
 BEST_OF = 8
 
 
@@ -312,11 +314,16 @@ def compare_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any
     print(format_table(("", "answers", "noticed"), counts))
     before, after = rows[0].evaluation, rows[-1].evaluation
     assert before is not None and after is not None
-    shown = Comparison(before, after, "gold reward", "GRPO").sample_rows(3)  # the first, not chosen
+    comparison = Comparison(before, after, "gold reward", "GRPO")
+    others = {row.name: table[row.name] for row in rows[1:-1]}
+    note = {"note": TOO_SMALL} if config.budget == "small" else {}
+    write_json(folder / "grpo" / "report.json", comparison.numbers | others | note)
+    write_page(folder / "grpo")
+    shown = comparison.sample_rows(3)  # the first, not chosen
     for place, row in enumerate(shown):
-        print(f"\nprompt: {row['prompt'].strip()}")
-        print(f"  before ({rows[0].gold[place]:.2f}): {row['before'].strip()}")
-        print(f"  after  ({rows[-1].gold[place]:.2f}): {row['response'].strip()}")
+        print(f"\nprompt: {printable(row['prompt'])}")
+        print(f"  before ({rows[0].gold[place]:.2f}): {printable(row['before'])}")
+        print(f"  after  ({rows[-1].gold[place]:.2f}): {printable(row['response'])}")
     return {
         "seed": seed,
         "prompts": {"test": len(prompts), "held_out_items": len(unseen_items)},
@@ -339,6 +346,8 @@ def pipeline(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any]:
     print(f"figure {display_path(folder / 'demo.png')}")
     print(f"numbers {display_path(folder / 'results.json')}")
     print(f"report  {display_path(folder / 'grpo' / REPORT)} (open it in a browser)")
+    if config.budget == "small":
+        print(TOO_SMALL)
     # After `make demo` .venv is not activated. display_path would follow its link to the system's.
     used, here = Path(sys.executable), Path.cwd()
     python = used.relative_to(here) if used.is_relative_to(here) else "python"

@@ -27,10 +27,11 @@ PACKAGES = (
     "gpt",
     "reward_model",
     "rl",
+    "report",
 )  # each may import itself and what stands before it
 ROOMS = ("equations", "batches", "rewards", "training")  # of rl/, likewise
 LOOP = ("loop", "actor_critic", "task")
-COMMANDS = ("doctor.py", "export.py", "memory.py", "report.py", "talk.py")
+COMMANDS = ("export.py", "memory.py", "talk.py")
 RUNTIME = {*("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2")}
 OPTIONAL = {
     "gpt/published.py": {"huggingface_hub"},

@@ -22,10 +22,10 @@ from studies.pages import rounded
 from studies.runner import is_done
 
 from harness.files import read_json, read_jsonl
-from harness.report.intervals import holm
-from harness.report.rules import Run, proxy_suspected
 from overopt.plan import CURES, Settings
 from overopt.stages import TERMS, Points, read_points
+from report.doctor import Run, proxy_suspected
+from report.intervals import holm
 
 CURE_DISTANCES = (2.0, 4.0, 8.0, 16.0)
 SHOWN = ("step", "kl", "gold", "proxy", "length", "eos", *TERMS)
