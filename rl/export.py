@@ -19,7 +19,7 @@ from torch import Tensor
 from gpt.checkpoint import load_gpt
 from gpt.llama import Llama
 from gpt.model import GPT
-from gpt.published import save_gpt2
+from gpt.published import save_gpt2, special_ids
 from gpt.tokenizer import PAD, Tokenizer, build_tokenizer
 from harness.command_line import command_name, explained
 from harness.errors import UserError
@@ -65,16 +65,24 @@ def export_hub(path: Path, target: Path) -> str:
                 "last token alone: train one with --pooling last_token"
             )
         target, opens = new_folder(target), "AutoModelForSequenceClassification"
+        tokenizer = with_template_of(flags, tokenizer)
         model, score, tokenizer = as_classifier(reward_model, tokenizer)
         save_gpt2(model, target, tokenizer, score)
     else:
         model, tokenizer = load_gpt(run)
+        tokenizer = with_template_of(flags, tokenizer)
         target, opens = new_folder(target), "AutoModelForCausalLM"
         save_gpt2(model, target, tokenizer)
         write_json(target / "generation_config.json", generation_config(flags, tokenizer))
     card = model_card(run.resolve().name, flags, model, tokenizer, opens)
     write_text(target / "README.md", card)
     return f"transformers.{opens}.from_pretrained({display_path(target)!r})"
+
+
+def with_template_of(flags: Mapping[str, Any], tokenizer: Tokenizer) -> Tokenizer:
+    """Without its chat template unless the run asked in the form of a chat: others never saw it."""
+    chat = flags.get("data") == "instructions"
+    return tokenizer if chat else replace(tokenizer, chat_template=None)
 
 
 def new_folder(path: Path) -> Path:
@@ -103,12 +111,10 @@ def as_classifier(reward_model: RewardModel, tokenizer: Tokenizer) -> tuple[GPT,
             )
         gpt.ln_f.bias.add_(offset * score[0] / score.square().sum())
         if tokenizer.pad_id == tokenizer.eos_id:
-            encoding, pad = tokenizer.encoding, tokenizer.n_vocab
-            specials = encoding._special_tokens | {PAD: pad}
-            tokenizer = build_tokenizer(
-                tokenizer.name, encoding._mergeable_ranks, encoding._pat_str, specials,
-                encoding.decode([tokenizer.eos_id]), PAD,
-            )  # fmt: skip
+            form, pad = tokenizer.form, tokenizer.n_vocab
+            form |= {"specials": form["specials"] | {PAD: pad}, "pad": PAD}
+            ranks = tokenizer.encoding._mergeable_ranks
+            tokenizer = build_tokenizer(tokenizer.name, ranks, **form)
             gpt.wte.weight = nn.Parameter(nn.functional.pad(gpt.wte.weight, (0, 0, 0, 1)))
             gpt.config = replace(gpt.config, vocab_size=pad + 1)
     return gpt, score, tokenizer
@@ -116,7 +122,6 @@ def as_classifier(reward_model: RewardModel, tokenizer: Tokenizer) -> tuple[GPT,
 
 def generation_config(flags: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
     """Sampling as in the run, without the cut to the 50 likeliest tokens that used to be a default."""
-    ids = {"bos_token_id": tokenizer.eos_id, "eos_token_id": tokenizer.eos_id}
     sampling = {
         "do_sample": True,
         "temperature": flags.get("temperature", 1.0),
@@ -124,7 +129,7 @@ def generation_config(flags: Mapping[str, Any], tokenizer: Tokenizer) -> dict[st
         "top_p": 1.0,
     }
     longest = flags.get("max_new_tokens", 48)
-    return ids | {"pad_token_id": tokenizer.pad_id, "max_new_tokens": longest} | sampling
+    return special_ids(tokenizer) | {"max_new_tokens": longest} | sampling
 
 
 USES = {
@@ -142,6 +147,11 @@ def model_card(
     """What the model is, where it comes from and how it is used."""
     kind = "llama" if isinstance(model, Llama) else "gpt2"
     shape = model.config
+    template = "The chat template is that of the model it started from."
+    if not tokenizer.chat_template:
+        template = (
+            "It has no chat template: its prompts were rendered by this project, or as they are."
+        )
     return f"""---
 library_name: transformers
 tags: [{kind}, rlhf, glassbox-rlhf]
@@ -163,6 +173,7 @@ model = {opens}.from_pretrained(folder).eval()
 {USES[opens]}
 ```
 
+{template}
 Special tokens inside of a text are read as special by transformers, and spelled out in training.
 The model is made for study, and nothing was done to make its answers safe or true.
 """
