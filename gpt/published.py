@@ -95,14 +95,11 @@ def load_gpt2(name_or_folder: str | Path) -> GPT:
     """
     folder = published_folder(name_or_folder)
     weights = folder / MODEL_FILE
-    if not weights.is_file() and (folder / "adapter_config.json").is_file():
-        raise UserError(
-            f"{folder} holds a LoRA adapter alone: merge it into the model it was trained on "
-            "(peft's merge_and_unload, then save_pretrained) and pass that folder"
-        )
     if not weights.is_file():
+        alone = (folder / "adapter_config.json").is_file()
+        adapter = ", but a LoRA adapter alone, to be merged with peft's merge_and_unload" * alone
         raise UserError(
-            f"{folder} holds no {MODEL_FILE} (shards and pickles are not read: transformers' "
+            f"{folder} holds no {MODEL_FILE}{adapter} (shards and pickles are not read: transformers' "
             f"from_pretrained, and save_pretrained with a large max_shard_size, convert them): pass a "
             f"folder with it and {CONFIG_FILE}, or one of {', '.join(PUBLISHED_NAMES)}, hf://OWNER/NAME"
         )

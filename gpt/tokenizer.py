@@ -101,7 +101,7 @@ class Tokenizer:
 
     @cached_property
     def cuts(self) -> tuple[re.Pattern[str], re.Pattern[str]]:
-        """What finds the tokens that stand whole in a text, the longest first, and the other special ones."""
+        """What finds the tokens that stand whole in a text, the longest first; other special ones."""
         whole = {*self.added, *self.marks}
         other = {text for text in self.encoding.special_tokens_set if not text.startswith(UNUSED)}
         texts = (sorted(found, key=len, reverse=True) for found in (whole, other - whole))
@@ -114,14 +114,16 @@ class Tokenizer:
         """
         whole, special = self.cuts
         if found := special.search(text):
-            _say(f"note: {found[0]} in a text is read letter by letter, not as the special token")
+            say_once(
+                f"note: {found[0]} in a text is read letter by letter, not as the special token"
+            )
         ids = list[int]()
         for place, part in enumerate(whole.split(text)):
             ids += [self.encoding.encode_single_token(part)] if place % 2 else self._ordinary(part)
         return ids
 
     def _ordinary(self, text: str) -> list[int]:
-        """The ids of text in which nothing stands whole; UserError where blanks are too much for its pattern."""
+        """The ids of text in which no token stands whole; UserError for blanks it cannot read."""
         if self.unspelled:
             text = "".join(
                 "\ufffd" if self.unspelled.intersection(c.encode("utf-8", "replace")) else c
@@ -156,7 +158,7 @@ class Tokenizer:
 
 
 @cache
-def _say(note: str) -> None:
+def say_once(note: str) -> None:
     """Print a note, the first time."""
     print(note)
 

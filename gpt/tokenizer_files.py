@@ -23,7 +23,8 @@ from gpt.tokenizer import (
     UNUSED,
     Tokenizer,
     build_tokenizer,
-)
+    say_once,
+)  # fmt: skip
 from harness.errors import UserError
 from harness.files import read_object, received, write_json
 
@@ -38,7 +39,9 @@ HUB_PATTERN = PATTERN.replace(r"[^\W\d_]", rf"(?:(?![\d_])[{WORD}])").replace(
     r"[^\s\w]", rf"[^\s{WORD}]"
 )
 STRIPPING = ("single_word", "lstrip", "rstrip")  # what an added token may do to the text around it
-UNLIKE = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix")  # settings of others
+UNLIKE = (  # settings of others
+    "byte_fallback", "continuing_subword_prefix", "dropout", "end_of_word_suffix"
+)  # fmt: skip
 VISIBLE = bytes(SPELLED).decode()
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 
@@ -80,8 +83,7 @@ def write_tokenizer(
         "truncation": None,
         "padding": None,
         "added_tokens": [
-            {"id": id, "content": text, **in_text, "special": text not in added}
-            for text, id in by_id
+            {"id": i, "content": t, **in_text, "special": t not in added} for t, i in by_id
         ],
         "normalizer": None,
         "pre_tokenizer": {
@@ -114,8 +116,8 @@ def write_tokenizer(
         "model_max_length": context,
         "clean_up_tokenization_spaces": False,
     }
-    if tokenizer.chat_template:
-        settings["chat_template"] = tokenizer.chat_template
+    template = tokenizer.chat_template
+    settings |= {"chat_template": template} if template else {}
     write_json(folder / SETTINGS_FILE, settings)
 
 
@@ -135,9 +137,17 @@ def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
 
 def _read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     path, named = folder / TOKENIZER_FILE, _settings(folder / SETTINGS_FILE)
-    form = read_object(path) if path.is_file() else _older_form(folder, named)
-    if form is None:
-        return None
+    if path.is_file():
+        form = read_object(path)
+    else:
+        path = folder / OLDER[0]
+        form = _older_form(folder, named)
+        if not form:
+            return None
+    if named.get("add_prefix_space"):
+        raise UserError(
+            f"{folder / SETTINGS_FILE} sets add_prefix_space, which is not done here: use a model without"
+        )
     vocabulary, merges, pattern = parts_of(form, path)
     ranks = ranks_of(vocabulary, merges, path)
     ordinary, taken = set(ranks.values()), set(vocabulary.values())
@@ -157,7 +167,10 @@ def _read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     texts, ends = {id: text for text, id in specials.items()}, list[str]()
     for ids in (config.get("eos_token_id"), generation.get("eos_token_id")):
         ends += [texts[id] for id in (ids if isinstance(ids, list) else [ids]) if id in texts]
-    end = text_of(named.get("eos_token")) or next(iter(ends), END_OF_TEXT)
+    end = text_of(named.get("eos_token")) or next(iter(ends), "")
+    if not end:
+        end = END_OF_TEXT
+        say_once(f"note: {folder} names no special token as the end of a text: {end} is taken")
     if end not in specials:
         raise UserError(
             f"{folder} does not say which token ends a text: write its eos_token into {SETTINGS_FILE}"
@@ -191,8 +204,8 @@ def _chat_template(folder: Path, named: Mapping[str, Any]) -> str | None:
     return template if isinstance(template, str) else None
 
 
-def _older_form(folder: Path, named: Mapping[str, Any]) -> dict[str, Any] | None:
-    """vocab.json and merges.txt in the form of a tokenizer.json; None if the folder holds neither."""
+def _older_form(folder: Path, named: Mapping[str, Any]) -> dict[str, Any]:
+    """vocab.json and merges.txt in the form of a tokenizer.json; empty if the folder holds neither."""
     vocabulary, merges, added = (folder / name for name in OLDER)
     there = [path.is_file() for path in (vocabulary, merges, added)]
     if there == [True, True, False]:
@@ -209,26 +222,36 @@ def _older_form(folder: Path, named: Mapping[str, Any]) -> dict[str, Any] | None
             f"of {', '.join(OLDER)} {folder} must hold the first two alone: put the tokenizer's "
             f"{TOKENIZER_FILE} there (transformers' AutoTokenizer writes it with save_pretrained)"
         )
-    return None
+    return {}
 
 
 def added_texts(form: Mapping[str, Any], ranks: Mapping[bytes, int], path: Path) -> list[str]:
-    """The added tokens that are not special: they stand whole in a text, as the marks of a chat do.
+    """The added tokens that stand whole in a text: not special, or words of the vocabulary.
 
-    Raises UserError for those that change the text around them, and those with another id as a word.
+    Raises UserError for those that change the text around them, have another id than `tokenizers`
+    would give them, or would be found in another order than by length.
     """
-    vocabulary, texts = form["model"]["vocab"], list[str]()
+    known, ordinary = dict(form["model"]["vocab"]), set(ranks.values())
+    texts, late = list[str](), set[str]()
     for token in form.get("added_tokens") or []:
         text, id = token["content"], token["id"]
-        whole = not token.get("special") or text in CHAT_MARKS
-        same = ranks.get(text.encode("utf-8"), id) == vocabulary.get(text, id) == id
+        whole = not token.get("special") or text in CHAT_MARKS or id in ordinary
+        spelled = ranks.get(text.encode("utf-8"), None if id in ordinary else id)
+        same = spelled == known.setdefault(text, len(known)) == id  # as `tokenizers` counts on
         if not text or not same or (whole and any(token.get(flag) for flag in STRIPPING)):
             raise UserError(
-                f"{path}: the added token {text!r} is empty, has two ids, or one of the flags "
-                f"{', '.join(STRIPPING)}, which are not followed here: use another tokenizer"
+                f"{path}: the added token {text!r} is empty, has not the next free id, or one of the "
+                f"flags {', '.join(STRIPPING)}, which are not followed here: use another tokenizer"
             )
-        texts += [text] if whole and text not in CHAT_MARKS else []
-    return texts
+        texts += [text] if whole else []
+        late |= {text} if token.get("normalized") else set()
+    for text in texts:
+        if text not in late and any(text in longer for longer in late):
+            raise UserError(
+                f"{path}: the added token {text!r} is part of another one that is normalized, and "
+                "which of the two is meant is not followed here: use another tokenizer"
+            )
+    return [text for text in dict.fromkeys(texts) if text not in CHAT_MARKS]
 
 
 def text_of(token: Any) -> str | None:

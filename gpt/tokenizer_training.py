@@ -14,6 +14,7 @@ crosses the pieces that the pattern cuts the text into, so unique pieces are cou
 from __future__ import annotations
 
 import heapq
+import itertools
 import re
 import time
 from array import array
@@ -75,13 +76,11 @@ def train_ranks(texts: Iterable[str], vocab_size: int) -> dict[bytes, int]:
         weights.extend([count] * len(piece) + [0])
     before, after = array("q", range(-1, len(tokens) - 1)), array("q", range(1, len(tokens) + 1))
     pairs: Counter[Pair] = Counter()
-    places: defaultdict[Pair, array[int]] = defaultdict(
-        lambda: array("q")
-    )  # where a pair is or was
-    for place, (first, second) in enumerate(zip(tokens, tokens[1:], strict=False)):
-        if first and second:
-            pairs[first, second] += weights[place]
-            places[first, second].append(place)
+    places: defaultdict[Pair, list[int]] = defaultdict(list)  # where a pair is, or once was
+    for place, pair in enumerate(itertools.pairwise(tokens)):
+        if all(pair):
+            pairs[pair] += weights[place]
+            places[pair].append(place)
     queue = [(-count, pair) for pair, count in pairs.items()]
     heapq.heapify(queue)
     while len(ranks) + N_SPECIALS < vocab_size:

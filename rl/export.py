@@ -65,24 +65,18 @@ def export_hub(path: Path, target: Path) -> str:
                 "last token alone: train one with --pooling last_token"
             )
         target, opens = new_folder(target), "AutoModelForSequenceClassification"
-        tokenizer = with_template_of(flags, tokenizer)
         model, score, tokenizer = as_classifier(reward_model, tokenizer)
         save_gpt2(model, target, tokenizer, score)
     else:
         model, tokenizer = load_gpt(run)
-        tokenizer = with_template_of(flags, tokenizer)
+        if flags.get("data") != "instructions":  # its prompts had no form of a chat
+            tokenizer = replace(tokenizer, chat_template=None)
         target, opens = new_folder(target), "AutoModelForCausalLM"
         save_gpt2(model, target, tokenizer)
         write_json(target / "generation_config.json", generation_config(flags, tokenizer))
     card = model_card(run.resolve().name, flags, model, tokenizer, opens)
     write_text(target / "README.md", card)
     return f"transformers.{opens}.from_pretrained({display_path(target)!r})"
-
-
-def with_template_of(flags: Mapping[str, Any], tokenizer: Tokenizer) -> Tokenizer:
-    """Without its chat template unless the run asked in the form of a chat: others never saw it."""
-    chat = flags.get("data") == "instructions"
-    return tokenizer if chat else replace(tokenizer, chat_template=None)
 
 
 def new_folder(path: Path) -> Path:

@@ -170,15 +170,23 @@ def test_added_tokens_stand_whole_in_a_text_and_special_ones_do_not(tmp_path: Pa
 def test_ids_of_added_tokens_are_those_of_tokenizers(require, tmp_path: Path) -> None:
     write_tokenizer(tmp_path, thinking(), context=64)
     theirs = require("tokenizers").Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
-    rng, added = random.Random(0), thinking().added
+    rng, ours = random.Random(0), thinking()
     for _ in range(1000):
-        text = "".join(rng.choices([*PIECES, *added, "<th", "ink>", ">"], k=12))
-        assert thinking().encode(text) == theirs.encode(text).ids, repr(text)
+        text = "".join(rng.choices([*PIECES, *ours.added, "<th", "ink>", ">"], k=12))
+        assert ours.encode(text) == theirs.encode(text).ids, repr(text)
 
 
 @pytest.mark.parametrize(
     "change",
-    [{"lstrip": True}, {"rstrip": True}, {"single_word": True}, {"id": 5}, {"content": ""}],
+    [
+        {"lstrip": True},
+        {"rstrip": True},
+        {"single_word": True},
+        {"id": 5},
+        {"id": 268},
+        {"content": ""},
+        {"normalized": True, "content": "x</think>"},
+    ],
 )
 def test_added_tokens_that_cannot_be_followed_are_refused(change, tmp_path: Path) -> None:
     write_tokenizer(tmp_path, thinking(), context=64)
@@ -186,6 +194,21 @@ def test_added_tokens_that_cannot_be_followed_are_refused(change, tmp_path: Path
     at = [token["content"] for token in form["added_tokens"]].index("<think>")
     form["added_tokens"][at] |= change
     write_json(tmp_path / "tokenizer.json", form)
+    with pytest.raises(UserError):
+        read_tokenizer(tmp_path, 268)
+
+
+def test_a_word_that_is_added_stands_whole_special_or_not(tmp_path: Path) -> None:
+    """As a token "!" that is used for padding."""
+    write_tokenizer(tmp_path, thinking(added=["the"]), context=64)
+    form = read_object(tmp_path / "tokenizer.json")
+    for token in form["added_tokens"]:
+        token["special"] = True
+    write_json(tmp_path / "tokenizer.json", form)
+    back = read_tokenizer(tmp_path, 268)
+    assert back is not None and back.added == ["the"]
+    settings = read_object(tmp_path / "tokenizer_config.json") | {"add_prefix_space": True}
+    write_json(tmp_path / "tokenizer_config.json", settings)
     with pytest.raises(UserError):
         read_tokenizer(tmp_path, 268)
 
