@@ -8,7 +8,7 @@ differences:
     c_attn, c_fc, c_proj   weights stored as (in, out), where nn.Linear holds (out, in): transposed
     h.i.attn.bias          in old files: the causal mask, (1, 1, context, context), and no bias
     lm_head.weight         in some files: the output head, which GPT-2 ties to wte
-    _orig_mod., module.    before the names of a compiled or a distributed model: taken off
+    _orig_mod., module.    in the names of compiled or distributed models: taken out
 
 The c_proj of attention is square, so a forgotten transpose passes every check of shapes.
 """
@@ -40,7 +40,7 @@ CONFIG_FILE = "config.json"
 PREFIX = "transformer."
 HEAD = "lm_head.weight"
 TRANSPOSED = ("c_attn.weight", "c_fc.weight", "c_proj.weight")
-WRAPPED = re.compile(r"((_orig_mod|module)\.)+")
+WRAPPED = re.compile(r"(?<![^.])(_orig_mod|module)\.")
 # Tables that old files hold and models compute.
 MASK = re.compile(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)|.*\.rotary_emb\.inv_freq")
 
@@ -276,7 +276,7 @@ def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
     """
     try:
         with safe_open(path, framework="pt") as file:  # cloned: not the mapped file
-            stored = {WRAPPED.sub("", n, 1): file.get_tensor(n).clone() for n in file.keys()}
+            stored = {WRAPPED.sub("", n): file.get_tensor(n).clone() for n in file.keys()}
     except SafetensorError as error:
         raise UserError(
             f"{path} is not a readable safetensors file ({error}): fetch it again (git clone "

@@ -39,9 +39,12 @@ HUB_PATTERN = PATTERN.replace(r"[^\W\d_]", rf"(?:(?![\d_])[{WORD}])").replace(
     r"[^\s\w]", rf"[^\s{WORD}]"
 )
 STRIPPING = ("single_word", "lstrip", "rstrip")  # what an added token may do to the text around it
-UNLIKE = (  # settings of others
-    "byte_fallback", "continuing_subword_prefix", "dropout", "end_of_word_suffix"
-)  # fmt: skip
+UNLIKE = (
+    "byte_fallback",
+    "continuing_subword_prefix",
+    "dropout",
+    "end_of_word_suffix",
+)  # of others
 VISIBLE = bytes(SPELLED).decode()
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 
@@ -136,14 +139,11 @@ def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
 
 
 def _read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
-    path, named = folder / TOKENIZER_FILE, _settings(folder / SETTINGS_FILE)
-    if path.is_file():
-        form = read_object(path)
-    else:
-        path = folder / OLDER[0]
-        form = _older_form(folder, named)
-        if not form:
-            return None
+    files, named = (TOKENIZER_FILE, *OLDER), _settings(folder / SETTINGS_FILE)
+    path = next((folder / name for name in files if (folder / name).is_file()), None)
+    if path is None:
+        return None
+    form = read_object(path) if path.name == TOKENIZER_FILE else _older_form(folder, named)
     if named.get("add_prefix_space"):
         raise UserError(
             f"{folder / SETTINGS_FILE} sets add_prefix_space, which is not done here: use a model without"
@@ -205,24 +205,21 @@ def _chat_template(folder: Path, named: Mapping[str, Any]) -> str | None:
 
 
 def _older_form(folder: Path, named: Mapping[str, Any]) -> dict[str, Any]:
-    """vocab.json and merges.txt in the form of a tokenizer.json; empty if the folder holds neither."""
+    """vocab.json and merges.txt in the form of a tokenizer.json; UserError for one of them alone."""
     vocabulary, merges, added = (folder / name for name in OLDER)
-    there = [path.is_file() for path in (vocabulary, merges, added)]
-    if there == [True, True, False]:
-        lines = merges.read_text(encoding="utf-8").splitlines()
-        pairs = [line for line in lines if line and not line.startswith("#version")]
-        decoder = named.get("added_tokens_decoder", {})
-        return {
-            "model": {"vocab": read_object(vocabulary), "merges": pairs},
-            "pre_tokenizer": BYTE_LEVEL,
-            "added_tokens": [{"id": int(id), **token} for id, token in decoder.items()],
-        }
-    if any(there):
+    if added.is_file() or not (vocabulary.is_file() and merges.is_file()):
         raise UserError(
             f"of {', '.join(OLDER)} {folder} must hold the first two alone: put the tokenizer's "
             f"{TOKENIZER_FILE} there (transformers' AutoTokenizer writes it with save_pretrained)"
         )
-    return {}
+    lines = merges.read_text(encoding="utf-8").splitlines()
+    pairs = [line for line in lines if line and not line.startswith("#version")]
+    decoder = named.get("added_tokens_decoder", {})
+    return {
+        "model": {"vocab": read_object(vocabulary), "merges": pairs},
+        "pre_tokenizer": BYTE_LEVEL,
+        "added_tokens": [{"id": int(id), **token} for id, token in decoder.items()],
+    }
 
 
 def added_texts(form: Mapping[str, Any], ranks: Mapping[bytes, int], path: Path) -> list[str]:
@@ -232,26 +229,21 @@ def added_texts(form: Mapping[str, Any], ranks: Mapping[bytes, int], path: Path)
     would give them, or would be found in another order than by length.
     """
     known, ordinary = dict(form["model"]["vocab"]), set(ranks.values())
-    texts, late = list[str](), set[str]()
-    for token in form.get("added_tokens") or []:
+    added, texts = form.get("added_tokens") or [], list[str]()
+    late = {token["content"] for token in added if token.get("normalized")}  # sought in the rest
+    for token in added:
         text, id = token["content"], token["id"]
         whole = not token.get("special") or text in CHAT_MARKS or id in ordinary
         spelled = ranks.get(text.encode("utf-8"), None if id in ordinary else id)
-        same = spelled == known.setdefault(text, len(known)) == id  # as `tokenizers` counts on
-        if not text or not same or (whole and any(token.get(flag) for flag in STRIPPING)):
+        same = spelled == known.setdefault(text, len(known)) == id  # new ones are counted on
+        inside = text not in late and any(text in longer for longer in late)
+        if not text or not same or (whole and (inside or any(map(token.get, STRIPPING)))):
             raise UserError(
-                f"{path}: the added token {text!r} is empty, has not the next free id, or one of the "
-                f"flags {', '.join(STRIPPING)}, which are not followed here: use another tokenizer"
+                f"{path}: the added token {text!r} is empty, has not the next free id, is part of one "
+                f"that is normalized, or sets {', '.join(STRIPPING)}: use another tokenizer"
             )
-        texts += [text] if whole else []
-        late |= {text} if token.get("normalized") else set()
-    for text in texts:
-        if text not in late and any(text in longer for longer in late):
-            raise UserError(
-                f"{path}: the added token {text!r} is part of another one that is normalized, and "
-                "which of the two is meant is not followed here: use another tokenizer"
-            )
-    return [text for text in dict.fromkeys(texts) if text not in CHAT_MARKS]
+        texts += [text] if whole and text not in CHAT_MARKS else []
+    return list(dict.fromkeys(texts))
 
 
 def text_of(token: Any) -> str | None:

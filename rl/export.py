@@ -141,11 +141,7 @@ def model_card(
     """What the model is, where it comes from and how it is used."""
     kind = "llama" if isinstance(model, Llama) else "gpt2"
     shape = model.config
-    template = "The chat template is that of the model it started from."
-    if not tokenizer.chat_template:
-        template = (
-            "It has no chat template: its prompts were rendered by this project, or as they are."
-        )
+    template = "its first model's" if tokenizer.chat_template else "none, it was not trained on one"
     return f"""---
 library_name: transformers
 tags: [{kind}, rlhf, glassbox-rlhf]
@@ -167,7 +163,7 @@ model = {opens}.from_pretrained(folder).eval()
 {USES[opens]}
 ```
 
-{template}
+Chat template: {template}.
 Special tokens inside of a text are read as special by transformers, and spelled out in training.
 The model is made for study, and nothing was done to make its answers safe or true.
 """
