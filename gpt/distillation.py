@@ -150,7 +150,9 @@ def sampled_batch(
     """One response of `author` to each prompt at temperature 1, as it is scored and as text."""
     prompts = [tokenizer.encode(record.prompt) for record in records]
     params = SamplingParams(max_new_tokens=max_new_tokens)
-    sampled = generate(author, prompts, params, generator, eos_id=tokenizer.eos_id)
+    sampled = generate(
+        author, prompts, params, generator, eos_id=tokenizer.eos_id, other_ends=tokenizer.other_ends
+    )
     batch = join_responses(prompts, sampled.response_tokens, sampled.response_mask, sampled.has_eos)
     return batch.to(author.device), [tokenizer.decode(tokens) for tokens in sampled.token_lists()]
 

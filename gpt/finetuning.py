@@ -227,7 +227,10 @@ def answer_some(
     room = min(config.max_response_tokens, model.config.context - max(map(len, prompts)))
     params, generator = SamplingParams(max_new_tokens=room), make_generator(config.seed, "samples")
     with precision(model.device, config.precision):
-        sampled = generate(model, prompts, params, generator, eos_id=tokenizer.eos_id)
+        sampled = generate(
+            model, prompts, params, generator,
+            eos_id=tokenizer.eos_id, other_ends=tokenizer.other_ends,
+        )  # fmt: skip
     shown_tokens = [
         {"prompt": prompt, "response": answer, "data": in_data}
         for (prompt, in_data), answer in zip(shown, sampled.token_lists(), strict=True)
