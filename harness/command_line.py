@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import shlex
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -13,11 +16,13 @@ import torch
 
 from harness.errors import Finished, UserError
 from harness.files import read_object, received
+from harness.here import HERE
 from harness.optimizer import Diverged
 from harness.paths import REPOSITORY, STATE_FILE, WORLDS, usual_preset
-from harness.ranks.collectives import Drifted, LostRank
+from harness.ranks.collectives import Drifted, LostRank, world
 from harness.ranks.launch import Wish, first_to_fail, run_on_ranks
-from harness.signals import Ended, forgiving_output, signals_noted
+from harness.run_folder import SCRIPT, read_record, script_of
+from harness.signals import Ended, forgiving_output, signals_noted, watched
 
 Config = TypeVar("Config")
 
@@ -101,19 +106,25 @@ def command_name() -> str:
 def run_script(main: Callable[[Config], Any], config: Config) -> None:
     """Call main(config), on as many ranks as the flags ask for (harness/ranks/launch.py)."""
     work, flags = partial(main, config), vars(config)
-    with explained():
+    guard = partial(explained, config)
+    with guard(), watched(_where_killed(config)):
         if "ranks" in flags:
+            weights = getattr(config, "largest_model", 0)
             small = getattr(config, "is_small", True)
-            run_on_ranks(work, Wish(flags["ranks"], flags["device"], small), explained)
+            facts = {"command": type(config).__module__} | {
+                f"--{name.replace('_', '-')}": str(value) for name, value in flags.items()
+            }
+            run_on_ranks(work, Wish(flags["ranks"], flags["device"], small, weights, facts), guard)
         else:
             work()
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explained(config: Any = None) -> Iterator[None]:
     """A user's mistake, a signal and the like end the script with one sentence; a bug shows its traceback.
 
-    Of several ranks the first one that fails speaks; the others end in silence.
+    Of several ranks the first one that fails speaks; the others end in silence. What flags the command
+    has, its `config` says.
     """
     with forgiving_output():
         try:
@@ -123,32 +134,69 @@ def explained() -> Iterator[None]:
             print(done)  # of several ranks all, but only the first one's output goes anywhere
             sys.exit(0)
         except Ended as end:
+            _end_children()
             if first_to_fail():
-                print(_farewell(end), file=sys.stderr)
+                print(_farewell(end, config), file=sys.stderr)
             sys.exit(end.status)
         except Exception as error:
+            _end_children()
             if not first_to_fail():
                 sys.exit(1)
             if isinstance(error, (UserError, LostRank, Drifted, Diverged)):
                 sys.exit(f"error: {error}")
             if is_out_of_memory(error):
-                sys.exit(f"error: {OUT_OF_MEMORY}")
+                sys.exit(f"error: {_remedy_of_memory(error, config)}")
             if isinstance(error, OSError) and error.filename is not None:  # a full disk, a folder
                 sys.exit(f"error: {error.filename}: {error.strerror}")
             raise
 
 
-def _farewell(end: Ended) -> str:
-    if end.saved is not None:
-        return (
-            f"ended by {end.name} after step {end.saved}, which is saved: --resume goes on from it"
-        )
-    return f"ended by {end.name}; --resume goes on from the run's last {STATE_FILE}, if it has one"
+def _end_children() -> None:
+    """End the processes of a reward: Python would wait for them before it ends."""
+    for child in multiprocessing.active_children():
+        if not child.daemon:  # those it ends itself
+            child.kill()
 
 
-OUT_OF_MEMORY = (
-    "there is not enough memory for the next step: use a smaller --micro-batch-size or --batch-size"
-)
+def _command(*more: str) -> str:
+    """This command as it was typed, and flags behind it."""
+    return " ".join([command_name(), shlex.join([*sys.argv[1:], *more])]).strip()
+
+
+def _farewell(end: Ended, config: Any) -> str:
+    """How the run ended, and the command that goes on with what is saved, if there is one."""
+    what = f"ended by {end.name}" + (
+        "" if end.saved is None else f" after step {end.saved}, which is saved"
+    )
+    saved = HERE.run is not None and (HERE.run / STATE_FILE).exists()
+    if saved and hasattr(config, "resume") and read_record(HERE.run)[SCRIPT] == script_of(config):
+        return f"{what}; from the last saved step goes on: {_resuming(config)}"
+    if saved or getattr(config, "goes_on", False):  # a stage, or all that it has finished
+        return f"{what}; what is there is kept and gone on with by: {_command()}"
+    return what
+
+
+def _resuming(config: Any) -> str:
+    return _command(*[] if config.resume else ["--resume"])
+
+
+def _where_killed(config: Any) -> str:
+    """How to go on with what a run may have saved when it did not end by itself."""
+    if hasattr(config, "resume"):
+        return f"; if a step was saved before, from there goes on: {_resuming(config)}"
+    return f"; what is there is gone on with by: {_command()}" if hasattr(config, "goes_on") else ""
+
+
+def _remedy_of_memory(error: BaseException, config: Any) -> str:
+    """What to lower, among the flags that the command has; sampling does not mind --micro-batch-size."""
+    calls = traceback.extract_tb(error.__traceback__)
+    sampling = any(call.name == "sample" or call.filename.endswith("generate.py") for call in calls)
+    lower = ["prompts_per_step", "group_size", "max_new_tokens"] if sampling else []
+    lower = [name for name in lower if hasattr(config, name)] or ["micro_batch_size", "batch_size"]
+    flags = [f"--{name.replace('_', '-')}" for name in lower if hasattr(config, name)]
+    flags += ["--ranks"] if world() > 1 else []
+    where = "to sample the next answers" if sampling else "for the next step"
+    return f"there is not enough memory {where}: use a smaller {' or '.join(flags or ['model'])}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -6,7 +6,6 @@ start per number of ranks serves all tests here. A new entry of engines.py is he
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
 import threading
@@ -24,6 +23,7 @@ from forked import Done, command, forked
 from ranks_worker import ON_FOUR
 
 from harness.command_line import explained
+from harness.here import HERE
 from harness.ranks import launch
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -260,7 +260,7 @@ def struck(delay: float, number: int) -> Callable[[], AbstractContextManager[Non
 
     @contextmanager
     def guard() -> Iterator[None]:
-        if multiprocessing.current_process().daemon:
+        if HERE.is_child:
             threading.Timer(delay, os.kill, (os.getpid(), number)).start()
         with explained():
             yield
