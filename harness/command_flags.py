@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Literal, Protocol
 from harness.files import weights_in
 from harness.flag_ranges import AtLeastOne, Count, Limit, NotNegative, check_ranges
 
-
 SMALL = 50_000_000  # weights up to which a model is small: more than our presets, fewer than GPT-2
 
 
@@ -52,7 +51,9 @@ class TrainingFlags:
     def largest_model(self) -> int:
         """The number of weights of the largest model that a flag names; 0 where that is not known."""
         named = [vars(self).get(flag) for flag in ("policy", "base", "weights", "reward_model")]
-        every = [each for value in named for each in (value if isinstance(value, tuple) else [value])]
+        every = [
+            each for value in named for each in (value if isinstance(value, tuple) else [value])
+        ]
         return max(0 if each is None else weights_in(Path(each)) for each in every)
 
     @property

@@ -168,8 +168,8 @@ def _farewell(end: Ended, config: Any) -> str:
     what = f"ended by {end.name}" + (
         "" if end.saved is None else f" after step {end.saved}, which is saved"
     )
-    saved = HERE.run is not None and (HERE.run / STATE_FILE).exists()
-    if saved and hasattr(config, "resume") and read_record(HERE.run)[SCRIPT] == script_of(config):
+    saved = HERE.run if HERE.run and (HERE.run / STATE_FILE).exists() else None
+    if saved and hasattr(config, "resume") and read_record(saved)[SCRIPT] == script_of(config):
         return f"{what}; from the last saved step goes on: {_resuming(config)}"
     if saved or getattr(config, "goes_on", False):  # a stage, or all that it has finished
         return f"{what}; what is there is kept and gone on with by: {_command()}"

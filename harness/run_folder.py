@@ -118,7 +118,7 @@ def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
 
 
 def open_stages(folder: Path, config: Flags, *, last: str) -> Path:
-    """`open_run` for a command of several stages, which goes on with its flags' run until `last` is there."""
+    """`open_run` for several stages: goes on in a folder of the same flags that has no file `last` yet."""
 
     def opened() -> Path:
         place = _checked_place(expanded(folder), config)

@@ -24,6 +24,8 @@ from harness.ranks.collectives import gather
 SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
+STEP = 5  # seconds that a step has to end after the first signal
+LAST = 3  # seconds that a run has to end after the second one
 
 
 class Ended(BaseException):
@@ -85,7 +87,8 @@ def watched(then: str) -> Iterator[None]:
         yield
         return
     numbers = " ".join(str(int(number)) for number in SIGNALS)
-    command = [sys.executable, "-IS", watchdog.__file__, str(os.getpid()), numbers, then]
+    told = [str(os.getpid()), numbers, str(STEP), str(LAST), then]
+    command = [sys.executable, "-IS", watchdog.__file__, *told]
     dog = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
     )
@@ -109,7 +112,7 @@ def _note(number: int, frame: FrameType | None) -> None:
         raise Ended(number)
     HERE.signal = number
     words = (
-        f"{signal.Signals(number).name}: stopping after this step, or in {watchdog.STEP} seconds; "
+        f"{signal.Signals(number).name}: stopping after this step, or in {STEP} seconds; "
         "once more ends it at once\n"
     )
     with suppress(OSError):

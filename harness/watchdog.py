@@ -16,9 +16,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-STEP = 7  # seconds that a step has to end after a signal, which is then sent again
-LAST = 2  # seconds that a run has to end after the second one, before it is killed
-
 
 def children(process: int) -> list[int]:
     """The processes that this one has started, but for the one that asks."""
@@ -48,10 +45,11 @@ def kill(processes: Iterable[int]) -> None:
             os.kill(process, signal.SIGKILL)
 
 
-def watch(run: int, numbers: set[int], then: str) -> None:
+def watch(run: int, numbers: set[int], step: float, last: float, then: str) -> None:
     """Return once the process `run` says that it is done; before, see that signals end it in time.
 
-    Whatever else ends it, all that it has started ends with it. `then` goes on the sentence that says so.
+    A signal is sent again after `step` seconds; `last` seconds after the second one the run is killed,
+    with all that it has started, and `then` goes on the sentence that says so.
     """
     started: list[int] = []
     number, ask, end = 0, float("inf"), float("inf")
@@ -69,7 +67,7 @@ def watch(run: int, numbers: set[int], then: str) -> None:
         started = family([run])[1:]
         now = time.monotonic()
         for each in numbers.intersection(came or b""):
-            ask, end = (float("inf"), min(end, now + LAST)) if number else (now + STEP, end)
+            ask, end = (float("inf"), min(end, now + last)) if number else (now + step, end)
             number = each
         if now > end:
             name = signal.Signals(number).name
@@ -78,8 +76,9 @@ def watch(run: int, numbers: set[int], then: str) -> None:
             return kill([run, *family(started)])
         if now > ask:
             os.kill(run, number)
-            ask, end = float("inf"), now + LAST
+            ask, end = float("inf"), now + last
 
 
 if __name__ == "__main__":
-    watch(int(sys.argv[1]), {int(word) for word in sys.argv[2].split()}, sys.argv[3])
+    process, which, seconds, more, words = sys.argv[1:]
+    watch(int(process), {int(n) for n in which.split()}, float(seconds), float(more), words)

@@ -57,7 +57,9 @@ class Wish:
     device: str = "auto"
     is_small: bool = True
     weights: int = 0  # of the largest model that is named
-    flags: Mapping[str, str] = field(default_factory=dict)  # in which the ranks of torchrun must agree
+    flags: Mapping[str, str] = field(
+        default_factory=dict
+    )  # in which the ranks of torchrun must agree
 
 
 def cores() -> int:
@@ -151,17 +153,15 @@ def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
             if HERE.another_speaks:  # let it finish its sentence
                 connection.wait([child.sentinel for child in children], timeout=5)
             for child in children:
-                child.kill()
+                _kill(child)
             raise
         finally:
             if dist.is_initialized():  # still, after a failure
                 dist.destroy_process_group()
             for child in children:  # one that still has threads of the user's would never end
                 child.join(PATIENCE)
-                child.kill()
+                _kill(child)
                 child.join()
-                with suppress(AttributeError, OSError):  # what a reward has started there
-                    os.killpg(child.pid, signal.SIGKILL)
 
 
 def _meet_by_torchrun() -> tuple[int, Any, int, int]:
@@ -185,6 +185,13 @@ def _meet_by_torchrun() -> tuple[int, Any, int, int]:
             f"({str(error).splitlines()[0][:100]}): check the address and that all of them were started"
         ) from None
     return local, store, number, count
+
+
+def _kill(rank: Any) -> None:
+    """Kill a rank and what a reward has started there, which is of its group."""
+    with suppress(AttributeError, OSError):  # Windows; none is there any more
+        os.killpg(rank.pid, signal.SIGKILL)
+    rank.kill()
 
 
 def _number_of_torchrun(name: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shlex
 import signal
@@ -13,7 +14,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked import forked, has_ended
 
+from harness import signals
 from harness.command_line import run_script
 from harness.errors import Finished
 from harness.files import read_jsonl, write_json
@@ -118,6 +121,34 @@ def test_a_signal_in_the_final_phase_ends_at_once_and_loses_nothing(tmp_path):
     assert not (tmp_path / "run" / "report.json").exists()
     assert saved_step(tmp_path / "run") == 6
     resumed(tmp_path / "run")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the watchdog watches where there are forks")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_answers_no_signal_is_killed_with_all_that_it_has_started(
+    tmp_path, monkeypatch, number
+):
+    """C code that never comes back to Python, and a process of the user's; SIGKILL leaves none either."""
+    monkeypatch.setattr(signals, "STEP", 0.1)
+    monkeypatch.setattr(signals, "LAST", 0.1)
+
+    def send_and_stay(process: int) -> None:
+        time.sleep(1.5)
+        os.kill(process, number)
+        time.sleep(100)
+
+    def hang(config: Flags) -> None:
+        child = multiprocessing.get_context("fork").Process(
+            target=send_and_stay, args=(os.getpid(),)
+        )
+        child.start()
+        (config.out / "child").write_text(str(child.pid))
+        sum(range(10**13))
+
+    done = forked(lambda: run_script(hang, Flags(tmp_path)), timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert len(done.stderr.splitlines()) == (1 if number == signal.SIGTERM else 0)
+    assert has_ended(int((tmp_path / "child").read_text()))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks are forks here")

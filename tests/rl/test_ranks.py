@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import torch
 from engines import ENGINES
-from forked import Done, command, forked
+from forked import Done, command, forked, has_ended
 from ranks_worker import ON_FOUR
 
 from harness.command_line import explained
@@ -160,7 +160,7 @@ def test_ppo_stopped_within_a_batch(results):
 # --- failures -------------------------------------------------------------------------------------
 
 FAILING = """
-import os, signal, sys
+import multiprocessing, os, signal, sys, threading, time
 from dataclasses import dataclass
 import torch
 from harness.ranks import collectives, launch
@@ -168,6 +168,7 @@ from harness.command_flags import TrainingFlags
 from harness.command_line import run_script
 from harness.errors import UserError
 from harness.files import append_jsonl
+from harness.here import HERE
 from pathlib import Path
 
 @dataclass(frozen=True)
@@ -176,6 +177,7 @@ class Config(TrainingFlags):
     device: str = "cpu"
 
 launch.PATIENCE = 0.5
+collectives.LONG = 0.2
 
 def main(config):
     what, who = sys.argv[1], int(sys.argv[2])
@@ -197,7 +199,25 @@ def main(config):
     if what == "file":
         append_jsonl(Path(sys.argv[3]), [{"rank": collectives.rank()}])
         append_jsonl(Path(sys.argv[3]) / "below a file", [{}])
-    collectives.gather(2)
+    if what in ("process", "hang") and mine:
+        queue = multiprocessing.Queue()
+        child = multiprocessing.Process(target=answer, args=(queue, 0 if what == "process" else 100))
+        child.start()
+        Path(sys.argv[3]).write_text(str(child.pid))
+        if what == "hang":
+            first = os.getppid() if who else os.getpid()
+            for delay in (0.2, 0.4):  # the second one ends the run
+                threading.Timer(delay, os.kill, (first, signal.SIGINT)).start()
+            HERE.in_steps = True
+        print(queue.get(timeout=100))
+    if what == "wait" and mine:
+        time.sleep(1.5)
+    HERE.in_steps = what == "hang"
+    print("all", collectives.gather(2))
+
+def answer(queue, seconds):
+    time.sleep(seconds)
+    queue.put("answered")
 
 if __name__ == "__main__":
     run_script(main, Config())
@@ -250,6 +270,29 @@ def test_one_rank_writes_and_its_trouble_is_everyones(failing, tmp_path):
     assert out.read_text(encoding="utf-8") == '{"rank": 0}\n'
     assert done.returncode == 1 and done.stderr.count("error:") == 1
     assert "below a file" in done.stderr or "rows.jsonl" in done.stderr
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_may_start_processes(failing, tmp_path, who):
+    done = failing("process", who, tmp_path / "child")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "all [2, 2]"
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_the_second_signal_ends_ranks_that_wait_and_what_they_have_started(failing, tmp_path, who):
+    """A rank hangs in a process of its own, the other one in a collective."""
+    begin = time.monotonic()
+    done = failing("hang", who, tmp_path / "child")
+    assert time.monotonic() - begin < 30 and done.returncode == 130
+    assert has_ended(int((tmp_path / "child").read_text()))
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_long_wait_is_told_once(failing, who):
+    done = failing("wait", who)
+    (said,) = done.stderr.splitlines()
+    assert done.returncode == 0 and f"rank {who} " in said and f"rank {1 - who} " in said
 
 
 # --- how many -------------------------------------------------------------------------------------
