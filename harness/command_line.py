@@ -170,9 +170,9 @@ def _farewell(end: Ended, config: Any) -> str:
     )
     saved = HERE.run if HERE.run and (HERE.run / STATE_FILE).exists() else None
     if saved and hasattr(config, "resume") and read_record(saved)[SCRIPT] == script_of(config):
-        return f"{what}; from the last saved step goes on: {_resuming(config)}"
+        return f"{what}; this goes on from the last saved step: {_resuming(config)}"
     if saved or getattr(config, "goes_on", False):  # a stage, or all that it has finished
-        return f"{what}; what is there is kept and gone on with by: {_command()}"
+        return f"{what}; this goes on with what is there: {_command()}"
     return what
 
 
@@ -183,8 +183,8 @@ def _resuming(config: Any) -> str:
 def _where_killed(config: Any) -> str:
     """How to go on with what a run may have saved when it did not end by itself."""
     if hasattr(config, "resume"):
-        return f"; if a step was saved before, from there goes on: {_resuming(config)}"
-    return f"; what is there is gone on with by: {_command()}" if hasattr(config, "goes_on") else ""
+        return f"; if a step was saved before, this goes on from it: {_resuming(config)}"
+    return f"; this goes on with what is there: {_command()}" if hasattr(config, "goes_on") else ""
 
 
 def _remedy_of_memory(error: BaseException, config: Any) -> str:

@@ -145,10 +145,11 @@ def run_stage(main: Callable[[Any], Any], config: Any) -> None:
 def _holds(folder: Path, config: Flags) -> bool:
     """Whether a run of this script, these flags and these inputs has been in the folder."""
     try:
-        _check_same_run(folder, config, read_record(folder), record(config))
+        started, now = read_record(folder), record(config)
+        _check_same_run(folder, config, started, now)
     except (OSError, UserError):
         return False
-    return True
+    return started.get("steps") == now.get("steps")
 
 
 # The folder ---------------------------------------------------------------------------------------

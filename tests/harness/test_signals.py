@@ -22,7 +22,7 @@ from harness.errors import Finished
 from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
 from harness.paths import STATE_FILE
-from harness.run_folder import finish_run, open_run, stepping
+from harness.run_folder import finish_run, open_run, open_stages, run_stage, stepping
 from harness.training_state import TrainingState, keep_state, saved_step
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -34,6 +34,7 @@ class Flags:
     steps: int = 6
     checkpoint_every: int = 4
     resume: bool = False
+    seed: int = 0
 
 
 class Counter(torch.nn.Module):
@@ -121,6 +122,34 @@ def test_a_signal_in_the_final_phase_ends_at_once_and_loses_nothing(tmp_path):
     assert not (tmp_path / "run" / "report.json").exists()
     assert saved_step(tmp_path / "run") == 6
     resumed(tmp_path / "run")
+
+
+def test_a_stage_does_what_is_left_of_a_run_of_the_same_flags(tmp_path):
+    folder = tmp_path / "run"
+    ended(Flags(folder), send(signal.SIGINT, at=3))
+    for config, left in [
+        (Flags(folder), [4, 5, 6, 0]),
+        (Flags(folder), []),
+        (Flags(folder, steps=2), [1, 2, 0]),
+        (Flags(folder, steps=2, seed=1), [1, 2, 0]),
+    ]:
+        steps: list[int] = []
+        run_stage(lambda config, steps=steps: run(config, steps.append), config)
+        assert steps == left
+
+
+def test_stages_go_on_until_their_last_file_is_there(tmp_path):
+    def opened(seed: int) -> list[str]:
+        folder = open_stages(tmp_path / "run", Flags(tmp_path / "run", seed=seed), last="last.json")
+        there = sorted(path.name for path in folder.iterdir())
+        (folder / "stage").touch()
+        finish_run(folder)
+        return there
+
+    assert [opened(0), opened(0)] == [["config.json"], ["config.json", "stage"]]
+    assert opened(1) == ["config.json"]
+    (tmp_path / "run" / "last.json").touch()
+    assert opened(1) == ["config.json"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the watchdog watches where there are forks")

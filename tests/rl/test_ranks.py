@@ -210,6 +210,8 @@ def main(config):
                 threading.Timer(delay, os.kill, (first, signal.SIGINT)).start()
             HERE.in_steps = True
         print(queue.get(timeout=100))
+    if what == "agree":
+        launch._require_agreement({"--seed": "1" if mine else "0"})
     if what == "wait" and mine:
         time.sleep(1.5)
     HERE.in_steps = what == "hang"
@@ -270,6 +272,12 @@ def test_one_rank_writes_and_its_trouble_is_everyones(failing, tmp_path):
     assert out.read_text(encoding="utf-8") == '{"rank": 0}\n'
     assert done.returncode == 1 and done.stderr.count("error:") == 1
     assert "below a file" in done.stderr or "rows.jsonl" in done.stderr
+
+
+@pytest.mark.parametrize(("who", "status"), [(-1, 0), (0, 1), (1, 1)])
+def test_ranks_of_torchrun_have_the_same_flags(failing, who, status):
+    done = failing("agree", who)
+    assert done.returncode == status and done.stderr.count("error: --seed") == status
 
 
 @pytest.mark.parametrize("who", [0, 1])
