@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import shlex
 import sys
 import traceback
@@ -20,7 +19,7 @@ from harness.here import HERE
 from harness.optimizer import Diverged
 from harness.paths import REPOSITORY, STATE_FILE, WORLDS, usual_preset
 from harness.ranks.collectives import Drifted, LostRank, world
-from harness.ranks.launch import Wish, first_to_fail, run_on_ranks
+from harness.ranks.launch import Wish, ending_children, first_to_fail, run_on_ranks
 from harness.run_folder import SCRIPT, read_record, script_of
 from harness.signals import Ended, forgiving_output, signals_noted, watched
 
@@ -107,7 +106,8 @@ def run_script(main: Callable[[Config], Any], config: Config) -> None:
     """Call main(config), on as many ranks as the flags ask for (harness/ranks/launch.py)."""
     work, flags = partial(main, config), vars(config)
     guard = partial(explained, config)
-    with guard(), watched(_where_killed(config)):
+    goes_on = hasattr(config, "resume") or hasattr(config, "goes_on")
+    with ending_children(), guard(), watched(_again(config, resume=True) if goes_on else ""):
         if "ranks" in flags:
             weights = getattr(config, "largest_model", 0)
             small = getattr(config, "is_small", True)
@@ -134,12 +134,10 @@ def explained(config: Any = None) -> Iterator[None]:
             print(done)  # of several ranks all, but only the first one's output goes anywhere
             sys.exit(0)
         except Ended as end:
-            _end_children()
             if first_to_fail():
                 print(_farewell(end, config), file=sys.stderr)
             sys.exit(end.status)
         except Exception as error:
-            _end_children()
             if not first_to_fail():
                 sys.exit(1)
             if isinstance(error, (UserError, LostRank, Drifted, Diverged)):
@@ -151,52 +149,35 @@ def explained(config: Any = None) -> Iterator[None]:
             raise
 
 
-def _end_children() -> None:
-    """End the processes of a reward: Python would wait for them before it ends."""
-    for child in multiprocessing.active_children():
-        if not child.daemon:  # those it ends itself
-            child.kill()
-
-
-def _command(*more: str) -> str:
-    """This command as it was typed, and flags behind it."""
-    return " ".join([command_name(), shlex.join([*sys.argv[1:], *more])]).strip()
+def _again(config: Any, *, resume: bool) -> str:
+    """What to type to go on, with --resume where it is wanted and the command has it."""
+    more = ["--resume"] * (resume and not getattr(config, "resume", True))
+    return f"; this goes on from what is saved: {command_name()} {shlex.join(sys.argv[1:] + more)}"
 
 
 def _farewell(end: Ended, config: Any) -> str:
     """How the run ended, and the command that goes on with what is saved, if there is one."""
-    what = f"ended by {end.name}" + (
-        "" if end.saved is None else f" after step {end.saved}, which is saved"
-    )
+    what = f"ended by {end.name}"
+    what += "" if end.saved is None else f" after step {end.saved}, which is saved"
     saved = HERE.run if HERE.run and (HERE.run / STATE_FILE).exists() else None
-    if saved and hasattr(config, "resume") and read_record(saved)[SCRIPT] == script_of(config):
-        return f"{what}; this goes on from the last saved step: {_resuming(config)}"
-    if saved or getattr(config, "goes_on", False):  # a stage, or all that it has finished
-        return f"{what}; this goes on with what is there: {_command()}"
-    return what
-
-
-def _resuming(config: Any) -> str:
-    return _command(*[] if config.resume else ["--resume"])
-
-
-def _where_killed(config: Any) -> str:
-    """How to go on with what a run may have saved when it did not end by itself."""
-    if hasattr(config, "resume"):
-        return f"; if a step was saved before, this goes on from it: {_resuming(config)}"
-    return f"; this goes on with what is there: {_command()}" if hasattr(config, "goes_on") else ""
+    if saved and hasattr(config, "resume"):  # of one of its stages it takes up what is left itself
+        return what + _again(config, resume=read_record(saved)[SCRIPT] == script_of(config))
+    return what + (_again(config, resume=False) if saved or hasattr(config, "goes_on") else "")
 
 
 def _remedy_of_memory(error: BaseException, config: Any) -> str:
-    """What to lower, among the flags that the command has; sampling does not mind --micro-batch-size."""
-    calls = traceback.extract_tb(error.__traceback__)
-    sampling = any(call.name == "sample" or call.filename.endswith("generate.py") for call in calls)
-    lower = ["prompts_per_step", "group_size", "max_new_tokens"] if sampling else []
-    lower = [name for name in lower if hasattr(config, name)] or ["micro_batch_size", "batch_size"]
+    """What to lower, among the flags that the command has: a step samples all of its rows at once."""
+    files = {Path(call.filename).name for call in traceback.extract_tb(error.__traceback__)}
+    sampling = "generate.py" in files and "evaluation.py" not in files
+    of_step = ("prompts_per_step", "group_size", "max_new_tokens")
+    lower = [name for name in of_step if sampling and hasattr(config, name)]
+    lower += [name for name in ("micro_batch_size", "batch_size") if not lower]
     flags = [f"--{name.replace('_', '-')}" for name in lower if hasattr(config, name)]
     flags += ["--ranks"] if world() > 1 else []
-    where = "to sample the next answers" if sampling else "for the next step"
-    return f"there is not enough memory {where}: use a smaller {' or '.join(flags or ['model'])}"
+    return (
+        f"there is not enough memory {'to sample' if sampling else 'for the next step'}: use a smaller "
+        + " or ".join(flags or ["model"])
+    )
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -24,7 +24,7 @@ from harness.ranks.collectives import gather
 SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
-STEP = 5  # seconds that a step has to end after the first signal
+STEP = 6  # seconds that a step has to end after the first signal
 LAST = 3  # seconds that a run has to end after the second one
 
 
@@ -82,17 +82,16 @@ def watched(then: str) -> Iterator[None]:
 
     `then` goes on the sentence that it says where it has to kill.
     """
-    main = threading.current_thread() is threading.main_thread()
-    if not main or not hasattr(os, "fork"):
-        yield
-        return
     numbers = " ".join(str(int(number)) for number in SIGNALS)
     told = [str(os.getpid()), numbers, str(STEP), str(LAST), then]
     command = [sys.executable, "-IS", watchdog.__file__, *told]
-    dog = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
-    )
-    assert dog.stdin is not None
+    dog, pipe, none = None, subprocess.PIPE, subprocess.DEVNULL
+    if threading.current_thread() is threading.main_thread() and hasattr(os, "fork"):
+        with suppress(OSError):  # no process is left: the run ends as it can, as on Windows
+            dog = subprocess.Popen(command, stdin=pipe, stdout=none, start_new_session=True)
+    if dog is None or dog.stdin is None:
+        yield
+        return
     pipe = dog.stdin.fileno()
     os.set_blocking(pipe, False)
     before = signal.set_wakeup_fd(pipe, warn_on_full_buffer=False)

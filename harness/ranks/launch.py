@@ -284,8 +284,20 @@ def _as_rank(number: int, here: Meeting, work: Work, guard: Guard) -> None:
     def gone() -> bool:
         return os.getppid() != here.parent
 
-    with guard():
+    with ending_children(), guard():
         here.join(number, gone, work)
+
+
+@contextmanager
+def ending_children() -> Iterator[None]:
+    """Around a program: where it fails, end what a reward has started; Python would wait for that."""
+    try:
+        yield
+    except BaseException:
+        for child in multiprocessing.active_children():
+            if not child.daemon:  # those end with Python
+                child.kill()
+        raise
 
 
 @contextmanager

@@ -6,6 +6,7 @@ start per number of ranks serves all tests here. A new entry of engines.py is he
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -22,9 +23,11 @@ from engines import ENGINES
 from forked import Done, command, forked, has_ended
 from ranks_worker import ON_FOUR
 
+from gpt.finetuning import FinetuningConfig
 from harness.command_line import explained
 from harness.here import HERE
 from harness.ranks import launch
+from rl.grpo_engine import GRPOConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLDS = (2, 4)  # compared with 1
@@ -304,6 +307,25 @@ def test_a_long_wait_is_told_once(failing, who):
 
 
 # --- how many -------------------------------------------------------------------------------------
+
+
+def test_the_weights_of_what_is_named_and_the_memory_that_is_there_decide(tmp_path, monkeypatch):
+    """A folder of 60 million weights, whose file is no longer than its header."""
+    for name, count in (("large", 60_000_000), ("tiny", 40)):
+        about = {"w": {"dtype": "U8", "shape": [count], "data_offsets": [0, count]}}
+        header = json.dumps(about).encode()
+        (tmp_path / name).mkdir()
+        with (tmp_path / name / "model.safetensors").open("wb") as file:
+            file.write(len(header).to_bytes(8, "little") + header)
+            file.truncate(8 + len(header) + count)  # a hole
+        config = GRPOConfig(policy=tmp_path / name)
+        assert (config.largest_model, config.is_small) == (count, name == "tiny")
+        assert config.largest_model == FinetuningConfig(weights=str(tmp_path / name)).largest_model
+    monkeypatch.setattr(launch, "cores", lambda: 8)
+    room = launch.BYTES_A_RANK + launch.BYTES_A_WEIGHT * 40
+    for left, ranks in [(0, 1), (room, 1), (3 * room, 3), (100 * room, 8)]:
+        monkeypatch.setattr(launch, "free_memory", lambda left=left: left)
+        assert launch.default_ranks(True, "cpu", 40) == ranks
 
 
 def struck(delay: float, number: int) -> Callable[[], AbstractContextManager[None]]:
