@@ -24,7 +24,7 @@ from harness.ranks.collectives import gather
 SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
-STEP = 6  # seconds that a step has to end after the first signal
+STEP = 5  # seconds that a step has to end after the first signal
 LAST = 3  # seconds that a run has to end after the second one
 
 
