@@ -82,9 +82,9 @@ def watched(then: str) -> Iterator[None]:
 
     `then` goes on the sentence that it says where it has to kill.
     """
-    numbers = " ".join(str(int(number)) for number in SIGNALS)
-    told = [str(os.getpid()), numbers, str(STEP), str(LAST), then]
-    command = [sys.executable, "-IS", watchdog.__file__, *told]
+    told = (os.getpid(), {int(number) for number in SIGNALS}, STEP, LAST, then)
+    code = f"import runpy; runpy.run_path({watchdog.__file__!r})['watch'](*{told!r})"
+    command = [sys.executable, "-IS", "-c", code]  # by its file: it loads nothing of ours
     dog, pipe, none = None, subprocess.PIPE, subprocess.DEVNULL
     if threading.current_thread() is threading.main_thread() and hasattr(os, "fork"):
         with suppress(OSError):  # no process is left: the run ends as it can, as on Windows

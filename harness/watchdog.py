@@ -10,7 +10,6 @@ import os
 import select
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -77,8 +76,3 @@ def watch(run: int, numbers: set[int], step: float, last: float, then: str) -> N
         if now > ask:
             os.kill(run, number)
             ask, end = float("inf"), now + last
-
-
-if __name__ == "__main__":
-    process, which, seconds, more, words = sys.argv[1:]
-    watch(int(process), {int(n) for n in which.split()}, float(seconds), float(more), words)
