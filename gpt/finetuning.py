@@ -104,7 +104,7 @@ class FinetuningConfig(AnswerFileFlags, OptimizerFlags, MemoryFlags):
     @property
     def is_small(self) -> bool:
         """Whether one process a core is faster than threads: published weights are not small."""
-        return self.weights is None and super().is_small
+        return (self.weights is None or self.largest_model > 0) and super().is_small
 
 
 def train(

@@ -14,7 +14,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -70,7 +70,8 @@ def open_run(folder: Path, config: Flags, *, resume: bool = False) -> Path:
     leading ~ expanded.
     """
     opened = _take_up if resume else _begin
-    return on_main(lambda: opened(_checked_place(expanded(folder)), config))
+    HERE.run = on_main(lambda: opened(_checked_place(expanded(folder)), config))
+    return HERE.run
 
 
 def _begin(folder: Path, config: Flags) -> Path:
@@ -99,6 +100,7 @@ def finish_run(folder: Path, *, can_go_on: bool = False) -> None:
         unlock(folder)
 
     on_main(finish)
+    HERE.run = None
 
 
 @contextmanager
@@ -118,6 +120,46 @@ def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
         log.close()
         step = error.step or (log.rows[-1]["step"] + 1 if log.rows else 1)
         raise UserError(f"step {step}: {error}; what was saved before is in {folder}") from error
+
+
+# Stages -------------------------------------------------------------------------------------------
+
+
+def open_stages(folder: Path, config: Flags, *, last: str) -> Path:
+    """`open_run` for several stages: goes on in a folder of the same flags that has no file `last` yet."""
+
+    def opened() -> Path:
+        place = _checked_place(expanded(folder))
+        if (place / last).exists() or not _holds(place, config):
+            return _begin(place, config)
+        lock(place)
+        print(f"{display_path(place)} goes on where it was", flush=True)
+        return place
+
+    HERE.run = on_main(opened)
+    return HERE.run
+
+
+def run_stage(main: Callable[[Any], Any], config: Any) -> None:
+    """main(config) into the folder --out: what is left of it, where a run of the same flags is there."""
+    folder = config.out
+    same, begun = on_main(lambda: (_holds(folder, config), (folder / STATE_FILE).exists()))
+    if same and not begun and on_main((folder / MODEL_FILE).exists):
+        print(f"{display_path(folder)} is there", flush=True)
+    else:
+        main(dataclasses.replace(config, resume=same and begun))
+
+
+def _holds(folder: Path, config: Flags) -> bool:
+    """Whether a run of this script and these flags has been in the folder, and its inputs are as they were."""
+    try:
+        started, now = read_record(folder), record(config)
+        _check_same_run(folder, config, started, now)
+        inputs = started.get(INPUTS, {})
+        unchanged = all(sha256_of(Path(place)) == digest for place, digest in inputs.items())
+    except (OSError, UserError):
+        return False
+    return unchanged and started.get("steps") == now.get("steps")
 
 
 # The folder ---------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard
-from harness.run_folder import finish_run, open_run, stepping
+from harness.run_folder import finish_run, open_run, run_stage, stepping
 from harness.run_page import conclude
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
@@ -206,7 +206,7 @@ def base_folder(config: RewardModelConfig) -> Path:
     folder = base_of(config)
     if config.base is None and not config.resume and not on_main((folder / MODEL_FILE).exists):
         print(f"no base model in {display_path(folder)} yet: pre-training it first")
-        pretraining.main(pretraining_of(config))
+        run_stage(pretraining.main, pretraining_of(config))
     return folder
 
 

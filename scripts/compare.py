@@ -42,6 +42,8 @@ class CompareConfig:
     out: Path = RUNS / "compare"
     """Folder of the runs, the table and the plot."""
 
+    goes_on = True  # called again, it does what is left
+
 
 def name_of(engine: str) -> str:
     """What an engine's runs are called: grpo of rl.grpo_engine, tis of tis_engine.py."""

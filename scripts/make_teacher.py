@@ -39,7 +39,7 @@ from harness.files import display_path, reading
 from harness.flag_ranges import AtLeastOne, check_ranges
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
-from harness.run_folder import finish_run, open_run
+from harness.run_folder import finish_run, open_run, run_stage
 from harness.seeds import derive_seed
 from rl.rewards.teacher_reward import best_answers
 from rl.training.open_reward import RewardChoice, open_reward
@@ -88,7 +88,8 @@ def base_folder(config: TeacherConfig) -> Path:
         settings: dict[str, Any] = dict(
             data=config.data, seed=config.seed, device=config.device, out=folder
         )
-        pretraining.main(from_preset(PretrainingConfig, pretraining.PRESETS, "teacher", **settings))
+        wanted = from_preset(PretrainingConfig, pretraining.PRESETS, "teacher", **settings)
+        run_stage(pretraining.main, wanted)
     return folder
 
 

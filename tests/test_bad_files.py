@@ -295,3 +295,17 @@ def test_ranks_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(key, text)
     monkeypatch.setattr(launch, "MEETING_TIME", launch.timedelta(seconds=1))
     ends("29519", lambda: launch.run_on_ranks(lambda: None, launch.Wish(device="cpu")))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("RANK", None), ("WORLD_SIZE", "abc"), ("MASTER_PORT", "99999"), ("LOCAL_WORLD_SIZE", "0")],
+)
+def test_wrong_variables_of_torchrun(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str | None
+) -> None:
+    for key, text in (TORCHRUN | {name: value}).items():
+        monkeypatch.setenv(key, text) if text is not None else monkeypatch.delenv(
+            key, raising=False
+        )
+    ends(name, lambda: launch.run_on_ranks(lambda: None, launch.Wish(device="cpu")))
