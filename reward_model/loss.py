@@ -1,4 +1,4 @@
-"""The losses of a scalar reward model: of pairs, and of labels."""
+"""The loss of a scalar reward model on preference pairs."""
 
 import torch.nn.functional as F
 from torch import Tensor

@@ -29,16 +29,18 @@ preference_coef = 0 this is rl/grpo_engine.py bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from data.collate import ResponseBatch
+from gpt.log_probs import TokenScores, token_scores
 from gpt.model import GPT
+from harness.device import on_device, precision
 from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative
-from harness.ranks.collectives import on_device
 from reward_model.pairs import TokenPair
 from rl.batches.preferences import (
     Compared,
@@ -57,7 +59,7 @@ from rl.batches.preferences import (
     pairs_within,
     sides,
 )
-from rl.batches.rollout import Rollout, row_chunks, scores_to_descend
+from rl.batches.rollout import Rollout, row_chunks
 from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
 from rl.equations.kl import k3
 from rl.equations.losses import (
@@ -223,6 +225,36 @@ def preference_metrics(
     return {"pairs": pairs, "preference_loss": loss} | {
         f"preference_{name}": numbers[name] for name in ("accuracy", "margin")
     }
+
+
+def scores_to_descend(
+    policy: GPT, batch: ResponseBatch, config: PGGRPOConfig
+) -> tuple[TokenScores, Callable[[Tensor], None]]:
+    """The scores (N, T) of rows that one loss compares, and what does loss.backward().
+
+    A batch of more than micro_batch_size rows is read twice, once for the numbers and once for their
+    gradient: the sum over parts of (d loss / d log-probs) log-probs has the loss's (Gao et al. 2021,
+    arXiv:2101.06983). Of the scores only log-probs have a gradient.
+    """
+
+    def score(part: ResponseBatch) -> TokenScores:
+        with precision(policy.device, config.precision):
+            return token_scores(policy, part, config.temperature)
+
+    if len(batch) <= config.micro_batch_size:
+        return score(batch), Tensor.backward
+    parts = torch.arange(len(batch)).split(config.micro_batch_size)
+    with torch.no_grad():
+        pieces = [score(batch.rows(rows)) for rows in parts]
+    log_probs, entropy = (torch.cat(columns) for columns in zip(*pieces, strict=True))
+    log_probs.requires_grad_()
+
+    def descend(loss: Tensor) -> None:
+        (gradient,) = torch.autograd.grad(loss, log_probs)
+        for rows in parts:
+            (score(batch.rows(rows)).log_probs * gradient[rows]).sum().backward()
+
+    return TokenScores(log_probs, entropy), descend
 
 
 def descend_rollout(

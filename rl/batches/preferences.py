@@ -20,11 +20,11 @@ from gpt.corpus import Limits, check_fit
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.device import precision
+from harness.device import on_device, precision
 from harness.errors import UserError
 from harness.files import display_path
 from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative, Range
-from harness.ranks.collectives import all_gather_list, on_device, scatter_rows, shard_chunks
+from harness.ranks.collectives import all_gather_list, scatter_rows, shard_chunks
 from harness.seeds import derive_seed
 from reward_model.pairs import TokenPair, collate_pairs, encode_pairs, keep_fitting, lengths_of
 from rl.batches.rollout import ScoringConfig

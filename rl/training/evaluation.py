@@ -1,4 +1,4 @@
-"""Measuring a policy: rewards, gold, win rate, KL and tables (figures.py draws)."""
+"""Measuring a policy: rewards, gold, win rate, KL and tables."""
 
 from __future__ import annotations
 

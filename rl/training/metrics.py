@@ -14,7 +14,8 @@ from torch import Tensor
 
 from data.collate import ResponseBatch
 from gpt.log_probs import TokenScores
-from harness.ranks.collectives import all_reduce_sum, gather, on_device
+from harness.device import on_device
+from harness.ranks.collectives import all_reduce_sum, gather
 from rl.batches.rollout import Rollout
 from rl.equations.kl import k1, k3, rho_minus_log
 from rl.equations.losses import clip_acted, likelihood_ratio, row_sums

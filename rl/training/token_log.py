@@ -18,6 +18,7 @@ from torch import Tensor
 from data.collate import ResponseBatch
 from gpt.log_probs import score_in_micro_batches, token_scores, token_scores_and_kl
 from gpt.model import GPT
+from gpt.token_rows import token_rows
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.files import append_jsonl
@@ -104,8 +105,6 @@ class TokenLog:
         clipped: Tensor | None = None,
     ) -> list[dict[str, Any]]:
         """One readable row a response: only its valid tokens."""
-        from gpt.token_rows import token_rows
-
         prompts = [record.prompt for record in rollout.records]
         return token_rows(
             self.tokenizer, rollout.sequences, prompts, values, notes,

@@ -71,7 +71,7 @@ SHAPES = {  # of an argument, whatever equation it belongs to: N = 4, T = 3
     "values old_values returns loss x covariances draws ratio",
     (4, 1): "advantages",
     (4, 2): "step_rewards",
-    (4,): "rewards greedy_rewards scores lengths weights outcome_scores labels",
+    (4,): "rewards greedy_rewards scores lengths weights labels",
     (5,): "policy_chosen policy_rejected ref_chosen ref_rejected chosen rejected margin",
     (2, 4): "proxy values_of_answers",
     (): "reference_point",
