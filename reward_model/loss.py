@@ -36,6 +36,6 @@ def bradley_terry_loss(
     gap = chosen - rejected if margin is None else chosen - rejected - margin.detach()
     loss = -F.logsigmoid(gap) + centering * (chosen + rejected).square()
     if weights is not None:
-        weights = weights.detach()
+        weights = at_least_float32(weights).detach()
         return (weights * loss).sum() / (denominator or weights.sum())
     return loss.sum() / (denominator or max(len(loss), 1))

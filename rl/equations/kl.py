@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from harness.tensors import axes, where_finite
@@ -112,11 +113,16 @@ def k3_importance(
 ) -> Tensor:  # (N, T)
     """(pi / pi_old) k3: as `k1_importance` in expectation, with less variance.
 
-    Never negative (DeepSeek-V3.2, arXiv:2512.02556, "unbiased KL estimate").
+    Never negative (DeepSeek-V3.2, arXiv:2512.02556, "unbiased KL estimate"). Its gradient is -ratio
+    delta. In float32 that drowns in the gradients of ratio and exp(delta), which cancel: their product
+    pi_ref / pi_old is a constant, and beyond a nat it is taken as one.
     """
     axes("N T", log_probs, old_log_probs, ref_log_probs)
     log_probs = where_finite(log_probs, old_log_probs, ref_log_probs)
-    return likelihood_ratio(log_probs, old_log_probs) * k3(log_probs, ref_log_probs)
+    ratio = likelihood_ratio(log_probs, old_log_probs)
+    delta = (ref_log_probs.detach() - log_probs).clamp(max=MAX_LOG_RATIO)
+    far = (ratio * delta.exp()).detach() - ratio * (delta + 1)
+    return torch.where(delta > 1, far, ratio * k3(log_probs, ref_log_probs))
 
 
 # --- which estimator may stand where ------------------------------------------------------------

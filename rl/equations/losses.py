@@ -109,7 +109,7 @@ def dual_clip(
     axes("N T", loss, ("N T", "N 1", advantages))
     if not bound > 1:
         raise ValueError(f"bound must be above 1, the ratio of a first update: got {bound}")
-    loss, A = where_finite(loss, advantages), advantages.detach()
+    loss, A = where_finite(loss, advantages), at_least_float32(advantages).detach()
     return torch.where(A < 0, torch.minimum(loss, -bound * A), loss)
 
 
@@ -345,7 +345,8 @@ def mixed_sampling_weights(
     token keeps only its own factor of the sequence's importance weight. w <= 1 / (1 - alpha).
     """
     axes("N T", old_log_probs, teacher_log_probs, mask=mask)
-    teacher_over_student = (at_least_float32(teacher_log_probs) - old_log_probs).exp()
+    log_ratio = at_least_float32(teacher_log_probs) - old_log_probs
+    teacher_over_student = log_ratio.clamp(max=80).exp()  # exp(89) is inf in float32, 0 * inf NaN
     return torch.where(mask, 1 / (alpha * teacher_over_student + (1 - alpha)), 0.0)
 
 
