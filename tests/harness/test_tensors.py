@@ -12,7 +12,7 @@ X, ROWS = torch.ones(3, 3), torch.ones(3, 1)
 
 
 def product(log_probs, advantages, mask=None):
-    axes("N T", log_probs, ("N T", "N 1", advantages), mask=mask)
+    axes("N T", log_probs=log_probs, advantages=("N T | N 1", advantages), mask=mask)
     return where_finite(log_probs, advantages) * advantages.detach()
 
 
@@ -24,13 +24,13 @@ def test_what_fits_passes(given):
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ((X, torch.ones(3)), "product: advantages"),  # N = T: it would run along time
-        ((X, torch.ones(1, 3)), "product: advantages"),
-        ((torch.ones(3), torch.ones(3, 3)), "product: log_probs"),
-        ((X, torch.ones(2, 3)), "product: advantages"),
-        ((X, 0.5), "product: advantages"),
-        ((X, ROWS, MASK[:2]), "product: mask"),
-        ((X, ROWS, MASK.float()), "product: mask"),
+        ((X, torch.ones(3)), "advantages"),  # N = T: it would run along time
+        ((X, torch.ones(1, 3)), "advantages"),
+        ((torch.ones(3), torch.ones(3, 3)), "log_probs"),
+        ((X, torch.ones(2, 3)), "advantages"),
+        ((X, 0.5), "advantages"),
+        ((X, ROWS, MASK[:2]), "mask"),
+        ((X, ROWS, MASK.float()), "mask"),
     ],
 )
 def test_what_would_broadcast_by_mistake_is_refused_by_name(given, named):
