@@ -57,13 +57,14 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
-    """Sum of every row of `x` (N, T) over its True positions, (N, 1); 0 for an empty row."""
-    return torch.where(mask, at_least_float32(x), 0.0).sum(1, keepdim=True)
+    """Sum of every row of `x` (N, T) over its True positions, (N,); 0 for an empty row."""
+    axes("N T", x=x, mask=mask)
+    return torch.where(mask, at_least_float32(x), 0.0).sum(1)
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean of every row of `x` (N, T) over its True positions, (N, 1); 0 for an empty row."""
-    return masked_sum(x, mask) / mask.sum(1, keepdim=True).clamp(min=1)
+    """Mean of every row of `x` (N, T) over its True positions, (N,); 0 for an empty row."""
+    return masked_sum(x, mask) / mask.sum(1).clamp(min=1)
 
 
 def where_finite(x: Tensor, *others: Tensor) -> Tensor:

@@ -49,10 +49,11 @@ import torch
 from torch import Tensor
 
 from harness.flag_ranges import AboveZero, AtLeastOne, KLLimit, NotNegative
+from harness.tensors import masked_sum
 from rl.batches.rollout import Rollout
 from rl.equations.advantages import group_advantages
 from rl.equations.kl import k3, k3_importance, rho_minus_log
-from rl.equations.losses import clipped_surrogate, row_sums, sequence_mean
+from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.loop import Run
 from rl.task import Engine
 from rl.training.config import EngineConfig, require_groups, size_presets
@@ -140,8 +141,8 @@ def batch_kl(new_log_probs: Tensor, old_log_probs: Tensor, rollout: Rollout) -> 
     # rho (1/rho + log rho - 1): the importance weight makes k3 an estimate from old samples
     new_old = k3_importance(new_log_probs, old_log_probs, old_log_probs)
     return {
-        "kl_old_new": float(row_sums(old_new, mask).mean()),
-        "kl_new_old": float(row_sums(new_old, mask).mean()),
+        "kl_old_new": float(masked_sum(old_new, mask).mean()),
+        "kl_new_old": float(masked_sum(new_old, mask).mean()),
     }
 
 

@@ -38,11 +38,11 @@ from gpt.corpus import Corpus
 from gpt.log_probs import token_scores_and_kl
 from gpt.model import GPT
 from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative, Range
+from harness.tensors import masked_sum
 from rl.equations.losses import (
     clipped_surrogate,
     length_normalized_returns,
     mixed_sampling_weights,
-    row_sums,
     token_mean,
 )
 from rl.equations.token_rewards import teacher_rewards
@@ -185,7 +185,7 @@ def train(config: MiniLLMConfig, run: Run, *, corpus: Corpus | None = None) -> l
             of_text = text_gradient(config, policy, text, step, update)  # line 10
             run.loss += config.pretraining_coef * of_text.get("pretraining_loss", 0.0)
             run.step(**of_text)  # line 11
-        rewards = row_sums(token_rewards, mask)  # log p(y) / q(y), (N,)
+        rewards = masked_sum(token_rewards, mask)  # log p(y) / q(y), (N,)
         run.finish(step, rollout, rewards, targets.returns, old)
     return run.log.rows
 

@@ -195,6 +195,9 @@ def greedy_baseline_advantages(
     g takes the likeliest token at every step, so that its reward is a constant of the prompt, and the
     expected policy gradient stays what it is (Li et al. 2024, arXiv:2310.10505, Algorithm 1).
     """
+    axes(
+        "N T", token_rewards=token_rewards, greedy_rewards=("N", greedy_rewards), mask=response_mask
+    )
     to_come = discounted_returns(token_rewards, response_mask, 1.0)
     return torch.where(response_mask, to_come - greedy_rewards[:, None], 0.0)
 

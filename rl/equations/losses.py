@@ -41,7 +41,7 @@ def sequence_ratio(
     """
     axes("N T", log_probs=log_probs, old_log_probs=old_log_probs, mask=mask)
     log_ratio = masked_sum(at_least_float32(log_probs) - old_log_probs.detach(), mask)
-    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()[:, None]
 
 
 def mean_ratio(
@@ -55,7 +55,7 @@ def mean_ratio(
     """
     axes("N T", log_probs=log_probs, old_log_probs=old_log_probs, mask=mask)
     log_ratio = masked_mean(at_least_float32(log_probs) - old_log_probs.detach(), mask)
-    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()[:, None]
 
 
 # --- policy losses ----------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def gmpo(
     clipped = log_ratio.clamp(-clip_low, clip_high)
     pessimistic = sign * torch.minimum(sign * log_ratio, sign * clipped)
     mean = masked_mean(pessimistic, mask).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    return torch.where(mask, -mean.exp() * A, 0.0)
+    return torch.where(mask, -mean.exp()[:, None] * A, 0.0)
 
 
 # --- which tokens a policy loss reads -----------------------------------------------------------
@@ -371,18 +371,6 @@ def mixed_sampling_weights(
 # --- reducers -------------------------------------------------------------------------------
 # Micro-batches pass the `denominator` of the whole optimizer batch, so that they add up to the
 # batch exactly, which their own means do not.
-
-
-def row_sums(x: Tensor, mask: Tensor) -> Tensor:
-    """Sum of every row of `x` (N, T) over its True positions, (N,); 0 for an empty row."""
-    axes("N T", x=x, mask=mask)
-    return masked_sum(x, mask).squeeze(1)
-
-
-def row_means(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean of every row of `x` (N, T) over its True positions, (N,); 0 for an empty row."""
-    axes("N T", x=x, mask=mask)
-    return masked_mean(x, mask).squeeze(1)
 
 
 def token_mean(

@@ -16,9 +16,10 @@ from data.collate import ResponseBatch
 from gpt.log_probs import TokenScores
 from harness.device import on_device
 from harness.ranks.collectives import all_reduce_sum, gather
+from harness.tensors import masked_sum
 from rl.batches.rollout import Rollout
 from rl.equations.kl import k1, k3, rho_minus_log
-from rl.equations.losses import clip_acted, likelihood_ratio, row_sums
+from rl.equations.losses import clip_acted, likelihood_ratio
 
 
 def wait_for_device() -> None:
@@ -71,8 +72,8 @@ def rollout_metrics(
         metrics["zero_spread_groups"] = 1 - spread.float().mean().double()
     if ref_log_probs is not None:
         mask = rollout.response_mask
-        metrics["kl"] = row_sums(k1(old_log_probs, ref_log_probs), mask).mean()
-        metrics["kl_k3"] = row_sums(k3(old_log_probs, ref_log_probs), mask).mean()
+        metrics["kl"] = masked_sum(k1(old_log_probs, ref_log_probs), mask).mean()
+        metrics["kl_k3"] = masked_sum(k3(old_log_probs, ref_log_probs), mask).mean()
     (floats,) = on_cpu([*metrics.values()])
     return dict(zip(metrics, floats, strict=True)) | rollout.reward_metrics
 

@@ -48,7 +48,7 @@ def test_sums_and_means_read_what_takes_part_alone():
     for reducer, expected, slope in ((masked_sum, [3, 3, 0], 1.0), (masked_mean, [1.5, 3, 0], 0.5)):
         leaf = x.clone().requires_grad_()
         result = reducer(leaf, MASK)
-        assert result.shape == (3, 1) and result[:, 0].tolist() == expected
+        assert result.tolist() == expected
         result.sum().backward()
         assert leaf.grad.tolist() == [[slope, slope, 0], [1, 0, 0], [0, 0, 0]]
 

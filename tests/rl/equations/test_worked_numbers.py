@@ -10,6 +10,7 @@ import torch
 from toys import float64 as f
 
 from gpt.log_probs import kl_from_logits
+from harness.tensors import masked_mean, masked_sum
 from rl.equations.advantages import (
     discounted_returns,
     gae,
@@ -36,8 +37,6 @@ from rl.equations.losses import (
     mean_ratio,
     mixed_sampling_weights,
     policy_gradient,
-    row_means,
-    row_sums,
     sapo,
     sequence_clipped_surrogate,
     sequence_mean,
@@ -331,8 +330,8 @@ def test_reducers():
     equal(sequence_mean(loss, mask, denominator=3), 2.0)
     equal(sequence_sum(loss, mask), 5.0)
     equal(constant_length_mean(loss, mask, 4), 0.833333)  # an empty row counts
-    equal(row_sums(loss, mask), [6, 4, 0])
-    equal(row_means(loss, mask), [2, 4, 0])
+    equal(masked_sum(loss, mask), [6, 4, 0])
+    equal(masked_mean(loss, mask), [2, 4, 0])
 
 
 def test_token_mean_of_micro_batches():
