@@ -8,8 +8,8 @@ use the named fields only. Inside, a row is stored contiguously as [prompt, resp
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, fields, replace
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -82,6 +82,33 @@ class Rollout:
     def tokens_of(self, rows: Tensor) -> int:
         """The response tokens of these rows (int64 indices on the CPU) together."""
         return sum(self.sequences.sizes[rows, 1].tolist())
+
+
+AnUpdate = TypeVar("AnUpdate", bound="Update")
+
+
+@dataclass(frozen=True)
+class Update:
+    """What the policy learns from: constants during the updates, of a rollout or some of its rows."""
+
+    old: Tensor  # (N, T), log pi_old
+    ref: Tensor | None  # (N, T), log pi_ref; None: no KL is asked for
+    advantages: Tensor  # (N, T) or (N, 1)
+    mask: Tensor  # (N, T) bool, the tokens that take part
+
+    def rows(self: AnUpdate, index: Tensor) -> AnUpdate:
+        """The same of some rows."""
+        tensors = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(self, **{name: x[index] for name, x in tensors.items() if x is not None})
+
+
+@dataclass(frozen=True)
+class CriticUpdate(Update):
+    """What policy and critic learn from, (N, T) each."""
+
+    old_values: Tensor
+    returns: Tensor
+    token_rewards: Tensor
 
 
 def sample_rollout(

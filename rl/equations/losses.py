@@ -6,6 +6,8 @@ broadcast by mistake, `where_finite` or the mask, and `.detach()` for all but th
 (harness/tensors.py).
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -101,6 +103,31 @@ def clip_acted(
     """Where the clipped term is the smaller one: what clipped objectives give no gradient to."""
     axes("N T", ratio=("N T | N 1", ratio), advantages=("N T | N 1", advantages))
     return ratio.clamp(1 - clip_low, 1 + clip_high) * advantages < ratio * advantages
+
+
+def grpo_objective(
+    log_probs: Tensor,  # (N, T), of the policy in training
+    old_log_probs: Tensor,  # (N, T)
+    ref_log_probs: Tensor | None,  # (N, T); None: no penalty
+    advantages: Tensor,  # (N, T) or (N, 1)
+    mask: Tensor,  # (N, T) bool
+    kl: Callable[[Tensor, Tensor], Tensor],
+    *,
+    clip_range: float,
+    kl_coef: float,
+    responses: int | None = None,
+) -> Tensor:  # a scalar
+    """GRPO's objective, negated to be minimised (Shao et al. 2024, arXiv:2402.03300, Eq. 3).
+
+    -1/G sum_i 1/|o_i| sum_t { min[ratio A, clip(ratio, 1 - eps, 1 + eps) A] - beta KL }
+
+    ratio = pi / pi_old. KL = `kl`(log_probs, ref_log_probs), the paper's is k3 (Eq. 4). 1/G becomes 1 /
+    `responses`, all of the minibatch (default: those of `mask`), so that micro-batches add up.
+    """
+    loss = clipped_surrogate(log_probs, old_log_probs, advantages, clip_range, clip_range)
+    if kl_coef and ref_log_probs is not None:
+        loss = loss + kl_coef * kl(log_probs, ref_log_probs)
+    return sequence_mean(loss, mask, denominator=responses)
 
 
 def dual_clip(

@@ -38,7 +38,7 @@ TRAINED = {  # equation: the arguments that have a gradient
     "rho_minus_log": POLICY, "absolute": POLICY, "k1_importance": POLICY,
     "k3_importance": POLICY, "likelihood_ratio": POLICY, "sequence_ratio": POLICY,
     "mean_ratio": POLICY, "policy_gradient": POLICY, "clipped_surrogate": POLICY,
-    "clip_acted": (), "dual_clip": ("loss",), "cispo": POLICY, "sapo": POLICY,
+    "clip_acted": (), "grpo_objective": POLICY, "dual_clip": ("loss",), "cispo": POLICY, "sapo": POLICY,
     "sequence_clipped_surrogate": POLICY, "gspo": POLICY,
     "gmpo": POLICY, "token_covariances": (), "kl_cov_tokens": (), "clip_cov_tokens": (),
     "value_loss": ("values",),
@@ -84,7 +84,7 @@ GIVEN = {
     "group_size": 2, "kl_coef": 0.1, "rule": "subtract", "penalty": 1.0, "max_length": 20,
     "buffer": 4, "reverse_kl": True, "coef": 0.3, "beta": 0.3, "target_margin": 0.5, "n": 2,
     "of": "token", "limit": "mask", "floor": 0.9, "cap": 1.1, "divergence": "tv", "delta": 0.1,
-    "low": -0.5, "high": 0.5, "denominator": 6.0,
+    "low": -0.5, "high": 0.5, "denominator": 6.0, "kl": kl.k3, "clip_range": 0.2, "responses": 6,
 }  # fmt: skip
 
 
