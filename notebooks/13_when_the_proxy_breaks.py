@@ -253,7 +253,7 @@ run = Run(
     config, policy, tokenizer, RewardModelReward(weak), reviews.prompts("train"), log,
     reference=frozen_copy(base), validate=look_at,
 )  # fmt: skip
-grpo_engine.train(config, run)
+grpo_engine.train(run)
 steps = [row["step"] for row in found]
 kl = [float(row["result"].kl.mean()) for row in found]
 proxy_curve = [float(row["result"].reward.mean()) for row in found]
