@@ -112,10 +112,11 @@ class Run:
     def freeze_reference(self, *, moves: bool = False) -> GPT:
         """Freeze a copy of the policy as the reference. Call it before the first step.
 
-        Resuming restores it. Where it `moves`, a KL limit needs a copy of the start as well.
+        Resuming restores it. `moves`: the engine overwrites it later; it is then no start, of which a KL
+        limit keeps a copy as well. RuntimeError once a run has begun.
         """
         if self.state is not None:  # it would be a copy of a policy that has moved
-            raise RuntimeError("call run.freeze_reference before the first step and run.restored")
+            raise RuntimeError("freeze the reference before the first step: a run is one training")
         if moves:
             self.reference = frozen_copy(self.policy)
             if self.config.kl_limit is not None:

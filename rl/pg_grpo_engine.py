@@ -17,8 +17,8 @@ AMIR-GRPO (arXiv:2601.03661), whose pairs are `--pairs all` and whose log-probs 
 What is new next to GRPO: the comparison of two responses enters as such, not only through an
 advantage, and pulls by how wrongly the policy orders them. Three weights are three numbers: kl_coef,
 dpo_beta and preference_coef. The preference loss has no ratio and no clip. `--preference-loss` names
-rows of PREFERENCE_LOSSES (rl/batches/preferences.py), and `--preference-weights` their weights in
-L_pref; all but simpo and orpo need the frozen reference, also without a KL penalty. With
+a row of PREFERENCE_LOSSES (rl/batches/preferences.py); all but simpo and orpo need the frozen
+reference, also without a KL penalty. With
 preference_coef = 0 this is rl/grpo_engine.py bit for bit.
 
     python -m rl.pg_grpo_engine                       reviews, the best and the worst of each group
