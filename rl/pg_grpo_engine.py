@@ -18,8 +18,7 @@ What is new next to GRPO: the comparison of two responses enters as such, not on
 advantage, and pulls by how wrongly the policy orders them. Three weights are three numbers: kl_coef,
 dpo_beta and preference_coef. The preference loss has no ratio and no clip. `--preference-loss` names
 a row of PREFERENCE_LOSSES (rl/batches/preferences.py); all but simpo and orpo need the frozen
-reference, also without a KL penalty. With
-preference_coef = 0 this is rl/grpo_engine.py bit for bit.
+reference, also without a KL penalty. With preference_coef = 0 this is rl/grpo_engine.py bit for bit.
 
     python -m rl.pg_grpo_engine                       reviews, the best and the worst of each group
     python -m rl.pg_grpo_engine --pairs offline       the pairs of the reward model beside the rollouts
