@@ -162,7 +162,7 @@ def engine_ours(side: Side, turns: Turns) -> None:
         try:
             reward = EvenShare(case)
             run = Run(config, policy, numbers, reward, records, TurnLog(turns))
-            grpo_engine.train(config, run)
+            grpo_engine.train(run)
         except Over:
             pass
 

@@ -21,7 +21,8 @@ from torch import Tensor
 
 from data.collate import first_eos_mask, left_pad
 from gpt.model import GPT
-from harness.ranks.collectives import joined_blocks, on_device, shard_block
+from harness.device import on_device
+from harness.ranks.collectives import joined_blocks, shard_block
 from harness.tensors import at_least_float32
 
 

@@ -151,7 +151,7 @@ def run_stage(main: Callable[[Any], Any], config: Any) -> None:
 
 
 def _holds(folder: Path, config: Flags) -> bool:
-    """Whether a run of this script and these flags has been in the folder, and its inputs are as they were."""
+    """Whether a run of this script and these flags has been in the folder, on inputs as they are now."""
     try:
         started, now = read_record(folder), record(config)
         _check_same_run(folder, config, started, now)

@@ -578,7 +578,7 @@ def run_toy(scale: float = 1.0, **options) -> list[dict]:
     config = dataclasses.replace(COMMON, **options)
     reward = RuleReward(lambda *answer: scale * count_a(*answer), "toy")
     run = Run(config, copy.deepcopy(toy), letters, reward, ask, MetricLog(config.steps))
-    return ppo_engine.train(config, run)
+    return ppo_engine.train(run)
 
 
 default, epochs = run_toy(), dict(updates_per_batch=8, steps=12)
@@ -638,7 +638,7 @@ config = PPOConfig(
 policy, trained_critic = copy.deepcopy(base), copy.deepcopy(critic)
 source, log = WithGold(learned, gold), MetricLog(config.steps)
 run = Run(config, policy, tokenizer, source, prompts, log)
-rows = ppo_engine.train(config, run, value_model=trained_critic)
+rows = ppo_engine.train(run, value_model=trained_critic)
 holds(
     max(row["ratio_error_at_start"] for row in rows) < 1e-4 and abs(rows[0].get("kl", 0.0)) < 1e-4,
     "before a batch's first update the ratios are 1, and the KL begins at 0",

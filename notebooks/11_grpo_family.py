@@ -185,7 +185,7 @@ def run(variant: str = "grpo", **changes) -> tuple[list[dict], GPT]:
     config = from_variant(variant, **(shared | changes))
     policy, log = copy.deepcopy(base), MetricLog(config.steps)
     run = Run(config, policy, LETTERS, echo, PROMPTS, log, validate=exact)
-    rows = grpo_variants_engine.train(config, run)
+    rows = grpo_variants_engine.train(run)
     return rows, policy
 
 

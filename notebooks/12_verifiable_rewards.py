@@ -314,7 +314,7 @@ config = grpo_engine.GRPOConfig(
     max_new_tokens=16, device="cpu",
 )  # fmt: skip
 policy = copy.deepcopy(base)
-log = grpo_engine.train(config, Run(config, policy, tokenizer, reward, records, MetricLog(30)))
+log = grpo_engine.train(Run(config, policy, tokenizer, reward, records, MetricLog(30)))
 
 # %% tags=["hide-input"]
 figure, (left, right) = plots.panels(2)
@@ -503,8 +503,8 @@ holds(
 
 # %%
 plots.difference(
-    plots.source(grpo_engine.train, ("rollout = ", "run.finish"), docstring=False),
-    plots.source(grpo_process_engine.train, ("rollout = ", "run.finish"), docstring=False),
+    plots.source(grpo_engine.train, ("rollout = ", "run.finish_step"), docstring=False),
+    plots.source(grpo_process_engine.train, ("rollout = ", "run.finish_step"), docstring=False),
     names=("rl/grpo_engine.py", "rl/grpo_process_engine.py"), context=1,
 )  # fmt: skip
 

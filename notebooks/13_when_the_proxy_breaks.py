@@ -254,7 +254,7 @@ run = Run(
     config, policy, tokenizer, RewardModelReward(weak), reviews.prompts("train"), log,
     reference=frozen_copy(base), validate=look_at,
 )  # fmt: skip
-grpo_engine.train(config, run)
+grpo_engine.train(run)
 steps = [row["step"] for row in found]
 kl = [float(row["result"].kl.mean()) for row in found]
 proxy_curve = [float(row["result"].reward.mean()) for row in found]
@@ -508,7 +508,7 @@ run = Run(
     again, learner, tokenizer, RewardModelReward(proxy_again), reviews.prompts("train"),
     MetricLog(again.steps), validate=judged,
 )  # fmt: skip
-rows = grpo_engine.train(again, run)
+rows = grpo_engine.train(run)
 new_gold = [row["validation/gold"] for row in rows if "validation/gold" in row]
 
 # %% tags=["hide-input"]

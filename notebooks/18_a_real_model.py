@@ -379,7 +379,7 @@ config = GRPOConfig(
 learned = {}
 for name, model in models.items():
     model.initialize(make_generator(0, "weights"))
-    steps = grpo_engine.train(config, Run(config, model, tokenizer, letters, prompts))
+    steps = grpo_engine.train(Run(config, model, tokenizer, letters, prompts))
     learned[name] = [step["reward"] for step in steps]
 plots.curves(
     learned, range(1, 16), styles={"GPT-2": "reference", "Llama": "policy"}, xlabel="step",

@@ -52,12 +52,10 @@ def batch_description(config: EngineConfig) -> str:
 
 @dataclass(frozen=True)
 class Engine:
-    """What runs an engine, what it needs, and what its box is called.
+    """An engine: its name, config, train function, presets, and what it needs opened.
 
-    `train(config, run)` is its loop (rl/loop.py has `Run`). It gets by keyword what `prepare(config,
-    task)` returns (a critic, a corpus). Where `reference` says so, `run.reference` is the start that
-    the validations use too; else it is a copy, made if `train` asks for it. `own_reward` opens the
-    reward instead of --reward, where it is not None.
+    `train(run)` is its loop (rl/loop.py has `Run`). It gets by keyword what `prepare(config, task)`
+    returns (a critic, a corpus). `own_reward` opens the reward instead of --reward, where it is not None.
     """
 
     name: str  # of run folders and messages: grpo
@@ -67,7 +65,6 @@ class Engine:
     presets: Presets = field(default_factory=lambda: Presets({"tiny": {}}))
     prepare: Callable[..., dict[str, Any]] | None = None
     own_reward: Callable[[Any], Callable[..., Any] | None] = lambda config: None
-    reference: Callable[[Any], bool] = lambda config: True
     learns_from: Literal["reward", "teacher", "pairs"] = "reward"
     groups: bool = True  # whether the responses to a prompt are compared
     toy: str = ""  # flags of a run of seconds that shows all of it
@@ -138,17 +135,17 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
         task.reward_fn,
         task.prompts["train"],
         log,
-        reference=start if engine.reference(config) else None,
+        start=start,
         validate=open_validation(config, task, start, folder),
         folder=folder,
     )
     with stepping(log, folder):
-        rows = engine.train(config, run, **parts)
+        rows = engine.train(run, **parts)
     if rows and (kept := rows[-1].get("kept_step")) is not None:
         log.close()
         print(
-            f"the KL per response went above --stop-kl {config.kl_limit:g} nats, so the policy of step "
-            f"{kept} is kept, the last one that was inside"
+            f"the KL per response from the start went above --stop-kl {config.kl_limit:g} nats, so the "
+            f"policy of step {kept} is kept, the last one that was inside"
         )
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
     if config.test_prompts:

@@ -110,11 +110,6 @@ def all_reduce_sum(numbers: Mapping[str, float]) -> dict[str, float]:
     return {name: sum(part[name] for part in parts if name in part) for name in names}
 
 
-def on_device(index: Tensor, device: torch.device) -> Tensor:
-    """A tensor on this device; the copy to a GPU is not waited for."""
-    return index.to(device, non_blocking=device.type == "cuda")
-
-
 def scatter_rows(
     pieces: Sequence[tuple[Tensor, Tensor]], count: int, device: torch.device
 ) -> Tensor:
@@ -124,7 +119,7 @@ def scatter_rows(
     first = pieces[0][1]
     whole = torch.empty(count, *first.shape[1:], dtype=first.dtype, device=device)
     for index, rows in pieces:
-        whole[on_device(index, device)] = rows.to(device)
+        whole[index.to(device)] = rows.to(device)
     return whole
 
 

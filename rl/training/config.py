@@ -120,7 +120,7 @@ class RunFlags(StartFlags, StepFlags, MeasureFlags, MemoryFlags, TrainingFlags):
 
     @property
     def kl_limit(self) -> float | None:
-        """Nats per response at which the run stops early; None: it does not."""
+        """Nats per response from the start at which the run stops early; None: it does not."""
         return None
 
     @property
@@ -157,7 +157,8 @@ class PenaltyFlags:
     kl_target: AboveZero | None = None
     """Nats per response that kl_coef holds by moving after each batch; default: it stays."""
     stop_kl: KLLimit | None = 6.0
-    """Stop once the KL per response exceeds this many nats, and keep the last policy inside them."""
+    """Stop once the KL per response from the start exceeds this many nats, and keep the last policy
+    inside them."""
 
     kl_horizon = 10_000  # responses over which kl_coef moves towards kl_target
 

@@ -1,4 +1,4 @@
-"""Measuring a policy: rewards, gold, win rate, KL and tables (figures.py draws)."""
+"""Measuring a policy: rewards, gold, win rate, KL and tables."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.files import append_jsonl
 from harness.seeds import make_generator
+from harness.tensors import masked_sum
 from rl.batches.rollout import Rollout, sample_rollout, select_rows
 from rl.equations.kl import k1
-from rl.equations.losses import row_sums
 from rl.rewards.sources import Check, RewardFn, finite_rewards, made_of
 from rl.rewards.verifiable import pass_at_k
 from rl.training.config import RunFlags
@@ -154,7 +154,7 @@ def evaluate(
                     )
                     for model in (policy, reference)
                 )
-                kl = row_sums(k1(log_probs, ref_log_probs), rollout.response_mask).cpu()
+                kl = masked_sum(k1(log_probs, ref_log_probs), rollout.response_mask).cpu()
             if teacher is not None:
                 teacher_kl = reverse_kl(
                     policy, teacher, rollout.sequences, params.temperature,
