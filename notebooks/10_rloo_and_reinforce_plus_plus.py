@@ -54,7 +54,7 @@ from rl.loop import Run
 from rl.reinforce_pp_engine import ReinforcePPConfig, reinforce_pp_advantages
 from rl.rewards.sources import RewardModelReward, RuleReward
 from rl.rloo_engine import RLOOConfig, rloo_advantages
-from rl.training.evaluation import evaluate
+from rl.run.evaluation import evaluate
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 plots.use()

@@ -63,7 +63,7 @@ from rl.batches.rollout import sample_rollout
 from rl.equations import best_of_n, ensembles
 from rl.loop import Run
 from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training.evaluation import evaluate
+from rl.run.evaluation import evaluate
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine

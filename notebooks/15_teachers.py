@@ -59,7 +59,7 @@ from rl.loop import Run
 from rl.minillm_engine import MiniLLMConfig
 from rl.on_policy_distillation_engine import OnPolicyDistillationConfig
 from rl.rewards.sources import RuleReward
-from rl.training.evaluation import evaluate
+from rl.run.evaluation import evaluate
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine

@@ -71,10 +71,10 @@ from rl.batches.preferences import (
 )
 from rl.loop import Run
 from rl.rewards.sources import RewardFn
-from rl.task import Engine
-from rl.training.config import RunFlags
-from rl.training.open_reward import RewardChoice, open_reward
-from rl.training.open_task import Task
+from rl.run.config import RunFlags
+from rl.run.engine import Engine
+from rl.run.open_reward import RewardChoice, open_reward
+from rl.run.task import Task
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},

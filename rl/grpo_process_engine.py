@@ -52,11 +52,11 @@ from rl.rewards.step_rewards import (
     StepRewards,
     checked_steps,
 )
-from rl.task import Engine
-from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.evaluation import Conditions
-from rl.training.metrics import clip_mask
-from rl.training.open_task import Task
+from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.engine import Engine
+from rl.run.evaluation import Conditions
+from rl.run.metrics import clip_mask
+from rl.run.task import Task
 
 PRESETS = size_presets("grpo_process")
 

@@ -65,11 +65,11 @@ from rl.rewards.teacher_reward import (
     opened,
     refuse_other_rewards,
 )
-from rl.task import Engine
-from rl.training.config import size_presets
-from rl.training.metrics import clip_mask, explained_variance
-from rl.training.text import open_text, text_gradient, text_of
-from rl.training.value_model import ValueModel
+from rl.run.config import size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import clip_mask, explained_variance
+from rl.run.pretraining_loss import open_text, text_gradient, text_of
+from rl.run.value_model import ValueModel
 
 PRESETS = size_presets(
     "kd_ppo",

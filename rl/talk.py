@@ -37,8 +37,8 @@ from harness.seeds import make_generator
 from rl.batches.rollout import sample_rollout
 from rl.rewards.function import open_function
 from rl.rewards.sources import RewardFn, is_function, made_of
-from rl.training.evaluation import printable
-from rl.training.open_reward import RewardChoice, open_reward, open_rule
+from rl.run.evaluation import printable
+from rl.run.open_reward import RewardChoice, open_reward, open_rule
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ from reward_model.scalar_head import RewardModel, load_reward_model
 from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training.evaluation import (
+from rl.run.evaluation import (
     Comparison,
     Conditions,
     Evaluation,

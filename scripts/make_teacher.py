@@ -42,8 +42,8 @@ from harness.paths import MODEL_FILE
 from harness.run_folder import finish_run, open_run, run_stage
 from harness.seeds import derive_seed
 from rl.rewards.teacher_reward import best_answers
-from rl.training.open_reward import RewardChoice, open_reward
-from rl.training.open_task import open_prompts
+from rl.run.open_reward import RewardChoice, open_reward
+from rl.run.task import open_prompts
 
 MAX_NEW_TOKENS = 48  # an answer without EOS is never kept
 LEAST_REWARD = {"sums": 0.5}  # prompts whose best answer earns less are left out

@@ -48,8 +48,8 @@ from reward_model.scalar_head import load_reward_model
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.sources import RewardFn, RewardModelReward, made_of
 from rl.rewards.teacher_reward import TeacherReward
-from rl.training.evaluation import Evaluation, best_of_n, evaluate, win_rate
-from rl.training.open_reward import world_rule
+from rl.run.evaluation import Evaluation, best_of_n, evaluate, win_rate
+from rl.run.open_reward import world_rule
 
 LONGEST = {"reviews": 48, "sums": 40}  # tokens of an answer
 BEST_OF = 8

@@ -16,7 +16,7 @@ from rl import loop, ppo_engine
 from rl.actor_critic import gae_update, ppo_loss
 from rl.batches.rollout import CriticUpdate
 from rl.rewards.sources import RuleReward
-from rl.training.value_model import ValueModel
+from rl.run.value_model import ValueModel
 
 PPO = engine_named("ppo")
 CONFIG, run = PPO.config, PPO.run

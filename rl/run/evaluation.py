@@ -26,9 +26,9 @@ from rl.batches.rollout import Rollout, sample_rollout, select_rows
 from rl.equations.kl import k1
 from rl.rewards.sources import Check, RewardFn, finite_rewards, made_of
 from rl.rewards.verifiable import pass_at_k
-from rl.training.config import RunFlags
-from rl.training.open_task import Task
-from rl.training.token_log import StepBatch, TokenLog
+from rl.run.config import RunFlags
+from rl.run.task import Task
+from rl.run.token_log import StepBatch, TokenLog
 
 PASS_K = 8  # samples per prompt where an answer can be checked
 KEPT_TOKENS = 4  # responses of an evaluation that are kept token by token

@@ -25,8 +25,8 @@ from harness.files import display_path
 from harness.frozen_copy import linears_to_bfloat16
 from harness.paths import MODEL_FILE
 from rl.rewards.sources import RewardFn, is_function, made_of
-from rl.training.config import RunFlags
-from rl.training.open_reward import (
+from rl.run.config import RunFlags
+from rl.run.open_reward import (
     RewardChoice,
     answer_rule,
     open_reward,

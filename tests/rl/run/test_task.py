@@ -15,8 +15,8 @@ from harness.errors import UserError
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training.open_reward import RewardChoice, answer_rule, open_reward
-from rl.training.open_task import open_task
+from rl.run.open_reward import RewardChoice, answer_rule, open_reward
+from rl.run.task import open_task
 
 CPU = torch.device("cpu")
 GLASSBOX = load_tokenizer("glassbox")

@@ -29,7 +29,7 @@ from rl.rewards.sources import (
     made_of,
 )
 from rl.rewards.verifiable import VerifiableReward, answer_match, read_answer
-from rl.training.config import EngineConfig, RunFlags
+from rl.run.config import EngineConfig, RunFlags
 
 
 def world_rule(found: Source) -> RuleReward | None:

@@ -15,7 +15,7 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from rl.rewards.sources import RuleReward
-from rl.training.evaluation import Comparison, Conditions, best_of_n, compare, evaluate
+from rl.run.evaluation import Comparison, Conditions, best_of_n, compare, evaluate
 
 RECORDS = [PromptRecord("abcdefgh"[i % 8] + "abcdefgh"[i // 8]) for i in range(40)]
 ONE_TOKEN = SamplingParams(max_new_tokens=1)
