@@ -34,13 +34,14 @@ from data.sources import (
     run_with_presets,
 )
 from data.splits import split_of
-from gpt.checkpoint import save_gpt
-from gpt.corpus import AnswerFileFlags, Example, check_fit, collate_examples, encode_record
+from gpt.checkpoint import load_policy, save_gpt
+from gpt.corpus import Example, collate_examples, encode_record
+from gpt.fit import AnswerFileFlags, check_fit
 from gpt.generate import SamplingParams, generate
 from gpt.lora import fit_for_training
 from gpt.model import GPT, Preset
 from gpt.pretraining import language_model_loss, validate
-from gpt.published import load_policy, load_with_tokenizer
+from gpt.published import load_with_tokenizer
 from gpt.token_rows import RECORDED, TextLog
 from gpt.tokenizer import Tokenizer
 from harness.command_flags import MemoryFlags, OptimizerFlags

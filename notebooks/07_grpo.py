@@ -52,7 +52,8 @@ from rl.equations.losses import (
 )
 from rl.grpo_engine import GRPOConfig
 from rl.loop import Run
-from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import RuleReward
 from rl.run.evaluation import evaluate
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine

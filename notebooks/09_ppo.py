@@ -55,7 +55,8 @@ from rl.equations.losses import value_loss
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
 from rl.ppo_engine import PPOConfig
-from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import RuleReward
 from rl.run.metrics import explained_variance
 from rl.run.value_model import ValueModel
 

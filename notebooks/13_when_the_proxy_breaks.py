@@ -62,7 +62,8 @@ from rl import grpo_engine, grpo_iterative_engine
 from rl.batches.rollout import sample_rollout
 from rl.equations import best_of_n, ensembles
 from rl.loop import Run
-from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import RuleReward
 from rl.run.evaluation import evaluate
 
 plots.use()

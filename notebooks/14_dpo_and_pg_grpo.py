@@ -45,7 +45,7 @@ from rl.equations.advantages import best_worst_pairs, ordered_pairs
 from rl.equations.preference_losses import dpo_loss, ipo_loss
 from rl.loop import Run
 from rl.pg_grpo_engine import PGGRPOConfig
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 from rl.run.evaluation import evaluate, format_table
 
 plots.use()

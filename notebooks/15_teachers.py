@@ -58,7 +58,7 @@ from rl.kd_grpo_engine import KDGRPOConfig
 from rl.loop import Run
 from rl.minillm_engine import MiniLLMConfig
 from rl.on_policy_distillation_engine import OnPolicyDistillationConfig
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 from rl.run.evaluation import evaluate
 
 plots.use()

@@ -43,7 +43,7 @@ from rl.equations.kl import k3, rho_minus_log
 from rl.equations.losses import grpo_objective
 from rl.grpo_single_model_engine import SingleModelGRPOConfig
 from rl.loop import Run
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 from rl.run.evaluation import Validation
 
 plots.use()

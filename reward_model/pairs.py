@@ -15,7 +15,7 @@ import torch
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
 from data.formats import RECORDED
 from data.records import PreferenceRecord, PromptRecord
-from gpt.corpus import Limits
+from gpt.fit import Limits
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer

@@ -41,7 +41,7 @@ from rl.equations.advantages import group_advantages
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import grpo_objective
 from rl.loop import Run
-from rl.rewards.sources import made_of
+from rl.rewards.reward import made_of
 from rl.run.config import EngineConfig, require_groups, size_presets
 from rl.run.engine import Engine
 from rl.run.metrics import clip_mask

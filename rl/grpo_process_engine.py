@@ -43,7 +43,7 @@ from rl.equations.advantages import process_advantages
 from rl.equations.kl import k3
 from rl.equations.losses import grpo_objective
 from rl.loop import Run
-from rl.rewards.sources import made_of
+from rl.rewards.reward import made_of
 from rl.rewards.step_rewards import (
     CheckedSteps,
     OutcomeSteps,

@@ -57,7 +57,7 @@ from rl.actor_critic import (
 from rl.batches.rollout import Rollout
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
-from rl.rewards.sources import RewardFn, made_of
+from rl.rewards.reward import RewardFn, made_of
 from rl.rewards.teacher_reward import (
     MovingReference,
     TeacherReward,

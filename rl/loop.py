@@ -38,7 +38,7 @@ from rl.batches.rollout import (
     sample_rollout,
 )
 from rl.equations.kl import FixedKL
-from rl.rewards.sources import RewardFn, checked_rewards
+from rl.rewards.reward import RewardFn, checked_rewards
 from rl.run.config import EngineConfig, RunFlags, kl_controller, warmed_up
 from rl.run.kl_limit import InsideLimit
 from rl.run.metrics import (

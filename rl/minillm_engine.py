@@ -48,7 +48,7 @@ from rl.equations.losses import (
 )
 from rl.equations.token_rewards import teacher_rewards
 from rl.loop import Run
-from rl.rewards.sources import made_of
+from rl.rewards.reward import made_of
 from rl.rewards.teacher_reward import (
     TeacherReward,
     opened,

@@ -49,7 +49,7 @@ from rl.batches.rollout import Rollout, Update, select_rows
 from rl.equations.losses import clipped_surrogate, token_mean
 from rl.equations.token_rewards import teacher_rewards
 from rl.loop import Run
-from rl.rewards.sources import made_of
+from rl.rewards.reward import made_of
 from rl.rewards.teacher_reward import (
     TeacherReward,
     opened,

@@ -43,7 +43,7 @@ from rl.actor_critic import (
 from rl.equations.advantages import whiten
 from rl.equations.token_rewards import score_missing_eos, token_level_rewards
 from rl.loop import Run
-from rl.rewards.sources import made_of
+from rl.rewards.reward import made_of
 from rl.run.config import size_presets
 from rl.run.engine import Engine
 from rl.run.metrics import clip_mask, explained_variance

@@ -59,7 +59,7 @@ from rl.equations import losses
 from rl.equations.kl import k3
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.loop import Run
-from rl.rewards.sources import RuleReward, checked_rewards
+from rl.rewards.reward import RuleReward, checked_rewards
 from rl.run.evaluation import Validation
 from rl.run.metrics import UpdateMeter
 from rl.run.token_log import TokenLog

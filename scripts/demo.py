@@ -59,7 +59,8 @@ from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import RewardModel, load_reward_model
 from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
-from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import RuleReward
 from rl.run.evaluation import (
     Comparison,
     Conditions,

@@ -24,7 +24,7 @@ from harness.device import precision
 from harness.files import append_jsonl
 from rl.batches.rollout import CriticUpdate, Rollout, Update, select_rows
 from rl.equations.advantages import gae
-from rl.rewards.sources import RewardFn, made_of
+from rl.rewards.reward import RewardFn, made_of
 from rl.run.config import RunFlags
 from rl.run.metrics import StepBatch
 

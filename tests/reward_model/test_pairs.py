@@ -13,7 +13,7 @@ import toys
 from data.collate import collate_responses
 from data.readers import read_preferences
 from data.records import PreferenceRecord, PromptRecord
-from gpt.corpus import Limits
+from gpt.fit import Limits
 from gpt.generate import Generation, SamplingParams, generate
 from gpt.model import GPT
 from gpt.tokenizer import build_tokenizer, load_tokenizer

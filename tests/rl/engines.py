@@ -40,7 +40,7 @@ from rl import (
 )
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.loop import Run
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 from rl.rewards.step_rewards import RewardModelSteps, StepRewards
 from rl.rewards.teacher_reward import TeacherReward
 from rl.run.engine import Engine as Entry

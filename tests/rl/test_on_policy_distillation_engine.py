@@ -20,7 +20,7 @@ from rl import on_policy_distillation_engine as distillation
 from rl.batches.rollout import Rollout
 from rl.kd_grpo_engine import KDGRPOConfig, kd_grpo_loss
 from rl.on_policy_distillation_engine import distillation_loss, right_answers
-from rl.rewards.sources import made_of
+from rl.rewards.reward import made_of
 from rl.rewards.verifiable import VerifiableReward
 from rl.run.evaluation import evaluate
 

@@ -15,7 +15,7 @@ from gpt import distillation, finetuning, pretraining
 from gpt.generate import SamplingParams
 from harness.metric_log import MetricLog
 from reward_model.scalar_head import RewardModel
-from rl.rewards.sources import EnsembleReward, RewardModelReward
+from rl.rewards.model import EnsembleReward, RewardModelReward
 from rl.rewards.step_rewards import RewardModelSteps
 from rl.run.evaluation import Conditions, Validation
 

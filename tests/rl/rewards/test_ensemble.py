@@ -13,7 +13,8 @@ from data.records import PromptRecord
 from gpt.model import GPT, GPTConfig
 from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout
-from rl.rewards.sources import EnsembleReward, MeasuringReward, RewardModelReward, checked_rewards
+from rl.rewards.model import EnsembleReward, RewardModelReward
+from rl.rewards.reward import MeasuringReward, checked_rewards
 from rl.run.metrics import rollout_metrics
 
 EOS = 8

@@ -14,7 +14,7 @@ from toys import LETTERS
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 from rl.run.evaluation import Comparison, Conditions, best_of_n, compare, evaluate
 
 RECORDS = [PromptRecord("abcdefgh"[i % 8] + "abcdefgh"[i // 8]) for i in range(40)]
