@@ -67,6 +67,19 @@ def test_documents_of_json_lines(tmp_path: Path) -> None:
     assert read_text(path) == ["one\n", "two"]
 
 
+def test_a_file_of_another_kind_is_no_text(tmp_path: Path) -> None:
+    """A Git LFS pointer in place of the corpus, an archive that is called .txt."""
+    for start in (
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+        "PAR1",
+        "PK\x03\x04",
+    ):
+        (tmp_path / "a.txt").write_text(start + "word " * 100)
+        for path in (tmp_path / "a.txt", tmp_path):
+            with pytest.raises(UserError, match="a.txt"):
+                read_text(path)
+
+
 # Lengths and splits.
 
 
@@ -117,6 +130,7 @@ STRAY = 'prompt,chosen,rejected\np,"a,b\nq,c,d\nr,e" f,g\n'
         ("a.csv", STRAY),  # one cell over three rows, until another stray quote
         ("a.csv", 'prompt,chosen,rejected\np,"a,b\n'),
         ("a.csv", "prompt,chosen,chosen,rejected\np,a,b,c\n"),
+        ("a.csv", "prompt,chosen,rejected, score_chosen\np,a,b,1\n"),
         ("a.jsonl", '{"prompt": "p", "chosen": "a", "chosen": "b", "rejected": "c"}\n'),
     ],
 )
