@@ -22,7 +22,7 @@ import torch
 from data.collate import ResponseBatch, collate_documents, collate_responses
 from data.readers import read_prompts, read_responses, read_text, split_records
 from data.records import PromptRecord, ResponseRecord
-from data.rows import holds_rows
+from data.rows import holds_rows, rows_of
 from data.worlds import MODULES, has_texts, prompts
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
@@ -276,13 +276,13 @@ def open_prompts(data: str, tokenizer: Tokenizer, room: int) -> dict[str, list[P
 
 
 def read_documents(path: Path, *, say: bool = True) -> list[str]:
-    """The texts of a text file or a folder of them, or prompt + answer of the training split of a file."""
-    try:
-        return read_text(path)
-    except UserError:
-        if not holds_rows(path):
-            raise
-    result = read_responses(path)
+    """The documents of a file of texts or a folder, or prompt + answer of the training split of a file."""
+    if not holds_rows(path) or "text" in next(rows_of(path), ("", {}))[1]:
+        texts, summary = read_text(path)
+    else:
+        result = read_responses(path)
+        train, summary = split_records(result.records)["train"], result.summary()
+        texts = [record.prompt + record.response for record in train]
     if say:
-        print(result.summary())
-    return [record.prompt + record.response for record in split_records(result.records)["train"]]
+        print(summary)
+    return texts

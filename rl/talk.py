@@ -103,7 +103,7 @@ class Talk:
         self.start = self.noted("no KL", self.open_start)
         self.other = self.open_other(config.against) if config.against else self.start
         self.records = self.noted("no prompts of the file", self.open_records) or []
-        of_file = answer_rule(self.data, {"all": self.records}) if self.records else None
+        of_file = answer_rule(self.data, {"all": self.records}, needed=False)
         self.rule = world_rule(self.data) or of_file
         self.reward = self.noted("no reward", self.open_reward)
 

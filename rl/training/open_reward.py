@@ -42,23 +42,20 @@ def world_rule(data: str) -> RuleReward | None:
 
 
 def answer_rule(
-    data: str, prompts: Mapping[str, Sequence[PromptRecord]]
+    data: str, prompts: Mapping[str, Sequence[PromptRecord]], needed: bool
 ) -> VerifiableReward | None:
-    """The check of the answers that a file brings with its prompts; None if it brings none."""
+    """The check of the answers that a file brings with its prompts; None if it brings none.
+
+    UserError if it is needed, and cannot compare them all: empty ones, lists, objects, true and false.
+    """
     answers = [record.answer for records in prompts.values() for record in records]
-    missing = answers.count(None)
-    if missing == len(answers):
+    unfit = sum(not isinstance(answer, str) or not answer.strip() for answer in answers)
+    if answers.count(None) == len(answers) or (unfit and not needed):
         return None
-    if missing:
+    if unfit:
         raise UserError(
-            f"{data}: {missing} of {len(answers)} prompts have no answer to check: give one to "
-            "every prompt, or to none"
-        )
-    empty = sum(not str(answer).strip() for answer in answers)
-    if empty:
-        raise UserError(
-            f"{data}: {empty} of {len(answers)} answers are empty, which no response can match: fill "
-            "them in, or remove the rows"
+            f"{data}: {unfit} of {len(answers)} prompts have no text or number as `answer`, which the "
+            "rule could check: give one to every prompt, or --reward FILE.py:FUNCTION"
         )
     return VerifiableReward(answer_match, "right answer", reads=read_answer)
 

@@ -103,7 +103,7 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
             f"{policy.config.context} positions"
         )
     prompts = open_prompts(data, tokenizer, room)
-    rule = world_rule(data) or answer_rule(data, prompts)
+    rule = world_rule(data) or answer_rule(data, prompts, learned and config.reward != "model")
     if own_reward is not None:
         reward_fn = own_reward(config, tokenizer, device)
     else:
