@@ -59,9 +59,9 @@ def rows_of(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def text_in(path: str | Path) -> str:
-    """The whole of a text file."""
+    """The whole of a text file, its lines ending with a line feed wherever it was written."""
     with _opened(path) as stream:
-        return _whole(path, stream)
+        return _whole(path, stream).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _table_rows(path: str | Path, stream: IO[bytes]) -> Iterator[tuple[str, object]]:
