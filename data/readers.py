@@ -222,7 +222,7 @@ def _read(
         columns |= dict.fromkeys(row)
         kind = kind or _recognise(path, place, row)
         try:
-            written = kind.content(row)
+            written: Content = kind.content(row)
             content = written._replace(sides=[*map(without_end, written.sides)])
             records.append(record := convert(kind, content, row))
             notes["<|endoftext|> or <|im_end|> taken off the end"] += content.sides != [
