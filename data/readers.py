@@ -225,9 +225,7 @@ def _read(
             written: Content = kind.content(row)
             content = written._replace(sides=[*map(without_end, written.sides)])
             records.append(record := convert(kind, content, row))
-            notes["<|endoftext|> or <|im_end|> taken off the end"] += content.sides != [
-                *written.sides
-            ]
+            notes["<|endoftext|> or <|im_end|> taken off"] += content.sides != [*written.sides]
             notes["prompt taken off the head of the answers"] += content.repeated
             notes["score_chosen is below score_rejected"] += _lead(row) < 0
             notes["no space or line break between prompt and answer"] += _touches(record)
