@@ -45,7 +45,9 @@ def without_end(side: Answered) -> Answered:
 
 SYSTEM = ("system", "system_prompt")
 # Columns that change a question: a row with one that its format does not read is dropped.
-CONTEXT = (*SYSTEM, "history", "context", "input", "instruction", "tools", "image", "images")
+CONTEXT = (
+    *SYSTEM, "prompt", "instruction", "input", "context", "history", "tools", "image", "images",
+)  # fmt: skip
 DIFFERS = "prompt differs"
 
 
@@ -65,7 +67,7 @@ class Format:
     def content(self, row: Row) -> Content:
         """What a row holds; its `answer` is the ground truth, unless the format has another one."""
         if lost := [key for key in CONTEXT if row.get(key) and key not in self.keys + self.more]:
-            raise DropRow(f"{lost[0]!r} cannot be written into its prompt")
+            raise DropRow(f"no place for {lost[0]!r}")
         content = self.read(row)
         if content.answer is not None:
             return content

@@ -194,7 +194,7 @@ def _lead(row: Row) -> float:
 def _response(kind: Format, content: Content, row: Row) -> ResponseRecord:
     texts = _texts(kind, content.sides[:1], "answers")
     _require_text(*texts)
-    if isinstance(row.get("label"), bool) and not row["label"]:  # KTO's
+    if any(str(row.get(key)).lower() == "false" for key in ("label", "kto_tag")):
         raise DropRow("labelled as a bad answer")
     return ResponseRecord(*texts)
 

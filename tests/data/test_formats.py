@@ -41,6 +41,10 @@ def hh(*turns: str) -> str:
     return "".join(f"\n\n{speakers[i % 2]}: {turn}" for i, turn in enumerate(turns))
 
 
+GSM8K = [
+    {"question": "How much?", "answer": "4*5=<<4*5=20>>20\nSo $<<20*60=1200>>1,200\n#### 1,200"},
+    {"question": "And now?", "answer": "It fell.\n#### -2.5"},
+]
 CONVERSATION = {"chosen": said("Hi", "a"), "rejected": said("Hi", "b")}
 
 
@@ -229,6 +233,9 @@ def test_one_answer_that_repeats_its_question_stays(tmp_path: Path) -> None:
         (read_responses, {"messages": said(Q, "No"), "tools": [{"name": "clock"}]}, None),
         (read_responses, {"messages": [*said(Q), {**answered("No")[0], "tool_calls": [1]}]}, None),
         (read_responses, {"prompt": "Q", "completion": " a", "label": False}, None),
+        (read_responses, ALPACA | {"kto_tag": False}, None),
+        (read_responses, ALPACA | {"prompt": "Answer in French."}, None),
+        (read_prompts, GSM8K[0] | {"prompt": said("Hi")}, None),
         (read_responses, {"prompt": "Q", "completion": " a", "label": True}, "Q"),
     ],
 )  # fmt: skip
@@ -268,10 +275,6 @@ def test_pairs(tmp_path: Path, name: str) -> None:
     assert (result.records, result.format, result.dropped) == (records, form, dropped)
 
 
-GSM8K = [
-    {"question": "How much?", "answer": "4*5=<<4*5=20>>20\nSo $<<20*60=1200>>1,200\n#### 1,200"},
-    {"question": "And now?", "answer": "It fell.\n#### -2.5"},
-]
 ASKED = [f"### Instruction:\n{q}\n\n### Response:\n" for q in ("How much?", "And now?")]
 RESPONSES: dict[str, tuple[list[Row], list[tuple[str, str]], dict[str, int]]] = {
     **{
