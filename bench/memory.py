@@ -68,8 +68,8 @@ def peaks(case: MemoryConfig) -> tuple[int, int]:
     records = [PromptRecord("1 " * case.prompt_tokens)] * config.prompts_per_step
     with LiveBytes(policy, judge, reference, *models.values()) as live:
         reward = RewardModelReward(judge)
-        run = Run(config, policy, numbers, reward, records, reference=reference)
-        ENGINES[case.engine].train(config, run, **models)
+        run = Run(config, policy, numbers, reward, records, start=reference)
+        ENGINES[case.engine].train(run, **models)
     return live.peak, max(sum(parts.values()) for parts in memory(case).values())
 
 

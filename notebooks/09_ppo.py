@@ -38,16 +38,16 @@ from course.claims import holds
 from course.exercises import check
 from course.runs import WithGold, curves
 
-from data import reviews
 from data.collate import collate_responses
 from data.records import PromptRecord
+from data.worlds import reviews
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from harness.metric_log import MetricLog
-from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
+from report.tokens import show_tokens
 from rl import ppo_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import discounted_returns, gae
@@ -578,7 +578,7 @@ def run_toy(scale: float = 1.0, **options) -> list[dict]:
     config = dataclasses.replace(COMMON, **options)
     reward = RuleReward(lambda *answer: scale * count_a(*answer), "toy")
     run = Run(config, copy.deepcopy(toy), letters, reward, ask, MetricLog(config.steps))
-    return ppo_engine.train(config, run)
+    return ppo_engine.train(run)
 
 
 default, epochs = run_toy(), dict(updates_per_batch=8, steps=12)
@@ -638,7 +638,7 @@ config = PPOConfig(
 policy, trained_critic = copy.deepcopy(base), copy.deepcopy(critic)
 source, log = WithGold(learned, gold), MetricLog(config.steps)
 run = Run(config, policy, tokenizer, source, prompts, log)
-rows = ppo_engine.train(config, run, value_model=trained_critic)
+rows = ppo_engine.train(run, value_model=trained_critic)
 holds(
     max(row["ratio_error_at_start"] for row in rows) < 1e-4 and abs(rows[0].get("kl", 0.0)) < 1e-4,
     "before a batch's first update the ratios are 1, and the KL begins at 0",

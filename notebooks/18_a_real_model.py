@@ -29,8 +29,8 @@ except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 # %%
-from data.instructions import HELD_OUT, kept, read_prompt
 from data.records import PromptRecord
+from data.worlds.instructions import HELD_OUT, kept, read_prompt
 from gpt.llama import (
     GroupedAttention,
     Llama,
@@ -204,7 +204,7 @@ print(record.prompt)
 
 # %% [markdown]
 # An answer is worth 1 if it has ended, has four words or more, names the topic and keeps the constraint,
-# else 0 ([data/instructions.py](../data/instructions.py)). **Predict** the four rewards:
+# else 0 ([data/worlds/instructions.py](../data/worlds/instructions.py)). **Predict** the four rewards:
 
 # %%
 plots.code(kept)
@@ -379,7 +379,7 @@ config = GRPOConfig(
 learned = {}
 for name, model in models.items():
     model.initialize(make_generator(0, "weights"))
-    steps = grpo_engine.train(config, Run(config, model, tokenizer, letters, prompts))
+    steps = grpo_engine.train(Run(config, model, tokenizer, letters, prompts))
     learned[name] = [step["reward"] for step in steps]
 plots.curves(
     learned, range(1, 16), styles={"GPT-2": "reference", "Llama": "policy"}, xlabel="step",

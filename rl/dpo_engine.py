@@ -40,7 +40,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from data.worlds import Data, default_folder
+from data.sources import USUAL, Data, Presets, default_folder, has_annotator
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.files import display_path
@@ -76,7 +76,7 @@ from rl.training.config import RunFlags
 from rl.training.open_reward import RewardChoice, open_reward
 from rl.training.open_task import Task
 
-PRESETS: dict[str, dict[str, Any]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
     "study": {},
     "own": dict(
@@ -95,14 +95,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         for name, micro in [("gpt2", 16), ("gpt2-medium", 8), ("gpt2-large", 4), ("gpt2-xl", 2)]
     },
 }  # fmt: skip
+PRESETS = Presets(SIZES, "dpo")
 
 
 @dataclass(frozen=True)
 class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
     """Improve a policy on preference pairs alone, with DPO or a relative of it."""
 
-    data: Data = "reviews"
-    """reviews (the pairs in the reward model's run folder) or a preference file (data/README.md)."""
+    data: Data = USUAL
+    """A world (the pairs in the reward model's run folder) or a preference file (data/README.md)."""
     reward_model: Path | None = None
     """Run folder of the reward model; default: the one of this data and preset."""
     reward: Literal["auto", "model", "gold"] = "auto"
@@ -200,15 +201,16 @@ def held_out_metrics(
 
 
 def train(
-    config: DPOConfig, run: Run, *, pairs: Sequence[TokenPair], held_out: Sequence[TokenPair] = ()
+    run: Run, *, pairs: Sequence[TokenPair], held_out: Sequence[TokenPair] = ()
 ) -> list[dict[str, Any]]:
     """Run DPO, update `run.policy` in place and return one metrics row an optimizer step.
 
     Nothing is sampled: the run's prompts and reward take part in validations alone. Every `eval_every`
     steps the numbers of `held_out` are added to those of `validate`.
     """
+    config: DPOConfig = run.config
     policy, eos_id = run.policy, run.tokenizer.eos_id
-    reference = run.reference if needs_reference(config.loss) else None  # line 2
+    reference = run.freeze_reference() if needs_reference(config.loss) else None  # line 2
     run.restored()  # the reference, too, which scores all pairs
     stream = PairStream(  # line 1
         pairs, reference, eos_id, config,
@@ -220,7 +222,7 @@ def train(
         every = torch.arange(len(held_out))
         held_out_ref = frozen_log_probs(reference, held_out, eos_id, config, every)
 
-    for step in run.steps(config, share=cosine):  # line 3
+    for step in run.steps(share=cosine):  # line 3
         begin = time.perf_counter()
         run.zero_grad()
         whole = [stream.pairs[i] for i in stream.indices(step).tolist()]
@@ -233,14 +235,14 @@ def train(
             loss.backward()
             run.loss += loss.detach()
             compared.append(both.detach())
-        norm = run.step()  # line 6
+        norm = run.optimizer_step()  # line 6
         row = all_reduce_sum({"loss": float(run.loss)}) | {"grad_norm": float(norm), "lr": run.lr}
         row |= pair_metrics(config.loss, gather_compared(compared), config)
         row["pairs_per_second"] = per_second(config.batch_size, begin)
         due = (step + 1) % config.eval_every == 0 or step + 1 == config.steps
         if len(held_out) and due:
             row |= held_out_metrics(config, policy, reference, held_out, held_out_ref, eos_id)
-        run.end_step(step, row)
+        run.close_step(step, row)
     return run.log.rows
 
 
@@ -277,9 +279,8 @@ ENGINE = Engine(
     learns_from="pairs",
     groups=False,
     prepare=recorded_pairs,
-    # The reviews' pairs are in a reward model's run folder, so there is a model to score with.
-    own_reward=lambda config: None if config.data == "reviews" else file_reward,
-    reference=lambda config: needs_reference(config.loss),
+    # A world's pairs are in a reward model's run folder, so there is a model to score with.
+    own_reward=lambda config: None if has_annotator(config.data) else file_reward,
     toy="--batch-size 4 --held-out-pairs 8",
 )
 

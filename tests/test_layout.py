@@ -27,10 +27,10 @@ PACKAGES = (
     "gpt",
     "reward_model",
     "rl",
+    "report",
 )  # each may import itself and what stands before it
 ROOMS = ("equations", "batches", "rewards", "training")  # of rl/, likewise
 LOOP = ("loop", "actor_critic", "task")
-COMMANDS = ("doctor.py", "export.py", "memory.py", "report.py", "talk.py")
 RUNTIME = {*("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2")}
 OPTIONAL = {
     "gpt/published.py": {"huggingface_hub"},
@@ -102,15 +102,10 @@ def test_engines_import_no_engine() -> None:
 
 
 def test_imports_point_one_way_between_the_rooms_of_rl() -> None:
-    """equations <- batches <- rewards <- training <- loop <- actor_critic, task <- the engines.
-
-    commands/ lies under the commands.
-    """
+    """equations <- batches <- rewards <- training <- loop <- actor_critic, task <- the engines."""
     for path in python_files("rl"):
         room = path.relative_to(ROOT / "rl").parts[0]
         allowed = ROOMS[: ROOMS.index(room) + 1] if room in ROOMS else (*ROOMS, *LOOP)
-        if room in ("commands", *COMMANDS):
-            allowed = (*ROOMS, *LOOP, "commands")
         if room == "memory.py":  # which reads their presets
             allowed += ("grpo_engine", "ppo_engine")
         names = {

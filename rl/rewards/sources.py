@@ -14,8 +14,8 @@ from data.collate import ResponseBatch
 from data.records import PromptRecord
 from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT
-from harness.device import precision
-from harness.ranks.collectives import all_gather_list, on_device, shard_block
+from harness.device import on_device, precision
+from harness.ranks.collectives import all_gather_list, shard_block
 from rl.batches.rollout import Rollout
 from rl.equations.ensembles import ensemble_mean, worst_case
 

@@ -23,8 +23,9 @@ from gpt.tokenizer import Tokenizer
 from harness.flag_ranges import AtLeastOne
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
+from harness.tensors import masked_mean, masked_sum
 from rl.batches.rollout import Rollout, ScoringConfig, rollout_log_probs, sample_rollout
-from rl.equations.losses import row_means, row_sums, token_mean
+from rl.equations.losses import token_mean
 from rl.equations.token_rewards import own_text_penalty, teacher_rewards
 from rl.rewards.sources import MadeOf, RewardFn, finite_rewards
 
@@ -80,7 +81,7 @@ class TeacherReward:
         return rewards
 
     def __call__(self, rollout: Rollout) -> Tensor:
-        aggregate = row_means if self.aggregate == "mean" else row_sums
+        aggregate = masked_mean if self.aggregate == "mean" else masked_sum
         return aggregate(self.token_rewards(rollout), rollout.response_mask)
 
     def with_metrics(self, rollout: Rollout) -> tuple[Tensor, dict[str, float]]:
@@ -88,7 +89,7 @@ class TeacherReward:
         log_probs, mask = self.log_probs(rollout), rollout.response_mask
         return self(rollout), {
             "teacher_log_prob": float(token_mean(log_probs, mask)),
-            "reverse_kl": float(row_sums(rollout.log_probs - log_probs, mask).mean()),
+            "reverse_kl": float(masked_sum(rollout.log_probs - log_probs, mask).mean()),
         }
 
 

@@ -1,4 +1,4 @@
-"""Measuring a policy: rewards, gold, win rate, KL and tables (figures.py draws)."""
+"""Measuring a policy: rewards, gold, win rate, KL and tables."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.files import append_jsonl
 from harness.seeds import make_generator
+from harness.tensors import masked_sum
 from rl.batches.rollout import Rollout, sample_rollout, select_rows
 from rl.equations.kl import k1
-from rl.equations.losses import row_sums
 from rl.rewards.sources import Check, RewardFn, finite_rewards, made_of
 from rl.rewards.verifiable import pass_at_k
 from rl.training.config import RunFlags
@@ -154,7 +154,7 @@ def evaluate(
                     )
                     for model in (policy, reference)
                 )
-                kl = row_sums(k1(log_probs, ref_log_probs), rollout.response_mask).cpu()
+                kl = masked_sum(k1(log_probs, ref_log_probs), rollout.response_mask).cpu()
             if teacher is not None:
                 teacher_kl = reverse_kl(
                     policy, teacher, rollout.sequences, params.temperature,
@@ -341,9 +341,9 @@ class Comparison:
         for row in self.sample_rows(samples):
             lines += [
                 "",
-                f"prompt: {row['prompt'].strip()}",
-                f"  before: {row['before'].strip()}",
-                f"  after:  {row['response'].strip()}",
+                f"prompt: {printable(row['prompt'])}",
+                f"  before: {printable(row['before'])}",
+                f"  after:  {printable(row['response'])}",
             ]
         return "\n".join(lines)
 
@@ -372,6 +372,11 @@ def compare(
     ]
     gold_name = task.gold.name if task.gold else ""
     return Comparison(before_result, after_result, gold_name, after, *accuracies)
+
+
+def printable(text: str) -> str:
+    """The text with control characters as their escapes: it must not steer the terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text.strip())
 
 
 def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -16,7 +16,8 @@ class InsideLimit:
     """The policy as it last was inside the KL limit, so that the update that leaves it is undone.
 
     A step measures the KL of the policy that sampled, before its update. So two sets of weights are
-    kept: those measured last and found inside, and those that the next step will measure.
+    kept: those measured last and found inside, and those that the next step will measure. The KL is that
+    from the start, also where the reference moves: `kl_from_start` in the row, or else `kl`.
     """
 
     def __init__(self, policy: GPT, limit: float) -> None:
@@ -32,9 +33,10 @@ class InsideLimit:
 
         Returns `kept_step`, for the log; empty if it was inside, or if the row has no KL.
         """
-        if "kl" not in row:
+        kl = row.get("kl_from_start", row.get("kl"))
+        if kl is None:
             return {}
-        if exceeds(row["kl"], self.limit):
+        if exceeds(kl, self.limit):
             return self._undo()
         self.inside, self.steps = self.newest, self.newest_steps
         self.newest, self.newest_steps = self._weights(), steps

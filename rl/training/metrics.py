@@ -7,17 +7,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch
 from gpt.log_probs import TokenScores
-from harness.ranks.collectives import all_reduce_sum, gather, on_device
-from rl.batches.rollout import Rollout
+from harness.device import on_device
+from harness.ranks.collectives import all_reduce_sum, gather
+from harness.tensors import masked_sum
+from rl.batches.rollout import Rollout, Update
 from rl.equations.kl import k1, k3, rho_minus_log
-from rl.equations.losses import clip_acted, likelihood_ratio, row_sums
+from rl.equations.losses import clip_acted, likelihood_ratio
 
 
 def wait_for_device() -> None:
@@ -52,6 +53,11 @@ class Stopwatch:
         }
 
 
+def sequence_kl(log_probs: Tensor, ref_log_probs: Tensor, mask: Tensor) -> Tensor:
+    """The KL per response in nats, a scalar: the mean over responses of k1 summed over their tokens."""
+    return masked_sum(k1(log_probs, ref_log_probs), mask).mean()
+
+
 @torch.no_grad()
 def rollout_metrics(
     rollout: Rollout, rewards: Tensor, old_log_probs: Tensor, ref_log_probs: Tensor | None
@@ -70,8 +76,8 @@ def rollout_metrics(
         metrics["zero_spread_groups"] = 1 - spread.float().mean().double()
     if ref_log_probs is not None:
         mask = rollout.response_mask
-        metrics["kl"] = row_sums(k1(old_log_probs, ref_log_probs), mask).mean()
-        metrics["kl_k3"] = row_sums(k3(old_log_probs, ref_log_probs), mask).mean()
+        metrics["kl"] = sequence_kl(old_log_probs, ref_log_probs, mask)
+        metrics["kl_k3"] = masked_sum(k3(old_log_probs, ref_log_probs), mask).mean()
     (floats,) = on_cpu([*metrics.values()])
     return dict(zip(metrics, floats, strict=True)) | rollout.reward_metrics
 
@@ -92,35 +98,30 @@ Ratio = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def token_ratio(log_probs: Tensor, old_log_probs: Tensor, mask: Tensor) -> Tensor:
-    """The ratio of each token, (n, T); its mask is not asked."""
+    """The ratio of each token, (n, T); the mask is ignored."""
     return likelihood_ratio(log_probs, old_log_probs)
 
 
 # (log_probs, old_log_probs, advantages, mask), (n, T) each -> where the clip acts, (n, T) or (n, 1) bool
-Acted = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+ClipMask = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def acts(config: Any, ratio: Ratio = token_ratio) -> Acted:
-    """Where the min of a surrogate with this ratio takes the clipped term; nowhere without a clip."""
-    if hasattr(config, "clip_range"):
-        low = high = config.clip_range
-    elif hasattr(config, "clip_low"):  # two of them, as in grpo_variants_engine.py
-        low, high = config.clip_low, config.clip_high
-    else:
-        return never
+def clip_mask(low: float, high: float | None = None, ratio: Ratio = token_ratio) -> ClipMask:
+    """Where the min of a surrogate takes the clipped term; `high` is `low` unless it is given."""
+    high = low if high is None else high
     return lambda new, old, A, mask: clip_acted(ratio(new, old, mask), A, low, high)
 
 
-def never(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
-    """Nothing is clipped."""
+def no_clip(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
+    """Nowhere: the loss has no clip."""
     return torch.zeros_like(mask)
 
 
 class UpdateMeter:
-    """Token-weighted means over all micro-batches of one step's updates; `acted`: where the clip acts."""
+    """Token-weighted means over all micro-batches of one step's updates."""
 
-    def __init__(self, acted: Acted = never) -> None:
-        self.acted = acted
+    def __init__(self, clip_mask: ClipMask = no_clip) -> None:
+        self.clip_mask = clip_mask
         self.tokens = self.updates = 0
         # What each micro-batch adds up over its tokens, each update's losses and norms, by name.
         self.sums: dict[str, list[Tensor]] = {}
@@ -141,7 +142,7 @@ class UpdateMeter:
     ) -> None:
         """Record one micro-batch, without asking the device; `extra`: an engine's own numbers."""
         mask = batch.response_mask
-        clipped = self.acted(scores.log_probs, old_log_probs, advantages, mask).expand_as(mask)
+        clipped = self.clip_mask(scores.log_probs, old_log_probs, advantages, mask).expand_as(mask)
         ratio = batch.of_valid(likelihood_ratio(scores.log_probs, old_log_probs))
         kl = batch.of_valid(rho_minus_log(scores.log_probs, old_log_probs))  # KL(old || new)
         positive = (advantages > 0).expand_as(mask)
@@ -208,17 +209,12 @@ class UpdateMeter:
 
 @dataclass(frozen=True)
 class StepBatch:
-    """What a step was trained on; (N, T) each but for `rewards`, (N,), and `advantages`, also (N, 1).
+    """What a step was trained on."""
 
-    `acted` says where the clip acts, such as a meter's.
-    """
-
-    acted: Acted
     rollout: Rollout
-    rewards: Tensor
-    advantages: Tensor
-    old_values: Tensor | None = None  # where there is a critic
-    token_rewards: Tensor | None = None
+    rewards: Tensor  # (N,)
+    update: Update
+    clip_mask: ClipMask
 
 
 def on_cpu(*groups: Sequence[Tensor | float]) -> list[list[float]]:

@@ -18,10 +18,11 @@ from torch import Tensor
 from data.collate import ResponseBatch
 from gpt.log_probs import score_in_micro_batches, token_scores, token_scores_and_kl
 from gpt.model import GPT
+from gpt.token_rows import token_rows
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.files import append_jsonl
-from rl.batches.rollout import Rollout, select_rows
+from rl.batches.rollout import CriticUpdate, Rollout, Update, select_rows
 from rl.equations.advantages import gae
 from rl.rewards.sources import RewardFn, made_of
 from rl.training.config import RunFlags
@@ -58,21 +59,21 @@ class TokenLog:
         count = min(group_size if group_size > 1 else UNGROUPED, ROWS, len(batch.rollout))
         group = select_rows(batch.rollout, torch.arange(count))
         mask, old = group.response_mask, group.log_probs
-        advantages = batch.advantages[:count].expand_as(mask)
+        advantages = batch.update.advantages[:count].expand_as(mask)
         scored = self.scored(policy, reference, group)
         new = scored["log_prob"]
-        values = {"advantage": advantages} | self.critic_values(batch, mask)
+        values = {"advantage": advantages} | self.critic_values(batch.update, mask)
         values |= {"log_ratio": new - old} | scored
-        clipped = batch.acted(new, old, advantages, mask).expand_as(mask)
+        clipped = batch.clip_mask(new, old, advantages, mask).expand_as(mask)
         rewards = {"reward": batch.rewards[:count].tolist()}
         append_jsonl(self.path, self.rows("training", step, group, values, rewards, clipped))
 
     @torch.no_grad()
-    def critic_values(self, batch: StepBatch, mask: Tensor) -> dict[str, Tensor]:
+    def critic_values(self, update: Update, mask: Tensor) -> dict[str, Tensor]:
         """Values and TD errors of the first rows, (n, T) as `mask`; none without a critic."""
-        if batch.old_values is None or batch.token_rewards is None:
+        if not isinstance(update, CriticUpdate):
             return {}
-        values, token_rewards = batch.old_values[: len(mask)], batch.token_rewards[: len(mask)]
+        values, token_rewards = update.old_values[: len(mask)], update.token_rewards[: len(mask)]
         # With lambda 0 its advantages are delta_t alone.
         errors, _ = gae(token_rewards, values, mask, self.config.discount, 0.0)
         return {"value": values, "td_error": errors}
@@ -104,8 +105,6 @@ class TokenLog:
         clipped: Tensor | None = None,
     ) -> list[dict[str, Any]]:
         """One readable row a response: only its valid tokens."""
-        from gpt.token_rows import token_rows
-
         prompts = [record.prompt for record in rollout.records]
         return token_rows(
             self.tokenizer, rollout.sequences, prompts, values, notes,

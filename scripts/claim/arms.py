@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from claim import worlds
-from data import sums
 from data.records import ResponseRecord
+from data.worlds import sums
 from gpt import finetuning
 from gpt.corpus import encode_record
 from gpt.generate import SamplingParams
@@ -94,7 +94,7 @@ def rl_run(
     fit_for_training(config, policy)
     prompts = sums.prompts("train", 2000)
     run = Run(config, policy, tokenizer, reward, prompts, log, validate=points)
-    engine.train(config, run)
+    engine.train(run)
     curve = {key: [row.get(key) for row in log.rows] for key in ("reward", "entropy")}
     numbers = {"curve": curve, "points": points.kept}
     return numbers if after is None else numbers | dict(after(policy, tokenizer))

@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from studies.bootstrap import Array
 
-from data import reviews
 from data.collate import ResponseBatch, join_responses
 from data.records import PromptRecord
+from data.sources import from_preset
+from data.worlds import reviews
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.corpus import open_corpus
 from gpt.generate import SamplingParams
@@ -27,7 +28,6 @@ from gpt.model import GPT, GPTConfig
 from gpt.pretraining import PretrainingConfig
 from gpt.pretraining import train as pretrain
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_line import from_preset
 from harness.device import open_device
 from harness.files import append_jsonl, read_jsonl, write_json
 from harness.metric_log import MetricLog
@@ -244,7 +244,6 @@ def optimise(
     prompts = reviews.prompts("test")[: settings.prompts]
     measuring = Measuring(task, prompts, start, config.micro_batch_size)
     measuring(task.policy, None, 0)
-    reference = start if engine.ENGINE.reference(config) else None
     every = 3 * settings.measure_every if until_turned else config.steps
     done = 0
     for end in [*range(every, config.steps, every), config.steps]:  # the engine's loop, resumed
@@ -255,9 +254,9 @@ def optimise(
         piece = replace(config, steps=end, resume=done > 0)
         run = Run(
             piece, task.policy, task.tokenizer, task.reward_fn, task.prompts["train"], log,
-            validate=measuring, folder=folder, reference=reference,
+            validate=measuring, folder=folder, start=start,
         )  # fmt: skip
-        rows = engine.train(piece, run, **parts)
+        rows = engine.train(run, **parts)
         turned = has_turned(measuring.gold, settings.fall, settings.smooth)
         if (until_turned and turned) or rows[-1]["step"] < end:  # or stopped by its own KL
             break

@@ -263,7 +263,7 @@ def run_engine(
         more = dict(corpus=Text()) if "corpus" in inspect.signature(module.train).parameters else {}
         reward = TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
     records = [PromptRecord(prompt) for prompt in PROMPTS]
-    return module.train(config, Run(config, policy, tokenizer(), reward, records), **more)
+    return module.train(Run(config, policy, tokenizer(), reward, records), **more)
 
 
 def assert_equal_runs(
@@ -385,7 +385,7 @@ def test_dpo_is_the_engine() -> None:
     run = Run(config, long, tokenizer())
     assert_equal_runs(
         short, lambda: dpo.train(short, PAIRS, **options),
-        long, lambda: dpo_engine.train(config, run, pairs=token_pairs()),
+        long, lambda: dpo_engine.train(run, pairs=token_pairs()),
     )  # fmt: skip
 
 

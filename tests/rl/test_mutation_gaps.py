@@ -70,7 +70,7 @@ def trained() -> tuple[GPT, Updates, list[Rollout]]:
     with pytest.MonkeyPatch.context() as patch:
         updates = Updates(patch, policy)
         given_halves(patch, passes=2)
-        train(config, Run(config, policy, LETTERS, reward, PROMPTS[:4]))
+        train(Run(config, policy, LETTERS, reward, PROMPTS[:4]))
     return start, updates, reward.rollouts
 
 

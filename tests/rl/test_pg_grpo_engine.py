@@ -133,10 +133,10 @@ def test_the_mean_ratio_by_loops_and_its_clip():
         expected -= min(mean * a, clipped * a) / 3
         acted.append(clipped * a < mean * a)
     assert acted == [True, True, False]  # per token 2 of 3, 2 of 3 and 0 of 2
-    loss = policy_loss(config, new, old, None, advantages, mask, kl_coef=0.0, rows=3)
+    loss = policy_loss(config, new, old, None, advantages, mask, kl_coef=0.0, responses=3)
     assert float(loss) == pytest.approx(expected, rel=1e-5)
 
-    meter = UpdateMeter(pg_grpo_engine.acted(config))
+    meter = UpdateMeter(pg_grpo_engine.clip_mask_of(config))
     scores = TokenScores(new, torch.zeros(3, 4))
     batch = SimpleNamespace(response_mask=mask, of_valid=lambda values: values[mask])
     meter.add_tokens(scores, old, advantages, batch)

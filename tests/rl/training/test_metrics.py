@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +10,7 @@ import torch
 from data.collate import ResponseBatch, join_responses
 from gpt.log_probs import TokenScores
 from rl.batches.rollout import Rollout
-from rl.training.metrics import UpdateMeter, acts, exceeds, explained_variance, rollout_metrics
+from rl.training.metrics import UpdateMeter, clip_mask, exceeds, explained_variance, rollout_metrics
 
 # Two groups of two; lengths 2, 3, 1, 2; the second row was cut off.
 LENGTHS = torch.tensor([2, 3, 1, 2])
@@ -73,7 +72,7 @@ def batch(mask: torch.Tensor) -> ResponseBatch:
 
 def test_update_metrics_are_means_over_tokens():
     """Five valid tokens in two micro-batches of 4 and 1 token: no mean of means."""
-    meter = UpdateMeter(acts(SimpleNamespace(clip_range=0.2)))
+    meter = UpdateMeter(clip_mask(0.2))
     mask = torch.tensor([[True, True, False], [True, True, False]])
     meter.add_tokens(
         scores([[1.0, 1.5, 9], [0.5, 1, 9]], [[1.0, 2, 77], [3, 4, 77]]),

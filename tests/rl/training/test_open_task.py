@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from data import reviews, sums, worlds
+from data import sources
 from data.records import PromptRecord
+from data.worlds import reviews, sums
 from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
@@ -24,7 +25,7 @@ GLASSBOX = load_tokenizer("glassbox")
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     """An empty folder in place of runs/."""
-    monkeypatch.setattr(worlds, "RUNS", tmp_path)
+    monkeypatch.setattr(sources, "RUNS", tmp_path)
     return tmp_path
 
 
@@ -56,6 +57,9 @@ def test_gold_and_rule_are_the_worlds_own_objective(kind):
     assert isinstance(exact, RuleReward) and exact.rule is sums.exact_match
     with pytest.raises(UserError):
         open_reward(RewardChoice(kind, "pairs.json", "tiny"), GLASSBOX, CPU)
+
+
+# Answers of a file
 
 
 @pytest.mark.parametrize("odd", [[4], {"x": 4}, True, False, "", " ", None])
