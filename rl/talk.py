@@ -132,7 +132,9 @@ class Talk:
 
     def open_start(self) -> GPT:
         """The model that training started from, where the flags say."""
-        named = self.flags.get("policy") or self.flags.get("base")
+        named = next(filter(None, map(self.flags.get, ("policy", "weights", "base"))), None)
+        if not named and not self.data:
+            raise UserError("its folder does not say where training started")
         folder = Path(named) if named else default_folder("pretraining", self.data, self.preset)
         return self.open_other(folder)
 
