@@ -25,7 +25,7 @@ from turns import Case, peak_mib, reset_peak
 from gpt.model import GPT, Preset
 from harness.command_line import run_command
 from harness.device import open_device, precision
-from harness.flag_ranges import AtLeastOne
+from harness.flags import AtLeastOne
 from harness.optimizer import adamw, clip_and_step
 from harness.seeds import make_generator
 

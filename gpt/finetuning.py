@@ -44,11 +44,10 @@ from gpt.pretraining import language_model_loss, validate
 from gpt.published import load_with_tokenizer
 from gpt.token_rows import RECORDED, TextLog
 from gpt.tokenizer import Tokenizer
-from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, reading
-from harness.flag_ranges import AtLeastOne, Count, NotNegative
+from harness.flags import AtLeastOne, Count, MemoryFlags, NotNegative, OptimizerFlags
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import MODEL_FILE

@@ -14,7 +14,7 @@ from data.records import PromptRecord
 from data.sources import Source
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
-from harness.flag_ranges import AtLeastOne
+from harness.flags import AtLeastOne
 from harness.metric_log import say_always
 
 Lengths = Sequence[tuple[int, int]]  # tokens of a prompt, and of its longest answer with the EOS

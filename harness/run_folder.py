@@ -22,7 +22,6 @@ from typing import Any
 
 import torch
 
-from harness.command_flags import Flags
 from harness.device import pick_device
 from harness.errors import Finished, UserError
 from harness.files import (
@@ -34,6 +33,7 @@ from harness.files import (
     sha256_of,
     write_json,
 )
+from harness.flags import Flags
 from harness.here import HERE
 from harness.metric_log import MetricLog
 from harness.optimizer import Diverged

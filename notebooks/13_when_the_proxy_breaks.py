@@ -48,7 +48,7 @@ from course.exercises import check
 from data.collate import collate_responses
 from data.worlds import reviews
 from gpt.generate import SamplingParams
-from harness.frozen_copy import frozen_copy
+from gpt.lora import frozen_copy
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
 from report.doctor import Run as RunFolder

@@ -46,10 +46,9 @@ from gpt.lora import fit_for_training
 from gpt.model import Preset, preset_config
 from gpt.pretraining import PretrainingConfig
 from gpt.token_rows import RECORDED
-from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.device import open_device, precision
 from harness.files import display_path, reading, write_json
-from harness.flag_ranges import AtLeastOne, Count, NotNegative
+from harness.flags import AtLeastOne, Count, MemoryFlags, NotNegative, OptimizerFlags
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import MODEL_FILE

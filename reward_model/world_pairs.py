@@ -11,10 +11,9 @@ from data.sources import USUAL, Data, Source, is_checked, source
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_flags import TrainingFlags
 from harness.device import precision
 from harness.errors import UserError
-from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, Count
+from harness.flags import AboveZero, AtLeastOne, AtLeastTwo, Count, TrainingFlags
 from harness.metric_log import MetricLog
 from harness.seeds import derive_seed, make_generator
 from reward_model.pairs import Labelled, PairSampling, TokenPair, sample_pairs

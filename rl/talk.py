@@ -30,7 +30,7 @@ from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import read_object, reading, received
-from harness.flag_ranges import AtLeastOne, NotNegative, check_ranges
+from harness.flags import AtLeastOne, NotNegative, check_ranges
 from harness.paths import folder_of_run
 from harness.run_folder import input_digests
 from harness.seeds import make_generator

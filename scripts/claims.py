@@ -33,7 +33,7 @@ from studies.runner import Job, StudyFlags, go, is_done
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import read_object, save_figure, write_json, write_text
-from harness.flag_ranges import AtLeastOne
+from harness.flags import AtLeastOne
 from harness.paths import REPOSITORY, RUNS
 from report.intervals import holm, t_interval
 

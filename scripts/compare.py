@@ -21,7 +21,7 @@ from studies.runner import run_stage
 from harness.command_line import command_name, expand_arguments, run_script
 from harness.errors import UserError
 from harness.files import display_path, save_figure
-from harness.flag_ranges import AtLeastTwo
+from harness.flags import AtLeastTwo
 from harness.paths import RUNS
 from report.doctor import Run, read_run
 from report.intervals import group_table

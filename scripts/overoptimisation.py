@@ -32,7 +32,7 @@ from studies.runner import Job, StudyFlags, go
 
 from harness.command_line import run_command
 from harness.files import display_path, read_object, write_text
-from harness.flag_ranges import AtLeastOne
+from harness.flags import AtLeastOne
 from harness.paths import REPOSITORY, RUNS
 
 Numbers = Mapping[str, Any]

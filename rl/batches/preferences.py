@@ -23,7 +23,7 @@ from gpt.tokenizer import Tokenizer
 from harness.device import on_device, precision
 from harness.errors import UserError
 from harness.files import display_path
-from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative, Range
+from harness.flags import AboveZero, AtLeastOne, NotNegative, Range
 from harness.ranks.collectives import all_gather_list, scatter_rows, shard_chunks
 from harness.seeds import derive_seed
 from harness.tensors import masked_sum

@@ -20,7 +20,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.teacher import ReverseKL, open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
-from harness.flag_ranges import AtLeastOne
+from harness.flags import AtLeastOne
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
 from harness.tensors import masked_mean, masked_sum

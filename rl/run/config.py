@@ -13,14 +13,15 @@ from typing import Any, Literal
 
 from data.sources import USUAL, Data, Presets
 from gpt.model import Preset
-from harness.command_flags import MemoryFlags, TrainingFlags
-from harness.flag_ranges import (
+from harness.flags import (
     AboveZero,
     AtLeastOne,
     Count,
     KLLimit,
     Limit,
+    MemoryFlags,
     NotNegative,
+    TrainingFlags,
 )
 from harness.paths import folder_of_run
 from rl.batches.rollout import BatchFlags

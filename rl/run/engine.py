@@ -16,11 +16,10 @@ from typing import Any, Literal
 from data.sources import Presets, default_folder, run_with_presets
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
-from gpt.lora import fit_for_training, has_adapters
+from gpt.lora import fit_for_training, frozen_copy, has_adapters, linears_to_bfloat16
 from gpt.model import GPT
 from harness.device import open_device
 from harness.files import append_jsonl, keep_until, reading, write_json
-from harness.frozen_copy import frozen_copy, linears_to_bfloat16
 from harness.metric_log import MetricLog
 from harness.paths import ANSWERS, MODEL_FILE, TOKENS
 from harness.ranks.collectives import on_main

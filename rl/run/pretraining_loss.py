@@ -8,7 +8,7 @@ from typing import Any
 from gpt.corpus import Corpus, open_corpus
 from gpt.model import GPT
 from gpt.pretraining import add_text_gradient
-from harness.flag_ranges import NotNegative
+from harness.flags import NotNegative
 from rl.run.config import EngineConfig
 from rl.run.task import Task
 

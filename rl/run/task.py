@@ -18,11 +18,11 @@ from data.sources import (
 )
 from gpt.checkpoint import load_policy
 from gpt.fit import open_prompts
+from gpt.lora import linears_to_bfloat16
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import display_path
-from harness.frozen_copy import linears_to_bfloat16
 from harness.paths import MODEL_FILE
 from rl.rewards.reward import (
     RewardChoice,

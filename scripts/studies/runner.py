@@ -22,7 +22,7 @@ from typing import Any
 
 from harness.errors import UserError
 from harness.files import display_path, read_json, write_json
-from harness.flag_ranges import AtLeastOne, check_ranges
+from harness.flags import AtLeastOne, check_ranges
 from harness.paths import REPOSITORY, RUNS, STATE_FILE
 
 DONE = "done.json"

@@ -17,9 +17,9 @@ import torch
 from toys import one_sentence
 
 from harness import run_folder
-from harness.command_flags import TrainingFlags
 from harness.errors import Finished, UserError
 from harness.files import noted, reading
+from harness.flags import TrainingFlags
 from harness.here import HERE
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE

@@ -167,7 +167,7 @@ import multiprocessing, os, signal, sys, threading, time
 from dataclasses import dataclass
 import torch
 from harness.ranks import collectives, launch
-from harness.command_flags import TrainingFlags
+from harness.flags import TrainingFlags
 from harness.command_line import run_script
 from harness.errors import UserError
 from harness.files import append_jsonl
