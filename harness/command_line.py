@@ -15,14 +15,14 @@ from typing import Any, TypeVar
 
 import torch
 
-from harness.errors import Finished, UserError
+from harness.errors import NothingToDo, UserError
 from harness.here import HERE
 from harness.optimizer import Diverged
 from harness.paths import REPOSITORY, STATE_FILE
 from harness.ranks.collectives import Drifted, LostRank, world
 from harness.ranks.launch import Wish, ending_children, first_to_fail, run_on_ranks
 from harness.run_folder import SCRIPT, read_record, script_of
-from harness.signals import Ended, forgiving_output, signals_noted, watched
+from harness.signals import Interrupted, forgiving_output, signals_noted, watched
 
 Config = TypeVar("Config")
 
@@ -95,10 +95,10 @@ def explained(config: Any = None) -> Iterator[None]:
         try:
             with signals_noted():
                 yield
-        except Finished as done:
+        except NothingToDo as done:
             print(done)  # of several ranks all, but only the first one's output goes anywhere
             sys.exit(0)
-        except Ended as end:
+        except Interrupted as end:
             if first_to_fail():
                 print(_farewell(end, config), file=sys.stderr)
             sys.exit(end.status)
@@ -120,7 +120,7 @@ def _again(config: Any, *, resume: bool) -> str:
     return f"; this goes on from what is saved: {command_name()} {shlex.join(sys.argv[1:] + more)}"
 
 
-def _farewell(end: Ended, config: Any) -> str:
+def _farewell(end: Interrupted, config: Any) -> str:
     """How the run ended, and the command that goes on with what is saved, if there is one."""
     what = f"ended by {end.name}"
     what += "" if end.saved is None else f" after step {end.saved}, which is saved"

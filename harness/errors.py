@@ -7,5 +7,5 @@ class UserError(ValueError):
     """A mistake that one sentence can explain: what is wrong, where, and what to do."""
 
 
-class Finished(Exception):
+class NothingToDo(Exception):
     """There is nothing left to do, which is no mistake; the message says why."""

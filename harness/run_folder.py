@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from harness.device import pick_device
-from harness.errors import Finished, UserError
+from harness.errors import NothingToDo, UserError
 from harness.files import (
     display_path,
     expanded,
@@ -66,7 +66,7 @@ def open_run(folder: Path, config: Flags, *, resume: bool = False) -> Path:
 
     UserError for a folder that holds anything else, an input or the current folder, or in which
     another process runs. With `resume` the folder is kept: it must hold a state.pt of the same script,
-    flags (but for FREE_FLAGS) and inputs; Finished if that run is complete. Returns the folder, a
+    flags (but for FREE_FLAGS) and inputs; NothingToDo if that run is complete. Returns the folder, a
     leading ~ expanded.
     """
     opened = _take_up if resume else _begin
@@ -287,7 +287,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _take_on(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> None:
-    """Let a complete run go on to more steps. Finished if it need not, UserError if it cannot."""
+    """Let a complete run go on to more steps. NothingToDo if it need not, UserError if it cannot."""
     done, wanted, kept = started.get("steps"), now.get("steps"), folder / FINISHED_STATE
     longer = isinstance(done, int) and wanted is not None and wanted > done
     if longer and kept.exists() and not read_state(folder, FINISHED_STATE, mapped=True)["stopped"]:
@@ -299,7 +299,7 @@ def _take_on(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> None
             f"the run in {folder} is finished after {done} steps, or stopped by itself, and cannot go on "
             f"to {wanted}: leave --resume out to start anew"
         )
-    raise Finished(f"the run in {display_path(folder)} is finished: nothing is left to resume")
+    raise NothingToDo(f"the run in {display_path(folder)} is finished: nothing is left to resume")
 
 
 # What is recorded ---------------------------------------------------------------------------------

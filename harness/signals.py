@@ -28,7 +28,7 @@ STEP = 5  # seconds that a step has to end after the first signal
 LAST = 3  # seconds that a run has to end after the second one
 
 
-class Ended(BaseException):
+class Interrupted(BaseException):
     """A signal has ended the run; `saved` says after which step its state was kept, None for none."""
 
     def __init__(self, number: int, saved: int | None = None) -> None:
@@ -108,7 +108,7 @@ def watched(then: str) -> Iterator[None]:
 def _note(number: int, frame: FrameType | None) -> None:
     """Remember the first signal while steps are taken; end at once otherwise, or at the second."""
     if HERE.signal or not HERE.in_steps:
-        raise Ended(number)
+        raise Interrupted(number)
     HERE.signal = number
     words = (
         f"{signal.Signals(number).name}: stopping after this step, or in {STEP} seconds; "
@@ -126,12 +126,12 @@ def signals_wait() -> Iterator[None]:
         yield
     except Exception as error:
         if HERE.signal:  # a program that a reward has started was sent it, too
-            raise Ended(HERE.signal) from error
+            raise Interrupted(HERE.signal) from error
         raise
     finally:
         HERE.in_steps = False
     if HERE.signal:
-        raise Ended(HERE.signal)
+        raise Interrupted(HERE.signal)
 
 
 def stop_asked() -> int:

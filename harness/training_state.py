@@ -13,7 +13,7 @@ from harness.errors import UserError
 from harness.files import require_regular, write_atomically
 from harness.optimizer import check_weights
 from harness.paths import STATE_FILE
-from harness.signals import Ended, stop_asked
+from harness.signals import Interrupted, stop_asked
 
 
 @dataclasses.dataclass
@@ -77,7 +77,7 @@ class TrainingState:
 def keep_state(state: TrainingState, folder: Path | None, every: int, *, last: bool) -> None:
     """After a step: save what is due, every `every` steps and the last one; nothing without a folder.
 
-    Raises Ended if a signal has asked to stop, which is then saved too.
+    Raises Interrupted if a signal has asked to stop, which is then saved too.
     """
     if folder is None:
         return
@@ -85,7 +85,7 @@ def keep_state(state: TrainingState, folder: Path | None, every: int, *, last: b
     if last or asked or state.step % every == 0:
         state.save(folder)
     if asked:
-        raise Ended(asked, state.step)
+        raise Interrupted(asked, state.step)
 
 
 def unchanging_names(part: Any) -> set[str]:

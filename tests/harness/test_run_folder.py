@@ -17,7 +17,7 @@ import torch
 from toys import one_sentence
 
 from harness import run_folder
-from harness.errors import Finished, UserError
+from harness.errors import NothingToDo, UserError
 from harness.files import noted, reading
 from harness.flags import TrainingFlags
 from harness.here import HERE
@@ -208,7 +208,7 @@ def test_a_finished_run_says_so(tmp_path):
     (folder / MODEL_FILE).touch()
     open_run(folder, RunFlags(), resume=True)  # its report may be missing yet
     finish_run(folder)
-    with pytest.raises(Finished):
+    with pytest.raises(NothingToDo):
         open_run(folder, RunFlags(), resume=True)
     refused(folder, RunFlags(9), resume=True)
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", MODEL_FILE]
@@ -224,7 +224,7 @@ def test_a_finished_run_goes_on_to_more_steps_where_that_is_the_longer_run(tmp_p
     folder = cut(tmp_path / "run", RunFlags())
     (folder / MODEL_FILE).touch()
     finish_run(folder, can_go_on=True)
-    with pytest.raises(Finished):
+    with pytest.raises(NothingToDo):
         open_run(folder, RunFlags(), resume=True)
     open_run(folder, RunFlags(9), resume=True)
     assert "goes on from step 2" in capsys.readouterr().out

@@ -18,7 +18,7 @@ from forked import forked, has_ended
 
 from harness import signals
 from harness.command_line import run_script
-from harness.errors import Finished
+from harness.errors import NothingToDo
 from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
 from harness.paths import STATE_FILE
@@ -81,7 +81,7 @@ def resumed(folder: Path, **options) -> None:
     rows = read_jsonl(folder / "metrics.jsonl")
     assert rows == [{"step": step, "count": float(step)} for step in range(1, 7)]
     assert (folder / "report.json").exists() and not (folder / STATE_FILE).exists()
-    with pytest.raises(Finished):
+    with pytest.raises(NothingToDo):
         run(Flags(folder, resume=True))
 
 
