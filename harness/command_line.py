@@ -20,7 +20,7 @@ from harness.here import HERE
 from harness.optimizer import Diverged
 from harness.paths import REPOSITORY, STATE_FILE
 from harness.ranks.collectives import Drifted, LostRank, world
-from harness.ranks.launch import Wish, ending_children, first_to_fail, run_on_ranks
+from harness.ranks.launch import RankRequest, ending_children, first_to_fail, run_on_ranks
 from harness.run_folder import SCRIPT, read_record, script_of
 from harness.signals import Interrupted, forgiving_output, signals_noted, watched
 
@@ -79,7 +79,9 @@ def run_script(main: Callable[[Config], Any], config: Config) -> None:
             facts = {"command": type(config).__module__} | {
                 f"--{name.replace('_', '-')}": str(value) for name, value in flags.items()
             }
-            run_on_ranks(work, Wish(flags["ranks"], flags["device"], small, weights, facts), guard)
+            run_on_ranks(
+                work, RankRequest(flags["ranks"], flags["device"], small, weights, facts), guard
+            )
         else:
             work()
 

@@ -294,7 +294,7 @@ def test_ranks_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
     for key, text in (TORCHRUN | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}).items():
         monkeypatch.setenv(key, text)
     monkeypatch.setattr(launch, "MEETING_TIME", launch.timedelta(seconds=1))
-    ends("29519", lambda: launch.run_on_ranks(lambda: None, launch.Wish(device="cpu")))
+    ends("29519", lambda: launch.run_on_ranks(lambda: None, launch.RankRequest(device="cpu")))
 
 
 @pytest.mark.parametrize(
@@ -308,4 +308,4 @@ def test_wrong_variables_of_torchrun(
         monkeypatch.setenv(key, text) if text is not None else monkeypatch.delenv(
             key, raising=False
         )
-    ends(name, lambda: launch.run_on_ranks(lambda: None, launch.Wish(device="cpu")))
+    ends(name, lambda: launch.run_on_ranks(lambda: None, launch.RankRequest(device="cpu")))

@@ -37,12 +37,12 @@ from harness.process import PACKAGES, ROOT
 from harness.ranks import collectives
 from harness.signals import SIGNALS
 
-MOST_BY_DEFAULT = 8  # a batch of 16 prompts gives more ranks too little to do
+MAX_DEFAULT_RANKS = 8  # a batch of 16 prompts gives more ranks too little to do
 BYTES_A_WEIGHT = 48  # measured: the weight, its gradient, Adam's moments, the start, activations
 BYTES_A_RANK = 2**28  # of a process that has loaded PyTorch
 MEETING_TIME = timedelta(minutes=5)  # torchrun starts its ranks at about the same time
 SILENCE = timedelta(hours=12)  # of a rank on another machine, which may have lost its power
-PATIENCE = 10  # seconds that a rank has to leave when the run is over
+EXIT_TIMEOUT = 10  # seconds that a rank has to leave when the run is over
 GONE_AFTER = 1  # seconds in which a rank that has gone is noticed
 
 Guard = Callable[[], AbstractContextManager[Any]]
@@ -50,7 +50,7 @@ Work = Callable[[], Any]
 
 
 @dataclass(frozen=True)
-class Wish:
+class RankRequest:
     """How many processes a command asks for, and where; None: as many as its model is fastest on."""
 
     ranks: int | None = 1
@@ -63,7 +63,7 @@ class Wish:
 
 
 def cores() -> int:
-    """The cores that this process may use; a user's OMP_NUM_THREADS counts as a wish for fewer."""
+    """The cores that this process may use; a user's OMP_NUM_THREADS may ask for fewer."""
     try:
         allowed = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS, Windows
@@ -107,30 +107,30 @@ def default_ranks(is_small: bool, device: str, weights: int = 0) -> int:
     if not on_cpu or not is_small:
         return 1
     fit = free_memory() // (BYTES_A_RANK + BYTES_A_WEIGHT * weights)
-    return max(min(cores(), MOST_BY_DEFAULT, fit), 1)
+    return max(min(cores(), MAX_DEFAULT_RANKS, fit), 1)
 
 
-def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
+def run_on_ranks(work: Work, request: RankRequest, guard: Guard = nullcontext) -> Any:
     """work() on every rank, each inside of guard(); returns what it returns on this one, rank 0."""
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started us, once per rank
         local, store, number, count = _meet_by_torchrun()
-        _require_devices(local, wish.device)
+        _require_devices(local, request.device)
         torch.set_num_threads(max(cores() // local, 1))
         with _ending_with_the_others(lambda: False):
-            _join_group(number, count, store, wish.device, SILENCE if local < count else None)
-        _require_agreement(wish.flags)
+            _join_group(number, count, store, request.device, SILENCE if local < count else None)
+        _require_agreement(request.flags)
         return _take_part(number, work)
-    count, threads = _ranks_and_threads(wish)
+    count, threads = _ranks_and_threads(request)
     if count < 2:
         return work()
-    _require_devices(count, wish.device)
+    _require_devices(count, request.device)
     # A fork costs nothing, but a process that has met CUDA, macOS's frameworks or a second thread
     # must not be forked: a forked rank has one thread, as those of a small model on a CPU.
     forks = platform.system() == "Linux" and not torch.cuda.is_available() and threads == 1
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         file = os.path.join(folder, "meeting")
-        here = Meeting(count, threads, wish.device, file, os.getpid())
+        here = Meeting(count, threads, request.device, file, os.getpid())
         children: list[Any] = []
 
         def one_has_ended() -> bool:  # whatever its status: these leave together
@@ -159,7 +159,7 @@ def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
             if dist.is_initialized():  # still, after a failure
                 dist.destroy_process_group()
             for child in children:  # one that still has threads of the user's would never end
-                child.join(PATIENCE)
+                child.join(EXIT_TIMEOUT)
                 _kill(child)
                 child.join()
 
@@ -222,12 +222,12 @@ def _require_agreement(flags: Mapping[str, str]) -> None:
                 )
 
 
-def _ranks_and_threads(wish: Wish) -> tuple[int, int]:
+def _ranks_and_threads(request: RankRequest) -> tuple[int, int]:
     """What is asked for: ranks by default have one thread, a number of them shares the cores."""
-    if wish.ranks is not None:
-        return wish.ranks, max(cores() // wish.ranks, 1)
-    count = default_ranks(wish.is_small, wish.device, wish.weights)
-    return count, 1 if wish.is_small else cores()
+    if request.ranks is not None:
+        return request.ranks, max(cores() // request.ranks, 1)
+    count = default_ranks(request.is_small, request.device, request.weights)
+    return count, 1 if request.is_small else cores()
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ class Meeting:
 
 def _require_devices(count: int, device: str) -> None:
     """Refuse more ranks than GPUs or far more than cores, several on one named GPU or on Apple's."""
-    if count > MOST_BY_DEFAULT * (os.cpu_count() or 1):
+    if count > MAX_DEFAULT_RANKS * (os.cpu_count() or 1):
         raise UserError(f"--ranks {count}, but there are {os.cpu_count()} cores: lower --ranks")
     if count < 2 or device == "cpu":
         return

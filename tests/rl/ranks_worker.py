@@ -42,7 +42,7 @@ from gpt.lora import add_adapters
 from harness.command_line import explained
 from harness.metric_log import MetricLog
 from harness.ranks import collectives
-from harness.ranks.launch import Wish, run_on_ranks
+from harness.ranks.launch import RankRequest, run_on_ranks
 from harness.seeds import make_generator
 from reward_model import reward_model_training
 from reward_model.pairs import Labelled, PairSampling, sample_pairs
@@ -223,4 +223,4 @@ if __name__ == "__main__":
         shutil.copytree(more[0], copied)
         given = replace(given, checkpoint=copied)
     with explained():
-        run_on_ranks(partial(work, given), Wish(given.ranks, "cpu"), explained)
+        run_on_ranks(partial(work, given), RankRequest(given.ranks, "cpu"), explained)

@@ -179,7 +179,7 @@ class Config(TrainingFlags):
     ranks: int = 2
     device: str = "cpu"
 
-launch.PATIENCE = 0.5
+launch.EXIT_TIMEOUT = 0.5
 collectives.LONG = 0.2
 
 def main(config):
@@ -346,7 +346,7 @@ def test_a_rank_that_is_killed_while_ranks_meet_ends_the_run(milliseconds):
     guard = struck(milliseconds / 1000, signal.SIGKILL)
 
     def run() -> None:
-        launch.run_on_ranks(lambda: time.sleep(0.3), launch.Wish(2, "cpu"), guard)
+        launch.run_on_ranks(lambda: time.sleep(0.3), launch.RankRequest(2, "cpu"), guard)
 
     begin = time.monotonic()
     done = forked(run, timeout=60)
