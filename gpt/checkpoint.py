@@ -21,7 +21,7 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer, parse_ranks
 from harness.device import shapes_alone
 from harness.errors import UserError
-from harness.files import display_path, read_object, received
+from harness.files import as_user_error, display_path, read_object
 from harness.paths import MODEL_FILE, folder_of_run
 from harness.safetensors_file import load_weights, require_floats, save_weights
 
@@ -119,7 +119,7 @@ def check_layers(config: GPTConfig, names: Iterable[str], path: Path) -> None:
 def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
     """The tokenizer that a checkpoint names; UserError if its ranks have changed since."""
     name, ranks = about.get("tokenizer", ""), about.get("tokenizer_ranks")
-    with received(path):  # a part of another kind, wherever it is used
+    with as_user_error(path):  # a part of another kind, wherever it is used
         if isinstance(ranks, str) and isinstance(name, str):
             form = about.get("tokenizer_form", {})
             taken = form.get("specials", {}).values()

@@ -26,7 +26,7 @@ from gpt.tokenizer import (
     say_once,
 )  # fmt: skip
 from harness.errors import UserError
-from harness.files import noted, read_object, received, write_json
+from harness.files import as_user_error, noted, read_object, write_json
 
 TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
 OLDER = ("vocab.json", "merges.txt", "added_tokens.json")  # instead of tokenizer.json
@@ -134,7 +134,7 @@ def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     generation_config.json and tokenizer_config.json, whose token is written. Raises UserError for
     files that mean anything but byte-level pairs.
     """
-    with received(folder):  # a part that is missing, or of another kind, wherever it is used
+    with as_user_error(folder):  # a part that is missing, or of another kind, wherever it is used
         return _read_tokenizer(folder, vocab_size)
 
 

@@ -45,7 +45,9 @@ def run_command(
     import tyro  # takes a moment that an import of the module need not
 
     expand_arguments()
-    with explained():  # what a config refuses is a ValueError, of which tyro makes a sentence
+    with (
+        errors_as_sentences()
+    ):  # what a config refuses is a ValueError, of which tyro makes a sentence
         given: dict[str, Any] = {} if default is None else {"default": default()}
         given["config"] = (tyro.conf.PositionalRequiredArgs,)  # as in report RUN
         config: Config = tyro.cli(config_class, prog=command_name(), **given)
@@ -70,7 +72,7 @@ def command_name() -> str:
 def run_script(main: Callable[[Config], Any], config: Config) -> None:
     """Call main(config), on as many ranks as the flags ask for (harness/ranks/launch.py)."""
     work, flags = partial(main, config), vars(config)
-    guard = partial(explained, config)
+    guard = partial(errors_as_sentences, config)
     goes_on = hasattr(config, "resume") or hasattr(config, "goes_on")
     with ending_children(), guard(), watched(_again(config, resume=True) if goes_on else ""):
         if "ranks" in flags:
@@ -87,7 +89,7 @@ def run_script(main: Callable[[Config], Any], config: Config) -> None:
 
 
 @contextmanager
-def explained(config: Any = None) -> Iterator[None]:
+def errors_as_sentences(config: Any = None) -> Iterator[None]:
     """A user's mistake, a signal and the like end the script with one sentence; a bug shows its traceback.
 
     Of several ranks the first one that fails speaks; the others end in silence. What flags the command

@@ -175,7 +175,7 @@ ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, 
 
 
 @contextmanager
-def received(folder: Path) -> Iterator[None]:
+def as_user_error(folder: Path) -> Iterator[None]:
     """Around the reading of a folder that others may have written: UserError for odd kinds of values."""
     try:
         yield

@@ -25,10 +25,10 @@ import torch
 from harness.device import pick_device
 from harness.errors import NothingToDo, UserError
 from harness.files import (
+    as_user_error,
     display_path,
     expanded,
     read_object,
-    received,
     remove_left_overs,
     sha256_of,
     write_json,
@@ -237,7 +237,7 @@ def _take_up(folder: Path, config: Flags) -> Path:
         raise UserError(f"{folder} holds nothing to resume: leave --resume out to start anew")
     lock(folder)
     started, now = read_record(folder), record(config)
-    with received(folder):
+    with as_user_error(folder):
         _check_same_run(folder, config, started, now)
     if STATE_FILE not in there:
         _take_on(folder, started, now)

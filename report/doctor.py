@@ -20,7 +20,7 @@ from typing import Any
 
 from harness.command_line import run_command
 from harness.errors import UserError
-from harness.files import display_path, parse_json, read_metrics, read_object, received
+from harness.files import as_user_error, display_path, parse_json, read_metrics, read_object
 
 Row = Mapping[str, Any]
 
@@ -378,7 +378,7 @@ class DoctorConfig:
 def examine_folder(folder: Path) -> list[Finding]:
     """The findings of one run folder. UserError for a file that is damaged."""
     paths = folder / "config.json", folder / "report.json"
-    with received(folder):
+    with as_user_error(folder):
         flags, results = (read_object(path) if path.exists() else {} for path in paths)
         return examine(read_metrics(folder / "metrics.jsonl"), flags, results)
 

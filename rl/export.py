@@ -21,7 +21,7 @@ from gpt.llama import Llama
 from gpt.model import GPT
 from gpt.published import save_gpt2, special_ids
 from gpt.tokenizer import PAD, Tokenizer, build_tokenizer
-from harness.command_line import command_name, expand_arguments, explained
+from harness.command_line import command_name, errors_as_sentences, expand_arguments
 from harness.errors import UserError
 from harness.files import (
     display_path,
@@ -182,5 +182,5 @@ if __name__ == "__main__":
     import tyro
 
     expand_arguments()
-    with explained():
+    with errors_as_sentences():
         tyro.cli(main, prog=command_name(), config=(tyro.conf.OmitArgPrefixes,))

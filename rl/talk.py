@@ -29,7 +29,7 @@ from gpt.model import GPT
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError
-from harness.files import read_object, reading, received
+from harness.files import as_user_error, read_object, reading
 from harness.flags import AtLeastOne, NotNegative, check_ranges
 from harness.paths import folder_of_run
 from harness.run_folder import input_digests
@@ -207,7 +207,7 @@ class Talk:
 
 def main(config: TalkConfig) -> None:
     """Answer prompts until there are no more."""
-    with received(config.run):
+    with as_user_error(config.run):
         talk = Talk(config)
     print(*talk.notes, "Type a prompt; Ctrl-C stops an answer, Ctrl-D ends.", sep="\n")
     width = min(shutil.get_terminal_size((80, 24)).columns, 100)

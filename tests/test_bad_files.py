@@ -24,7 +24,7 @@ from data.readers import read_preferences, read_prompts, read_responses, read_te
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
-from harness.command_line import explained, run_command
+from harness.command_line import errors_as_sentences, run_command
 from harness.errors import UserError
 from harness.paths import MODEL_FILE
 from harness.ranks import launch
@@ -51,7 +51,7 @@ def refused(place: str, call: Callable[..., Any], *arguments: Any) -> None:
 
 def ends(place: str, call: Callable[[], Any]) -> None:
     """So does the command: with a sentence, not with a traceback, silence or status 0."""
-    with pytest.raises(SystemExit) as end, explained():
+    with pytest.raises(SystemExit) as end, errors_as_sentences():
         call()
     said = end.value.code
     assert isinstance(said, str) and said.startswith("error: ") and place in said, said
@@ -171,7 +171,7 @@ def test_metrics_that_no_run_writes(tmp_path: Path, name: str) -> None:
     ends("metrics.jsonl:2", lambda: doctor.main(DoctorConfig((tmp_path,))))
     (tmp_path / "metrics.jsonl").write_bytes(text)
     try:
-        with explained():
+        with errors_as_sentences():
             report_command.main(ReportConfig((tmp_path,)))
     except SystemExit as end:
         assert tmp_path.name in str(end.code)

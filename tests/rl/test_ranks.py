@@ -24,7 +24,7 @@ from forked import Done, command, forked, has_ended
 from ranks_worker import ON_FOUR
 
 from gpt.finetuning import FinetuningConfig
-from harness.command_line import explained
+from harness.command_line import errors_as_sentences
 from harness.here import HERE
 from harness.ranks import launch
 from rl.grpo_engine import GRPOConfig
@@ -335,7 +335,7 @@ def struck(delay: float, number: int) -> Callable[[], AbstractContextManager[Non
     def guard() -> Iterator[None]:
         if HERE.is_child:
             threading.Timer(delay, os.kill, (os.getpid(), number)).start()
-        with explained():
+        with errors_as_sentences():
             yield
 
     return guard
@@ -361,7 +361,7 @@ def test_a_rank_that_is_killed_while_ranks_meet_ends_the_run(milliseconds):
 def test_a_signal_ends_ranks_that_still_meet(number):
     def meet() -> None:
         threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
-        with explained(), launch._ending_with_the_others(lambda: False):
+        with errors_as_sentences(), launch._ending_with_the_others(lambda: False):
             torch.distributed.TCPStore("127.0.0.1", 0, 2, True, timedelta(seconds=60))
 
     begin = time.monotonic()
