@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -57,29 +58,21 @@ class RankRequest:
     device: str = "auto"
     is_small: bool = True
     weights: int = 0  # of the largest model that is named
-    flags: Mapping[str, str] = field(
-        default_factory=dict
-    )  # in which the ranks of torchrun must agree
+    flags: Mapping[str, str] = field(default_factory=dict)  # the same on all ranks of torchrun
 
 
 def cores() -> int:
-    """The cores that this process may use; a user's OMP_NUM_THREADS may ask for fewer."""
+    """The cores that this process may use, by the system, its container and OMP_NUM_THREADS."""
     try:
-        allowed = len(os.sched_getaffinity(0))
+        limits = [len(os.sched_getaffinity(0))]
     except AttributeError:  # macOS, Windows
-        allowed = os.cpu_count() or 1
-    wished = os.environ.get("OMP_NUM_THREADS", "")
-    limits = [allowed, container_cores(), int(wished) if wished.isdigit() else allowed]
+        limits = [os.cpu_count() or 1]
+    with suppress(OSError, ValueError):  # no container (`docker run --cpus`), or "max": no limit
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        limits.append(int(quota) // int(period))
+    with suppress(KeyError, ValueError):
+        limits.append(int(os.environ["OMP_NUM_THREADS"]))
     return max(min(limits), 1)
-
-
-def container_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """How many cores' time a container may use (`docker run --cpus`): it sees all of the machine's."""
-    try:
-        quota, period = limit.read_text().split()
-        return max(int(quota) // int(period), 1)
-    except (OSError, ValueError):  # no such file, or "max": no limit
-        return sys.maxsize
 
 
 def free_memory() -> int:
@@ -120,7 +113,9 @@ def run_on_ranks(work: Work, request: RankRequest, guard: Guard = nullcontext) -
             _join_group(number, count, store, request.device, SILENCE if local < count else None)
         _require_agreement(request.flags)
         return _take_part(number, work)
-    count, threads = _ranks_and_threads(request)
+    count = request.ranks or default_ranks(request.is_small, request.device, request.weights)
+    by_default = request.ranks is None and request.is_small  # a rank per core
+    threads = 1 if by_default else max(cores() // count, 1)
     if count < 2:
         return work()
     _require_devices(count, request.device)
@@ -129,16 +124,15 @@ def run_on_ranks(work: Work, request: RankRequest, guard: Guard = nullcontext) -
     forks = platform.system() == "Linux" and not torch.cuda.is_available() and threads == 1
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
-        file = os.path.join(folder, "meeting")
-        here = Meeting(count, threads, request.device, file, os.getpid())
+        join = partial(_join_here, count, threads, request.device, folder, work)
         children: list[Any] = []
 
-        def one_has_ended() -> bool:  # whatever its status: these leave together
+        def one_has_ended() -> bool:  # whatever its status: ranks leave together
             return any(child.exitcode is not None for child in children)
 
         try:
             for number in range(1, count):  # no daemons: a reward may start processes of its own
-                child = context.Process(target=_as_rank, args=(number, here, work, guard))
+                child = context.Process(target=_as_rank, args=(number, os.getpid(), join, guard))
                 try:
                     child.start()
                 except OSError as error:  # no more processes, or no memory for one
@@ -148,7 +142,7 @@ def run_on_ranks(work: Work, request: RankRequest, guard: Guard = nullcontext) -
                     ) from error
                 children.append(child)
             with guard():  # here, while the others can still be asked who failed first
-                return here.join(0, one_has_ended, work)
+                return join(0, one_has_ended)
         except BaseException:
             if HERE.another_speaks:  # let it finish its sentence
                 connection.wait([child.sentinel for child in children], timeout=5)
@@ -166,16 +160,15 @@ def run_on_ranks(work: Work, request: RankRequest, guard: Guard = nullcontext) -
 
 def _meet_by_torchrun() -> tuple[int, Any, int, int]:
     """How many ranks are on this machine, the store where all have met, this rank's number, their count."""
-    number, count, local, port = (
-        _number_of_torchrun(name)
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT")
-    )
-    address = os.environ.get("MASTER_ADDR", "")
-    if not (number < count and 0 < local <= count and 0 < port < 1 << 16):
+    names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+    given = {name: os.environ.get(name, "missing") for name in names}
+    number, count, local, port = (int(v) if v.isdecimal() else -1 for v in given.values())
+    if not (0 <= number < count and 0 < local <= count and 0 < port < 1 << 16):
         raise UserError(
-            f"torchrun's RANK {number}, WORLD_SIZE {count}, LOCAL_WORLD_SIZE {local} and MASTER_PORT "
-            f"{port} do not fit together: start the ranks with torchrun, which sets them"
+            "torchrun's variables do not fit together "
+            f"({', '.join(map(' '.join, given.items()))}): start the ranks with torchrun, which sets them"
         )
+    address = os.environ.get("MASTER_ADDR", "")
     try:
         socket.getaddrinfo(address, port)  # torch would ask for it until the time is over
         store, *_ = next(iter(dist.rendezvous("env://", timeout=MEETING_TIME)))
@@ -192,16 +185,6 @@ def _kill(rank: Any) -> None:
     with suppress(AttributeError, OSError):  # Windows; none is there any more
         os.killpg(rank.pid, signal.SIGKILL)
     rank.kill()
-
-
-def _number_of_torchrun(name: str) -> int:
-    text = os.environ.get(name)
-    if text is None or not text.isdecimal():
-        raise UserError(
-            f"torchrun's variable {name} is {'missing' if text is None else repr(text)}, not a number: "
-            "start the ranks with torchrun, which sets it"
-        )
-    return int(text)
 
 
 def _require_agreement(flags: Mapping[str, str]) -> None:
@@ -222,38 +205,20 @@ def _require_agreement(flags: Mapping[str, str]) -> None:
                 )
 
 
-def _ranks_and_threads(request: RankRequest) -> tuple[int, int]:
-    """What is asked for: ranks by default have one thread, a number of them shares the cores."""
-    if request.ranks is not None:
-        return request.ranks, max(cores() // request.ranks, 1)
-    count = default_ranks(request.is_small, request.device, request.weights)
-    return count, 1 if request.is_small else cores()
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """Where the ranks on one machine find each other."""
-
-    count: int
-    threads: int  # of each
-    device: str
-    file: str
-    parent: int  # the process of rank 0
-
-    def join(self, number: int, gone: Callable[[], bool], work: Work) -> Any:
-        """Run as this rank; `gone` says whether another one has ended before its time."""
-        if platform.system() != "Windows":  # no need of the machine's network
-            loopback = "lo0" if platform.system() == "Darwin" else "lo"
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-        os.environ["LOCAL_RANK"] = str(number)
-        torch.set_num_threads(self.threads)
-        with _ending_with_the_others(
-            gone, folder=os.path.dirname(self.file) if not number else None
-        ):
-            store = dist.FileStore(self.file, self.count)
-            _wait_for_all(store, number, self.count, gone)
-            _join_group(number, self.count, store, self.device)
-        return _take_part(number, work)
+def _join_here(
+    count: int, threads: int, device: str, folder: str, work: Work, number: int,
+    gone: Callable[[], bool],
+) -> Any:  # fmt: skip
+    """Run work() as rank `number` on this machine; `gone` says whether another one has ended early."""
+    if platform.system() != "Windows":  # no need of the machine's network
+        loopback = "lo0" if platform.system() == "Darwin" else "lo"
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    os.environ["LOCAL_RANK"] = str(number)
+    torch.set_num_threads(threads)
+    with _ending_with_the_others(gone, folder=None if number else folder):
+        store = dist.FileStore(os.path.join(folder, "meeting"), count)
+        _join_group(number, count, store, device)
+    return _take_part(number, work)
 
 
 def _require_devices(count: int, device: str) -> None:
@@ -276,16 +241,12 @@ def _require_devices(count: int, device: str) -> None:
         )
 
 
-def _as_rank(number: int, here: Meeting, work: Work, guard: Guard) -> None:
+def _as_rank(number: int, parent: int, join: Callable[..., Any], guard: Guard) -> None:
     HERE.is_child = True
     with suppress(AttributeError):  # Windows
         os.setpgid(0, 0)  # so that it ends with all that it has started
-
-    def gone() -> bool:
-        return os.getppid() != here.parent
-
     with ending_children(), guard():
-        here.join(number, gone, work)
+        join(number, lambda: os.getppid() != parent)
 
 
 @contextmanager
@@ -331,16 +292,6 @@ def _ending_with_the_others(
         met.set()
         for number, handler in handlers.items():
             signal.signal(number, handler)
-
-
-def _wait_for_all(store: Any, number: int, count: int, gone: Callable[[], bool]) -> None:
-    """Return once all ranks have come; LostRank once one has ended, which torch would wait for."""
-    names = [f"rank {other} has come" for other in range(count)]
-    store.set(names[number], "")
-    while not store.check(names):
-        if gone():
-            raise collectives.LostRank
-        time.sleep(0.01)
 
 
 def _join_group(
