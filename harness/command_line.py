@@ -16,12 +16,11 @@ from typing import Any, TypeVar
 import torch
 
 from harness.errors import NothingToDo, UserError
-from harness.here import HERE
 from harness.optimizer import Diverged
-from harness.paths import REPOSITORY, STATE_FILE
+from harness.paths import REPOSITORY
 from harness.ranks.collectives import Drifted, LostRank, world
 from harness.ranks.launch import RankRequest, ending_children, first_to_fail, run_on_ranks
-from harness.run_folder import SCRIPT, read_record, script_of
+from harness.run_folder import SCRIPT, read_record, saved_run, script_of
 from harness.signals import Interrupted, forgiving_output, signals_noted, watched
 
 Config = TypeVar("Config")
@@ -128,7 +127,7 @@ def _farewell(end: Interrupted, config: Any) -> str:
     """How the run ended, and the command that goes on with what is saved, if there is one."""
     what = f"ended by {end.name}"
     what += "" if end.saved is None else f" after step {end.saved}, which is saved"
-    saved = HERE.run if HERE.run and (HERE.run / STATE_FILE).exists() else None
+    saved = saved_run()
     if saved and hasattr(config, "resume"):  # of one of its stages it takes up what is left itself
         return what + _again(config, resume=read_record(saved)[SCRIPT] == script_of(config))
     return what + (_again(config, resume=False) if saved or hasattr(config, "goes_on") else "")

@@ -20,8 +20,9 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from harness.errors import UserError
-from harness.here import HERE
 from harness.ranks.collectives import on_main
+
+_read: set[Path] | None = None  # None outside of `reading`
 
 
 def require_regular(path: Path) -> None:
@@ -33,18 +34,23 @@ def require_regular(path: Path) -> None:
 @contextmanager
 def reading() -> Iterator[set[Path]]:
     """Around a run, also as a decorator: the files that are `noted` inside, and by no run around it."""
-    around = HERE.read
-    HERE.read = read = set[Path]()
+    global _read
+    around, _read = _read, set[Path]()
     try:
-        yield read
+        yield _read
     finally:
-        HERE.read = around
+        _read = around
+
+
+def files_read() -> set[Path]:
+    """What was `noted` until now."""
+    return _read or set()
 
 
 def noted(path: Path) -> Path:
     """The path of a file on which the run depends: config.json will hold its digest."""
-    if HERE.read is not None:
-        HERE.read.add(path.absolute())
+    if _read is not None:
+        _read.add(path.absolute())
     return path
 
 

@@ -28,13 +28,13 @@ from harness.files import (
     as_user_error,
     display_path,
     expanded,
+    files_read,
     read_object,
     remove_left_overs,
     sha256_of,
     write_json,
 )
 from harness.flags import Flags
-from harness.here import HERE
 from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
 from harness.paths import FINISHED_STATE, MODEL_FILE, REPOSITORY, STATE_FILE
@@ -48,6 +48,8 @@ try:
 except ImportError:  # Windows, where two runs in one folder are the user's to avoid
     fcntl = None  # type: ignore[assignment]
 
+LOCKS: dict[Path, int] = {}  # of this process: folder and descriptor
+_open: Path | None = None  # the folder of the run that is going on
 CONFIG_FILE = "config.json"
 SCRIPT, INPUTS, MADE_WITH = "script", "inputs", "made_with"  # its keys that are no flags
 
@@ -69,9 +71,18 @@ def open_run(folder: Path, config: Flags, *, resume: bool = False) -> Path:
     flags (but for FREE_FLAGS) and inputs; NothingToDo if that run is complete. Returns the folder, a
     leading ~ expanded.
     """
-    opened = _take_up if resume else _begin
-    HERE.run = on_main(lambda: opened(_checked_place(expanded(folder)), config))
-    return HERE.run
+    return _open_by(_take_up if resume else _begin, folder, config)
+
+
+def _open_by(how: Callable[[Path, Flags], Path], folder: Path, config: Flags) -> Path:
+    global _open
+    _open = on_main(lambda: how(_checked_place(expanded(folder)), config))
+    return _open
+
+
+def saved_run() -> Path | None:
+    """The folder of the run that is going on, if it has a state from which it can be resumed."""
+    return _open if _open and (_open / STATE_FILE).exists() else None
 
 
 def _begin(folder: Path, config: Flags) -> Path:
@@ -99,8 +110,9 @@ def finish_run(folder: Path, *, can_go_on: bool = False) -> None:
         state.unlink(missing_ok=True)
         unlock(folder)
 
+    global _open
     on_main(finish)
-    HERE.run = None
+    _open = None
 
 
 @contextmanager
@@ -128,16 +140,14 @@ def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
 def open_stages(folder: Path, config: Flags, *, last: str) -> Path:
     """`open_run` for several stages: goes on in a folder of the same flags that has no file `last` yet."""
 
-    def opened() -> Path:
-        place = _checked_place(expanded(folder))
+    def go_on(place: Path, config: Flags) -> Path:
         if (place / last).exists() or not _holds(place, config):
             return _begin(place, config)
         lock(place)
         print(f"{display_path(place)} goes on where it was", flush=True)
         return place
 
-    HERE.run = on_main(opened)
-    return HERE.run
+    return _open_by(go_on, folder, config)
 
 
 def run_stage(main: Callable[[Any], Any], config: Any) -> None:
@@ -171,7 +181,7 @@ def _checked_place(folder: Path) -> Path:
         taken = folder.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a link to itself, a NUL
         raise UserError(f"--out {str(folder)!r:.80} is no path ({error}): name another") from error
-    for path in (Path.cwd(), *(HERE.read or ())):
+    for path in (Path.cwd(), *files_read()):
         if path.resolve().is_relative_to(taken):
             raise UserError(
                 f"--out {folder} is, or holds, {path}, where you are or which this run reads: name "
@@ -205,7 +215,7 @@ def _move_aside(folder: Path, script: str) -> None:
 def lock(folder: Path) -> None:
     """Lock the folder for this process until `unlock`; UserError if another one has it."""
     place = folder.resolve()
-    if fcntl is None or place in HERE.locks:
+    if fcntl is None or place in LOCKS:
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -218,11 +228,11 @@ def lock(folder: Path) -> None:
             f"another run is writing in {display_path(folder)}: wait until it has ended, or give this "
             "one another --out"
         ) from None
-    HERE.locks[place] = descriptor
+    LOCKS[place] = descriptor
 
 
 def unlock(folder: Path) -> None:
-    descriptor = HERE.locks.pop(folder.resolve(), None)
+    descriptor = LOCKS.pop(folder.resolve(), None)
     if descriptor is not None:
         os.close(descriptor)
 
@@ -325,7 +335,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 def input_digests() -> dict[str, str]:
     """The sha256 of every file that was read until now."""
-    files = {path.resolve() for path in HERE.read or () if path.is_file()}
+    files = {path.resolve() for path in files_read() if path.is_file()}
     return {display_path(path): sha256_of(path) for path in sorted(files)}
 
 

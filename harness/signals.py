@@ -18,13 +18,15 @@ from types import FrameType
 from typing import Any
 
 from harness import watchdog
-from harness.here import HERE
 from harness.ranks.collectives import gather
 
 SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
 STEP = 5  # seconds that a step has to end after the first signal
+LEFT_TO_RANK_0 = False  # whether this is a rank that rank 0 has started
+IN_STEPS = False  # whether `stop_asked` is called after every step
+_came = 0  # the number of the first signal, 0 for none
 LAST = 3  # seconds that a run has to end after the second one
 
 
@@ -42,19 +44,20 @@ def signals_noted() -> Iterator[None]:
 
     A rank that rank 0 has started leaves them to it: it ends with the run.
     """
+    global IN_STEPS, _came
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     _reset_in_forks()
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number in SIGNALS:
-        signal.signal(number, _leave_to_rank_0 if HERE.is_child else _note)
+        signal.signal(number, _leave_to_rank_0 if LEFT_TO_RANK_0 else _note)
     try:
         yield
     finally:
-        HERE.signal, HERE.in_steps = 0, False
+        _came, IN_STEPS = 0, False
         # A forked rank would get its parent's `_note` back, and end in a traceback.
-        for number, handler in () if HERE.is_child else before.items():
+        for number, handler in () if LEFT_TO_RANK_0 else before.items():
             signal.signal(number, handler)
 
 
@@ -82,8 +85,8 @@ def watched(then: str) -> Iterator[None]:
 
     `then` goes on the sentence that it says where it has to kill.
     """
-    told = (os.getpid(), {int(number) for number in SIGNALS}, STEP, LAST, then)
-    code = f"import runpy; runpy.run_path({watchdog.__file__!r})['watch'](*{told!r})"
+    arguments = (os.getpid(), {int(number) for number in SIGNALS}, STEP, LAST, then)
+    code = f"import runpy; runpy.run_path({watchdog.__file__!r})['watch'](*{arguments!r})"
     command = [sys.executable, "-IS", "-c", code]  # by its file: it loads nothing of ours
     dog, pipe, none = None, subprocess.PIPE, subprocess.DEVNULL
     if threading.current_thread() is threading.main_thread() and hasattr(os, "fork"):
@@ -107,9 +110,10 @@ def watched(then: str) -> Iterator[None]:
 
 def _note(number: int, frame: FrameType | None) -> None:
     """Remember the first signal while steps are taken; end at once otherwise, or at the second."""
-    if HERE.signal or not HERE.in_steps:
+    global _came
+    if _came or not IN_STEPS:
         raise Interrupted(number)
-    HERE.signal = number
+    _came = number
     words = (
         f"{signal.Signals(number).name}: stopping after this step, or in {STEP} seconds; "
         "once more ends it at once\n"
@@ -121,22 +125,23 @@ def _note(number: int, frame: FrameType | None) -> None:
 @contextmanager
 def signals_wait() -> Iterator[None]:
     """Inside, the first signal waits for `stop_asked`; at the end it is answered at the latest."""
-    HERE.in_steps = True
+    global IN_STEPS
+    IN_STEPS = True
     try:
         yield
     except Exception as error:
-        if HERE.signal:  # a program that a reward has started was sent it, too
-            raise Interrupted(HERE.signal) from error
+        if _came:  # a program that a reward has started was sent it, too
+            raise Interrupted(_came) from error
         raise
     finally:
-        HERE.in_steps = False
-    if HERE.signal:
-        raise Interrupted(HERE.signal)
+        IN_STEPS = False
+    if _came:
+        raise Interrupted(_came)
 
 
 def stop_asked() -> int:
     """The signal that came to any of the ranks, so that they agree to stop; 0 for none."""
-    return max(gather(HERE.signal))
+    return max(gather(_came))
 
 
 # Output -------------------------------------------------------------------------------------------

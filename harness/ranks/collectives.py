@@ -28,10 +28,10 @@ import torch.distributed as dist
 import torch.nn as nn
 from torch import Tensor
 
-from harness.here import HERE
-
 T = TypeVar("T")
 LONG = 60  # seconds of waiting for another rank after which that is said
+STORE: Any = None  # where the ranks have met, None of a single process
+_has_waited = _on_main = False  # so long that it was said; inside `on_main`, where the others wait
 BUCKET = 2**22  # gradient elements that are summed together: 16 MiB in float32
 
 
@@ -190,7 +190,7 @@ def _safely(collective: Callable[..., T], *arguments: Any) -> T:
         threading.Thread(target=call, daemon=True).start()
     try:
         try:
-            return outcome.result(timeout=None if HERE.has_waited else LONG)
+            return outcome.result(timeout=None if _has_waited else LONG)
         except TimeoutError:
             _say_that_it_waits()
             return outcome.result()
@@ -200,8 +200,9 @@ def _safely(collective: Callable[..., T], *arguments: Any) -> T:
 
 def _say_that_it_waits() -> None:
     """Once a run, by the first of the ranks that have waited LONG: where, and for whom."""
-    HERE.has_waited, store = True, HERE.store
-    if store is None:
+    global _has_waited
+    _has_waited, store = True, STORE
+    if store is None:  # a rank has failed
         return
     store.set(f"rank {rank()} waits", "")
     time.sleep(1)  # until the others have said so
@@ -220,18 +221,19 @@ def _say_that_it_waits() -> None:
 
 def on_main(function: Callable[[], T]) -> T:
     """Let rank 0 alone call it; every rank gets what it returns, or what it raises."""
-    if world() == 1 or HERE.on_main_alone:
+    global _on_main
+    if world() == 1 or _on_main:
         return function()
     outcome: list[Any] = [None, None]
     gather(None)  # the others may still be reading what is written now
     if is_main():
-        HERE.on_main_alone = True
+        _on_main = True
         try:
             outcome[0] = function()
         except Exception as error:
             outcome[1] = error
         finally:
-            HERE.on_main_alone = False
+            _on_main = False
     theirs = gather(outcome)[0]
     outcome = outcome if is_main() else theirs  # the error itself, where it was raised
     if outcome[1] is not None:

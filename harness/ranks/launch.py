@@ -32,11 +32,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
+from harness import signals
 from harness.errors import UserError
-from harness.here import HERE
 from harness.process import PACKAGES, ROOT
 from harness.ranks import collectives
-from harness.signals import SIGNALS
 
 MAX_DEFAULT_RANKS = 8  # a batch of 16 prompts gives more ranks too little to do
 BYTES_A_WEIGHT = 48  # measured: the weight, its gradient, Adam's moments, the start, activations
@@ -45,6 +44,8 @@ MEETING_TIME = timedelta(minutes=5)  # torchrun starts its ranks at about the sa
 SILENCE = timedelta(hours=12)  # of a rank on another machine, which may have lost its power
 EXIT_TIMEOUT = 10  # seconds that a rank has to leave when the run is over
 GONE_AFTER = 1  # seconds in which a rank that has gone is noticed
+
+_another_speaks = False  # of the failure that ends the run
 
 Guard = Callable[[], AbstractContextManager[Any]]
 Work = Callable[[], Any]
@@ -144,7 +145,7 @@ def run_on_ranks(work: Work, request: RankRequest, guard: Guard = nullcontext) -
             with guard():  # here, while the others can still be asked who failed first
                 return join(0, one_has_ended)
         except BaseException:
-            if HERE.another_speaks:  # let it finish its sentence
+            if _another_speaks:  # let it finish its sentence
                 connection.wait([child.sentinel for child in children], timeout=5)
             for child in children:
                 _kill(child)
@@ -242,7 +243,7 @@ def _require_devices(count: int, device: str) -> None:
 
 
 def _as_rank(number: int, parent: int, join: Callable[..., Any], guard: Guard) -> None:
-    HERE.is_child = True
+    signals.LEFT_TO_RANK_0 = True
     with suppress(AttributeError):  # Windows
         os.setpgid(0, 0)  # so that it ends with all that it has started
     with ending_children(), guard():
@@ -284,7 +285,7 @@ def _ending_with_the_others(
 
     handlers = {}
     if threading.current_thread() is threading.main_thread():
-        handlers = {n: signal.signal(n, signal.SIG_DFL) for n in SIGNALS}
+        handlers = {n: signal.signal(n, signal.SIG_DFL) for n in signals.SIGNALS}
     threading.Thread(target=watch, daemon=True).start()
     try:
         yield
@@ -302,7 +303,7 @@ def _join_group(
     One that has been silent for `silence` is taken for lost. On one machine the end of a process is
     noticed by itself, and a reward may take as long as it likes.
     """
-    HERE.store = store
+    collectives.STORE = store
     cuda = torch.cuda.is_available() and device != "cpu"
     if cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -328,18 +329,19 @@ def _take_part(number: int, work: Work) -> Any:
         warnings.simplefilter("ignore")  # the first rank gives them
     result = work()
     collectives.gather(None)  # nobody leaves before the last one is done
-    HERE.store = None
+    collectives.STORE = None
     dist.destroy_process_group()
     return result
 
 
 def first_to_fail() -> bool:
     """True for the rank that speaks of a failure: the first one. Always true of a single process."""
-    if HERE.store is None:
+    global _another_speaks
+    if collectives.STORE is None:
         return True
-    store, HERE.store = HERE.store, None  # asked once: whoever fails, fails once
+    store, collectives.STORE = collectives.STORE, None  # asked once: whoever fails, fails once
     try:
-        HERE.another_speaks = store.add("failed", 1) > 1
+        _another_speaks = store.add("failed", 1) > 1
     except RuntimeError:  # the store has gone with its rank, which has spoken
-        HERE.another_speaks = True
-    return not HERE.another_speaks
+        _another_speaks = True
+    return not _another_speaks

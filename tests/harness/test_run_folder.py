@@ -20,7 +20,6 @@ from harness import run_folder
 from harness.errors import NothingToDo, UserError
 from harness.files import noted, reading
 from harness.flags import TrainingFlags
-from harness.here import HERE
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 from harness.run_folder import finish_run, open_run, read_record, stepping
@@ -119,7 +118,7 @@ def another(folder: Path, resume: bool = False) -> Iterator[tuple[BaseProcess, s
     ours, theirs = context.Pipe()
 
     def live() -> None:
-        HERE.locks.clear()  # what a fork has of its parent
+        run_folder.LOCKS.clear()  # what a fork has of its parent
         try:
             open_run(folder, RunFlags(), resume=resume)
             theirs.send("open")

@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -22,10 +21,9 @@ from harness.errors import NothingToDo
 from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
 from harness.paths import STATE_FILE
+from harness.ranks.collectives import is_main
 from harness.run_folder import finish_run, open_run, open_stages, run_stage, stepping
 from harness.training_state import TrainingState, keep_state, saved_step
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -180,28 +178,25 @@ def test_what_answers_no_signal_is_killed_with_all_that_it_has_started(
     assert has_ended(int((tmp_path / "child").read_text()))
 
 
+@dataclass(frozen=True)
+class RankFlags(Flags):
+    ranks: int = 2
+    device: str = "cpu"
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks are forks here")
 def test_ranks_stop_after_the_same_step(tmp_path):
-    """A scheduler's SIGTERM goes to the first process, Ctrl-C to all of them."""
-    text = tmp_path / "text.txt"
-    text.write_text("The quick brown fox jumps over the lazy dog. " * 100)
-    out = tmp_path / "run"
-    command = [
-        sys.executable, "-m", "gpt.pretraining", "--data", str(text), "--out", str(out), "--ranks", "2",
-        "--batch-size", "2", "--steps", "100000", "--device", "cpu",
-    ]  # fmt: skip
-    process = subprocess.Popen(
-        command, cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-        start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    while not (out / "metrics.jsonl").exists() and process.poll() is None:
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate()
-    done = read_jsonl(out / "metrics.jsonl")[-1]["step"]
-    assert process.returncode == 130, said
-    assert f"ended by SIGINT after step {done}, which is saved" in said
-    assert "Traceback" not in said and saved_step(out) == done
+    """Ctrl-C and a scheduler's SIGTERM go to the first process."""
+
+    def disturb(step: int) -> None:
+        if step == 3 and is_main():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    config = RankFlags(tmp_path / "run")
+    done = forked(lambda: run_script(lambda config: run(config, disturb), config))
+    assert done.returncode == 130 and "Traceback" not in done.stderr
+    rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    assert saved_step(tmp_path / "run") == len(rows) == 3
 
 
 # A full disk

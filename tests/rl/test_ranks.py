@@ -24,8 +24,8 @@ from forked import Done, command, forked, has_ended
 from ranks_worker import ON_FOUR
 
 from gpt.finetuning import FinetuningConfig
+from harness import signals
 from harness.command_line import errors_as_sentences
-from harness.here import HERE
 from harness.ranks import launch
 from rl.grpo_engine import GRPOConfig
 
@@ -171,7 +171,7 @@ from harness.flags import TrainingFlags
 from harness.command_line import run_script
 from harness.errors import UserError
 from harness.files import append_jsonl
-from harness.here import HERE
+from harness import signals
 from pathlib import Path
 
 @dataclass(frozen=True)
@@ -211,13 +211,13 @@ def main(config):
             first = os.getppid() if who else os.getpid()
             for delay in (0.2, 0.4):  # the second one ends the run
                 threading.Timer(delay, os.kill, (first, signal.SIGINT)).start()
-            HERE.in_steps = True
+            signals.IN_STEPS = True
         print(queue.get(timeout=100))
     if what == "agree":
         launch._require_agreement({"--seed": "1" if mine else "0"})
     if what == "wait" and mine:
         time.sleep(1.5)
-    HERE.in_steps = what == "hang"
+    signals.IN_STEPS = what == "hang"
     print("all", collectives.gather(2))
 
 def answer(queue, seconds):
@@ -333,7 +333,7 @@ def struck(delay: float, number: int) -> Callable[[], AbstractContextManager[Non
 
     @contextmanager
     def guard() -> Iterator[None]:
-        if HERE.is_child:
+        if signals.LEFT_TO_RANK_0:
             threading.Timer(delay, os.kill, (os.getpid(), number)).start()
         with errors_as_sentences():
             yield
