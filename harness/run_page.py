@@ -1,7 +1,6 @@
-"""The page of a run, drawn by a process of its own: training loads nothing that only reads a run.
+"""The page of a run, drawn by a process of its own when its steps have ended.
 
-It is drawn when the steps have ended. At validations it would take a core for two seconds each time, from
-the ranks that train; `python -m report RUN` draws a run that goes on whenever somebody wants to look.
+So training loads nothing that only reads runs; `python -m report RUN` draws one that goes on.
 """
 
 from __future__ import annotations
@@ -19,10 +18,7 @@ from harness.ranks.collectives import is_main
 
 
 def conclude(folder: Path) -> None:
-    """Draw the page of a complete run; print what the doctor finds and what is to be looked at.
-
-    Where that fails, the run has lost nothing but its page.
-    """
+    """Draw the page of a complete run, print what the doctor finds; a failure costs only the page."""
     if is_main():
         try:
             said = page_of(folder)

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -40,10 +40,7 @@ class Interrupted(BaseException):
 
 @contextmanager
 def signals_noted() -> Iterator[None]:
-    """While this is open, SIGNALS are answered as above, in the main thread.
-
-    A rank that rank 0 has started leaves them to it: it ends with the run.
-    """
+    """While this is open, SIGNALS are answered as above in the main thread; other ranks ignore them."""
     global IN_STEPS, _came
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -56,8 +53,7 @@ def signals_noted() -> Iterator[None]:
         yield
     finally:
         _came, IN_STEPS = 0, False
-        # A forked rank would get its parent's `_note` back, and end in a traceback.
-        for number, handler in () if LEFT_TO_RANK_0 else before.items():
+        for number, handler in before.items() if not LEFT_TO_RANK_0 else ():  # a fork's are `_note`
             signal.signal(number, handler)
 
 
@@ -81,10 +77,7 @@ def _leave_to_rank_0(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def watched(then: str) -> Iterator[None]:
-    """While this is open, a watchdog ends this process where it hangs, and what it leaves behind.
-
-    `then` goes on the sentence that it says where it has to kill.
-    """
+    """While this is open, harness/watchdog.py looks after this process; `then` is for its sentence."""
     arguments = (os.getpid(), {int(number) for number in SIGNALS}, STEP, LAST, then)
     code = f"import runpy; runpy.run_path({watchdog.__file__!r})['watch'](*{arguments!r})"
     command = [sys.executable, "-IS", "-c", code]  # by its file: it loads nothing of ours
@@ -109,15 +102,13 @@ def watched(then: str) -> Iterator[None]:
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    """Remember the first signal while steps are taken; end at once otherwise, or at the second."""
+    """Remember the first signal of `signals_wait`; end at once outside of it, or by the second."""
     global _came
     if _came or not IN_STEPS:
         raise Interrupted(number)
     _came = number
-    words = (
-        f"{signal.Signals(number).name}: stopping after this step, or in {STEP} seconds; "
-        "once more ends it at once\n"
-    )
+    name = signal.Signals(number).name
+    words = f"{name}: stopping after this step, or in {STEP} seconds; once more ends it at once\n"
     with suppress(OSError):
         os.write(2, words.encode())  # print may be what the signal has interrupted
 
@@ -154,19 +145,16 @@ class ForgivingOutput:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        with self._given_up():
-            self.stream.write(text)
+        self._try(self.stream.write, text)
         return len(text)
 
     def flush(self) -> None:
-        with self._given_up():
-            self.stream.flush()
+        self._try(self.stream.flush)
 
-    @contextmanager
-    def _given_up(self) -> Iterator[None]:
+    def _try(self, output: Callable[..., object], *text: str) -> None:
         """Where this fails, let the rest go nowhere, what is still buffered too."""
         try:
-            yield
+            output(*text)
         except OSError as error:
             with open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self.stream.fileno())

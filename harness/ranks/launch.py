@@ -8,7 +8,6 @@ torchrun --nnodes 2 --nproc-per-node 8 ... -m rl.grpo_engine      several machin
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import shutil
@@ -34,6 +33,7 @@ import torch.multiprocessing as multiprocessing
 
 from harness import signals
 from harness.errors import UserError
+from harness.files import sha256_of
 from harness.process import PACKAGES, ROOT
 from harness.ranks import collectives
 
@@ -42,8 +42,8 @@ BYTES_A_WEIGHT = 48  # measured: the weight, its gradient, Adam's moments, the s
 BYTES_A_RANK = 2**28  # of a process that has loaded PyTorch
 MEETING_TIME = timedelta(minutes=5)  # torchrun starts its ranks at about the same time
 SILENCE = timedelta(hours=12)  # of a rank on another machine, which may have lost its power
+NEVER = timedelta(days=365)  # on one machine the end of a process is noticed; a reward may be slow
 EXIT_TIMEOUT = 10  # seconds that a rank has to leave when the run is over
-GONE_AFTER = 1  # seconds in which a rank that has gone is noticed
 
 _another_speaks = False  # of the failure that ends the run
 
@@ -53,7 +53,7 @@ Work = Callable[[], Any]
 
 @dataclass(frozen=True)
 class RankRequest:
-    """How many processes a command asks for, and where; None: as many as its model is fastest on."""
+    """How many processes a command asks for, and where; None: as many as suit its model."""
 
     ranks: int | None = 1
     device: str = "auto"
@@ -92,10 +92,7 @@ def free_memory() -> int:
 
 
 def default_ranks(is_small: bool, device: str, weights: int = 0) -> int:
-    """One rank per core for a small model on a CPU; otherwise one, whose threads use the cores.
-
-    Each has all of the model: fewer where memory is left for fewer.
-    """
+    """One rank per core for a small model on a CPU, as far as memory goes; otherwise one rank."""
     accelerated = torch.cuda.is_available() or torch.backends.mps.is_available()
     on_cpu = device == "cpu" or (device == "auto" and not accelerated)
     if not on_cpu or not is_small:
@@ -111,7 +108,7 @@ def run_on_ranks(work: Work, request: RankRequest, guard: Guard = nullcontext) -
         _require_devices(local, request.device)
         torch.set_num_threads(max(cores() // local, 1))
         with _ending_with_the_others(lambda: False):
-            _join_group(number, count, store, request.device, SILENCE if local < count else None)
+            _join_group(number, count, store, request.device, NEVER if local == count else SILENCE)
         _require_agreement(request.flags)
         return _take_part(number, work)
     count = request.ranks or default_ranks(request.is_small, request.device, request.weights)
@@ -191,10 +188,7 @@ def _kill(rank: Any) -> None:
 def _require_agreement(flags: Mapping[str, str]) -> None:
     """UserError where a rank was started with other flags than rank 0, or runs other code."""
     files = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-    digests = {
-        path.relative_to(ROOT).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-        for path in files
-    }
+    digests = {path.relative_to(ROOT).as_posix(): sha256_of(path)[:12] for path in files}
     first, *others = collectives.gather({**flags, **digests})
     for number, other in enumerate(others, start=1):
         for name in first | other:
@@ -268,8 +262,8 @@ def _ending_with_the_others(
 ) -> Iterator[None]:
     """While ranks meet: end this process once another one is gone, or by the first signal.
 
-    torch joins them in C++, which would wait for half an hour and lets no handler of Python's run. The
-    first rank, which has the meeting's `folder`, removes it and says why it ends, if none has before.
+    torch joins them in C++, where no handler of Python's runs. Rank 0, which has the meeting's `folder`,
+    removes it and says why it ends.
     """
     met = threading.Event()
 
@@ -296,13 +290,9 @@ def _ending_with_the_others(
 
 
 def _join_group(
-    number: int, count: int, store: Any, device: str, silence: timedelta | None = None
+    number: int, count: int, store: Any, device: str, timeout: timedelta = NEVER
 ) -> None:
-    """Join the other ranks; UserError if that fails.
-
-    One that has been silent for `silence` is taken for lost. On one machine the end of a process is
-    noticed by itself, and a reward may take as long as it likes.
-    """
+    """Join the other ranks; UserError if that fails. A rank silent for `timeout` counts as lost."""
     collectives.STORE = store
     cuda = torch.cuda.is_available() and device != "cpu"
     if cuda:
@@ -310,12 +300,10 @@ def _join_group(
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
     try:
         dist.init_process_group(
-            backend, store=store, rank=number, world_size=count,
-            timeout=silence or timedelta(days=365),
-        )  # fmt: skip
+            backend, store=store, rank=number, world_size=count, timeout=timeout
+        )
     except RuntimeError as error:
-        # If another rank has gone, `_ending_with_the_others` says so meanwhile and ends this one.
-        time.sleep(GONE_AFTER)
+        time.sleep(1)  # until `_ending_with_the_others` has ended this one, if a rank has gone
         raise UserError(
             f"the ranks cannot be joined ({str(error).splitlines()[0][-120:]}): check "
             "GLOO_SOCKET_IFNAME and the limit of open files, or use --ranks 1"
@@ -323,7 +311,7 @@ def _join_group(
 
 
 def _take_part(number: int, work: Work) -> Any:
-    """work() as this rank. One that fails stays connected until it has said why: see `first_to_fail`."""
+    """work() as this rank; one that fails stays connected, for `first_to_fail`."""
     if number:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
         warnings.simplefilter("ignore")  # the first rank gives them
