@@ -1,8 +1,7 @@
 """Files of a run: written whole or not at all, by the first rank, and read again with a check.
 
 A file is renamed into place, so a crash never leaves half of one; of JSON lines it may cut the last,
-which is then left out. What was being written lies in a folder of its own, which `remove_left_overs`
-knows by its name.
+which is then left out.
 """
 
 from __future__ import annotations
@@ -101,7 +100,7 @@ def read_json(path: Path) -> Any:
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file on the first rank, then rename it into place.
 
-    In a folder beside `path`: safetensors has a temporary file too, next to the one that it is given.
+    In a folder beside `path`, as safetensors puts a temporary file next to the one that it writes.
     """
 
     def replace_it() -> None:
@@ -154,7 +153,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append one JSON object a line and flush; of several ranks the first one, which alone reads `rows`."""
+    """Append one JSON object a line, on the first rank, which alone reads `rows`."""
 
     def append() -> None:
         require_regular(path)

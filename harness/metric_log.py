@@ -54,9 +54,7 @@ class MetricLog:
                     f"{display_path(path)} holds a step twice, or a later one first: mend its rows"
                 )
             if len(steps) < start:
-                print(
-                    f"note: {display_path(path)} has only {len(steps)} of the {start} steps so far"
-                )
+                print(f"note: {display_path(path)} has only {len(steps)} of {start} steps so far")
         self.start, self.begin = start, time.perf_counter()
         self.has_bar = bool(show) and sys.stderr.isatty() and is_main()
         self.bar: tqdm | None = None
@@ -81,9 +79,8 @@ class MetricLog:
             self.close()
 
     def _print(self, row: Mapping[str, Any]) -> None:
-        step = row["step"]
+        step, elapsed = row["step"], time.perf_counter() - self.begin
         shown = "  ".join(f"{key} {row[key]:.4g}" for key in self.show if key in row)
-        elapsed = time.perf_counter() - self.begin
         left = elapsed / max(step - self.start, 1) * (self.total - step)
         line = f"{self.title} {step}/{self.total}  {shown}"
         if self.bar is not None:

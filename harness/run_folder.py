@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import platform
@@ -64,12 +65,10 @@ FREE_FLAGS = (
 
 
 def open_run(folder: Path, config: Flags, *, resume: bool = False) -> Path:
-    """Make a run folder, lock it and write config.json. An earlier run of the script is moved aside.
+    """Make and lock a run folder with its config.json; an earlier run of the script is moved aside.
 
-    UserError for a folder that holds anything else, an input or the current folder, or in which
-    another process runs. With `resume` the folder is kept: it must hold a state.pt of the same script,
-    flags (but for FREE_FLAGS) and inputs; NothingToDo if that run is complete. Returns the folder, a
-    leading ~ expanded.
+    With `resume`: same script, flags and inputs; only FREE_FLAGS may differ. NothingToDo if that run is
+    complete. UserError for a folder that holds anything else, or in which another process runs.
     """
     return _open_by(_take_up if resume else _begin, folder, config)
 
@@ -117,10 +116,7 @@ def finish_run(folder: Path, *, can_go_on: bool = False) -> None:
 
 @contextmanager
 def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
-    """Around the steps of a run: signals wait, and Diverged becomes a UserError with the step.
-
-    What ends the run before its time leaves a page of the steps so far.
-    """
+    """Around a run's steps: signals wait, Diverged becomes a UserError, an early end leaves a page."""
     try:
         with signals_wait():
             yield
@@ -153,8 +149,10 @@ def open_stages(folder: Path, config: Flags, *, last: str) -> Path:
 def run_stage(main: Callable[[Any], Any], config: Any) -> None:
     """main(config) into the folder --out: what is left of it, where a run of the same flags is there."""
     folder = config.out
-    same, begun = on_main(lambda: (_holds(folder, config), (folder / STATE_FILE).exists()))
-    if same and not begun and on_main((folder / MODEL_FILE).exists):
+    same, begun, done = on_main(
+        lambda: (_holds(folder, config), *((folder / f).exists() for f in (STATE_FILE, MODEL_FILE)))
+    )
+    if same and done and not begun:
         print(f"{display_path(folder)} is there", flush=True)
     else:
         main(dataclasses.replace(config, resume=same and begun))
@@ -203,9 +201,8 @@ def _move_aside(folder: Path, script: str) -> None:
             f"--out {display_path(folder)} holds {holds}, which is not moved aside for {script}: "
             "name another folder, or move it yourself"
         )
-    number = 1
-    while os.path.lexists(aside := folder.with_name(f"{folder.name}.{number}")):
-        number += 1
+    names = (folder.with_name(f"{folder.name}.{number}") for number in itertools.count(1))
+    aside = next(name for name in names if not os.path.lexists(name))
     place = folder.resolve()
     folder.rename(aside)
     unlock(place)
@@ -318,11 +315,8 @@ def _take_on(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> None
 def record(config: Flags) -> dict[str, Any]:
     """The content of config.json: flags, script, inputs and what the run is made with."""
     flags = json.loads(json.dumps(dataclasses.asdict(config), default=str))
-    return flags | {
-        SCRIPT: script_of(config),
-        INPUTS: input_digests(),
-        MADE_WITH: made_with(config),
-    }
+    about = {SCRIPT: script_of(config), INPUTS: input_digests(), MADE_WITH: made_with(config)}
+    return flags | about
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -352,12 +346,12 @@ def script_of(config: Flags) -> str:
 def made_with(config: Flags) -> dict[str, Any]:
     """Versions, processes, hardware and revision: what the same flags may differ by elsewhere."""
     device = pick_device(dataclasses.asdict(config).get("device", "cpu"))
-    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    gpu = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": metadata.version("numpy"),
-        "device": f"{device} ({gpu})" if gpu else str(device),
+        "device": f"{device}{gpu}",
         "machine": f"{platform.system()} {platform.machine()}",
         "ranks": world(),
         "threads": torch.get_num_threads(),
@@ -370,10 +364,9 @@ def revision() -> str | None:
     """The commit of the checkout that runs, with -dirty if files differ from it; None without one."""
     if not (REPOSITORY / ".git").exists():
         return None
-    command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=40",
-               "--exclude=*"]  # fmt: skip
+    command = "git describe --always --dirty --abbrev=40 --exclude=*".split()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None

@@ -74,28 +74,22 @@ class Run:
 
 def runs_among(paths: Sequence[Path]) -> list[Run]:
     """The runs among paths such as runs/*, and a line about those that are none. UserError for no run."""
-    if not paths:
-        raise UserError("no run is named: give one run folder or several")
-    others = [display_path(path) for path in paths if not (path / "metrics.jsonl").is_file()]
-    if len(others) == len(paths):
-        raise UserError(f"there is no metrics.jsonl in {', '.join(others)}: name a run folder")
+    runs = [path for path in paths if (path / "metrics.jsonl").is_file()]
+    others = ", ".join(display_path(path) for path in paths if path not in runs)
+    if not runs:
+        raise UserError(f"there is no metrics.jsonl in {others or 'no folder'}: name a run folder")
     if others:
-        print(f"no run, having no metrics.jsonl: {', '.join(others)}")
-    return [read_run(path) for path in paths if (path / "metrics.jsonl").is_file()]
+        print(f"no run, having no metrics.jsonl: {others}")
+    return list(map(read_run, runs))
 
 
 def read_run(folder: Path) -> Run:
     """The run of a folder; what is missing there or cut off is empty."""
-    flags, results = read(folder / "config.json"), read(folder / "report.json")
-    return Run(lines(folder / "metrics.jsonl"), flags, results, folder)
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A JSON object, empty where there is none that can be read."""
-    try:
-        return read_object(path)
-    except (OSError, UserError):
-        return {}
+    found: dict[str, Any] = {}
+    for name, file in (("flags", "config.json"), ("results", "report.json")):
+        with suppress(OSError, UserError):
+            found[name] = read_object(folder / file)
+    return Run(lines(folder / "metrics.jsonl"), folder=folder, **found)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:

@@ -1,12 +1,11 @@
 """One run on several processes ("ranks"): torch.distributed, and nothing around it.
 
 Every rank runs the whole program with the whole batch in hand. Only what takes time is shared out:
-sampling, scoring, and the forward and backward passes of an update, each rank on rows of its own. What
-was sampled or scored is gathered at once, so that advantages, the KL controller and the metrics come
-from the same numbers everywhere. Losses are divided by the whole minibatch's denominator, so the
-gradients of the ranks are *summed*, then clipped, and all take the same step. Random numbers are drawn
-for the whole batch on every rank: a run samples the same tokens on any number of ranks, but for what
-rounding does in the end. Rank 0 alone writes and prints.
+sampling, scoring, and the forward and backward passes of an update. What was sampled or scored is
+gathered at once, so that advantages, the KL controller and the metrics come from the same numbers
+everywhere. Losses are divided by the whole minibatch's denominator, so the gradients of the ranks are
+*summed*, then clipped. Random numbers are drawn for the whole batch on every rank: a run samples the
+same tokens on any number of ranks, up to rounding. Rank 0 alone writes and prints.
 
 Not DistributedDataParallel: it reduces the gradients of what went through `forward`, and every loss
 here reads `GPT.hidden` and the tied head. With one rank every function here does nothing.
@@ -20,6 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -189,11 +189,11 @@ def _safely(collective: Callable[..., T], *arguments: Any) -> T:
     else:
         threading.Thread(target=call, daemon=True).start()
     try:
-        try:
-            return outcome.result(timeout=None if _has_waited else LONG)
-        except TimeoutError:
+        if not _has_waited:
+            with suppress(TimeoutError):
+                return outcome.result(LONG)
             _say_that_it_waits()
-            return outcome.result()
+        return outcome.result()
     except RuntimeError as error:  # torch has no class for it
         raise LostRank from error
 

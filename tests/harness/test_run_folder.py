@@ -202,32 +202,25 @@ def test_a_flag_that_is_no_more_ends_a_run_that_used_it(tmp_path):
     refused(folder, RunFlags(), resume=True)
 
 
-def test_a_finished_run_says_so(tmp_path):
-    folder = cut(tmp_path / "run", RunFlags())
-    (folder / MODEL_FILE).touch()
-    open_run(folder, RunFlags(), resume=True)  # its report may be missing yet
-    finish_run(folder)
-    with pytest.raises(NothingToDo):
-        open_run(folder, RunFlags(), resume=True)
-    refused(folder, RunFlags(9), resume=True)
-    assert sorted(path.name for path in folder.iterdir()) == ["config.json", MODEL_FILE]
-
-
 @dataclass(frozen=True)
 class DecayingFlags(TrainingFlags):
     steps: int = 3
     fixed_length = True
 
 
-def test_a_finished_run_goes_on_to_more_steps_where_that_is_the_longer_run(tmp_path, capsys):
+def test_a_finished_run_goes_on_to_more_steps_where_that_is_the_longer_run(tmp_path):
     folder = cut(tmp_path / "run", RunFlags())
     (folder / MODEL_FILE).touch()
     finish_run(folder, can_go_on=True)
     with pytest.raises(NothingToDo):
         open_run(folder, RunFlags(), resume=True)
     open_run(folder, RunFlags(9), resume=True)
-    assert "goes on from step 2" in capsys.readouterr().out
     assert read_record(folder)["steps"] == 9 and saved_step(folder) == 2
+    finish_run(folder)  # for good
+    with pytest.raises(NothingToDo):
+        open_run(folder, RunFlags(9), resume=True)
+    refused(folder, RunFlags(99), resume=True)
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", MODEL_FILE]
     other = cut(tmp_path / "other", DecayingFlags())
     refused(other, DecayingFlags(steps=9), resume=True)
 
