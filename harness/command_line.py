@@ -59,6 +59,11 @@ def expand_arguments() -> None:
     sys.argv[1:] = [(m[1] or "") + os.path.expanduser(m[2]) for m in split if m]
 
 
+def option(name: str) -> str:
+    """A field of a config as one types it."""
+    return f"--{name.replace('_', '-')}"
+
+
 def command_name() -> str:
     """How this process was started, as one types it: python -m rl.grpo_engine."""
     main = sys.modules["__main__"]
@@ -75,14 +80,12 @@ def run_script(main: Callable[[Config], Any], config: Config) -> None:
     goes_on = hasattr(config, "resume") or hasattr(config, "goes_on")
     with ending_children(), guard(), watched(_again(config, resume=True) if goes_on else ""):
         if "ranks" in flags:
-            weights = getattr(config, "largest_model", 0)
-            small = getattr(config, "is_small", True)
-            facts = {"command": type(config).__module__} | {
-                f"--{name.replace('_', '-')}": str(value) for name, value in flags.items()
-            }
-            run_on_ranks(
-                work, RankRequest(flags["ranks"], flags["device"], small, weights, facts), guard
-            )
+            given = {option(name): str(value) for name, value in flags.items()}
+            request = RankRequest(
+                flags["ranks"], flags["device"], getattr(config, "is_small", True),
+                getattr(config, "largest_model", 0), {"command": type(config).__module__, **given},
+            )  # fmt: skip
+            run_on_ranks(work, request, guard)
         else:
             work()
 
@@ -91,8 +94,7 @@ def run_script(main: Callable[[Config], Any], config: Config) -> None:
 def errors_as_sentences(config: Any = None) -> Iterator[None]:
     """A user's mistake, a signal and the like end the script with one sentence; a bug shows its traceback.
 
-    Of several ranks the first one that fails speaks; the others end in silence. What flags the command
-    has, its `config` says.
+    Of several ranks the first one that fails speaks. The `config` has the command's flags.
     """
     with forgiving_output():
         try:
@@ -140,12 +142,10 @@ def _remedy_of_memory(error: BaseException, config: Any) -> str:
     of_step = ("prompts_per_step", "group_size", "max_new_tokens")
     lower = [name for name in of_step if sampling and hasattr(config, name)]
     lower += [name for name in ("micro_batch_size", "batch_size") if not lower]
-    flags = [f"--{name.replace('_', '-')}" for name in lower if hasattr(config, name)]
-    flags += ["--ranks"] if world() > 1 else []
-    return (
-        f"there is not enough memory {'to sample' if sampling else 'for the next step'}: use a smaller "
-        + " or ".join(flags or ["model"])
-    )
+    lower += ["ranks"] * (world() > 1)
+    flags = " or ".join(option(name) for name in lower if hasattr(config, name)) or "model"
+    what = "to sample" if sampling else "for the next step"
+    return f"there is not enough memory {what}: use a smaller {flags}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -7,5 +7,10 @@ class UserError(ValueError):
     """A mistake that one sentence can explain: what is wrong, where, and what to do."""
 
 
+def first_line(error: BaseException) -> str:
+    """What an exception of others says, in one line."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
 class NothingToDo(Exception):
     """There is nothing left to do, which is no mistake; the message says why."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from harness.errors import UserError
+from harness.errors import UserError, first_line
 from harness.ranks.collectives import on_main
 
 _read: set[Path] | None = None  # None outside of `reading`
@@ -91,9 +91,8 @@ def read_json(path: Path) -> Any:
     try:
         return parse_json(path.read_bytes())
     except ValueError as error:
-        reason = (str(error).splitlines() or ["no reason given"])[0]
         raise UserError(
-            f"{display_path(path)} is damaged, it is no JSON ({reason}): mend it"
+            f"{display_path(path)} is damaged, it is no JSON ({first_line(error)}): mend it"
         ) from None
 
 
@@ -135,7 +134,7 @@ def remove_left_overs(folder: Path, of: str = "*") -> None:
 def _unwritten(path: Path, error: Exception) -> UserError:
     while isinstance(error.__cause__ or error.__context__, OSError):  # below torch's own
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
-    reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["no reason given"])[0]
+    reason = getattr(error, "strerror", None) or first_line(error)
     return UserError(
         f"{display_path(path)} could not be written ({reason.rstrip('.')}): what was written before is "
         "kept; see to space and permissions, then go on with --resume"

@@ -30,20 +30,13 @@ def say_always(text: str) -> None:
 class MetricLog:
     """Collects one row of numbers a step, appends it to a file and shows progress with an ETA.
 
-    One line every `every` steps, in a terminal above a tqdm bar; `show` names the metrics on it, none
-    for silence.
+    One line every `every` steps, in a terminal above a tqdm bar, with the metrics that `show` names.
     """
 
     def __init__(
-        self,
-        total: int,
-        *,
-        path: Path | None = None,
-        show: Sequence[str] = (),
-        every: int = 10,
-        title: str = "",
-        start: int = 0,
-    ) -> None:
+        self, total: int, *, path: Path | None = None, show: Sequence[str] = (), every: int = 10,
+        title: str = "", start: int = 0,
+    ) -> None:  # fmt: skip
         self.rows: list[dict[str, Any]] = []
         self.path, self.show, self.every, self.total, self.title = path, show, every, total, title
         if path is not None:  # a file is there if the run is resumed
@@ -69,9 +62,8 @@ class MetricLog:
         if self.path is not None:
             append_jsonl(self.path, [row])
         if self.has_bar:  # made here: what is printed before has its own lines
-            self.bar = self.bar or tqdm(
-                total=self.total, initial=self.start, desc=self.title, unit="step"
-            )
+            options: dict[str, Any] = {"initial": self.start, "desc": self.title, "unit": "step"}
+            self.bar = self.bar or tqdm(total=self.total, **options)
             self.bar.update(step - self.bar.n)
         if self.show and (step % self.every == 0 or step == self.total):
             self._print(row)

@@ -219,8 +219,8 @@ def lock(folder: Path) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        if not isinstance(error, BlockingIOError):
-            return  # a file system without locks
+        if not isinstance(error, BlockingIOError):  # a file system without locks
+            return
         raise UserError(
             f"another run is writing in {display_path(folder)}: wait until it has ended, or give this "
             "one another --out"

@@ -25,7 +25,7 @@ SIGNALS = [
 ]
 STEP = 5  # seconds that a step has to end after the first signal
 LEFT_TO_RANK_0 = False  # whether this is a rank that rank 0 has started
-IN_STEPS = False  # whether `stop_asked` is called after every step
+IN_STEPS = False  # whether `signal_of_any_rank` is called after every step
 _came = 0  # the number of the first signal, 0 for none
 LAST = 3  # seconds that a run has to end after the second one
 
@@ -115,7 +115,7 @@ def _note(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def signals_wait() -> Iterator[None]:
-    """Inside, the first signal waits for `stop_asked`; at the end it is answered at the latest."""
+    """Inside, the first signal waits for `signal_of_any_rank`; at the end it is answered at the latest."""
     global IN_STEPS
     IN_STEPS = True
     try:
@@ -130,7 +130,7 @@ def signals_wait() -> Iterator[None]:
         raise Interrupted(_came)
 
 
-def stop_asked() -> int:
+def signal_of_any_rank() -> int:
     """The signal that came to any of the ranks, so that they agree to stop; 0 for none."""
     return max(gather(_came))
 

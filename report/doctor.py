@@ -2,8 +2,8 @@
 
     python -m report.doctor runs/grpo-reviews-tiny      or runs/*: several runs, of any stage
 
-A rule yields the numbers that speak for a finding, or nothing. It sees symptoms: docs/doctor.md says which
-planted bugs each rule finds. Each script ends with the findings of its run."""
+A rule yields the numbers that speak for a finding, or nothing. docs/doctor.md says which planted bugs each
+rule finds. Each script ends with the findings of its run."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class Finding:
 
 
 def rule(words: str) -> Callable[[Rule], Rule]:
-    """Add a rule with its words, "severity: cause. Change: remedy."; python -OO drops docstrings."""
+    """Add a rule with "severity: cause. Change: remedy.", which is no docstring: -OO drops those."""
     severity, _, reasons = " ".join(words.split()).partition(": ")
     cause, _, remedy = reasons.partition(" Change: ")
 

@@ -32,7 +32,7 @@ import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
 from harness import signals
-from harness.errors import UserError
+from harness.errors import UserError, first_line
 from harness.files import sha256_of
 from harness.process import PACKAGES, ROOT
 from harness.ranks import collectives
@@ -173,7 +173,7 @@ def _meet_by_torchrun() -> tuple[int, Any, int, int]:
     except (OSError, RuntimeError) as error:
         raise UserError(
             f"the ranks of torchrun do not meet at MASTER_ADDR {address!r}, port {port} "
-            f"({str(error).splitlines()[0][:100]}): check the address and that all of them were started"
+            f"({first_line(error)[:100]}): check the address and that all of them were started"
         ) from None
     return local, store, number, count
 
@@ -305,7 +305,7 @@ def _join_group(
     except RuntimeError as error:
         time.sleep(1)  # until `_ending_with_the_others` has ended this one, if a rank has gone
         raise UserError(
-            f"the ranks cannot be joined ({str(error).splitlines()[0][-120:]}): check "
+            f"the ranks cannot be joined ({first_line(error)[-120:]}): check "
             "GLOO_SOCKET_IFNAME and the limit of open files, or use --ranks 1"
         ) from None
 
