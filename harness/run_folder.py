@@ -16,7 +16,7 @@ import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,8 @@ from harness.files import (
 from harness.flags import Flags
 from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
-from harness.paths import FINISHED_STATE, MODEL_FILE, REPOSITORY, STATE_FILE
-from harness.ranks.collectives import on_main, world
-from harness.run_page import page_of_the_unfinished
+from harness.paths import FINISHED_STATE, MODEL_FILE, REPORT, REPOSITORY, STATE_FILE
+from harness.ranks.collectives import is_main, on_main, world
 from harness.signals import signals_wait
 from harness.training_state import read_state, saved_step
 
@@ -128,6 +127,47 @@ def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
         log.close()
         step = error.step or (log.rows[-1]["step"] + 1 if log.rows else 1)
         raise UserError(f"step {step}: {error}; what was saved before is in {folder}") from error
+
+
+# The page -----------------------------------------------------------------------------------------
+# is drawn by a process of its own: training loads nothing that only reads runs.
+
+
+def conclude(folder: Path) -> None:
+    """Draw the page of a complete run, print what the doctor finds; a failure costs only the page."""
+    if is_main():
+        try:
+            said = page_of(folder)
+        except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+            run = display_path(folder)
+            said = f"{REPORT} was not drawn ({error}): python -m report {run}\nwrote {run}\n"
+        print(said, end="", flush=True)
+
+
+def page_of(folder: Path) -> str:
+    """Draw the page; return what the command says. RuntimeError with its last line if it fails."""
+    done = subprocess.run(**_drawing(folder), timeout=300)  # seconds; two are usual
+    if done.returncode:
+        raise RuntimeError((done.stderr.splitlines() or [f"status {done.returncode}"])[-1])
+    return str(done.stdout)
+
+
+def page_of_the_unfinished(folder: Path) -> None:
+    """Begin to draw a run that ends before its time, without waiting: a signal wants it gone."""
+    if is_main():
+        with suppress(OSError):
+            subprocess.Popen(**_drawing(folder))
+
+
+def _drawing(folder: Path) -> dict[str, Any]:
+    """Arguments of subprocess for `python -m report`; a terminal's Ctrl-C does not reach it."""
+    places = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    setting = {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"}
+    return dict(
+        args=[sys.executable, "-m", "report", str(folder)], env=os.environ | setting,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        encoding="utf-8", start_new_session=True,
+    )  # fmt: skip
 
 
 # Stages -------------------------------------------------------------------------------------------

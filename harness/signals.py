@@ -14,15 +14,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from harness import watchdog
 from harness.ranks.collectives import gather
 
 SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
+WATCHDOG = str(Path(__file__).with_name("watchdog.py"))
 STEP = 5  # seconds that a step has to end after the first signal
 LEFT_TO_RANK_0 = False  # whether this is a rank that rank 0 has started
 IN_STEPS = False  # whether `signal_of_any_rank` is called after every step
@@ -79,7 +80,7 @@ def _leave_to_rank_0(number: int, frame: FrameType | None) -> None:
 def watched(then: str) -> Iterator[None]:
     """While this is open, harness/watchdog.py looks after this process; `then` is for its sentence."""
     arguments = (os.getpid(), {int(number) for number in SIGNALS}, STEP, LAST, then)
-    code = f"import runpy; runpy.run_path({watchdog.__file__!r})['watch'](*{arguments!r})"
+    code = f"import runpy; runpy.run_path({WATCHDOG!r})['watch'](*{arguments!r})"
     command = [sys.executable, "-IS", "-c", code]  # by its file: it loads nothing of ours
     dog, pipe, none = None, subprocess.PIPE, subprocess.DEVNULL
     if threading.current_thread() is threading.main_thread() and hasattr(os, "fork"):

@@ -23,8 +23,7 @@ from harness.files import append_jsonl, keep_until, reading, write_json
 from harness.metric_log import MetricLog
 from harness.paths import ANSWERS, MODEL_FILE, TOKENS
 from harness.ranks.collectives import on_main
-from harness.run_folder import finish_run, open_run, stepping
-from harness.run_page import conclude
+from harness.run_folder import conclude, finish_run, open_run, stepping
 from harness.training_state import saved_step
 from rl.loop import Run
 from rl.run.config import EngineConfig, RunFlags

@@ -44,7 +44,7 @@ class Counter(torch.nn.Module):
 
 
 def run(config: Flags, disturb=lambda step: None, size: int = 1) -> Counter:
-    """A training like all others, that `disturb` is told of every step of."""
+    """A training like all others, which calls `disturb` at every step, and with 0 after them."""
     model = Counter(size)
     state = TrainingState({"model": model}, {})
     folder = open_run(config.out, config, resume=config.resume)
@@ -106,19 +106,13 @@ def test_a_signal_lets_the_step_end_and_be_saved(tmp_path, capfd, name, at):
     resumed(tmp_path / "run")
 
 
-def test_the_second_signal_ends_at_once(tmp_path, capfd):
-    error = ended(Flags(tmp_path / "run"), send(signal.SIGINT, at=5, times=2))
-    assert error.code == 130
-    assert capfd.readouterr().err.rstrip().endswith(" --resume")
-    assert saved_step(tmp_path / "run") == 4
-    resumed(tmp_path / "run")
-
-
-def test_a_signal_in_the_final_phase_ends_at_once_and_loses_nothing(tmp_path):
+@pytest.mark.parametrize(("at", "times", "saved"), [(5, 2, 4), (0, 1, 6)])
+def test_the_second_signal_and_one_after_the_steps_end_at_once(tmp_path, capfd, at, times, saved):
     """When weights, figure and report are written, there is no step to wait for."""
-    assert ended(Flags(tmp_path / "run"), send(signal.SIGTERM, at=0)).code == 143
+    assert ended(Flags(tmp_path / "run"), send(signal.SIGTERM, at, times)).code == 143
+    assert capfd.readouterr().err.rstrip().endswith(" --resume")
     assert not (tmp_path / "run" / "report.json").exists()
-    assert saved_step(tmp_path / "run") == 6
+    assert saved_step(tmp_path / "run") == saved
     resumed(tmp_path / "run")
 
 
