@@ -44,9 +44,7 @@ def run_command(
     import tyro  # takes a moment that an import of the module need not
 
     expand_arguments()
-    with (
-        errors_as_sentences()
-    ):  # what a config refuses is a ValueError, of which tyro makes a sentence
+    with errors_as_sentences():  # of a config's ValueError tyro makes a sentence
         given: dict[str, Any] = {} if default is None else {"default": default()}
         given["config"] = (tyro.conf.PositionalRequiredArgs,)  # as in report RUN
         config: Config = tyro.cli(config_class, prog=command_name(), **given)

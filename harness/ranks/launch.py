@@ -49,6 +49,7 @@ _another_speaks = False  # of the failure that ends the run
 
 Guard = Callable[[], AbstractContextManager[Any]]
 Work = Callable[[], Any]
+Gone = Callable[[], bool]  # whether another rank has ended before its time
 
 
 @dataclass(frozen=True)
@@ -201,10 +202,9 @@ def _require_agreement(flags: Mapping[str, str]) -> None:
 
 
 def _join_here(
-    count: int, threads: int, device: str, folder: str, work: Work, number: int,
-    gone: Callable[[], bool],
-) -> Any:  # fmt: skip
-    """Run work() as rank `number` on this machine; `gone` says whether another one has ended early."""
+    count: int, threads: int, device: str, folder: str, work: Work, number: int, gone: Gone
+) -> Any:
+    """Run work() as rank `number` on this machine."""
     if platform.system() != "Windows":  # no need of the machine's network
         loopback = "lo0" if platform.system() == "Darwin" else "lo"
         os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
