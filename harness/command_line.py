@@ -58,7 +58,7 @@ def command_name() -> str:
     """How this process was started, as one types it: python -m rl.grpo_engine."""
     main = sys.modules["__main__"]
     if main.__spec__ is not None:
-        return f"python -m {main.__spec__.name}"
+        return f"python -m {main.__spec__.name.removesuffix('.__main__')}"
     path = Path(sys.argv[0]).resolve()
     return f"python {path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path}"
 

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from studies.runner import run_stage
-
 from harness.command_line import command_name, expand_arguments, run_script
 from harness.errors import UserError
 from harness.files import display_path, save_figure
@@ -26,6 +24,7 @@ from harness.paths import RUNS
 from harness.report.intervals import group_table
 from harness.report.page import read_run
 from harness.report.rules import Run
+from studies.runner import run_stage
 
 PLOTTED = ("reward", "validation/reward", "validation/gold", "validation/kl")
 

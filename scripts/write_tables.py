@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from studies.pages import average, filled, markdown, rounded, spread
 
 from data.sources import world_names
 from harness.command_line import run_command
@@ -33,6 +32,8 @@ from harness.files import display_path, read_json, write_text
 from harness.paths import REPOSITORY
 from rl.task import every_engine
 from rl.training.config import EngineConfig
+from studies import real_model as steered
+from studies.pages import average, filled, markdown, rounded, spread
 
 FIRST = (  # on the front page
     *("grpo", "ppo", "grpo_variants", "rloo", "reinforce_pp", "dpo"),
@@ -243,9 +244,9 @@ def cell(value: Any, digits: int | None) -> str:
 
 def real_model() -> str:
     """docs/real_model.md, from the recording of page 18."""
-    script, found = from_folder("scripts", "real_model"), read_json(REAL_MODEL)
-    tables = {"real model": script.table(found)}
-    tables["real model by constraint"] = script.by_constraint(found)
+    found = read_json(REAL_MODEL)
+    tables = {"real model": steered.table(found)}
+    tables["real model by constraint"] = steered.by_constraint(found)
     return page_with("docs/real_model.md", tables)
 
 

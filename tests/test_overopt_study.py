@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from overopt.plan import PARTS, SETTINGS, Settings, plan
-from overopt.stages import STAGES
+
+from studies.overoptimisation.plan import PARTS, SETTINGS, Settings, plan
+from studies.overoptimisation.stages import STAGES
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)

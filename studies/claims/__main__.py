@@ -1,18 +1,16 @@
 """Ten claims of recent papers, each tested in minutes: docs/claims.md's verdicts, numbers and figures.
 
-    python scripts/claims.py                  all that is missing; Ctrl-C and the same again goes on
-    python scripts/claims.py razor entropy    two of them, and the runs that they need
-    python scripts/claims.py razor --again    its runs with new seeds
-    python scripts/claims.py --seeds 1        one seed of each: too few for a verdict
-    python scripts/claims.py --draw           tables, JSON and figures from what is recorded
+    python -m studies.claims                  all that is missing; Ctrl-C and the same again goes on
+    python -m studies.claims razor entropy    two of them, and the runs that they need
+    python -m studies.claims razor --again    its runs with new seeds
+    python -m studies.claims --seeds 1        one seed of each: too few for a verdict
+    python -m studies.claims --draw           tables, JSON and figures from what is recorded
 
-A job is one run: an arm of claim/arms.py and a seed, or the start that it needs; its numbers are one file
-under --out. Claims share arms. They stand in claim/ten.py, and each rule was written before its runs.
+A job is one run: an arm of arms.py and a seed, or the start that it needs; its numbers are one file
+under --out. Claims share arms. They stand in ten.py, and each rule was written before its runs.
 """
 
 from __future__ import annotations
-
-import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import json
 import time
@@ -22,13 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from claim import worlds
-from claim.arms import ARMS
-from claim.figures import at_a_glance
-from claim.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, Weakest, of_seeds
-from claim.ten import CLAIMS
-from studies.pages import filled, markdown, significant
-from studies.runner import Job, StudyFlags, go, is_done
 
 from harness.command_line import run_command
 from harness.errors import UserError
@@ -36,6 +27,13 @@ from harness.files import read_object, save_figure, write_json, write_text
 from harness.flag_ranges import AtLeastOne
 from harness.paths import REPOSITORY, RUNS
 from harness.report.intervals import holm, t_interval
+from studies.claims import worlds
+from studies.claims.arms import ARMS
+from studies.claims.figures import at_a_glance
+from studies.claims.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, Weakest, of_seeds
+from studies.claims.ten import CLAIMS
+from studies.pages import filled, markdown, significant
+from studies.runner import Job, StudyFlags, go, is_done
 
 NUMBERS = "numbers.json"  # of a job
 SEEDS = 6  # of every arm

@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from studies.bootstrap import Array, at_distance, mean_with_interval, paired_difference
-from studies.pages import rounded
-from studies.runner import is_done
 
 from harness.files import read_json, read_jsonl
 from harness.report.intervals import holm
 from harness.report.rules import Run, proxy_suspected
-from overopt.plan import CURES, Settings
-from overopt.stages import TERMS, Points, read_points
+from studies.bootstrap import Array, at_distance, mean_with_interval, paired_difference
+from studies.overoptimisation.plan import CURES, Settings
+from studies.overoptimisation.stages import TERMS, Points, read_points
+from studies.pages import rounded
+from studies.runner import is_done
 
 CURE_DISTANCES = (2.0, 4.0, 8.0, 16.0)
 SHOWN = ("step", "kl", "gold", "proxy", "length", "eos", *TERMS)

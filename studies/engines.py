@@ -1,8 +1,8 @@
 """Every engine from one shared start, over several seeds, beside what needs no RL.
 
-    python scripts/study.py                                  all four studies, seeds 0, 1, 2
-    python scripts/study.py --studies reviews --runs ppo rloo --seeds 1
-    python scripts/study.py --studies sums --jobs 2          two runs at a time, the threads shared out
+    python -m studies.engines                                  all four studies, seeds 0, 1, 2
+    python -m studies.engines --studies reviews --runs ppo rloo --seeds 1
+    python -m studies.engines --studies sums --jobs 2          two runs at a time, the threads shared out
 
 Four studies: `reviews` and `sums`, every engine in a world; `distillation`, the engines that learn
 from a teacher beside supervised distillation; `pairs`, PG-GRPO's weights and kinds of pairs beside
@@ -16,8 +16,6 @@ chosen by them.
 
 from __future__ import annotations
 
-import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
-
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +25,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from studies.pages import markdown, spread
-from studies.runner import DONE, Job, StudyFlags, go, is_done, once
 
 from data.sources import source
 from data.worlds import reviews, sums
@@ -50,6 +46,8 @@ from rl.rewards.sources import RewardFn, RewardModelReward, made_of
 from rl.rewards.teacher_reward import TeacherReward
 from rl.training.evaluation import Evaluation, best_of_n, evaluate, win_rate
 from rl.training.open_reward import world_rule
+from studies.pages import markdown, spread
+from studies.runner import DONE, Job, StudyFlags, go, is_done, once
 
 LONGEST = {"reviews": 48, "sums": 40}  # tokens of an answer
 BEST_OF = 8

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from harness.command_line import command_name
 from harness.errors import UserError
 from harness.files import display_path, read_json, write_json
 from harness.flag_ranges import AtLeastOne, check_ranges
@@ -201,8 +202,8 @@ def go(
             return run_stage(
                 folder, job.stage, words(job.arguments), threads=threads, resume=resume
             )
-        script = [sys.executable, str(Path(sys.argv[0]).resolve()), *sys.argv[1:]]
-        itself = [*script, "--out", str(root), "--work", job.name]
+        itself = [sys.executable, *command_name().split()[1:], *sys.argv[1:]]
+        itself += ["--out", str(root), "--work", job.name]
         log = folder.with_name(f"{folder.name}.log")
         return run_into_log(job.name, itself, log, threads=threads)[0]
 

@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from claim import worlds
 from data.records import ResponseRecord
 from data.worlds import sums
 from gpt import finetuning
@@ -35,6 +34,7 @@ from rl import on_policy_distillation_engine as student
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.loop import Run
 from rl.rewards.sources import RewardFn
+from studies.claims import worlds
 
 EVERY = 10  # steps between measured points
 # Of a minibatch's tokens: a dozen, where the paper's thousandths are less than one.

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from claim import sigmoid
-from claim.figures import curves, seeds
-from claim.rules import (
+from studies.claims import sigmoid
+from studies.claims.figures import curves, seeds
+from studies.claims.rules import (
     SHARE_OF_GAIN,
     Claim,
     Control,
