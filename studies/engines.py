@@ -47,7 +47,7 @@ from rl.rewards.teacher_reward import TeacherReward
 from rl.training.evaluation import Evaluation, best_of_n, evaluate, win_rate
 from rl.training.open_reward import world_rule
 from studies.pages import markdown, spread
-from studies.runner import DONE, Job, StudyFlags, go, is_done, once
+from studies.runner import Job, StudyFlags, finished, go, once, read_record
 
 LONGEST = {"reviews": 48, "sums": 40}  # tokens of an answer
 BEST_OF = 8
@@ -322,7 +322,7 @@ def open_judge(config: StudyConfig, study: Study, folder: Path) -> Judge:
 Measured = dict[str, list[dict[str, Any]]]  # a list per run or baseline, one of each seed
 
 
-def compare(config: StudyConfig, study: Study, folder: Path) -> Measured:
+def compare(config: StudyConfig, study: Study, folder: Path, done: set[str]) -> Measured:
     """The measurements of the baselines, and of every run that is done."""
     judge = open_judge(config, study, folder)
     results: Measured = {"base model": [judge.measure(judge.base)]}
@@ -342,10 +342,10 @@ def compare(config: StudyConfig, study: Study, folder: Path) -> Measured:
     for name in study.runs:
         for seed in range(config.seeds):
             run = folder / f"{name}-{seed}"
-            if name in config.runs and is_done(run, ""):
+            if f"{study.world}/{run.name}" in done:
                 numbers = measured_once(config, judge, run)
                 numbers |= {"seed": seed, "steps": read_jsonl(run / "metrics.jsonl")[-1]["step"]}
-                numbers |= {"seconds": read_json(run / DONE)["cpu"]}
+                numbers |= {"seconds": read_record(run)["cpu"]}
                 results.setdefault(name, []).append(numbers)
                 print(f"{name} seed {seed}: gold {numbers['gold']:.3f}, kl {numbers['kl']:.2f}")
     return results
@@ -417,12 +417,13 @@ def main(config: StudyConfig) -> None:
     jobs = plan(config)
     if not go(config, jobs, config.studies, threads=threads):
         return
+    done = finished(jobs, out)
     for name in config.studies:
         study = STUDIES[name]
         folder = out / study.world
-        if not any(name in job.parts and is_done(out, job.name) for job in jobs.values()):
+        if not any(name in jobs[job].parts for job in done):
             continue
-        results = compare(config, study, folder)
+        results = compare(config, study, folder, done)
         write_json(out / f"{name}.json", {"split": "test", "results": results})
         text = table(study, results)
         write_text(out / f"{name}.md", text)

@@ -38,7 +38,7 @@ from harness.paths import RUNS
 from harness.seeds import make_generator
 from rl.batches.rollout import Rollout, sample_rollout
 from studies.pages import markdown
-from studies.runner import Job, StudyFlags, go, is_done, once
+from studies.runner import Job, StudyFlags, finished, go, once
 
 START = "as published"
 ENGINES = {  # name: command, flags, how many of the seeds it takes
@@ -266,14 +266,15 @@ def recorded(folder: Path, bench: Bench, seed: int) -> tuple[dict[str, Any], lis
 
 
 def main(config: RealModelConfig) -> None:
-    if not go(config, plan(config), ("runs",), threads=None, resume=True):
+    jobs = plan(config)
+    if not go(config, jobs, ("runs",), threads=None, resume=True):
         return
     out, bench = config.out.resolve(), Bench(config)
     rows = {START: [once(out / "start.json", lambda: bench.measure(bench.start))]}
-    curves = {}
+    curves, done = {}, finished(jobs, out)
     for name, seed in runs_of(config):
         folder = out / f"{name.lower()}-{seed}"
-        if is_done(folder, ""):
+        if folder.name in done:
             row, curves[f"{name}, seed {seed}"] = recorded(folder, bench, seed)
             rows.setdefault(name, []).append(row)
     best_of = once(out / "best_of.json", bench.best_of)

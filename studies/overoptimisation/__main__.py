@@ -174,7 +174,7 @@ def main(config: OveroptimisationConfig) -> None:
         return
 
     def do(job: Job, folder: Path) -> None:
-        STAGES[job.stage](folder, settings, root, **job.arguments)
+        STAGES[job.stage](folder, root=root, **job.arguments)
 
     if go(config, plan(settings), config.parts, do):
         found = {part: results.collect(part, settings, root) for part in config.parts}
