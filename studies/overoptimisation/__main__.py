@@ -153,7 +153,7 @@ def draw(parts: Sequence[str], settings: Settings, root: Path, docs: Path) -> No
     path, page = docs / JSON, docs / PAGE
     numbers = read_object(path) if path.exists() else {}
     if root.exists():
-        numbers["settings"] = rounded(vars(settings))
+        numbers["settings"] = numbers.get("settings", {}) | rounded(vars(settings))
     for part in parts:
         if found := results.collect(part, settings, root):
             numbers[part] = found
