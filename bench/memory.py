@@ -22,8 +22,8 @@ from harness.frozen_copy import frozen_copy
 from reward_model.scalar_head import RewardModel
 from rl.loop import Run
 from rl.memory import ENGINES, MemoryConfig, config_of, memory, shape_of
-from rl.rewards.sources import RewardModelReward
-from rl.training.value_model import ValueModel
+from rl.rewards.model import RewardModelReward
+from rl.run.value_model import ValueModel
 
 FEW: Any = dict(prompts_per_step=2, group_size=2, micro_batch_size=2)
 CASES = {
@@ -68,8 +68,8 @@ def peaks(case: MemoryConfig) -> tuple[int, int]:
     records = [PromptRecord("1 " * case.prompt_tokens)] * config.prompts_per_step
     with LiveBytes(policy, judge, reference, *models.values()) as live:
         reward = RewardModelReward(judge)
-        run = Run(config, policy, numbers, reward, records, reference=reference)
-        ENGINES[case.engine].train(config, run, **models)
+        run = Run(config, policy, numbers, reward, records, start=reference)
+        ENGINES[case.engine].train(run, **models)
     return live.peak, max(sum(parts.values()) for parts in memory(case).values())
 
 

@@ -101,6 +101,7 @@ class Numbers:
 
     def __init__(self, vocab: int) -> None:
         self.n_vocab = self.eos_id = self.pad_id = vocab
+        self.other_ends = ()
 
     def encode(self, text: str) -> list[int]:
         return [int(word) for word in text.split()]
@@ -161,7 +162,7 @@ def engine_ours(side: Side, turns: Turns) -> None:
         try:
             reward = EvenShare(case)
             run = Run(config, policy, numbers, reward, records, TurnLog(turns))
-            grpo_engine.train(config, run)
+            grpo_engine.train(run)
         except Over:
             pass
 

@@ -20,7 +20,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from harness.ranks.collectives import on_device, shard, shard_chunks, world
+from harness.device import on_device
+from harness.ranks.collectives import shard, shard_chunks, world
 
 
 def left_pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:

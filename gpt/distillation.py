@@ -23,13 +23,12 @@ from torch import Tensor
 from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
 from data.records import PromptRecord
 from data.sources import USUAL, Data, Presets, default_folder, run_with_presets, source
-from gpt.checkpoint import save_gpt
-from gpt.corpus import open_prompts
+from gpt.checkpoint import load_policy, save_gpt
+from gpt.fit import open_prompts
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import full_kl, kl_from_logits, of_both, scatter_responses
 from gpt.lora import fit_for_training
 from gpt.model import GPT, Preset
-from gpt.published import load_policy
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 from harness.command_flags import MemoryFlags, OptimizerFlags
@@ -42,8 +41,8 @@ from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, shard
-from harness.report.writing import conclude
 from harness.run_folder import finish_run, open_run, stepping
+from harness.run_page import conclude
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
 
@@ -150,7 +149,9 @@ def sampled_batch(
     """One response of `author` to each prompt at temperature 1, as it is scored and as text."""
     prompts = [tokenizer.encode(record.prompt) for record in records]
     params = SamplingParams(max_new_tokens=max_new_tokens)
-    sampled = generate(author, prompts, params, generator, eos_id=tokenizer.eos_id)
+    sampled = generate(
+        author, prompts, params, generator, eos_id=tokenizer.eos_id, other_ends=tokenizer.other_ends
+    )
     batch = join_responses(prompts, sampled.response_tokens, sampled.response_mask, sampled.has_eos)
     return batch.to(author.device), [tokenizer.decode(tokens) for tokens in sampled.token_lists()]
 

@@ -34,13 +34,14 @@ from data.sources import (
     run_with_presets,
 )
 from data.splits import split_of
-from gpt.checkpoint import save_gpt
-from gpt.corpus import AnswerFileFlags, Example, check_fit, collate_examples, encode_record
+from gpt.checkpoint import load_policy, save_gpt
+from gpt.corpus import Example, collate_examples, encode_record
+from gpt.fit import AnswerFileFlags, check_fit
 from gpt.generate import SamplingParams, generate
 from gpt.lora import fit_for_training
 from gpt.model import GPT, Preset
 from gpt.pretraining import language_model_loss, validate
-from gpt.published import load_policy, load_with_tokenizer
+from gpt.published import load_with_tokenizer
 from gpt.token_rows import RECORDED, TextLog
 from gpt.tokenizer import Tokenizer
 from harness.command_flags import MemoryFlags, OptimizerFlags
@@ -52,8 +53,8 @@ from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, on_main, rank
-from harness.report.writing import conclude
 from harness.run_folder import finish_run, open_run, stepping
+from harness.run_page import conclude
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
 
@@ -104,7 +105,7 @@ class FinetuningConfig(AnswerFileFlags, OptimizerFlags, MemoryFlags):
     @property
     def is_small(self) -> bool:
         """Whether one process a core is faster than threads: published weights are not small."""
-        return self.weights is None and super().is_small
+        return (self.weights is None or self.largest_model > 0) and super().is_small
 
 
 def train(
@@ -227,7 +228,10 @@ def answer_some(
     room = min(config.max_response_tokens, model.config.context - max(map(len, prompts)))
     params, generator = SamplingParams(max_new_tokens=room), make_generator(config.seed, "samples")
     with precision(model.device, config.precision):
-        sampled = generate(model, prompts, params, generator, eos_id=tokenizer.eos_id)
+        sampled = generate(
+            model, prompts, params, generator,
+            eos_id=tokenizer.eos_id, other_ends=tokenizer.other_ends,
+        )  # fmt: skip
     shown_tokens = [
         {"prompt": prompt, "response": answer, "data": in_data}
         for (prompt, in_data), answer in zip(shown, sampled.token_lists(), strict=True)
@@ -251,7 +255,8 @@ def main(config: FinetuningConfig) -> Path:
     folder = config.out or default_folder("finetuning", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
     steps = config.steps or max(config.epochs * len(examples) // config.batch_size, 1)
-    print(f"fine-tuning on {len(examples)} answers for {steps} steps ({device})")
+    answers = f"{len(examples)} answers, {len(held_out)} held out,"
+    print(f"fine-tuning on {answers} for {steps} steps ({device})")
     log = MetricLog(
         steps, path=folder / "metrics.jsonl", every=config.eval_every, title="fine-tuning",
         show=("loss", "held_out_loss", "lr"), start=saved_step(folder) if config.resume else 0,

@@ -47,8 +47,8 @@ from harness.ranks.collectives import (
     shard,
     shard_chunks,
 )
-from harness.report.writing import conclude
 from harness.run_folder import finish_run, open_run, stepping
+from harness.run_page import conclude
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
 

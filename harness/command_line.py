@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -14,11 +16,13 @@ from typing import Any, TypeVar
 import torch
 
 from harness.errors import Finished, UserError
+from harness.here import HERE
 from harness.optimizer import Diverged
 from harness.paths import REPOSITORY, STATE_FILE
-from harness.ranks.collectives import Drifted, LostRank
-from harness.ranks.launch import Wish, first_to_fail, run_on_ranks
-from harness.signals import Ended, forgiving_output, signals_noted
+from harness.ranks.collectives import Drifted, LostRank, world
+from harness.ranks.launch import Wish, ending_children, first_to_fail, run_on_ranks
+from harness.run_folder import SCRIPT, read_record, script_of
+from harness.signals import Ended, forgiving_output, signals_noted, watched
 
 Config = TypeVar("Config")
 
@@ -43,7 +47,7 @@ def run_command(
     expand_arguments()
     with explained():  # what a config refuses is a ValueError, of which tyro makes a sentence
         given: dict[str, Any] = {} if default is None else {"default": default()}
-        given["config"] = (tyro.conf.PositionalRequiredArgs,)  # as in rl.report RUN
+        given["config"] = (tyro.conf.PositionalRequiredArgs,)  # as in report RUN
         config: Config = tyro.cli(config_class, prog=command_name(), **given)
     run_script(main, config)
 
@@ -66,19 +70,26 @@ def command_name() -> str:
 def run_script(main: Callable[[Config], Any], config: Config) -> None:
     """Call main(config), on as many ranks as the flags ask for (harness/ranks/launch.py)."""
     work, flags = partial(main, config), vars(config)
-    with explained():
+    guard = partial(explained, config)
+    goes_on = hasattr(config, "resume") or hasattr(config, "goes_on")
+    with ending_children(), guard(), watched(_again(config, resume=True) if goes_on else ""):
         if "ranks" in flags:
+            weights = getattr(config, "largest_model", 0)
             small = getattr(config, "is_small", True)
-            run_on_ranks(work, Wish(flags["ranks"], flags["device"], small), explained)
+            facts = {"command": type(config).__module__} | {
+                f"--{name.replace('_', '-')}": str(value) for name, value in flags.items()
+            }
+            run_on_ranks(work, Wish(flags["ranks"], flags["device"], small, weights, facts), guard)
         else:
             work()
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explained(config: Any = None) -> Iterator[None]:
     """A user's mistake, a signal and the like end the script with one sentence; a bug shows its traceback.
 
-    Of several ranks the first one that fails speaks; the others end in silence.
+    Of several ranks the first one that fails speaks; the others end in silence. What flags the command
+    has, its `config` says.
     """
     with forgiving_output():
         try:
@@ -89,7 +100,7 @@ def explained() -> Iterator[None]:
             sys.exit(0)
         except Ended as end:
             if first_to_fail():
-                print(_farewell(end), file=sys.stderr)
+                print(_farewell(end, config), file=sys.stderr)
             sys.exit(end.status)
         except Exception as error:
             if not first_to_fail():
@@ -97,23 +108,41 @@ def explained() -> Iterator[None]:
             if isinstance(error, (UserError, LostRank, Drifted, Diverged)):
                 sys.exit(f"error: {error}")
             if is_out_of_memory(error):
-                sys.exit(f"error: {OUT_OF_MEMORY}")
+                sys.exit(f"error: {_remedy_of_memory(error, config)}")
             if isinstance(error, OSError) and error.filename is not None:  # a full disk, a folder
                 sys.exit(f"error: {error.filename}: {error.strerror}")
             raise
 
 
-def _farewell(end: Ended) -> str:
-    if end.saved is not None:
-        return (
-            f"ended by {end.name} after step {end.saved}, which is saved: --resume goes on from it"
-        )
-    return f"ended by {end.name}; --resume goes on from the run's last {STATE_FILE}, if it has one"
+def _again(config: Any, *, resume: bool) -> str:
+    """What to type to go on, with --resume where it is wanted and the command has it."""
+    more = ["--resume"] * (resume and not getattr(config, "resume", True))
+    return f"; this goes on from what is saved: {command_name()} {shlex.join(sys.argv[1:] + more)}"
 
 
-OUT_OF_MEMORY = (
-    "there is not enough memory for the next step: use a smaller --micro-batch-size or --batch-size"
-)
+def _farewell(end: Ended, config: Any) -> str:
+    """How the run ended, and the command that goes on with what is saved, if there is one."""
+    what = f"ended by {end.name}"
+    what += "" if end.saved is None else f" after step {end.saved}, which is saved"
+    saved = HERE.run if HERE.run and (HERE.run / STATE_FILE).exists() else None
+    if saved and hasattr(config, "resume"):  # of one of its stages it takes up what is left itself
+        return what + _again(config, resume=read_record(saved)[SCRIPT] == script_of(config))
+    return what + (_again(config, resume=False) if saved or hasattr(config, "goes_on") else "")
+
+
+def _remedy_of_memory(error: BaseException, config: Any) -> str:
+    """What to lower, among the flags that the command has: a step samples all of its rows at once."""
+    files = {Path(call.filename).name for call in traceback.extract_tb(error.__traceback__)}
+    sampling = "generate.py" in files and "evaluation.py" not in files
+    of_step = ("prompts_per_step", "group_size", "max_new_tokens")
+    lower = [name for name in of_step if sampling and hasattr(config, name)]
+    lower += [name for name in ("micro_batch_size", "batch_size") if not lower]
+    flags = [f"--{name.replace('_', '-')}" for name in lower if hasattr(config, name)]
+    flags += ["--ranks"] if world() > 1 else []
+    return (
+        f"there is not enough memory {'to sample' if sampling else 'for the next step'}: use a smaller "
+        + " or ".join(flags or ["model"])
+    )
 
 
 def is_out_of_memory(error: BaseException) -> bool:

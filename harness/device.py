@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from harness.errors import UserError
@@ -54,6 +55,11 @@ def open_device(name: str = "auto", dtype: str = "float32") -> torch.device:
             flush=True,
         )
     return device
+
+
+def on_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """`tensor` on this device; the copy to a GPU is not waited for."""
+    return tensor.to(device, non_blocking=device.type == "cuda")
 
 
 def precision(device: torch.device, dtype: str) -> Any:

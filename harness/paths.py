@@ -9,6 +9,7 @@ MODEL_FILE = "model.safetensors"
 STATE_FILE = "state.pt"
 FINISHED_STATE = "finished_state.pt"  # the state of a complete run that can be made longer
 BEST = "best"  # folder of the weights with the best held-out loss, until pre-training ends
+REPORT = "report.html"  # the page that `python -m report` makes of all of these
 TOKENS = "tokens.jsonl"  # responses token by token
 ANSWERS = "test_answers.jsonl"  # to the test prompts in their order, from before and after training
 

@@ -14,7 +14,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -39,6 +39,7 @@ from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
 from harness.paths import FINISHED_STATE, MODEL_FILE, REPOSITORY, STATE_FILE
 from harness.ranks.collectives import on_main, world
+from harness.run_page import page_of_the_unfinished
 from harness.signals import signals_wait
 from harness.training_state import read_state, saved_step
 
@@ -69,7 +70,8 @@ def open_run(folder: Path, config: Flags, *, resume: bool = False) -> Path:
     leading ~ expanded.
     """
     opened = _take_up if resume else _begin
-    return on_main(lambda: opened(_checked_place(expanded(folder)), config))
+    HERE.run = on_main(lambda: opened(_checked_place(expanded(folder)), config))
+    return HERE.run
 
 
 def _begin(folder: Path, config: Flags) -> Path:
@@ -98,18 +100,66 @@ def finish_run(folder: Path, *, can_go_on: bool = False) -> None:
         unlock(folder)
 
     on_main(finish)
+    HERE.run = None
 
 
 @contextmanager
 def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
-    """Around the steps of a run: signals wait, and Diverged becomes a UserError with the step."""
+    """Around the steps of a run: signals wait, and Diverged becomes a UserError with the step.
+
+    What ends the run before its time leaves a page of the steps so far.
+    """
     try:
         with signals_wait():
             yield
-    except Diverged as error:
+    except BaseException as error:
+        if log.rows:
+            page_of_the_unfinished(folder)
+        if not isinstance(error, Diverged):
+            raise
         log.close()
         step = error.step or (log.rows[-1]["step"] + 1 if log.rows else 1)
         raise UserError(f"step {step}: {error}; what was saved before is in {folder}") from error
+
+
+# Stages -------------------------------------------------------------------------------------------
+
+
+def open_stages(folder: Path, config: Flags, *, last: str) -> Path:
+    """`open_run` for several stages: goes on in a folder of the same flags that has no file `last` yet."""
+
+    def opened() -> Path:
+        place = _checked_place(expanded(folder))
+        if (place / last).exists() or not _holds(place, config):
+            return _begin(place, config)
+        lock(place)
+        print(f"{display_path(place)} goes on where it was", flush=True)
+        return place
+
+    HERE.run = on_main(opened)
+    return HERE.run
+
+
+def run_stage(main: Callable[[Any], Any], config: Any) -> None:
+    """main(config) into the folder --out: what is left of it, where a run of the same flags is there."""
+    folder = config.out
+    same, begun = on_main(lambda: (_holds(folder, config), (folder / STATE_FILE).exists()))
+    if same and not begun and on_main((folder / MODEL_FILE).exists):
+        print(f"{display_path(folder)} is there", flush=True)
+    else:
+        main(dataclasses.replace(config, resume=same and begun))
+
+
+def _holds(folder: Path, config: Flags) -> bool:
+    """Whether a run of this script and these flags has been in the folder, on inputs as they are now."""
+    try:
+        started, now = read_record(folder), record(config)
+        _check_same_run(folder, config, started, now)
+        inputs = started.get(INPUTS, {})
+        unchanged = all(sha256_of(Path(place)) == digest for place, digest in inputs.items())
+    except (OSError, UserError):
+        return False
+    return unchanged and started.get("steps") == now.get("steps")
 
 
 # The folder ---------------------------------------------------------------------------------------

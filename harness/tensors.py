@@ -3,9 +3,6 @@
 An equation calls them in its body, so that whoever copies the body copies what makes it right.
 """
 
-import sys
-from typing import Any
-
 import torch
 from torch import Tensor
 
@@ -13,37 +10,33 @@ LARGEST = 1e9  # beyond it lie fill values such as finfo.min, whose squares over
 
 
 def axes(
-    wanted: str, *tensors: Tensor | tuple[Any, ...] | None, mask: Tensor | None = None
+    wanted: str,
+    *,
+    mask: Tensor | None = None,
+    **tensors: Tensor | tuple[str, Tensor | None] | None,
 ) -> None:
-    """Refuse what would broadcast by mistake, as in axes("N T", x, ("N T", "N 1", y), mask=mask).
+    """Refuse what would broadcast by mistake: axes("N T", x=x, y=("N T | N 1", y), mask=mask).
 
-    A tensor has the axes `wanted`, or one of those that stand before it. A name is one size in the
-    whole call and "1" is 1; a mask is bool; None is passed over. Raises ValueError.
+    A tensor has the axes `wanted`, or one of the choices beside it. A name is one size in the whole
+    call and "1" is 1; a mask is bool; None is passed over. Raises ValueError.
     """
     sizes = {"1": 1}
-    for entry in (*tensors, mask):
-        *choices, tensor = entry if isinstance(entry, tuple) else (wanted, entry)
+    for name, entry in (*tensors.items(), ("mask", mask)):
+        choices, tensor = entry if isinstance(entry, tuple) else (wanted, entry)
         if tensor is None:
             continue
-        fitting = [names for names in map(str.split, choices) if _fits(names, tensor, sizes)]
+        fitting = [c for c in map(str.split, choices.split("|")) if _fits(c, tensor, sizes)]
         if not fitting:
-            raise ValueError(f"{_named(tensor)} is {_wrong(tensor, choices, sizes)}")
+            raise ValueError(f"{name} is {_wrong(tensor, choices.split(' | '), sizes)}")
         sizes.update(zip(fitting[0], tensor.shape, strict=True))
     if mask is not None and mask.dtype != torch.bool:
-        raise ValueError(f"{_named(mask)} is {mask.dtype}, wanted bool: True where one takes part")
+        raise ValueError(f"mask is {mask.dtype}, wanted bool: True where one takes part")
 
 
 def _fits(names: list[str], tensor: Tensor, sizes: dict[str, int]) -> bool:
     if not isinstance(tensor, Tensor) or tensor.ndim != len(names):
         return False
     return all(sizes.get(name, n) == n for name, n in zip(names, tensor.shape, strict=True))
-
-
-def _named(tensor: Tensor) -> str:
-    """The equation that called `axes` and its own name for the tensor, as in "k3: log_probs"."""
-    caller = sys._getframe(2)
-    names = [name for name, value in caller.f_locals.items() if value is tensor]
-    return f"{caller.f_code.co_name}: {(names or ['an argument'])[0]}"
 
 
 def _wrong(tensor: Tensor, choices: list[str], sizes: dict[str, int]) -> str:
@@ -64,13 +57,14 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def masked_sum(x: Tensor, mask: Tensor) -> Tensor:
-    """Sum of every row of `x` (N, T) over its True positions, (N, 1); 0 for an empty row."""
-    return torch.where(mask, at_least_float32(x), 0.0).sum(1, keepdim=True)
+    """Sum of every row of `x` (N, T) over its True positions, (N,); 0 for an empty row."""
+    axes("N T", x=x, mask=mask)
+    return torch.where(mask, at_least_float32(x), 0.0).sum(1)
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean of every row of `x` (N, T) over its True positions, (N, 1); 0 for an empty row."""
-    return masked_sum(x, mask) / mask.sum(1, keepdim=True).clamp(min=1)
+    """Mean of every row of `x` (N, T) over its True positions, (N,); 0 for an empty row."""
+    return masked_sum(x, mask) / mask.sum(1).clamp(min=1)
 
 
 def where_finite(x: Tensor, *others: Tensor) -> Tensor:

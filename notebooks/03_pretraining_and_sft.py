@@ -49,8 +49,8 @@ try:
     from gpt.tokenizer import load_tokenizer
     from harness.metric_log import MetricLog
     from harness.optimizer import cosine_schedule
-    from harness.report.tokens import show_tokens
     from harness.seeds import make_generator
+    from report.tokens import show_tokens
 except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 

@@ -12,7 +12,7 @@
 # | 2 | what is a nat? | | |
 # | 3 | which direction? | | |
 # | 4 | how is it measured from samples? | Schulman 2020 | `k1` |
-# | 5 | per response or per token? | | `row_sums`, `token_mean` |
+# | 5 | per response or per token? | | `masked_sum`, `token_mean` |
 # | 6 | in the reward or in the loss? | arXiv:2203.02155, Eq. 2 | `token_level_rewards` |
 # | 7 | where does the leash lead? | arXiv:2305.18290, Eq. 4 | |
 #
@@ -37,9 +37,10 @@ try:
     from data.worlds import reviews
     from gpt.generate import SamplingParams, generate
     from gpt.log_probs import full_kl, kl_from_logits, token_log_probs
-    from harness.report.tokens import show_tokens
+    from harness.tensors import masked_sum
+    from report.tokens import show_tokens
     from rl.equations.kl import k1
-    from rl.equations.losses import row_sums, token_mean
+    from rl.equations.losses import token_mean
     from rl.equations.token_rewards import token_level_rewards
 except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
@@ -223,7 +224,7 @@ per_token = k1_t.sum() / mask.sum()
 
 print(k1_t)
 print(f"{per_response:.4f} nats per response, {per_token:.4f} nats per token")
-torch.testing.assert_close(per_response, row_sums(k1(log_probs, ref_log_probs), mask).mean())
+torch.testing.assert_close(per_response, masked_sum(k1(log_probs, ref_log_probs), mask).mean())
 torch.testing.assert_close(per_token, token_mean(k1(log_probs, ref_log_probs), mask))
 torch.testing.assert_close(per_response / per_token, mask.sum() / 3)  # the mean length
 
@@ -255,10 +256,12 @@ with torch.no_grad():
     exact = full_kl(trained, before, batch)  # (64, T), over the whole vocabulary
 
 drift = k1(here, there)
-print(f"{row_sums(drift, batch.response_mask).mean():.2f} nats per response, ", end="")
+print(f"{masked_sum(drift, batch.response_mask).mean():.2f} nats per response, ", end="")
 print(f"{token_mean(drift, batch.response_mask):.3f} nats per token, ", end="")
 print(f"{batch.lengths.float().mean():.1f} tokens on average")
-print(f"with the whole vocabulary: {row_sums(exact, batch.response_mask).mean():.2f} per response")
+print(
+    f"with the whole vocabulary: {masked_sum(exact, batch.response_mask).mean():.2f} per response"
+)
 
 # %%
 texts = [

@@ -37,8 +37,8 @@ from data.worlds import reviews
 from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches
 from harness.metric_log import MetricLog
-from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
+from report.tokens import show_tokens
 from reward_model import pairs as pairing
 from reward_model import reward_model_training
 from reward_model.accuracy_report import (

@@ -43,11 +43,18 @@ from rl import grpo_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import group_advantages
 from rl.equations.kl import k1, k3
-from rl.equations.losses import clip_acted, clipped_surrogate, sequence_mean, token_mean
-from rl.grpo_engine import GRPOConfig, grpo_loss
+from rl.equations.losses import (
+    clip_acted,
+    clipped_surrogate,
+    grpo_objective,
+    sequence_mean,
+    token_mean,
+)
+from rl.grpo_engine import GRPOConfig
 from rl.loop import Run
-from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training.evaluation import evaluate
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import RuleReward
+from rl.run.evaluation import evaluate
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 plots.use()
@@ -201,14 +208,14 @@ holds(math.isclose(naive, -0.037284, abs_tol=1e-6), "the loss is -0.037284")
 per_token = clipped_surrogate(new, old, A_two, 0.2, 0.2) + BETA * k3(new, ref)
 from_pieces = sequence_mean(per_token, real)
 
-config = GRPOConfig(kl_coef=BETA, device="cpu")
-from_engine = grpo_loss(config, new, old, ref, A_two, real, kl_coef=BETA, rows=2)
+given = new, old, ref, A_two, real, k3
+from_engine = grpo_objective(*given, clip_range=0.2, kl_coef=BETA, responses=2)
 
 torch.testing.assert_close(from_pieces, naive)
 torch.testing.assert_close(from_engine, naive)
 plots.code(clipped_surrogate, docstring=False)
 plots.code(k3, docstring=False)
-plots.code(grpo_loss, lines=("token_loss = ", "return"))
+plots.code(grpo_objective, lines=("loss = ", "return"))
 
 # %% [markdown]
 # ## 3. The two new terms
@@ -353,7 +360,7 @@ torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 # | 8 | compute the rewards | `run.rewards` |
 # | 9 | group relative advantages | `group_advantages` |
 # | 10 | for GRPO iteration = 1 ... $\mu$ | `updates_per_batch` |
-# | 11 | maximise the GRPO objective | `grpo_loss` |
+# | 11 | maximise the GRPO objective | `grpo_objective` |
 #
 # (Lines 1, 2 and 4 are the initial policy and the two outer loops. Line 12 trains the reward model
 # again between iterations: [13](13_when_the_proxy_breaks.ipynb), section 8.)
@@ -477,7 +484,7 @@ holds(sum(own_mean) / 2 == 4, "the average over ranks of their means is 4")
 # of ranks. This engine adds up. Ranks have different numbers of responses as soon as some are left
 # out, and different numbers of tokens always. So one rule covers all cases: **count what the whole
 # step has, over all parts and all ranks, before the first `backward`, and divide by that.** In the
-# engine it is `rows=len(rows)`.
+# engine it is `responses=len(rows)`.
 #
 # ## 7. A run, and a batch that is used again
 #
@@ -492,7 +499,7 @@ config = GRPOConfig(
 )  # fmt: skip
 policy, log = copy.deepcopy(base), MetricLog(config.steps)
 run = Run(config, policy, tokenizer, WithGold(learned, gold), prompts, log)
-rows = grpo_engine.train(config, run)
+rows = grpo_engine.train(run)
 holds(
     max(row["ratio_error_at_start"] for row in rows) < 1e-4 and abs(rows[0].get("kl", 0.0)) < 1e-4,
     "before a batch's first update the ratios are 1, and the KL begins at 0",

@@ -27,9 +27,10 @@ from torch import Tensor
 from conformance.checking import check as hold
 from conformance.kinds import KINDS
 from gpt.log_probs import kl_from_logits
+from harness.tensors import masked_sum
 from rl.equations.advantages import discounted_returns
 from rl.equations.kl import absolute, k1, k1_importance, k2, k3, k3_importance
-from rl.equations.losses import clipped_surrogate, policy_gradient, row_sums
+from rl.equations.losses import clipped_surrogate, policy_gradient
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
@@ -416,7 +417,7 @@ def tokens_of(logits: Tensor) -> Tensor:
 def averaged(token_loss) -> Tensor:
     """Gradient of token_loss(log_probs), summed per response, averaged over responses of theta."""
     weights = tokens_of(theta).sum(1).exp()
-    return gradient(lambda z: weights @ row_sums(token_loss(tokens_of(z)), EVERY), theta)
+    return gradient(lambda z: weights @ masked_sum(token_loss(tokens_of(z)), EVERY), theta)
 
 
 # %%

@@ -46,8 +46,8 @@ from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from harness.metric_log import MetricLog
-from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
+from report.tokens import show_tokens
 from rl import ppo_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import discounted_returns, gae
@@ -55,9 +55,10 @@ from rl.equations.losses import value_loss
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
 from rl.ppo_engine import PPOConfig
-from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training.metrics import explained_variance
-from rl.training.value_model import ValueModel
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import RuleReward
+from rl.run.metrics import explained_variance
+from rl.run.value_model import ValueModel
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 plots.use()
@@ -578,7 +579,7 @@ def run_toy(scale: float = 1.0, **options) -> list[dict]:
     config = dataclasses.replace(COMMON, **options)
     reward = RuleReward(lambda *answer: scale * count_a(*answer), "toy")
     run = Run(config, copy.deepcopy(toy), letters, reward, ask, MetricLog(config.steps))
-    return ppo_engine.train(config, run)
+    return ppo_engine.train(run)
 
 
 default, epochs = run_toy(), dict(updates_per_batch=8, steps=12)
@@ -638,7 +639,7 @@ config = PPOConfig(
 policy, trained_critic = copy.deepcopy(base), copy.deepcopy(critic)
 source, log = WithGold(learned, gold), MetricLog(config.steps)
 run = Run(config, policy, tokenizer, source, prompts, log)
-rows = ppo_engine.train(config, run, value_model=trained_critic)
+rows = ppo_engine.train(run, value_model=trained_critic)
 holds(
     max(row["ratio_error_at_start"] for row in rows) < 1e-4 and abs(rows[0].get("kl", 0.0)) < 1e-4,
     "before a batch's first update the ratios are 1, and the KL begins at 0",

@@ -44,16 +44,18 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
+from harness.tensors import masked_sum
 from rl import reinforce_pp_engine, rloo_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import discounted_returns, leave_one_out_advantages, whiten
-from rl.equations.losses import policy_gradient, row_sums, sequence_mean, sequence_sum
+from rl.equations.losses import policy_gradient, sequence_mean, sequence_sum
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
 from rl.reinforce_pp_engine import ReinforcePPConfig, reinforce_pp_advantages
-from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import RuleReward
 from rl.rloo_engine import RLOOConfig, rloo_advantages
-from rl.training.evaluation import evaluate
+from rl.run.evaluation import evaluate
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 plots.use()
@@ -234,7 +236,7 @@ optimizer = torch.optim.AdamW(student.parameters(), lr=5e-4, betas=(0.9, 0.95), 
 outside: dict[str, list[float]] = {"tokens": [], "responses": []}
 for _ in range(6):
     log_ratio = token_log_probs(student, many.sequences) - many.log_probs  # (64, T)
-    whole = row_sums(log_ratio, used).detach().exp()  # (64,)  s
+    whole = masked_sum(log_ratio, used).detach().exp()  # (64,)  s
     each = log_ratio[used].detach().exp()  # (tokens,)  rho
     outside["tokens"].append(float(((each - 1).abs() > 0.2).float().mean()))
     outside["responses"].append(float(((whole - 1).abs() > 0.2).float().mean()))
@@ -356,10 +358,10 @@ for name, values in versions.items():
     log_probs = token_log_probs(moved, rollout.sequences)
     loss = sequence_mean(policy_gradient(log_probs, values), mask)
     norm = torch.autograd.grad(loss, moved.wte.weight)[0].norm()
-    means = row_sums(values, mask) / rollout.lengths
+    means = masked_sum(values, mask) / rollout.lengths
     print(f"{name:28} gradient norm {norm:.3f}, means", [round(m, 1) + 0.0 for m in means.tolist()])
 holds((versions["per response: WRONG"] == 0).all(), "with the bug nothing is left of equal returns")
-erased = row_sums(versions["the same, beta = 0.1: WRONG"], mask) / rollout.lengths
+erased = masked_sum(versions["the same, beta = 0.1: WRONG"], mask) / rollout.lengths
 holds(erased.abs().max() < 1e-4, "with the bug the mean of every response is 0")
 
 # %% [markdown]
@@ -382,9 +384,7 @@ config = ReinforcePPConfig(
 def run(config, train=reinforce_pp_engine.train):
     """Train a copy of the base model; the policy, and one row of metrics per rollout batch."""
     policy, log = copy.deepcopy(base), MetricLog(config.steps)
-    return policy, train(
-        config, Run(config, policy, tokenizer, WithGold(learned, gold), prompts, log)
-    )
+    return policy, train(Run(config, policy, tokenizer, WithGold(learned, gold), prompts, log))
 
 
 trained = {"REINFORCE++": run(config)}

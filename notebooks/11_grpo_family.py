@@ -32,8 +32,8 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from harness.metric_log import MetricLog
-from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
+from report.tokens import show_tokens
 
 # %%
 from rl import grpo_variants_engine
@@ -43,7 +43,7 @@ from rl.equations.advantages import group_advantages
 from rl.equations.losses import clipped_surrogate, token_mean
 from rl.grpo_variants_engine import REDUCERS, SURROGATES, VARIANTS, from_variant
 from rl.loop import Run
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
@@ -185,7 +185,7 @@ def run(variant: str = "grpo", **changes) -> tuple[list[dict], GPT]:
     config = from_variant(variant, **(shared | changes))
     policy, log = copy.deepcopy(base), MetricLog(config.steps)
     run = Run(config, policy, LETTERS, echo, PROMPTS, log, validate=exact)
-    rows = grpo_variants_engine.train(config, run)
+    rows = grpo_variants_engine.train(run)
     return rows, policy
 
 

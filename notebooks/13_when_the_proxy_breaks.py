@@ -50,8 +50,9 @@ from data.worlds import reviews
 from gpt.generate import SamplingParams
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
-from harness.report import rules
 from harness.seeds import make_generator
+from report.doctor import Run as RunFolder
+from report.doctor import proxy_suspected
 from reward_model import continual
 from reward_model import pairs as pairing
 from reward_model.reward_model_training import RewardModelConfig, train
@@ -61,8 +62,9 @@ from rl import grpo_engine, grpo_iterative_engine
 from rl.batches.rollout import sample_rollout
 from rl.equations import best_of_n, ensembles
 from rl.loop import Run
-from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training.evaluation import evaluate
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import RuleReward
+from rl.run.evaluation import evaluate
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
@@ -253,7 +255,7 @@ run = Run(
     config, policy, tokenizer, RewardModelReward(weak), reviews.prompts("train"), log,
     reference=frozen_copy(base), validate=look_at,
 )  # fmt: skip
-grpo_engine.train(config, run)
+grpo_engine.train(run)
 steps = [row["step"] for row in found]
 kl = [float(row["result"].kl.mean()) for row in found]
 proxy_curve = [float(row["result"].reward.mean()) for row in found]
@@ -401,14 +403,14 @@ holds(peak[48600][0] > peak[5400][0] > peak[600][0], "more labels lift the highe
 # ## 7. Noticing it without gold
 #
 # **The run's own numbers.** Nobody has gold in real life. The doctor
-# ([harness/report/rules.py](../harness/report/rules.py)) looks at the run's own numbers. A proxy that
+# ([report/doctor.py](../report/doctor.py)) looks at the run's own numbers. A proxy that
 # rises is suspect once two more signs come together: a KL above 8 nats, a rise that is large beside
 # the spread of the first rewards, a collapse of the rewards' spread, of the entropy or of the number
 # of different answers, or an ensemble that disagrees more than at first.
 
 # %%
 counts = range(20, len(log.rows) + 1)
-said = {n: next(rules.proxy_suspected(rules.Run(log.rows[:n])), None) for n in counts}
+said = {n: next(proxy_suspected(RunFolder(log.rows[:n])), None) for n in counts}
 alarm = next((n for n in counts if said[n]), None)
 if alarm is None:
     print("the doctor sees nothing in these 40 steps")
@@ -507,7 +509,7 @@ run = Run(
     again, learner, tokenizer, RewardModelReward(proxy_again), reviews.prompts("train"),
     MetricLog(again.steps), validate=judged,
 )  # fmt: skip
-rows = grpo_engine.train(again, run)
+rows = grpo_engine.train(run)
 new_gold = [row["validation/gold"] for row in rows if "validation/gold" in row]
 
 # %% tags=["hide-input"]
@@ -541,7 +543,7 @@ holds(
 #
 # **Where this lives.** The study's numbers: [docs/overoptimisation.md](../docs/overoptimisation.md),
 # written by `python -m studies.overoptimisation`. The code: `rl/equations/best_of_n.py`,
-# `rl/equations/ensembles.py` and `harness/report/rules.py`. An ensemble:
+# `rl/equations/ensembles.py` and `report/doctor.py`. An ensemble:
 # `python -m rl.grpo_engine --reward-model A B C --ensemble min`.
 #
 # ## Exercises

@@ -32,8 +32,9 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from harness.metric_log import MetricLog
-from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
+from harness.tensors import masked_sum
+from report.tokens import show_tokens
 from reward_model import pairs as pairing
 from reward_model.world_pairs import WorldAnnotator
 
@@ -41,12 +42,11 @@ from reward_model.world_pairs import WorldAnnotator
 from rl import dpo_engine, pg_grpo_engine
 from rl.dpo_engine import DPOConfig
 from rl.equations.advantages import best_worst_pairs, ordered_pairs
-from rl.equations.losses import row_sums
 from rl.equations.preference_losses import dpo_loss, ipo_loss
 from rl.loop import Run
 from rl.pg_grpo_engine import PGGRPOConfig
-from rl.rewards.sources import RuleReward
-from rl.training.evaluation import evaluate, format_table
+from rl.rewards.reward import RuleReward
+from rl.run.evaluation import evaluate, format_table
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
@@ -277,7 +277,7 @@ plots.neighbours("reward_model", "dpo")
 # [rl/dpo_engine.py](../rl/dpo_engine.py):
 
 # %%
-plots.code(dpo_engine.train, ("for batch, ref_log_probs", "norm = run.step"))
+plots.code(dpo_engine.train, ("for batch, ref_log_probs", "norm = run.optimizer_step"))
 
 # %%
 config = DPOConfig(
@@ -285,7 +285,7 @@ config = DPOConfig(
     device="cpu",
 )  # fmt: skip
 direct = copy.deepcopy(base)
-rows = dpo_engine.train(config, Run(config, direct, tokenizer), pairs=pairs, held_out=held_out)
+rows = dpo_engine.train(Run(config, direct, tokenizer), pairs=pairs, held_out=held_out)
 first, last = rows[0], rows[-1]
 print(f"loss at step 1: {first['loss']:.4f}, log 2 is {math.log(2):.4f}")
 for row in rows[19::20]:
@@ -339,7 +339,7 @@ moved = (log_probs - ref_log_probs) * batch.response_mask  # (8, T)
 answers = [*(pair.chosen for pair in held_out[:4]), *(pair.rejected for pair in held_out[:4])]
 names = [f"{kind} {k + 1}: {tokenizer.decode(held_out[k].prompt).strip()}"
          for kind in ("chosen", "rejected") for k in range(4)]  # fmt: skip
-for name, change in zip(names, row_sums(moved, batch.response_mask).tolist(), strict=True):
+for name, change in zip(names, masked_sum(moved, batch.response_mask).tolist(), strict=True):
     print(f"{change:+6.2f} nats  {name}")
 show_tokens(
     [[words(token) for token in answer] for answer in answers],
@@ -423,7 +423,7 @@ runs, table = {}, []
 for name, changes in variants.items():
     config, policy = PGGRPOConfig(**(common | changes)), copy.deepcopy(base)
     run = Run(config, policy, tokenizer, gold, prompts, MetricLog(8))
-    runs[name] = pg_grpo_engine.train(config, run, offline_pairs=pairs)
+    runs[name] = pg_grpo_engine.train(run, offline_pairs=pairs)
     late = runs[name][-4:]
     mean = {key: sum(row.get(key, math.nan) for row in late) / 4 for key in ("reward", "kl")}
     table.append([name, late[-1].get("pairs", 0), mean["reward"], mean["kl"]])

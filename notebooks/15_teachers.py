@@ -13,7 +13,7 @@
 # | --- | --- | --- |
 # | 1 | which of the two KL divergences should fall? | `kl` |
 # | 2 | what does the teacher say, token by token? | `teacher_rewards` |
-# | 3 | which answer is best under $\log p$ alone? | `row_sums`, `row_means` |
+# | 3 | which answer is best under $\log p$ alone? | `masked_sum`, `masked_mean` |
 # | 4 | three rewards, one of which works | [rl/kd_grpo_engine.py](../rl/kd_grpo_engine.py) |
 # | 5 | what does a sum of token KLs leave out? | [rl/minillm_engine.py](../rl/minillm_engine.py) |
 # | 6 | the three ways from one start | `distil` |
@@ -46,20 +46,20 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores, token_scores_and_kl
 from gpt.model import GPT, GPTConfig
 from harness.metric_log import MetricLog
-from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
+from harness.tensors import masked_mean, masked_sum
+from report.tokens import show_tokens
 
 # %%
 from rl import kd_grpo_engine, minillm_engine, on_policy_distillation_engine
 from rl.batches.rollout import sample_rollout
-from rl.equations.losses import row_means, row_sums
 from rl.equations.token_rewards import teacher_rewards
 from rl.kd_grpo_engine import KDGRPOConfig
 from rl.loop import Run
 from rl.minillm_engine import MiniLLMConfig
 from rl.on_policy_distillation_engine import OnPolicyDistillationConfig
-from rl.rewards.sources import RuleReward
-from rl.training.evaluation import evaluate
+from rl.rewards.reward import RuleReward
+from rl.run.evaluation import evaluate
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
@@ -217,7 +217,7 @@ show_tokens(texts, {"log p": p[:6], "log p / q": parts[:6], "log q": q[:6]},
 # second line below measures the same KL on other samples and with less noise:
 
 # %%
-per_response = row_sums(parts, mask)  # (N,)
+per_response = masked_sum(parts, mask)  # (N,)
 exact = evaluate(student, tokenizer, train_prompts[:128], params, judge).reverse_kl_full
 mean, error = per_response.mean(), per_response.std() / len(per_response) ** 0.5
 print(f"mean reward of {len(mask)} responses {mean:.2f} +- {error:.2f}")
@@ -246,8 +246,8 @@ prompt = tokenizer.encode(record.prompt)
 with torch.no_grad():
     empty = collate_responses([prompt], [[tokenizer.eos_id]], tokenizer.eos_id)
     log_p_empty = float(token_log_probs(teacher, empty).sum())
-total = row_sums(drawn.log_probs, drawn.response_mask)
-per_token = row_means(drawn.log_probs, drawn.response_mask)
+total = masked_sum(drawn.log_probs, drawn.response_mask)
+per_token = masked_mean(drawn.log_probs, drawn.response_mask)
 rows = [["nothing", "", 1, log_p_empty, log_p_empty]]
 for name, i in [("best sum", total.argmax()), ("best mean", per_token.argmax()),
                 ("median", total.argsort()[100]), ("worst sum", total.argmin())]:  # fmt: skip
@@ -299,7 +299,7 @@ def distil(config, train=kd_grpo_engine.train, reward=None) -> tuple[GPT, list[d
     policy, log = copy.deepcopy(student), MetricLog(config.steps)
     reward = reward or kd_grpo_engine.teacher_reward(config, teacher)
     run = Run(config, policy, tokenizer, reward, train_prompts, log)
-    return policy, train(config, run)
+    return policy, train(run)
 
 
 # %% [markdown]

@@ -40,10 +40,11 @@ from rl import grpo_single_model_engine as single
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import group_advantages
 from rl.equations.kl import k3, rho_minus_log
+from rl.equations.losses import grpo_objective
 from rl.grpo_single_model_engine import SingleModelGRPOConfig
 from rl.loop import Run
-from rl.rewards.sources import RuleReward
-from rl.training.evaluation import Validation
+from rl.rewards.reward import RuleReward
+from rl.run.evaluation import Validation
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
@@ -71,9 +72,9 @@ assert rows[0][1] == "124 M" and rows[-1][1] == "1558 M"
 
 # %%
 plots.difference(
-    plots.source(grpo_engine.grpo_loss, docstring=False),
-    plots.source(single.single_model_grpo_loss, docstring=False),
-    names=("rl/grpo_engine.py: grpo_loss", "rl/grpo_single_model_engine.py"),
+    plots.source(grpo_engine.train, ("loss = ", "loss.backward"), docstring=False),
+    plots.source(single.train, ("loss = ", "loss.backward"), docstring=False),
+    names=("rl/grpo_engine.py", "rl/grpo_single_model_engine.py"),
     context=1,
 )
 
@@ -135,9 +136,9 @@ old_log_probs = token_log_probs(policy, rollout.sequences).detach()  # (N, T)
 def gradient_of(kl_coef: float) -> Tensor:
     """The gradient of the loss for the (tied) embedding, where the policy is now."""
     log_probs = token_log_probs(policy, rollout.sequences)
-    loss = single.single_model_grpo_loss(
-        config, log_probs, old_log_probs, advantages, rollout.response_mask,
-        kl_coef=kl_coef, rows=len(rollout),
+    loss = grpo_objective(
+        log_probs, old_log_probs, old_log_probs, advantages, rollout.response_mask, k3,
+        clip_range=0.2, kl_coef=kl_coef, responses=len(rollout),
     )  # fmt: skip
     return torch.autograd.grad(loss, policy.wte.weight)[0]
 
@@ -227,9 +228,7 @@ def run(engine, config) -> list[dict]:
     validation = reviews.prompts("validation")[:96]
     validate = Validation(tokenizer, validation, params, gold, start=base)
     log, policy = MetricLog(config.steps), copy.deepcopy(base)
-    return engine.train(
-        config, Run(config, policy, tokenizer, gold, prompts, log, validate=validate)
-    )
+    return engine.train(Run(config, policy, tokenizer, gold, prompts, log, validate=validate))
 
 
 RUN = COMMON | dict(steps=STEPS, eval_every=6)

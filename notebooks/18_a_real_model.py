@@ -47,7 +47,7 @@ from harness.seeds import make_generator
 from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
 from rl.loop import Run
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
@@ -379,7 +379,7 @@ config = GRPOConfig(
 learned = {}
 for name, model in models.items():
     model.initialize(make_generator(0, "weights"))
-    steps = grpo_engine.train(config, Run(config, model, tokenizer, letters, prompts))
+    steps = grpo_engine.train(Run(config, model, tokenizer, letters, prompts))
     learned[name] = [step["reward"] for step in steps]
 plots.curves(
     learned, range(1, 16), styles={"GPT-2": "reference", "Llama": "policy"}, xlabel="step",

@@ -22,6 +22,7 @@ try:
 except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
+from harness.tensors import masked_sum
 from rl import grpo_engine, rloo_engine
 from rl.equations import losses
 from rl.equations.preference_losses import dpo_loss
@@ -87,7 +88,7 @@ def gradient(objective, at=theta):
 
 def probabilities(theta):
     """(2, 15): of each answer to each prompt."""
-    return losses.row_sums(log_probs_of(theta, WHOSE, ALL), mask[ALL]).exp().view(PROMPTS, 15)
+    return masked_sum(log_probs_of(theta, WHOSE, ALL), mask[ALL]).exp().view(PROMPTS, 15)
 
 
 exact = gradient(lambda z: (probabilities(z) * REWARDS).sum() / PROMPTS)
@@ -135,7 +136,7 @@ def best_and_worst(lp, old, rewards, m):
     """DPO's loss on the best and the worst answer of each group."""
     groups, first = rewards.view(-1, G), torch.arange(0, len(rewards), G)
     won, lost = first + groups.argmax(1), first + groups.argmin(1)
-    new, ref = losses.row_sums(lp, m), losses.row_sums(old, m)
+    new, ref = masked_sum(lp, m), masked_sum(old, m)
     return dpo_loss(new[won], new[lost], ref[won], ref[lost], 0.1).mean()
 
 
@@ -311,8 +312,8 @@ holds(average["my advantage"] < 12, "the median keeps the direction of the exact
 
 # %%
 plots.difference(
-    plots.source(grpo_engine.train, ("rollout = ", "run.finish"), docstring=False),
-    plots.source(rloo_engine.train, ("rollout = ", "run.finish"), docstring=False),
+    plots.source(grpo_engine.train, ("rollout = ", "run.finish_step"), docstring=False),
+    plots.source(rloo_engine.train, ("rollout = ", "run.finish_step"), docstring=False),
     names=("rl/grpo_engine.py", "rl/rloo_engine.py"), context=1,
 )  # fmt: skip
 

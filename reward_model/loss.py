@@ -1,4 +1,4 @@
-"""The loss of a scalar reward model on pairs."""
+"""The loss of a scalar reward model on preference pairs."""
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -31,11 +31,11 @@ def bradley_terry_loss(
     1 / (pairs of the prompt) give the paper's: sum(weights * loss) / sum(weights). Where these pairs
     are a part of a batch, `denominator` is the whole batch's count of pairs, or sum of weights.
     """
-    axes("pairs", chosen, rejected, margin, weights)
+    axes("pairs", chosen=chosen, rejected=rejected, margin=margin, weights=weights)
     chosen, rejected = at_least_float32(chosen), at_least_float32(rejected)
     gap = chosen - rejected if margin is None else chosen - rejected - margin.detach()
     loss = -F.logsigmoid(gap) + centering * (chosen + rejected).square()
     if weights is not None:
-        weights = weights.detach()
+        weights = at_least_float32(weights).detach()
         return (weights * loss).sum() / (denominator or weights.sum())
     return loss.sum() / (denominator or max(len(loss), 1))

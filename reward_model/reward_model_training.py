@@ -41,10 +41,10 @@ from data.sources import (
     source,
 )
 from gpt import pretraining
+from gpt.checkpoint import load_policy
 from gpt.lora import fit_for_training
 from gpt.model import Preset, preset_config
 from gpt.pretraining import PretrainingConfig
-from gpt.published import load_policy
 from gpt.token_rows import RECORDED
 from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.device import open_device, precision
@@ -54,8 +54,8 @@ from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard
-from harness.report.writing import conclude
-from harness.run_folder import finish_run, open_run, stepping
+from harness.run_folder import finish_run, open_run, run_stage, stepping
+from harness.run_page import conclude
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
 from reward_model.accuracy_report import normalise_and_test, plot_report, record_prefixes
@@ -206,7 +206,7 @@ def base_folder(config: RewardModelConfig) -> Path:
     folder = base_of(config)
     if config.base is None and not config.resume and not on_main((folder / MODEL_FILE).exists):
         print(f"no base model in {display_path(folder)} yet: pre-training it first")
-        pretraining.main(pretraining_of(config))
+        run_stage(pretraining.main, pretraining_of(config))
     return folder
 
 

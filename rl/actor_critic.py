@@ -14,13 +14,13 @@ from data.collate import ResponseBatch
 from gpt.log_probs import TokenScores
 from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative, ZeroToOne
 from harness.optimizer import adamw
-from rl.batches.rollout import Rollout
+from rl.batches.rollout import CriticUpdate, Rollout
 from rl.equations.advantages import gae, whiten
 from rl.equations.kl import k2
 from rl.equations.losses import clipped_surrogate, token_mean, value_loss
 from rl.loop import Run
-from rl.training.text import TextConfig
-from rl.training.value_model import ValueModel
+from rl.run.pretraining_loss import TextConfig
+from rl.run.value_model import ValueModel
 
 
 @dataclass(frozen=True)
@@ -93,32 +93,25 @@ def batch_values(run: Run, critic: ValueModel, batch: ResponseBatch) -> Tensor:
 # --- what they learn from -----------------------------------------------------------------------
 
 
-class Targets(NamedTuple):
-    """What a minibatch learns from, all (N, T) and constant during the epochs."""
-
-    old_log_probs: Tensor
-    old_values: Tensor
-    advantages: Tensor
-    returns: Tensor
-    ref_log_probs: Tensor | None = None  # for a KL term in the loss
-
-    def rows(self, index: Tensor) -> Targets:
-        """The targets of some rows."""
-        given = {name: tensor for name, tensor in self._asdict().items() if tensor is not None}
-        return Targets(**{name: tensor[index] for name, tensor in given.items()})
-
-
-def gae_targets(
+def gae_update(
     config: ActorCriticConfig,
     token_rewards: Tensor,  # (N, T)
     old_log_probs: Tensor,  # (N, T)
     ref_log_probs: Tensor | None,  # (N, T)
     old_values: Tensor,  # (N, T)
     mask: Tensor,  # (N, T)
-) -> Targets:
+) -> CriticUpdate:
     """GAE advantages, whitened over the whole batch, and returns, which are V_old + GAE."""
     advantages, returns = gae(token_rewards, old_values, mask, config.gamma, config.gae_lambda)
-    return Targets(old_log_probs, old_values, whiten(advantages, mask), returns, ref_log_probs)
+    return CriticUpdate(
+        old_log_probs,
+        ref_log_probs,
+        whiten(advantages, mask),
+        mask,
+        old_values,
+        returns,
+        token_rewards,
+    )
 
 
 # --- the loss -----------------------------------------------------------------------------------
@@ -145,8 +138,7 @@ def ppo_loss(
     config: ActorCriticConfig,
     scores: TokenScores,  # (n, T) each, of the policy in training
     values: Tensor,  # (n, T), of the critic in training
-    targets: Targets,  # (n, T) each
-    response_mask: Tensor,  # (n, T)
+    given: CriticUpdate,  # (n, T) each
     tokens: int,
 ) -> Losses:
     """L_CLIP + c_v L_VF - c_H H + c_3 KL as means over the `tokens` tokens of the whole minibatch.
@@ -154,22 +146,19 @@ def ppo_loss(
     (arXiv:1707.06347, Eq. 9, as a loss and with the customary half in L_VF.) The KL is that to the
     reference. A loss on other text is no mean over these tokens; the engine's loop adds it.
     """
-    policy_loss = clipped_surrogate(
-        scores.log_probs,
-        targets.old_log_probs,
-        targets.advantages,
-        config.clip_range,
-        config.clip_range,
-    )
-    squared = value_loss(values, targets.old_values, targets.returns, config.value_clip)
-    unclipped = value_loss(values, targets.old_values, targets.returns)
+    low = high = config.clip_range
+    policy_loss = clipped_surrogate(scores.log_probs, given.old, given.advantages, low, high)
+    squared = value_loss(values, given.old_values, given.returns, config.value_clip)
+    unclipped = value_loss(values, given.old_values, given.returns)
     token_loss = policy_loss + config.value_coef * squared
     if config.entropy_coef:
         token_loss = token_loss - config.entropy_coef * scores.entropy
     if config.kl_loss_coef:
-        if targets.ref_log_probs is None:
-            raise ValueError(f"kl_loss_coef {config.kl_loss_coef} needs ref_log_probs: got None")
-        kl = k2(scores.log_probs, targets.ref_log_probs)
+        if given.ref is None:
+            raise ValueError(
+                f"kl_loss_coef {config.kl_loss_coef} needs the reference's log-probs: got None"
+            )
+        kl = k2(scores.log_probs, given.ref)
         token_loss = token_loss + config.kl_loss_coef * kl
-    total = token_mean(token_loss, response_mask, denominator=tokens)
+    total = token_mean(token_loss, given.mask, denominator=tokens)
     return Losses(total, policy_loss, squared, squared > unclipped)

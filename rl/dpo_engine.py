@@ -70,11 +70,10 @@ from rl.batches.preferences import (
     sides,
 )
 from rl.loop import Run
-from rl.rewards.sources import RewardFn
-from rl.task import Engine
-from rl.training.config import RunFlags
-from rl.training.open_reward import RewardChoice, open_reward
-from rl.training.open_task import Task
+from rl.rewards.reward import RewardChoice, RewardFn, open_reward
+from rl.run.config import RunFlags
+from rl.run.engine import Engine
+from rl.run.task import Task
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -201,15 +200,16 @@ def held_out_metrics(
 
 
 def train(
-    config: DPOConfig, run: Run, *, pairs: Sequence[TokenPair], held_out: Sequence[TokenPair] = ()
+    run: Run, *, pairs: Sequence[TokenPair], held_out: Sequence[TokenPair] = ()
 ) -> list[dict[str, Any]]:
     """Run DPO, update `run.policy` in place and return one metrics row an optimizer step.
 
     Nothing is sampled: the run's prompts and reward take part in validations alone. Every `eval_every`
     steps the numbers of `held_out` are added to those of `validate`.
     """
+    config: DPOConfig = run.config
     policy, eos_id = run.policy, run.tokenizer.eos_id
-    reference = run.reference if needs_reference(config.loss) else None  # line 2
+    reference = run.freeze_reference() if needs_reference(config.loss) else None  # line 2
     run.restored()  # the reference, too, which scores all pairs
     stream = PairStream(  # line 1
         pairs, reference, eos_id, config,
@@ -221,7 +221,7 @@ def train(
         every = torch.arange(len(held_out))
         held_out_ref = frozen_log_probs(reference, held_out, eos_id, config, every)
 
-    for step in run.steps(config, share=cosine):  # line 3
+    for step in run.steps(share=cosine):  # line 3
         begin = time.perf_counter()
         run.zero_grad()
         whole = [stream.pairs[i] for i in stream.indices(step).tolist()]
@@ -234,14 +234,14 @@ def train(
             loss.backward()
             run.loss += loss.detach()
             compared.append(both.detach())
-        norm = run.step()  # line 6
+        norm = run.optimizer_step()  # line 6
         row = all_reduce_sum({"loss": float(run.loss)}) | {"grad_norm": float(norm), "lr": run.lr}
         row |= pair_metrics(config.loss, gather_compared(compared), config)
         row["pairs_per_second"] = per_second(config.batch_size, begin)
         due = (step + 1) % config.eval_every == 0 or step + 1 == config.steps
         if len(held_out) and due:
             row |= held_out_metrics(config, policy, reference, held_out, held_out_ref, eos_id)
-        run.end_step(step, row)
+        run.close_step(step, row)
     return run.log.rows
 
 
@@ -266,7 +266,7 @@ def file_reward(config: DPOConfig, tokenizer: Tokenizer, device: torch.device) -
     if not named and not (folder / MODEL_FILE).exists():
         print(f"no reward model in {display_path(folder)}: the validations report no reward")
         return None
-    return open_reward(RewardChoice.of(config), tokenizer, device)
+    return open_reward(RewardChoice.of(config), tokenizer, device, None)
 
 
 ENGINE = Engine(
@@ -280,7 +280,6 @@ ENGINE = Engine(
     prepare=recorded_pairs,
     # A world's pairs are in a reward model's run folder, so there is a model to score with.
     own_reward=lambda config: None if has_annotator(config.data) else file_reward,
-    reference=lambda config: needs_reference(config.loss),
     toy="--batch-size 4 --held-out-pairs 8",
 )
 

@@ -14,8 +14,8 @@ left out. New pairs are responses of the policy as it stands at the end of the i
 by the world's annotator; the reward model's optimizer and the policy's are both kept.
 What is new next to grpo_engine.py: reference and reward model follow the policy. With one iteration
 the two engines are the same, bit for bit. With several the reference no longer holds the policy
-near its start: `kl` is the distance gone in this iteration, `validation/kl` the whole one. Rewards
-of two iterations are on different scales.
+near its start: `kl` is the distance gone in this iteration, `kl_from_start` the whole one, which
+--stop-kl bounds. Rewards of two iterations are on different scales.
 
     python -m rl.grpo_iterative_engine                                reviews, a refreshed reward model
     python -m rl.grpo_iterative_engine --no-refresh-reward-model      the reference alone is reset
@@ -27,25 +27,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import Tensor
-
 from data.sources import default_folder, has_annotator, source
 from gpt.lora import fit_for_training
 from harness.errors import UserError
-from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, NotNegative
+from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, KLLimit, NotNegative
 from reward_model.continual import ContinualRewardModel, History, history_count, read_visits
 from reward_model.pairs import as_pair
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import save_reward_model
 from reward_model.world_pairs import WorldAnnotator
+from rl.batches.rollout import Update
 from rl.equations.advantages import group_advantages
-from rl.equations.kl import k2, k3, loss_estimator
-from rl.equations.losses import clipped_surrogate, sequence_mean
-from rl.loop import Run, at
-from rl.rewards.sources import made_of
-from rl.task import Engine
-from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.open_task import Task
+from rl.equations.kl import loss_estimator
+from rl.equations.losses import grpo_objective
+from rl.loop import Run
+from rl.rewards.reward import made_of
+from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import clip_mask
+from rl.run.task import Task
 
 # The larger sizes are for files, for which nobody labels new pairs; neither do sums need it.
 PRESETS = size_presets(
@@ -86,6 +86,10 @@ class IterativeGRPOConfig(EngineConfig):
     kl_estimator: Literal["k3", "k2", "k1"] = "k3"
     """k3 is the paper's; k2 has the gradient of KL(policy || reference); k1 is refused, and says why."""
 
+    stop_kl: KLLimit | None = 8.0
+    """Stop once the KL per response from the start, not from an iteration's reference, exceeds this
+    many nats, and keep the last policy inside them."""
+
     fixed_length = True  # an iteration has steps / iterations steps
 
     def __post_init__(self) -> None:
@@ -106,43 +110,24 @@ class IterativeGRPOConfig(EngineConfig):
             )
 
 
-def grpo_loss(  # line 11
-    config: IterativeGRPOConfig,
-    log_probs: Tensor,  # (n, T)
-    old_log_probs: Tensor,  # (n, T)
-    ref_log_probs: Tensor | None,  # (n, T)
-    advantages: Tensor,  # (n, 1)
-    response_mask: Tensor,  # (n, T)
-    *,
-    kl_coef: float,
-    rows: int,
-) -> Tensor:
-    """GRPO's objective (Eqs. 3 and 4), as in grpo_engine.py; a minibatch has `rows` rows."""
-    token_loss = clipped_surrogate(  # -min[ratio A, clip(ratio) A]
-        log_probs, old_log_probs, advantages, config.clip_range, config.clip_range
-    )
-    if ref_log_probs is not None:
-        kl_penalty = {"k3": k3, "k2": k2}[config.kl_estimator]
-        token_loss = token_loss + kl_coef * kl_penalty(log_probs, ref_log_probs)
-    return sequence_mean(token_loss, response_mask, denominator=rows)  # 1/rows sum 1/|o_i| sum
-
-
-def train(
-    config: IterativeGRPOConfig, run: Run, *, refresh: ContinualRewardModel | None = None
-) -> list[dict[str, Any]]:
+def train(run: Run, *, refresh: ContinualRewardModel | None = None) -> list[dict[str, Any]]:
     """Run iterative GRPO, update `run.policy` in place and return one metrics row a step.
 
     `refresh` holds the reward model that the reward asks, and trains it between iterations; without
     it the rewards stay as they are.
     """
-    policy, reference = run.policy, run.reference  # lines 1 and 3
+    config: IterativeGRPOConfig = run.config
+    policy = run.policy  # line 1
+    reference = run.freeze_reference(moves=config.iterations > 1)  # line 3
     if refresh is not None:
         run.parts["reward model"] = refresh
         if run.folder is not None:
             refresh.open(run.folder, run.restored().step)
 
+    kl = loss_estimator(config.kl_estimator)  # Eq. 4
+    run.clip_mask = clip_mask(config.clip_range)  # for the log
     per_iteration = config.steps // config.iterations  # M
-    for step in run.steps(config):  # lines 2 and 4
+    for step in run.steps():  # lines 2 and 4
         measured: dict[str, float] = {"iteration": step // per_iteration + 1}
         if step > 0 and step % per_iteration == 0:  # a new iteration
             if refresh is not None:
@@ -154,18 +139,20 @@ def train(
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
         old = run.old_log_probs(rollout)  # (N, T)  line 6
         ref = run.ref_log_probs(reference, rollout)  # (N, T), None where no KL is asked for
+        update = Update(old, ref, advantages, rollout.response_mask)
 
         for rows in run.minibatches(rollout):  # line 10
             for part, batch in run.micro_batches(rollout, rows):
                 scores = run.scores(policy, batch)  # (n, T), with a gradient
-                loss = grpo_loss(  # line 11
-                    config, scores.log_probs, old[part], at(ref, part), advantages[part],
-                    batch.response_mask, kl_coef=run.kl.coef, rows=len(rows),
+                given = update.rows(part)
+                loss = grpo_objective(  # line 11
+                    scores.log_probs, given.old, given.ref, given.advantages, given.mask, kl,
+                    clip_range=config.clip_range, kl_coef=run.kl.coef, responses=len(rows),
                 )  # fmt: skip
                 loss.backward()
-                run.seen(loss, scores, old[part], advantages[part], batch)
-            run.step()  # line 11
-        run.finish(step, rollout, rewards, advantages, old, ref, measured=measured)
+                run.record(loss, scores, given, batch)
+            run.optimizer_step()  # line 11
+        run.finish_step(step, rollout, rewards, update, measured=measured)
     if refresh is not None and run.folder is not None:
         save_reward_model(run.folder / "reward_model.safetensors", refresh.model, run.tokenizer)
     return run.log.rows
@@ -224,7 +211,6 @@ ENGINE = Engine(
     train=train,
     presets=PRESETS,
     prepare=open_refresh,
-    reference=lambda config: False,  # it becomes the policy, so `train` keeps a copy
     toy="--iterations 2 --new-pairs 160 --check-pairs 16 --responses-per-prompt 4 --reward-batch-size 2",
 )
 

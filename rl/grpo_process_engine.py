@@ -12,7 +12,7 @@ Algorithm 1 with lines 8 and 9 exchanged for the step-wise ones:
     line 9     z-scores over all steps of the group,   process_advantages
                summed over the steps still to end
     line 10    for GRPO iteration = 1..mu              updates_per_batch
-    line 11    ascend the GRPO objective (Eq. 3)       process_grpo_loss: clipped_surrogate and k3
+    line 11    ascend the GRPO objective (Eq. 3)       grpo_objective, with k3 as the KL
 
     q_ij <- (q_ij - mean(R)) / std(R)     R: the rewards of all steps of all G outputs
     A_it  = sum over the steps j that end at token t or later of q_ij
@@ -38,11 +38,12 @@ from torch import Tensor
 from data.sources import source
 from harness.errors import UserError
 from harness.flag_ranges import NotNegative
+from rl.batches.rollout import Update
 from rl.equations.advantages import process_advantages
 from rl.equations.kl import k3
-from rl.equations.losses import clipped_surrogate, sequence_mean
-from rl.loop import Run, at
-from rl.rewards.sources import made_of
+from rl.equations.losses import grpo_objective
+from rl.loop import Run
+from rl.rewards.reward import made_of
 from rl.rewards.step_rewards import (
     CheckedSteps,
     OutcomeSteps,
@@ -51,10 +52,11 @@ from rl.rewards.step_rewards import (
     StepRewards,
     checked_steps,
 )
-from rl.task import Engine
-from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.evaluation import Conditions
-from rl.training.open_task import Task
+from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.engine import Engine
+from rl.run.evaluation import Conditions
+from rl.run.metrics import clip_mask
+from rl.run.task import Task
 
 PRESETS = size_presets("grpo_process")
 
@@ -105,26 +107,6 @@ def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRe
     return {"step_reward_fn": step_rewards}
 
 
-def process_grpo_loss(  # line 11
-    config: ProcessGRPOConfig,
-    log_probs: Tensor,  # (n, T)
-    old_log_probs: Tensor,  # (n, T)
-    ref_log_probs: Tensor | None,  # (n, T)
-    advantages: Tensor,  # (n, T)
-    response_mask: Tensor,  # (n, T)
-    *,
-    kl_coef: float,
-    rows: int,
-) -> Tensor:
-    """GRPO's objective (Eqs. 3 and 4) with A_it, as in grpo_engine.py; a minibatch has `rows` rows."""
-    token_loss = clipped_surrogate(  # -min[ratio A, clip(ratio) A]
-        log_probs, old_log_probs, advantages, config.clip_range, config.clip_range
-    )
-    if ref_log_probs is not None:
-        token_loss = token_loss + kl_coef * k3(log_probs, ref_log_probs)
-    return sequence_mean(token_loss, response_mask, denominator=rows)  # 1/rows sum 1/|o_i| sum
-
-
 def step_metrics(steps: StepRewards, advantages: Tensor, group_size: int) -> dict[str, float]:
     """Mean reward of a step, steps per response, and the share of groups without any advantage."""
     groups = advantages.reshape(len(advantages) // group_size, -1)
@@ -135,12 +117,12 @@ def step_metrics(steps: StepRewards, advantages: Tensor, group_size: int) -> dic
     }
 
 
-def train(
-    config: ProcessGRPOConfig, run: Run, *, step_reward_fn: StepRewardFn
-) -> list[dict[str, Any]]:
+def train(run: Run, *, step_reward_fn: StepRewardFn) -> list[dict[str, Any]]:
     """Run process-supervised GRPO, update `run.policy` in place and return one metrics row a step."""
-    policy, reference = run.policy, run.reference  # lines 1 and 3
-    for step in run.steps(config):  # line 4
+    config: ProcessGRPOConfig = run.config
+    policy, reference = run.policy, run.freeze_reference()  # lines 1 and 3
+    run.clip_mask = clip_mask(config.clip_range)  # for the log
+    for step in run.steps():  # line 4
         rollout = run.sample(run.prompts(step))  # lines 5-7
         rewards = run.rewards(rollout)  # (N,), the outcome for the log
         steps = checked_steps(step_reward_fn, rollout, rewards)  # (N, K)  line 8: to learn from
@@ -149,19 +131,21 @@ def train(
         )
         old = run.old_log_probs(rollout)  # (N, T)  line 6
         ref = run.ref_log_probs(reference, rollout)  # (N, T), None where no KL is asked for
+        update = Update(old, ref, advantages, rollout.response_mask)
 
         for rows in run.minibatches(rollout):  # line 10
             for part, batch in run.micro_batches(rollout, rows):
                 scores = run.scores(policy, batch)  # (n, T), with a gradient
-                loss = process_grpo_loss(  # line 11
-                    config, scores.log_probs, old[part], at(ref, part), advantages[part],
-                    batch.response_mask, kl_coef=run.kl.coef, rows=len(rows),
+                given = update.rows(part)
+                loss = grpo_objective(  # line 11
+                    scores.log_probs, given.old, given.ref, given.advantages, given.mask, k3,
+                    clip_range=config.clip_range, kl_coef=run.kl.coef, responses=len(rows),
                 )  # fmt: skip
                 loss.backward()
-                run.seen(loss, scores, old[part], advantages[part], batch)
-            run.step()  # line 11
+                run.record(loss, scores, given, batch)
+            run.optimizer_step()  # line 11
         measured = step_metrics(steps, advantages, config.group_size)
-        run.finish(step, rollout, rewards, advantages, old, ref, measured=measured)
+        run.finish_step(step, rollout, rewards, update, measured=measured)
     return run.log.rows
 
 

@@ -13,7 +13,7 @@ and K2; those regress on log-probs, and here it is GRPO's own objective that has
     line 8     rewards of the outputs                  run.rewards
     line 9     group-relative advantages               group_advantages
     line 10    for GRPO iteration = 1..mu              updates_per_batch
-    line 11    ascend the GRPO objective (Eq. 3)       single_model_grpo_loss: PENALTIES for the KL
+    line 11    ascend the GRPO objective (Eq. 3)       grpo_objective, with one of PENALTIES as the KL
 
 With rho = pi / pi_old the penalty of Eq. 4 becomes 1/rho + log rho - 1. What that does:
 
@@ -49,13 +49,15 @@ import torch
 from torch import Tensor
 
 from harness.flag_ranges import AboveZero, AtLeastOne, KLLimit, NotNegative
-from rl.batches.rollout import Rollout
+from harness.tensors import masked_sum
+from rl.batches.rollout import Rollout, Update
 from rl.equations.advantages import group_advantages
 from rl.equations.kl import k3, k3_importance, rho_minus_log
-from rl.equations.losses import clipped_surrogate, row_sums, sequence_mean
+from rl.equations.losses import grpo_objective
 from rl.loop import Run
-from rl.task import Engine
-from rl.training.config import EngineConfig, require_groups, size_presets
+from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import clip_mask
 
 PRESETS = size_presets("grpo_single_model", dict(kl_coef=1.0), limited=False)
 PENALTIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -103,31 +105,6 @@ class SingleModelGRPOConfig(EngineConfig):
             )
 
 
-def single_model_grpo_loss(  # line 11
-    config: SingleModelGRPOConfig,
-    log_probs: Tensor,  # (n, T)
-    old_log_probs: Tensor,  # (n, T)
-    advantages: Tensor,  # (n, 1)
-    response_mask: Tensor,  # (n, T)
-    *,
-    kl_coef: float,
-    rows: int,
-) -> Tensor:
-    """The negated GRPO objective of some rows (arXiv:2402.03300, Eqs. 3 and 4) with pi_ref = pi_old.
-
-    Eq. 3   -1/G sum_i 1/|o_i| sum_t { min[rho A, clip(rho, 1 - eps, 1 + eps) A] - beta KL }
-    Eq. 4   KL = 1/rho + log rho - 1, which is k3, or rho - 1 - log rho;   rho = pi / pi_old
-
-    1/G becomes 1/`rows`, the size of the whole minibatch.
-    """
-    token_loss = clipped_surrogate(  # -min[rho A, clip(rho) A]
-        log_probs, old_log_probs, advantages, config.clip_range, config.clip_range
-    )
-    if kl_coef:
-        token_loss = token_loss + kl_coef * PENALTIES[config.penalty](log_probs, old_log_probs)
-    return sequence_mean(token_loss, response_mask, denominator=rows)  # 1/rows sum 1/|o_i| sum
-
-
 @torch.no_grad()
 def batch_kl(new_log_probs: Tensor, old_log_probs: Tensor, rollout: Rollout) -> dict[str, float]:
     """How far one batch has moved the policy, nats per response, from samples of the old policy.
@@ -140,33 +117,38 @@ def batch_kl(new_log_probs: Tensor, old_log_probs: Tensor, rollout: Rollout) -> 
     # rho (1/rho + log rho - 1): the importance weight makes k3 an estimate from old samples
     new_old = k3_importance(new_log_probs, old_log_probs, old_log_probs)
     return {
-        "kl_old_new": float(row_sums(old_new, mask).mean()),
-        "kl_new_old": float(row_sums(new_old, mask).mean()),
+        "kl_old_new": float(masked_sum(old_new, mask).mean()),
+        "kl_new_old": float(masked_sum(new_old, mask).mean()),
     }
 
 
-def train(config: SingleModelGRPOConfig, run: Run) -> list[dict[str, Any]]:
+def train(run: Run) -> list[dict[str, Any]]:
     """Run single-model GRPO, update `run.policy` in place and return one metrics row a step."""
+    config: SingleModelGRPOConfig = run.config
     policy = run.policy  # line 1
-    for step in run.steps(config):  # line 4
+    run.clip_mask = clip_mask(config.clip_range)  # for the log
+    for step in run.steps():  # line 4
         rollout = run.sample(run.prompts(step))  # lines 5 and 7
         rewards = run.rewards(rollout)  # (N,)  line 8
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 9
         old = run.old_log_probs(rollout)  # (N, T)  line 6: also the reference
+        update = Update(old, None, advantages, rollout.response_mask)
 
         for rows in run.minibatches(rollout):  # line 10
             for part, batch in run.micro_batches(rollout, rows):
                 scores = run.scores(policy, batch)  # (n, T), with a gradient
-                loss = single_model_grpo_loss(  # line 11
-                    config, scores.log_probs, old[part], advantages[part],
-                    batch.response_mask, kl_coef=run.kl.coef, rows=len(rows),
+                given = update.rows(part)
+                loss = grpo_objective(  # line 11: pi_ref = pi_old
+                    scores.log_probs, given.old, given.old, given.advantages, given.mask,
+                    PENALTIES[config.penalty], clip_range=config.clip_range, kl_coef=run.kl.coef,
+                    responses=len(rows),
                 )  # fmt: skip
                 loss.backward()
-                run.seen(loss, scores, old[part], advantages[part], batch)
-            run.step()  # line 11
+                run.record(loss, scores, given, batch)
+            run.optimizer_step()  # line 11
         new = run.log_probs(policy, rollout)  # (N, T), after the last update of this batch
         moved = batch_kl(new, old, rollout)
-        run.finish(step, rollout, rewards, advantages, old, held_kl="kl_old_new", measured=moved)
+        run.finish_step(step, rollout, rewards, update, kl_to_hold="kl_old_new", measured=moved)
     return run.log.rows
 
 
@@ -176,7 +158,6 @@ ENGINE = Engine(
     config=SingleModelGRPOConfig,
     train=train,
     presets=PRESETS,
-    reference=lambda config: False,  # the old policy takes its place
 )
 
 main = ENGINE.run  # config -> run folder

@@ -46,9 +46,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -57,15 +56,15 @@ from data.sources import from_preset, preset_defaults
 from harness.command_line import flag_value, run_command
 from harness.flag_ranges import Count, NotNegative, ZeroToOne
 from rl.batches.dynamic_sampling import SAMPLING_FILTERS, GroupBuffer, PromptCursor
-from rl.batches.rollout import Rollout, rollout_log_probs, select_rows
+from rl.batches.rollout import Rollout, Update, rollout_log_probs, select_rows
 from rl.equations import losses
 from rl.equations.advantages import group_advantages, maxrl_advantages
 from rl.equations.kl import absolute, k3
 from rl.equations.token_rewards import overlong_penalty
 from rl.loop import Run
-from rl.task import Engine
-from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.metrics import StepBatch, acts, never, rollout_metrics
+from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import ClipMask, StepBatch, clip_mask, no_clip, rollout_metrics
 
 PRESETS = size_presets("grpo_variants")
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -218,14 +217,14 @@ SURROGATES: dict[str, Callable[..., Tensor]] = {
     "sapo": lambda c, new, old, A, m: losses.sapo(new, old, A),
 }
 
-# (config, log_probs, old_log_probs, advantages, mask) -> where its clip acted, (n, T) or (n, 1) bool
-ACTED: dict[str, Callable[..., Tensor]] = {
-    "token": lambda c, *given: acts(c)(*given),
-    "gspo": lambda c, *given: acts(c, losses.mean_ratio)(*given),
+# where its clip acts
+CLIP_MASKS: dict[str, Callable[[GRPOVariantsConfig], ClipMask]] = {
+    "token": lambda c: clip_mask(c.clip_low, c.clip_high),
+    "gspo": lambda c: clip_mask(c.clip_low, c.clip_high, losses.mean_ratio),
     # its clip is around 0, of the log
-    "gmpo": lambda c, *given: acts(c, lambda new, old, m: 1 + (new - old))(*given),
-    "cispo": lambda c, new, old, A, m: losses.likelihood_ratio(new, old) > 1 + c.clip_high,
-    "sapo": lambda c, *given: never(*given),
+    "gmpo": lambda c: clip_mask(c.clip_low, c.clip_high, lambda new, old, m: 1 + (new - old)),
+    "cispo": lambda c: lambda new, old, A, m: losses.likelihood_ratio(new, old) > 1 + c.clip_high,
+    "sapo": lambda c: no_clip,
 }
 
 # (config, loss (n, T), mask (n, T), mask of the whole minibatch (rows, T)) -> scalar
@@ -242,25 +241,18 @@ REDUCERS: dict[str, Callable[..., Tensor]] = {
 # --- the loss -----------------------------------------------------------------------------------
 
 
-class Given(NamedTuple):
+@dataclass(frozen=True)
+class ChosenUpdate(Update):
     """What the loss reads besides the policy in training: constants during the updates."""
 
-    old_log_probs: Tensor  # (n, T)
-    ref_log_probs: Tensor | None  # (n, T)
-    advantages: Tensor  # (n, 1)
-    mask: Tensor  # (n, T) bool: the tokens that take part
-    chosen: Tensor  # (n, T) bool: of these, those whose policy loss counts
-    held: Tensor | None = None  # (n, T) bool: those that pay KL-Cov's penalty
-
-    def rows(self, index: Tensor) -> Given:
-        """The same of some rows."""
-        return Given(*(None if part is None else part[index] for part in self))  # type: ignore[arg-type]
+    chosen: Tensor  # (N, T) bool: of the tokens that take part, those whose policy loss counts
+    held: Tensor | None = None  # (N, T) bool: those that pay KL-Cov's penalty
 
 
 def variant_loss(  # line 11
     config: GRPOVariantsConfig,
     new: Tensor,  # (n, T), log-probs of the policy in training
-    given: Given,
+    given: ChosenUpdate,
     *,
     kl_coef: float,
     whole: Tensor,  # (rows, T) bool, the mask of the whole minibatch
@@ -271,64 +263,65 @@ def variant_loss(  # line 11
     denominator (arXiv:2505.22617). A row whose mask is empty adds exactly 0. Denominators are those of
     the whole minibatch, so that micro-batches add up.
     """
-    old, ref, advantages, mask, chosen, held = given
-    loss = SURROGATES[config.surrogate](config, new, old, advantages, mask)
+    loss = SURROGATES[config.surrogate](config, new, given.old, given.advantages, given.mask)
     if config.dual_clip is not None:
-        loss = losses.dual_clip(loss, advantages, config.dual_clip)
-    loss = torch.where(chosen, loss, 0.0)
-    if held is not None:
-        moved = absolute(new, old)
-        loss = loss + config.kl_cov_coef * torch.where(held & (moved > ROUNDING), moved, 0.0)
-    if kl_coef and ref is not None:
-        loss = loss + kl_coef * k3(new, ref)
-    return REDUCERS[config.reducer](config, loss, mask, whole)
+        loss = losses.dual_clip(loss, given.advantages, config.dual_clip)
+    loss = torch.where(given.chosen, loss, 0.0)
+    if given.held is not None:
+        moved = absolute(new, given.old)
+        loss = loss + config.kl_cov_coef * torch.where(given.held & (moved > ROUNDING), moved, 0.0)
+    if kl_coef and given.ref is not None:
+        loss = loss + kl_coef * k3(new, given.ref)
+    return REDUCERS[config.reducer](config, loss, given.mask, whole)
 
 
 def with_chosen_tokens(
-    config: GRPOVariantsConfig, run: Run, rollout: Rollout, rows: Tensor, given: Given
-) -> Given:
-    """What is given, of a minibatch's `rows` without Clip-Cov's tokens, and with KL-Cov's.
+    config: GRPOVariantsConfig, run: Run, rollout: Rollout, rows: Tensor, update: ChosenUpdate
+) -> ChosenUpdate:
+    """The update, of a minibatch's `rows` without Clip-Cov's tokens, and with KL-Cov's.
 
     The thresholds are those of the whole minibatch now, so its rows are scored once more.
     """
     if not (config.kl_cov_share or config.clip_cov_share):
-        return given
-    old, _, advantages, mask, *_ = given.rows(rows)
-    given = given._replace(chosen=given.mask.clone())
+        return update
+    given, update = update.rows(rows), replace(update, chosen=update.mask.clone())
     new = rollout_log_probs(run.policy, select_rows(rollout, rows), config)  # (n, T)
-    covariances = losses.token_covariances(new, advantages, mask)
+    covariances = losses.token_covariances(new, given.advantages, given.mask)
     if config.clip_cov_share:  # of those that the clip has left a gradient
-        acted = ACTED[config.surrogate](config, new, old, advantages, mask)
-        draws = torch.rand(mask.shape, generator=run.generators["minibatches"]).to(mask.device)
-        given.chosen[rows] &= ~losses.clip_cov_tokens(
-            covariances.masked_fill(acted, -torch.inf), draws, mask,
+        clipped = run.clip_mask(new, given.old, given.advantages, given.mask)
+        draws = torch.rand(given.mask.shape, generator=run.generators["minibatches"])
+        update.chosen[rows] &= ~losses.clip_cov_tokens(
+            covariances.masked_fill(clipped, -torch.inf), draws.to(new.device), given.mask,
             config.clip_cov_share, config.clip_cov_low, config.clip_cov_high,
         )  # fmt: skip
     if config.kl_cov_share:
-        held = torch.zeros_like(given.mask)
-        held[rows] = losses.kl_cov_tokens(covariances, mask, config.kl_cov_share)
-        given = given._replace(held=held)
-    return given
+        held = torch.zeros_like(update.mask)
+        held[rows] = losses.kl_cov_tokens(covariances, given.mask, config.kl_cov_share)
+        update = replace(update, held=held)
+    return update
 
 
 # --- the loop -----------------------------------------------------------------------------------
 
 
-def update_policy(config: GRPOVariantsConfig, run: Run, rollout: Rollout, given: Given) -> None:
+def update_policy(
+    config: GRPOVariantsConfig, run: Run, rollout: Rollout, update: ChosenUpdate
+) -> None:
     """Ascend the objective on one batch (lines 10-11)."""
     for _ in range(config.updates_per_batch):  # line 10
         for rows in run.minibatches(rollout, epochs=1):
-            chosen, whole = with_chosen_tokens(config, run, rollout, rows, given), given.mask[rows]
+            chosen = with_chosen_tokens(config, run, rollout, rows, update)
+            whole = update.mask[rows]
             for part, batch in run.micro_batches(rollout, rows):
-                scores, of_part = run.scores(run.policy, batch), chosen.rows(part)
+                scores, given = run.scores(run.policy, batch), chosen.rows(part)
                 loss = variant_loss(  # line 11
-                    config, scores.log_probs, of_part, kl_coef=run.kl.coef, whole=whole
+                    config, scores.log_probs, given, kl_coef=run.kl.coef, whole=whole
                 )
                 loss.backward()
                 drops = config.mask_truncated or config.clip_cov_share > 0
-                extra = {"policy_tokens": of_part.chosen} if drops else {}
-                run.seen(loss, scores, of_part.old_log_probs, of_part.advantages, batch, **extra)
-            run.step()  # line 11
+                extra = {"policy_tokens": given.chosen} if drops else {}
+                run.record(loss, scores, given, batch, **extra)
+            run.optimizer_step()  # line 11
 
 
 def enough_groups(config: GRPOVariantsConfig, run: Run, cursor: PromptCursor) -> GroupBuffer:
@@ -349,14 +342,16 @@ def variant_advantages(config: GRPOVariantsConfig, rewards: Tensor) -> Tensor:  
     return group_advantages(rewards, config.group_size, scale=config.reward_scale)
 
 
-def train(config: GRPOVariantsConfig, run: Run) -> list[dict[str, Any]]:
+def train(run: Run) -> list[dict[str, Any]]:
     """Run the chosen variant, update `run.policy` in place and return one metrics row a step.
 
     A step whose groups were all dropped takes no optimizer step.
     """
-    reference = run.reference
+    config: GRPOVariantsConfig = run.config
+    reference = run.freeze_reference()
+    run.clip_mask = CLIP_MASKS[config.surrogate](config)  # for the log, and for Clip-Cov
     cursor = run.parts["prompts"] = PromptCursor(run.records, config.seed)
-    for step in run.steps(config, partial(ACTED[config.surrogate], config)):  # line 1
+    for step in run.steps():  # line 1
         buffer = enough_groups(config, run, cursor)  # lines 2-8
         sampled, rewards = buffer.sampled()
         if config.overlong_tokens is not None:  # line 5
@@ -368,7 +363,7 @@ def train(config: GRPOVariantsConfig, run: Run) -> list[dict[str, Any]]:
         rollout, kept = buffer.to_train(sampled, rewards)  # line 6
         if not len(rollout):
             row = run.row(sampled, rewards, sampled.log_probs, updated=False) | dropped
-            run.end_step(step, row)
+            run.close_step(step, row)
             continue
         old = run.old_log_probs(rollout)  # (N, T)  line 3
         ref = run.ref_log_probs(reference, rollout)  # (N, T), None where no KL is asked for
@@ -376,14 +371,15 @@ def train(config: GRPOVariantsConfig, run: Run) -> list[dict[str, Any]]:
         mask = rollout.response_mask  # (N, T)
         if config.mask_truncated:
             mask = mask & rollout.has_eos[:, None]
-        update_policy(config, run, rollout, Given(old, ref, advantages, mask, mask))  # lines 10-11
+        update = ChosenUpdate(old, ref, advantages, mask, mask)
+        update_policy(config, run, rollout, update)  # lines 10-11
 
         row = run.row(sampled, rewards, sampled.log_probs) | dropped
         trained_on = rollout_metrics(rollout, kept, old, ref)  # the KL, where it was asked
         row |= {key: trained_on[key] for key in ("kl", "kl_k3") if key in trained_on}
         if "kl" in row:
             run.kl.update(row["kl"], len(rollout))
-        run.end_step(step, row, StepBatch(run.meter.acted, rollout, kept, advantages))
+        run.close_step(step, row, StepBatch(rollout, kept, update, run.clip_mask))
     return run.log.rows
 
 

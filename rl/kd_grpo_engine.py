@@ -13,7 +13,7 @@ print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is GRPO (arXiv:240
     line 8     L_policy = -A log pi(o | q)                      kd_grpo_loss, policy_loss
     line 9     L_KL to the reference                            scores_and_penalty, kl_estimator
     line 10    L_PT = -log pi(d), d from pre-training text  (2) text_gradient
-    line 11    L = L_policy + beta L_KL + lambda L_PT       (2) kl_coef, pretraining_coef; run.step
+    line 11    L = L_policy + beta L_KL + lambda L_PT       (2) kl_coef, pretraining_coef
     line 12    now and then: reference <- student               renew_reference, moved_reference
 
 Where it differs from the boxes, and why. r = log p alone has no entropy term: what maximises it is
@@ -46,10 +46,11 @@ from gpt.corpus import Corpus
 from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
 from harness.flag_ranges import KLLimit, NotNegative
+from rl.batches.rollout import Update
 from rl.equations.advantages import group_advantages
 from rl.equations.kl import loss_estimator
-from rl.equations.losses import clipped_surrogate, policy_gradient, sequence_mean, sequence_sum
-from rl.loop import Run, at
+from rl.equations.losses import grpo_objective, policy_gradient, sequence_mean, sequence_sum
+from rl.loop import Run
 from rl.rewards.teacher_reward import (
     MovingReference,
     TeacherReward,
@@ -57,10 +58,10 @@ from rl.rewards.teacher_reward import (
     opened,
     refuse_other_rewards,
 )
-from rl.task import Engine
-from rl.training.config import require_groups, size_presets
-from rl.training.metrics import acts, never
-from rl.training.text import TextConfig, open_text, text_gradient, text_of
+from rl.run.config import require_groups, size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import clip_mask
+from rl.run.pretraining_loss import TextConfig, open_text, text_gradient, text_of
 
 PRESETS = size_presets("kd_grpo", dict(pretraining_coef=1.0), limited=False)
 
@@ -94,7 +95,8 @@ class KDGRPOConfig(MovingReference, TextConfig):
     and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
     back."""
     stop_kl: KLLimit | None = None
-    """Stop once the KL to the reference exceeds this many nats, and keep the last policy inside them."""
+    """Stop once the KL per response from the start exceeds this many nats, however often the reference
+    is renewed, and keep the last policy inside them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,61 +142,63 @@ def kd_grpo_loss(  # lines 8 and 11
     response_mask: Tensor,  # (n, T)
     *,
     kl_coef: float,
-    rows: int,
+    responses: int,
 ) -> Tensor:
-    """L_policy + kl_coef * L_KL of some rows of a minibatch of `rows` (micro-batches add up).
+    """L_policy + kl_coef * L_KL of some rows of a minibatch of N = `responses` (micro-batches add up).
 
-    clipped:   (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ]
-    reinforce: (1/rows) sum_i [ -A_i sum_t log pi(y_it) + kl_coef * (1/L_i) sum_t KL ]
+    clipped:   (1/N) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ]
+    reinforce: (1/N) sum_i [ -A_i sum_t log pi(y_it) + kl_coef * (1/L_i) sum_t KL ]
 
     The first is GRPO's (arXiv:2402.03300, Eq. 3).
     """
     if config.policy_loss == "reinforce":
         policy_loss = policy_gradient(log_probs, advantages)
-        loss = sequence_sum(policy_loss, response_mask, denominator=rows)
+        loss = sequence_sum(policy_loss, response_mask, denominator=responses)
         if penalty is not None:
-            loss = loss + kl_coef * sequence_mean(penalty, response_mask, denominator=rows)
+            loss = loss + kl_coef * sequence_mean(penalty, response_mask, denominator=responses)
         return loss
-    token_loss = clipped_surrogate(
-        log_probs, old_log_probs, advantages, config.clip_range, config.clip_range
-    )
-    if penalty is not None:
-        token_loss = token_loss + kl_coef * penalty
-    return sequence_mean(token_loss, response_mask, denominator=rows)
+    return grpo_objective(
+        log_probs, old_log_probs, penalty, advantages, response_mask, lambda _, kl: kl,
+        clip_range=config.clip_range, kl_coef=kl_coef, responses=responses,
+    )  # fmt: skip
 
 
-def train(config: KDGRPOConfig, run: Run, *, corpus: Corpus | None = None) -> list[dict[str, Any]]:
+def train(run: Run, *, corpus: Corpus | None = None) -> list[dict[str, Any]]:
     """Run KD-GRPO, update `run.policy` in place and return one metrics row a step.
 
     The reward is the teacher's (`teacher_reward(config, teacher)`), `corpus` the text of L_PT.
     """
-    text = text_of(config, corpus)
-    policy, reference = run.policy, run.reference  # lines 1 and 2
-    acted = acts(config) if config.policy_loss == "clipped" else never
-    for step in run.steps(config, acted):  # line 3
+    config: KDGRPOConfig = run.config
+    text, policy = text_of(config, corpus), run.policy  # line 1
+    reference = run.freeze_reference(moves=config.renew_reference is not None)  # line 2
+    if config.policy_loss == "clipped":
+        run.clip_mask = clip_mask(config.clip_range)  # for the log
+    for step in run.steps():  # line 3
         rollout = run.sample(run.prompts(step))  # lines 3-4
         rewards = run.rewards(rollout)  # (N,)  lines 5-6
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 7
         old = run.old_log_probs(rollout)  # (N, T)
         ref = run.ref_log_probs(reference, rollout)  # (N, T), None where no KL is asked for
+        update = Update(old, ref, advantages, rollout.response_mask)
 
-        for update, rows in enumerate(run.minibatches(rollout)):
+        for number, rows in enumerate(run.minibatches(rollout)):
             for part, batch in run.micro_batches(rollout, rows):
+                given = update.rows(part)
                 with run.precise():  # line 9
                     scores, penalty = scores_and_penalty(
-                        config, policy, reference, batch, at(ref, part)
+                        config, policy, reference, batch, given.ref
                     )
                 loss = kd_grpo_loss(  # lines 8 and 11: L_policy + beta L_KL
-                    config, scores.log_probs, old[part], penalty, advantages[part],
-                    batch.response_mask, kl_coef=run.kl.coef, rows=len(rows),
+                    config, scores.log_probs, given.old, penalty, given.advantages, given.mask,
+                    kl_coef=run.kl.coef, responses=len(rows),
                 )  # fmt: skip
                 loss.backward()
-                run.seen(loss, scores, old[part], advantages[part], batch)
-            of_text = text_gradient(config, policy, text, step, update)  # line 10
+                run.record(loss, scores, given, batch)
+            of_text = text_gradient(config, policy, text, step, number)  # line 10
             run.loss += config.pretraining_coef * of_text.get("pretraining_loss", 0.0)
-            run.step(**of_text)  # line 11
+            run.optimizer_step(**of_text)  # line 11
         moved_reference(config.renew_reference, step + 1, reference, policy)  # line 12
-        run.finish(step, rollout, rewards, advantages, old, ref)
+        run.finish_step(step, rollout, rewards, update)
     return run.log.rows
 
 
@@ -217,7 +221,6 @@ ENGINE = Engine(
     learns_from="teacher",
     prepare=open_text,
     own_reward=lambda config: opened(teacher_reward),
-    reference=lambda config: config.renew_reference is None,
 )
 
 main = ENGINE.run  # config -> run folder

@@ -9,7 +9,7 @@ print is MiniLLM (Gu et al. 2024, arXiv:2306.08543); the rest is PPO (arXiv:1707
     line 4     o ~ student; l_old; v = V(state)                 run.sample, old_log_probs, rollout_values
     line 5     r = log p_teacher(o | q) [- beta KL]             TeacherReward, kd_token_rewards, placement
     line 6     r = r - lambda L_PT, for all outputs         (2) pt_mode="reward_bonus": holds no text
-    line 7     A, returns = GAE(r, V)                           gae_targets: gae, whiten (arXiv:1506.02438,
+    line 7     A, returns = GAE(r, V)                           gae_update: gae, whiten (arXiv:1506.02438,
                                                                 Eq. 16); gae_lambda = 1: Monte-Carlo
     line 8     for K epochs, shuffled minibatches               updates_per_batch, minibatches
     line 9       L = L_policy + c_v L_value - c_H entropy       ppo_loss: clipped_surrogate, value_loss
@@ -49,17 +49,15 @@ from harness.flag_ranges import AboveZero, KLLimit, NotNegative
 from rl.actor_critic import (
     ActorCriticConfig,
     batch_values,
-    gae_targets,
+    gae_update,
     ppo_loss,
     rollout_values,
     train_critic,
 )
-from rl.batches.rollout import (
-    Rollout,
-)
+from rl.batches.rollout import Rollout
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
-from rl.rewards.sources import RewardFn, made_of
+from rl.rewards.reward import RewardFn, made_of
 from rl.rewards.teacher_reward import (
     MovingReference,
     TeacherReward,
@@ -67,11 +65,11 @@ from rl.rewards.teacher_reward import (
     opened,
     refuse_other_rewards,
 )
-from rl.task import Engine
-from rl.training.config import size_presets
-from rl.training.metrics import explained_variance
-from rl.training.text import open_text, text_gradient, text_of
-from rl.training.value_model import ValueModel
+from rl.run.config import size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import clip_mask, explained_variance
+from rl.run.pretraining_loss import open_text, text_gradient, text_of
+from rl.run.value_model import ValueModel
 
 PRESETS = size_presets(
     "kd_ppo",
@@ -105,7 +103,8 @@ class KDPPOConfig(MovingReference, ActorCriticConfig):
     and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
     back."""
     stop_kl: KLLimit | None = None
-    """Stop once the KL to the reference exceeds this many nats, and keep the last policy inside them."""
+    """Stop once the KL per response from the start exceeds this many nats, however often the reference
+    is renewed, and keep the last policy inside them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -169,16 +168,18 @@ def text_bonus(
     return -config.pretraining_coef * text_loss, {"pretraining_loss": text_loss}
 
 
-def train(config: KDPPOConfig, run: Run, *, corpus: Corpus | None = None) -> list[dict[str, Any]]:
+def train(run: Run, *, corpus: Corpus | None = None) -> list[dict[str, Any]]:
     """Run KD-PPO, update `run.policy` in place and return one metrics row a step.
 
     The reward is the teacher's (`teacher_reward(config, teacher)`), `corpus` the text of L_PT.
     """
-    text = text_of(config, corpus)
+    config: KDPPOConfig = run.config
+    text, policy = text_of(config, corpus), run.policy  # line 1
     warn_of_bonus(config)
-    policy, reference = run.policy, run.reference  # lines 1 and 2
+    reference = run.freeze_reference(moves=config.renew_reference is not None)  # line 2
     critic = train_critic(run, ValueModel.from_policy(policy), config.critic_lr)  # line 2
-    for step in run.steps(config):  # line 3
+    run.clip_mask = clip_mask(config.clip_range)  # for the log
+    for step in run.steps():  # line 3
         rollout = run.sample(run.prompts(step))  # lines 3-4
         rewards = run.rewards(rollout)  # (N,)  line 5
         bonus, of_bonus = text_bonus(config, policy, text, step)  # line 6
@@ -190,30 +191,23 @@ def train(config: KDPPOConfig, run: Run, *, corpus: Corpus | None = None) -> lis
             rewards, rewards_of_tokens(config, run.reward_fn, rollout), old, ref, mask,
             kl_coef=run.kl.coef, bonus=bonus,
         )  # fmt: skip
-        targets = gae_targets(config, token_rewards, old, ref, old_values, mask)  # line 7
+        update = gae_update(config, token_rewards, old, ref, old_values, mask)  # line 7
 
-        for update, rows in enumerate(run.minibatches(rollout, groups=False)):  # line 8
+        for number, rows in enumerate(run.minibatches(rollout, groups=False)):  # line 8
             for part, batch in run.micro_batches(rollout, rows):
                 scores = run.scores(policy, batch, entropy_gradient=config.entropy_coef > 0)
                 values = batch_values(run, critic, batch)  # (n, T) each, with gradients
-                goal = targets.rows(part)
-                losses = ppo_loss(
-                    config, scores, values, goal, batch.response_mask, rollout.tokens_of(rows)
-                )
+                given = update.rows(part)
+                losses = ppo_loss(config, scores, values, given, rollout.tokens_of(rows))
                 losses.total.backward()  # lines 9 and 11: L of ppo_loss
-                run.seen(
-                    losses.total, scores, old[part], goal.advantages, batch, **losses.per_token()
-                )
+                run.record(losses.total, scores, given, batch, **losses.per_token())
             held = text if config.pt_mode == "loss" else None  # line 10
-            of_text = text_gradient(config, policy, held, step, update)
+            of_text = text_gradient(config, policy, held, step, number)
             run.loss += config.pretraining_coef * of_text.get("pretraining_loss", 0.0)
-            run.step(**of_text)  # line 9
+            run.optimizer_step(**of_text)  # line 9
         moved_reference(config.renew_reference, step + 1, reference, policy)  # line 12
-        explained = explained_variance(old_values, targets.returns, mask)
-        run.finish(
-            step, rollout, rewards, targets.advantages, old, ref,
-            old_values=old_values, token_rewards=token_rewards, measured=explained | of_bonus,
-        )  # fmt: skip
+        explained = explained_variance(old_values, update.returns, mask)
+        run.finish_step(step, rollout, rewards, update, measured=explained | of_bonus)
     return run.log.rows
 
 
@@ -233,7 +227,6 @@ ENGINE = Engine(
     groups=False,
     prepare=open_text,
     own_reward=lambda config: opened(teacher_reward),
-    reference=lambda config: config.renew_reference is None,
 )
 
 main = ENGINE.run  # config -> run folder

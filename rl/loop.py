@@ -1,16 +1,15 @@
 """One run of an engine: its models, what they learn from, and the verbs of a step.
 
-An engine's `train(config, run)` shows its paper's lines, `loss.backward()` and the step. What every
-engine does alike around them stands here once: the clock, the precision, the metrics row, the KL
+An engine's `train(run)` shows its paper's lines, `loss.backward()` and the step. What every engine
+does alike around them stands here once: the clock, the precision, the metrics row, the KL
 controller and limit, validation, checkpoints. Nothing inherits; an engine calls the verbs it needs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +29,7 @@ from harness.seeds import make_generator
 from harness.training_state import TrainingState, keep_state
 from rl.batches.rollout import (
     Rollout,
+    Update,
     epoch_minibatches,
     micro_batches,
     old_policy_log_probs,
@@ -37,27 +37,36 @@ from rl.batches.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
-from rl.rewards.sources import RewardFn, checked_rewards
-from rl.training.config import EngineConfig, RunFlags, kl_controller, warmed_up
-from rl.training.inside_limit import InsideLimit
-from rl.training.metrics import (
-    Acted,
+from rl.equations.kl import FixedKL
+from rl.rewards.reward import RewardFn, checked_rewards
+from rl.run.config import EngineConfig, RunFlags, kl_controller, warmed_up
+from rl.run.kl_limit import InsideLimit
+from rl.run.metrics import (
+    ClipMask,
     StepBatch,
     Stopwatch,
     UpdateMeter,
-    acts,
+    no_clip,
     rollout_metrics,
+    sequence_kl,
 )
 
-# (policy, reference, step) -> numbers, such as rl/training/evaluation.py's Validation
+# (policy, the model that the KL is measured from, step) -> numbers
 Validate = Callable[[GPT, GPT | None, int], dict[str, float]]
+
+
+@runtime_checkable
+class KeepsBatches(Protocol):
+    """A `Validate` that keeps what a step was trained on, such as rl/run/evaluation.py's."""
+
+    def record(self, policy: GPT, start: GPT | None, step: int, batch: StepBatch) -> None: ...
 
 
 class Run:
     """A policy in training and all that its engine's loop needs; it can be made without any file.
 
-    `reference` is the policy as it starts, frozen, or a copy is made when an engine asks for one. With
-    `validate` its numbers are added every `eval_every` steps; with a `folder` a resumable state is
+    `start` is the policy as it starts, frozen; a copy is made where one is needed and none is given.
+    With `validate` its numbers are added every `eval_every` steps; with a `folder` a resumable state is
     kept there, with which `--resume` goes on. A run is one training: after its end no step is left.
     """
 
@@ -70,16 +79,18 @@ class Run:
         prompts: Sequence[PromptRecord] = (),
         log: MetricLog | None = None,
         *,
-        reference: GPT | None = None,
+        start: GPT | None = None,
         validate: Validate | None = None,
         folder: Path | None = None,
     ) -> None:
-        self.config = cast(EngineConfig, config)  # or fewer flags, where nothing is sampled
+        self.config: Any = config  # the engine's own
+        self.clip_mask: ClipMask = no_clip  # an engine with a clip says where it acts, for the log
         # Dropout stays off: old and new log-probs must describe the same function.
         self.policy, self.tokenizer = policy.eval(), tokenizer
         self.reward_fn, self.records, self.log = reward_fn, prompts, log or MetricLog(config.steps)
         self.validate, self.folder = validate, folder
-        self.given_reference = reference
+        self.start = start
+        self.reference: GPT | None = None
         self.params = SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
         self.generators = {n: make_generator(config.seed, n) for n in ("sampling", "minibatches")}
         optimizer = adamw(policy, config.lr, weight_decay=0.0)
@@ -87,29 +98,33 @@ class Run:
         self.trained: list[tuple[nn.Module, torch.optim.Optimizer, float]]
         self.trained = [(policy, optimizer, config.lr)]
         self.parts: dict[str, Any] = {"policy": policy, "optimizer": optimizer}
-        if isinstance(config, EngineConfig):
-            self.kl = self.parts["kl"] = kl_controller(config)
+        self.kl = kl_controller(config) if isinstance(config, EngineConfig) else FixedKL(0.0)
+        self.parts["kl"] = self.kl
         self.inside: InsideLimit | None = None
         self.state: TrainingState | None = None  # from the first step on
         self.ended = False
         # Of the step that is under way, and of its optimizer step.
-        self.lr, self.clock, self.meter = config.lr, Stopwatch(), UpdateMeter(acts(config))
+        self.lr, self.clock, self.meter = config.lr, Stopwatch(), UpdateMeter()
         self.loss = policy.wte.weight.new_zeros(())
 
     # --- before the first step --------------------------------------------------------------------
 
-    @property
-    def reference(self) -> GPT:
-        """The frozen reference, part of the state from now on; to be asked before the first step.
+    def freeze_reference(self, *, moves: bool = False) -> GPT:
+        """Freeze a copy of the policy as the reference. Call it before the first step.
 
-        Of a resumed run it gets the weights that it had with the first step, or with `restored`.
+        Resuming restores it. `moves`: the engine overwrites it later; it is then no start, of which a KL
+        limit keeps a copy as well. RuntimeError once a run has begun.
         """
-        if "reference" not in self.parts:
-            if self.state is not None:  # it would be a copy of a policy that has moved
-                raise RuntimeError("ask for run.reference before the first step and run.restored")
-            self.given_reference = self.given_reference or frozen_copy(self.policy)
-            self.parts["reference"] = self.given_reference
-        return self.given_reference  # type: ignore[return-value]
+        if self.state is not None:  # it would be a copy of a policy that has moved
+            raise RuntimeError("freeze the reference before the first step: a run is one training")
+        if moves:
+            self.reference = frozen_copy(self.policy)
+            if self.config.kl_limit is not None:
+                self.start = self.parts["start"] = self.start or frozen_copy(self.policy)
+        else:
+            self.reference = self.start = self.start or frozen_copy(self.policy)
+        self.parts["reference"] = self.reference
+        return self.reference
 
     def restored(self) -> TrainingState:
         """All that changes during the run; with --resume as an earlier run has left it.
@@ -126,28 +141,19 @@ class Run:
 
     # --- the verbs of a step ------------------------------------------------------------------------
 
-    def steps(
-        self,
-        config: RunFlags,
-        acted: Acted | None = None,
-        share: Callable[[Any, int], float] = warmed_up,
-    ) -> Iterator[int]:
+    def steps(self, share: Callable[[Any, int], float] = warmed_up) -> Iterator[int]:
         """The 0-based steps that are left, each with its learning rate, a new clock and meter.
 
-        They end with the step that leaves the KL limit, if there is one. `acted` says where the loss's
-        clip acts (default: that of the token ratios), `share` which part of the peak learning rate a
-        step has (default: a linear warm-up). ValueError for another config than the run's, RuntimeError
-        for a run that has ended: it is one training.
+        They end with the step that leaves the KL limit, if there is one. `share` is the part of the peak
+        learning rate that a step has (default: a linear warm-up). RuntimeError for a run that has ended.
         """
-        if config != self.config:
-            raise ValueError("train is given another config than its run: give both the same one")
         if self.ended:
             raise RuntimeError("this run has ended: make another Run to train on")
         for step in self.restored().steps_left(self.config.steps):
-            self.lr = config.lr * share(config, step)
+            self.lr = self.config.lr * share(self.config, step)
             for _, optimizer, peak in self.trained:
-                set_learning_rate(optimizer, peak * share(config, step))
-            self.clock, self.meter = Stopwatch(), UpdateMeter(acted or acts(self.config))
+                set_learning_rate(optimizer, peak * share(self.config, step))
+            self.clock, self.meter = Stopwatch(), UpdateMeter(self.clip_mask)
             yield step
             if self.ended:
                 return
@@ -210,7 +216,7 @@ class Run:
                 yield rows
 
     def zero_grad(self) -> None:
-        """Forget the gradients, and the loss that is added up for the log."""
+        """Zero the gradients and the running loss."""
         for _, optimizer, _ in self.trained:
             optimizer.zero_grad(set_to_none=True)
         self.loss = self.policy.wte.weight.new_zeros(())
@@ -230,20 +236,19 @@ class Run:
                 policy, batch, self.config.temperature, entropy_gradient=entropy_gradient
             )
 
-    def seen(
+    def record(
         self,
         loss: Tensor,
         scores: TokenScores,
-        old_log_probs: Tensor,
-        advantages: Tensor,
+        given: Update,
         batch: ResponseBatch,
         **measured: Tensor,
     ) -> None:
         """Count a forward for the log, after its backward; `measured`: more numbers per token, (n, T)."""
         self.loss += loss.detach()
-        self.meter.add_tokens(scores, old_log_probs, advantages, batch, **measured)
+        self.meter.add_tokens(scores, given.old, given.advantages, batch, **measured)
 
-    def step(self, **losses: float) -> Tensor:
+    def optimizer_step(self, **losses: float) -> Tensor:
         """Clip the gradient at `max_norm` and let AdamW step; returns the norm from before the clip.
 
         A critic's gradient is clipped by its own norm: one over both would let a critic that is far off
@@ -258,36 +263,38 @@ class Run:
 
     # --- after the updates ----------------------------------------------------------------------------
 
-    def finish(
+    def finish_step(
         self,
         step: int,
         rollout: Rollout,
         rewards: Tensor,
-        advantages: Tensor,
-        old_log_probs: Tensor,
-        ref_log_probs: Tensor | None = None,
+        update: Update,
         *,
-        old_values: Tensor | None = None,
-        token_rewards: Tensor | None = None,
-        held_kl: str = "kl",
+        kl_to_hold: str = "kl",
         measured: Mapping[str, float] | None = None,
     ) -> None:
-        """Make the step's row, move the KL controller by its `held_kl`, then `end_step`.
+        """Make the step's row, let the KL controller hold its `kl_to_hold`, then `close_step`.
 
-        `measured`: more numbers of the step, for the row. ValueError for a KL limit without
-        `ref_log_probs`: nobody would know which policy was inside it.
+        `measured`: more numbers of the step, for the row. ValueError for a KL limit without `update.ref`:
+        nobody would know which policy was inside it.
         """
-        if self.config.kl_limit is not None and ref_log_probs is None:
+        if self.config.kl_limit is not None and update.ref is None:
             raise ValueError(
                 "stop_kl needs the KL from the reference: let the engine give run.ref_log_probs to "
-                "run.finish, or leave stop_kl out (None)"
+                "its Update, or leave stop_kl out (None)"
             )
-        row = self.row(rollout, rewards, old_log_probs, ref_log_probs) | dict(measured or {})
-        if held_kl in row:
-            self.kl.update(row[held_kl], len(rollout))
-        acted = self.meter.acted
-        batch = StepBatch(acted, rollout, rewards, advantages, old_values, token_rewards)
-        self.end_step(step, row, batch)
+        from_start = self.kl_from_start(rollout, update.old)
+        row = self.row(rollout, rewards, update.old, update.ref) | from_start | dict(measured or {})
+        if kl_to_hold in row:
+            self.kl.update(row[kl_to_hold], len(rollout))
+        self.close_step(step, row, StepBatch(rollout, rewards, update, self.clip_mask))
+
+    def kl_from_start(self, rollout: Rollout, old_log_probs: Tensor) -> dict[str, float]:
+        """What a KL limit bounds where the reference moves; elsewhere it is `kl`."""
+        if "start" not in self.parts:
+            return {}
+        start = self.log_probs(self.parts["start"], rollout)
+        return {"kl_from_start": float(sequence_kl(old_log_probs, start, rollout.response_mask))}
 
     def row(
         self,
@@ -304,12 +311,12 @@ class Run:
         row |= {"kl_coef": self.kl.coef, "lr": self.lr}
         return row | self.clock.metrics(tokens=rollout.tokens)
 
-    def end_step(self, step: int, row: dict[str, Any], batch: StepBatch | None = None) -> None:
+    def close_step(self, step: int, row: dict[str, Any], batch: StepBatch | None = None) -> None:
         """Validate, log and checkpoint the 0-based `step`.
 
-        A run ends after config.steps, or early once the KL per response exceeds its limit: then the
-        policy becomes again what it last was inside, and that is what is validated and kept. `batch` is
-        what the step was trained on, for the token log.
+        A run ends after config.steps, or early once the KL per response from the start exceeds its limit:
+        then the policy becomes again what it last was inside, and that is what is validated and kept.
+        `batch` is what the step was trained on, for the token log.
         """
         state, inside, done = self.restored(), self.inside, step + 1
         state.step = done
@@ -317,20 +324,15 @@ class Run:
         last = done == self.config.steps or bool(undone)
         row = row | undone
         if self.validate is not None and (done % self.config.eval_every == 0 or last):
-            validate = partial(self.validate, self.policy, self.given_reference, done)
-            row = row | validate()
+            measured_from = self.start or self.reference
+            row = row | self.validate(self.policy, measured_from, done)
             if inside and last and not undone and (undone := inside.at_end(row)):
-                row = row | undone | validate()
-            if batch is not None and hasattr(self.validate, "record"):
-                self.validate.record(self.policy, self.given_reference, done, batch)
+                row = row | undone | self.validate(self.policy, measured_from, done)
+            if batch is not None and isinstance(self.validate, KeepsBatches):
+                self.validate.record(self.policy, measured_from, done, batch)
             check_alike(self.policy)
         check_losses(row)
         self.log.write(step=done, **row)
         state.stopped = last and done < self.config.steps
         self.ended = last
         keep_state(state, self.folder, self.config.checkpoint_every, last=last)
-
-
-def at(tensor: Tensor | None, rows: Tensor) -> Tensor | None:
-    """These rows of a tensor that may not be there."""
-    return None if tensor is None else tensor[rows]

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 from torch import Tensor
 
@@ -38,16 +38,17 @@ from gpt.corpus import Corpus
 from gpt.log_probs import token_scores_and_kl
 from gpt.model import GPT
 from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative, Range
+from harness.tensors import masked_sum
+from rl.batches.rollout import Update
 from rl.equations.losses import (
     clipped_surrogate,
     length_normalized_returns,
     mixed_sampling_weights,
-    row_sums,
     token_mean,
 )
 from rl.equations.token_rewards import teacher_rewards
 from rl.loop import Run
-from rl.rewards.sources import made_of
+from rl.rewards.reward import made_of
 from rl.rewards.teacher_reward import (
     TeacherReward,
     opened,
@@ -55,9 +56,10 @@ from rl.rewards.teacher_reward import (
     refuse_reference,
     teacher_log_probs,
 )
-from rl.task import Engine
-from rl.training.config import size_presets
-from rl.training.text import TextConfig, open_text, text_gradient, text_of
+from rl.run.config import size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import clip_mask
+from rl.run.pretraining_loss import TextConfig, open_text, text_gradient, text_of
 
 PRESETS = size_presets(
     "minillm",
@@ -98,24 +100,18 @@ class MiniLLMConfig(TextConfig):
         refuse_reference("MiniLLM", self.kl_coef, self.stop_kl)
 
 
-class Targets(NamedTuple):
-    """What a minibatch learns from, all (N, T) and constant during the epochs."""
+@dataclass(frozen=True)
+class WeightedUpdate(Update):
+    """What a minibatch learns from: `old` is the student's, whoever drew, `advantages` are R_{t+1}."""
 
-    old_log_probs: Tensor  # of the student, whoever drew the token
-    returns: Tensor  # R_{t+1}, normalised by length
-    weights: Tensor  # w
-
-    def rows(self, index: Tensor) -> Targets:
-        """The targets of some rows."""
-        return Targets(*(tensor[index] for tensor in self))
+    weights: Tensor  # (N, T), w
 
 
 def minillm_loss(
     config: MiniLLMConfig,
     log_probs: Tensor,  # (n, T)
     token_kl: Tensor,  # (n, T), KL(q(.|s_t) || p(.|s_t)) of the student in training
-    targets: Targets,  # (n, T) each
-    response_mask: Tensor,  # (n, T)
+    given: WeightedUpdate,  # (n, T) each
     *,
     tokens: int,
 ) -> Tensor:
@@ -123,23 +119,19 @@ def minillm_loss(
 
     1/tokens sum_{i,t} [ w KL_t + max(-rho w R_{t+1}, -clip(rho) w R_{t+1}) ]
     """
-    surrogate = clipped_surrogate(  # line 9
-        log_probs,
-        targets.old_log_probs,
-        targets.weights * targets.returns,
-        config.clip_range,
-        config.clip_range,
-    )
-    token_loss = targets.weights * token_kl + surrogate  # lines 8 and 11
-    return token_mean(token_loss, response_mask, denominator=tokens)  # line 11
+    low = high = config.clip_range
+    weighted = given.weights * given.advantages
+    surrogate = clipped_surrogate(log_probs, given.old, weighted, low, high)  # line 9
+    token_loss = given.weights * token_kl + surrogate  # lines 8 and 11
+    return token_mean(token_loss, given.mask, denominator=tokens)  # line 11
 
 
-def minillm_targets(
+def minillm_update(
     config: MiniLLMConfig,
     teacher_log_probs: Tensor,  # (N, T)
     old_log_probs: Tensor,  # (N, T)
     response_mask: Tensor,  # (N, T)
-) -> tuple[Targets, Tensor]:
+) -> tuple[WeightedUpdate, Tensor]:
     """The constants of a rollout, and r_t = log p / q of its tokens (N, T)."""
     token_rewards = teacher_rewards(  # line 4
         teacher_log_probs, old_log_probs, response_mask, reverse_kl=True
@@ -148,47 +140,49 @@ def minillm_targets(
         old_log_probs, teacher_log_probs, response_mask, config.teacher_share
     )
     returns = length_normalized_returns(token_rewards, response_mask)  # line 6
-    return Targets(old_log_probs, returns, weights), token_rewards
+    update = WeightedUpdate(old_log_probs, None, returns, response_mask, weights)
+    return update, token_rewards
 
 
-def train(config: MiniLLMConfig, run: Run, *, corpus: Corpus | None = None) -> list[dict[str, Any]]:
+def train(run: Run, *, corpus: Corpus | None = None) -> list[dict[str, Any]]:
     """Run MiniLLM, update `run.policy` in place and return one metrics row a step.
 
     The reward brings the teacher, `corpus` is the text of L_PT.
     """
+    config: MiniLLMConfig = run.config
     text = text_of(config, corpus)
     policy, teacher = run.policy, made_of(run.reward_fn).teacher  # line 1
     assert teacher is not None, "the reward of this run brings no teacher"
-    for step in run.steps(config):  # line 2
+    run.clip_mask = clip_mask(config.clip_range)  # for the log
+    for step in run.steps():  # line 2
         rollout = run.sample(  # line 3: y ~ p~, token by token
             run.prompts(step), teacher=teacher, teacher_share=config.teacher_share
         )
         with run.clock.phase("reward"):  # line 4: log p
             judged = teacher_log_probs(teacher, rollout, config)  # (N, T)
         old, mask = run.old_log_probs(rollout), rollout.response_mask  # (N, T)
-        targets, token_rewards = minillm_targets(config, judged, old, mask)  # lines 4-6: r, w, R
+        update, token_rewards = minillm_update(config, judged, old, mask)  # lines 4-6: r, w, R
 
-        for update, rows in enumerate(run.minibatches(rollout, groups=False)):  # line 7
+        for number, rows in enumerate(run.minibatches(rollout, groups=False)):  # line 7
             for part, batch in run.micro_batches(rollout, rows):
                 with run.precise():  # line 8
                     scores, token_kl = token_scores_and_kl(
                         policy, teacher, batch, config.temperature
                     )
-                goal = targets.rows(part)
+                given = update.rows(part)
                 loss = minillm_loss(  # line 11: Single + Long
-                    config, scores.log_probs, token_kl, goal, batch.response_mask,
-                    tokens=rollout.tokens_of(rows),
-                )  # fmt: skip
+                    config, scores.log_probs, token_kl, given, tokens=rollout.tokens_of(rows)
+                )
                 loss.backward()
-                run.seen(
-                    loss, scores, old[part], goal.returns, batch,
-                    single_step_kl=token_kl, mixing_weight=goal.weights,
+                run.record(
+                    loss, scores, given, batch,
+                    single_step_kl=token_kl, mixing_weight=given.weights,
                 )  # fmt: skip
-            of_text = text_gradient(config, policy, text, step, update)  # line 10
+            of_text = text_gradient(config, policy, text, step, number)  # line 10
             run.loss += config.pretraining_coef * of_text.get("pretraining_loss", 0.0)
-            run.step(**of_text)  # line 11
-        rewards = row_sums(token_rewards, mask)  # log p(y) / q(y), (N,)
-        run.finish(step, rollout, rewards, targets.returns, old)
+            run.optimizer_step(**of_text)  # line 11
+        rewards = masked_sum(token_rewards, mask)  # log p(y) / q(y), (N,)
+        run.finish_step(step, rollout, rewards, update)
     return run.log.rows
 
 
@@ -207,7 +201,6 @@ ENGINE = Engine(
     groups=False,
     prepare=open_text,
     own_reward=lambda config: opened(teacher_reward),
-    reference=lambda config: False,
 )
 
 main = ENGINE.run  # config -> run folder

@@ -12,7 +12,7 @@ student as its own teacher SDPO, Hübotter et al. 2026, arXiv:2601.20802.)
     line 6     for the inner epochs, in minibatches          updates_per_batch, minibatches
     line 7       L_t = -(q / q_old) A_t                      distillation_loss: clipped_surrogate, unclipped
                  or KL(q(.|s_t) || p(.|s_t))                 token_scores_and_kl (--divergence full)
-    line 8       descend the mean over the tokens            token_mean, run.step
+    line 8       descend the mean over the tokens            token_mean, run.optimizer_step
 
 The expected gradient of line 7 is that of the token KLs at the prefixes as they were drawn. What a
 token changes for the tokens after it is left out: no reward is passed back, so there is no credit
@@ -45,11 +45,11 @@ from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne, KLLimit
-from rl.batches.rollout import Rollout, select_rows
+from rl.batches.rollout import Rollout, Update, select_rows
 from rl.equations.losses import clipped_surrogate, token_mean
 from rl.equations.token_rewards import teacher_rewards
 from rl.loop import Run
-from rl.rewards.sources import made_of
+from rl.rewards.reward import made_of
 from rl.rewards.teacher_reward import (
     TeacherReward,
     opened,
@@ -57,10 +57,10 @@ from rl.rewards.teacher_reward import (
     refuse_reference,
     teacher_log_probs,
 )
-from rl.task import Engine
-from rl.training.config import EngineConfig, size_presets
-from rl.training.metrics import StepBatch, never
-from rl.training.open_task import Task
+from rl.run.config import EngineConfig, size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import StepBatch
+from rl.run.task import Task
 
 PRESETS = size_presets(
     "on_policy_distillation", dict(prompts_per_step=32, minibatches=4, kl_coef=0.0), limited=False
@@ -204,17 +204,18 @@ def distillation_loss(  # lines 7 and 8
     return token_mean(token_loss, response_mask, denominator=tokens)
 
 
-def train(config: OnPolicyDistillationConfig, run: Run) -> list[dict[str, Any]]:
+def train(run: Run) -> list[dict[str, Any]]:
     """Run on-policy distillation, update `run.policy` in place and return one metrics row a step.
 
     The reward brings the teacher (`teacher_reward(config, teacher)`), or with --teacher self the
     check of the answers.
     """
+    config: OnPolicyDistillationConfig = run.config
     made, policy = made_of(run.reward_fn), run.policy
     check = made.check if config.taught_by_itself else None
     teacher = policy if check is not None else made.teacher  # line 1
     assert teacher is not None, "the reward of this run brings neither a teacher nor a check"
-    for step in run.steps(config):
+    for step in run.steps():
         rollout = run.sample(run.prompts(step))  # lines 2-3
         rewards = run.rewards(rollout)  # (N,), for the log
         taught, written, judged = Lessons(torch.arange(len(rollout)), rollout, rollout)
@@ -227,27 +228,27 @@ def train(config: OnPolicyDistillationConfig, run: Run) -> list[dict[str, Any]]:
             with run.clock.phase("score"):
                 p = teacher_log_probs(teacher, judged, config)
             advantages = teacher_rewards(p, old, written.response_mask, reverse_kl=True)
+        update = Update(old, None, advantages, written.response_mask)
 
         for rows in run.minibatches(written, groups=False):  # line 6
             for part, batch in run.micro_batches(written, rows):
                 other = judged.sequences.rows(part) if check is not None else None
                 with run.precise():
                     scores, token_kl = scores_and_kl(config, policy, teacher, batch, other)
+                given = update.rows(part)
                 loss = distillation_loss(  # line 7
-                    scores.log_probs, old[part], advantages[part], token_kl, batch.response_mask,
+                    scores.log_probs, given.old, given.advantages, token_kl, given.mask,
                     tokens=written.tokens_of(rows),
                 )  # fmt: skip
                 loss.backward()
-                run.seen(
-                    loss, scores, old[part], advantages[part], batch,
-                    token_kl=-advantages[part] if token_kl is None else token_kl,
-                )  # fmt: skip
-            run.step()  # line 8
+                measured = -given.advantages if token_kl is None else token_kl
+                run.record(loss, scores, given, batch, token_kl=measured)
+            run.optimizer_step()  # line 8
 
         row = run.row(rollout, rewards, old) | {"taught_responses": len(written) / len(rollout)}
         paid = rewards[taught.to(rewards.device)]
-        taught_on = StepBatch(never, written, paid, advantages) if len(written) else None
-        run.end_step(step, row, taught_on)
+        taught_on = StepBatch(written, paid, update, run.clip_mask) if len(written) else None
+        run.close_step(step, row, taught_on)
     return run.log.rows
 
 
@@ -276,7 +277,6 @@ ENGINE = Engine(
     groups=False,
     prepare=require_check,
     own_reward=lambda config: None if config.taught_by_itself else opened(teacher_reward),
-    reference=lambda config: False,
 )
 
 main = ENGINE.run  # config -> run folder

@@ -17,9 +17,8 @@ AMIR-GRPO (arXiv:2601.03661), whose pairs are `--pairs all` and whose log-probs 
 What is new next to GRPO: the comparison of two responses enters as such, not only through an
 advantage, and pulls by how wrongly the policy orders them. Three weights are three numbers: kl_coef,
 dpo_beta and preference_coef. The preference loss has no ratio and no clip. `--preference-loss` names
-rows of PREFERENCE_LOSSES (rl/batches/preferences.py), and `--preference-weights` their weights in
-L_pref; all but simpo and orpo need the frozen reference, also without a KL penalty. With
-preference_coef = 0 this is rl/grpo_engine.py bit for bit.
+a row of PREFERENCE_LOSSES (rl/batches/preferences.py); all but simpo and orpo need the frozen
+reference, also without a KL penalty. With preference_coef = 0 this is rl/grpo_engine.py bit for bit.
 
     python -m rl.pg_grpo_engine                       reviews, the best and the worst of each group
     python -m rl.pg_grpo_engine --pairs offline       the pairs of the reward model beside the rollouts
@@ -29,16 +28,18 @@ preference_coef = 0 this is rl/grpo_engine.py bit for bit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from data.collate import ResponseBatch
+from gpt.log_probs import TokenScores, token_scores
 from gpt.model import GPT
+from harness.device import on_device, precision
 from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative
-from harness.ranks.collectives import on_device
 from reward_model.pairs import TokenPair
 from rl.batches.preferences import (
     Compared,
@@ -57,22 +58,22 @@ from rl.batches.preferences import (
     pairs_within,
     sides,
 )
-from rl.batches.rollout import Rollout, row_chunks, scores_to_descend
+from rl.batches.rollout import Rollout, Update, row_chunks
 from rl.equations.advantages import best_worst_pairs, group_advantages, ordered_pairs
 from rl.equations.kl import k3
 from rl.equations.losses import (
-    clipped_surrogate,
+    grpo_objective,
     gspo,
     mean_ratio,
     sequence_clipped_surrogate,
     sequence_mean,
     sequence_ratio,
 )
-from rl.loop import Run, at
-from rl.task import Engine
-from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.metrics import Acted, acts
-from rl.training.open_task import Task
+from rl.loop import Run
+from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import ClipMask, clip_mask
+from rl.run.task import Task
 
 PRESETS = size_presets("pg_grpo")
 PRESETS["own"] |= dict(max_response_tokens=1024)
@@ -129,12 +130,12 @@ class PGGRPOConfig(PreferenceFlags, RecordedPairFlags, EngineConfig):
         return self.dpo_beta
 
 
-def acted(config: PGGRPOConfig) -> Acted:
+def clip_mask_of(config: PGGRPOConfig) -> ClipMask:
     """Where the clip of this mode's ratio acts."""
-    b = config.ratio_power
+    eps, b = config.clip_range, config.ratio_power
     if config.mode == "ratio_power":
-        return acts(config, lambda new, old, mask: sequence_ratio(b * new, b * old, mask))
-    return acts(config, mean_ratio) if config.mode == "mean_ratio" else acts(config)
+        return clip_mask(eps, ratio=lambda new, old, mask: sequence_ratio(b * new, b * old, mask))
+    return clip_mask(eps, ratio=mean_ratio) if config.mode == "mean_ratio" else clip_mask(eps)
 
 
 def policy_loss(  # line 6
@@ -146,36 +147,30 @@ def policy_loss(  # line 6
     response_mask: Tensor,  # (n, T)
     *,
     kl_coef: float,
-    rows: int,
+    responses: int,
 ) -> Tensor:
-    """L_GRPO of some rows of a minibatch of `rows` (arXiv:2402.03300, Eqs. 3 and 4).
+    """L_GRPO of some rows of a minibatch of N = `responses` (arXiv:2402.03300, Eqs. 3 and 4).
 
-    (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ]; with mode
+    (1/N) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * KL ]; with mode
     "ratio_power" the ratio is that of the response, exp(b sum_t (log pi - log pi_old)), b =
     ratio_power, and with "mean_ratio" exp(1/L_i sum_t (log pi - log pi_old)), GSPO's.
     """
     low = high = config.clip_range
+    if config.mode == "token_ratio":
+        return grpo_objective(
+            log_probs, old_log_probs, ref_log_probs, advantages, response_mask, k3,
+            clip_range=config.clip_range, kl_coef=kl_coef, responses=responses,
+        )  # fmt: skip
     if config.mode == "ratio_power":
         b = config.ratio_power  # (pi / pi_old)^b is the ratio of log-probs that are scaled by b
         token_loss = sequence_clipped_surrogate(
             b * log_probs, b * old_log_probs, advantages, response_mask, low, high
         )
-    elif config.mode == "mean_ratio":
-        token_loss = gspo(log_probs, old_log_probs, advantages, response_mask, low, high)
     else:
-        token_loss = clipped_surrogate(log_probs, old_log_probs, advantages, low, high)
+        token_loss = gspo(log_probs, old_log_probs, advantages, response_mask, low, high)
     if kl_coef and ref_log_probs is not None:
         token_loss = token_loss + kl_coef * k3(log_probs, ref_log_probs)
-    return sequence_mean(token_loss, response_mask, denominator=rows)
-
-
-class Given(NamedTuple):
-    """What the losses read of a rollout besides the policy in training."""
-
-    old: Tensor  # (N, T)
-    ref: Tensor | None  # (N, T)
-    advantages: Tensor  # (N, 1)
-    pairs: Tensor  # (K, 2) row numbers, on the CPU
+    return sequence_mean(token_loss, response_mask, denominator=responses)
 
 
 def preference_loss(config: PGGRPOConfig, compared: Compared, *, pairs: int) -> Tensor:
@@ -225,12 +220,43 @@ def preference_metrics(
     }
 
 
+def scores_to_descend(
+    policy: GPT, batch: ResponseBatch, config: PGGRPOConfig
+) -> tuple[TokenScores, Callable[[Tensor], None]]:
+    """The scores (N, T) of rows that one loss compares, and what does loss.backward().
+
+    A batch of more than micro_batch_size rows is read twice, once for the numbers and once for their
+    gradient: the sum over parts of (d loss / d log-probs) log-probs has the loss's (Gao et al. 2021,
+    arXiv:2101.06983). Of the scores only log-probs have a gradient.
+    """
+
+    def score(part: ResponseBatch) -> TokenScores:
+        with precision(policy.device, config.precision):
+            return token_scores(policy, part, config.temperature)
+
+    if len(batch) <= config.micro_batch_size:
+        return score(batch), Tensor.backward
+    parts = torch.arange(len(batch)).split(config.micro_batch_size)
+    with torch.no_grad():
+        pieces = [score(batch.rows(rows)) for rows in parts]
+    log_probs, entropy = (torch.cat(columns) for columns in zip(*pieces, strict=True))
+    log_probs.requires_grad_()
+
+    def descend(loss: Tensor) -> None:
+        (gradient,) = torch.autograd.grad(loss, log_probs)
+        for rows in parts:
+            (score(batch.rows(rows)).log_probs * gradient[rows]).sum().backward()
+
+    return TokenScores(log_probs, entropy), descend
+
+
 def descend_rollout(
     config: PGGRPOConfig,
     run: Run,
     rollout: Rollout,
     rows: Tensor,  # of one minibatch
-    given: Given,
+    update: Update,
+    pairs: Tensor,  # (K, 2) row numbers, on the CPU
     pair_count: int,  # of the minibatch, the recorded ones included
 ) -> list[Compared]:
     """The gradient of L_GRPO + lambda L_pref on the rows of a minibatch; the pairs that it compared."""
@@ -240,19 +266,19 @@ def descend_rollout(
     for chunk in row_chunks(rollout.sequences, rows, size, together):
         part, batch = on_device(chunk, run.policy.device), rollout.sequences.rows(chunk)
         scores, descend = scores_to_descend(run.policy, batch, config)
-        old, ref, advantages = given.old[part], at(given.ref, part), given.advantages[part]
+        given = update.rows(part)
         loss = policy_loss(  # line 6
-            config, scores.log_probs, old, ref, advantages, batch.response_mask,
-            kl_coef=run.kl.coef, rows=len(rows),
+            config, scores.log_probs, given.old, given.ref, given.advantages, given.mask,
+            kl_coef=run.kl.coef, responses=len(rows),
         )  # fmt: skip
-        here = pairs_within(given.pairs, chunk)
+        here = pairs_within(pairs, chunk)
         if len(here):
-            both = compared_rows(scores.log_probs, ref, batch.response_mask, here)
+            both = compared_rows(scores.log_probs, given.ref, given.mask, here)
             l_pref = preference_loss(config, both, pairs=pair_count)  # line 7
             loss = loss + config.preference_coef * l_pref  # line 8
             compared.append(both.detach())
         descend(loss)
-        run.seen(loss, scores, old, advantages, batch)
+        run.record(loss, scores, given, batch)
     return compared
 
 
@@ -272,35 +298,35 @@ def descend_recorded(
     return compared
 
 
-def train(
-    config: PGGRPOConfig, run: Run, *, offline_pairs: Sequence[TokenPair] = ()
-) -> list[dict[str, Any]]:
+def train(run: Run, *, offline_pairs: Sequence[TokenPair] = ()) -> list[dict[str, Any]]:
     """Run PG-GRPO, update `run.policy` in place and return one metrics row a step.
 
     `offline_pairs` are the recorded pairs of `pairs` "offline" and "both".
     """
-    reference = run.reference  # line 1
+    config: PGGRPOConfig = run.config
+    reference = run.freeze_reference()  # line 1
+    run.clip_mask = clip_mask_of(config)  # for the log
     run.restored()  # the reference, too, which scores the recorded pairs
     recorded = recorded_stream(config, offline_pairs, reference, run.tokenizer.eos_id)  # line 4
-    for step in run.steps(config, acted(config)):
+    for step in run.steps():
         rollout = run.sample(run.prompts(step))  # line 2
         rewards = run.rewards(rollout)  # (N,)  line 3
         advantages = group_advantages(rewards, config.group_size)  # (N, 1)  line 3
         old = run.old_log_probs(rollout)  # (N, T)
         compares = config.compares_groups and config.needs_reference
         ref = run.ref_log_probs(reference, rollout, needed=compares)  # (N, T) or None
-        given = Given(old, ref, advantages, group_pairs(config, rewards))  # line 4
+        update = Update(old, ref, advantages, rollout.response_mask)
+        pairs = group_pairs(config, rewards)  # line 4
 
         compared: list[Compared] = []  # for the log
         for rows in run.minibatches(rollout):  # line 5
-            count = len(pairs_within(given.pairs, rows)) + recorded.batch_size
-            compared += descend_rollout(config, run, rollout, rows, given, count)  # lines 6-8
+            count = len(pairs_within(pairs, rows)) + recorded.batch_size
+            compared += descend_rollout(config, run, rollout, rows, update, pairs, count)  # 6-8
             compared += descend_recorded(config, run, recorded, step, count)  # lines 7-8
-            run.step()  # line 8
+            run.optimizer_step()  # line 8
 
-        pairs = len(given.pairs) + recorded.batch_size
-        measured = preference_metrics(config, pairs, compared)
-        run.finish(step, rollout, rewards, advantages, old, ref, measured=measured)
+        measured = preference_metrics(config, len(pairs) + recorded.batch_size, compared)
+        run.finish_step(step, rollout, rewards, update, measured=measured)
     return run.log.rows
 
 

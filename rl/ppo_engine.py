@@ -10,7 +10,7 @@
     line 8     for K epochs, shuffled minibatches               updates_per_batch, minibatches
     line 9       L = L_CLIP + c_v L_VF - c_H H + gamma L_ptx    ppo_loss, text_gradient
     line 10        [+ c_3 KL, in place of the one in r_t]       kl_loss_coef: k2
-    line 11      clip each model's gradient, step both          run.step
+    line 11      clip each model's gradient, step both          run.optimizer_step
     line 12      stop the epochs once KL(old || new) is large   target_kl
     line 13    adapt beta to the KL per response                kl_target (arXiv:1909.08593)
 
@@ -35,7 +35,7 @@ from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative
 from rl.actor_critic import (
     ActorCriticConfig,
     batch_values,
-    gae_targets,
+    gae_update,
     ppo_loss,
     rollout_values,
     train_critic,
@@ -43,13 +43,13 @@ from rl.actor_critic import (
 from rl.equations.advantages import whiten
 from rl.equations.token_rewards import score_missing_eos, token_level_rewards
 from rl.loop import Run
-from rl.rewards.sources import made_of
-from rl.task import Engine
-from rl.training.config import size_presets
-from rl.training.metrics import explained_variance
-from rl.training.open_task import Task
-from rl.training.text import open_text, text_gradient, text_of
-from rl.training.value_model import ValueModel
+from rl.rewards.reward import made_of
+from rl.run.config import size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import clip_mask, explained_variance
+from rl.run.pretraining_loss import open_text, text_gradient, text_of
+from rl.run.task import Task
+from rl.run.value_model import ValueModel
 
 PRESETS = size_presets(
     "ppo",
@@ -80,22 +80,20 @@ class PPOConfig(ActorCriticConfig):
 
 
 def train(
-    config: PPOConfig,
-    run: Run,
-    *,
-    value_model: ValueModel | None = None,
-    corpus: Corpus | None = None,
+    run: Run, *, value_model: ValueModel | None = None, corpus: Corpus | None = None
 ) -> list[dict[str, Any]]:
     """Run PPO, update `run.policy` (and `value_model`) in place and return one metrics row a step.
 
     Without a value model the critic is a copy of the policy with a head of zeros. `corpus` is the
     text of PPO-ptx.
     """
+    config: PPOConfig = run.config
     text = text_of(config, corpus)
-    policy, reference = run.policy, run.reference  # line 1
+    policy, reference = run.policy, run.freeze_reference()  # line 1
     start = value_model or ValueModel.from_policy(policy)
     critic = train_critic(run, start, config.critic_lr)  # line 2
-    for step in run.steps(config):  # line 3
+    run.clip_mask = clip_mask(config.clip_range)  # for the log
+    for step in run.steps():  # line 3
         rollout = run.sample(run.prompts(step))  # lines 3-4
         rewards = run.rewards(rollout)  # (N,)  line 4: R
         old = run.old_log_probs(rollout)  # (N, T)  line 5
@@ -106,33 +104,25 @@ def train(
             score_missing_eos(rewards, rollout.has_eos, config.missing_eos_penalty),
             old, ref, mask, run.kl.coef,
         )  # fmt: skip
-        scaled = token_rewards
         if config.whiten_rewards:
-            scaled = whiten(token_rewards, mask, shift_mean=False)
-        targets = gae_targets(config, scaled, old, ref, old_values, mask)  # line 7
+            token_rewards = whiten(token_rewards, mask, shift_mean=False)
+        update = gae_update(config, token_rewards, old, ref, old_values, mask)  # line 7
 
-        for update, rows in enumerate(run.minibatches(rollout, groups=False)):  # line 8
+        for number, rows in enumerate(run.minibatches(rollout, groups=False)):  # line 8
             for part, batch in run.micro_batches(rollout, rows):
                 scores = run.scores(policy, batch, entropy_gradient=config.entropy_coef > 0)
                 values = batch_values(run, critic, batch)  # (n, T) each, with gradients
-                goal = targets.rows(part)
-                losses = ppo_loss(
-                    config, scores, values, goal, batch.response_mask, rollout.tokens_of(rows)
-                )
+                given = update.rows(part)
+                losses = ppo_loss(config, scores, values, given, rollout.tokens_of(rows))
                 losses.total.backward()  # lines 9-10: L of ppo_loss
-                run.seen(
-                    losses.total, scores, old[part], goal.advantages, batch, **losses.per_token()
-                )
+                run.record(losses.total, scores, given, batch, **losses.per_token())
             if config.target_kl is not None and run.meter.moved_beyond(1.5 * config.target_kl):
                 break  # without the step: far enough from the old policy. line 12
-            of_text = text_gradient(config, policy, text, step, update)  # line 9
+            of_text = text_gradient(config, policy, text, step, number)  # line 9
             run.loss += config.pretraining_coef * of_text.get("pretraining_loss", 0.0)
-            run.step(**of_text)  # line 11
-        explained = explained_variance(old_values, targets.returns, mask)
-        run.finish(  # line 13: beta
-            step, rollout, rewards, targets.advantages, old, ref,
-            old_values=old_values, token_rewards=token_rewards, measured=explained,
-        )  # fmt: skip
+            run.optimizer_step(**of_text)  # line 11
+        explained = explained_variance(old_values, update.returns, mask)
+        run.finish_step(step, rollout, rewards, update, measured=explained)  # line 13: beta
     return run.log.rows
 
 

@@ -6,8 +6,7 @@ Plain REINFORCE++ (k = group_size, usually 1), `--variant plain`:
     line 2   r_t = -beta k1_t, plus R at the last token           token_level_rewards
     line 3   A_t = R - beta sum_{u >= t} k1_u             (Eq. 4) discounted_returns, gamma = 1
     line 4   A_t = (A_t - mean) / std over the batch      (Eq. 5) whiten, over all tokens of the batch
-    line 5   ascend the clipped objective                 (Eq. 1) reinforce_pp_loss: clipped_surrogate,
-                                                                  sequence_mean
+    line 5   ascend the clipped objective                 (Eq. 1) reinforce_pp_loss: grpo_objective
 
 REINFORCE++-baseline (k > 1), `--variant baseline`, has other advantages and the KL in the loss:
 
@@ -35,13 +34,15 @@ from typing import Any, Literal
 from torch import Tensor
 
 from harness.flag_ranges import AtLeastOne, NotNegative
+from rl.batches.rollout import Update
 from rl.equations.advantages import discounted_returns, group_advantages, whiten
 from rl.equations.kl import k2
-from rl.equations.losses import clipped_surrogate, sequence_mean
+from rl.equations.losses import grpo_objective
 from rl.equations.token_rewards import token_level_rewards
-from rl.loop import Run, at
-from rl.task import Engine
-from rl.training.config import EngineConfig, size_presets
+from rl.loop import Run
+from rl.run.config import EngineConfig, size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import clip_mask
 
 # One response per prompt: a batch of as many responses has more prompts than in the other engines.
 PRESETS = size_presets("reinforce_pp", dict(prompts_per_step=32))
@@ -122,26 +123,27 @@ def reinforce_pp_loss(
     response_mask: Tensor,  # (n, T)
     *,
     kl_coef: float,
-    rows: int,
+    responses: int,
 ) -> Tensor:
     """The negated objective of some rows of a minibatch (arXiv:2501.03262, Eqs. 1 and 8).
 
-    (1/rows) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * k2 ], with `rows` the
-    size of the whole minibatch, so that micro-batches add up. Only the baseline variant has the KL
-    in the loss.
+    (1/N) sum_i (1/L_i) sum_t [ -min(ratio A, clip(ratio) A) + kl_coef * k2 ], GRPO's objective of a
+    minibatch of N = `responses`. Only the baseline variant has the KL in the loss.
     """
-    token_loss = clipped_surrogate(  # line 5
-        log_probs, old_log_probs, advantages, config.clip_range, config.clip_range
-    )
-    if config.variant == "baseline" and ref_log_probs is not None:
-        token_loss = token_loss + kl_coef * k2(log_probs, ref_log_probs)  # line 8
-    return sequence_mean(token_loss, response_mask, denominator=rows)  # lines 5 and 8
+    if config.variant == "plain":
+        kl_coef = 0.0
+    return grpo_objective(  # lines 5 and 8
+        log_probs, old_log_probs, ref_log_probs, advantages, response_mask, k2,
+        clip_range=config.clip_range, kl_coef=kl_coef, responses=responses,
+    )  # fmt: skip
 
 
-def train(config: ReinforcePPConfig, run: Run) -> list[dict[str, Any]]:
+def train(run: Run) -> list[dict[str, Any]]:
     """Run REINFORCE++, update `run.policy` in place and return one metrics row a step."""
-    policy, reference = run.policy, run.reference
-    for step in run.steps(config):
+    config: ReinforcePPConfig = run.config
+    policy, reference = run.policy, run.freeze_reference()
+    run.clip_mask = clip_mask(config.clip_range)  # for the log
+    for step in run.steps():
         rollout = run.sample(run.prompts(step))  # line 1
         rewards = run.rewards(rollout)  # (N,)  line 2
         old = run.old_log_probs(rollout)  # (N, T)
@@ -149,18 +151,20 @@ def train(config: ReinforcePPConfig, run: Run) -> list[dict[str, Any]]:
         advantages = reinforce_pp_advantages(  # lines 3-4, or 6-7: (N, T) or (N, 1)
             config, rewards, old, ref, rollout.response_mask, run.kl.coef
         )
+        update = Update(old, ref, advantages, rollout.response_mask)
 
         for rows in run.minibatches(rollout):  # mu
             for part, batch in run.micro_batches(rollout, rows):
                 scores = run.scores(policy, batch)  # (n, T), with a gradient
+                given = update.rows(part)
                 loss = reinforce_pp_loss(  # lines 5 and 8: Eq. 1, or Eq. 8
-                    config, scores.log_probs, old[part], at(ref, part), advantages[part],
-                    batch.response_mask, kl_coef=run.kl.coef, rows=len(rows),
+                    config, scores.log_probs, given.old, given.ref, given.advantages, given.mask,
+                    kl_coef=run.kl.coef, responses=len(rows),
                 )  # fmt: skip
                 loss.backward()
-                run.seen(loss, scores, old[part], advantages[part], batch)
-            run.step()
-        run.finish(step, rollout, rewards, advantages, old, ref)
+                run.record(loss, scores, given, batch)
+            run.optimizer_step()
+        run.finish_step(step, rollout, rewards, update)
     return run.log.rows
 
 

@@ -30,6 +30,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from harness.flag_ranges import NotNegative
+from rl.batches.rollout import Update
 from rl.equations.advantages import leave_one_out_advantages
 from rl.equations.losses import (
     clipped_surrogate,
@@ -42,9 +43,9 @@ from rl.equations.losses import (
 )
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
-from rl.task import Engine
-from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.metrics import Acted, acts, never
+from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import ClipMask, clip_mask, no_clip
 
 PRESETS = size_presets("rloo")
 
@@ -70,11 +71,13 @@ class RLOOConfig(EngineConfig):
             )
 
 
-def acted(config: RLOOConfig) -> Acted:
+def clip_mask_of(config: RLOOConfig) -> ClipMask:
     """Where the clip of this loss acts."""
     if config.loss == "sequence":
-        return never
-    return acts(config, sequence_ratio) if config.loss == "clipped" else acts(config)
+        return no_clip
+    if config.loss == "clipped":
+        return clip_mask(config.clip_range, ratio=sequence_ratio)
+    return clip_mask(config.clip_range)
 
 
 def rloo_advantages(
@@ -100,35 +103,37 @@ def rloo_loss(
     advantages: Tensor,  # (n, 1)
     response_mask: Tensor,  # (n, T)
     *,
-    rows: int,
+    responses: int,
     tokens: int,
 ) -> Tensor:
-    """The negated objective of some rows of a minibatch of `rows` rows and `tokens` tokens.
+    """The negated objective of some rows of a minibatch of N = `responses` with `tokens` tokens.
 
-    sequence  -(1/rows) sum_i A_i sum_t log pi(y_it): the paper's, nothing is clipped
-    clipped   -(1/rows) sum_i min(s_i A_i, clip(s_i) A_i), s_i = exp(sum_t (log pi - log pi_old))
+    sequence  -(1/N) sum_i A_i sum_t log pi(y_it): the paper's, nothing is clipped
+    clipped   -(1/N) sum_i min(s_i A_i, clip(s_i) A_i), s_i = exp(sum_t (log pi - log pi_old))
     token     -(1/tokens) sum_it min(ratio_it A_i, clip(ratio_it) A_i)
 
-    At log_probs = old_log_probs the gradients of the first two are equal, the third is rows / tokens
-    of them.
+    At log_probs = old_log_probs the gradients of the first two are equal, the third is N / tokens of
+    them.
     """
     low = high = config.clip_range
     if config.loss == "sequence":  # line 5
         loss = policy_gradient(log_probs, advantages)
-        return sequence_sum(loss, response_mask, denominator=rows)
+        return sequence_sum(loss, response_mask, denominator=responses)
     if config.loss == "clipped":
         loss = sequence_clipped_surrogate(
             log_probs, old_log_probs, advantages, response_mask, low, high
         )
-        return sequence_mean(loss, response_mask, denominator=rows)
+        return sequence_mean(loss, response_mask, denominator=responses)
     loss = clipped_surrogate(log_probs, old_log_probs, advantages, low, high)
     return token_mean(loss, response_mask, denominator=tokens)
 
 
-def train(config: RLOOConfig, run: Run) -> list[dict[str, Any]]:
+def train(run: Run) -> list[dict[str, Any]]:
     """Run RLOO, update `run.policy` in place and return one metrics row a step."""
-    policy, reference = run.policy, run.reference  # pi, pi_ref
-    for step in run.steps(config, acted(config)):
+    config: RLOOConfig = run.config
+    policy, reference = run.policy, run.freeze_reference()  # pi, pi_ref
+    run.clip_mask = clip_mask_of(config)  # for the log
+    for step in run.steps():
         rollout = run.sample(run.prompts(step))  # line 1: y_1 ... y_k ~ pi( . | x)
         rewards = run.rewards(rollout)  # (N,)  line 2: r(x, y)
         old = run.old_log_probs(rollout)  # (N, T)
@@ -136,18 +141,20 @@ def train(config: RLOOConfig, run: Run) -> list[dict[str, Any]]:
         advantages = rloo_advantages(  # (N, 1)  lines 2-3
             config, rewards, old, ref, rollout.response_mask, run.kl.coef
         )
+        update = Update(old, ref, advantages, rollout.response_mask)
 
         for rows in run.minibatches(rollout):  # line 4
             for part, batch in run.micro_batches(rollout, rows):
                 scores = run.scores(policy, batch)  # (n, T), with a gradient
+                given = update.rows(part)
                 loss = rloo_loss(  # line 5: A grad log pi(y | x)
-                    config, scores.log_probs, old[part], advantages[part], batch.response_mask,
-                    rows=len(rows), tokens=rollout.tokens_of(rows),
+                    config, scores.log_probs, given.old, given.advantages, given.mask,
+                    responses=len(rows), tokens=rollout.tokens_of(rows),
                 )  # fmt: skip
                 loss.backward()
-                run.seen(loss, scores, old[part], advantages[part], batch)
-            run.step()  # line 5
-        run.finish(step, rollout, rewards, advantages, old, ref)
+                run.record(loss, scores, given, batch)
+            run.optimizer_step()  # line 5
+        run.finish_step(step, rollout, rewards, update)
     return run.log.rows
 
 

@@ -41,10 +41,9 @@ from harness.errors import UserError
 from harness.files import append_jsonl, display_path
 from harness.metric_log import MetricLog
 from harness.optimizer import clip_and_step
-from harness.paths import RUNS, TOKENS
-from harness.report.page import REPORT
-from harness.report.rules import as_text, examine
-from harness.report.writing import refresh
+from harness.paths import REPORT, RUNS, TOKENS
+from report.doctor import as_text, examine
+from report.page import write_page
 from rl import (
     grpo_engine,
     grpo_iterative_engine,
@@ -55,13 +54,14 @@ from rl import (
     rloo_engine,
 )
 from rl.batches.rollout import Rollout, sample_rollout
+from rl.equations import losses
 from rl.equations.kl import k3
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.loop import Run
-from rl.rewards.sources import RuleReward, checked_rewards
-from rl.training.evaluation import Validation
-from rl.training.metrics import UpdateMeter
-from rl.training.token_log import TokenLog
+from rl.rewards.reward import RuleReward, checked_rewards
+from rl.run.evaluation import Validation
+from rl.run.metrics import UpdateMeter
+from rl.run.token_log import TokenLog
 from studies.pages import significant
 
 # The small run ------------------------------------------------------------------------------------
@@ -119,7 +119,7 @@ def small_run(
         validate.token_log = TokenLog(folder / TOKENS, LETTERS, reward, config)
     log = MetricLog(config.steps)
     run = Run(config, policy, LETTERS, reward, PROMPTS, log, validate=validate)
-    rows = sys.modules[type(config).__module__].train(config, run)
+    rows = sys.modules[type(config).__module__].train(run)
     return rows, json.loads(json.dumps(asdict(config), default=str))
 
 
@@ -190,7 +190,7 @@ def old_is_new() -> Iterator[None]:
     def wrong(new: Tensor, old: Tensor, *rest: Any) -> Tensor:
         return clipped_surrogate(new, new.detach(), *rest)
 
-    with patch.object(grpo_engine, "clipped_surrogate", wrong):
+    with patch.object(losses, "clipped_surrogate", wrong):
         with patch.object(loop, "UpdateMeter", MeterOfNewest):
             yield
 
@@ -212,16 +212,14 @@ def reference_is_the_policy(model: GPT, rollout: Rollout, config: Any) -> Tensor
 
 
 BUGS = {
-    "loss_sign": Bug(over(grpo_engine, "clipped_surrogate", negated_surrogate)),
+    "loss_sign": Bug(over(losses, "clipped_surrogate", negated_surrogate)),
     "late_mask": Bug(over(loop, "sample_rollout", late_mask)),
     "no_eos": Bug(over(generate, "first_eos_mask", mask_without_eos)),
     "kl_sign": Bug(over(rloo_engine, "token_level_rewards", kl_added)),
-    "part_divisor": Bug(
-        over(grpo_engine, "sequence_mean", mean_of_the_part), dict(micro_batch_size=20)
-    ),
-    "kl_per_response": Bug(over(grpo_engine, "k3", summed_k3)),
+    "part_divisor": Bug(over(losses, "sequence_mean", mean_of_the_part), dict(micro_batch_size=20)),
+    "kl_per_response": Bug(over(grpo_engine, "loss_estimator", lambda name: summed_k3)),
     "old_is_new": Bug(old_is_new),
-    "critic_rests": Bug(over(Run, "step", step_of_the_policy_alone)),
+    "critic_rests": Bug(over(Run, "optimizer_step", step_of_the_policy_alone)),
     "row_above": Bug(over(loop, "checked_rewards", rewards_of_the_row_above)),
     "reference_follows": Bug(over(loop, "rollout_log_probs", reference_is_the_policy)),
 }
@@ -258,7 +256,7 @@ def bugged_run(name: str, folder: Path) -> list[dict[str, Any]]:
         rows, flags = small_run(config, folder)
     (folder / "config.json").write_text(json.dumps(flags) + "\n", encoding="utf-8")
     append_jsonl(folder / "metrics.jsonl", rows)
-    refresh(folder)
+    write_page(folder)
     return rows
 
 

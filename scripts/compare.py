@@ -25,9 +25,8 @@ from harness.errors import UserError
 from harness.files import display_path, save_figure, write_text
 from harness.flag_ranges import AtLeastTwo
 from harness.paths import RUNS
-from harness.report.intervals import group_table
-from harness.report.page import read_run
-from harness.report.rules import Run
+from report.doctor import Run, read_run
+from report.intervals import group_table
 from studies.runner import Job, code_of, is_done, note_other_code, run_job
 
 SHARED = ("data", "preset", "policy")  # what must be one for all, where an engine has the flag
@@ -46,6 +45,8 @@ class CompareConfig:
     """The first of them."""
     out: Path = RUNS / "compare"
     """Folder of comparisons: one a set of flags, with the runs, the tables and the plots."""
+
+    goes_on = True  # called again, it does what is left
 
 
 def name_of(engine: str) -> str:

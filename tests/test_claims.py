@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.paths import REPOSITORY
-from harness.report.intervals import holm, t_interval, t_tails
+from report.intervals import holm, t_interval, t_tails
 from studies.overoptimisation import __main__ as study
 from studies.pages import filled
 

@@ -18,6 +18,7 @@ from course.exercises.entries import mistakes_of
 from data.collate import first_eos_mask
 from gpt.llama import RMSNorm, rotated, rotation
 from gpt.log_probs import kl_from_logits
+from harness.tensors import masked_mean
 from reward_model import loss as reward_model_loss
 from rl.equations import advantages, best_of_n, kl, losses, preference_losses
 from rl.equations.token_rewards import token_level_rewards
@@ -54,7 +55,7 @@ LIBRARY = {
     "kl_divergence": lambda p, q: kl_from_logits(p.clamp(min=1e-30).log(), q.log()),
     "kl_in_reward": token_level_rewards,
     "leave_one_out": advantages.leave_one_out_advantages,
-    "mean_score": losses.row_means,
+    "mean_score": masked_mean,
     "others_mean": lambda r, G: r - advantages.leave_one_out_advantages(r, G)[:, 0],
     "pass_at_k": verifiable.pass_at_k,
     "rms_norm": rms_norm,

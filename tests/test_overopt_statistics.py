@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.report import intervals
+from report import intervals
 from studies import bootstrap
 from studies.overoptimisation import results
 from studies.overoptimisation.plan import Settings

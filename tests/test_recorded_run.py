@@ -16,10 +16,10 @@ from forked import command
 from safetensors.torch import load_file
 
 from harness.files import read_jsonl
+from report.__main__ import ReportConfig
+from report.__main__ import main as write_report
+from report.doctor import examine_folder
 from rl import talk
-from rl.doctor import examine_folder
-from rl.report import ReportConfig
-from rl.report import main as write_report
 
 RECORDED = Path(__file__).parent / "recorded_run"
 

@@ -17,9 +17,9 @@ from data.sources import run_with_presets
 from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt
 from gpt.model import PRESETS, GPTConfig
+from report import __main__ as report_command
 from reward_model import reward_model_training
 from rl import dpo_engine, grpo_engine, talk
-from rl import report as report_command
 from rl.talk import Talk, TalkConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,7 +61,7 @@ def run(command: str, patch: pytest.MonkeyPatch) -> None:
     """The command, in this process and at toy size."""
     python, option, name, *arguments = shlex.split(command)
     assert (python, option) == ("python", "-m")
-    module = importlib.import_module(name)
+    module = report_command if name == "report" else importlib.import_module(name)
     patch.setattr(sys, "argv", [name, *arguments])
     if module is report_command:
         module.main(module.ReportConfig(tuple(map(Path, arguments))))
@@ -80,7 +80,7 @@ def run(command: str, patch: pytest.MonkeyPatch) -> None:
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # one rank
-    for place in ("data.sources", "rl.report"):
+    for place in ("data.sources", "report.__main__"):
         if hasattr(importlib.import_module(place), "RUNS"):
             monkeypatch.setattr(f"{place}.RUNS", tmp_path / "runs")
     monkeypatch.setitem(PRESETS, "own", GPTConfig(context=1024, n_layer=1, n_head=2, n_embd=16))

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from data.collate import ResponseBatch
 from data.records import PromptRecord
-from rl.batches.rollout import Rollout, join_rollouts, prompt_batch, select_rows
+from rl.batches.rollout import Rollout, prompt_batch, select_rows
 
 # rewards (groups, G) -> which groups to keep (groups,) bool
 SAMPLING_FILTERS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -82,3 +84,41 @@ class GroupBuffer:
             "sampling_rounds": self.rounds,
             "dropped_groups": int((~kept).sum()) // self.rollouts[0].group_size,
         }
+
+
+def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
+    """Several rollouts with one group size as one, padded to the longest row and response."""
+    if len(rollouts) == 1:
+        return rollouts[0]
+    batches = [rollout.sequences for rollout in rollouts]
+    return Rollout(
+        records=[record for rollout in rollouts for record in rollout.records],
+        responses=[response for rollout in rollouts for response in rollout.responses],
+        sequences=ResponseBatch(
+            tokens=_stacked([batch.tokens for batch in batches]),
+            prompt_lengths=torch.cat([batch.prompt_lengths for batch in batches]),
+            response_tokens=_stacked([batch.response_tokens for batch in batches]),
+            response_mask=_stacked([batch.response_mask for batch in batches]),
+            has_eos=torch.cat([batch.has_eos for batch in batches]),
+        ),
+        log_probs=_stacked([rollout.log_probs for rollout in rollouts]),
+        group_size=rollouts[0].group_size,
+        reward_metrics=_joined_metrics(rollouts),
+    )
+
+
+def _joined_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
+    """Counts added up, shares and means averaged by rows."""
+    rows = sum(len(rollout) for rollout in rollouts)
+    joined: dict[str, float] = {}
+    for name, first in rollouts[0].reward_metrics.items():
+        values = [rollout.reward_metrics[name] for rollout in rollouts]
+        weights = [1 if isinstance(first, int) else len(rollout) / rows for rollout in rollouts]
+        joined[name] = sum(value * weight for value, weight in zip(values, weights, strict=True))
+    return joined
+
+
+def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """(n, w) tensors of different widths below each other, padded on the right with 0 or False."""
+    width = max(tensor.shape[1] for tensor in tensors)
+    return torch.cat([F.pad(tensor, (0, width - tensor.shape[1])) for tensor in tensors])

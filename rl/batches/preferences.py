@@ -16,19 +16,19 @@ from torch import Tensor
 from data.collate import ResponseBatch, epoch_shuffled_indices
 from data.readers import read_preferences, split_records
 from data.sources import default_folder, flags_for, has_annotator, is_checked
-from gpt.corpus import Limits, check_fit
+from gpt.fit import Limits, check_fit
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.device import precision
+from harness.device import on_device, precision
 from harness.errors import UserError
 from harness.files import display_path
 from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative, Range
-from harness.ranks.collectives import all_gather_list, on_device, scatter_rows, shard_chunks
+from harness.ranks.collectives import all_gather_list, scatter_rows, shard_chunks
 from harness.seeds import derive_seed
+from harness.tensors import masked_sum
 from reward_model.pairs import TokenPair, collate_pairs, encode_pairs, keep_fitting, lengths_of
 from rl.batches.rollout import ScoringConfig
-from rl.equations.losses import row_sums
 from rl.equations.preference_losses import (
     dpo_loss,
     hinge_loss,
@@ -164,7 +164,7 @@ def pair_log_probs(model: GPT, batch: ResponseBatch, config: ScoringConfig) -> T
     batch = batch.to(model.device)
     with precision(model.device, config.precision):
         log_probs = token_log_probs(model, batch, config.temperature)  # (2k, T)
-    return sides(row_sums(log_probs, batch.response_mask))
+    return sides(masked_sum(log_probs, batch.response_mask))
 
 
 @torch.no_grad()
@@ -245,8 +245,8 @@ def compared_rows(
 ) -> Compared:
     """Pairs of rows of one forward of a rollout."""
     pairs = on_device(pairs, log_probs.device)
-    ref = None if ref_log_probs is None else row_sums(ref_log_probs, response_mask)[pairs]
-    return Compared(row_sums(log_probs, response_mask)[pairs], ref, response_mask.sum(1)[pairs])
+    ref = None if ref_log_probs is None else masked_sum(ref_log_probs, response_mask)[pairs]
+    return Compared(masked_sum(log_probs, response_mask)[pairs], ref, response_mask.sum(1)[pairs])
 
 
 # --- the losses -----------------------------------------------------------------------------------

@@ -7,23 +7,22 @@ use the named fields only. Inside, a row is stored contiguously as [prompt, resp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Protocol, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
 from data.records import PromptRecord
 from gpt.generate import SamplingParams, generate
-from gpt.log_probs import TokenScores, score_in_micro_batches, token_log_probs, token_scores
+from gpt.log_probs import score_in_micro_batches, token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.device import precision
+from harness.device import on_device, precision
 from harness.flag_ranges import AtLeastOne
-from harness.ranks.collectives import on_device, shard_chunks
+from harness.ranks.collectives import shard_chunks
 
 
 @dataclass(frozen=True)
@@ -85,6 +84,33 @@ class Rollout:
         return sum(self.sequences.sizes[rows, 1].tolist())
 
 
+AnUpdate = TypeVar("AnUpdate", bound="Update")
+
+
+@dataclass(frozen=True)
+class Update:
+    """What the policy learns from: constants during the updates, of a rollout or some of its rows."""
+
+    old: Tensor  # (N, T), log pi_old
+    ref: Tensor | None  # (N, T), log pi_ref; None: no KL is asked for
+    advantages: Tensor  # (N, T) or (N, 1)
+    mask: Tensor  # (N, T) bool, the tokens that take part
+
+    def rows(self: AnUpdate, index: Tensor) -> AnUpdate:
+        """The same of some rows."""
+        tensors = {each.name: getattr(self, each.name) for each in fields(self)}
+        return replace(self, **{name: x[index] for name, x in tensors.items() if x is not None})
+
+
+@dataclass(frozen=True)
+class CriticUpdate(Update):
+    """What policy and critic learn from, (N, T) each."""
+
+    old_values: Tensor
+    returns: Tensor
+    token_rewards: Tensor
+
+
 def sample_rollout(
     policy: GPT,
     tokenizer: Tokenizer,
@@ -108,6 +134,7 @@ def sample_rollout(
         params,
         generator,
         eos_id=tokenizer.eos_id,
+        other_ends=tokenizer.other_ends,
         samples_per_prompt=group_size,
         teacher=teacher,
         teacher_share=teacher_share,
@@ -138,44 +165,6 @@ def select_rows(rollout: Rollout, rows: Tensor) -> Rollout:
         log_probs=rollout.log_probs[rows.to(rollout.log_probs.device)],
         group_size=rollout.group_size,
     )
-
-
-def join_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """Several rollouts with one group size as one, padded to the longest row and response."""
-    if len(rollouts) == 1:
-        return rollouts[0]
-    batches = [rollout.sequences for rollout in rollouts]
-    return Rollout(
-        records=[record for rollout in rollouts for record in rollout.records],
-        responses=[response for rollout in rollouts for response in rollout.responses],
-        sequences=ResponseBatch(
-            tokens=_stacked([batch.tokens for batch in batches]),
-            prompt_lengths=torch.cat([batch.prompt_lengths for batch in batches]),
-            response_tokens=_stacked([batch.response_tokens for batch in batches]),
-            response_mask=_stacked([batch.response_mask for batch in batches]),
-            has_eos=torch.cat([batch.has_eos for batch in batches]),
-        ),
-        log_probs=_stacked([rollout.log_probs for rollout in rollouts]),
-        group_size=rollouts[0].group_size,
-        reward_metrics=_joined_metrics(rollouts),
-    )
-
-
-def _joined_metrics(rollouts: Sequence[Rollout]) -> dict[str, float]:
-    """Counts added up, shares and means averaged by rows."""
-    rows = sum(len(rollout) for rollout in rollouts)
-    joined: dict[str, float] = {}
-    for name, first in rollouts[0].reward_metrics.items():
-        values = [rollout.reward_metrics[name] for rollout in rollouts]
-        weights = [1 if isinstance(first, int) else len(rollout) / rows for rollout in rollouts]
-        joined[name] = sum(value * weight for value, weight in zip(values, weights, strict=True))
-    return joined
-
-
-def _stacked(tensors: Sequence[Tensor]) -> Tensor:
-    """(n, w) tensors of different widths below each other, padded on the right with 0 or False."""
-    width = max(tensor.shape[1] for tensor in tensors)
-    return torch.cat([F.pad(tensor, (0, width - tensor.shape[1])) for tensor in tensors])
 
 
 def prompt_batch(
@@ -248,36 +237,6 @@ def rollout_log_probs(model: GPT, rollout: Rollout, config: ScoringConfig) -> Te
             rollout.sequences,
             config.micro_batch_size,
         )
-
-
-def scores_to_descend(
-    policy: GPT, batch: ResponseBatch, config: ScoringConfig
-) -> tuple[TokenScores, Callable[[Tensor], None]]:
-    """The scores (N, T) of rows that one loss compares, and what does loss.backward().
-
-    A batch of more than micro_batch_size rows is read twice, once for the numbers and once for their
-    gradient: the sum over parts of (d loss / d log-probs) log-probs has the loss's (Gao et al. 2021,
-    arXiv:2101.06983). Of the scores only log-probs have a gradient.
-    """
-
-    def score(part: ResponseBatch) -> TokenScores:
-        with precision(policy.device, config.precision):
-            return token_scores(policy, part, config.temperature)
-
-    if len(batch) <= config.micro_batch_size:
-        return score(batch), Tensor.backward
-    parts = torch.arange(len(batch)).split(config.micro_batch_size)
-    with torch.no_grad():
-        pieces = [score(batch.rows(rows)) for rows in parts]
-    log_probs, entropy = (torch.cat(columns) for columns in zip(*pieces, strict=True))
-    log_probs.requires_grad_()
-
-    def descend(loss: Tensor) -> None:
-        (gradient,) = torch.autograd.grad(loss, log_probs)
-        for rows in parts:
-            (score(batch.rows(rows)).log_probs * gradient[rows]).sum().backward()
-
-    return TokenScores(log_probs, entropy), descend
 
 
 def old_policy_log_probs(policy: GPT, rollout: Rollout, config: ScoringConfig) -> Tensor:

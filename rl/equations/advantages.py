@@ -29,7 +29,7 @@ def gae(
     Returns (advantages, returns). The recursion steps over masked positions, and the value after the
     last valid token is 0: there the response ends, also one that was cut off.
     """
-    axes("N T", token_rewards, values, mask=response_mask)
+    axes("N T", token_rewards=token_rewards, values=values, mask=response_mask)
     values = torch.where(response_mask, at_least_float32(values), 0.0)
     advantages, A = torch.zeros_like(values), torch.zeros_like(values[:, 0])
     V = A  # of the state to come
@@ -53,7 +53,7 @@ def discounted_returns(
     With gamma = 1 the reward to go, REINFORCE++'s advantage before normalisation (Hu et al. 2025,
     arXiv:2501.03262, Eq. 4).
     """
-    axes("N T", token_rewards, mask=response_mask)
+    axes("N T", token_rewards=token_rewards, mask=response_mask)
     rewards = at_least_float32(token_rewards)
     returns, to_come = torch.zeros_like(rewards), torch.zeros_like(rewards[:, 0])
     for t in reversed(range(rewards.shape[1])):
@@ -78,7 +78,7 @@ def whiten(
     Equal values give exactly 0 (plus that mean). (Ziegler et al. 2019, arXiv:1909.08593, the
     released code; REINFORCE++, arXiv:2501.03262, Eq. 5.)
     """
-    axes("N T", x, mask=mask)
+    axes("N T", x=x, mask=mask)
     x = at_least_float32(x)
     mean = mean_within(x[mask])
     variance = (x[mask] - mean).square().sum() / max(int(mask.sum()) - int(unbiased), 1)
@@ -166,7 +166,7 @@ def leave_one_out_advantages(
 
 def _grouped(rewards: Tensor, group_size: int, *, smallest: int = 2) -> Tensor:
     """`rewards` (N,) as (prompts, group_size); ValueError for what cannot be a group baseline."""
-    axes("N", rewards)
+    axes("N", rewards=rewards)
     if group_size < smallest:
         raise ValueError(f"group_size must be at least {smallest}, the baseline: got {group_size}")
     if len(rewards) % group_size:
@@ -195,7 +195,9 @@ def greedy_baseline_advantages(
     g takes the likeliest token at every step, so that its reward is a constant of the prompt, and the
     expected policy gradient stays what it is (Li et al. 2024, arXiv:2310.10505, Algorithm 1).
     """
-    axes("N T", token_rewards, ("N", greedy_rewards), mask=response_mask)
+    axes(
+        "N T", token_rewards=token_rewards, greedy_rewards=("N", greedy_rewards), mask=response_mask
+    )
     to_come = discounted_returns(token_rewards, response_mask, 1.0)
     return torch.where(response_mask, to_come - greedy_rewards[:, None], 0.0)
 
@@ -219,8 +221,8 @@ def process_advantages(
     Tokens after the last step's end, and responses without a step, get 0. With one step per
     response, ending at its last token, this is `group_advantages`.
     """
-    axes("N K", step_rewards, step_ends, mask=step_mask)
-    axes("N T", ("N K", step_rewards), mask=response_mask)
+    axes("N K", step_rewards=step_rewards, step_ends=step_ends, mask=step_mask)
+    axes("N T", step_rewards=("N K", step_rewards), mask=response_mask)
     _grouped(torch.where(step_mask, step_rewards, 0.0).sum(1), group_size)  # refuses what is none
     scores = _step_z_scores(step_rewards, step_mask, group_size, unbiased, eps)  # (N, K)
     tokens = torch.arange(response_mask.shape[1], device=step_ends.device)

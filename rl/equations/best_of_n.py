@@ -46,7 +46,7 @@ def best_of_n_mean(
     The mean over all subsets of n of a prompt's N answers, not over a few random ones.
     `values` is the gold reward of each answer, or the proxy itself.
     """
-    axes("P N", proxy, values)
+    axes("P N", proxy=proxy, values=values)
     rising = values.double().gather(1, proxy.argsort(dim=1, stable=True))
     return rising @ best_of_n_weights(proxy.shape[1], n).to(rising.device)
 

@@ -14,12 +14,12 @@ from harness.tensors import at_least_float32, axes
 @torch.no_grad()
 def ensemble_mean(scores: Tensor) -> Tensor:
     """mean_k R_k, (K, N) -> (N,): the errors that members do not share are averaged away."""
-    axes("K N", scores)
+    axes("K N", scores=scores)
     return at_least_float32(scores).mean(0)
 
 
 @torch.no_grad()
 def worst_case(scores: Tensor) -> Tensor:
     """min_k R_k, (K, N) -> (N,): the member that likes a response least decides (WCO)."""
-    axes("K N", scores)
+    axes("K N", scores=scores)
     return at_least_float32(scores).amin(0)

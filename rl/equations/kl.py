@@ -13,6 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from harness.tensors import axes, where_finite
@@ -28,7 +29,7 @@ def k1(
     The form to subtract from the reward: the policy gradient is then exactly that of the KL.
     Never a loss: its own gradient is 0 in expectation, whatever the reference is.
     """
-    axes("N T", log_probs, ref_log_probs)
+    axes("N T", log_probs=log_probs, ref_log_probs=ref_log_probs)
     return where_finite(log_probs, ref_log_probs) - ref_log_probs.detach()
 
 
@@ -40,7 +41,7 @@ def k2(
 
     As a loss its expected gradient is exactly that of KL(pi || pi_ref), token by token.
     """
-    axes("N T", log_probs, ref_log_probs)
+    axes("N T", log_probs=log_probs, ref_log_probs=ref_log_probs)
     return (where_finite(log_probs, ref_log_probs) - ref_log_probs.detach()).square() / 2
 
 
@@ -55,7 +56,7 @@ def k3(
     delta is held at 20 before the exponential, where it would overflow; a very negative delta
     and the result itself are left alone, because a clamp there would remove the pull back.
     """
-    axes("N T", log_probs, ref_log_probs)
+    axes("N T", log_probs=log_probs, ref_log_probs=ref_log_probs)
     delta = ref_log_probs.detach() - where_finite(log_probs, ref_log_probs)
     delta = delta.clamp(max=MAX_LOG_RATIO)
     return delta.expm1() - delta
@@ -70,7 +71,7 @@ def rho_minus_log(
     Unbiased, never negative, and as a loss its expected gradient is exactly that of KL(pi_old ||
     pi), PPO's penalty (arXiv:1707.06347, Eq. 8).
     """
-    axes("N T", log_probs, old_log_probs)
+    axes("N T", log_probs=log_probs, old_log_probs=old_log_probs)
     log_rho = where_finite(log_probs, old_log_probs) - old_log_probs.detach()
     log_rho = log_rho.clamp(max=MAX_LOG_RATIO)
     return log_rho.expm1() - log_rho
@@ -84,7 +85,7 @@ def absolute(
 
     As a loss its expected gradient is E[sign(log pi - log pi_ref) * grad(log pi)].
     """
-    axes("N T", log_probs, ref_log_probs)
+    axes("N T", log_probs=log_probs, ref_log_probs=ref_log_probs)
     return (where_finite(log_probs, ref_log_probs) - ref_log_probs.detach()).abs()
 
 
@@ -100,7 +101,7 @@ def k1_importance(
     estimate"). The prefixes stay the old policy's: beyond one token the sum over a response is not
     the KL of the responses.
     """
-    axes("N T", log_probs, old_log_probs, ref_log_probs)
+    axes("N T", log_probs=log_probs, old_log_probs=old_log_probs, ref_log_probs=ref_log_probs)
     log_probs = where_finite(log_probs, old_log_probs, ref_log_probs)
     return likelihood_ratio(log_probs, old_log_probs) * k1(log_probs, ref_log_probs)
 
@@ -112,11 +113,16 @@ def k3_importance(
 ) -> Tensor:  # (N, T)
     """(pi / pi_old) k3: as `k1_importance` in expectation, with less variance.
 
-    Never negative (DeepSeek-V3.2, arXiv:2512.02556, "unbiased KL estimate").
+    Never negative (DeepSeek-V3.2, arXiv:2512.02556, "unbiased KL estimate"). Its gradient is -ratio
+    delta. In float32 that drowns in the gradients of ratio and exp(delta), which cancel: their product
+    pi_ref / pi_old is a constant, and beyond a nat it is taken as one.
     """
-    axes("N T", log_probs, old_log_probs, ref_log_probs)
+    axes("N T", log_probs=log_probs, old_log_probs=old_log_probs, ref_log_probs=ref_log_probs)
     log_probs = where_finite(log_probs, old_log_probs, ref_log_probs)
-    return likelihood_ratio(log_probs, old_log_probs) * k3(log_probs, ref_log_probs)
+    ratio = likelihood_ratio(log_probs, old_log_probs)
+    delta = (ref_log_probs.detach() - log_probs).clamp(max=MAX_LOG_RATIO)
+    far = (ratio * delta.exp()).detach() - ratio * (delta + 1)
+    return torch.where(delta > 1, far, ratio * k3(log_probs, ref_log_probs))
 
 
 # --- which estimator may stand where ------------------------------------------------------------

@@ -6,6 +6,8 @@ broadcast by mistake, `where_finite` or the mask, and `.detach()` for all but th
 (harness/tensors.py).
 """
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -25,7 +27,7 @@ def likelihood_ratio(
 
     The difference is held within +-20, so that its exponential stays finite.
     """
-    axes("N T", log_probs, old_log_probs)
+    axes("N T", log_probs=log_probs, old_log_probs=old_log_probs)
     log_ratio = where_finite(log_probs, old_log_probs) - old_log_probs.detach()
     return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
@@ -39,9 +41,9 @@ def sequence_ratio(
 
     100 tokens that drift by 0.02 nats each make it 7.4.
     """
-    axes("N T", log_probs, old_log_probs, mask=mask)
+    axes("N T", log_probs=log_probs, old_log_probs=old_log_probs, mask=mask)
     log_ratio = masked_sum(at_least_float32(log_probs) - old_log_probs.detach(), mask)
-    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()[:, None]
 
 
 def mean_ratio(
@@ -53,9 +55,9 @@ def mean_ratio(
 
     The geometric mean of the token ratios: exp(1/L sum_t (log pi - log pi_old)).
     """
-    axes("N T", log_probs, old_log_probs, mask=mask)
+    axes("N T", log_probs=log_probs, old_log_probs=old_log_probs, mask=mask)
     log_ratio = masked_mean(at_least_float32(log_probs) - old_log_probs.detach(), mask)
-    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    return log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()[:, None]
 
 
 # --- policy losses ----------------------------------------------------------------------------
@@ -66,7 +68,7 @@ def policy_gradient(
     advantages: Tensor,  # (N, T) or (N, 1)
 ) -> Tensor:  # (N, T), for a reducer with the mask
     """-A log pi per token: REINFORCE (Williams 1992), valid for one update per rollout."""
-    axes("N T", log_probs, ("N T", "N 1", advantages))
+    axes("N T", log_probs=log_probs, advantages=("N T | N 1", advantages))
     return -advantages.detach() * where_finite(log_probs, advantages)
 
 
@@ -82,7 +84,10 @@ def clipped_surrogate(
     No gradient where the clip acted (`clip_acted`). clip_high > clip_low is DAPO's clip-higher
     (arXiv:2503.14476, section 3.1).
     """
-    axes("N T", log_probs, old_log_probs, ("N T", "N 1", advantages))
+    axes(
+        "N T", log_probs=log_probs, old_log_probs=old_log_probs,
+        advantages=("N T | N 1", advantages),
+    )  # fmt: skip
     log_probs = where_finite(log_probs, old_log_probs, advantages)
     ratio, A = likelihood_ratio(log_probs, old_log_probs), advantages.detach()
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
@@ -96,8 +101,33 @@ def clip_acted(
     clip_high: float,
 ) -> Tensor:  # bool
     """Where the clipped term is the smaller one: what clipped objectives give no gradient to."""
-    axes("N T", ("N 1", "N T", ratio), ("N 1", "N T", advantages))
+    axes("N T", ratio=("N T | N 1", ratio), advantages=("N T | N 1", advantages))
     return ratio.clamp(1 - clip_low, 1 + clip_high) * advantages < ratio * advantages
+
+
+def grpo_objective(
+    log_probs: Tensor,  # (N, T), of the policy in training
+    old_log_probs: Tensor,  # (N, T)
+    ref_log_probs: Tensor | None,  # (N, T); None: no penalty
+    advantages: Tensor,  # (N, T) or (N, 1)
+    mask: Tensor,  # (N, T) bool
+    kl: Callable[[Tensor, Tensor], Tensor],
+    *,
+    clip_range: float,
+    kl_coef: float,
+    responses: int | None = None,
+) -> Tensor:  # a scalar
+    """GRPO's objective, negated to be minimised (Shao et al. 2024, arXiv:2402.03300, Eq. 3).
+
+    -1/G sum_i 1/|o_i| sum_t { min[ratio A, clip(ratio, 1 - eps, 1 + eps) A] - beta KL }
+
+    ratio = pi / pi_old. KL = `kl`(log_probs, ref_log_probs), the paper's is k3 (Eq. 4). 1/G becomes 1 /
+    `responses`, all of the minibatch (default: those of `mask`), so that micro-batches add up.
+    """
+    loss = clipped_surrogate(log_probs, old_log_probs, advantages, clip_range, clip_range)
+    if kl_coef and ref_log_probs is not None:
+        loss = loss + kl_coef * kl(log_probs, ref_log_probs)
+    return sequence_mean(loss, mask, denominator=responses)
 
 
 def dual_clip(
@@ -106,10 +136,10 @@ def dual_clip(
     bound: float,
 ) -> Tensor:  # (N, T), for a reducer with the mask
     """min(loss, -c A) where A < 0 (Ye et al. 2020, arXiv:1912.09729, Eq. 5): no gradient beyond ratio c."""
-    axes("N T", loss, ("N T", "N 1", advantages))
+    axes("N T", loss=loss, advantages=("N T | N 1", advantages))
     if not bound > 1:
         raise ValueError(f"bound must be above 1, the ratio of a first update: got {bound}")
-    loss, A = where_finite(loss, advantages), advantages.detach()
+    loss, A = where_finite(loss, advantages), at_least_float32(advantages).detach()
     return torch.where(A < 0, torch.minimum(loss, -bound * A), loss)
 
 
@@ -124,7 +154,10 @@ def cispo(
     A REINFORCE loss whose importance weight is truncated, so a token over the bound still teaches.
     ScaleRL's bound of 5 (arXiv:2510.13786) is clip_high = 4. Averaged by `token_mean`.
     """
-    axes("N T", log_probs, old_log_probs, ("N T", "N 1", advantages))
+    axes(
+        "N T", log_probs=log_probs, old_log_probs=old_log_probs,
+        advantages=("N T | N 1", advantages),
+    )  # fmt: skip
     log_probs = where_finite(log_probs, old_log_probs, advantages)
     weight = likelihood_ratio(log_probs, old_log_probs).clamp(max=1 + clip_high).detach()
     return -weight * advantages.detach() * log_probs
@@ -143,7 +176,10 @@ def sapo(
     f(ratio) = 4 / tau * sigmoid(tau * (ratio - 1)), with a tau for each sign of A. Averaged by
     `sequence_mean`.
     """
-    axes("N T", log_probs, old_log_probs, ("N T", "N 1", advantages))
+    axes(
+        "N T", log_probs=log_probs, old_log_probs=old_log_probs,
+        advantages=("N T | N 1", advantages),
+    )  # fmt: skip
     log_probs = where_finite(log_probs, old_log_probs, advantages)
     ratio, A = likelihood_ratio(log_probs, old_log_probs), at_least_float32(advantages).detach()
     tau = torch.full_like(A, temperature_negative).masked_fill(A > 0, temperature_positive)
@@ -169,7 +205,10 @@ def sequence_clipped_surrogate(
     (arXiv:1707.06347, Eq. 7, with the actions of arXiv:2402.14740, section 2.3, as RLOO is often
     trained.) At pi = pi_old its gradient is RLOO's. The clip saturates after few updates.
     """
-    axes("N T", log_probs, old_log_probs, ("N 1", advantages), mask=mask)
+    axes(
+        "N T", log_probs=log_probs, old_log_probs=old_log_probs, advantages=("N 1", advantages),
+        mask=mask,
+    )  # fmt: skip
     ratio, A = sequence_ratio(log_probs, old_log_probs, mask), advantages.detach()  # (N, 1)
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     return torch.where(mask, -torch.minimum(ratio * A, clipped * A), 0.0)
@@ -187,7 +226,10 @@ def gspo(
 
     The paper's clip range is 3e-4 and 4e-4: a geometric mean hardly moves.
     """
-    axes("N T", log_probs, old_log_probs, ("N 1", advantages), mask=mask)
+    axes(
+        "N T", log_probs=log_probs, old_log_probs=old_log_probs, advantages=("N 1", advantages),
+        mask=mask,
+    )  # fmt: skip
     ratio, A = mean_ratio(log_probs, old_log_probs, mask), advantages.detach()  # (N, 1)
     clipped = ratio.clamp(1 - clip_low, 1 + clip_high)
     return torch.where(mask, -torch.minimum(ratio * A, clipped * A), 0.0)
@@ -206,14 +248,17 @@ def gmpo(
     In log: mean_t of sign(A) min(sign(A) d, sign(A) clip(d, -clip_low, clip_high)), d = log pi - log
     pi_old, one-sided by the sign of A as PPO's clip is. The paper's range is 0.4 on both sides.
     """
-    axes("N T", log_probs, old_log_probs, ("N 1", advantages), mask=mask)
+    axes(
+        "N T", log_probs=log_probs, old_log_probs=old_log_probs, advantages=("N 1", advantages),
+        mask=mask,
+    )  # fmt: skip
     log_ratio = at_least_float32(log_probs) - old_log_probs.detach()
     log_ratio = torch.where(mask, log_ratio, 0.0)  # before `sign`, which may be NaN in an empty row
     A, sign = advantages.detach(), advantages.detach().sign()
     clipped = log_ratio.clamp(-clip_low, clip_high)
     pessimistic = sign * torch.minimum(sign * log_ratio, sign * clipped)
     mean = masked_mean(pessimistic, mask).clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
-    return torch.where(mask, -mean.exp() * A, 0.0)
+    return torch.where(mask, -mean.exp()[:, None] * A, 0.0)
 
 
 # --- which tokens a policy loss reads -----------------------------------------------------------
@@ -229,7 +274,7 @@ def token_covariances(
 
     Means over all valid tokens, so call it on the whole minibatch.
     """
-    axes("N T", log_probs, ("N T", "N 1", advantages), mask=mask)
+    axes("N T", log_probs=log_probs, advantages=("N T | N 1", advantages), mask=mask)
     log_probs = torch.where(mask, at_least_float32(log_probs), 0.0)
     A = torch.where(mask, at_least_float32(advantages), 0.0)
     n = at_least_one(mask.sum())
@@ -247,7 +292,7 @@ def kl_cov_tokens(
     KL-Cov adds c |log pi - log pi_old| to their loss. Of n tokens floor(share n), and at least one;
     with share 0 none.
     """
-    axes("N T", covariances, mask=mask)
+    axes("N T", covariances=covariances, mask=mask)
     return _highest(covariances, mask, _count_of(mask, share))
 
 
@@ -266,7 +311,7 @@ def clip_cov_tokens(
     where those are fewer; with share 0 none. `draws` are random numbers of the caller's, uniform: the
     tokens of the highest are taken.
     """
-    axes("N T", covariances, draws, mask=mask)
+    axes("N T", covariances=covariances, draws=draws, mask=mask)
     inside = mask & (low < covariances) & (covariances < high)
     return _highest(draws, inside, _count_of(mask, share))
 
@@ -300,7 +345,7 @@ def value_loss(
     With `value_clip` 1/2 max((V - Ret)^2, (V_old + clip(V - V_old) - Ret)^2), the pessimistic form
     of the OpenAI baselines code.
     """
-    axes("N T", values, old_values, returns)
+    axes("N T", values=values, old_values=old_values, returns=returns)
     values = where_finite(values, old_values, returns)
     old_values, returns = old_values.detach(), returns.detach()
     squared = (values - returns).square()
@@ -325,7 +370,7 @@ def length_normalized_returns(
     single-step KL. We divide by the number of terms: the factor printed in Eq. 6 is one less, and
     0 at the second to last token.
     """
-    axes("N T", token_rewards, mask=mask)
+    axes("N T", token_rewards=token_rewards, mask=mask)
     rewards = torch.where(mask, at_least_float32(token_rewards), 0.0)
     after = rewards.flip(1).cumsum(1).flip(1) - rewards
     count = mask.long().flip(1).cumsum(1).flip(1) - 1  # tokens after t
@@ -344,26 +389,15 @@ def mixed_sampling_weights(
     q is the student at rollout, p the teacher (arXiv:2306.08543, Eq. 4 and section 3.1): each
     token keeps only its own factor of the sequence's importance weight. w <= 1 / (1 - alpha).
     """
-    axes("N T", old_log_probs, teacher_log_probs, mask=mask)
-    teacher_over_student = (at_least_float32(teacher_log_probs) - old_log_probs).exp()
+    axes("N T", old_log_probs=old_log_probs, teacher_log_probs=teacher_log_probs, mask=mask)
+    log_ratio = at_least_float32(teacher_log_probs) - old_log_probs
+    teacher_over_student = log_ratio.clamp(max=80).exp()  # exp(89) is inf in float32, 0 * inf NaN
     return torch.where(mask, 1 / (alpha * teacher_over_student + (1 - alpha)), 0.0)
 
 
 # --- reducers -------------------------------------------------------------------------------
 # Micro-batches pass the `denominator` of the whole optimizer batch, so that they add up to the
 # batch exactly, which their own means do not.
-
-
-def row_sums(x: Tensor, mask: Tensor) -> Tensor:
-    """Sum of every row of `x` (N, T) over its True positions, (N,); 0 for an empty row."""
-    axes("N T", x, mask=mask)
-    return masked_sum(x, mask).squeeze(1)
-
-
-def row_means(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean of every row of `x` (N, T) over its True positions, (N,); 0 for an empty row."""
-    axes("N T", x, mask=mask)
-    return masked_mean(x, mask).squeeze(1)
 
 
 def token_mean(
@@ -375,7 +409,7 @@ def token_mean(
 
     `denominator` is the batch's tokens (default: of `mask`). (Yu et al. 2025, arXiv:2503.14476.)
     """
-    axes("N T", loss, mask=mask)
+    axes("N T", loss=loss, mask=mask)
     tokens = mask.sum() if denominator is None else denominator
     return masked_sum(loss, mask).sum() / at_least_one(tokens)
 
@@ -390,7 +424,7 @@ def sequence_mean(
     `denominator` is the batch's responses that are not empty (default: of `mask`). (Shao et al.
     2024, arXiv:2402.03300.)
     """
-    axes("N T", loss, mask=mask)
+    axes("N T", loss=loss, mask=mask)
     responses = mask.any(1).sum() if denominator is None else denominator
     return masked_mean(loss, mask).sum() / at_least_one(responses)
 
@@ -405,7 +439,7 @@ def sequence_sum(
     `denominator` is the batch's responses that are not empty (default: of `mask`). (Ahmadian et al.
     2024, arXiv:2402.14740, section 2.3: the whole response is one action.)
     """
-    axes("N T", loss, mask=mask)
+    axes("N T", loss=loss, mask=mask)
     responses = mask.any(1).sum() if denominator is None else denominator
     return masked_sum(loss, mask).sum() / at_least_one(responses)
 
@@ -421,7 +455,7 @@ def constant_length_mean(
     `denominator` is the batch's rows (default: of `loss`); empty rows are counted here. (Liu et al.
     2025, arXiv:2503.20783: the constant divisor of the released code.)
     """
-    axes("N T", loss, mask=mask)
+    axes("N T", loss=loss, mask=mask)
     rows = len(loss) if denominator is None else denominator
     return masked_sum(loss, mask).sum() / at_least_one(rows) / length
 

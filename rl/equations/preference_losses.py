@@ -1,7 +1,7 @@
 """Preference losses: one loss per pair of responses, from the log-probs of whole responses.
 
-Every tensor is (pairs,). A log-prob is the *sum* over a response's tokens (`row_sums`), or its mean
-(`row_means`) where a loss is length-normalised: `sequence_log_probs` of rl/batches/preferences.py.
+Every tensor is (pairs,). A log-prob is the *sum* over a response's tokens (`masked_sum`), or its mean
+(`masked_mean`) where a loss is length-normalised: `sequence_log_probs` of rl/batches/preferences.py.
 """
 
 import torch
@@ -20,7 +20,10 @@ def preference_gap(
     ref_rejected: Tensor,  # (pairs,)
 ) -> Tensor:  # (pairs,)
     """h = log(pi / pi_ref)(y_w|x) - log(pi / pi_ref)(y_l|x) (arXiv:2305.18290, Eq. 7)."""
-    axes("pairs", policy_chosen, policy_rejected, ref_chosen, ref_rejected)
+    axes(
+        "pairs", policy_chosen=policy_chosen, policy_rejected=policy_rejected,
+        ref_chosen=ref_chosen, ref_rejected=ref_rejected,
+    )  # fmt: skip
     chosen = at_least_float32(policy_chosen) - ref_chosen.detach()
     rejected = at_least_float32(policy_rejected) - ref_rejected.detach()
     return chosen - rejected
@@ -82,7 +85,7 @@ def simpo_loss(
 
     l is the *mean* log-prob per token and gamma the `target_margin`; there is no reference.
     """
-    axes("pairs", policy_chosen, policy_rejected)
+    axes("pairs", policy_chosen=policy_chosen, policy_rejected=policy_rejected)
     gap = at_least_float32(policy_chosen) - policy_rejected
     return -F.logsigmoid(beta * gap - target_margin)
 
@@ -97,7 +100,7 @@ def orpo_loss(
     l is the *mean* log-prob per token and odds(y) = e^l / (1 - e^l). -l_w is fine-tuning on the
     chosen answer; its weight against the odds ratio, lambda, is `beta`. There is no reference.
     """
-    axes("pairs", policy_chosen, policy_rejected)
+    axes("pairs", policy_chosen=policy_chosen, policy_rejected=policy_rejected)
     chosen, rejected = at_least_float32(policy_chosen), at_least_float32(policy_rejected)
     log_odds_ratio = _log_odds(chosen) - _log_odds(rejected)
     return -chosen - beta * F.logsigmoid(log_odds_ratio)
@@ -122,7 +125,10 @@ def kto_loss(
     so both weights are 1. z, the `reference_point`, is an estimate of KL(pi || pi_ref) without a
     gradient (rl/dpo_engine.py).
     """
-    axes("pairs", policy_chosen, policy_rejected, ref_chosen, ref_rejected)
+    axes(
+        "pairs", policy_chosen=policy_chosen, policy_rejected=policy_rejected,
+        ref_chosen=ref_chosen, ref_rejected=ref_rejected,
+    )  # fmt: skip
     r_w = at_least_float32(policy_chosen) - ref_chosen.detach()
     r_l = at_least_float32(policy_rejected) - ref_rejected.detach()
     z = torch.as_tensor(reference_point, dtype=r_w.dtype).detach()

@@ -29,7 +29,7 @@ def sampler_weights(
 
     truncate: min(w, cap). mask: w where floor <= w <= cap, and 0 elsewhere. all: w as it is.
     """
-    axes("N T", old_log_probs, sampler_log_probs, mask=mask)
+    axes("N T", old_log_probs=old_log_probs, sampler_log_probs=sampler_log_probs, mask=mask)
     if of not in ("token", "sequence", "geometric"):
         raise ValueError(f"of must be one of token, sequence, geometric: got {of!r}")
     if limit not in ("all", "truncate", "mask"):
@@ -50,7 +50,7 @@ def sampler_weights(
 @torch.no_grad()
 def effective_share(weights: Tensor) -> Tensor:  # (N,) -> a scalar
     """(sum w)^2 / (n sum w^2): as how large a share of n equal weights these count (Kish 1965)."""
-    axes("N", weights)
+    axes("N", weights=weights)
     weights = at_least_float32(weights)
     return weights.sum().square() / (len(weights) * weights.square().sum())
 
@@ -61,7 +61,7 @@ def binary_tv(
     sampler_log_probs: Tensor,  # (N, T)
 ) -> Tensor:  # (N, T)
     """|pi - mu| of the sampled token against all others: DPPO's D_TV (arXiv:2602.04879)."""
-    axes("N T", log_probs, sampler_log_probs)
+    axes("N T", log_probs=log_probs, sampler_log_probs=sampler_log_probs)
     return (at_least_float32(log_probs).exp() - at_least_float32(sampler_log_probs).exp()).abs()
 
 
@@ -71,7 +71,7 @@ def binary_kl(
     sampler_log_probs: Tensor,  # (N, T)
 ) -> Tensor:  # (N, T)
     """mu log(mu / pi) + (1 - mu) log((1 - mu) / (1 - pi)): DPPO's D_KL (arXiv:2602.04879)."""
-    axes("N T", log_probs, sampler_log_probs)
+    axes("N T", log_probs=log_probs, sampler_log_probs=sampler_log_probs)
     log_probs, mu = at_least_float32(log_probs), at_least_float32(sampler_log_probs).exp()
     rest_mu, rest_pi = (1 - mu).clamp(min=1e-8), (1 - log_probs.exp()).clamp(min=1e-8)
     return mu * (sampler_log_probs - log_probs) + (1 - mu) * (rest_mu / rest_pi).log()
@@ -89,7 +89,10 @@ def dppo_left_out(
     delta: float,
 ) -> Tensor:  # (N, T) bool
     """Where a token has moved more than `delta` from mu already, in the direction of its advantage."""
-    axes("N T", log_probs, sampler_log_probs, ("N T", "N 1", advantages))
+    axes(
+        "N T", log_probs=log_probs, sampler_log_probs=sampler_log_probs,
+        advantages=("N T | N 1", advantages),
+    )  # fmt: skip
     outwards = torch.where(
         advantages > 0, log_probs > sampler_log_probs, log_probs < sampler_log_probs
     )
@@ -108,7 +111,10 @@ def dppo(
 
     Nothing is clipped by its ratio: a rare token may move by a large one. bound 20 is verl's.
     """
-    axes("N T", log_probs, sampler_log_probs, ("N T", "N 1", advantages))
+    axes(
+        "N T", log_probs=log_probs, sampler_log_probs=sampler_log_probs,
+        advantages=("N T | N 1", advantages),
+    )  # fmt: skip
     log_probs = where_finite(log_probs, sampler_log_probs, advantages)
     ratio = likelihood_ratio(log_probs, sampler_log_probs).clamp(max=bound).detach()
     left_out = dppo_left_out(log_probs, sampler_log_probs, advantages, divergence, delta)

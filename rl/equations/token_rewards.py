@@ -17,7 +17,7 @@ def at_last_token(
     That is the EOS token, or the last generated token of a truncated response. An empty row
     receives nothing.
     """
-    axes("N T", ("N", scores), mask=response_mask)
+    axes("N T", scores=("N", scores), mask=response_mask)
     tokens_from_here = response_mask.long().flip(1).cumsum(1).flip(1)
     last = response_mask & (tokens_from_here == 1)
     return torch.where(last, at_least_float32(scores).unsqueeze(1), 0.0)
@@ -37,7 +37,10 @@ def token_level_rewards(
     arXiv:2203.02155, Eq. 2), which is also the sequence reward of RLOO (arXiv:2402.14740, section
     2.3). No other form than k1 has the KL's policy gradient here.
     """
-    axes("N T", log_probs, ref_log_probs, ("N", scores), mask=response_mask)
+    axes(
+        "N T", log_probs=log_probs, ref_log_probs=ref_log_probs, scores=("N", scores),
+        mask=response_mask,
+    )  # fmt: skip
     if kl_coef == 0:  # no reference is needed, and 0 * infinity cannot arise
         return at_last_token(scores, response_mask)
     if ref_log_probs is None:
@@ -56,7 +59,7 @@ def score_missing_eos(
 
     (Ziegler et al. 2019, arXiv:1909.08593, give such a response a fixed score of -1 instead.)
     """
-    axes("N", scores, mask=has_eos)
+    axes("N", scores=scores, mask=has_eos)
     scores = at_least_float32(scores)
     return torch.where(has_eos, scores, scores - penalty)
 
@@ -72,7 +75,7 @@ def overlong_penalty(
     0 up to max_length - buffer tokens, then falling linearly to -1 at max_length and staying there
     (Yu et al. 2025, arXiv:2503.14476, Eq. 13).
     """
-    axes("N", lengths)
+    axes("N", lengths=lengths)
     if not 1 <= buffer <= max_length:
         raise ValueError(f"buffer must be a part of the {max_length} tokens: got {buffer}")
     return ((max_length - buffer - lengths) / buffer).clamp(-1.0, 0.0)
@@ -91,7 +94,9 @@ def teacher_rewards(
     The latter is MiniLLM's r_t = log p(y_t) / q(y_t) (Gu et al. 2024, arXiv:2306.08543, Eq. 2):
     summed over a response its mean is -KL(q || p). log p alone has no entropy term.
     """
-    axes("N T", teacher_log_probs, old_log_probs, mask=response_mask)
+    axes(
+        "N T", teacher_log_probs=teacher_log_probs, old_log_probs=old_log_probs, mask=response_mask,
+    )  # fmt: skip
     rewards = at_least_float32(teacher_log_probs)
     rewards = rewards - old_log_probs if reverse_kl else rewards
     return torch.where(response_mask, rewards, 0.0)
@@ -109,6 +114,6 @@ def own_text_penalty(
     lambda is `coef`. Over samples of q the mean of -log q(y) is q's entropy, so this is a penalty on
     entropy. With log p - log q as the reward it leaves log p - (1 - lambda) log q.
     """
-    axes("N T", token_rewards, old_log_probs, mask=response_mask)
+    axes("N T", token_rewards=token_rewards, old_log_probs=old_log_probs, mask=response_mask)
     penalised = token_rewards + coef * at_least_float32(old_log_probs)
     return torch.where(response_mask, penalised, 0.0)

@@ -18,15 +18,16 @@ from data.records import PromptRecord
 from gpt.finetuning import Example
 from gpt.generate import SamplingParams
 from gpt.model import GPT
-from gpt.teacher import open_teacher
+from gpt.teacher import ReverseKL, open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 from harness.flag_ranges import AtLeastOne
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
+from harness.tensors import masked_mean, masked_sum
 from rl.batches.rollout import Rollout, ScoringConfig, rollout_log_probs, sample_rollout
-from rl.equations.losses import row_means, row_sums, token_mean
+from rl.equations.losses import token_mean
 from rl.equations.token_rewards import own_text_penalty, teacher_rewards
-from rl.rewards.sources import MadeOf, RewardFn, finite_rewards
+from rl.rewards.reward import MadeOf, RewardFn, finite_rewards
 
 TOGETHER = 32  # prompts of a teacher in the making that are answered at once
 LOG_PROB_FLOOR = -20.0  # nats: a token that the teacher never writes costs this much, not infinity
@@ -59,11 +60,16 @@ class TeacherReward:
     def made_of(self) -> MadeOf:
         return MadeOf(
             teacher=self.teacher,
+            distance=self.distance,
             token_rewards=self.token_rewards if self.aggregate == "sum" else None,
             token_columns=lambda rollout: {
                 "log_p": self.log_probs(rollout), "log_q": rollout.log_probs
             },
         )  # fmt: skip
+
+    def distance(self, policy: GPT, rollout: Rollout, tau: float, rows: int) -> ReverseKL:
+        """KL(policy || teacher) of the responses, nats, (N,): two estimates, `rows` scored together."""
+        return reverse_kl(policy, self.teacher, rollout.sequences, tau, micro_batch_size=rows)
 
     def log_probs(self, rollout: Rollout) -> Tensor:
         """log p(y_t) (N, T); the latest rollout's are kept, so that asking again costs nothing."""
@@ -80,7 +86,7 @@ class TeacherReward:
         return rewards
 
     def __call__(self, rollout: Rollout) -> Tensor:
-        aggregate = row_means if self.aggregate == "mean" else row_sums
+        aggregate = masked_mean if self.aggregate == "mean" else masked_sum
         return aggregate(self.token_rewards(rollout), rollout.response_mask)
 
     def with_metrics(self, rollout: Rollout) -> tuple[Tensor, dict[str, float]]:
@@ -88,7 +94,7 @@ class TeacherReward:
         log_probs, mask = self.log_probs(rollout), rollout.response_mask
         return self(rollout), {
             "teacher_log_prob": float(token_mean(log_probs, mask)),
-            "reverse_kl": float(row_sums(rollout.log_probs - log_probs, mask).mean()),
+            "reverse_kl": float(masked_sum(rollout.log_probs - log_probs, mask).mean()),
         }
 
 

@@ -26,7 +26,7 @@ from harness.errors import UserError
 from harness.files import read_object, save_figure, write_json, write_text
 from harness.flag_ranges import AtLeastOne
 from harness.paths import REPOSITORY, RUNS
-from harness.report.intervals import holm, t_interval
+from report.intervals import holm, t_interval
 from studies.claims import worlds
 from studies.claims.figures import at_a_glance
 from studies.claims.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, Weakest, of_seeds

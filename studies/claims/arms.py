@@ -33,7 +33,7 @@ from rl import grpo_variants_engine
 from rl import on_policy_distillation_engine as student
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.loop import Run
-from rl.rewards.sources import RewardFn
+from rl.rewards.reward import RewardFn
 from studies.claims import worlds
 
 EVERY = 10  # steps between measured points
@@ -92,7 +92,7 @@ def rl_run(
     fit_for_training(config, policy)
     prompts = sums.prompts("train", 2000)
     run = Run(config, policy, tokenizer, reward, prompts, log, validate=points)
-    engine.train(config, run)
+    engine.train(run)
     curve = {key: [row.get(key) for row in log.rows] for key in ("reward", "entropy")}
     numbers = {"curve": curve, "points": points.kept}
     return numbers if after is None else numbers | dict(after(policy, tokenizer))

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from harness.report.intervals import t_interval
+from report.intervals import t_interval
 from studies.bootstrap import SIGNIFICANT, at_distance
 
 HELD, FAILED, UNTOLD = "held here", "not seen here", "undecided here"

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from harness.files import read_json, read_jsonl
-from harness.report.intervals import holm
-from harness.report.rules import Run, proxy_suspected
+from report.doctor import Run, proxy_suspected
+from report.intervals import holm
 from studies.bootstrap import Array, at_distance, mean_with_interval, paired_difference
 from studies.overoptimisation.plan import CURES, Settings, plan
 from studies.overoptimisation.stages import TERMS, Points, read_points

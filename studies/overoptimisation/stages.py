@@ -39,9 +39,9 @@ from reward_model.world_pairs import world_pairs
 from rl.batches.rollout import sample_rollout
 from rl.equations.best_of_n import best_of_n_kl, best_of_n_mean
 from rl.loop import Run
-from rl.task import models_of_run
-from rl.training.evaluation import Conditions, Evaluation, evaluate
-from rl.training.open_task import Task, open_task
+from rl.run.engine import models_of_run
+from rl.run.evaluation import Conditions, Evaluation, evaluate
+from rl.run.task import Task, open_task
 from studies.bootstrap import Array
 from studies.overoptimisation.plan import SHAPES, Settings, base_name
 
@@ -244,7 +244,6 @@ def optimise(
     prompts = reviews.prompts("test")[: settings.prompts]
     measuring = Measuring(task, prompts, start, config.micro_batch_size)
     measuring(task.policy, None, 0)
-    reference = start if engine.ENGINE.reference(config) else None
     every = 3 * settings.measure_every if until_turned else config.steps
     done = 0
     for end in [*range(every, config.steps, every), config.steps]:  # the engine's loop, resumed
@@ -255,9 +254,9 @@ def optimise(
         piece = replace(config, steps=end, resume=done > 0)
         run = Run(
             piece, task.policy, task.tokenizer, task.reward_fn, task.prompts["train"], log,
-            validate=measuring, folder=folder, reference=reference,
+            validate=measuring, folder=folder, start=start,
         )  # fmt: skip
-        rows = engine.train(piece, run, **parts)
+        rows = engine.train(run, **parts)
         turned = has_turned(measuring.gold, settings.fall, settings.smooth)
         if (until_turned and turned) or rows[-1]["step"] < end:  # or stopped by its own KL
             break

@@ -16,6 +16,7 @@ import pytest
 import torch
 from toys import one_sentence
 
+from harness import run_folder
 from harness.command_flags import TrainingFlags
 from harness.errors import Finished, UserError
 from harness.files import noted, reading
@@ -271,7 +272,7 @@ def test_what_a_killed_process_was_writing_is_cleared_away(tmp_path):
 # Numbers that blow up
 
 
-def test_weights_that_are_not_finite_are_not_written_over_good_ones(tmp_path):
+def test_weights_that_are_not_finite_are_not_written_over_good_ones(tmp_path, monkeypatch):
     model = torch.nn.Linear(2, 2)
     state = TrainingState({"policy": model}, {}, step=2)
     state.save(tmp_path)
@@ -280,10 +281,13 @@ def test_weights_that_are_not_finite_are_not_written_over_good_ones(tmp_path):
         model.weight[1, 0] = torch.inf
     state.step, log = 4, MetricLog(9)
     log.rows = [{"step": 4}]
+    drawn: list[Path] = []
+    monkeypatch.setattr(run_folder, "page_of_the_unfinished", drawn.append)
     with pytest.raises(UserError) as error, stepping(log, tmp_path):
         keep_state(state, tmp_path, 2, last=False)
     assert one_sentence(error).startswith("step 4: ")
     assert (tmp_path / "state.pt").read_bytes() == good
+    assert drawn == [tmp_path]  # the page of a run that ends early
 
 
 def test_a_moment_of_another_shape_is_refused(tmp_path):

@@ -30,7 +30,7 @@ from reward_model.pairs import TokenPair
 from reward_model.scalar_head import RewardModel
 from rl import loop
 from rl.loop import Run
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 from rl.rewards.teacher_reward import TeacherReward
 
 FOLDER = Path(nano_gpt.__file__).parent
@@ -263,7 +263,7 @@ def run_engine(
         more = dict(corpus=Text()) if "corpus" in inspect.signature(module.train).parameters else {}
         reward = TeacherReward(teacher, config, aggregate="sum", reverse_kl=True)
     records = [PromptRecord(prompt) for prompt in PROMPTS]
-    return module.train(config, Run(config, policy, tokenizer(), reward, records), **more)
+    return module.train(Run(config, policy, tokenizer(), reward, records), **more)
 
 
 def assert_equal_runs(
@@ -385,7 +385,7 @@ def test_dpo_is_the_engine() -> None:
     run = Run(config, long, tokenizer())
     assert_equal_runs(
         short, lambda: dpo.train(short, PAIRS, **options),
-        long, lambda: dpo_engine.train(config, run, pairs=token_pairs()),
+        long, lambda: dpo_engine.train(run, pairs=token_pairs()),
     )  # fmt: skip
 
 

@@ -40,12 +40,12 @@ from rl import (
 )
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.loop import Run
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 from rl.rewards.step_rewards import RewardModelSteps, StepRewards
 from rl.rewards.teacher_reward import TeacherReward
-from rl.task import Engine as Entry
-from rl.task import every_engine
-from rl.training.value_model import ValueModel
+from rl.run.engine import Engine as Entry
+from rl.run.engine import every_engine
+from rl.run.value_model import ValueModel
 
 SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")
 HAS_A = RuleReward(lambda record, text, ended: float("a" in text), "has an a")
@@ -163,7 +163,7 @@ NOISY_TEACHER = small_gpt(1, noise=0.12).requires_grad_(False)
 
 Changes = dict[str, Any]
 # What a Run is made of; everything else is given to `train`.
-OF_RUN = ("tokenizer", "reward_fn", "prompts", "reference", "validate", "folder")
+OF_RUN = ("tokenizer", "reward_fn", "prompts", "start", "validate", "folder")
 
 
 @dataclass(frozen=True)
@@ -231,7 +231,7 @@ class Engine:
             arguments["reward_fn"] = self.taught_by(config, teacher)
         of_run = {name: arguments.pop(name) for name in OF_RUN if name in arguments}
         run = Run(config, policy, log=log or MetricLog(config.steps), **of_run)
-        return self.module.train(config, run, **arguments)
+        return self.module.train(run, **arguments)
 
 
 def teacher_in(teacher: GPT, dtype: torch.dtype) -> GPT:
@@ -500,11 +500,14 @@ def contract_of(name: str) -> Changes:
     return next(values, {})
 
 
+WITHOUT_A_REFERENCE = ("minillm", "on_policy_distillation")
+
+
 def default_entry(engine: Entry) -> Engine:
     """How an engine is run about which no more is known than its ENGINE."""
     module, flags = importlib.import_module(engine.module), {f.name for f in fields(engine.config)}
     toy = (TOY if engine.groups else UNGROUPED) | dict(critic_lr=1e-2, batch_size=4)
-    referred = engine.reference(engine.config())
+    referred = engine.name not in WITHOUT_A_REFERENCE
     toy |= {} if referred else dict(kl_coef=0.0)
     taught = dict(prompts=PROMPTS) | (dict(corpus=Texts()) if "pretraining_coef" in flags else {})
     config = engine.config(**{name: value for name, value in toy.items() if name in flags})
@@ -515,7 +518,7 @@ def default_entry(engine: Entry) -> Engine:
     }
     found: Changes = tasks[engine.learns_from] | dict(
         grouped=engine.groups,
-        reference="kl" if engine.reference(config) else None,
+        reference="kl" if referred else None,
         resumed=(ADAPTIVE,) if referred and "kl_target" in flags else ({},),
     )
     if engine.learns_from == "teacher":

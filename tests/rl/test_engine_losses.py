@@ -15,14 +15,13 @@ from engines import engine_named
 from minibatch import MASK, NEW, OLD, RATIO, REF, k3_by_hand, mean_of_means, pessimistic
 from torch import Tensor
 
-from rl.equations.losses import clip_acted, likelihood_ratio
-from rl.grpo_engine import grpo_loss
-from rl.grpo_process_engine import process_grpo_loss
-from rl.grpo_single_model_engine import single_model_grpo_loss
+from rl.equations.kl import k3
+from rl.equations.losses import clip_acted, grpo_objective, likelihood_ratio
+from rl.grpo_single_model_engine import PENALTIES
 from rl.kd_grpo_engine import kd_grpo_loss
 from rl.pg_grpo_engine import policy_loss
 from rl.reinforce_pp_engine import reinforce_pp_loss
-from rl.rloo_engine import acted, rloo_loss
+from rl.rloo_engine import clip_mask_of, rloo_loss
 
 SIGNED = [1.5, -0.5, 9.0]  # an advantage for each response
 PER_TOKEN = [[1.5, 1.0, -2.0, 9.0], [-0.5, 0.25, 9.0, 9.0], [9.0] * 4]
@@ -55,7 +54,7 @@ def loss_of(loss: Callable[..., Tensor], name: str, *given: Any, **options: Any)
 
     def with_kl(kl_coef: float) -> Tensor:
         arguments = [None if x is REF and not kl_coef else x for x in given]
-        return loss(config, NEW, OLD, *arguments, MASK, kl_coef=kl_coef, rows=5, **sizes)
+        return loss(config, NEW, OLD, *arguments, MASK, kl_coef=kl_coef, responses=5, **sizes)
 
     return with_kl
 
@@ -63,16 +62,21 @@ def loss_of(loss: Callable[..., Tensor], name: str, *given: Any, **options: Any)
 def rloo_of(form: str) -> Callable:
     """It has no KL in the loss."""
     config = replace(engine_named("rloo").config, clip_range=0.2, loss=form)
-    return lambda kl_coef: rloo_loss(config, NEW, OLD, OF_RESPONSES, MASK, rows=5, tokens=11)
+    return lambda kl_coef: rloo_loss(config, NEW, OLD, OF_RESPONSES, MASK, responses=5, tokens=11)
+
+
+def objective_of(ref: Tensor, advantages: Tensor, kl: Callable = k3) -> Callable:
+    """The objective that GRPO's engines call."""
+    given = NEW, OLD, ref, advantages, MASK, kl
+    return lambda kl_coef: grpo_objective(*given, clip_range=0.2, kl_coef=kl_coef, responses=5)
 
 
 LOSSES = {
     "grpo": (
-        loss_of(grpo_loss, "grpo", REF, OF_RESPONSES), mean_of_means(signed), mean_of_means(k3_by_hand),
+        objective_of(REF, OF_RESPONSES), mean_of_means(signed), mean_of_means(k3_by_hand),
     ),
     "process": (
-        loss_of(process_grpo_loss, "grpo_process", REF, OF_TOKENS),
-        mean_of_means(per_token), mean_of_means(k3_by_hand),
+        objective_of(REF, OF_TOKENS), mean_of_means(per_token), mean_of_means(k3_by_hand),
     ),
     "reinforce++": (
         loss_of(reinforce_pp_loss, "reinforce_pp", REF, OF_TOKENS), mean_of_means(per_token), 0.0,
@@ -85,14 +89,12 @@ LOSSES = {
         mean_of_means(per_token), mean_of_means(k2),
     ),
     "single model, k3": (
-        loss_of(single_model_grpo_loss, "grpo_single_model", OF_RESPONSES),
+        objective_of(OLD, OF_RESPONSES, PENALTIES["k3"]),
         mean_of_means(signed),
         mean_of_means(lambda i, t: 1 / ratio(i, t) - 1 + float(NEW[i, t] - OLD[i, t])),
     ),
     "single model, rho_minus_log": (
-        loss_of(
-            single_model_grpo_loss, "grpo_single_model", OF_RESPONSES, penalty="rho_minus_log"
-        ),
+        objective_of(OLD, OF_RESPONSES, PENALTIES["rho_minus_log"]),
         mean_of_means(signed),
         mean_of_means(lambda i, t: ratio(i, t) - 1 - float(NEW[i, t] - OLD[i, t])),
     ),
@@ -142,5 +144,5 @@ def test_where_the_clip_acts():
         ("sequence", [0] * 5), ("clipped", [1, 1, 1, 0, 0]), ("token", [0, 1, 0, 1, 0]),
     ):  # fmt: skip
         config = replace(engine_named("rloo").config, clip_range=0.2, loss=form)
-        found = acted(config)(NEW, OLD, OF_RESPONSES, MASK).expand_as(MASK)
+        found = clip_mask_of(config)(NEW, OLD, OF_RESPONSES, MASK).expand_as(MASK)
         assert found[MASK].tolist() == expected

@@ -59,7 +59,7 @@ def test_with_its_own_turned_off_an_engine_is_grpo_bit_for_bit(case):
     config = GRPOConfig(**(TOY | {k: v for k, v in settings.items() if k not in own}))
     reward = engine.taught_by(engine.config, engine.teacher) if engine.taught_by else DIVERSE
     policy = small_gpt()
-    rows = grpo_engine.train(config, Run(config, policy, LETTERS, reward, PROMPTS))
+    rows = grpo_engine.train(Run(config, policy, LETTERS, reward, PROMPTS))
     for changes in (off, *([on] if on else [])):
         other = small_gpt()
         if changes.get("policy_loss") == "reinforce":
@@ -79,15 +79,15 @@ def test_a_limit_of_a_kl_that_is_not_measured_is_refused(monkeypatch):
     run = Run(GRPOConfig(**TOY | dict(stop_kl=6.0)), small_gpt(), LETTERS, DIVERSE, PROMPTS)
     monkeypatch.setattr(run, "ref_log_probs", lambda *args: None)
     with pytest.raises(ValueError):
-        grpo_engine.train(run.config, run)
+        grpo_engine.train(run)
     assert run.log.rows == []
 
 
 def test_a_run_that_has_ended_trains_nobody_again():
     run = Run(GRPOConfig(**TOY | dict(steps=1)), small_gpt(), LETTERS, DIVERSE, PROMPTS)
-    grpo_engine.train(run.config, run)
+    grpo_engine.train(run)
     with pytest.raises(RuntimeError):
-        grpo_engine.train(run.config, run)
+        grpo_engine.train(run)
 
 
 # The limit of the KL

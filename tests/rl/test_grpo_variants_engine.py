@@ -16,17 +16,17 @@ from harness.metric_log import MetricLog
 from rl import loop
 from rl.batches.rollout import sample_rollout
 from rl.grpo_variants_engine import (
-    ACTED,
+    CLIP_MASKS,
     PRESETS,
     REDUCERS,
     VARIANTS,
-    Given,
+    ChosenUpdate,
     GRPOVariantsConfig,
     command_line_defaults,
     from_variant,
     variant_loss,
 )
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 
 FAMILY = engine_named("grpo_variants")
 CONFIG = FAMILY.config
@@ -75,7 +75,7 @@ def loss_of(config: GRPOVariantsConfig, new=NEW, old=OLD, ref=None, advantages=A
             mask=MASK, kl_coef=0.0, chosen=None, held=None):  # fmt: skip
     """The loss of a minibatch that is one micro-batch."""
     chosen = mask if chosen is None else chosen
-    given = Given(old, ref, torch.as_tensor(advantages)[:, None], mask, chosen, held)
+    given = ChosenUpdate(old, ref, torch.as_tensor(advantages)[:, None], mask, chosen, held)
     return variant_loss(config, new, given, kl_coef=kl_coef, whole=mask)
 
 
@@ -131,7 +131,7 @@ def test_the_loss_of_each_variant_by_loops(variant):
     assert not gradient[~MASK].any() and gradient[MASK].isfinite().all()
     if variant in CLIPPED_TOKENS:
         A = torch.tensor(ADVANTAGES)[:, None]
-        clipped = ACTED[config.surrogate](config, NEW, OLD, A, MASK) & MASK
+        clipped = CLIP_MASKS[config.surrogate](config)(NEW, OLD, A, MASK) & MASK
         assert clipped.nonzero().tolist() == [list(at) for at in CLIPPED_TOKENS[variant]]
 
 

@@ -19,8 +19,8 @@ CONFIG, run = KD_PPO.config, KD_PPO.run
 
 @pytest.fixture
 def targets(monkeypatch) -> list[Call]:
-    """The calls of `gae_targets`: the second thing that it is given are the token rewards (N, T)."""
-    return calls_of(monkeypatch, kd_ppo_engine, "gae_targets")
+    """The calls of `gae_update`: the second thing that it is given are the token rewards (N, T)."""
+    return calls_of(monkeypatch, kd_ppo_engine, "gae_update")
 
 
 # Where the rewards stand

@@ -20,11 +20,10 @@ from gpt.log_probs import (
 )
 from gpt.model import GPT
 from gpt.pretraining import language_model_loss
-from rl import ppo_engine
 from rl.batches.rollout import micro_batches
 from rl.equations.losses import clipped_surrogate, sequence_mean, token_mean, value_loss
-from rl.training.metrics import UpdateMeter, acts
-from rl.training.value_model import ValueModel
+from rl.run.metrics import UpdateMeter, clip_mask
+from rl.run.value_model import ValueModel
 
 EOS, V = 8, 10
 PROMPTS = [[1], [2, 3, 4], [5, 6], [7]]
@@ -61,7 +60,7 @@ def test_scores_and_divergences(chunk_elements, monkeypatch):
 def test_an_update_of_actor_and_critic_with_its_meter():
     """All that a micro-batch of PPO does; the numbers are read when the step is over."""
     policy, whole = on_meta()
-    critic, meter = ValueModel(policy).to(META), UpdateMeter(acts(ppo_engine.PPOConfig()))
+    critic, meter = ValueModel(policy).to(META), UpdateMeter(clip_mask(0.2))
     old = torch.zeros(N, T, device=META)
     sizes = []
     for part, batch in micro_batches(whole, ALL, 3):

@@ -20,8 +20,8 @@ from gpt.log_probs import token_log_probs, token_scores_and_kl
 from gpt.model import GPT
 from rl import loop, minillm_engine
 from rl.batches.rollout import Rollout
-from rl.minillm_engine import Targets, minillm_loss
-from rl.training.evaluation import evaluate
+from rl.minillm_engine import WeightedUpdate, minillm_loss
+from rl.run.evaluation import evaluate
 
 MINILLM = engine_named("minillm")
 CONFIG = MINILLM.config
@@ -47,8 +47,8 @@ def test_single_plus_long_is_the_gradient_of_the_kl_of_responses():
     chance = old.sum(1).exp()[:, None].expand_as(old)  # the weight of every token of a response
     returns = after(log_p - old, batch.response_mask)
     scores, token_kl = token_scores_and_kl(other, teacher, batch)
-    targets = Targets(old, returns, chance)
-    loss = minillm_loss(CONFIG, scores.log_probs, token_kl, targets, batch.response_mask, tokens=1)
+    given = WeightedUpdate(old, None, returns, batch.response_mask, chance)
+    loss = minillm_loss(CONFIG, scores.log_probs, token_kl, given, tokens=1)
     loss.backward()
     exact = flat_gradient(student)
     torch.testing.assert_close(flat_gradient(other), exact, rtol=0, atol=1e-12)

@@ -20,7 +20,7 @@ from gpt.model import GPT
 from rl.batches.rollout import Rollout
 from rl.grpo_engine import GRPOConfig, train
 from rl.loop import Run
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 
 G, TEMPERATURE, KL_COEF = 4, 0.7, 0.5
 WORTH = RuleReward(lambda _, text, ended: sum(ord(c) * i for i, c in enumerate(text, 1)) / 99, "")
@@ -70,7 +70,7 @@ def trained() -> tuple[GPT, Updates, list[Rollout]]:
     with pytest.MonkeyPatch.context() as patch:
         updates = Updates(patch, policy)
         given_halves(patch, passes=2)
-        train(config, Run(config, policy, LETTERS, reward, PROMPTS[:4]))
+        train(Run(config, policy, LETTERS, reward, PROMPTS[:4]))
     return start, updates, reward.rollouts
 
 

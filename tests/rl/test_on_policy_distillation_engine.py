@@ -20,9 +20,9 @@ from rl import on_policy_distillation_engine as distillation
 from rl.batches.rollout import Rollout
 from rl.kd_grpo_engine import KDGRPOConfig, kd_grpo_loss
 from rl.on_policy_distillation_engine import distillation_loss, right_answers
-from rl.rewards.sources import made_of
+from rl.rewards.reward import made_of
 from rl.rewards.verifiable import VerifiableReward
-from rl.training.evaluation import evaluate
+from rl.run.evaluation import evaluate
 
 CONTRACT = {
     "forms": {"sampled": {}, "full": {"divergence": "full"}},
@@ -80,7 +80,9 @@ def test_the_expected_gradient_is_that_of_the_token_kls_and_lacks_what_a_token_c
         distillation_loss(log_q["sampled"], old, A, None, mask, tokens=1).backward()
         config = KDGRPOConfig(policy_loss="reinforce")
         reward = chance * (log_p - old).sum(1, keepdim=True)
-        kd_grpo_loss(config, log_q["kd"], old, None, reward, mask, kl_coef=0.0, rows=1).backward()
+        kd_grpo_loss(
+            config, log_q["kd"], old, None, reward, mask, kl_coef=0.0, responses=1
+        ).backward()
         (-chance * after(log_p - old, mask) * log_q["long"]).sum().backward()
 
         found = {name: flat_gradient(model) for name, model in models.items()}

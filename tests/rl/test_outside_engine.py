@@ -19,7 +19,7 @@ from gpt.tokenizer import load_tokenizer
 from harness.errors import Finished
 from harness.files import read_jsonl
 from harness.paths import REPOSITORY
-from rl.doctor import examine_folder
+from report.doctor import examine_folder
 from rl.loop import Run
 
 PAGE = REPOSITORY / "docs" / "extending.md"
@@ -70,12 +70,12 @@ def test_a_run_knows_all_it_needs(place: Path, tis: ModuleType) -> None:
 
     real_train, cut = engine.train, place / "cut"
 
-    def killed(config: Any, run: Run) -> Any:
+    def killed(run: Run) -> Any:
         def stop(policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
             raise KeyboardInterrupt
 
         run.validate = stop
-        return real_train(config, run)
+        return real_train(run)
 
     with pytest.raises(KeyboardInterrupt):
         replace(engine, train=killed).run(tis.TISConfig(**flags(place, out=cut)))

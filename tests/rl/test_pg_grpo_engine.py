@@ -26,8 +26,8 @@ from rl import pg_grpo_engine
 from rl.batches.preferences import Compared
 from rl.equations.advantages import best_worst_pairs
 from rl.pg_grpo_engine import policy_loss, preference_loss, recorded_pairs
-from rl.rewards.sources import RuleReward
-from rl.training.metrics import UpdateMeter
+from rl.rewards.reward import RuleReward
+from rl.run.metrics import UpdateMeter
 
 PG_GRPO = engine_named("pg_grpo")
 CONFIG, run = PG_GRPO.config, PG_GRPO.run
@@ -133,10 +133,10 @@ def test_the_mean_ratio_by_loops_and_its_clip():
         expected -= min(mean * a, clipped * a) / 3
         acted.append(clipped * a < mean * a)
     assert acted == [True, True, False]  # per token 2 of 3, 2 of 3 and 0 of 2
-    loss = policy_loss(config, new, old, None, advantages, mask, kl_coef=0.0, rows=3)
+    loss = policy_loss(config, new, old, None, advantages, mask, kl_coef=0.0, responses=3)
     assert float(loss) == pytest.approx(expected, rel=1e-5)
 
-    meter = UpdateMeter(pg_grpo_engine.acted(config))
+    meter = UpdateMeter(pg_grpo_engine.clip_mask_of(config))
     scores = TokenScores(new, torch.zeros(3, 4))
     batch = SimpleNamespace(response_mask=mask, of_valid=lambda values: values[mask])
     meter.add_tokens(scores, old, advantages, batch)

@@ -13,9 +13,10 @@ from watched import Call, calls_of
 from gpt.log_probs import TokenScores
 from gpt.model import GPT
 from rl import loop, ppo_engine
-from rl.actor_critic import Targets, gae_targets, ppo_loss
-from rl.rewards.sources import RuleReward
-from rl.training.value_model import ValueModel
+from rl.actor_critic import gae_update, ppo_loss
+from rl.batches.rollout import CriticUpdate
+from rl.rewards.reward import RuleReward
+from rl.run.value_model import ValueModel
 
 PPO = engine_named("ppo")
 CONFIG, run = PPO.config, PPO.run
@@ -24,11 +25,14 @@ CONFIG, run = PPO.config, PPO.run
 
 OLD = torch.tensor([[-1.0, -1.5, 7.0]])
 MASK = torch.tensor([[True, True, False]])
-WORKED = Targets(
-    old_log_probs=OLD,
-    old_values=torch.tensor([[0.5, 0.4, 7.0]]),
+WORKED = CriticUpdate(
+    old=OLD,
+    ref=None,
     advantages=torch.tensor([[0.5, -1.0, 7.0]]),
+    mask=MASK,
+    old_values=torch.tensor([[0.5, 0.4, 7.0]]),
     returns=torch.tensor([[0.0, 1.0, 7.0]]),
+    token_rewards=OLD,
 )
 WORKED_SCORES = TokenScores(torch.tensor([[-0.9, -1.6, -3.0]]), torch.tensor([[1.2, 0.8, 9.0]]))
 
@@ -37,11 +41,11 @@ def test_the_loss_is_the_worked_example():
     """Policy 0.176126 + 0.1 * value 0.0625 - 0.01 * entropy 1; the padded column counts nowhere."""
     config = replace(CONFIG, entropy_coef=0.01, value_clip=0.2)
     values = torch.tensor([[0.2, 0.7, -9.0]])
-    losses = ppo_loss(config, WORKED_SCORES, values, WORKED, MASK, tokens=2)
+    losses = ppo_loss(config, WORKED_SCORES, values, WORKED, tokens=2)
     assert float(losses.total) == pytest.approx(0.172376, abs=1e-6)
     assert float(losses.policy[MASK].mean()) == pytest.approx(0.176126, abs=1e-6)
     assert float(losses.value[MASK].mean()) == pytest.approx(0.0625, abs=1e-6)
-    half = ppo_loss(config, WORKED_SCORES, values, WORKED, MASK, tokens=4).total
+    half = ppo_loss(config, WORKED_SCORES, values, WORKED, tokens=4).total
     assert float(half) == pytest.approx(0.172376 / 2, abs=1e-6)
 
 
@@ -58,7 +62,7 @@ def test_targets_are_gae_whitened_over_the_batch():
     rewards = torch.randn(rollout.response_mask.shape, generator=seeded(2))
     config = replace(CONFIG, gamma=0.9, gae_lambda=0.8)
     values, mask = critic(rollout.sequences).detach(), rollout.response_mask
-    targets = gae_targets(config, rewards, rollout.log_probs, None, values, mask)
+    targets = gae_update(config, rewards, rollout.log_probs, None, values, mask)
     raw = torch.zeros_like(values)
     for i, length in enumerate(rollout.lengths.tolist()):
         for t in range(length):
@@ -74,8 +78,8 @@ def test_targets_are_gae_whitened_over_the_batch():
 
 @pytest.fixture
 def all_targets(monkeypatch) -> list[Call]:
-    """The calls of `gae_targets`: what it is given of every step, and its targets."""
-    return calls_of(monkeypatch, ppo_engine, "gae_targets")
+    """The calls of `gae_update`: what it is given of every step, and its targets."""
+    return calls_of(monkeypatch, ppo_engine, "gae_update")
 
 
 def test_rewards_of_tokens_are_the_score_less_a_missing_eos_and_k1(monkeypatch, all_targets):
@@ -134,9 +138,9 @@ def test_the_kl_in_the_loss_is_its_mean_over_the_tokens():
     reference = torch.tensor([[-1.4, -1.0, 7.0]])
     config = replace(CONFIG, entropy_coef=0.01, value_clip=0.2, kl_coef=0.0, kl_loss_coef=0.3)
     expected = (0.5**2 / 2 + 0.6**2 / 2) / 2  # log pi - log pi_ref is 0.5 and -0.6
-    values, targets = torch.tensor([[0.2, 0.7, -9.0]]), WORKED._replace(ref_log_probs=reference)
-    losses = ppo_loss(config, WORKED_SCORES, values, targets, MASK, tokens=2)
+    values, targets = torch.tensor([[0.2, 0.7, -9.0]]), replace(WORKED, ref=reference)
+    losses = ppo_loss(config, WORKED_SCORES, values, targets, tokens=2)
     assert float(losses.total) == pytest.approx(0.172376 + 0.3 * expected, abs=1e-6)
     assert float(losses.policy[MASK].mean()) == pytest.approx(0.176126, abs=1e-6)
     with pytest.raises(ValueError):
-        ppo_loss(config, WORKED_SCORES, values, WORKED, MASK, tokens=2)
+        ppo_loss(config, WORKED_SCORES, values, WORKED, tokens=2)

@@ -13,8 +13,9 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
-from rl.batches.rollout import Rollout, rollout_log_probs, sample_rollout, scores_to_descend
+from rl.batches.rollout import Rollout, rollout_log_probs, sample_rollout
 from rl.grpo_engine import GRPOConfig
+from rl.pg_grpo_engine import scores_to_descend
 
 RECORDS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa")]  # of different lengths
 G = 3

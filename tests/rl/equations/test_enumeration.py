@@ -13,6 +13,7 @@ from torch import Tensor
 
 from data.collate import collate_responses
 from gpt.log_probs import kl_from_logits
+from harness.tensors import masked_mean, masked_sum
 from rl.equations.advantages import (
     discounted_returns,
     gae,
@@ -31,8 +32,6 @@ from rl.equations.losses import (
     length_normalized_returns,
     mixed_sampling_weights,
     policy_gradient,
-    row_means,
-    row_sums,
     sapo,
     sequence_clipped_surrogate,
     token_covariances,
@@ -85,7 +84,9 @@ def expected_reward(theta: Tensor) -> Tensor:
 def expected_gradient(token_loss, at=THETA, sampler=None):
     """E_{y ~ sampler}[gradient of sum_t token_loss(log_probs)]: weights without a gradient."""
     weights = probabilities(at if sampler is None else sampler).detach()
-    return gradient(lambda theta: weights @ row_sums(token_loss(token_log_probs(theta)), MASK), at)
+    return gradient(
+        lambda theta: weights @ masked_sum(token_loss(token_log_probs(theta)), MASK), at
+    )
 
 
 def same(actual, expected):
@@ -180,7 +181,7 @@ def test_gmpo_lies_between_grpo_and_gspo(advantage):
     first, A = MASK & (torch.arange(T) == 0), A.double().expand(len(RESPONSES), 1)
 
     def grad_of(loss):
-        return lambda theta: row_sums(loss(token_log_probs(theta)), MASK).sum()
+        return lambda theta: masked_sum(loss(token_log_probs(theta)), MASK).sum()
 
     low, high = 0.05, 0.1
     one = gmpo(log_probs, old, A, first, low, high)[:, 0]
@@ -191,7 +192,7 @@ def test_gmpo_lies_between_grpo_and_gspo(advantage):
         gradient(grad_of(lambda lp: gspo(lp, old, A, MASK, 99.0, 99.0))),
     )
     geometric = gmpo(log_probs, old, A, MASK, 99.0, 99.0)[:, 0]
-    arithmetic = row_means(clipped_surrogate(log_probs, old, A, 99.0, 99.0), MASK)
+    arithmetic = masked_mean(clipped_surrogate(log_probs, old, A, 99.0, 99.0), MASK)
     longer = MASK.sum(1) > 1
     assert (geometric.abs()[longer] < arithmetic.abs()[longer]).all()
 
@@ -406,9 +407,9 @@ def test_values_of_the_estimators():
     weights, exact = probabilities(THETA), sequence_kl(THETA)
     log_probs, ref = token_log_probs(THETA), token_log_probs(REF)
     for estimator in (k1, k3):
-        same(weights @ row_sums(estimator(log_probs, ref), MASK), exact)
+        same(weights @ masked_sum(estimator(log_probs, ref), MASK), exact)
     for estimator in (k2, absolute):
-        differ(weights @ row_sums(estimator(log_probs, ref), MASK), exact)
+        differ(weights @ masked_sum(estimator(log_probs, ref), MASK), exact)
     same(prefix_weights(THETA) @ kl_from_logits(THETA[None], REF[None])[0], exact)
 
 
@@ -475,7 +476,7 @@ def test_only_k1_in_the_reward_has_the_policy_gradient_of_the_kl():
 def test_importance_forms_keep_the_prefixes_of_the_old_policy(estimator):
     """Summed over a response: exact at the prefixes that pi_old writes, and no KL of responses."""
     old, ref = token_log_probs(OLD), token_log_probs(REF)
-    estimate = probabilities(OLD) @ row_sums(estimator(token_log_probs(THETA), old, ref), MASK)
+    estimate = probabilities(OLD) @ masked_sum(estimator(token_log_probs(THETA), old, ref), MASK)
     same(estimate, prefix_weights(OLD) @ reverse_kl(THETA))
     assert estimate.item() == pytest.approx(1.1460, abs=5e-5)
     assert sequence_kl(THETA).item() == pytest.approx(1.1267, abs=5e-5)

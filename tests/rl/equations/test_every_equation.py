@@ -38,12 +38,12 @@ TRAINED = {  # equation: the arguments that have a gradient
     "rho_minus_log": POLICY, "absolute": POLICY, "k1_importance": POLICY,
     "k3_importance": POLICY, "likelihood_ratio": POLICY, "sequence_ratio": POLICY,
     "mean_ratio": POLICY, "policy_gradient": POLICY, "clipped_surrogate": POLICY,
-    "clip_acted": (), "dual_clip": ("loss",), "cispo": POLICY, "sapo": POLICY,
+    "clip_acted": (), "grpo_objective": POLICY, "dual_clip": ("loss",), "cispo": POLICY, "sapo": POLICY,
     "sequence_clipped_surrogate": POLICY, "gspo": POLICY,
     "gmpo": POLICY, "token_covariances": (), "kl_cov_tokens": (), "clip_cov_tokens": (),
     "value_loss": ("values",),
-    "length_normalized_returns": (), "mixed_sampling_weights": (), "row_sums": ("x",),
-    "row_means": ("x",), "token_mean": ("loss",), "sequence_mean": ("loss",),
+    "length_normalized_returns": (), "mixed_sampling_weights": (),
+    "token_mean": ("loss",), "sequence_mean": ("loss",),
     "sequence_sum": ("loss",), "constant_length_mean": ("loss",), "preference_gap": PAIR,
     "dpo_loss": PAIR, "ipo_loss": PAIR, "hinge_loss": PAIR, "simpo_loss": PAIR,
     "kto_loss": PAIR, "orpo_loss": PAIR,
@@ -71,7 +71,7 @@ SHAPES = {  # of an argument, whatever equation it belongs to: N = 4, T = 3
     "values old_values returns loss x covariances draws ratio",
     (4, 1): "advantages",
     (4, 2): "step_rewards",
-    (4,): "rewards greedy_rewards scores lengths weights outcome_scores labels",
+    (4,): "rewards greedy_rewards scores lengths weights labels",
     (5,): "policy_chosen policy_rejected ref_chosen ref_rejected chosen rejected margin",
     (2, 4): "proxy values_of_answers",
     (): "reference_point",
@@ -84,7 +84,7 @@ GIVEN = {
     "group_size": 2, "kl_coef": 0.1, "rule": "subtract", "penalty": 1.0, "max_length": 20,
     "buffer": 4, "reverse_kl": True, "coef": 0.3, "beta": 0.3, "target_margin": 0.5, "n": 2,
     "of": "token", "limit": "mask", "floor": 0.9, "cap": 1.1, "divergence": "tv", "delta": 0.1,
-    "low": -0.5, "high": 0.5, "denominator": 6.0,
+    "low": -0.5, "high": 0.5, "denominator": 6.0, "kl": kl.k3, "clip_range": 0.2, "responses": 6,
 }  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from data.collate import first_eos_mask, join_responses
 from gpt.log_probs import kl_from_logits, token_log_probs, token_scores
+from harness.tensors import masked_mean, masked_sum
 from reward_model.loss import bradley_terry_loss
 from rl.equations import kl as kl_module
 from rl.equations import losses
@@ -43,8 +44,6 @@ from rl.equations.losses import (
     length_normalized_returns,
     likelihood_ratio,
     policy_gradient,
-    row_means,
-    row_sums,
     sapo,
     sequence_clipped_surrogate,
     sequence_mean,
@@ -136,7 +135,7 @@ def response_log_probs(x: Inputs, temperature: float) -> Result:
     batch = logit_rows(x)
     log_probs = token_log_probs(given_logits(x.logits), batch, temperature)
     mask = batch.response_mask
-    return {"sum": row_sums(log_probs, mask), "mean": row_means(log_probs, mask)}
+    return {"sum": masked_sum(log_probs, mask), "mean": masked_mean(log_probs, mask)}
 
 
 def kl_over_the_vocabulary(x: Inputs) -> Result:
@@ -179,7 +178,7 @@ def penalised(x: Inputs, kl_coef: float) -> Tensor:
 
 
 def rloo_with_kl(x: Inputs, kl_coef: float) -> Result:
-    rewards = row_sums(penalised(x, kl_coef), x.mask)
+    rewards = masked_sum(penalised(x, kl_coef), x.mask)
     return {"advantages": leave_one_out_advantages(rewards, x.group_size)[:, 0]}
 
 
@@ -294,7 +293,7 @@ def squared_error(x: Inputs, clip_range: float | None) -> Result:
 def kl_estimate(x: Inputs, estimator: str) -> Result:
     log_probs = x.leaf("log_probs")
     kl = getattr(kl_module, estimator)(log_probs, x.ref_log_probs)
-    gradient = with_gradient(row_sums(kl, x.mask).sum(), log_probs)["gradient"]
+    gradient = with_gradient(masked_sum(kl, x.mask).sum(), log_probs)["gradient"]
     return {"kl": kl, "gradient": gradient}
 
 

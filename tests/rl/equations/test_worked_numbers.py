@@ -10,6 +10,7 @@ import torch
 from toys import float64 as f
 
 from gpt.log_probs import kl_from_logits
+from harness.tensors import masked_mean, masked_sum
 from rl.equations.advantages import (
     discounted_returns,
     gae,
@@ -29,6 +30,7 @@ from rl.equations.losses import (
     constant_length_mean,
     dual_clip,
     gmpo,
+    grpo_objective,
     gspo,
     kl_cov_tokens,
     length_normalized_returns,
@@ -36,8 +38,6 @@ from rl.equations.losses import (
     mean_ratio,
     mixed_sampling_weights,
     policy_gradient,
-    row_means,
-    row_sums,
     sapo,
     sequence_clipped_surrogate,
     sequence_mean,
@@ -331,8 +331,24 @@ def test_reducers():
     equal(sequence_mean(loss, mask, denominator=3), 2.0)
     equal(sequence_sum(loss, mask), 5.0)
     equal(constant_length_mean(loss, mask, 4), 0.833333)  # an empty row counts
-    equal(row_sums(loss, mask), [6, 4, 0])
-    equal(row_means(loss, mask), [2, 4, 0])
+    equal(masked_sum(loss, mask), [6, 4, 0])
+    equal(masked_mean(loss, mask), [2, 4, 0])
+
+
+def test_grpo_objective_by_hand():
+    """Two answers of 2 and 1 tokens, advantages 1 and -1, epsilon 0.2, beta 0.1, in a batch of four.
+
+    Ratios 1.5 (clipped to 1.2), 1 | 0.5 (clipped to 0.8): -min is -1.2, -1 | 0.8. k3 with pi_ref / pi
+    = 2, 1 | 1: 2 - ln 2 - 1 = 0.306853, 0 | 0. Means -1.1 + 0.1 * 0.153426 and 0.8, over 4.
+    """
+    old = f([[-1.0, -1.0], [-1.0, 9.0]])
+    new = old + f([[1.5, 1.0], [0.5, 9.0]]).log()
+    ref, mask = new + f([[2.0, 1.0], [1.0, 9.0]]).log(), torch.tensor([[True, True], [True, False]])
+    given = new, old, ref, f([[1.0], [-1.0]]), mask, k3
+    loss = grpo_objective(*given, clip_range=0.2, kl_coef=0.1, responses=4)
+    assert loss.item() == pytest.approx((-1.1 + 0.1 * 0.1534264 + 0.8) / 4, abs=1e-8)
+    without = grpo_objective(*given, clip_range=0.2, kl_coef=0.0)
+    assert without.item() == pytest.approx((-1.1 + 0.8) / 2)
 
 
 def test_token_mean_of_micro_batches():

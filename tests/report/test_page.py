@@ -1,0 +1,155 @@
+"""report.html and show_tokens: text stays text, files stay small, and a bad run still has a page."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from markupsafe import escape
+
+from harness import run_page
+from harness.paths import REPORT
+from report.doctor import Run, read_run
+from report.page import page_html, panels_of
+
+HOSTILE = "<script>stolen()</script><img src=x onerror=stolen()></script><!--<script> & \"'\u2028"
+
+
+class Tags(HTMLParser):
+    """The tags of a page, and the text of its JSON."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.data: list[str] = []
+        self.inside = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.inside = ("type", "application/json") in attrs
+
+    def handle_data(self, data: str) -> None:
+        if self.inside:
+            self.data.append(data)
+            self.inside = False
+
+
+def token_row(step: int = 1, kind: str = "training", **changes: Any) -> dict[str, Any]:
+    row = {
+        "step": step, "kind": kind, "prompt": "p", "tokens": ["a", "b"],
+        "values": {"advantage": [0.5, -1.0]}, "clipped": [0, 1], "notes": {"reward": 1.0},
+    }  # fmt: skip
+    return row | changes
+
+
+def write_run(folder: Path, **files: Any) -> Path:
+    """A run folder; a list becomes JSON lines."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        if isinstance(content, list):
+            text = "".join(json.dumps(row) + "\n" for row in content)
+            (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
+        else:
+            (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+    return folder
+
+
+def hostile_run(folder: Path, text: str = HOSTILE) -> Path:
+    return write_run(
+        folder,
+        config={"script": text, "data": text, text: 1},
+        metrics=[{"step": 1, text: 2.0, f"{text}!": math.nan, f"seconds/{text}": 1.0}],
+        samples=[{"step": text, "prompt": text, "response": text, "data": text, text: 1.0}],
+        tokens=[token_row(prompt=text, tokens=[text, text], kind=text,
+                          values={text: [0.5, 1.0]}, notes={text: 1.0})],
+        report={"before": {text: 1.0}, "after": {text: 2.0}, text: 3.0},
+    )  # fmt: skip
+
+
+# Text stays text ----------------------------------------------------------------------------------
+
+
+def test_text_never_becomes_markup(tmp_path: Path) -> None:
+    """The tags of a page do not depend on what is written in it, wherever that stands."""
+    bad = Tags(page_html([read_run(hostile_run(tmp_path / "a"))]))
+    good = Tags(page_html([read_run(hostile_run(tmp_path / "b", "harmless"))]))
+
+    def shape(page: Tags) -> list[tuple[str, list[str]]]:
+        return [(tag, sorted(attrs)) for tag, attrs in page.tags]
+
+    assert shape(bad) == shape(good)
+    assert {tag for tag, _ in bad.tags}.isdisjoint({"img", "iframe", "object", "form"})
+    assert not [name for _, attrs in bad.tags for name in attrs if name.startswith("on")]
+
+
+def test_json_in_a_page_says_what_was_put_in(tmp_path: Path) -> None:
+    (view,) = Tags(page_html([read_run(hostile_run(tmp_path))])).data
+    row = json.loads(view)["frames"][0]["rows"][0]
+    assert row["tokens"] == [HOSTILE, HOSTILE] and row["prompt"] == HOSTILE
+    assert "<" not in view and "\u2028" not in view
+
+
+# What is on it ------------------------------------------------------------------------------------
+
+
+def test_a_damaged_folder_still_has_a_page(tmp_path: Path) -> None:
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2}\nnonsense\n{"st')
+    (tmp_path / "config.json").write_text("{")
+    (tmp_path / "report.json").write_text("[1]")
+    assert "loss: 2" in page_html([read_run(tmp_path)])
+
+
+def test_a_metric_that_is_zero_throughout_is_folded_and_a_name_leads_to_its_meaning(
+    tmp_path: Path,
+) -> None:
+    rows = [{"step": step, "kl": step / 10, "clip_high_fraction": 0.0} for step in (1, 2, 3)]
+    write_run(tmp_path, metrics=rows)
+    page = page_html([read_run(tmp_path)])
+    shown, folded = page.split("<details", 1)
+    assert 'aria-label="kl ' in shown and 'aria-label="clip_high_fraction ' in folded
+    tags = Tags(page).tags
+    names = {attrs["id"] for _, attrs in tags if "id" in attrs}
+    links = {str(attrs["href"])[1:] for tag, attrs in tags if tag == "a"}
+    assert {"of-kl", "of-clip_high_fraction"} <= links and links <= names
+
+
+def test_what_was_tried_beside_a_policy_stands_at_the_head(tmp_path: Path) -> None:
+    results = {"before": {"gold": 0.25}, "after": {"gold": 0.5}, "best of 8": {"gold": 0.375}}
+    write_run(tmp_path, metrics=[{"step": 1}], report=results | {"note": HOSTILE})
+    head, _, _ = page_html([read_run(tmp_path)]).partition("</header>")
+    assert re.findall(r"0\.\d\d", head) == ["0.25", "0.50", "0.38"] and str(escape(HOSTILE)) in head
+
+
+def labels_left_of(svg: str) -> list[float]:
+    """Where the labels of a panel's vertical axis begin, a digit being 0.6 of the font's size wide."""
+    found = re.findall(r'text-anchor: end" x="([\d.]+)"[^>]*>([^<]+)<', svg)
+    return [float(x) - 0.6 * 8 * len(text) for x, text in found]
+
+
+@pytest.mark.parametrize("size", [0.002, 1.25, 250.0])
+def test_a_minus_sign_is_inside_its_panel(size: float) -> None:
+    rows = [{"step": step, "loss": -size * step} for step in range(1, 5)]
+    (panel,) = panels_of([Run(rows)])
+    starts = labels_left_of(panel["svg"])
+    assert len(starts) > 3 and min(starts) >= 0
+
+
+# Drawn by another process ---------------------------------------------------------------------------
+
+
+def test_a_page_is_drawn_by_a_process_and_a_failure_costs_a_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # the tests' own way to draw pages
+    write_run(tmp_path / "run", metrics=[{"step": 1, "loss": 2.0}], config={})
+    run_page.conclude(tmp_path / "run")
+    assert "loss: 2" in (tmp_path / "run" / REPORT).read_text(encoding="utf-8")
+    monkeypatch.setattr(run_page.sys, "executable", str(tmp_path / "no python"))
+    run_page.conclude(tmp_path / "run")
+    assert REPORT in capsys.readouterr().out.splitlines()[-2]

@@ -1,0 +1,80 @@
+"""The KL limit where the reference moves: it bounds the distance from the start."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from engines import DIVERSE, Engine, engine_named, small_gpt
+from toys import weights
+from watched import Noted, Validations, numbers
+
+from rl.batches.rollout import rollout_log_probs
+from rl.equations.kl import k1
+
+STEPS = 9
+OPTIONS: dict[str, Any] = dict(lr=2e-2, kl_coef=0.0, updates_per_batch=1, steps=STEPS)
+MOVING = {"grpo_iterative": dict(iterations=3), "kd_grpo": dict(renew_reference=3)}
+MOVING["kd_ppo"] = MOVING["kd_grpo"]
+
+
+def moving(name: str) -> tuple[Engine, dict[str, Any]]:
+    engine = engine_named(name)
+    own = MOVING[name] | OPTIONS | (dict(reward_fn=DIVERSE) if engine.rule else {})
+    return engine, own
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_a_limit_bounds_the_distance_from_the_start_and_not_from_a_reference_that_moves(
+    tmp_path, name
+):
+    """It ends the run where kl_from_start passes it, though each kl stays far below; resumed, too."""
+    engine, options = moving(name)
+    free = engine.run(small_gpt(), stop_kl=1e9, **options)
+    near, far = ([row[key] for row in free] for key in ("kl", "kl_from_start"))
+    print(f"\n{name}  kl            ", *(f"{x:6.3f}" for x in near))
+    print(f"{name}  kl_from_start ", *(f"{x:6.3f}" for x in far))
+    assert far[:3] == pytest.approx(near[:3], abs=1e-6)  # before the reference moves they are one
+    assert near[3] == pytest.approx(0, abs=1e-5) and far[3] > 0.01
+    outside = next(i for i in range(4, STEPS) if far[i] > 1.05 * max(*far[:i], *near))
+    limit = (max(*far[:outside], *near) + far[outside]) / 2
+    policy, seen = small_gpt(), Validations()
+    rows = engine.run(policy, stop_kl=limit, validate=seen, **options)
+    assert rows[-1].pop("kept_step") == outside - 1
+    assert numbers(rows) == numbers(free[: outside + 1]) and seen.steps == [outside + 1]
+    assert torch.equal(weights(seen.references[-1]), weights(small_gpt()))  # the start
+
+    resumed, cut = small_gpt(), options | dict(folder=tmp_path, stop_kl=limit)
+    with pytest.raises(KeyboardInterrupt):  # behind the reference's first move
+        stopping = Interrupting(outside - 1)
+        engine.run(small_gpt(), validate=stopping, eval_every=1, checkpoint_every=1, **cut)
+    torch.nn.init.normal_(resumed.wte.weight)  # everything comes from the file
+    rows = engine.run(resumed, resume=True, **cut)
+    assert rows[-1]["kept_step"] == outside - 1
+    assert torch.equal(weights(resumed), weights(policy))
+
+
+class Interrupting(Validations):
+    """Ends the run at a step."""
+
+    def __init__(self, at: int) -> None:
+        super().__init__()
+        self.at = at
+
+    def __call__(self, policy, reference, step):
+        if step == self.at:
+            raise KeyboardInterrupt
+        return {}
+
+
+def test_kl_from_start_is_the_mean_over_responses_of_k1_from_the_start():
+    """By another forward of the start; without a limit it is not measured."""
+    engine, options = moving("grpo_iterative")
+    options["reward_fn"] = noted = Noted(DIVERSE)
+    rows = engine.run(small_gpt(), stop_kl=1e9, **options)
+    for row, rollout in zip(rows, noted.rollouts, strict=True):
+        ref = rollout_log_probs(small_gpt(), rollout, engine.config)
+        kl = torch.where(rollout.response_mask, k1(rollout.log_probs, ref), 0.0).sum(1).mean()
+        assert row["kl_from_start"] == pytest.approx(float(kl), abs=1e-5)
+    assert "kl_from_start" not in engine.run(small_gpt(), **options)[0]
