@@ -81,7 +81,8 @@ def main(config: CompareConfig, flags: Sequence[str] = ()) -> None:
     for engine in config.engines:
         code_of(engine)  # refuses one that is not there before any other trains
     typed = shlex.join(flags)
-    root = (config.out / hashlib.sha256(typed.encode()).hexdigest()[:DIGITS]).resolve()
+    what = f"{Path.cwd()} {typed}"  # in which a path may count from here
+    root = (config.out / hashlib.sha256(what.encode()).hexdigest()[:DIGITS]).resolve()
     runs: dict[str, list[Run]] = {name: [] for name in names}
     kept = []
     for seed in range(config.seed, config.seed + config.seeds):
@@ -97,10 +98,10 @@ def main(config: CompareConfig, flags: Sequence[str] = ()) -> None:
             require_alike(runs[names[0]][0], runs[name][-1])
     note_other_code(kept)
     table = group_table([run for name in reversed(names) for run in runs[name]])
-    what = "-".join(names)
-    write_text(root / f"{what}.txt", f"flags: {typed or 'none'}\n\n{table}\n")
-    plot(runs, root / f"{what}.png")
-    print(f"\n{table}\n\nplot {display_path(root / f'{what}.png')}")
+    name = "-".join(names)
+    write_text(root / f"{name}.txt", f"flags: {typed or 'none'}\n\n{table}\n")
+    plot(runs, root / f"{name}.png")
+    print(f"\n{table}\n\nplot {display_path(root / f'{name}.png')}")
 
 
 def require_alike(first: Run, run: Run) -> None:

@@ -44,12 +44,6 @@ MEASURED_PAGES = tuple(f"docs/{name}.md" for name in ("study", "lora", "ranks"))
 REAL_MODEL = REPOSITORY / "notebooks" / "course" / "recordings" / "real_model.json"
 
 
-def from_folder(folder: str, name: str) -> Any:
-    path = str(REPOSITORY / folder)
-    sys.path += [path] if path not in sys.path else []
-    return importlib.import_module(name)
-
-
 def page_with(page: str, tables: Mapping[str, Sequence[str]]) -> str:
     """A page of the repository with these tables between its marks."""
     return filled((REPOSITORY / page).read_text(encoding="utf-8"), tables)
@@ -145,7 +139,8 @@ def picture() -> str:
 
 def boxes() -> list[tuple[Any, Any]]:
     """Every ENGINE with its box (docs/boxes), in the order of the boxes."""
-    read_box = from_folder("docs/site", "boxes").read_box
+    sys.path.append(str(REPOSITORY / "docs" / "site"))
+    read_box = importlib.import_module("boxes").read_box
     pairs = [(engine, read_box(engine.name)) for engine in every_engine()]
     return sorted(pairs, key=lambda pair: int(pair[1].fields["order"]))
 
