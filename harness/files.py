@@ -158,8 +158,7 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
     def append() -> None:
         require_regular(path)
-        if not path.parent.is_dir():
-            raise gone(path.parent)
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with path.open("a", encoding="utf-8") as file:
                 for row in rows:

@@ -148,7 +148,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path):
 
 
 def test_jsonl_round_trip_and_a_cut_off_last_line(tmp_path):
-    path = tmp_path / "rows.jsonl"
+    path = tmp_path / "runs" / "rows.jsonl"
     append_jsonl(path, [{"step": 1, "text": "a\nb\u2028c"}, {"step": 2}])
     append_jsonl(path, [{"step": 3}])
     with path.open("a") as file:
