@@ -6,16 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from studies.claims import sigmoid
-from studies.claims.arms import (
-    Arm,
-    coins_arm,
-    distilled,
-    oracle_answers,
-    own_right_answers,
-    rl_arm,
-    sft_arm,
-)
+from studies.claims import arms, sigmoid
 from studies.claims.figures import curves, seeds
 from studies.claims.rules import (
     SHARE_OF_GAIN,
@@ -45,25 +36,27 @@ COVARIANT = 0.05
 UNCLIPPED = 1e9
 LORA_LR = 5e-3  # the best of 1.5e-3, 5e-3, 1e-2 and 2e-2 on a seed of its own (900)
 
-ARMS: dict[str, Arm] = {
-    "grpo": rl_arm(),
-    "grpo-twin": rl_arm(other=1000),  # the same start with other samples: a difference of nothing
-    "grpo-long": rl_arm(steps=180, eval_every=180),
-    "grpo-share-3": rl_arm(share=3),
-    "grpo-share-0": rl_arm(share=0),
-    "maxrl": rl_arm(reward_scale="mean", reducer="constant_length_mean"),
-    "kl-cov": rl_arm(kl_cov_share=COVARIANT),
-    "clip-cov": rl_arm(clip_cov_share=COVARIANT),
-    "sft-oracle": sft_arm(oracle_answers),
-    "sft-own": sft_arm(own_right_answers),
-    "grpo-g2": rl_arm(prompts_per_step=16, group_size=2),
-    "grpo-g16": rl_arm(prompts_per_step=2, group_size=16),
-    "coins-clip": coins_arm(updates_per_batch=4),
-    "coins-free": coins_arm(updates_per_batch=4, clip_low=UNCLIPPED, clip_high=UNCLIPPED),
-    "coins-once": coins_arm(minibatches=1),
-    "lora-1": rl_arm(lora_rank=1, lr=LORA_LR),
-    "distilled": Arm(distilled, engines=("rl.on_policy_distillation_engine",)),
-    "grpo-constant": rl_arm(reducer="constant_length_mean"),
+ARMS: dict[str, arms.Arm] = {
+    "grpo": arms.rl_arm(),
+    "grpo-twin": arms.rl_arm(
+        other=1000
+    ),  # the same start with other samples: a difference of nothing
+    "grpo-long": arms.rl_arm(steps=180, eval_every=180),
+    "grpo-share-3": arms.rl_arm(share=3),
+    "grpo-share-0": arms.rl_arm(share=0),
+    "maxrl": arms.rl_arm(reward_scale="mean", reducer="constant_length_mean"),
+    "kl-cov": arms.rl_arm(kl_cov_share=COVARIANT),
+    "clip-cov": arms.rl_arm(clip_cov_share=COVARIANT),
+    "sft-oracle": arms.sft_arm(arms.oracle_answers),
+    "sft-own": arms.sft_arm(arms.own_right_answers),
+    "grpo-g2": arms.rl_arm(prompts_per_step=16, group_size=2),
+    "grpo-g16": arms.rl_arm(prompts_per_step=2, group_size=16),
+    "coins-clip": arms.coins_arm(updates_per_batch=4),
+    "coins-free": arms.coins_arm(updates_per_batch=4, clip_low=UNCLIPPED, clip_high=UNCLIPPED),
+    "coins-once": arms.coins_arm(minibatches=1),
+    "lora-1": arms.rl_arm(lora_rank=1, lr=LORA_LR),
+    "distilled": arms.Arm(arms.distilled, engines=("rl.on_policy_distillation_engine",)),
+    "grpo-constant": arms.rl_arm(reducer="constant_length_mean"),
 }
 
 
