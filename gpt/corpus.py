@@ -14,9 +14,9 @@ from typing import Protocol
 import torch
 
 from data.collate import ResponseBatch, collate_documents, collate_responses
-from data.readers import read_responses, read_text, split_records
+from data.files.read import read_responses, read_text, split_records
+from data.files.rows import holds_rows, rows_of
 from data.records import ResponseRecord
-from data.rows import holds_rows, rows_of
 from data.sources import is_world, source
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError

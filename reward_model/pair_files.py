@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.readers import read_preferences, split_records
+from data.files.read import read_preferences, split_records
 from gpt.fit import AnswerFileFlags, check_fit
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError

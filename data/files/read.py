@@ -20,7 +20,7 @@ from glob import glob
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from data.formats import (
+from data.files.formats import (
     FORMATS,
     OWN_PAIRS,
     Answered,
@@ -30,8 +30,8 @@ from data.formats import (
     recorded_sides,
     without_end,
 )
+from data.files.rows import BadRow, Row, bad_row, holds_rows, listed, rows_of, text_in, text_of
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
-from data.rows import BadRow, Row, bad_row, holds_rows, listed, rows_of, text_in, text_of
 from data.splits import Split, split_of
 from harness.errors import UserError
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from data.rows import BadRow, Row, field, is_list, text_of
+from data.files.rows import BadRow, Row, field, is_list, text_of
 from data.templates import HEADINGS, Turn, conversation_prompt, instruction_text
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from data import rows
-from data.readers import read_preferences, read_prompts, read_responses, read_text, split_records
+from data.files import rows
+from data.files.read import read_preferences, read_prompts, read_responses, read_text, split_records
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
 from gpt.corpus import read_documents
 from harness.errors import UserError
