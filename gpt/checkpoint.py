@@ -77,9 +77,8 @@ def load_gpt(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, Token
 
 def gpt_config_of(about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> GPTConfig:
     """The shape in a header; UserError for one that is damaged."""
-    kind = next(
-        (k for k, v in about.items() if isinstance(v, dict) and k != "tokenizer_form"), "gpt"
-    )
+    kinds = (k for k, v in about.items() if isinstance(v, dict) and k != "tokenizer_form")
+    kind = next(kinds, "gpt")
     shape: type[GPTConfig] = file_of(kind, path).SHAPE
     names = {field.name for field in dataclasses.fields(shape)}
     sizes = about.get(kind)
@@ -111,8 +110,7 @@ def check_layers(config: GPTConfig, names: Iterable[str], path: Path) -> None:
     layers = {found[1] for name in names if (found := re.match(r"(?:gpt\.)?h\.(\d+)\.", name))}
     if len(layers) != config.n_layer:
         raise UserError(
-            f"{path} holds {len(layers)} layers and not the {config.n_layer} of its config: it is "
-            "damaged, or belongs to another config.json"
+            f"{path} has {len(layers)} layers, its config {config.n_layer}: fetch both again"
         )
 
 
@@ -127,10 +125,7 @@ def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
         else:
             tokenizer = load_tokenizer(str(name))
     if tokenizer.fingerprint != about.get("tokenizer_fingerprint"):
-        raise UserError(
-            f"{path} was trained with another version of tokenizer {tokenizer.name!r} (its ranks "
-            "differ from the ones here): train the model again"
-        )
+        raise UserError(f"{path} has other ranks of tokenizer {tokenizer.name!r}: train it again")
     return tokenizer
 
 
@@ -164,10 +159,8 @@ def load_strictly(
         )
     for name, tensor in tensors.items():
         if tensor.shape != own[name].shape:
-            raise UserError(
-                f"{path}: {name} has shape {tuple(tensor.shape)}, the model wants "
-                f"{tuple(own[name].shape)}: the checkpoint belongs to another model size"
-            )
+            shapes = f"{tuple(tensor.shape)}, but {tuple(own[name].shape)} in the model"
+            raise UserError(f"{path}: {name} is {shapes}; {remedy}")
     require_floats(tensors, path)
     fitting = {name: tensor.to(own[name].dtype) for name, tensor in tensors.items()}
     model.load_state_dict(fitting, assign=True)

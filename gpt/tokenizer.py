@@ -20,6 +20,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data.sources import say_once
 from data.templates import CHAT_MARKS
 from harness.errors import UserError
 
@@ -114,12 +115,10 @@ class Tokenizer:
         """
         whole, special = self.cuts
         if found := special.search(text):
-            say_once(
-                f"note: {found[0]} in a text is read letter by letter, not as the special token"
-            )
-        ids = list[int]()
+            say_once(f"note: {found[0]} in a text is read letter by letter, as no special token")
+        single, ids = self.encoding.encode_single_token, list[int]()
         for place, part in enumerate(whole.split(text)):
-            ids += [self.encoding.encode_single_token(part)] if place % 2 else self._ordinary(part)
+            ids += [single(part)] if place % 2 else self._ordinary(part)
         return ids
 
     def _ordinary(self, text: str) -> list[int]:
@@ -155,12 +154,6 @@ class Tokenizer:
         """The text of `ids` without end-of-text and padding; broken UTF-8 becomes U+FFFD."""
         silent = (self.eos_id, self.pad_id, *self.other_ends)
         return self.encoding.decode([token for token in ids if token not in silent])
-
-
-@cache
-def say_once(note: str) -> None:
-    """Print a note, the first time."""
-    print(note)
 
 
 @cache

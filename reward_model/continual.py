@@ -176,9 +176,8 @@ class ContinualRewardModel:
 
         `step`, the number of the step that follows, seeds all randomness.
         """
-        config = dataclasses.replace(
-            self.config, seed=derive_seed(self.config.seed, f"refresh {step}")
-        )
+        seed = derive_seed(self.config.seed, f"refresh {step}")
+        config = dataclasses.replace(self.config, seed=seed)
         new = self._sample(policy, config, "new", config.pairs, config.responses_per_prompt)
         fresh = self._sample(policy, config, "fresh", config.held_out_pairs, 2)
         history = [*self.original, *self.recent]
@@ -218,15 +217,10 @@ class ContinualRewardModel:
             batch_size=max(256 // responses, 1),
         )
         batches = sample_pairs(
-            policy,
-            self.tokenizer,
-            self.prompts,
-            count,
-            self.annotator,
-            how,
+            policy, self.tokenizer, self.prompts, count, self.annotator, how,
             generator=make_generator(config.seed, f"{name} pairs"),
             rng=random.Random(derive_seed(config.seed, f"{name} labels")),
-        )
+        )  # fmt: skip
         with precision(policy.device, config.precision):
             return [pair for batch in batches for pair in batch]
 

@@ -28,8 +28,7 @@ def open_kind(choice: RewardChoice, tokenizer: Tokenizer, device: torch.device) 
     """The reward model that the flags name, or the ensemble; default: the one of this data and preset."""
     if is_checked(choice.data) and not choice.folders:
         raise UserError(
-            f"--reward {choice.reward}: {choice.data}: checked by a rule, without a reward model; leave "
-            "it out"
+            f"--reward {choice.reward}: {choice.data} is checked by a rule: leave it out"
         )
     flags = flags_for(choice.data, choice.preset)
     models = [open_reward_model(folder, tokenizer, device, flags) for folder in choice.used_folders]
@@ -55,9 +54,9 @@ def open_reward_model(
         )
     model, model_tokenizer = load_reward_model(folder, device)
     if model_tokenizer.fingerprint != tokenizer.fingerprint:
+        names = f"{model_tokenizer.name!r}, the policy {tokenizer.name!r}"
         raise UserError(
-            f"the reward model in {display_path(folder)} reads {model_tokenizer.name!r} tokens, "
-            f"the policy writes {tokenizer.name!r} tokens: train both with one tokenizer"
+            f"the reward model in {display_path(folder)} reads {names}: use one tokenizer"
         )
     return model
 
@@ -149,7 +148,4 @@ def reference_responses(
         for side in ("chosen", "rejected")
     ]
     rows = [(prompt, answer) for prompt, answer in rows if len(prompt) + len(answer) <= room]
-    if not rows:
-        return None
-    prompts, answers = [prompt for prompt, _ in rows], [answer for _, answer in rows]
-    return collate_responses(prompts, answers, tokenizer.eos_id)
+    return collate_responses(*zip(*rows, strict=True), tokenizer.eos_id) if rows else None
