@@ -96,9 +96,7 @@ def checked_shape(shape: type[GPTConfig], sizes: Mapping[str, Any], path: Path) 
         kinds = (int, float) if name in floats else (int,)
         most = 1 if name == "dropout" else math.inf
         if type(value) not in kinds or not (kinds == (int,)) <= value <= most:
-            raise UserError(
-                f"{path} says {name} {value!r:.40}: it is damaged, make or fetch it again"
-            )
+            raise UserError(f"{path} says {name} {value!r:.40}: make or fetch it again")
     try:
         return shape(**sizes)
     except ValueError as error:
@@ -109,9 +107,7 @@ def check_layers(config: GPTConfig, names: Iterable[str], path: Path) -> None:
     """UserError unless the tensors' names have the config's layers, before so many are built."""
     layers = {found[1] for name in names if (found := re.match(r"(?:gpt\.)?h\.(\d+)\.", name))}
     if len(layers) != config.n_layer:
-        raise UserError(
-            f"{path} has {len(layers)} layers, its config {config.n_layer}: fetch both again"
-        )
+        raise UserError(f"{path} has {len(layers)} layers, not {config.n_layer}: fetch it again")
 
 
 def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
@@ -134,8 +130,7 @@ def load_policy(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
     folder = folder_of_run(folder)
     if not (folder / MODEL_FILE).exists():
         raise UserError(
-            f"there is no {MODEL_FILE} in {display_path(folder)}: pass the run folder of gpt.pretraining "
-            "or gpt.finetuning, or a folder of published weights"
+            f"there is no {MODEL_FILE} in {display_path(folder)}: pass a run folder or published weights"
         )
     config = folder / "config.json"
     if config.is_file() and "model_type" in read_object(config):  # then that file alone is imported
@@ -154,9 +149,7 @@ def load_strictly(
     own = model.state_dict()
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or extra:
-        raise UserError(
-            f"{path} does not match the model: missing {missing[:3]}, left over {extra[:3]}; {remedy}"
-        )
+        raise UserError(f"{path}: missing {missing[:3]}, left over {extra[:3]}; {remedy}")
     for name, tensor in tensors.items():
         if tensor.shape != own[name].shape:
             shapes = f"{tuple(tensor.shape)}, but {tuple(own[name].shape)} in the model"

@@ -56,7 +56,7 @@ class WorldCorpus:
         self.world = source(name)
         if self.world.corpus is None or self.world.sample_response is None:
             raise UserError(
-                f"{name}: prompts alone, no texts: start from a model that read some (scripts/smollm2.py)"
+                f"{name} has no texts: start from a model (scripts/smollm2.py makes one)"
             )
         self.draw, self.answer = self.world.corpus, self.world.sample_response
         self.tokenizer, self.batch_size, self.seed = tokenizer, batch_size, seed

@@ -106,8 +106,6 @@ def open_prompts(
         for split, records in splits.items()
     }
     if empty := [split for split, records in kept.items() if not records]:
-        raise UserError(
-            f"{data}: {len(lengths)} different prompts leave none for {' and '.join(empty)}: give "
-            "more, or lower --max-new-tokens"
-        )
+        why = f"{len(lengths)} different prompts leave none for {' and '.join(empty)}"
+        raise UserError(f"{data}: {why}: give more, or lower --max-new-tokens")
     return kept

@@ -89,7 +89,7 @@ def load_gpt2(name_or_folder: str | Path) -> GPT:
     if not weights.is_file():
         raise UserError(
             f"{folder} holds no {MODEL_FILE} (transformers' save_pretrained with a large max_shard_size "
-            "makes it of shards and pickles, peft's merge_and_unload of an adapter): pass one with it and "
+            "makes it of shards and pickles, peft's merge_and_unload of LoRA): pass one with it and "
             f"{CONFIG_FILE}, or one of {', '.join(PUBLISHED_NAMES)}, hf://OWNER/NAME"
         )
     config = read_config(folder / CONFIG_FILE)
@@ -164,7 +164,7 @@ def read_config(path: Path) -> GPTConfig:
     kind = str(values.get("model_type"))
     if kind not in SIZES:
         raise UserError(
-            f"{path} says no model_type 'gpt2' or 'llama': pass a folder in Hugging Face layout that does"
+            f"{path}: model_type must be 'gpt2' or 'llama': pass a folder in Hugging Face layout"
         )
     sizes = {ours: values.get(theirs) for ours, theirs in SIZES[kind].items()}
     if kind == "llama":
@@ -241,8 +241,7 @@ def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
             stored = {WRAPPED.sub("", n): file.get_tensor(n).clone() for n in file.keys()}
     except SafetensorError as error:
         raise UserError(
-            f"{path} is not a readable safetensors file ({error}): fetch it again (git clone "
-            "without git-lfs leaves a small text file in its place)"
+            f"{path} is no safetensors file ({error}): fetch it again, with git-lfs where git clones it"
         ) from error
     prefix = PREFIX if any(name.startswith(PREFIX) for name in stored) else ""
     head = stored.pop(HEAD, None)
@@ -256,11 +255,9 @@ def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
                 )
             turned = own.endswith(TRANSPOSED) and tensor.ndim == 2
             tensors[own] = tensor.t().contiguous() if turned else tensor
-    embedding = tensors.get("wte.weight")
-    if None not in (head, embedding) and not torch.equal(head.float(), embedding.float()):
-        raise UserError(
-            f"{path}: {HEAD} is not the token embedding: use a checkpoint with a tied head"
-        )
+    wte = tensors.get("wte.weight")
+    if head is not None and wte is not None and not torch.equal(head.float(), wte.float()):
+        raise UserError(f"{path}: {HEAD} is not the token embedding: use one with a tied head")
     return tensors
 
 
@@ -299,9 +296,8 @@ def hub_folder(repo: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ModuleNotFoundError as error:
-        raise UserError(
-            f'weights by name need {error.name}: run pip install -e ".[hub]" here, or {by_hand}'
-        ) from error
+        install = f'need {error.name}: run pip install -e ".[hub]"'
+        raise UserError(f"weights by name {install}, or {by_hand}") from error
     try:
         revision = REVISIONS.get(repo)
         return Path(

@@ -138,10 +138,8 @@ class Tokenizer:
             if run.end() - run.start() < LONG_BLANK:
                 continue
             if pattern not in (PATTERN, GPT2_PATTERN, DIGITS_PATTERN):
-                raise UserError(
-                    f"a text with {run.end() - run.start():,} blanks in a row is too much for the "
-                    f"pattern of tokenizer {self.name!r}: take them out"
-                )
+                blanks = f"{run.end() - run.start():,} blanks in a row"
+                raise UserError(f"{blanks} are too much for tokenizer {self.name!r}: take them out")
             after = text[run.end() : run.end() + 1]
             digit = pattern == DIGITS_PATTERN and unicodedata.category(after or " ")[0] == "N"
             end = run.end() - (after not in ("", "\n") and not digit)

@@ -135,9 +135,7 @@ def _read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     if unmade > MOST_UNMADE * len(vocabulary):
         raise UserError(f"{path}: its merges do not make {unmade:,} of its tokens: fetch it again")
     if max(taken, default=0) >= vocab_size:
-        raise UserError(
-            f"{path} has ids above the model's {vocab_size} tokens: use files of one model"
-        )
+        raise UserError(f"{path} has ids beyond {vocab_size} tokens: use files of one model")
     config, generation = (_settings(folder / name) for name in ("config.json", GENERATION_FILE))
     texts, ends = {id: text for text, id in specials.items()}, list[str]()
     for ids in (config.get("eos_token_id"), generation.get("eos_token_id")):
@@ -147,9 +145,7 @@ def _read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
         end = END_OF_TEXT
         say_once(f"note: {folder} names no special token as the end of a text: {end} is taken")
     if end not in specials:
-        raise UserError(
-            f"{folder}: its end of text {end} is no token: set eos_token in {SETTINGS_FILE}"
-        )
+        raise UserError(f"{folder}: {end} is no token: set eos_token in {SETTINGS_FILE}")
     pad, begin = text_of(named.get("pad_token")), config.get("bos_token_id")
     tokenizer = build_tokenizer(
         folder.name, ranks, pattern,
@@ -161,9 +157,7 @@ def _read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
         chat_template=_chat_template(folder, named),
     )  # fmt: skip
     if tokenizer.decode(tokenizer.encode(VISIBLE)) != VISIBLE or named.get("add_prefix_space"):
-        raise UserError(
-            f"{path} leaves parts of a text out, or adds a space: use another tokenizer"
-        )
+        raise UserError(f"{path} loses text or adds a space: use another tokenizer")
     return tokenizer
 
 
@@ -233,24 +227,23 @@ def parts_of(form: Mapping[str, Any], path: Path) -> tuple[dict[str, int], list[
     """Vocabulary, merges and pattern of a tokenizer.json; UserError for another kind."""
     model, post = form.get("model") or {}, form.get("post_processor") or BYTE_LEVEL
     pieces = form.get("pre_tokenizer") or {}
-    first, *rest = steps = pieces.get("pretokenizers", [pieces])
+    steps = pieces.get("pretokenizers", [pieces])
+    first, last = steps[0], steps[-1]
     kinds = [step.get("type") for step in steps]
-    own_regex = steps[-1].get("use_regex", True)
+    own_regex = last.get("use_regex", True)
+    pattern: str | None = None
     if kinds == ["ByteLevel"] and own_regex:
         pattern = GPT2_PATTERN
     elif kinds == ["Digits", "ByteLevel"] and own_regex and first.get("individual_digits"):
         pattern = DIGITS_PATTERN
     elif kinds == ["Split", "ByteLevel"] and first.get("behavior") == "Isolated":
         pattern = None if own_regex or first.get("invert") else first["pattern"].get("Regex")
-    else:
-        pattern = None
     if (
-        model.get("type", "BPE") != "BPE" or steps[-1].get("add_prefix_space") or form.get("normalizer")
+        model.get("type", "BPE") != "BPE" or last.get("add_prefix_space") or form.get("normalizer")
         or not isinstance(pattern, str) or post.get("type") != "ByteLevel" or any(map(model.get, UNLIKE))
     ):  # fmt: skip
         raise UserError(
-            f"{path} is no byte-level BPE like GPT-2 (model {model.get('type')!r}, pieces by {kinds}): "
-            "use a model whose tokenizer is one"
+            f"{path} is no byte-level BPE ({model.get('type')!r}, pieces by {kinds}): use a model with one"
         )
     merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
     added = {token["content"]: token["id"] for token in form.get("added_tokens", [])}
@@ -275,8 +268,6 @@ def ranks_of(vocabulary: Mapping[str, int], merges: list[str], path: Path) -> di
         token = merge.replace(" ", "", 1)
         rank = vocabulary.get(token, -1)
         if rank < last or not set(token) <= BYTES.keys():
-            raise UserError(
-                f"{path}: {merge!r} makes id {rank} after {last}: use one with ids in order"
-            )
+            raise UserError(f"{path}: {merge!r} makes id {rank} after {last}: ids must rise")
         ranks[bytes(BYTES[character] for character in token)] = last = rank
     return ranks

@@ -91,8 +91,8 @@ def read_visits(path: Path) -> list[Visit]:
     """The rows of a pairs.jsonl, neighbours of one prompt together. UserError without the file."""
     if not path.exists():
         raise UserError(
-            f"there are no pairs at {display_path(path)} to replay: give the run folder of a reward "
-            "model with --reward-model, or keep it as it is with --no-refresh-reward-model"
+            f"no pairs to replay at {display_path(path)}: give a reward model's run folder with "
+            "--reward-model, or --no-refresh-reward-model"
         )
     return visits_of(read_jsonl(noted(path)))
 

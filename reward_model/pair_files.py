@@ -46,8 +46,7 @@ def file_pairs(
     if not fitting["train"] or not fitting["validation"]:
         usable = sum(map(len, fitting.values()))
         raise UserError(
-            f"{config.data}: {usable} usable pairs are too few to train and validate on, or of too few "
-            "prompts: give more"
+            f"{config.data}: {usable} usable pairs, or their prompts, are too few: give more"
         )
     return fitting["train"], fitting["validation"]
 

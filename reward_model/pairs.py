@@ -148,10 +148,7 @@ def sample_pairs(
     made = step = fruitless = 0
     while made < count:
         if fruitless >= MOST_FRUITLESS or step * how.batch_size > 20 * count + 20 * len(prompts):
-            raise UserError(
-                "the policy's answers to a prompt are the same, so they make no pairs: raise the "
-                "temperature or train it on more varied text"
-            )
+            raise UserError("the policy's answers to a prompt are the same: raise the temperature")
         chosen = epoch_shuffled_indices(step, how.batch_size, len(prompts), seed).tolist()
         step += 1
         answers = _answers(policy, tokenizer, [encoded[i] for i in chosen], how, generator)

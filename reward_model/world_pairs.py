@@ -50,9 +50,7 @@ class WorldAnnotator:
 def check_world(data: str) -> None:
     """UserError for a world that has no pairs."""
     if is_checked(data):
-        raise UserError(
-            f"{data} is checked by a rule, without a reward model: python -m rl.grpo_engine --data {data}"
-        )
+        raise UserError(f"{data} is checked by a rule: python -m rl.grpo_engine --data {data}")
 
 
 @dataclasses.dataclass(frozen=True)

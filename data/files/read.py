@@ -168,12 +168,12 @@ def _preference(kind: Format, content: Content, row: Row) -> PreferenceRecord:
     if chosen[0] != rejected[0]:
         raise DropRow("prompts differ")
     meta = recorded_sides(row) if kind is OWN_PAIRS else {}
-    tokens = [meta.get("chosen_tokens"), meta.get("rejected_tokens")]
-    if None in tokens:
+    sides = [meta.get("chosen_tokens"), meta.get("rejected_tokens")]  # two of them may read alike
+    if None in sides:
+        sides = [chosen, rejected]
         for side in (chosen, rejected):
             _require_text(*side)
-        tokens = [*chosen], [*rejected]  # else two answers may read alike
-    if tokens[0] == tokens[1]:
+    if sides[0] == sides[1]:
         raise DropRow("chosen equals rejected")
     if _lead(row) == 0:
         raise DropRow("equal scores")
@@ -233,9 +233,7 @@ def _read(
         if len(records) == limit:
             break
     if kind is None or not records:
-        raise UserError(
-            f"{path}: no row to use ({_reasons(dropped) or 'it is empty'}); correct the file"
-        )
+        raise UserError(f"{path}: no row to use ({_reasons(dropped) or 'empty'}); correct it")
     notes["the same two answers judged the other way round"] += _contradicted(records)
     unread = [key for key in columns if key and key not in kind.keys + kind.more]
     return ReadResult(records, dict(dropped), kind.name, str(path), dict(+notes), unread)
@@ -251,6 +249,4 @@ def _recognise(path: str | Path, place: str, row: Row) -> Format:
         if kind.matches(row):
             return kind
     known = "; ".join(" + ".join(kind.keys) for kind in FORMATS)
-    raise UserError(
-        f"{path}:{place}: keys {listed(row)} are none of these (CSV: in line 1): {known}"
-    )
+    raise UserError(f"{path}:{place}: keys {listed(row)} are none of (CSV: line 1) {known}")

@@ -73,9 +73,7 @@ def _table_rows(path: str | Path, stream: IO[bytes]) -> Iterator[tuple[str, obje
         if odd := [
             name for name in names if name and names.count(name) > 1 or name != name.strip()
         ]:
-            raise UserError(
-                f"{path}:1: column {odd[0]!r} stands twice or has blanks around; rename it"
-            )
+            raise UserError(f"{path}:1: column {odd[0]!r} is double or has blanks; rename it")
         for row in reader:
             place = str(reader.line_num)
             if None in row or None in row.values():

@@ -189,8 +189,10 @@ class FunctionReward:
 
     def _batch(self, rollout: Rollout) -> list[float]:
         rows = [
-            record.meta
-            | {"answer": record.answer, "prompts": record.prompt, "completions": response}
+            {
+                **record.meta,
+                **dict(answer=record.answer, prompts=record.prompt, completions=response),
+            }
             for record, response in zip(rollout.records, rollout.responses, strict=True)
         ]
         self.columns |= {name for row in rows for name, value in row.items() if value is not None}
@@ -209,9 +211,8 @@ class FunctionReward:
             value = self.function(*arguments, **named)
             return list(value) if self.wanted == BATCH else value
         except (Exception, SystemExit) as error:
-            raise UserError(
-                f"--reward {self.name} failed at {place}: {_in_words(error)}"
-            ) from error
+            why = f"failed at {place}: {_in_words(error)}"
+            raise UserError(f"--reward {self.name} {why}") from error
 
     def _finite(self, value: Any, place: str) -> float:
         """The number that the function gave; UserError for any other value, a text like "2" as well."""
@@ -220,9 +221,7 @@ class FunctionReward:
         except (TypeError, ValueError, RuntimeError, OverflowError):  # RuntimeError: a whole tensor
             number = math.nan
         if not abs(number) <= MOST:  # NaN neither
-            raise UserError(
-                f"--reward {self.name} gave {value!r:.60}, no finite number, at {place}"
-            )
+            raise UserError(f"--reward {self.name} gave {value!r:.60} (not finite) at {place}")
         return number
 
 

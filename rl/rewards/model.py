@@ -27,9 +27,7 @@ from rl.rewards.reward import Combine, MadeOf, RewardChoice, RewardFn
 def open_kind(choice: RewardChoice, tokenizer: Tokenizer, device: torch.device) -> RewardFn:
     """The reward model that the flags name, or the ensemble; default: the one of this data and preset."""
     if is_checked(choice.data) and not choice.folders:
-        raise UserError(
-            f"--reward {choice.reward}: {choice.data} is checked by a rule: leave it out"
-        )
+        raise UserError(f"{choice.data} is checked by a rule: leave --reward {choice.reward} out")
     flags = flags_for(choice.data, choice.preset)
     models = [open_reward_model(folder, tokenizer, device, flags) for folder in choice.used_folders]
     if len(models) == 1:
@@ -55,9 +53,7 @@ def open_reward_model(
     model, model_tokenizer = load_reward_model(folder, device)
     if model_tokenizer.fingerprint != tokenizer.fingerprint:
         names = f"{model_tokenizer.name!r}, the policy {tokenizer.name!r}"
-        raise UserError(
-            f"the reward model in {display_path(folder)} reads {names}: use one tokenizer"
-        )
+        raise UserError(f"{display_path(folder)} reads {names}: use one tokenizer")
     return model
 
 
@@ -148,4 +144,7 @@ def reference_responses(
         for side in ("chosen", "rejected")
     ]
     rows = [(prompt, answer) for prompt, answer in rows if len(prompt) + len(answer) <= room]
-    return collate_responses(*zip(*rows, strict=True), tokenizer.eos_id) if rows else None
+    if not rows:
+        return None
+    prompts, answers = zip(*rows, strict=True)
+    return collate_responses(prompts, answers, tokenizer.eos_id)

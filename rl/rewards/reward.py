@@ -116,10 +116,7 @@ def finite_rewards(rewards: Tensor, name: str, rollout: Rollout) -> Tensor:
     """Rewards (N,) on the rollout's device. ValueError for another shape, NaN and infinity."""
     rewards = rewards.float()
     if rewards.shape != (len(rollout),):
-        shape = tuple(rewards.shape)
-        raise ValueError(
-            f"reward {name!r}: one number per response, ({len(rollout)},): got {shape}"
-        )
+        raise ValueError(f"reward {name!r} must be ({len(rollout)},): got {tuple(rewards.shape)}")
     broken = ~rewards.isfinite()
     if broken.any():
         row = int(broken.nonzero()[0])
@@ -230,7 +227,4 @@ def open_reward(
 
 def _unused(choice: RewardChoice, reward: str) -> UserError:
     folders = " ".join(map(str, choice.folders))
-    return UserError(
-        f"--reward-model {folders} would not be used, the reward is the {reward}: leave it out, or "
-        "add --reward model"
-    )
+    return UserError(f"the reward is the {reward}: leave --reward-model {folders} out")

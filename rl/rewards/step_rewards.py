@@ -56,17 +56,12 @@ def checked_steps(step_reward_fn: StepRewardFn, rollout: Rollout, rewards: Tenso
     wrong = ~(in_order.all(1) & packed.all(1) & (last == final))
     if wrong.any():
         row = int(wrong.nonzero()[0])
-        raise ValueError(
-            f"row {row}: steps must end one after the other and the last at token "
-            f"{int(final[row])}, the response's last: got {ends[row, mask[row]].tolist()}"
-        )
+        found = ends[row, mask[row]].tolist()
+        raise ValueError(f"row {row}: steps must rise to token {int(final[row])}: got {found}")
     broken = mask & ~values.isfinite()
     if broken.any():
         row = int(broken.any(1).nonzero()[0])
-        raise ValueError(
-            f"{int(broken.sum())} step rewards are not finite (row {row}: "
-            f"{rollout.responses[row][:60]!r}): mend the reward"
-        )
+        raise ValueError(f"a step reward of row {row} is not finite: {values[row].tolist()}")
     return steps
 
 

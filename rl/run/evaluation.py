@@ -137,9 +137,7 @@ def evaluate(
         raise ValueError("there are no prompts to evaluate on: give at least one")
     generator = make_generator(conditions.seed, "evaluation")
     distance = made_of(reward_fn).distance
-    scores = [
-        partial(token_log_probs, m, temperature=params.temperature) for m in (policy, reference)
-    ]
+    score = partial(token_log_probs, temperature=params.temperature)
     parts = []
     for start in range(0, len(records), conditions.prompts):
         batch = records[start : start + conditions.prompts]
@@ -347,12 +345,12 @@ def compare(
     given = task.tokenizer, task.prompts["test"][:test_prompts], params
     models, check = (before, task.policy), made_of(task.gold).check
     measure = partial(evaluate, reference=before, gold=task.gold, conditions=conditions)
-    results = [measure(model, *given, task.reward_fn) for model in models]
+    first, second = (measure(model, *given, task.reward_fn) for model in models)
     accuracies = [
         {} if check is None else measure_accuracy(model, *given, check, conditions=conditions)
         for model in models
     ]
-    return Comparison(*results, task.gold.name if task.gold else "", after, *accuracies)
+    return Comparison(first, second, task.gold.name if task.gold else "", after, *accuracies)
 
 
 def printable(text: str) -> str:

@@ -53,10 +53,8 @@ def open_policy(
     folder = folder or default_folder("pretraining", data, preset)
     if not explicit and not (folder / MODEL_FILE).exists():
         if is_world(data) and found.corpus is None:
-            raise UserError(
-                f"{data} needs a model that has read English: make one by `python scripts/smollm2.py --out "
-                "runs/smollm2` and give --policy runs/smollm2"
-            )
+            make = "`python scripts/smollm2.py --out runs/smollm2`, then --policy runs/smollm2"
+            raise UserError(f"{data} needs a model that has read English: {make}")
         checked = found.CHECK is not None or found.prompts("train")[0].answer is not None
         learned = with_reward_model and not checked
         stage = "reward_model.reward_model_training" if learned else "gpt.pretraining"
