@@ -268,6 +268,8 @@ def ranks_of(vocabulary: Mapping[str, int], merges: list[str], path: Path) -> di
         token = merge.replace(" ", "", 1)
         rank = vocabulary.get(token, -1)
         if rank < last or not set(token) <= BYTES.keys():
-            raise UserError(f"{path}: {merge!r} makes id {rank} after {last}: ids must rise")
+            raise UserError(
+                f"{path}: {merge!r} makes id {rank} after {last}: use another tokenizer"
+            )
         ranks[bytes(BYTES[character] for character in token)] = last = rank
     return ranks

@@ -205,9 +205,7 @@ def _prompt(kind: Format, content: Content, row: Row) -> PromptRecord:
 
 
 def _read(
-    path: str | Path,
-    convert: Callable[[Format, Content, Row], Record],
-    limit: int | None = None,
+    path: str | Path, convert: Callable[[Format, Content, Row], Record], limit: int | None = None
 ) -> ReadResult[Record]:
     """Convert the rows of a file; the module's docstring says what stops and what is counted."""
     records: list[Record] = []

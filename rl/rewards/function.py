@@ -221,7 +221,7 @@ class FunctionReward:
         except (TypeError, ValueError, RuntimeError, OverflowError):  # RuntimeError: a whole tensor
             number = math.nan
         if not abs(number) <= MOST:  # NaN neither
-            raise UserError(f"--reward {self.name} gave {value!r:.60} (not finite) at {place}")
+            raise UserError(f"--reward {self.name} gave {value!r:.60}, no number, at {place}")
         return number
 
 
