@@ -87,7 +87,6 @@ def world(tiny: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) ->
     """pre-training -> reward model -> fine-tuning and GRPO, each finding its input by default."""
     root = tmp_path_factory.mktemp("runs")
     tiny.setattr("data.sources.RUNS", root)
-    tiny.setattr(finetuning, "RUNS", root)
     return Runs(
         pretraining.main(PretrainingConfig(**PRETRAINING)),
         reward_model_training.main(RewardModelConfig(**REWARD_MODEL)),
