@@ -72,9 +72,7 @@ def source(data: str) -> Source:
 def require_data(data: str) -> None:
     """UserError where --data names neither a world nor what is there."""
     if not is_world(data) and not Path(data).exists():
-        raise UserError(
-            f"there is no file {data}: --data takes {', '.join(world_names())} or a file"
-        )
+        raise UserError(f"no file {data}: --data takes a file or {', '.join(world_names())}")
 
 
 def world_names() -> list[str]:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from data.collate import epoch_shuffled_indices, shard_batch
-from data.readers import read_preferences, read_responses
+from data.files.read import read_preferences, read_responses
 from data.records import PreferenceRecord, ResponseRecord
 from data.sources import (
     USUAL,

@@ -247,10 +247,8 @@ def main(config: RewardModelConfig) -> Path:
     model = RewardModel.from_policy(policy, config.pooling, make_generator(config.seed, "head"))
     prompts = len(by_prompt(pairs))
     steps = config.steps or max(config.epochs * prompts // config.batch_size, 1)
-    print(
-        f"training a reward model on {len(pairs):,} pairs of {prompts:,} prompts for {steps} steps "
-        f"({device})"
-    )
+    counts = f"{len(pairs):,} pairs of {prompts:,} prompts"
+    print(f"training a reward model on {counts} for {steps} steps ({device})")
     log = MetricLog(
         steps, path=folder / "metrics.jsonl", every=max(steps // 6, 1), title="reward model",
         show=("loss", "accuracy", "margin"), start=saved_step(folder) if config.resume else 0,
@@ -258,14 +256,8 @@ def main(config: RewardModelConfig) -> Path:
     with stepping(log, folder):
         train(model, pairs, config, log, eos_id=tokenizer.eos_id, folder=folder)
     with precision(device, config.precision):
-        report = normalise_and_test(
-            model,
-            pairs,
-            held_out,
-            tokenizer.eos_id,
-            config.scored_at_once,
-            source(config.data).prefers,
-        )
+        prefers, at_once = source(config.data).prefers, config.scored_at_once
+        report = normalise_and_test(model, pairs, held_out, tokenizer.eos_id, at_once, prefers)
         record_prefixes(model, held_out[:RECORDED], tokenizer, folder)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
     write_json(folder / "report.json", report.numbers)

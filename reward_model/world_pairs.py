@@ -49,10 +49,7 @@ class WorldAnnotator:
 def check_world(data: str) -> None:
     """UserError for a world that has no pairs."""
     if is_checked(data):
-        raise UserError(
-            f"{data}: answers are checked by a rule and need no reward model: run "
-            f"python -m rl.grpo_engine --data {data}"
-        )
+        raise UserError(f"{data} is checked by a rule: python -m rl.grpo_engine --data {data}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +80,8 @@ class PairFlags(TrainingFlags):
         made = self.borrowed_responses + self.repeated_responses
         if made >= self.responses_per_prompt:
             raise ValueError(
-                f"borrowed_responses {self.borrowed_responses} and repeated_responses "
-                f"{self.repeated_responses} leave none of responses_per_prompt "
-                f"{self.responses_per_prompt} to be sampled: lower them"
+                f"{made} borrowed_responses and repeated_responses leave none of "
+                f"{self.responses_per_prompt} responses_per_prompt to be sampled: lower them"
             )
 
 
@@ -125,15 +121,10 @@ def world_pairs(
     begin = time.perf_counter()
     pairs: list[TokenPair] = []
     sampled = sample_pairs(
-        policy,
-        tokenizer,
-        world.prompts(split),
-        count,
-        WorldAnnotator(world),
-        how,
+        policy, tokenizer, world.prompts(split), count, WorldAnnotator(world), how,
         generator=make_generator(config.seed, f"{split} pairs"),
         rng=random.Random(derive_seed(config.seed, f"{split} labels")),
-    )
+    )  # fmt: skip
     with precision(policy.device, config.precision):
         for more in sampled:
             pairs += more

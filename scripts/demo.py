@@ -33,7 +33,7 @@ import torch
 import write_tables
 
 from data.collate import collate_responses
-from data.readers import read_preferences
+from data.files.read import read_preferences
 from data.records import PromptRecord
 from data.sources import from_preset
 from data.worlds import reviews

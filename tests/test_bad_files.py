@@ -20,7 +20,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from data.readers import read_preferences, read_prompts, read_responses, read_text
+from data.files.read import read_preferences, read_prompts, read_responses, read_text
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer

@@ -101,11 +101,7 @@ FOLDER = {MODEL_FILE, "config.json", "tokenizer.json", "tokenizer_config.json"}
             DistillationConfig(**DATA, **SHORT, batch_size=2),
             {"pairs.jsonl", BASE, TEACHER},
         ),
-        (
-            reward_model_training.main,
-            RewardModelConfig(**DATA, **ANSWERS),
-            {"pairs.jsonl", BASE},
-        ),
+        (reward_model_training.main, RewardModelConfig(**DATA, **ANSWERS), {"pairs.jsonl", BASE}),
     ],
 )
 def test_a_run_goes_on_only_with_what_it_has_read(
