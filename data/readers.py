@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -82,6 +83,15 @@ def read_prompts(path: str | Path, *, limit: int | None = None) -> ReadResult[Pr
     `answer` is the ground truth, of GSM8K its final number without commas; `meta` has all other columns.
     """
     return _read(path, _prompt, limit)
+
+
+def answers_a_row(path: str | Path) -> int:
+    """What the first row that can be used holds: 2 for a pair, 1 for an answer, 0 for a prompt alone."""
+    for place, row in rows_of(path):
+        with suppress(DropRow):
+            sides = _recognise(path, place, row).content(row).sides
+            return sum(side.response is not None for side in sides)
+    return 0
 
 
 SEPARATOR = re.compile(r"^<\|endoftext\|>[ \t\r]*$\n?", re.MULTILINE)

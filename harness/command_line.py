@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from harness.errors import Finished, UserError
+from harness.errors import Finished, Unwritten, UserError
 from harness.here import HERE
 from harness.optimizer import Diverged
 from harness.paths import REPOSITORY, STATE_FILE
@@ -105,12 +105,18 @@ def explained(config: Any = None) -> Iterator[None]:
         except Exception as error:
             if not first_to_fail():
                 sys.exit(1)
-            if isinstance(error, (UserError, LostRank, Drifted, Diverged)):
+            if isinstance(error, (Unwritten, LostRank)):
+                nothing = "; nothing is saved to go on from: start again"
+                sys.exit(f"error: {error}{_going_on(config) or nothing}")
+            if isinstance(error, (UserError, Drifted, Diverged)):
                 sys.exit(f"error: {error}")
             if is_out_of_memory(error):
                 sys.exit(f"error: {_remedy_of_memory(error, config)}")
             if isinstance(error, OSError) and error.filename is not None:  # a full disk, a folder
-                sys.exit(f"error: {error.filename}: {error.strerror}")
+                sys.exit(
+                    f"error: {error.filename}: {error.strerror}; see to its permissions and its disk, or "
+                    "name another place"
+                )
             raise
 
 
@@ -121,13 +127,18 @@ def _again(config: Any, *, resume: bool) -> str:
 
 
 def _farewell(end: Ended, config: Any) -> str:
-    """How the run ended, and the command that goes on with what is saved, if there is one."""
+    """How the run ended, and what to type to go on."""
     what = f"ended by {end.name}"
     what += "" if end.saved is None else f" after step {end.saved}, which is saved"
+    return what + _going_on(config)
+
+
+def _going_on(config: Any) -> str:
+    """The command that goes on with what is saved, if there is one."""
     saved = HERE.run if HERE.run and (HERE.run / STATE_FILE).exists() else None
     if saved and hasattr(config, "resume"):  # of one of its stages it takes up what is left itself
-        return what + _again(config, resume=read_record(saved)[SCRIPT] == script_of(config))
-    return what + (_again(config, resume=False) if saved or hasattr(config, "goes_on") else "")
+        return _again(config, resume=read_record(saved)[SCRIPT] == script_of(config))
+    return _again(config, resume=False) if saved or hasattr(config, "goes_on") else ""
 
 
 def _remedy_of_memory(error: BaseException, config: Any) -> str:

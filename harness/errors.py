@@ -7,5 +7,9 @@ class UserError(ValueError):
     """A mistake that one sentence can explain: what is wrong, where, and what to do."""
 
 
+class Unwritten(UserError):
+    """A file could not be written; the command adds how it goes on."""
+
+
 class Finished(Exception):
     """There is nothing left to do, which is no mistake; the message says why."""

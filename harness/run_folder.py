@@ -78,7 +78,9 @@ def _begin(folder: Path, config: Flags) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--out {folder} cannot be made: {error.strerror}") from error
+        raise UserError(
+            f"--out {folder} cannot be made ({error.strerror}): name another folder"
+        ) from error
     lock(folder)
     remove_left_overs(folder, of=CONFIG_FILE)  # of a run that was killed as it began
     while any(folder.iterdir()):  # again, should a run have begun and ended there in between

@@ -9,9 +9,17 @@ from pathlib import Path
 import torch
 
 from data.collate import ResponseBatch, collate_responses
-from data.readers import read_preferences
+from data.readers import answers_a_row, read_preferences
 from data.records import PromptRecord
-from data.sources import Source, default_folder, flags_for, has_annotator, is_checked, source
+from data.sources import (
+    Source,
+    default_folder,
+    flags_for,
+    has_annotator,
+    is_checked,
+    is_world,
+    source,
+)
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
@@ -118,6 +126,11 @@ def open_reward(
     if is_checked(data) and not choice.folders:
         raise UserError(
             f"--reward {kind}: {data}: checked by a rule, without a reward model; leave it out"
+        )
+    if not (choice.folders or is_world(data) or answers_a_row(data) == 2):
+        raise UserError(
+            f"{data} has no pairs to train a reward model on: give --reward-model one of other pairs, or "
+            "--reward FILE.py:FUNCTION"
         )
     flags = flags_for(data, choice.preset)
     models = [open_reward_model(folder, tokenizer, device, flags) for folder in choice.used_folders]

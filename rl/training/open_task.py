@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from data.readers import answers_a_row
 from data.records import PromptRecord
 from data.sources import (
     default_folder,
@@ -70,7 +71,12 @@ def open_policy(
                 "`python scripts/smollm2.py --out runs/smollm2` and give --policy runs/smollm2"
             )
         checked = found.CHECK is not None or found.prompts("train")[0].answer is not None
-        learned = with_reward_model and not checked
+        answers = 2 if is_world(data) else answers_a_row(data)
+        if not answers:
+            raise UserError(
+                f"{data} has prompts alone, of which no model is made: name one with --policy"
+            )
+        learned = with_reward_model and not checked and answers == 2
         stage = "reward_model.reward_model_training" if learned else "gpt.pretraining"
         raise UserError(
             f"there is no model to start from in {display_path(folder)}: "
