@@ -181,8 +181,8 @@ def open_reward_model(
     folder = folder_of_run(folder)
     if not (folder / MODEL_FILE).exists():
         raise UserError(
-            f"there is no reward model in {display_path(folder)}: train it with\n"
-            f"    python -m reward_model.reward_model_training{flags}"
+            f"there is no reward model in {display_path(folder)}: train it with  "
+            f"python -m reward_model.reward_model_training{flags}"
         )
     model, model_tokenizer = load_reward_model(folder, device)
     if model_tokenizer.fingerprint != tokenizer.fingerprint:

@@ -80,8 +80,8 @@ def open_policy(
         stage = "reward_model.reward_model_training" if learned else "gpt.pretraining"
         raise UserError(
             f"there is no model to start from in {display_path(folder)}: "
-            "name one with --policy, or make it:\n"
-            f"    python -m {stage}{flags_for(data, preset)}"
+            "name one with --policy, or make it with  "
+            f"python -m {stage}{flags_for(data, preset)}"
         )
     return load_policy(folder, device)
 

@@ -127,9 +127,7 @@ def run_into_log(
     environment |= {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     begin = time.perf_counter()
     with log.open("a" if append else "w", encoding="utf-8") as file:
-        process = subprocess.Popen(
-            command, cwd=REPOSITORY, env=environment, stdout=file, stderr=subprocess.STDOUT
-        )
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
         status, cpu = wait(process)
     if status != 0:
         lines = [line.strip("╭╮╰╯│─ ") for line in log.read_text(encoding="utf-8").splitlines()]
