@@ -34,6 +34,7 @@ def save_weights(path: Path, tensors: Mapping[str, Tensor], kind: str, about: Ma
 def read_safetensors(path: Path, read: Callable[[Any], T]) -> T:
     """read(file) of an open safetensors file; UserError for a damaged one."""
     try:
+        path.open("rb").close()  # says why it cannot be opened, which safetensors does not
         with safe_open(path, framework="pt") as file:
             return read(file)
     except Exception as error:  # safetensors raises its own class for a damaged file
