@@ -55,6 +55,15 @@ def test_earlier_runs_are_moved_aside_and_kept(tmp_path, capsys):
     assert [file.name for file in folder.iterdir()] == ["config.json"]  # nothing old in the new run
 
 
+def test_a_folder_that_is_taken_away_ends_the_run(tmp_path):
+    log = MetricLog(3, path=open_run(tmp_path / "demo", RunFlags()) / "metrics.jsonl")
+    log.write(step=1, loss=1.0)
+    (tmp_path / "demo").rename(tmp_path / "away")
+    with pytest.raises(UserError):
+        log.write(step=2, loss=1.0)
+    assert not (tmp_path / "demo").exists()
+
+
 def test_resuming_with_other_flags_is_refused(tmp_path):
     """But for how long the run is, where it runs and how it is watched."""
 

@@ -234,3 +234,8 @@ def test_a_full_disk_is_one_sentence_and_costs_no_more_than_the_last_steps(tmp_p
         "config.json", "metrics.jsonl", "state.pt",
     ]  # fmt: skip
     resumed(tmp_path / "run", size=100_000)
+    try:  # the first state
+        error = ended(Flags(tmp_path / "new", checkpoint_every=9), disturb, size=100_000)
+    finally:
+        disturb(0)
+    assert "--resume" not in str(error.code)
