@@ -208,7 +208,7 @@ def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT,
     base = config.base or default_folder("pretraining", config.data, config.preset)
     if config.base is None and not (base / MODEL_FILE).exists():
         if not is_world(config.data):
-            read_responses(Path(config.data))  # refuses what no model would help to learn from
+            read_responses(config.data)  # refuses prompts alone
         made = has_annotator(config.data)
         stage = "reward_model.reward_model_training" if made else "gpt.pretraining"
         raise UserError(

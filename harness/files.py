@@ -95,12 +95,10 @@ def read_json(path: Path) -> Any:
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file on the first rank, then rename it into place.
 
-    The run's folder must still be there. The file lies in a folder beside `path`: safetensors has a
-    temporary file too, next to the one that it is given.
+    In a folder beside `path`: safetensors has a temporary file too, next to the one that it is given.
     """
 
     def replace_it() -> None:
-        _require_opened(path.parent)
         require_regular(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         folder = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -122,17 +120,6 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     on_main(replace_it)
 
 
-def _require_opened(folder: Path) -> None:
-    """UserError where a run's folder is no longer the one that it has opened, and locked."""
-    opened = HERE.locks.get(folder.resolve())
-    here = folder.stat() if folder.is_dir() else None
-    if opened is not None and (here is None or not os.path.samestat(here, os.fstat(opened))):
-        raise UserError(
-            f"{display_path(folder)} was removed or renamed while this run wrote into it: start it again, "
-            "or move the folder back and go on with --resume"
-        )
-
-
 def remove_left_overs(folder: Path, of: str = "*") -> None:
     """Remove what `write_atomically` has left in a folder where a process was killed as it wrote."""
     for path in folder.glob(f".{of}.*.tmp"):
@@ -146,6 +133,12 @@ def _unwritten(path: Path, error: Exception) -> Unwritten:
     reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["no reason given"])[0]
     return Unwritten(
         f"{display_path(path)} could not be written ({reason.rstrip('.')}): see to space and permissions"
+    )
+
+
+def gone(folder: Path) -> UserError:
+    return UserError(
+        f"{display_path(folder)} was deleted or moved while this run was writing in it: start it again"
     )
 
 
@@ -163,7 +156,6 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append one JSON object a line and flush; of several ranks the first one, which alone reads `rows`."""
 
     def append() -> None:
-        _require_opened(path.parent)
         require_regular(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

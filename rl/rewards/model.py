@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, collate_responses
-from data.readers import answers_a_row
-from data.sources import flags_for, is_checked, is_world
+from data.sources import flags_for, is_checked
 from gpt.log_probs import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
@@ -31,11 +30,6 @@ def open_kind(choice: RewardChoice, tokenizer: Tokenizer, device: torch.device) 
         raise UserError(
             f"--reward {choice.reward}: {choice.data}: checked by a rule, without a reward model; leave "
             "it out"
-        )
-    if not (choice.folders or is_world(choice.data) or answers_a_row(choice.data) == 2):
-        raise UserError(
-            f"{choice.data} has no pairs to train a reward model on: give --reward-model one of other "
-            "pairs, or --reward FILE.py:FUNCTION"
         )
     flags = flags_for(choice.data, choice.preset)
     models = [open_reward_model(folder, tokenizer, device, flags) for folder in choice.used_folders]
@@ -56,7 +50,8 @@ def open_reward_model(
     folder = folder_of_run(folder)
     if not (folder / MODEL_FILE).exists():
         raise UserError(
-            f"there is no reward model in {display_path(folder)}: train it with  "
+            f"there is no reward model in {display_path(folder)}: give --reward FILE.py:FUNCTION, or "
+            "train it, for which a file needs pairs, with  "
             f"python -m reward_model.reward_model_training{flags}"
         )
     model, model_tokenizer = load_reward_model(folder, device)

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from data.readers import answers_a_row
 from data.records import PromptRecord
 from data.sources import (
     default_folder,
@@ -71,10 +70,12 @@ def open_policy(
                 "`python scripts/smollm2.py --out runs/smollm2` and give --policy runs/smollm2"
             )
         checked = found.CHECK is not None or found.prompts("train")[0].answer is not None
-        answers = 2 if is_world(data) else answers_a_row(data)
+        answers = getattr(
+            found, "answers", 2
+        )  # in a row of a file; a world's annotator compares two
         if not answers:
             raise UserError(
-                f"{data} has prompts alone, of which no model is made: name one with --policy"
+                f"{data}: prompts alone make no model: name one with --policy, a run or published weights"
             )
         learned = with_reward_model and not checked and answers == 2
         stage = "reward_model.reward_model_training" if learned else "gpt.pretraining"

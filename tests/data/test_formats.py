@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data.readers import answers_a_row, read_preferences, read_prompts, read_responses
+from data.readers import read_preferences, read_prompts, read_responses
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
 from data.templates import Turn, conversation_prompt, instruction_prompt
 from harness.errors import UserError
@@ -385,11 +385,3 @@ def test_a_table_with_a_ragged_row_is_refused(tmp_path: Path, line: str) -> None
     path.write_text(f"prompt,chosen,rejected\nx,y,z\n{line}\n", encoding="utf-8")
     with pytest.raises(UserError, match="rows.csv:3: "):
         read_preferences(path)
-
-
-@pytest.mark.parametrize(
-    "keys", [("prompt",), ("prompt", "response"), ("prompt", "chosen", "rejected")]
-)
-def test_how_many_answers_a_row_has(tmp_path: Path, keys: tuple[str, ...]) -> None:
-    (tmp_path / "rows.jsonl").write_text(json.dumps({key: key for key in keys}))
-    assert answers_a_row(tmp_path / "rows.jsonl") == len(keys) - 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,15 +54,6 @@ def test_earlier_runs_are_moved_aside_and_kept(tmp_path, capsys):
     assert "an earlier run was moved to" in capsys.readouterr().out
     open_run(tmp_path / "demo", RunFlags(4))
     assert [file.name for file in folder.iterdir()] == ["config.json"]  # nothing old in the new run
-
-
-def test_a_folder_that_is_taken_away_ends_the_run(tmp_path):
-    log = MetricLog(3, path=open_run(tmp_path / "demo", RunFlags()) / "metrics.jsonl")
-    log.write(step=1, loss=1.0)
-    (tmp_path / "demo").rename(tmp_path / "away")
-    with pytest.raises(UserError):
-        log.write(step=2, loss=1.0)
-    assert not (tmp_path / "demo").exists()
 
 
 def test_resuming_with_other_flags_is_refused(tmp_path):
@@ -328,3 +320,16 @@ def test_a_folder_that_is_no_path_is_refused_and_a_dead_link_is_stepped_over(tmp
     TrainingState({}, {}).save(tmp_path / "run")
     open_run(tmp_path / "run", RunFlags())
     assert (tmp_path / "run.2" / "config.json").is_file()
+
+
+def test_a_run_whose_folder_is_deleted_fails(tmp_path):
+    """At the next row, or where there is none before, at its end."""
+    folder = open_run(tmp_path / "run", RunFlags())
+    log = MetricLog(2, path=folder / "metrics.jsonl")
+    log.write(step=1)
+    shutil.rmtree(folder)
+    with pytest.raises(UserError):
+        log.write(step=2)
+    with pytest.raises(UserError):
+        finish_run(folder)
+    assert not folder.exists()
