@@ -210,8 +210,8 @@ def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT,
         made = has_annotator(config.data)
         stage = "reward_model.reward_model_training" if made else "gpt.pretraining"
         raise UserError(
-            f"there is no model to start from in {display_path(base)}: name one with --base, or make it:\n"
-            f"    python -m {stage}{flags_for(config.data, config.preset)}"
+            f"there is no model to start from in {display_path(base)}: name one with --base, or make it "
+            f"with  python -m {stage}{flags_for(config.data, config.preset)}"
         )
     return load_policy(base, device)
 

@@ -236,6 +236,7 @@ def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
 
     UserError for a file that cannot be read and for a head of its own.
     """
+    path.open("rb").close()  # says why it cannot be opened, which safetensors does not
     try:
         with safe_open(noted(path), framework="pt") as file:  # cloned: not the mapped file
             stored = {WRAPPED.sub("", n): file.get_tensor(n).clone() for n in file.keys()}

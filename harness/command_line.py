@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import torch
 
-from harness.errors import NothingToDo, UserError
+from harness.errors import NothingToDo, Unwritten, UserError
 from harness.optimizer import Diverged
 from harness.paths import REPOSITORY
 from harness.ranks.collectives import Drifted, LostRank, world
@@ -108,7 +108,10 @@ def errors_as_sentences(config: Any = None) -> Iterator[None]:
         except Exception as error:
             if not first_to_fail():
                 sys.exit(1)
-            if isinstance(error, (UserError, LostRank, Drifted, Diverged)):
+            if isinstance(error, (Unwritten, LostRank)):
+                nothing = "; nothing is saved to go on from: start again"
+                sys.exit(f"error: {error}{_going_on(config) or nothing}")
+            if isinstance(error, (UserError, Drifted, Diverged)):
                 sys.exit(f"error: {error}")
             if is_out_of_memory(error):
                 sys.exit(f"error: {_remedy_of_memory(error, config)}")
@@ -125,13 +128,18 @@ def _again(config: Any, *, resume: bool) -> str:
 
 
 def _farewell(end: Interrupted, config: Any) -> str:
-    """How the run ended, and the command that goes on with what is saved, if there is one."""
+    """How the run ended, and what to type to go on."""
     what = f"ended by {end.name}"
     what += "" if end.saved is None else f" after step {end.saved}, which is saved"
+    return what + _going_on(config)
+
+
+def _going_on(config: Any) -> str:
+    """The command that goes on with what is saved, if there is one."""
     saved = saved_run()
     if saved and hasattr(config, "resume"):  # of one of its stages it takes up what is left itself
-        return what + _again(config, resume=read_record(saved)[SCRIPT] == script_of(config))
-    return what + (_again(config, resume=False) if saved or hasattr(config, "goes_on") else "")
+        return _again(config, resume=read_record(saved)[SCRIPT] == script_of(config))
+    return _again(config, resume=False) if saved or hasattr(config, "goes_on") else ""
 
 
 def _remedy_of_memory(error: BaseException, config: Any) -> str:

@@ -12,5 +12,9 @@ def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
+class Unwritten(UserError):
+    """A file could not be written; the command adds how it goes on."""
+
+
 class NothingToDo(Exception):
     """There is nothing left to do, which is no mistake; the message says why."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from harness.errors import UserError, first_line
+from harness.errors import Unwritten, UserError, first_line
 from harness.ranks.collectives import on_main
 
 _read: set[Path] | None = None  # None outside of `reading`
@@ -131,13 +131,12 @@ def remove_left_overs(folder: Path, of: str = "*") -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _unwritten(path: Path, error: Exception) -> UserError:
+def _unwritten(path: Path, error: Exception) -> Unwritten:
     while isinstance(error.__cause__ or error.__context__, OSError):  # below torch's own
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
     reason = getattr(error, "strerror", None) or first_line(error)
-    return UserError(
-        f"{display_path(path)} could not be written ({reason.rstrip('.')}): what was written before is "
-        "kept; see to space and permissions, then go on with --resume"
+    return Unwritten(
+        f"{display_path(path)} could not be written ({reason.rstrip('.')}): see to space and permissions"
     )
 
 

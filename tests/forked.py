@@ -56,12 +56,15 @@ def forked(work: Callable[[], Any], *, given: bytes = b"", timeout: float = 300)
         return Done(os.waitstatus_to_exitcode(ended[1]), said, complained)
 
 
-def command(*words: object, cwd: Path, **options: Any) -> Done:
+def command(
+    *words: object, cwd: Path, before: Callable[[], object] = lambda: None, **options: Any
+) -> Done:
     """`python WORDS`: a file, or -m and a module, with its flags, started in the folder `cwd`."""
 
     def start() -> None:
         first, *rest = map(str, words)
         os.chdir(cwd)
+        before()
         if first == "-m":
             sys.path.insert(0, str(cwd))
             execute(rest[0], rest[1:])

@@ -39,10 +39,7 @@ class LostRank(RuntimeError):
     """Another rank is gone, or the connection to it."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "another process of this run has ended (killed, or out of memory?): what was written "
-            "so far is kept, and --resume goes on from the last checkpoint"
-        )
+        super().__init__("another process of this run has ended: killed, or out of memory?")
 
 
 class Drifted(RuntimeError):

@@ -66,8 +66,8 @@ def open_policy(
         learned = with_reward_model and not checked and answers == 2
         stage = "reward_model.reward_model_training" if learned else "gpt.pretraining"
         raise UserError(
-            f"no model to start from in {display_path(folder)}: name one with --policy, or make it:\n"
-            f"    python -m {stage}{flags_for(data, preset)}"
+            f"no model to start from in {display_path(folder)}: name one with --policy, or make it with  "
+            f"python -m {stage}{flags_for(data, preset)}"
         )
     return load_policy(folder, device)
 

@@ -217,9 +217,14 @@ def test_a_full_disk_is_one_sentence_and_costs_no_more_than_the_last_steps(tmp_p
         disturb(0)
     path = tmp_path / "run" / STATE_FILE
     assert str(error.code).startswith(f"error: {path} could not be written (File too large)")
-    assert str(error.code).endswith("then go on with --resume") and "\n" not in str(error.code)
+    assert str(error.code).endswith(" --resume") and "\n" not in str(error.code)
     assert saved_step(tmp_path / "run") == 4
     assert sorted(file.name for file in path.parent.iterdir()) == [
         "config.json", "metrics.jsonl", "state.pt",
     ]  # fmt: skip
     resumed(tmp_path / "run", size=100_000)
+    try:  # the first state
+        error = ended(Flags(tmp_path / "new", checkpoint_every=9), disturb, size=100_000)
+    finally:
+        disturb(0)
+    assert "--resume" not in str(error.code)
