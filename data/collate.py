@@ -53,7 +53,9 @@ def first_eos_mask(response_tokens: Tensor, eos_id: int) -> tuple[Tensor, Tensor
     return mask, (is_eos & mask).any(1)
 
 
-WORTH_SHARING = 0.1  # of a batch's tokens, that are prompts read before: below it the plain rows are
+WORTH_SHARING = (
+    0.1  # of a batch's tokens, that are prompts read before: below it the plain rows are
+)
 
 
 @dataclass(frozen=True)
@@ -129,17 +131,27 @@ class ResponseBatch:
         keys = [tuple(row[:length]) for row, length in rows]
         return torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys])
 
+    @property
+    def first_rows(self) -> Tensor:
+        """(N,) int64 on the CPU: the first row with the same prompt."""
+        rows: dict[int, int] = {}
+        return torch.tensor([rows.setdefault(n, i) for i, n in enumerate(self.prompts.tolist())])
+
+    @property
+    def groups(self) -> Tensor | None:
+        """`prompts`, where it is worth it to read each once: `WORTH_SHARING`. Else None."""
+        again = self.first_rows != torch.arange(len(self))
+        saved = self.sizes[again, 0].sum()
+        return self.prompts if saved > WORTH_SHARING * self.totals.sum() else None
+
     @cached_property
     def shared(self) -> SharedPrompts | None:
-        """The layout that reads a prompt once; None unless a part worth it of the tokens falls away."""
-        (prompt, response), N = self.sizes.T, len(self)
-        seen: dict[int, int] = {}
-        first = torch.tensor(
-            [seen.setdefault(number, row) for row, number in enumerate(self.prompts.tolist())]
-        )
-        is_first = first == torch.arange(N)
-        if prompt[~is_first].sum() <= WORTH_SHARING * self.totals.sum():
+        """The layout that reads a prompt once, where that is worth it."""
+        if self.groups is None:
             return None
+        prompt, response = self.sizes.T
+        first = self.first_rows
+        is_first = first == torch.arange(len(self))
         columns = torch.arange(self.tokens.shape[1])  # (S,)
         in_prompt = columns < prompt[:, None]  # (N, S)
         kept = (columns < self.totals[:, None]) & (is_first[:, None] | ~in_prompt)

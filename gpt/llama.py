@@ -22,7 +22,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gpt.model import GPT, GPTConfig, KVCache, Mask, masked_attention, plain_attention, row_positions
+from gpt.model import (
+    GPT,
+    GPTConfig,
+    KVCache,
+    Mask,
+    masked_attention,
+    plain_attention,
+    row_positions,
+)
 
 Turn = tuple[Tensor, Tensor]  # cos and sin
 PUBLISHED = (  # our names and those of published files

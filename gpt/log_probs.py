@@ -271,6 +271,6 @@ def score_in_micro_batches(
     score: Callable[[ResponseBatch], Tensor], batch: ResponseBatch, micro_batch_size: int
 ) -> Tensor:
     """A no-gradient scorer, (n, ...) per call, on the ranks' rows of similar length: (N, ...)."""
-    order = shard_chunks(batch.totals, micro_batch_size)
+    order = shard_chunks(batch.totals, micro_batch_size, batch.groups)
     pieces = [(index, score(batch.rows(index))) for index in order]
     return scatter_rows(pieces, len(batch), batch.tokens.device)

@@ -132,9 +132,13 @@ def masked_attention(
         tokens = x[0].transpose(0, 1).index_select(0, places.flatten())
         return tokens.unflatten(0, places.shape).transpose(1, 2)
 
-    of_prompts = kernel(*(at(x, mask.prompts) for x in (query, key, value)), None)
-    keys, values = (at(x, mask.places) for x in (key, value))  # (N, H, S, d): each its prompt's too
-    of_responses = kernel(at(query, mask.responses), keys, values, mask.mask)
+    prompts, columns = (
+        mask.prompts,
+        mask.places,
+    )  # (U, P) and (N, S): a response sees its prompt too
+    of_prompts = kernel(at(query, prompts), at(key, prompts), at(value, prompts), None)
+    behind = at(query, mask.responses)
+    of_responses = kernel(behind, at(key, columns), at(value, columns), mask.mask)
     both = torch.cat([x.transpose(1, 2).flatten(0, 1) for x in (of_prompts, of_responses)])
     return both.index_select(0, mask.order).transpose(0, 1)[None]
 
@@ -308,9 +312,7 @@ class GPT(nn.Module):
         return self.ln_f(x)
 
     @staticmethod
-    def _attention_mask(
-        attention_mask: Mask, past: int, new: int, device: torch.device
-    ) -> Mask:
+    def _attention_mask(attention_mask: Mask, past: int, new: int, device: torch.device) -> Mask:
         """The (N or 1, 1, new, past + new) mask for the kernel; None keeps its fast causal path."""
         if isinstance(attention_mask, SharedPrompts):
             return attention_mask
