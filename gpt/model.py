@@ -293,8 +293,9 @@ class GPT(nn.Module):
         """Hidden states after the final LayerNorm, (N, S, D).
 
         tokens: (N, S) int64. attention_mask: (N, past + S) bool, True = real token, or None if no row
-        has padding before its end: none looks ahead; or the `SharedPrompts` of these tokens. With a `cache` the tokens are the new columns
-        behind its `length` filled ones. Positions count real tokens, so rows agree however padded.
+        has padding before its end: none looks ahead; or the `SharedPrompts` of these tokens. With a
+        `cache` the tokens are the new columns behind its `length` filled ones. Positions count real
+        tokens, so rows agree however padded.
         """
         S, past = tokens.shape[1], 0 if cache is None else cache.length
         positions = row_positions(tokens, attention_mask, past, self.config.context)
