@@ -93,7 +93,7 @@ def value_and_gradient(head: str, model: GPT, batch: ResponseBatch) -> tuple[Ten
     value = HEADS[head](model, batch)
     (
         value * torch.linspace(-1, 1, value.numel(), dtype=value.dtype).view_as(value)
-    ).sum().backward()
+    ).mean().backward()
     gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
     return value.detach(), torch.cat(gradients)
 
@@ -106,7 +106,7 @@ def test_values_and_gradients_are_those_of_rows_read_one_by_one(head, kind, dtyp
     assert BATCH.shared is not None and apart(BATCH).shared is None
     together = value_and_gradient(head, model, BATCH)
     for one, other in zip(together, value_and_gradient(head, model, apart(BATCH)), strict=True):
-        assert float(other.abs().max()) > 1e-3
+        assert float(other.abs().max()) > 1e-4
         assert float((one - other).abs().max()) <= most * max(float(other.abs().max()), 1.0)
 
 
