@@ -17,7 +17,7 @@ from gpt.lora import add_adapters
 from gpt.model import GPT
 from harness.ranks import collectives
 from reward_model.pairs import TokenPair, collate_pairs
-from reward_model.scalar_head import RewardModel
+from reward_model.scalar_head import Pooling, RewardModel
 from rl.batches.rollout import row_chunks
 from rl.run.value_model import ValueModel
 
@@ -61,7 +61,7 @@ def model_of(kind: str, dtype: torch.dtype, seed: int = 0) -> GPT:
     return model
 
 
-def reward_model(model: GPT, pooling: str) -> RewardModel:
+def reward_model(model: GPT, pooling: Pooling) -> RewardModel:
     head = RewardModel(model, pooling).to(model.wte.weight)
     toys.randomized(head.head, 4, 0.3)
     return head
@@ -168,8 +168,9 @@ def test_with_dropout_rows_draw_their_own():
         for each in read:
             torch.manual_seed(0)
             found.append(each(model.train(training), BATCH, BATCH.predicting_columns))
-        assert torch.allclose(*found, atol=1e-5)
-        assert torch.equal(*found) or not training
+        one, other = found
+        assert torch.allclose(one, other, atol=1e-5)
+        assert torch.equal(one, other) or not training
 
 
 def test_a_row_beyond_the_context_is_refused():
