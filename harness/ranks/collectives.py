@@ -69,13 +69,28 @@ def shard(items: Any) -> Any:
     return items[rank() :: world()]
 
 
-def shard_chunks(lengths: Tensor, size: int) -> list[Tensor]:
+def shard_chunks(lengths: Tensor, size: int, groups: Tensor | None = None) -> list[Tensor]:
     """This rank's row indices in chunks of at most `size` rows of similar length; perhaps no chunk.
 
-    Sorting saves padding; no loss minds the order of rows.
+    Sorting saves padding; no loss minds the order of rows. Rows of one number in `groups` (N,) are
+    neighbours, in one chunk where it has room, on one rank unless there are more ranks than numbers.
     """
-    mine = shard(torch.argsort(lengths, stable=True))
-    return list(mine.split(size)) if len(mine) else []
+    known = lengths.tolist()
+    numbers = range(len(known)) if groups is None else groups.tolist()
+    parts: dict[int, list[int]] = {}
+    for row in sorted(range(len(known)), key=known.__getitem__):
+        parts.setdefault(numbers[row], []).append(row)
+    if len(parts) < world():
+        parts = {row: [row] for part in parts.values() for row in part}
+    by_longest = sorted(parts.values(), key=lambda part: known[part[-1]])
+    chunks: list[list[int]] = []
+    for part in shard(by_longest):
+        for start in range(0, len(part), size):
+            piece = part[start : start + size]
+            if not chunks or len(chunks[-1]) + len(piece) > size:
+                chunks.append([])
+            chunks[-1] += piece
+    return [torch.tensor(chunk) for chunk in chunks]
 
 
 def shard_block(count: int) -> slice:
