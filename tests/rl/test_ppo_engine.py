@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engines import engine_named, small_gpt, some_rollout
+from engines import DIVERSE, engine_named, small_gpt, some_rollout
 from toys import seeded
 from watched import Call, calls_of
 
@@ -16,6 +16,7 @@ from rl import loop, ppo_engine
 from rl.actor_critic import gae_update, ppo_loss
 from rl.batches.rollout import CriticUpdate
 from rl.rewards.sources import RuleReward
+from rl.training.metrics import UpdateMeter
 from rl.training.value_model import ValueModel
 
 PPO = engine_named("ppo")
@@ -47,6 +48,15 @@ def test_the_loss_is_the_worked_example():
     assert float(losses.value[MASK].mean()) == pytest.approx(0.0625, abs=1e-6)
     half = ppo_loss(config, WORKED_SCORES, values, WORKED, tokens=4).total
     assert float(half) == pytest.approx(0.172376 / 2, abs=1e-6)
+
+
+def test_the_entropy_bonus_has_a_gradient():
+    """-c_H over the two tokens that count."""
+    entropy = WORKED_SCORES.entropy.clone().requires_grad_()
+    config = replace(CONFIG, entropy_coef=0.01)
+    scores = TokenScores(WORKED_SCORES.log_probs, entropy)
+    ppo_loss(config, scores, torch.zeros(1, 3), WORKED, tokens=2).total.backward()
+    torch.testing.assert_close(entropy.grad, torch.tensor([[-0.005, -0.005, 0.0]]))
 
 
 def random_critic(policy: GPT) -> ValueModel:
@@ -102,6 +112,15 @@ def test_rewards_of_tokens_are_the_score_less_a_missing_eos_and_k1(monkeypatch, 
     assert len(kinds) > 3 and {ended for ended, _ in kinds} == {True, False}
 
 
+def test_whitened_rewards_have_a_spread_of_one_and_the_mean_that_they_had(all_targets):
+    for whitened in (False, True):
+        run(small_gpt(), DIVERSE, steps=1, whiten_rewards=whitened)
+    (_, plain, *_, mask), (_, scaled, *_) = (call.args for call in all_targets)
+    x, y = plain[mask].double(), scaled[mask].double()
+    torch.testing.assert_close(y, (x - x.mean()) / x.std() + x.mean(), rtol=1e-5, atol=1e-5)
+    assert x.std() > 2 and x.mean() > 2 and not scaled[~mask].any()
+
+
 # Learning
 
 
@@ -129,6 +148,14 @@ def test_the_epochs_end_once_the_policy_has_moved(gradients, monkeypatch):
     assert 2 <= len(gradients) < 12
     assert len(forwards) == len(gradients) // 2 + 1
     assert row["approx_kl"] > 0
+
+
+def test_the_epochs_end_above_one_and_a_half_times_the_target(gradients, monkeypatch):
+    """KL(old || new) of every minibatch is given: 3 is 1.5 * 2 itself and not above it."""
+    kls = iter([0.0, 2.5, 3.0, 3.5, 0.0, 0.0])
+    monkeypatch.setattr(UpdateMeter, "approx_kl", property(lambda meter: next(kls)))
+    run(small_gpt(), steps=1, updates_per_batch=6, target_kl=2.0)
+    assert len(gradients) == 2 * 3  # of policy and critic
 
 
 # The KL in the loss and in the reward, and what is logged of both models

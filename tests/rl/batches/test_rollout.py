@@ -13,7 +13,12 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
-from rl.batches.rollout import Rollout, rollout_log_probs, sample_rollout
+from rl.batches.rollout import (
+    Rollout,
+    old_policy_log_probs,
+    rollout_log_probs,
+    sample_rollout,
+)
 from rl.grpo_engine import GRPOConfig
 from rl.pg_grpo_engine import scores_to_descend
 
@@ -78,3 +83,12 @@ def test_rollout_log_probs_restore_the_order_of_rows(micro_batch_size):
     config = GRPOConfig(temperature=0.7, micro_batch_size=micro_batch_size)
     scored = rollout_log_probs(MODEL, rollout, config)
     torch.testing.assert_close(scored, rollout.log_probs, rtol=0, atol=1e-5)
+
+
+def test_the_old_log_probs_are_the_samplers_own_in_float32_alone():
+    """In bfloat16 cached decode and whole forward round differently: the rollout is scored again."""
+    rollout, half = rollout_of(), GRPOConfig(precision="bfloat16")
+    assert old_policy_log_probs(MODEL, rollout, GRPOConfig()) is rollout.log_probs
+    again = old_policy_log_probs(MODEL, rollout, half)
+    assert torch.equal(again, rollout_log_probs(MODEL, rollout, half))
+    assert not torch.equal(again, rollout.log_probs)
