@@ -507,7 +507,7 @@ run = Run(
     again, learner, tokenizer, RewardModelReward(proxy_again), reviews.prompts("train"),
     MetricLog(again.steps), validate=judged,
 )  # fmt: skip
-rows = grpo_engine.train(again, run)
+rows = grpo_engine.train(run)
 new_gold = [row["validation/gold"] for row in rows if "validation/gold" in row]
 
 # %% tags=["hide-input"]
