@@ -22,7 +22,7 @@ PEERS_PY := .venv-peers/bin/python
 CPU_TORCH ?= https://download.pytorch.org/whl/cpu
 ARGS ?=
 
-.PHONY: help demo test notebooks dev quick lint docs docs-browser browser pages soak bench gpu clean
+.PHONY: help demo test notebooks dev quick lint docs docs-browser browser pages soak bench gpu report-picture clean
 
 help:
 	@sed -n '/^#/!q; s/^# //p' Makefile
@@ -72,6 +72,11 @@ soak: .venv/.dev
 
 bench: .venv-peers/.ok
 	$(PEERS_PY) bench/peers.py $(ARGS)
+
+# docs/report.png, of the page that `make demo` has left. With Chromium (Debian: apt install chromium).
+report-picture:
+	chromium --headless --no-sandbox --hide-scrollbars --window-size=1100,1150 \
+		--screenshot=docs/report.png "file://$(CURDIR)/runs/demo/grpo/report.html"
 
 gpu: .venv/.ok
 	$(PY) bench/gpu.py $(ARGS)

@@ -101,6 +101,7 @@ class Numbers:
 
     def __init__(self, vocab: int) -> None:
         self.n_vocab = self.eos_id = self.pad_id = vocab
+        self.other_ends = ()
 
     def encode(self, text: str) -> list[int]:
         return [int(word) for word in text.split()]

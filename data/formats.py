@@ -1,13 +1,14 @@
 """The kinds of rows that public preference and instruction data come in, and how each becomes text.
 
 A `Format` is recognised by the keys of a file's first row. Where it uses the project's template (see
-templates.py) the white space around an answer is removed; plain strings stay verbatim.
+templates.py) the white space around a turn is removed; plain strings stay verbatim. A question that
+stands in `prompt` and again in the answers is written once (`joined`, `without_prompt`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,39 +30,73 @@ class Answered(NamedTuple):
 class Content(NamedTuple):
     """What a row holds. The prompts of a pair's two sides can differ: in some data they do."""
 
-    chosen: Answered  # or the only one
-    rejected: Answered | None = None
-    answer: str | None = None  # the ground truth
+    sides: Sequence[Answered]  # the chosen and the rejected one, or the only one
+    answer: Any = None  # the ground truth
+    repeated: bool = False  # the answers began with the prompt
+
+
+SYSTEM = ("system", "system_prompt")
+# Columns that change a question: a row with one that its format does not read is dropped.
+CONTEXT = (
+    *SYSTEM, "prompt", "instruction", "input", "context", "history", "tools", "image", "images",
+)  # fmt: skip
+DIFFERS = "prompt differs"
 
 
 @dataclass(frozen=True)
 class Format:
-    """One kind of row: its keys, and what it holds."""
+    """One kind of row: its keys and the type of the last one's value, and what it holds."""
 
     name: str
-    keys: str
-    matches: Callable[[Row], bool]
+    keys: tuple[str, ...]
     read: Callable[[Row], Content]
+    more: tuple[str, ...] = ()  # keys that it also reads where they are there
+    values: type = object
+
+    def matches(self, row: Row) -> bool:
+        return row.keys() >= {*self.keys} and isinstance(row[self.keys[-1]], self.values)
+
+    def content(self, row: Row) -> Content:
+        """What a row holds; its `answer` is the ground truth, unless the format has another one."""
+        if lost := [key for key in CONTEXT if row.get(key) and key not in self.keys + self.more]:
+            raise DropRow(f"no place for {lost[0]!r}")
+        content = self.read(row)
+        if content.answer is not None:
+            return content
+        return without_question(row, content)._replace(answer=ground_truth(row))
 
 
 # One side of a row, by its key.
 
-Side = Callable[[Row, str], Answered]
 
-
-def one(side: Side, key: str) -> Callable[[Row], Content]:
-    """What rows with a single answer hold."""
-    return lambda row: Content(side(row, key))
-
-
-def both(side: Side) -> Callable[[Row], Content]:
-    """What the pairs hold whose two sides are read alike."""
-    return lambda row: Content(side(row, "chosen"), side(row, "rejected"))
+def each(side: Callable[[Row, str], Answered], *keys: str) -> Callable[[Row], Content]:
+    """What the rows hold whose answers, one or the two of a pair, are read alike."""
+    return lambda row: Content([side(row, key) for key in keys])
 
 
 def plain_side(row: Row, key: str) -> Answered:
     """Strings as they are: the project's own files, and TRL's "standard" preferences."""
     return Answered(text_of(row, "prompt"), text_of(row, key))
+
+
+def without_question(row: Row, content: Content) -> Content:
+    """Take the question off answers that all begin with it; DropRow where that may be an echo."""
+    question = row.get("prompt", row.get("instruction"))
+    if not isinstance(question, str) or not question.strip() or row.keys() & {*RECORDED}:
+        return content  # recorded answers stay as they were sampled
+    texts = [(side.response or "").lstrip() for side in content.sides]
+    for head in (question.lstrip(), question.strip()):
+        if any(texts) and all(text.startswith(head) for text in texts if text):
+            if len(question.split()) == 1:
+                raise DropRow("answers begin with the prompt, a single word")
+            ends = [text[len(head) :] for text in texts]
+            if content.sides[0].prompt != question:  # but in the template
+                ends = [end.strip() for end in ends]
+            pairs = zip(content.sides, ends, strict=True)
+            return Content([Answered(side.prompt, end) for side, end in pairs], repeated=True)
+    if any(TRANSCRIPT.match(text) for text in texts):
+        raise DropRow(DIFFERS)
+    return content
 
 
 def asked(turns: list[Turn]) -> str:
@@ -73,14 +108,15 @@ def asked(turns: list[Turn]) -> str:
     return conversation_prompt(turns)
 
 
-def instruction_side(row: Row, key: str) -> Answered:
+def alpaca_side(row: Row, key: str) -> Answered:
     """Alpaca style: instruction, input, output, and chosen and rejected in preference files."""
     more = text_of(row, "input") if row.get("input") else ""
-    text = instruction_text(text_of(row, "instruction"), more)
-    return Answered(asked([Turn("user", text)]), text_of(row, key).strip())
+    turn = Turn("user", instruction_text(text_of(row, "instruction"), more))
+    return Answered(asked(joined(system_of(row), [turn])), text_of(row, key).strip())
 
 
 HH_TURN = re.compile(r"\n\n(Human|Assistant):")
+TRANSCRIPT = re.compile(r"\s*Human:.*\n\nAssistant:", re.DOTALL)
 
 
 def hh_side(row: Row, key: str) -> Answered:
@@ -101,7 +137,29 @@ def hh_side(row: Row, key: str) -> Answered:
     return Answered(asked(turns), answer.strip())
 
 
-# Lists of messages: TRL's "conversational" preferences, UltraFeedback binarized.
+# Lists of messages: TRL's "conversational" data, UltraFeedback binarized.
+
+MORE_THAN_TEXT = ("tool_calls", "function_call", "reasoning_content", "thinking")  # in a message
+
+
+def joined(opening: list[Turn], before: list[Turn]) -> list[Turn]:
+    """One conversation of two parts, of which the second may hold the first one again.
+
+    The first is its head or its end, or the second is the end of the first; the system turn may stand
+    in either. A second part that starts with the assistant goes on where the first one ends.
+    """
+    heads = {turn for turn in (*opening[:1], *before[:1]) if turn.role == "system"}
+    systems = [turn for turn in heads if turn.text]
+    first, second = ([t for t in turns if t not in heads] for turns in (opening, before))
+    if len(systems) > 1:
+        raise DropRow(DIFFERS)
+    if first in (second[: len(first)], second[-len(first) :]):
+        return systems + second
+    if second and second == first[-len(second) :]:
+        return systems + first
+    if not second or second[0].role == "assistant":
+        return systems + first + second
+    raise DropRow(DIFFERS)
 
 
 def turns_of(row: Row, key: str) -> list[Turn]:
@@ -119,35 +177,36 @@ def turn_of(key: str, message: object) -> Turn:
     role = field(message, "role")
     if not isinstance(role, str) or role not in HEADINGS:
         raise BadRow(f"{key!r} has the role {role!r:.40}, expected one of {', '.join(HEADINGS)}")
-    return Turn(role, text_of(message, "content"))
+    if more := [key for key in MORE_THAN_TEXT if message.get(key)]:
+        raise DropRow(f"{more[0]!r} in a message")
+    return Turn(role, text_of(message, "content").strip())
 
 
 def chat_side(row: Row, key: str) -> Answered:
-    """The conversation under `key`, preceded by `prompt` unless it holds the prompt already.
+    """The conversation under `key`, which may hold that of `prompt` again.
 
-    UltraFeedback has it as a string and again as a user turn inside the lists. The last turn, which
-    must be the assistant's, is the answer.
+    Its last turn, which must be the assistant's, is the answer.
     """
-    turns, opening = turns_of(row, key), opening_of(row)
-    if not turns:
-        raise DropRow("no answer at the end")
-    if is_list(row, "prompt"):
-        repeated = turns[: len(opening)] == opening
-    else:
-        repeated = turns[0].role != "assistant"
-    *before, last = turns if repeated else opening + turns
+    *before, last = turns_of(row, key) or [Turn("none", "")]
     if last.role != "assistant":
         raise DropRow("no answer at the end")
-    return Answered(asked(before), last.text.strip())
+    return Answered(asked(joined(opening_of(row), before)), last.text)
 
 
 def opening_of(row: Row) -> list[Turn]:
-    """The turns of `prompt`, a list or one user's string; none where the row has no `prompt`."""
-    if "prompt" not in row:
-        return []
+    """The turns of `prompt`, a list or one user's string, behind the system turn of another column."""
+    turns = []
     if is_list(row, "prompt"):
-        return turns_of(row, "prompt")
-    return [Turn("user", text_of(row, "prompt"))]
+        turns = turns_of(row, "prompt")
+    elif "prompt" in row:
+        turns = [Turn("user", text_of(row, "prompt").strip())]
+    return joined(system_of(row), turns)
+
+
+def system_of(row: Row) -> list[Turn]:
+    """The system turn of a row that has one in a column of its own."""
+    names = [key for key in SYSTEM if row.get(key)]
+    return [Turn("system", text_of(row, key).strip()) for key in names]
 
 
 CALCULATOR = re.compile(r"<<[^<>]*>>")
@@ -159,22 +218,30 @@ def gsm8k(row: Row) -> Content:
 
     The ground truth is its final number without commas.
     """
-    prompt = asked([Turn("user", text_of(row, "question"))])
-    solution, marker, final = text_of(row, "answer").rpartition("####")
+    prompt = asked(joined(system_of(row), [Turn("user", text_of(row, "question"))]))
+    answer = text_of(row, "answer") if isinstance(field(row, "answer"), str) else ""
+    solution, marker, final = answer.rpartition("####")
     number = final.strip().replace(",", "")
     if not marker or not NUMBER.fullmatch(number):
-        raise BadRow("'answer' does not end with '#### ' and a number")
+        kind = "'question' and 'answer' are GSM8K's, whose 'answer' ends with '#### ' and a number"
+        raise BadRow(f"{kind}: in other files call them 'prompt' and 'answer'")
     response = f"{CALCULATOR.sub('', solution).strip()}\n#### {number}".lstrip()
-    return Content(Answered(prompt, response), answer=number)
+    return Content([Answered(prompt, response)], number)
 
 
 def question(row: Row) -> Content:
     """A prompt alone, or with the ground truth that a rule needs, which is its answer as well."""
-    prompt = asked(turns_of(row, "prompt")) if is_list(row, "prompt") else text_of(row, "prompt")
-    answer = row.get("answer")
-    if answer is not None:
-        answer = str(answer) if type(answer) is int else text_of(row, "answer")
-    return Content(Answered(prompt, answer), answer=answer)
+    prompt = asked(opening_of(row)) if is_list(row, "prompt") else text_of(row, "prompt")
+    truth = ground_truth(row)
+    return Content([Answered(prompt, truth if isinstance(truth, str) else None)], truth)
+
+
+def ground_truth(row: Row) -> Any:
+    """A row's `answer`: a number as text, which a rule can compare, any other value as it is."""
+    value = row.get("answer")
+    if type(value) in (int, float):
+        return str(value)
+    return text_of(row, "answer") if isinstance(value, str) else value
 
 
 # What a reward model's run records beside the text of a pair (reward_model/pairs.py): whether an answer
@@ -194,32 +261,21 @@ def recorded_sides(row: Row) -> dict[str, Any]:
     return found
 
 
-def keyed(name: str, keys: str, read: Callable[[Row], Content]) -> Format:
-    """The format of the rows that have all of `keys`, which a plus sign separates."""
-    needed = set(keys.split(" + "))
-    return Format(name, keys, lambda row: needed <= row.keys(), read)
-
-
-def are_messages(row: Row) -> bool:
-    return is_list(row, "chosen") and is_list(row, "rejected")
-
-
-def are_transcripts(row: Row) -> bool:
-    transcript = row.get("chosen")
-    return isinstance(transcript, str) and "\n\nAssistant:" in transcript and "rejected" in row
-
-
-OWN_PAIRS = keyed("preferences", "prompt + chosen + rejected", both(plain_side))
-CHAT_KEYS, HH_KEYS = "chosen + rejected as message lists", "chosen + rejected as transcripts"
+PAIR, SCORES = ("chosen", "rejected"), ("score_chosen", "score_rejected")
+OWN_PAIRS = Format("preferences", ("prompt", *PAIR), each(plain_side, *PAIR), SCORES + RECORDED)
+CHAT, INPUT = ("prompt", *SYSTEM), ("input", *SYSTEM)
 
 # The first match counts, so the more particular formats come first.
 FORMATS = (
-    keyed("GSM8K", "question + answer", gsm8k),
-    keyed("Alpaca preferences", "instruction + chosen + rejected", both(instruction_side)),
-    keyed("Alpaca", "instruction + output", one(instruction_side, "output")),
-    Format("conversational preferences", CHAT_KEYS, are_messages, both(chat_side)),
+    Format("GSM8K", ("question", "answer"), gsm8k, SYSTEM),
+    Format("Alpaca preferences", ("instruction", *PAIR), each(alpaca_side, *PAIR), INPUT + SCORES),
+    Format("Alpaca", ("instruction", "output"), each(alpaca_side, "output"), INPUT),
+    Format("conversational preferences", PAIR, each(chat_side, *PAIR), CHAT + SCORES, list),
     OWN_PAIRS,
-    Format("HH-RLHF", HH_KEYS, are_transcripts, both(hh_side)),
-    keyed("prompt and response", "prompt + response", one(plain_side, "response")),
-    keyed("prompts", "prompt", question),
+    Format("HH-RLHF", PAIR, each(hh_side, *PAIR), SCORES, str),
+    Format("conversations", ("messages",), each(chat_side, "messages"), CHAT, list),
+    Format("completions", ("prompt", "completion"), each(chat_side, "completion"), SYSTEM, list),
+    Format("prompt and completion", ("prompt", "completion"), each(plain_side, "completion")),
+    Format("prompt and response", ("prompt", "response"), each(plain_side, "response")),
+    Format("prompts", ("prompt",), question, ("answer",)),
 )

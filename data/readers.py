@@ -7,18 +7,19 @@
 
 rows.py reads the file, and the first row's keys say what kind of rows it has (formats.py). What cannot be
 used is dropped whole and counted by reason; what breaks its format is a UserError with file and line. No
-text is ever cut.
+text is ever cut, and columns that are not read are named.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from data.formats import FORMATS, OWN_PAIRS, Answered, DropRow, Format, recorded_sides
+from data.formats import FORMATS, OWN_PAIRS, Answered, Content, DropRow, Format, recorded_sides
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
 from data.rows import BadRow, Row, bad_row, holds_rows, listed, rows_of, text_in, text_of
 from data.splits import Split, split_of
@@ -35,20 +36,21 @@ class ReadResult(Generic[Record]):
     dropped: dict[str, int]
     format: str
     source: str
+    notes: dict[str, int]  # what is odd about rows that are kept
+    unread: list[str]  # columns
 
     def summary(self) -> str:
-        """One sentence about the file: kept, dropped, and answers that touch their prompt."""
+        """One sentence about the file: kept, dropped, what is odd, columns that are not used."""
         kept, dropped = len(self.records), self.dropped
         parts = [
             f"{self.source} ({self.format}): {kept:,} of {kept + sum(dropped.values()):,} rows kept"
         ]
         if dropped:
             parts.append(f"dropped: {_reasons(dropped)}")
-        touching = sum(_touches(record) for record in self.records)
-        if touching:
-            parts.append(
-                f"no space or line break between prompt and answer in {touching:,}: end the prompt with one"
-            )
+        parts += [f"{note} in {count:,}" for note, count in self.notes.items()]
+        if self.unread:
+            use = "for a reward alone" if isinstance(self.records[0], PromptRecord) else "not used"
+            parts.append(f"columns {use}: {', '.join(map(repr, self.unread))}")
         return "; ".join(parts)
 
 
@@ -75,35 +77,44 @@ def read_responses(path: str | Path) -> ReadResult[ResponseRecord]:
 
 
 def read_prompts(path: str | Path, *, limit: int | None = None) -> ReadResult[PromptRecord]:
-    """Read the prompts of any file that are not empty, at most `limit`; `answer` is the ground truth.
+    """Read the prompts of any file that are not empty, at most `limit`.
 
-    GSM8K's answer is its final number, without thousands commas.
+    `answer` is the ground truth, of GSM8K its final number without commas; `meta` has all other columns.
     """
     return _read(path, _prompt, limit)
 
 
-def read_text(path: str | Path) -> list[str]:
-    """Read documents: the `text` of every row of a file of rows, or one whole text file.
+SEPARATOR = re.compile(r"^<\|endoftext\|>[ \t\r]*$\n?", re.MULTILINE)
 
-    A folder gives one document per .txt file in it, by name.
+
+def read_text(path: str | Path) -> tuple[list[str], str]:
+    """Read documents, and one sentence about them.
+
+    They are the `text` of every row of a file of rows, or one whole text file, or each .txt file of a
+    folder, by name. A line that is <|endoftext|> alone separates two.
     """
+    columns: dict[str, None] = {}
     if Path(path).is_dir():
-        documents = [text_in(file) for file in sorted(Path(path).glob("*.txt"))]
+        texts = [text_in(file) for file in sorted(Path(path).glob("*.txt"))]
     elif holds_rows(path):
-        documents = [_document(path, place, row) for place, row in rows_of(path)]
+        texts = []
+        for place, row in rows_of(path):
+            columns |= dict.fromkeys(row)
+            try:
+                texts.append(text_of(row, "text"))
+            except BadRow as error:
+                raise bad_row(path, place, error) from None
     else:
-        documents = [text_in(path)]
-    kept = [document for document in documents if document.strip()]
+        texts = [text_in(path)]
+    kept = [part for text in texts for part in SEPARATOR.split(text) if part.strip()]
     if not kept:
         raise UserError(f"{path}: there is no text in it; give a file with at least one document")
-    return kept
-
-
-def _document(path: str | Path, place: str, row: Row) -> str:
-    try:
-        return text_of(row, "text")
-    except BadRow as error:
-        raise bad_row(path, place, error) from None
+    summary = f"{path}: documents: {len(kept):,}"
+    if inside := sum(text.count("<|endoftext|>") for text in kept):
+        summary += f"; <|endoftext|> not alone on its line, so no separator: {inside:,}"
+    if unread := [key for key in columns if key not in ("", "text")]:
+        summary += f"; columns not used: {', '.join(map(repr, unread))}"
+    return kept, summary
 
 
 def split_records(records: Iterable[Record]) -> dict[Split, list[Record]]:
@@ -124,11 +135,11 @@ def _touches(record: PreferenceRecord | ResponseRecord | PromptRecord) -> bool:
 # From one row to one record.
 
 
-def _texts(kind: Format, answered: Answered | None, what: str) -> tuple[str, str]:
-    """Prompt and answer; BadRow where such rows have none."""
-    if answered is None or answered.response is None:
+def _texts(kind: Format, side: Sequence[Answered], what: str) -> tuple[str, str]:
+    """Prompt and answer of the one side that is given; BadRow where such rows have none."""
+    if not side or side[0].response is None:
         raise BadRow(f"{kind.name} rows hold no {what} (data/README.md has those that do)")
-    return answered.prompt, answered.response
+    return side[0].prompt, side[0].response
 
 
 def _require_text(prompt: str, response: str) -> None:
@@ -138,10 +149,9 @@ def _require_text(prompt: str, response: str) -> None:
         raise DropRow("empty answer")
 
 
-def _preference(kind: Format, row: Row) -> PreferenceRecord:
-    content = kind.read(row)
-    rejected = _texts(kind, content.rejected, "preference pairs")
-    chosen = _texts(kind, content.chosen, "preference pairs")
+def _preference(kind: Format, content: Content, row: Row) -> PreferenceRecord:
+    rejected = _texts(kind, content.sides[1:], "preference pairs")
+    chosen = _texts(kind, content.sides[:1], "preference pairs")
     if chosen[0] != rejected[0]:
         raise DropRow("prompts differ")
     meta = recorded_sides(row) if kind is OWN_PAIRS else {}
@@ -153,37 +163,55 @@ def _preference(kind: Format, row: Row) -> PreferenceRecord:
         alike = chosen == rejected
     if alike:
         raise DropRow("chosen equals rejected")
-    if row.get("score_chosen") is not None and row["score_chosen"] == row.get("score_rejected"):
+    if _lead(row) == 0:
         raise DropRow("equal scores")
     return PreferenceRecord(*chosen, rejected[1], meta)
 
 
-def _response(kind: Format, row: Row) -> ResponseRecord:
-    texts = _texts(kind, kind.read(row).chosen, "answers")
+def _lead(row: Row) -> float:
+    """How far the chosen answer's score is above the other one's; NaN without two numbers."""
+    try:
+        return float(row["score_chosen"]) - float(row["score_rejected"])
+    except (KeyError, TypeError, ValueError, OverflowError):
+        return float("nan")
+
+
+def _response(kind: Format, content: Content, row: Row) -> ResponseRecord:
+    texts = _texts(kind, content.sides[:1], "answers")
     _require_text(*texts)
+    if any(str(row.get(key)).lower() == "false" for key in ("label", "kto_tag")):
+        raise DropRow("labelled as a bad answer")
     return ResponseRecord(*texts)
 
 
-def _prompt(kind: Format, row: Row) -> PromptRecord:
-    content = kind.read(row)
-    if not content.chosen.prompt.strip():
+def _prompt(kind: Format, content: Content, row: Row) -> PromptRecord:
+    prompt = content.sides[0].prompt
+    if not prompt.strip():
         raise DropRow("empty prompt")
-    return PromptRecord(content.chosen.prompt, content.answer)
+    others = {key: value for key, value in row.items() if key not in ("prompt", "answer")}
+    return PromptRecord(prompt, content.answer, others)
 
 
 def _read(
     path: str | Path,
-    convert: Callable[[Format, Row], Record],
+    convert: Callable[[Format, Content, Row], Record],
     limit: int | None = None,
 ) -> ReadResult[Record]:
     """Convert the rows of a file; the module's docstring says what stops and what is counted."""
     records: list[Record] = []
     dropped: Counter[str] = Counter()
+    notes: Counter[str] = Counter()
+    columns: dict[str, None] = {}
     kind = None
     for place, row in rows_of(path):
+        columns |= dict.fromkeys(row)
         kind = kind or _recognise(path, place, row)
         try:
-            records.append(convert(kind, row))
+            content = kind.content(row)
+            records.append(record := convert(kind, content, row))
+            notes["prompt taken off the head of the answers"] += content.repeated
+            notes["score_chosen is below score_rejected"] += _lead(row) < 0
+            notes["no space or line break between prompt and answer"] += _touches(record)
         except BadRow as error:
             raise bad_row(path, place, error) from None
         except DropRow as reason:
@@ -193,15 +221,17 @@ def _read(
     if kind is None:
         raise UserError(f"{path}: there are no rows in it; give a file with at least one")
     if not records:
-        raise UserError(f"{path}: no row can be used ({_reasons(dropped)}); correct the file")
-    return ReadResult(records, dict(dropped), kind.name, str(path))
+        why = f"{kind.name}: {_reasons(dropped)}"
+        raise UserError(f"{path}: no row can be used ({why}); correct the file")
+    unread = [key for key in columns if key and key not in kind.keys + kind.more]
+    return ReadResult(records, dict(dropped), kind.name, str(path), dict(+notes), unread)
 
 
 def _recognise(path: str | Path, place: str, row: Row) -> Format:
     for kind in FORMATS:
         if kind.matches(row):
             return kind
-    known = "; ".join(kind.keys for kind in FORMATS)
+    known = "; ".join(f"{' + '.join(kind.keys)} ({kind.name})" for kind in FORMATS)
     raise UserError(
         f"{path}:{place}: keys {listed(row)} fit no format: give (CSV: in line 1) the keys of one, {known}"
     )

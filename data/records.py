@@ -13,11 +13,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class PromptRecord:
-    """What a policy is asked. `answer` is the ground truth where a rule can check it."""
+    """What a policy is asked. `answer` is the ground truth where a rule or a reward can check it."""
 
     prompt: str
-    answer: str | None = None
-    meta: Mapping[str, Any] = field(default_factory=dict)
+    answer: Any = None  # a JSON value, but a number is text
+    meta: Mapping[str, Any] = field(default_factory=dict)  # the other columns of a file's row
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, cast
 
 from harness.errors import UserError
-from harness.files import require_regular
+from harness.files import noted, require_regular
 
 LONGEST_LINE = 2**26  # bytes, or characters of a cell, for which Python's own limit is 131,072
 MOST_AT_ONCE = 2**30  # bytes: a gzipped file of 1 MB can hold as much
@@ -138,7 +138,7 @@ def _decoded(path: str | Path, raw: bytes, line: int) -> str:
 def _opened(path: str | Path) -> Iterator[IO[bytes]]:
     """Open a plain or gzipped file, told apart by its first bytes."""
     try:
-        require_regular(Path(path))
+        require_regular(noted(Path(path)))
         with open(path, "rb") as file:
             zipped = file.read(2) == b"\x1f\x8b"
             file.seek(0)

@@ -20,10 +20,10 @@ from typing import Protocol
 import torch
 
 from data.collate import ResponseBatch, collate_documents, collate_responses
-from data.readers import read_prompts, read_responses, read_text, split_records
+from data.readers import read_responses, read_text, split_records
 from data.records import PromptRecord, ResponseRecord
-from data.rows import holds_rows
-from data.worlds import MODULES, has_texts, prompts
+from data.rows import holds_rows, rows_of
+from data.sources import Source, is_world, source
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne
@@ -60,16 +60,18 @@ class Corpus(Protocol):
 class WorldCorpus:
     """Endless fresh documents of a generated world, one a row.
 
-    Batches of reviews hold rows of similar length, which saves padding. Those of sums are mixed: there
-    the length is the style, and training on one style at a time swings between them.
-
     Only the response is predicted. There is nothing to learn from a world's prompt, a uniform draw,
     and without it in the loss its words are copied into the answer about twice as early.
     """
 
     def __init__(self, name: str, tokenizer: Tokenizer, batch_size: int, seed: int) -> None:
-        self.world = MODULES[name]
-        self.sorts_by_length = name == "reviews"
+        self.world = source(name)
+        if self.world.corpus is None or self.world.sample_response is None:
+            raise UserError(
+                f"{name}: a world of prompts alone, without texts to learn from: start from a model that "
+                "has read English, as scripts/smollm2.py makes one"
+            )
+        self.draw, self.answer = self.world.corpus, self.world.sample_response
         self.tokenizer, self.batch_size, self.seed = tokenizer, batch_size, seed
         self.description = f"the {name} world"
         self.pool: list[ResponseBatch] = []
@@ -85,7 +87,7 @@ class WorldCorpus:
 
     def _fill_pool(self, number: int) -> None:
         seed = derive_seed(self.seed, f"corpus {number}")
-        records = self.world.corpus(POOL * self.batch_size, seed)
+        records = self.draw(POOL * self.batch_size, seed)
         self.pool, self.pool_number = self._batches(records, seed), number
 
     def held_out_batches(self) -> list[ResponseBatch]:
@@ -93,15 +95,12 @@ class WorldCorpus:
         rng = random.Random(derive_seed(self.seed, "held-out corpus"))
         prompts = self.world.prompts("validation")
         chosen = [rng.choice(prompts) for _ in range(HELD_OUT_ROWS)]
-        records = [
-            ResponseRecord(prompt.prompt, self.world.sample_response(prompt, rng))
-            for prompt in chosen
-        ]
+        records = [ResponseRecord(prompt.prompt, self.answer(prompt, rng)) for prompt in chosen]
         return self._batches(records, seed=0)
 
     def _batches(self, records: Sequence[ResponseRecord], seed: int) -> list[ResponseBatch]:
         rows = [encode_record(record, self.tokenizer) for record in records]
-        if self.sorts_by_length:
+        if self.world.SORTED_BY_LENGTH:
             rows.sort(key=lambda row: len(row[0]) + len(row[1]))
         chunks = [rows[i : i + self.batch_size] for i in range(0, len(rows), self.batch_size)]
         random.Random(seed).shuffle(chunks)
@@ -239,50 +238,48 @@ def open_corpus(
     seed: int,
 ) -> Corpus:
     """The corpus named by a `--data` flag: a world, or a file. UserError says what is wrong with it."""
-    if data not in MODULES:
-        texts = read_documents(Path(data))
-        return TextCorpus(texts, tokenizer, batch_size, context, seed)
-    if not has_texts(data):
-        raise UserError(
-            f"{data}: a world of prompts alone, without texts to learn from: start from a model that has "
-            "read English, as scripts/smollm2.py makes one"
-        )
-    return WorldCorpus(data, tokenizer, batch_size, seed)
+    if is_world(data):
+        return WorldCorpus(data, tokenizer, batch_size, seed)
+    return TextCorpus(read_documents(Path(data)), tokenizer, batch_size, context, seed)
 
 
-def open_prompts(data: str, tokenizer: Tokenizer, room: int) -> dict[str, list[PromptRecord]]:
-    """The prompts of a world or a file per split; those longer than `room` are left out, counted.
+def open_prompts(
+    found: Source, data: str, tokenizer: Tokenizer, room: int
+) -> dict[str, list[PromptRecord]]:
+    """The prompts of a source per split; those longer than `room` are left out, counted.
 
-    UserError if these are more than half.
+    UserError if these are more than half, or if a split has none left.
     """
-    if data in MODULES:
-        return {split: prompts(data, split, 2000) for split in ("train", "validation", "test")}
     limits = Limits(room, 0, room)
-    result = read_prompts(Path(data))
-    print(result.summary())
-    lengths = [(len(tokenizer.encode(record.prompt)), 0) for record in result.records]
-    check_fit(data, lengths, limits, "prompts")
-    rows = zip(result.records, lengths, strict=True)
-    kept = [record for record, row in rows if limits.reason(*row) is None]
-    splits = split_records(kept)
-    for split in ("train", "validation", "test"):
-        if not splits[split]:
-            different = len({record.prompt for record in kept})
+    splits = {split: found.prompts(split) for split in ("train", "validation", "test")}
+    lengths = {
+        record.prompt: (len(tokenizer.encode(record.prompt)), 0)
+        for records in splits.values()
+        for record in records
+    }
+    rows = [lengths[record.prompt] for records in splits.values() for record in records]
+    check_fit(data, rows, limits, "prompts")
+    kept = {
+        split: [record for record in records if limits.reason(*lengths[record.prompt]) is None]
+        for split, records in splits.items()
+    }
+    for split, records in kept.items():
+        if not records:
             raise UserError(
-                f"{data}: no {split} prompts are left of {len(result.records)} ({different} different "
-                "ones fit, split by their text): give more that differ, or lower --max-new-tokens"
+                f"{data}: no {split} prompts are left of {len(rows)} ({len(lengths)} different ones, "
+                "split by their text): give more that differ, or lower --max-new-tokens"
             )
-    return {name: list(records) for name, records in splits.items()}
+    return kept
 
 
 def read_documents(path: Path, *, say: bool = True) -> list[str]:
-    """The texts of a text file or a folder of them, or prompt + answer of the training split of a file."""
-    try:
-        return read_text(path)
-    except UserError:
-        if not holds_rows(path):
-            raise
-    result = read_responses(path)
+    """The documents of a file of texts or a folder, or prompt + answer of the training split of a file."""
+    if not holds_rows(path) or "text" in next(rows_of(path), ("", {}))[1]:
+        texts, summary = read_text(path)
+    else:
+        result = read_responses(path)
+        train, summary = split_records(result.records)["train"], result.summary()
+        texts = [record.prompt + record.response for record in train]
     if say:
-        print(result.summary())
-    return [record.prompt + record.response for record in split_records(result.records)["train"]]
+        print(summary)
+    return texts

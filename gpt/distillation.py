@@ -22,7 +22,7 @@ from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
 from data.records import PromptRecord
-from data.worlds import RULES, Data, default_folder
+from data.sources import USUAL, Data, Presets, default_folder, run_with_presets, source
 from gpt.checkpoint import save_gpt
 from gpt.corpus import open_prompts
 from gpt.generate import SamplingParams, generate
@@ -33,24 +33,23 @@ from gpt.published import load_policy
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 from harness.command_flags import MemoryFlags, OptimizerFlags
-from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
-from harness.files import append_jsonl, keep_until, write_json
+from harness.files import append_jsonl, keep_until, reading, write_json
 from harness.flag_ranges import AtLeastOne, Count
 from harness.frozen_copy import frozen_copy, linears_to_bfloat16
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, shard
-from harness.report.writing import conclude
 from harness.run_folder import finish_run, open_run, stepping
+from harness.run_page import conclude
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
 
 ANSWERED = 256  # prompts that an evaluation answers together
 
-PRESETS: dict[str, dict[str, Any]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
     "study": {},
     **{
@@ -61,6 +60,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         ]
     },
 }  # fmt: skip
+PRESETS = Presets(SIZES, "distillation")
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class DistillationConfig(OptimizerFlags, MemoryFlags):
 
     preset: Preset = "tiny"
     """Size of the student and matching defaults, applied before all other flags."""
-    data: Data = "reviews"
+    data: Data = USUAL
     """A world (reviews, sums) or a file with prompts (formats: data/README.md)."""
     base: Path | None = None
     """Run folder of the student; default: gpt.pretraining's for this data and preset."""
@@ -150,7 +150,9 @@ def sampled_batch(
     """One response of `author` to each prompt at temperature 1, as it is scored and as text."""
     prompts = [tokenizer.encode(record.prompt) for record in records]
     params = SamplingParams(max_new_tokens=max_new_tokens)
-    sampled = generate(author, prompts, params, generator, eos_id=tokenizer.eos_id)
+    sampled = generate(
+        author, prompts, params, generator, eos_id=tokenizer.eos_id, other_ends=tokenizer.other_ends
+    )
     batch = join_responses(prompts, sampled.response_tokens, sampled.response_mask, sampled.has_eos)
     return batch.to(author.device), [tokenizer.decode(tokens) for tokens in sampled.token_lists()]
 
@@ -263,6 +265,7 @@ def tested(
     return {"prompts": len(records)} | report
 
 
+@reading()
 def main(config: DistillationConfig) -> Path:
     """Distil with all I/O and return the run folder. Test prompts are answered after training."""
     device = open_device(config.device, config.precision)
@@ -278,16 +281,16 @@ def main(config: DistillationConfig) -> Path:
     room = min(model.config.context for model in (student, teacher)) - config.max_new_tokens
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
-    prompts = open_prompts(config.data, tokenizer, room)
+    world = source(config.data)
+    prompts = open_prompts(world, config.data, tokenizer, room)
     out = config.out or default_folder("distillation", config.data, config.preset)
     folder = open_run(out, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
-    gold = RULES.get(config.data)  # the true objective of a world: only measured
 
     def measured(model: GPT, records: Sequence[PromptRecord]) -> Measured:
         with precision(device, config.precision):
-            return measure(model, teacher, tokenizer, records, config.max_new_tokens, gold)
+            return measure(model, teacher, tokenizer, records, config.max_new_tokens, world.gold)
 
     def validate(model: GPT, step: int) -> dict[str, float]:
         numbers, answers = measured(model, prompts["validation"][: config.eval_prompts])
@@ -315,4 +318,4 @@ def main(config: DistillationConfig) -> Path:
 
 
 if __name__ == "__main__":
-    run_command(main, DistillationConfig, PRESETS)
+    run_with_presets(main, DistillationConfig, PRESETS)

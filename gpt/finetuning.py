@@ -23,8 +23,17 @@ import torch
 from data.collate import epoch_shuffled_indices, shard_batch
 from data.readers import read_preferences, read_responses
 from data.records import PreferenceRecord, ResponseRecord
+from data.sources import (
+    USUAL,
+    Data,
+    Presets,
+    default_folder,
+    flags_for,
+    has_annotator,
+    is_checked,
+    run_with_presets,
+)
 from data.splits import split_of
-from data.worlds import CHECKED, Data, default_folder, flags_for
 from gpt.checkpoint import save_gpt
 from gpt.corpus import AnswerFileFlags, Example, check_fit, collate_examples, encode_record
 from gpt.generate import SamplingParams, generate
@@ -35,23 +44,22 @@ from gpt.published import load_policy, load_with_tokenizer
 from gpt.token_rows import RECORDED, TextLog
 from gpt.tokenizer import Tokenizer
 from harness.command_flags import MemoryFlags, OptimizerFlags
-from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
-from harness.files import append_jsonl, display_path
+from harness.files import append_jsonl, display_path, reading
 from harness.flag_ranges import AtLeastOne, Count, NotNegative
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
-from harness.paths import MODEL_FILE, RUNS
+from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, on_main, rank
-from harness.report.writing import conclude
 from harness.run_folder import finish_run, open_run, stepping
+from harness.run_page import conclude
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
 
 SHOWN = 8  # held-out prompts that are answered at the end
 
-PRESETS: dict[str, dict[str, Any]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
     "study": {},
     "own": dict(batch_size=8, lr=3e-4, max_prompt_tokens=1024, max_response_tokens=1024),
@@ -63,6 +71,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         ]
     },
 }  # fmt: skip
+PRESETS = Presets(SIZES, "finetuning")
 
 
 @dataclass(frozen=True)
@@ -71,8 +80,8 @@ class FinetuningConfig(AnswerFileFlags, OptimizerFlags, MemoryFlags):
 
     preset: Preset = "tiny"
     """Size of the base model and matching defaults, applied before all other flags."""
-    data: Data = "reviews"
-    """reviews (the preferred answers in the reward model's pairs) or a file (data/README.md)."""
+    data: Data = USUAL
+    """A world (the preferred answers in its reward model's pairs) or a file (data/README.md)."""
     pairs: Path | None = None
     """reviews only: the file of preference pairs; default: the one in the reward model's run folder."""
     base: Path | None = None
@@ -95,7 +104,7 @@ class FinetuningConfig(AnswerFileFlags, OptimizerFlags, MemoryFlags):
     @property
     def is_small(self) -> bool:
         """Whether one process a core is faster than threads: published weights are not small."""
-        return self.weights is None and super().is_small
+        return (self.weights is None or self.largest_model > 0) and super().is_small
 
 
 def train(
@@ -161,12 +170,14 @@ def read_examples(
     config: FinetuningConfig, tokenizer: Tokenizer, context: int
 ) -> tuple[list[Example], list[Example]]:
     """Training and held-out examples, split by prompt; what is too long is left out and counted."""
-    if config.data == "reviews":
-        pairs = config.pairs or RUNS / f"reward_model-reviews-{config.preset}" / "pairs.jsonl"
+    if has_annotator(config.data):
+        judge = default_folder("reward_model", config.data, config.preset)
+        pairs = config.pairs or judge / "pairs.jsonl"
         if not pairs.exists():
             raise UserError(
-                f"the reviews answers come from the reward model's pairs, and {display_path(pairs)} "
-                "is not there: run python -m reward_model.reward_model_training first"
+                f"the answers of {config.data} are the reward model's pairs, and {display_path(pairs)} is "
+                "not there: run python -m reward_model.reward_model_training"
+                f"{flags_for(config.data, config.preset)} first"
             )
         answers = preferred_answers(read_preferences(pairs).records)
         print(f"the preferred answers to {len(answers):,} prompts, from {display_path(pairs)}")
@@ -194,8 +205,8 @@ def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT,
         return model.to(device), tokenizer
     base = config.base or default_folder("pretraining", config.data, config.preset)
     if config.base is None and not (base / MODEL_FILE).exists():
-        world = config.data == "reviews"
-        stage = "reward_model.reward_model_training" if world else "gpt.pretraining"
+        made = has_annotator(config.data)
+        stage = "reward_model.reward_model_training" if made else "gpt.pretraining"
         raise UserError(
             f"there is no model to start from in {display_path(base)}: name one with --base, or make it:\n"
             f"    python -m {stage}{flags_for(config.data, config.preset)}"
@@ -216,7 +227,10 @@ def answer_some(
     room = min(config.max_response_tokens, model.config.context - max(map(len, prompts)))
     params, generator = SamplingParams(max_new_tokens=room), make_generator(config.seed, "samples")
     with precision(model.device, config.precision):
-        sampled = generate(model, prompts, params, generator, eos_id=tokenizer.eos_id)
+        sampled = generate(
+            model, prompts, params, generator,
+            eos_id=tokenizer.eos_id, other_ends=tokenizer.other_ends,
+        )  # fmt: skip
     shown_tokens = [
         {"prompt": prompt, "response": answer, "data": in_data}
         for (prompt, in_data), answer in zip(shown, sampled.token_lists(), strict=True)
@@ -226,10 +240,11 @@ def answer_some(
     append_jsonl(path, rows)
 
 
+@reading()
 def main(config: FinetuningConfig) -> Path:
     """Fine-tune with all I/O and return the run folder."""
     device = open_device(config.device, config.precision)
-    if config.data in CHECKED:
+    if is_checked(config.data):
         raise UserError(
             f"{config.data}: a rule checks its answers, and none are there to learn from"
         )
@@ -264,4 +279,4 @@ def main(config: FinetuningConfig) -> Path:
 
 
 if __name__ == "__main__":
-    run_command(main, FinetuningConfig, PRESETS)
+    run_with_presets(main, FinetuningConfig, PRESETS)

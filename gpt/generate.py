@@ -203,13 +203,14 @@ def decode(
     params: SamplingParams,
     *,
     eos_id: int,
+    other_ends: Sequence[int] = (),
     teacher_share: float = 0.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """One response for each row of `uniforms` (N, max_new_tokens), the random numbers of its tokens.
 
     Rows of a prompt are adjacent, N / len(prompts) of each. `models` is the model, with a teacher
     behind it if one takes part. Returns the tokens (N, max_new_tokens), their log-probs as they were
-    drawn and under the model alone; what stands behind the first EOS means nothing.
+    drawn and under the model alone; what stands behind the first EOS, or other end, means nothing.
     """
     device, (N, steps), samples = models[0].device, uniforms.shape, len(uniforms) // len(prompts)
     tokens, real = left_pad(prompts, eos_id)
@@ -227,7 +228,8 @@ def decode(
     running = torch.ones(N, dtype=torch.bool, device=device)  # per cache row
     for step in range(steps):
         chosen, log_probs, own = draw(readers, teacher_share, params, uniforms[rows, step])
-        running = running & (chosen != eos_id)
+        for end in (eos_id, *other_ends):
+            running = running & (chosen != end)
         out_tokens[rows, step] = chosen
         out_log_probs[rows, step] = log_probs
         own_log_probs[rows, step] = own
@@ -251,9 +253,11 @@ def evaluation_mode(models: Sequence[nn.Module]) -> Iterator[None]:
     was_training = [model.training for model in models]
     for model in models:
         model.eval()
-    yield
-    for model, training in zip(models, was_training, strict=True):
-        model.train(training)
+    try:
+        yield
+    finally:
+        for model, training in zip(models, was_training, strict=True):
+            model.train(training)
 
 
 def generate(
@@ -263,16 +267,18 @@ def generate(
     generator: torch.Generator | None = None,
     *,
     eos_id: int,
+    other_ends: Sequence[int] = (),
     samples_per_prompt: int = 1,
     teacher: GPT | None = None,
     teacher_share: float = 0.0,
 ) -> Generation:
     """Sample `samples_per_prompt` responses for each prompt (token lists), rows of a prompt adjacent.
 
-    The prompts are read once and their cache rows repeated. A row stops at its first EOS, and is
-    dropped once a third of the rows has stopped. `generator` lives on the CPU, so that a seed gives
-    the same numbers on every device. With a teacher each token is drawn from `mixed_logits` of both
-    models. Raises ValueError for an empty prompt or one that leaves no room for max_new_tokens.
+    The prompts are read once and their cache rows repeated. A row stops at its first EOS, or at one of
+    `other_ends`, which counts as one, and is dropped once a third of the rows has stopped. `generator`
+    lives on the CPU, so that a seed gives the same numbers on every device. With a teacher each token
+    is drawn from `mixed_logits` of both models. Raises ValueError for an empty prompt or one that
+    leaves no room for max_new_tokens.
     """
     models = _sampling_models(model, teacher, teacher_share, prompts, params.max_new_tokens)
     uniforms = torch.rand(
@@ -285,11 +291,12 @@ def generate(
         with evaluation_mode(models):
             answered = decode(
                 models, prompts[mine], uniforms[rows], params,
-                eos_id=eos_id, teacher_share=teacher_share,
+                eos_id=eos_id, other_ends=other_ends, teacher_share=teacher_share,
             )  # fmt: skip
     tokens, log_probs, own_log_probs = joined_blocks(answered, model.device)
     tokens = tokens.cpu()
-    mask, has_eos = first_eos_mask(tokens, eos_id)
+    ends = torch.tensor(other_ends, dtype=tokens.dtype)
+    mask, has_eos = first_eos_mask(tokens.masked_fill(torch.isin(tokens, ends), eos_id), eos_id)
     T = int(mask.sum(1).max())  # the longest response
     tokens, mask = torch.where(mask, tokens, eos_id)[:, :T], mask[:, :T]
     drawn = on_device(mask, model.device)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, shard_batch
-from data.worlds import Data, default_folder
+from data.sources import USUAL, Data, Presets, default_folder, is_world, run_with_presets
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.corpus import Corpus, TextCorpus, open_corpus
 from gpt.generate import evaluation_mode
@@ -32,13 +32,13 @@ from gpt.model import GPT, Preset, preset_config
 from gpt.token_rows import TextLog
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_flags import CheckpointFlags, OptimizerFlags, TrainingFlags
-from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
+from harness.files import reading
 from harness.flag_ranges import AtLeastOne, Count, NotNegative, Range
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
-from harness.paths import BEST, MODEL_FILE, WORLDS
+from harness.paths import BEST, MODEL_FILE
 from harness.ranks.collectives import (
     all_reduce_sum,
     check_alike,
@@ -47,19 +47,15 @@ from harness.ranks.collectives import (
     shard,
     shard_chunks,
 )
-from harness.report.writing import conclude
 from harness.run_folder import finish_run, open_run, stepping
+from harness.run_page import conclude
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
 
-PRESETS: dict[str, dict[str, Any]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
-    "tiny/reviews": dict(steps=1500),  # after 1,000, some seeds have hardly begun to copy the item
-    "tiny/sums": dict(steps=2200),
-    "study": dict(steps=1500),
-    "study/sums": dict(steps=2200),
+    "study": {},
     "teacher": dict(steps=2000, lr=1.5e-3),
-    "teacher/sums": dict(steps=2500, lr=1.5e-3),
     "own": dict(
         tokenizer="own", batch_size=2, epochs=4, warmup=30, eval_every=25, checkpoint_every=200
     ),
@@ -74,6 +70,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         ]
     },
 }  # fmt: skip
+PRESETS = Presets(SIZES, "pretraining")
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class PretrainingConfig(OptimizerFlags, CheckpointFlags, TrainingFlags):
 
     preset: Literal[Preset, "teacher"] = "tiny"
     """Model shape and matching defaults, applied before all other flags."""
-    data: Data = "reviews"
+    data: Data = USUAL
     """A world (reviews, sums), a file (.txt, or a data file whose texts are joined) or a folder of
     .txt."""
     tokenizer: Literal["glassbox", "own", "gpt2"] = "glassbox"
@@ -111,7 +108,7 @@ class PretrainingConfig(OptimizerFlags, CheckpointFlags, TrainingFlags):
     def stop_after(self) -> int:
         if self.patience is not None:
             return self.patience
-        return 0 if self.data in WORLDS else 5
+        return 0 if is_world(self.data) else 5
 
 
 def language_model_loss(
@@ -244,7 +241,7 @@ def open_tokenizer(config: PretrainingConfig) -> Tokenizer:
     """The tokenizer that the flags name; `own` is trained on the data's texts."""
     if config.tokenizer != "own":
         return load_tokenizer(config.tokenizer)
-    if config.data in WORLDS:
+    if is_world(config.data):
         raise UserError(
             f"--tokenizer own is made from a file, and {config.data} is a world: use glassbox"
         )
@@ -263,6 +260,7 @@ def steps_of(config: PretrainingConfig, corpus: Corpus) -> int:
     return min(config.steps, math.ceil(config.epochs * corpus.split / tokens))
 
 
+@reading()
 def main(config: PretrainingConfig) -> Path:
     """Pre-train with all I/O and return the run folder."""
     device = open_device(config.device, config.precision)
@@ -303,4 +301,4 @@ def main(config: PretrainingConfig) -> Path:
 
 
 if __name__ == "__main__":
-    run_command(main, PretrainingConfig, PRESETS)
+    run_with_presets(main, PretrainingConfig, PRESETS)

@@ -8,6 +8,7 @@ differences:
     c_attn, c_fc, c_proj   weights stored as (in, out), where nn.Linear holds (out, in): transposed
     h.i.attn.bias          in old files: the causal mask, (1, 1, context, context), and no bias
     lm_head.weight         in some files: the output head, which GPT-2 ties to wte
+    _orig_mod., module.    in the names of compiled or distributed models: taken out
 
 The c_proj of attention is square, so a forgotten transpose passes every check of shapes.
 """
@@ -29,16 +30,17 @@ from gpt.llama import PUBLISHED, Llama, LlamaConfig
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from gpt.tokenizer_files import TOKENIZER_FILE, read_tokenizer, write_tokenizer
+from gpt.tokenizer_files import TOKENIZER_FILE, TOKENIZER_FILES, read_tokenizer, write_tokenizer
 from harness.device import shapes_alone
 from harness.errors import UserError
-from harness.files import display_path, expanded, read_object, write_atomically, write_json
+from harness.files import display_path, expanded, noted, read_object, write_atomically, write_json
 from harness.paths import MODEL_FILE, folder_of_run
 
 CONFIG_FILE = "config.json"
 PREFIX = "transformer."
 HEAD = "lm_head.weight"
 TRANSPOSED = ("c_attn.weight", "c_fc.weight", "c_proj.weight")
+WRAPPED = re.compile(r"(?<![^.])(_orig_mod|module)\.")
 # Tables that old files hold and models compute.
 MASK = re.compile(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)|.*\.rotary_emb\.inv_freq")
 
@@ -94,8 +96,10 @@ def load_gpt2(name_or_folder: str | Path) -> GPT:
     folder = published_folder(name_or_folder)
     weights = folder / MODEL_FILE
     if not weights.is_file():
+        alone = (folder / "adapter_config.json").is_file()
+        adapter = ", but a LoRA adapter alone, to be merged with peft's merge_and_unload" * alone
         raise UserError(
-            f"{folder} holds no {MODEL_FILE} (shards and pickles are not read: transformers' "
+            f"{folder} holds no {MODEL_FILE}{adapter} (shards and pickles are not read: transformers' "
             f"from_pretrained, and save_pretrained with a large max_shard_size, convert them): pass a "
             f"folder with it and {CONFIG_FILE}, or one of {', '.join(PUBLISHED_NAMES)}, hf://OWNER/NAME"
         )
@@ -111,18 +115,26 @@ def load_gpt2(name_or_folder: str | Path) -> GPT:
 def load_with_tokenizer(name_or_folder: str | Path) -> tuple[GPT, Tokenizer]:
     """`load_gpt2`, and the tokenizer.json in the same folder.
 
-    A folder without one has GPT-2's tokenizer if the sizes say so; any other is a UserError.
+    A folder without one has GPT-2's if sizes and end of text say so; any other is a UserError.
     """
     folder = published_folder(name_or_folder)
     model = load_gpt2(folder)
     size, end = model.config.vocab_size, read_object(folder / CONFIG_FILE).get("eos_token_id")
-    tokenizer = read_tokenizer(folder, size, end if isinstance(end, int) else None)
-    if tokenizer is None and size != GPTConfig.vocab_size:
+    tokenizer = read_tokenizer(folder, size)
+    if tokenizer is None and (size, end) != (GPTConfig.vocab_size, GPTConfig.vocab_size - 1):
         raise UserError(
-            f"{folder} holds a model of {size} tokens and no {TOKENIZER_FILE}: put that of its tokenizer "
-            "there (transformers' AutoTokenizer writes it with save_pretrained)"
+            f"{folder} holds a model of {size} tokens that ends texts with {end}, not GPT-2's, and no "
+            f"{TOKENIZER_FILE}: put that of its tokenizer there (transformers' AutoTokenizer writes it "
+            "with save_pretrained)"
         )
     return model, tokenizer or load_tokenizer("gpt2")
+
+
+def special_ids(tokenizer: Tokenizer) -> dict[str, int | list[int] | None]:
+    """The ids of tokens without text, for a config.json; a list where several end an answer."""
+    end, more = tokenizer.eos_id, tokenizer.other_ends
+    ids = {"bos_token_id": tokenizer.bos_id, "pad_token_id": tokenizer.pad_id}
+    return ids | {"eos_token_id": [end, *more] if more else end}
 
 
 def load_policy(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
@@ -164,8 +176,7 @@ def save_gpt2(
     if tokenizer is not None:
         side = "left" if score is None else "right"  # a classifier counts positions from column 0
         write_tokenizer(folder, tokenizer, model.config.context, side)
-        end = tokenizer.eos_id
-        config |= {"bos_token_id": end, "eos_token_id": end, "pad_token_id": tokenizer.pad_id}
+        config |= special_ids(tokenizer)
     if score is not None:
         config |= {"architectures": ["GPT2ForSequenceClassification"], "id2label": {"0": "reward"}}
         config |= {"label2id": {"reward": 0}}
@@ -176,7 +187,7 @@ def read_config(path: Path) -> GPTConfig:
     """config.json -> our config; UserError unless it describes what gpt/model.py computes."""
     if not path.is_file():
         raise UserError(f"{path} is missing: fetch it from where {MODEL_FILE} came from")
-    values = read_object(path)
+    values = read_object(noted(path))
     kind = str(values.get("model_type"))
     if kind not in SIZES:
         raise UserError(
@@ -264,8 +275,8 @@ def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
     UserError for a file that cannot be read and for a head of its own.
     """
     try:
-        with safe_open(path, framework="pt") as file:  # cloned: not the mapped file
-            stored = {name: file.get_tensor(name).clone() for name in file.keys()}
+        with safe_open(noted(path), framework="pt") as file:  # cloned: not the mapped file
+            stored = {WRAPPED.sub("", n): file.get_tensor(n).clone() for n in file.keys()}
     except SafetensorError as error:
         raise UserError(
             f"{path} is not a readable safetensors file ({error}): fetch it again (git clone "
@@ -277,6 +288,11 @@ def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
     for name, tensor in stored.items():
         if not MASK.fullmatch(name):
             own = own_name(name, type(config), prefix)
+            if own.endswith("c_attn.weight") and len(tensor) == 3 * config.n_embd:
+                raise UserError(
+                    f"{path}: {name} is stored as (out, in), as nn.Linear has it, and a GPT-2's files "
+                    f"hold (in, out): transpose {', '.join(TRANSPOSED)} in it"
+                )
             turned = own.endswith(TRANSPOSED) and tensor.ndim == 2
             tensors[own] = tensor.t().contiguous() if turned else tensor
     embedding = tensors.get("wte.weight")
@@ -293,7 +309,7 @@ def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
 
 PUBLISHED_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 REVISIONS = {"openai-community/gpt2": "607a30d783dfa663caf39e06633721c8d4cfcd7e"}  # else: main
-HUB_FILES = [CONFIG_FILE, MODEL_FILE, "tokenizer*.json"]
+HUB_FILES = [CONFIG_FILE, MODEL_FILE, *TOKENIZER_FILES]
 
 
 def published_folder(name_or_folder: str | Path) -> Path:

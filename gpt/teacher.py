@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from data.worlds import data_name
+from data.sources import USUAL, data_name, is_world, source
 from gpt.checkpoint import load_gpt
 from gpt.log_probs import full_kl, score_in_micro_batches, token_log_probs
 from gpt.model import GPT
@@ -29,17 +29,17 @@ def open_teacher(
     tokenizer: Tokenizer,
     device: torch.device,
     *,
-    data: str = "reviews",
+    data: str = USUAL,
     preset: str = "tiny",
 ) -> GPT:
     """The teacher in `folder` (default: the one of this data), frozen; `tokenizer` is the student's.
 
     UserError says what to do if it is missing or reads other tokens.
     """
-    made = folder is None and data in ("reviews", "sums") and preset in ("tiny", "study")
+    made = folder is None and preset in ("tiny", "study") and is_world(data) and source(data).corpus
     folder = folder or teacher_folder(data)
     if not (folder / MODEL_FILE).exists():
-        flags = "" if data == "reviews" else f" --data {data}"
+        flags = "" if data == USUAL else f" --data {data}"
         advice = "pass --teacher the run folder of a larger model with the student's tokenizer"
         if made:
             advice = f"make it with\n    python scripts/make_teacher.py{flags}"

@@ -29,7 +29,7 @@ WINDOW = 64  # tokens that are kept of a text, the first ones
 
 def token_text(tokenizer: Tokenizer, token: int) -> str:
     """The text of one token; special ones, which decode to nothing, have a name."""
-    if token == tokenizer.eos_id:
+    if token in (tokenizer.eos_id, *tokenizer.other_ends):
         return "<eos>"
     return tokenizer.decode([token]) or f"<{token}>"
 

@@ -12,6 +12,8 @@ import binascii
 import hashlib
 import itertools
 import json
+import re
+import unicodedata
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -29,11 +31,21 @@ RANKS_FILE = Path(__file__).with_name("glassbox.tiktoken")
 # leading space. Merges never cross pieces, so numbers are always read digit by digit. [^\W\d_] is
 # a letter to Python's `re` and to tiktoken's engine alike (they differ on rare non-ASCII signs).
 PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?[^\W\d_]+|\d|\n| ?(?:[^\s\w]|_)+|[^\S\n]+(?!\S)|[^\S\n]+"
+GPT2_PATTERN = (  # as tiktoken writes it
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
+)
+# The same behind a step that cuts out every digit, as SmolLM2 has it: what stands before a digit ends.
+DIGITS_PATTERN = (
+    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++|\p{N}| ?[^\s\p{L}\p{N}]++|\s++(?=\p{N})|\s++$|\s+(?!\S)|\s"
+)
+LONG_BLANK = 250_000  # characters of white space in a row; tiktoken's engine gives up at a million
 END_OF_TEXT = "<|endoftext|>"
+UNUSED = "<|unused "  # begins the names of ids that a model has and its tokenizer has not
 PAD = "<|pad|>"
 # Every vocabulary has these bytes: visible ASCII, tab, line break, and U+FFFD for all others.
 SPELLED = (9, 10, *range(32, 127), *"\ufffd".encode())
 TOKENIZER_NAMES = ("glassbox", "gpt2")
+MORE = ("added", "other_ends", "bos_id", "chat_template")  # what only published folders say
 
 
 @dataclass(frozen=True)
@@ -44,6 +56,10 @@ class Tokenizer:
     encoding: tiktoken.Encoding
     eos_id: int
     pad_id: int
+    added: Sequence[str] = ()  # tokens that a text is cut at before all else, as "<think>" may be
+    other_ends: Sequence[int] = ()  # ids that end an answer as `eos_id` does
+    bos_id: int | None = None  # of a published folder, for those who open what is exported
+    chat_template: str | None = None  # the same, in Jinja
 
     @property
     def n_vocab(self) -> int:
@@ -52,10 +68,11 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """sha256 (hex) of ranks, pattern and special tokens: equal if and only if the ids are."""
+        """sha256 (hex) of ranks, pattern and added tokens: equal if and only if the ids are."""
         digest = hashlib.sha256(rank_lines(self.encoding._mergeable_ranks).encode("ascii"))
         specials = sorted(self.encoding._special_tokens.items())
-        digest.update(json.dumps([self.encoding._pat_str, specials]).encode("utf-8"))
+        added = [sorted(self.added)] if self.added else []
+        digest.update(json.dumps([self.encoding._pat_str, specials, *added]).encode("utf-8"))
         return digest.hexdigest()
 
     @property
@@ -69,7 +86,8 @@ class Tokenizer:
         encoding = self.encoding
         end, pad = (encoding.decode([token]) for token in (self.eos_id, self.pad_id))
         specials = dict(encoding._special_tokens)
-        return {"pattern": encoding._pat_str, "specials": specials, "end": end, "pad": pad}
+        more = {name: getattr(self, name) for name in MORE}
+        return {"pattern": encoding._pat_str, "specials": specials, "end": end, "pad": pad} | more
 
     @cached_property
     def unspelled(self) -> frozenset[int]:
@@ -81,23 +99,68 @@ class Tokenizer:
         """The marks of a chat's turns (data/templates.py), where this tokenizer has tokens for them."""
         return frozenset(CHAT_MARKS) & self.encoding.special_tokens_set
 
+    @cached_property
+    def cuts(self) -> tuple[re.Pattern[str], re.Pattern[str]]:
+        """What finds the tokens that stand whole in a text, the longest first; other special ones."""
+        whole = {*self.added, *self.marks}
+        other = {text for text in self.encoding.special_tokens_set if not text.startswith(UNUSED)}
+        texts = (sorted(found, key=len, reverse=True) for found in (whole, other - whole))
+        first, second = ("|".join(map(re.escape, found)) or r"(?!)" for found in texts)
+        return re.compile(f"({first})"), re.compile(second)
+
     def encode(self, text: str) -> list[int]:
-        """The ids of text. "<|endoftext|>" in it is spelled out, not special; a chat's marks are tokens.
-        A character that the vocabulary cannot spell becomes U+FFFD.
+        """The ids of text. "<|endoftext|>" in it is spelled out, not special; a chat's marks and other
+        `added` tokens are tokens. A character that the vocabulary cannot spell becomes U+FFFD.
         """
+        whole, special = self.cuts
+        if found := special.search(text):
+            say_once(
+                f"note: {found[0]} in a text is read letter by letter, not as the special token"
+            )
+        ids = list[int]()
+        for place, part in enumerate(whole.split(text)):
+            ids += [self.encoding.encode_single_token(part)] if place % 2 else self._ordinary(part)
+        return ids
+
+    def _ordinary(self, text: str) -> list[int]:
+        """The ids of text in which no token stands whole; UserError for blanks it cannot read."""
         if self.unspelled:
             text = "".join(
                 "\ufffd" if self.unspelled.intersection(c.encode("utf-8", "replace")) else c
                 for c in text
             )
-        if not self.marks:
-            return self.encoding.encode_ordinary(text)  # a tenth faster
-        return self.encoding.encode(text, allowed_special=self.marks, disallowed_special=())
+        if len(text) < LONG_BLANK:
+            return self.encoding.encode_ordinary(text)
+        ids, start, pattern = list[int](), 0, self.encoding._pat_str
+        # tiktoken's white space is Python's without four control characters. A run of it is a piece, but
+        # for its last character where a word follows: that begins the next piece, or is one.
+        blank = r"[^\S\n\x1c-\x1f]" if pattern == PATTERN else r"[^\S\x1c-\x1f]"
+        for run in re.finditer(rf"{blank}{blank}+", text):
+            if run.end() - run.start() < LONG_BLANK:
+                continue
+            if pattern not in (PATTERN, GPT2_PATTERN, DIGITS_PATTERN):
+                raise UserError(
+                    f"a text with {run.end() - run.start():,} blanks in a row is too much for the "
+                    f"pattern of tokenizer {self.name!r}: take them out"
+                )
+            after = text[run.end() : run.end() + 1]
+            digit = pattern == DIGITS_PATTERN and unicodedata.category(after or " ")[0] == "N"
+            end = run.end() - (after not in ("", "\n") and not digit)
+            ids += self.encoding.encode_ordinary(text[start : run.start()])
+            ids += self.encoding._encode_single_piece(text[run.start() : end])
+            start = end
+        return ids + self.encoding.encode_ordinary(text[start:])
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids` without end-of-text and padding; broken UTF-8 becomes U+FFFD."""
-        kept = [token for token in ids if token not in (self.eos_id, self.pad_id)]
-        return self.encoding.decode(kept)
+        silent = (self.eos_id, self.pad_id, *self.other_ends)
+        return self.encoding.decode([token for token in ids if token not in silent])
+
+
+@cache
+def say_once(note: str) -> None:
+    """Print a note, the first time."""
+    print(note)
 
 
 @cache
@@ -121,8 +184,12 @@ def build_tokenizer(
     specials: dict[str, int] | None = None,
     end: str = END_OF_TEXT,
     pad: str = PAD,
+    **more: Any,
 ) -> Tokenizer:
-    """Return a tokenizer with these ranks, then <|endoftext|>, then <|pad|>, unless others are given."""
+    """Return a tokenizer with these ranks, then <|endoftext|>, then <|pad|>, unless others are given.
+
+    more: the fields of MORE; without one a text begins with the token that ends it.
+    """
     import tiktoken  # not at the top: a model of numbers, as in bench/, needs none
 
     specials = specials or {END_OF_TEXT: len(ranks), PAD: len(ranks) + 1}
@@ -133,7 +200,8 @@ def build_tokenizer(
         special_tokens=specials,
         explicit_n_vocab=len(ranks) + len(specials),
     )
-    return Tokenizer(name, encoding, eos_id=specials[end], pad_id=specials[pad])
+    more = {"bos_id": specials[end]} | more
+    return Tokenizer(name, encoding, eos_id=specials[end], pad_id=specials[pad], **more)
 
 
 def _load_gpt2() -> Tokenizer:
@@ -149,7 +217,8 @@ def _load_gpt2() -> Tokenizer:
             "folder and set TIKTOKEN_CACHE_DIR to it, or start from a model of another tokenizer: "
             "`python -m gpt.pretraining --tokenizer glassbox` needs no download"
         ) from error
-    return Tokenizer("gpt2", encoding, eos_id=encoding.eot_token, pad_id=encoding.eot_token)
+    end = encoding.eot_token
+    return Tokenizer("gpt2", encoding, eos_id=end, pad_id=end, bos_id=end)
 
 
 def rank_lines(ranks: dict[bytes, int]) -> str:

@@ -13,26 +13,38 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data.templates import CHAT_TEMPLATE
-from gpt.tokenizer import END_OF_TEXT, PATTERN, SPELLED, Tokenizer, build_tokenizer
+from data.templates import CHAT_MARKS
+from gpt.tokenizer import (
+    DIGITS_PATTERN,
+    END_OF_TEXT,
+    GPT2_PATTERN,
+    PATTERN,
+    SPELLED,
+    UNUSED,
+    Tokenizer,
+    build_tokenizer,
+    say_once,
+)  # fmt: skip
 from harness.errors import UserError
-from harness.files import read_object, received, write_json
+from harness.files import noted, read_object, received, write_json
 
 TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
-GPT2_PATTERN = (  # as tiktoken writes it
-    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
-)
+OLDER = ("vocab.json", "merges.txt", "added_tokens.json")  # instead of tokenizer.json
+GENERATION_FILE, TEMPLATE_FILE = "generation_config.json", "chat_template.jinja"
+TOKENIZER_FILES = ("tokenizer*.json", *OLDER, GENERATION_FILE, TEMPLATE_FILE)
 MOST_UNMADE = 0.05  # of a vocabulary: tokens that merges do not make and no special list names
-# The same behind a step that cuts out every digit, as SmolLM2 has it: what stands before a digit ends.
-DIGITS_PATTERN = (
-    r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++|\p{N}| ?[^\s\p{L}\p{N}]++|\s++(?=\p{N})|\s++$|\s+(?!\S)|\s"
-)
 # Our pattern in the dialect of tokenizer.json, which has another idea of \w: here it is spelled out.
 WORD = r"\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\p{Join_Control}"
 HUB_PATTERN = PATTERN.replace(r"[^\W\d_]", rf"(?:(?![\d_])[{WORD}])").replace(
     r"[^\s\w]", rf"[^\s{WORD}]"
 )
-UNLIKE = ("byte_fallback", "continuing_subword_prefix", "end_of_word_suffix")  # settings of others
+STRIPPING = ("single_word", "lstrip", "rstrip")  # what an added token may do to the text around it
+UNLIKE = (
+    "byte_fallback",
+    "continuing_subword_prefix",
+    "dropout",
+    "end_of_word_suffix",
+)  # of others
 VISIBLE = bytes(SPELLED).decode()
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 
@@ -66,13 +78,16 @@ def write_tokenizer(
         for at in range(1, len(token))
         if token[:at] in ranks and token[at:] in ranks
     ]
-    in_text = dict(single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
-    by_id = sorted(specials.items(), key=lambda item: item[1])
+    in_text = dict.fromkeys(STRIPPING, False) | {"normalized": False}
+    added = {text: tokenizer.encoding.encode_single_token(text) for text in tokenizer.added}
+    by_id = sorted((specials | added).items(), key=lambda item: item[1])
     form = {
         "version": "1.0",
         "truncation": None,
         "padding": None,
-        "added_tokens": [{"id": id, "content": text, **in_text} for text, id in by_id],
+        "added_tokens": [
+            {"id": i, "content": t, **in_text, "special": t not in added} for t, i in by_id
+        ],
         "normalizer": None,
         "pre_tokenizer": {
             "type": "Sequence",
@@ -93,39 +108,46 @@ def write_tokenizer(
             "merges": merges,
         },
     }
-    end = tokenizer.encoding.decode([tokenizer.eos_id])
+    end, bos = tokenizer.encoding.decode([tokenizer.eos_id]), tokenizer.bos_id
     write_json(folder / TOKENIZER_FILE, form)
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": end,
+        "bos_token": None if bos is None else tokenizer.encoding.decode([bos]),
         "eos_token": end,
         "pad_token": tokenizer.encoding.decode([tokenizer.pad_id]),
         "padding_side": padding_side,
         "model_max_length": context,
         "clean_up_tokenization_spaces": False,
     }
-    settings |= {"chat_template": CHAT_TEMPLATE} if tokenizer.marks else {}
+    template = tokenizer.chat_template
+    settings |= {"chat_template": template} if template else {}
     write_json(folder / SETTINGS_FILE, settings)
 
 
 # Read ---------------------------------------------------------------------------------------------
 
 
-def read_tokenizer(folder: Path, vocab_size: int, eos_id: int | None = None) -> Tokenizer | None:
+def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     """The tokenizer beside a model of `vocab_size` tokens; None if the folder holds none.
 
-    eos_id: what config.json says. Ids left open up to `vocab_size` become special tokens. Raises
-    UserError for files that mean anything but byte-level pairs.
+    Ids left open up to `vocab_size` become special tokens. What ends an answer stands in config.json,
+    generation_config.json and tokenizer_config.json, whose token is written. Raises UserError for
+    files that mean anything but byte-level pairs.
     """
     with received(folder):  # a part that is missing, or of another kind, wherever it is used
-        return _read_tokenizer(folder, vocab_size, eos_id)
+        return _read_tokenizer(folder, vocab_size)
 
 
-def _read_tokenizer(folder: Path, vocab_size: int, eos_id: int | None) -> Tokenizer | None:
-    path = folder / TOKENIZER_FILE
-    if not path.is_file():
+def _read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
+    files, named = (TOKENIZER_FILE, *OLDER), _settings(folder / SETTINGS_FILE)
+    path = next((folder / name for name in files if (folder / name).is_file()), None)
+    if path is None:
         return None
-    form = read_object(path)
+    form = read_object(noted(path)) if path.name == TOKENIZER_FILE else _older_form(folder, named)
+    if named.get("add_prefix_space"):
+        raise UserError(
+            f"{folder / SETTINGS_FILE} sets add_prefix_space, which is not done here: use a model without"
+        )
     vocabulary, merges, pattern = parts_of(form, path)
     ranks = ranks_of(vocabulary, merges, path)
     ordinary, taken = set(ranks.values()), set(vocabulary.values())
@@ -141,21 +163,87 @@ def _read_tokenizer(folder: Path, vocab_size: int, eos_id: int | None) -> Tokeni
             f"{path} has ids up to {max(taken)}, but the model beside it has {vocab_size} tokens: "
             "pass a folder whose files belong together"
         )
-    specials |= {f"<|unused {id}|>": id for id in range(vocab_size) if id not in taken}
-    settings = folder / SETTINGS_FILE
-    named = read_object(settings) if settings.is_file() else {}
-    by_config = next((text for text, id in specials.items() if id == eos_id), END_OF_TEXT)
-    end = text_of(named.get("eos_token")) or by_config
+    config, generation = (_settings(folder / name) for name in ("config.json", GENERATION_FILE))
+    texts, ends = {id: text for text, id in specials.items()}, list[str]()
+    for ids in (config.get("eos_token_id"), generation.get("eos_token_id")):
+        ends += [texts[id] for id in (ids if isinstance(ids, list) else [ids]) if id in texts]
+    end = text_of(named.get("eos_token")) or next(iter(ends), "")
+    if not end:
+        end = END_OF_TEXT
+        say_once(f"note: {folder} names no special token as the end of a text: {end} is taken")
     if end not in specials:
         raise UserError(
             f"{folder} does not say which token ends a text: write its eos_token into {SETTINGS_FILE}"
         )
-    pad = text_of(named.get("pad_token"))
-    pad = pad if pad in specials else end
-    tokenizer = build_tokenizer(folder.name, ranks, pattern, specials, end, pad)
+    pad, begin = text_of(named.get("pad_token")), config.get("bos_token_id")
+    tokenizer = build_tokenizer(
+        folder.name, ranks, pattern,
+        specials | {f"{UNUSED}{id}|>": id for id in range(vocab_size) if id not in taken},
+        end, pad if pad in specials else end,
+        added=added_texts(form, ranks, path),
+        other_ends=[specials[text] for text in dict.fromkeys(ends) if text != end],
+        bos_id=vocabulary.get(text_of(named.get("bos_token")) or "", begin if begin in taken else None),
+        chat_template=_chat_template(folder, named),
+    )  # fmt: skip
     if tokenizer.decode(tokenizer.encode(VISIBLE)) != VISIBLE:
         raise UserError(f"{path}: its pattern leaves parts of a text out: fetch it again")
     return tokenizer
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    return read_object(noted(path)) if path.is_file() else {}
+
+
+def _chat_template(folder: Path, named: Mapping[str, Any]) -> str | None:
+    """The template of its own file or of tokenizer_config.json; of several the default one."""
+    path, template = folder / TEMPLATE_FILE, named.get("chat_template")
+    if path.is_file():
+        return noted(path).read_text(encoding="utf-8")
+    if isinstance(template, list):
+        template = {each["name"]: each["template"] for each in template}.get("default")
+    return template if isinstance(template, str) else None
+
+
+def _older_form(folder: Path, named: Mapping[str, Any]) -> dict[str, Any]:
+    """vocab.json and merges.txt in the form of a tokenizer.json; UserError for one of them alone."""
+    vocabulary, merges, added = (folder / name for name in OLDER)
+    if added.is_file() or not (vocabulary.is_file() and merges.is_file()):
+        raise UserError(
+            f"of {', '.join(OLDER)} {folder} must hold the first two alone: put the tokenizer's "
+            f"{TOKENIZER_FILE} there (transformers' AutoTokenizer writes it with save_pretrained)"
+        )
+    lines = noted(merges).read_text(encoding="utf-8").splitlines()
+    pairs = [line for line in lines if line and not line.startswith("#version")]
+    decoder = named.get("added_tokens_decoder", {})
+    return {
+        "model": {"vocab": read_object(noted(vocabulary)), "merges": pairs},
+        "pre_tokenizer": BYTE_LEVEL,
+        "added_tokens": [{"id": int(id), **token} for id, token in decoder.items()],
+    }
+
+
+def added_texts(form: Mapping[str, Any], ranks: Mapping[bytes, int], path: Path) -> list[str]:
+    """The added tokens that stand whole in a text: not special, or words of the vocabulary.
+
+    Raises UserError for those that change the text around them, have another id than `tokenizers`
+    would give them, or would be found in another order than by length.
+    """
+    known, ordinary = dict(form["model"]["vocab"]), set(ranks.values())
+    added, texts = form.get("added_tokens") or [], list[str]()
+    late = {token["content"] for token in added if token.get("normalized")}  # sought in the rest
+    for token in added:
+        text, id = token["content"], token["id"]
+        whole = not token.get("special") or text in CHAT_MARKS or id in ordinary
+        spelled = ranks.get(text.encode("utf-8"), None if id in ordinary else id)
+        same = spelled == known.setdefault(text, len(known)) == id  # new ones are counted on
+        inside = text not in late and any(text in longer for longer in late)
+        if not text or not same or (whole and (inside or any(map(token.get, STRIPPING)))):
+            raise UserError(
+                f"{path}: the added token {text!r} is empty, has not the next free id, is part of one "
+                f"that is normalized, or sets {', '.join(STRIPPING)}: use another tokenizer"
+            )
+        texts += [text] if whole and text not in CHAT_MARKS else []
+    return list(dict.fromkeys(texts))
 
 
 def text_of(token: Any) -> str | None:

@@ -8,21 +8,23 @@ Byte-pair encoding (Sennrich et al. 2016, arXiv:1508.07909, Algorithm 1) on byte
 from the 256 single bytes and merge the most frequent neighbouring pair again and again. A merge never
 crosses the pieces that the pattern cuts the text into, so unique pieces are counted.
 
-`train_ranks` counts again only the pieces that a merge changes.
+`train_ranks` counts again only the neighbours of what a merge joins.
 """
 
 from __future__ import annotations
 
 import heapq
+import itertools
 import re
 import time
+from array import array
 from collections import Counter, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from data import reviews, sums
-from data.worlds import data_name
+from data.sources import data_name
+from data.worlds import reviews, sums
 from gpt.corpus import read_documents
 from gpt.tokenizer import PATTERN, RANKS_FILE, Tokenizer, build_tokenizer, rank_lines
 from harness.command_line import run_command
@@ -67,44 +69,57 @@ def train_ranks(texts: Iterable[str], vocab_size: int) -> dict[bytes, int]:
     decides. There are fewer merges if the text supports no more.
     """
     ranks = {bytes([value]): value for value in range(256)}
-    counted = count_pieces(texts)
-    pieces, counts = list(counted), list(counted.values())
+    # All pieces in one row, each behind an empty token of weight 0; a token knows its neighbours.
+    tokens, weights = [b""], array("q", [0])
+    for piece, count in count_pieces(texts).items():
+        tokens += [*piece, b""]
+        weights.extend([count] * len(piece) + [0])
+    before, after = array("q", range(-1, len(tokens) - 1)), array("q", range(1, len(tokens) + 1))
     pairs: Counter[Pair] = Counter()
-    holders: defaultdict[Pair, set[int]] = defaultdict(set)  # pieces that hold a pair, or once did
-    for index, piece in enumerate(pieces):
-        for pair in zip(piece, piece[1:], strict=False):
-            pairs[pair] += counts[index]
-            holders[pair].add(index)
+    places: defaultdict[Pair, list[int]] = defaultdict(list)  # where a pair is, or once was
+    for place, pair in enumerate(itertools.pairwise(tokens)):
+        if all(pair):
+            pairs[pair] += weights[place]
+            places[pair].append(place)
     queue = [(-count, pair) for pair, count in pairs.items()]
     heapq.heapify(queue)
     while len(ranks) + N_SPECIALS < vocab_size:
         best = _most_frequent(queue, pairs)
         if best is None:
             break
-        ranks.setdefault(best[0] + best[1], len(ranks))  # a token that is there keeps its id
+        joined = best[0] + best[1]
+        ranks.setdefault(joined, len(ranks))  # a token that is there keeps its id
         changed: Counter[Pair] = Counter()
-        for index in holders.pop(best):
-            piece, count = pieces[index], counts[index]
-            merged = merge(piece, best)
-            for old in zip(piece, piece[1:], strict=False):
-                changed[old] -= count
-            for new in zip(merged, merged[1:], strict=False):
-                changed[new] += count
-                holders[new].add(index)
-            pieces[index] = merged
-        for other, change in changed.items():
-            if change:
-                pairs[other] += change
-                heapq.heappush(queue, (-pairs[other], other))
+        for place in sorted(places.pop(best)):
+            second = after[place]
+            if (tokens[place], tokens[second]) != best:
+                continue  # a merge has taken one of the two
+            left, right, count = before[place], after[second], weights[place]
+            changed[best] -= count
+            changed[tokens[left], best[0]] -= count
+            changed[best[1], tokens[right]] -= count
+            changed[tokens[left], joined] += count
+            changed[joined, tokens[right]] += count
+            places[tokens[left], joined].append(left)
+            places[joined, tokens[right]].append(place)
+            tokens[place], tokens[second] = joined, b""
+            after[place], before[right] = right, place
+        for pair, change in changed.items():
+            if change and all(pair):
+                pairs[pair] += change
+            if change > 0 and all(pair):
+                heapq.heappush(queue, (-pairs[pair], pair))
     return ranks
 
 
 def _most_frequent(queue: list[tuple[int, Pair]], pairs: Counter[Pair]) -> Pair | None:
-    """Take the pair with the highest count; entries of counts that have changed since are dropped."""
+    """Take the pair with the highest count; one whose count has fallen since goes back in with it."""
     while queue:
         count, pair = heapq.heappop(queue)
-        if count and -count == pairs[pair]:
+        if pairs[pair] == -count:
             return pair
+        if 0 < pairs[pair] < -count:
+            heapq.heappush(queue, (-pairs[pair], pair))
     return None
 
 
@@ -117,20 +132,6 @@ def count_pieces(texts: Iterable[str]) -> Counter[Piece]:
             for piece, count in counts.items()
         }
     )
-
-
-def merge(piece: Piece, pair: Pair) -> Piece:
-    """Return `piece` with every occurrence of `pair` as one token, from left to right."""
-    merged: list[bytes] = []
-    index = 0
-    while index < len(piece):
-        if piece[index : index + 2] == pair:
-            merged.append(pair[0] + pair[1])
-            index += 2
-        else:
-            merged.append(piece[index])
-            index += 1
-    return tuple(merged)
 
 
 def main(config: TokenizerTrainingConfig) -> None:

@@ -1,4 +1,4 @@
-"""What every command needs and no paper is about: files, processes, ranks, flags, pages."""
+"""What every command needs and no paper is about: files, processes, ranks, flags."""
 
 from harness import process
 

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
 
+from harness.files import weights_in
 from harness.flag_ranges import AtLeastOne, Count, Limit, NotNegative, check_ranges
+
+SMALL = 50_000_000  # weights up to which a model is small: more than our presets, fewer than GPT-2
 
 
 class Flags(Protocol):
@@ -45,9 +48,18 @@ class TrainingFlags:
     preset = "tiny"  # the model's size, where a command has the flag
 
     @property
+    def largest_model(self) -> int:
+        """The number of weights of the largest model that a flag names; 0 where that is not known."""
+        named = [vars(self).get(flag) for flag in ("policy", "base", "weights", "reward_model")]
+        every = [
+            each for value in named for each in (value if isinstance(value, tuple) else [value])
+        ]
+        return max(0 if each is None else weights_in(Path(each)) for each in every)
+
+    @property
     def is_small(self) -> bool:
         """Whether one process a core beats one with threads (docs/ranks.md): not at published sizes."""
-        return not self.preset.startswith("gpt2")
+        return not self.preset.startswith("gpt2") and self.largest_model < SMALL
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,13 @@
-"""From a command line to a script's main: presets below the flags, ranks, and how a script may end."""
+"""From a command line to a script's main: its flags, its ranks, and how it may end."""
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,40 +16,15 @@ from typing import Any, TypeVar
 import torch
 
 from harness.errors import Finished, UserError
-from harness.files import read_object, received
+from harness.here import HERE
 from harness.optimizer import Diverged
-from harness.paths import REPOSITORY, STATE_FILE, WORLDS, usual_preset
-from harness.ranks.collectives import Drifted, LostRank
-from harness.ranks.launch import Wish, first_to_fail, run_on_ranks
-from harness.signals import Ended, forgiving_output, signals_noted
+from harness.paths import REPOSITORY, STATE_FILE
+from harness.ranks.collectives import Drifted, LostRank, world
+from harness.ranks.launch import Wish, ending_children, first_to_fail, run_on_ranks
+from harness.run_folder import SCRIPT, read_record, script_of
+from harness.signals import Ended, forgiving_output, signals_noted, watched
 
 Config = TypeVar("Config")
-
-
-def preset_defaults(
-    config_class: Callable[..., Config],
-    presets: Mapping[str, Mapping[str, Any]],
-    arguments: Sequence[str] | None = None,
-) -> Config:
-    """The default config by --preset and --data, over which tyro parses all flags."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    data = flag_value(arguments, "--data")
-    name = flag_value(arguments, "--preset") or suited_preset(arguments, data)
-    overrides = {} if data is None else {"data": data}
-    if name not in presets:  # a wrong name is left to the parser, which lists the choices
-        name = "tiny"
-    return from_preset(config_class, presets, name, **overrides)
-
-
-def suited_preset(arguments: Sequence[str], data: str | None) -> str:
-    """tiny for a world; for a file the preset of the run that it starts from, or own."""
-    start = flag_value(arguments, "--policy") or flag_value(arguments, "--base")
-    if start is not None and (Path(start) / "config.json").is_file():
-        with received(Path(start)):
-            recorded = read_object(Path(start) / "config.json").get("preset")
-        return str(recorded) if data not in (None, *WORLDS) and recorded else "tiny"
-    weights = flag_value(arguments, "--weights")
-    return "tiny" if start is not None or weights is not None else usual_preset(data)
 
 
 def flag_value(arguments: Sequence[str], flag: str) -> str | None:
@@ -57,43 +36,33 @@ def flag_value(arguments: Sequence[str], flag: str) -> str | None:
     return None
 
 
-def from_preset(
-    config_class: Callable[..., Config],
-    presets: Mapping[str, Mapping[str, Any]],
-    name: str,
-    **overrides: Any,
-) -> Config:
-    """The config of a named preset with some fields replaced.
-
-    "NAME/DATA" among the presets holds what differs for one world, by default for the reviews.
-    """
-    world = presets.get(f"{name}/{overrides.get('data', 'reviews')}", {})
-    return config_class(**({"preset": name} | dict(presets[name]) | dict(world) | overrides))
-
-
 def run_command(
     main: Callable[[Config], Any],
     config_class: Callable[..., Config],
-    presets: Mapping[str, Mapping[str, Any]] | None = None,
-    default: Config | None = None,
+    default: Callable[[], Config] | None = None,
 ) -> None:
-    """What stands under `__name__ == "__main__"`: parse flags over `default` or a preset, then main."""
+    """What stands under `__name__ == "__main__"`: parse the flags over what `default` gives, then main."""
     import tyro  # takes a moment that an import of the module need not
 
+    expand_arguments()
     with explained():  # what a config refuses is a ValueError, of which tyro makes a sentence
-        if default is None and presets:
-            default = preset_defaults(config_class, presets)
-        given: dict[str, Any] = {} if default is None else {"default": default}
-        given["config"] = (tyro.conf.PositionalRequiredArgs,)  # as in rl.report RUN
+        given: dict[str, Any] = {} if default is None else {"default": default()}
+        given["config"] = (tyro.conf.PositionalRequiredArgs,)  # as in report RUN
         config: Config = tyro.cli(config_class, prog=command_name(), **given)
     run_script(main, config)
+
+
+def expand_arguments() -> None:
+    """~ and ~USER at the start of every value on the command line, also behind =, as home folders."""
+    split = [re.fullmatch(r"(--[\w-]+=)?(.*)", value, re.DOTALL) for value in sys.argv[1:]]
+    sys.argv[1:] = [(m[1] or "") + os.path.expanduser(m[2]) for m in split if m]
 
 
 def command_name() -> str:
     """How this process was started, as one types it: python -m rl.grpo_engine."""
     main = sys.modules["__main__"]
     if main.__spec__ is not None:
-        return f"python -m {main.__spec__.name}"
+        return f"python -m {main.__spec__.name.removesuffix('.__main__')}"
     path = Path(sys.argv[0]).resolve()
     return f"python {path.relative_to(REPOSITORY) if path.is_relative_to(REPOSITORY) else path}"
 
@@ -101,19 +70,26 @@ def command_name() -> str:
 def run_script(main: Callable[[Config], Any], config: Config) -> None:
     """Call main(config), on as many ranks as the flags ask for (harness/ranks/launch.py)."""
     work, flags = partial(main, config), vars(config)
-    with explained():
+    guard = partial(explained, config)
+    goes_on = hasattr(config, "resume") or hasattr(config, "goes_on")
+    with ending_children(), guard(), watched(_again(config, resume=True) if goes_on else ""):
         if "ranks" in flags:
+            weights = getattr(config, "largest_model", 0)
             small = getattr(config, "is_small", True)
-            run_on_ranks(work, Wish(flags["ranks"], flags["device"], small), explained)
+            facts = {"command": type(config).__module__} | {
+                f"--{name.replace('_', '-')}": str(value) for name, value in flags.items()
+            }
+            run_on_ranks(work, Wish(flags["ranks"], flags["device"], small, weights, facts), guard)
         else:
             work()
 
 
 @contextmanager
-def explained() -> Iterator[None]:
+def explained(config: Any = None) -> Iterator[None]:
     """A user's mistake, a signal and the like end the script with one sentence; a bug shows its traceback.
 
-    Of several ranks the first one that fails speaks; the others end in silence.
+    Of several ranks the first one that fails speaks; the others end in silence. What flags the command
+    has, its `config` says.
     """
     with forgiving_output():
         try:
@@ -124,7 +100,7 @@ def explained() -> Iterator[None]:
             sys.exit(0)
         except Ended as end:
             if first_to_fail():
-                print(_farewell(end), file=sys.stderr)
+                print(_farewell(end, config), file=sys.stderr)
             sys.exit(end.status)
         except Exception as error:
             if not first_to_fail():
@@ -132,23 +108,41 @@ def explained() -> Iterator[None]:
             if isinstance(error, (UserError, LostRank, Drifted, Diverged)):
                 sys.exit(f"error: {error}")
             if is_out_of_memory(error):
-                sys.exit(f"error: {OUT_OF_MEMORY}")
+                sys.exit(f"error: {_remedy_of_memory(error, config)}")
             if isinstance(error, OSError) and error.filename is not None:  # a full disk, a folder
                 sys.exit(f"error: {error.filename}: {error.strerror}")
             raise
 
 
-def _farewell(end: Ended) -> str:
-    if end.saved is not None:
-        return (
-            f"ended by {end.name} after step {end.saved}, which is saved: --resume goes on from it"
-        )
-    return f"ended by {end.name}; --resume goes on from the run's last {STATE_FILE}, if it has one"
+def _again(config: Any, *, resume: bool) -> str:
+    """What to type to go on, with --resume where it is wanted and the command has it."""
+    more = ["--resume"] * (resume and not getattr(config, "resume", True))
+    return f"; this goes on from what is saved: {command_name()} {shlex.join(sys.argv[1:] + more)}"
 
 
-OUT_OF_MEMORY = (
-    "there is not enough memory for the next step: use a smaller --micro-batch-size or --batch-size"
-)
+def _farewell(end: Ended, config: Any) -> str:
+    """How the run ended, and the command that goes on with what is saved, if there is one."""
+    what = f"ended by {end.name}"
+    what += "" if end.saved is None else f" after step {end.saved}, which is saved"
+    saved = HERE.run if HERE.run and (HERE.run / STATE_FILE).exists() else None
+    if saved and hasattr(config, "resume"):  # of one of its stages it takes up what is left itself
+        return what + _again(config, resume=read_record(saved)[SCRIPT] == script_of(config))
+    return what + (_again(config, resume=False) if saved or hasattr(config, "goes_on") else "")
+
+
+def _remedy_of_memory(error: BaseException, config: Any) -> str:
+    """What to lower, among the flags that the command has: a step samples all of its rows at once."""
+    files = {Path(call.filename).name for call in traceback.extract_tb(error.__traceback__)}
+    sampling = "generate.py" in files and "evaluation.py" not in files
+    of_step = ("prompts_per_step", "group_size", "max_new_tokens")
+    lower = [name for name in of_step if sampling and hasattr(config, name)]
+    lower += [name for name in ("micro_batch_size", "batch_size") if not lower]
+    flags = [f"--{name.replace('_', '-')}" for name in lower if hasattr(config, name)]
+    flags += ["--ranks"] if world() > 1 else []
+    return (
+        f"there is not enough memory {'to sample' if sampling else 'for the next step'}: use a smaller "
+        + " or ".join(flags or ["model"])
+    )
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -7,17 +7,20 @@ knows by its name.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from harness.errors import UserError
+from harness.here import HERE
 from harness.ranks.collectives import on_main
 
 
@@ -27,9 +30,46 @@ def require_regular(path: Path) -> None:
         raise UserError(f"{display_path(path)} is no regular file: remove it, or name another one")
 
 
+@contextmanager
+def reading() -> Iterator[set[Path]]:
+    """Around a run, also as a decorator: the files that are `noted` inside, and by no run around it."""
+    around = HERE.read
+    HERE.read = read = set[Path]()
+    try:
+        yield read
+    finally:
+        HERE.read = around
+
+
+def noted(path: Path) -> Path:
+    """The path of a file on which the run depends: config.json will hold its digest."""
+    if HERE.read is not None:
+        HERE.read.add(path.absolute())
+    return path
+
+
+def sha256_of(path: Path) -> str:
+    """The digest of a file's content. UserError for what is no regular file."""
+    require_regular(path)
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
 def expanded(path: Path) -> Path:
     """The path with a leading ~ as the home folder; that of an unknown user stays as it is."""
     return Path(os.path.expanduser(path))
+
+
+def weights_in(path: Path) -> int:
+    """How many numbers the safetensors file, or those in the folder, hold, by their headers; 0 if none."""
+    path, count = expanded(path), 0
+    for file in path.glob("*.safetensors") if path.is_dir() else [path]:
+        with suppress(OSError, SafetensorError), safe_open(file, "pt") as tensors:
+            count += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())
+    return count
 
 
 def parse_json(text: str | bytes) -> Any:

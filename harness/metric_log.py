@@ -14,9 +14,6 @@ from tqdm import tqdm
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, keep_until
 from harness.ranks.collectives import is_main
-from harness.report.writing import refresh
-
-PAGE_EVERY = 30.0  # seconds at least between two pages of a run; drawing one takes about a second
 
 
 def per_second(count: float, begin: float) -> float:
@@ -73,8 +70,6 @@ class MetricLog:
         self.rows.append(row)
         if self.path is not None:
             append_jsonl(self.path, [row])
-            if any(key.startswith(("validation/", "held_out_")) for key in row):
-                refresh(self.path.parent, every=PAGE_EVERY)
         if self.has_bar:  # made here: what is printed before has its own lines
             self.bar = self.bar or tqdm(
                 total=self.total, initial=self.start, desc=self.title, unit="step"

@@ -9,8 +9,8 @@ MODEL_FILE = "model.safetensors"
 STATE_FILE = "state.pt"
 FINISHED_STATE = "finished_state.pt"  # the state of a complete run that can be made longer
 BEST = "best"  # folder of the weights with the best held-out loss, until pre-training ends
+REPORT = "report.html"  # the page that `python -m report` makes of all of these
 TOKENS = "tokens.jsonl"  # responses token by token
-WORLDS = ("reviews", "sums", "instructions")  # generated data, which needs no file
 ANSWERS = "test_answers.jsonl"  # to the test prompts in their order, from before and after training
 
 
@@ -26,8 +26,3 @@ RUNS = runs_folder(Path.cwd())
 def folder_of_run(path: Path) -> Path:
     """The folder of a run, whether it or the model in it is named."""
     return path.parent if path.name == MODEL_FILE else path
-
-
-def usual_preset(data: str | None) -> str:
-    """What a command takes where neither --preset nor a run to start from is named."""
-    return "tiny" if data in (None, *WORLDS) else "own"

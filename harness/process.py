@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("harness", "data", "gpt", "reward_model", "rl")  # each imports what stands before it
+PACKAGES = ("harness", "data", "gpt", "reward_model", "rl", "report")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's malloc.h
 
 
@@ -41,8 +41,8 @@ def keep_freed_memory() -> None:
     """Let glibc serve tensors of any size from one heap that never shrinks, in large pages.
 
     By default it gives the tens of megabytes of each chunk's logits back to the kernel, which has to
-    clear every page again: about half of an update's time with a large vocabulary. Not where an
-    environment variable already tunes its allocator.
+    clear every page again: 40% of an update's CPU time with GPT-2's vocabulary (bench/heap.py). Not
+    where an environment variable already tunes its allocator.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # PyTorch's; only Linux reads it
     tuned = any(name.startswith("MALLOC_") for name in os.environ)

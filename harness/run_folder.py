@@ -1,7 +1,7 @@
 """A run's folder: opened anew or to be resumed, never mixed with another run's.
 
 config.json holds the flags and, under three keys that are no flags, `script`, the module that wrote it,
-`inputs`, the sha256 of the files that the flags name, and `made_with`, versions, threads, ranks, device
+`inputs`, the sha256 of every file that the run has read, and `made_with`, versions, threads, ranks, device
 and git revision. The lock on a folder is the operating system's and ends with the process.
 """
 
@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import hashlib
 import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -32,6 +31,7 @@ from harness.files import (
     read_object,
     received,
     remove_left_overs,
+    sha256_of,
     write_json,
 )
 from harness.here import HERE
@@ -39,6 +39,7 @@ from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
 from harness.paths import FINISHED_STATE, MODEL_FILE, REPOSITORY, STATE_FILE
 from harness.ranks.collectives import on_main, world
+from harness.run_page import page_of_the_unfinished
 from harness.signals import signals_wait
 from harness.training_state import read_state, saved_step
 
@@ -69,7 +70,8 @@ def open_run(folder: Path, config: Flags, *, resume: bool = False) -> Path:
     leading ~ expanded.
     """
     opened = _take_up if resume else _begin
-    return on_main(lambda: opened(_checked_place(expanded(folder), config), config))
+    HERE.run = on_main(lambda: opened(_checked_place(expanded(folder)), config))
+    return HERE.run
 
 
 def _begin(folder: Path, config: Flags) -> Path:
@@ -98,30 +100,78 @@ def finish_run(folder: Path, *, can_go_on: bool = False) -> None:
         unlock(folder)
 
     on_main(finish)
+    HERE.run = None
 
 
 @contextmanager
 def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
-    """Around the steps of a run: signals wait, and Diverged becomes a UserError with the step."""
+    """Around the steps of a run: signals wait, and Diverged becomes a UserError with the step.
+
+    What ends the run before its time leaves a page of the steps so far.
+    """
     try:
         with signals_wait():
             yield
-    except Diverged as error:
+    except BaseException as error:
+        if log.rows:
+            page_of_the_unfinished(folder)
+        if not isinstance(error, Diverged):
+            raise
         log.close()
         step = error.step or (log.rows[-1]["step"] + 1 if log.rows else 1)
         raise UserError(f"step {step}: {error}; what was saved before is in {folder}") from error
 
 
+# Stages -------------------------------------------------------------------------------------------
+
+
+def open_stages(folder: Path, config: Flags, *, last: str) -> Path:
+    """`open_run` for several stages: goes on in a folder of the same flags that has no file `last` yet."""
+
+    def opened() -> Path:
+        place = _checked_place(expanded(folder))
+        if (place / last).exists() or not _holds(place, config):
+            return _begin(place, config)
+        lock(place)
+        print(f"{display_path(place)} goes on where it was", flush=True)
+        return place
+
+    HERE.run = on_main(opened)
+    return HERE.run
+
+
+def run_stage(main: Callable[[Any], Any], config: Any) -> None:
+    """main(config) into the folder --out: what is left of it, where a run of the same flags is there."""
+    folder = config.out
+    same, begun = on_main(lambda: (_holds(folder, config), (folder / STATE_FILE).exists()))
+    if same and not begun and on_main((folder / MODEL_FILE).exists):
+        print(f"{display_path(folder)} is there", flush=True)
+    else:
+        main(dataclasses.replace(config, resume=same and begun))
+
+
+def _holds(folder: Path, config: Flags) -> bool:
+    """Whether a run of this script and these flags has been in the folder, on inputs as they are now."""
+    try:
+        started, now = read_record(folder), record(config)
+        _check_same_run(folder, config, started, now)
+        inputs = started.get(INPUTS, {})
+        unchanged = all(sha256_of(Path(place)) == digest for place, digest in inputs.items())
+    except (OSError, UserError):
+        return False
+    return unchanged and started.get("steps") == now.get("steps")
+
+
 # The folder ---------------------------------------------------------------------------------------
 
 
-def _checked_place(folder: Path, config: Flags) -> Path:
+def _checked_place(folder: Path) -> Path:
     """The folder; UserError for one that a run must not take: the current one, or one with its inputs."""
     try:
         taken = folder.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a link to itself, a NUL
         raise UserError(f"--out {str(folder)!r:.80} is no path ({error}): name another") from error
-    for path in (Path.cwd(), *read_paths(config)):
+    for path in (Path.cwd(), *(HERE.read or ())):
         if path.resolve().is_relative_to(taken):
             raise UserError(
                 f"--out {folder} is, or holds, {path}, where you are or which this run reads: name "
@@ -219,10 +269,11 @@ def _check_same_run(
             f"{now.get(name, 'no such flag')}): resume with the flags in its config.json and revision "
             f"{revision}, or leave --resume out"
         )
-    for place, digest in now[INPUTS].items():
-        if started.get(INPUTS, {}).get(place, digest) != digest:
+    had = started.get(INPUTS, {})
+    for place, digest in now[INPUTS].items():  # where the same file lies does not count
+        if digest not in ([had[place]] if place in had else had.values()):
             raise UserError(
-                f"{place} is no longer what the run in {folder} was started with: restore it, or leave "
+                f"{place} is not what the run in {folder} was started with: restore it, or leave "
                 "--resume out"
             )
 
@@ -259,7 +310,7 @@ def record(config: Flags) -> dict[str, Any]:
     flags = json.loads(json.dumps(dataclasses.asdict(config), default=str))
     return flags | {
         SCRIPT: script_of(config),
-        INPUTS: input_digests(config),
+        INPUTS: input_digests(),
         MADE_WITH: made_with(config),
     }
 
@@ -272,30 +323,10 @@ def read_record(folder: Path) -> dict[str, Any]:
     return values
 
 
-def read_paths(config: Flags) -> list[Path]:
-    """The files and folders that a run's flags name, but for its own folder."""
-    values = [value for name, value in vars(config).items() if name != "out"]
-    every = [each for value in values for each in (value if isinstance(value, tuple) else (value,))]
-    texts = [
-        str(vars(config).get("data", "")),
-        str(vars(config).get("reward", "")).rpartition(":")[0],
-    ]
-    files = [Path(text) for text in texts if Path(text).is_file()]
-    return [each for each in every if isinstance(each, Path)] + files
-
-
-def input_digests(config: Flags) -> dict[str, str]:
-    """The sha256 of every file that a flag names, and of the model in every folder."""
-    digests = {}
-    for path in read_paths(config):
-        path = path / MODEL_FILE if path.is_dir() else path
-        if path.is_file():
-            digest = hashlib.sha256()
-            with path.open("rb") as file:
-                while chunk := file.read(1 << 20):
-                    digest.update(chunk)
-            digests[str(path)] = digest.hexdigest()
-    return digests
+def input_digests() -> dict[str, str]:
+    """The sha256 of every file that was read until now."""
+    files = {path.resolve() for path in HERE.read or () if path.is_file()}
+    return {display_path(path): sha256_of(path) for path in sorted(files)}
 
 
 def script_of(config: Flags) -> str:

@@ -13,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from harness.errors import UserError
-from harness.files import parse_json, require_regular, write_atomically
+from harness.files import noted, parse_json, require_regular, write_atomically
 from harness.paths import MODEL_FILE
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
         path = path / MODEL_FILE
     if not path.exists():
         raise UserError(f"there is no checkpoint at {path}: check the path, or train it first")
-    require_regular(path)
+    require_regular(noted(path))
     metadata, tensors = read_safetensors(
         path, lambda file: (file.metadata() or {}, {k: file.get_tensor(k) for k in file.keys()})
     )

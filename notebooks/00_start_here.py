@@ -17,7 +17,7 @@ try:
     from course import plots, saved_models
     from course.claims import holds
 
-    from data import reviews
+    from data.worlds import reviews
     from gpt.generate import SamplingParams
     from harness.seeds import make_generator
     from nano import rlhf

@@ -35,7 +35,7 @@ try:
 
     from gpt import generate as generation
     from gpt.model import GPT, PRESETS, Block, GPTConfig, KVCache, causal_mask, plain_attention
-    from harness.report.tokens import show_tokens
+    from report.tokens import show_tokens
 except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 

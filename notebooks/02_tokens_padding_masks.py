@@ -43,7 +43,7 @@ try:
     from gpt.pretraining import language_model_loss
     from gpt.tokenizer import PATTERN, build_tokenizer, load_tokenizer
     from harness.metric_log import MetricLog
-    from harness.report.tokens import show_tokens
+    from report.tokens import show_tokens
 except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 

@@ -12,7 +12,7 @@
 #
 # | section | idea | code |
 # | --- | --- | --- |
-# | 1 | a world in which quality is known exactly | `data/reviews.py` |
+# | 1 | a world in which quality is known exactly | `data/worlds/reviews.py` |
 # | 2 | the loss in four lines | `language_model_loss` |
 # | 3 | which tokens: response only, or the whole document | `collate_responses` |
 # | 4 | the learning rate: warm-up and cosine | `cosine_schedule` |
@@ -37,10 +37,10 @@ try:
     from course.claims import holds
     from course.exercises import check
 
-    from data import reviews
     from data.collate import collate_documents, collate_responses
     from data.records import PromptRecord
     from data.splits import split_of
+    from data.worlds import reviews
     from gpt import finetuning, pretraining
     from gpt.corpus import WorldCorpus, encode_record
     from gpt.generate import SamplingParams, generate
@@ -49,8 +49,8 @@ try:
     from gpt.tokenizer import load_tokenizer
     from harness.metric_log import MetricLog
     from harness.optimizer import cosine_schedule
-    from harness.report.tokens import show_tokens
     from harness.seeds import make_generator
+    from report.tokens import show_tokens
 except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
@@ -420,7 +420,7 @@ for index in (0, 1, 2):
 # - `python -m gpt.pretraining` and `python -m gpt.finetuning`: [gpt/pretraining.py](../gpt/pretraining.py),
 #   [gpt/finetuning.py](../gpt/finetuning.py)
 # - the schedule: [harness/optimizer.py](../harness/optimizer.py)
-# - the world: [data/reviews.py](../data/reviews.py)
+# - the world: [data/worlds/reviews.py](../data/worlds/reviews.py)
 #
 # ## Exercises
 #

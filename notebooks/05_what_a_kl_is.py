@@ -33,12 +33,12 @@ try:
     from course.exercises import check
     from course.saved_models import base, policy
 
-    from data import reviews
     from data.collate import join_responses
+    from data.worlds import reviews
     from gpt.generate import SamplingParams, generate
     from gpt.log_probs import full_kl, kl_from_logits, token_log_probs
-    from harness.report.tokens import show_tokens
     from harness.tensors import masked_sum
+    from report.tokens import show_tokens
     from rl.equations.kl import k1
     from rl.equations.losses import token_mean
     from rl.equations.token_rewards import token_level_rewards

@@ -31,14 +31,14 @@ except ModuleNotFoundError as error:
 # %%
 from course.exercises import check
 
-from data import reviews
 from data.collate import collate_responses
 from data.records import PreferenceRecord
+from data.worlds import reviews
 from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches
 from harness.metric_log import MetricLog
-from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
+from report.tokens import show_tokens
 from reward_model import pairs as pairing
 from reward_model import reward_model_training
 from reward_model.accuracy_report import (
@@ -49,7 +49,7 @@ from reward_model.accuracy_report import (
 )
 from reward_model.loss import bradley_terry_loss
 from reward_model.scalar_head import RewardModel
-from reward_model.world_pairs import ReviewsAnnotator
+from reward_model.world_pairs import WorldAnnotator
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 plots.use()
@@ -305,7 +305,7 @@ torch.testing.assert_close(one_pass, bradley_terry_loss(*fresh.raw_scores(apart)
 # %%
 gaps = [g / 20 for g in range(-12, 13)]
 rng = random.Random(0)
-asked = [sum(reviews.annotate(g, 0.0, rng) for _ in range(400)) / 400 for g in gaps]
+asked = [sum(rng.random() < reviews.prefers(g, 0.0) for _ in range(400)) / 400 for g in gaps]
 curve = [1 / (1 + math.exp(-g / reviews.ANNOTATOR_TEMPERATURE)) for g in gaps]
 holds(
     max(abs(a - c) for a, c in zip(asked, curve, strict=True)) < 0.1,
@@ -329,7 +329,7 @@ plt.show()
 def compared(split: str, count: int, K: int) -> list[pairing.TokenPair]:
     """`count` comparisons of K answers of the base model to each prompt of a split."""
     batches = pairing.sample_pairs(
-        base, tokenizer, reviews.prompts(split), count, ReviewsAnnotator(),
+        base, tokenizer, reviews.prompts(split), count, WorldAnnotator(reviews),
         pairing.PairSampling(SamplingParams(max_new_tokens=48), K, batch_size=64),
         generator=make_generator(0, split), rng=random.Random(0),
     )  # fmt: skip
@@ -374,7 +374,7 @@ def surprise(p: float) -> float:
 
 
 golds = [(p.meta["gold_chosen"], p.meta["gold_rejected"]) for p in training]
-floor = sum(surprise(reviews.label_agreement(*pair)) for pair in golds) / len(golds)
+floor = sum(surprise(reviews.prefers(max(pair), min(pair))) for pair in golds) / len(golds)
 losses = [row["loss"] for row in rows]
 axis = plots.panels(1, width=8)[1]
 plots.curves({"reward model": losses}, range(1, len(rows) + 1), axis=axis, smooth=8,
@@ -396,7 +396,8 @@ holds(sum(losses[-8:]) / 8 < 0.66, "the loss ends below 0.66")
 reports = {}
 for name, model in (("3,000 comparisons", small), ("112,000, kept", judge)):
     won, lost, both = score_pairs(model, held_out, EOS)
-    reports[name] = preference_report(won, lost, both.lengths, held_out, scale=float(model.std))
+    scale = float(model.std)
+    reports[name] = preference_report(won, lost, both.lengths, held_out, scale, reviews.prefers)
     print(f"{name}\n{reports[name].text()}\n")
 n = reports["3,000 comparisons"].numbers
 bars = {"coin": 0.5, "longer wins": n["length_accuracy"]}

@@ -38,16 +38,16 @@ from course.claims import holds
 from course.exercises import check
 from course.runs import WithGold, curves
 
-from data import reviews
 from data.collate import collate_responses
 from data.records import PromptRecord
+from data.worlds import reviews
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import build_tokenizer
 from harness.metric_log import MetricLog
-from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
+from report.tokens import show_tokens
 from rl import ppo_engine
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import discounted_returns, gae

@@ -39,7 +39,7 @@ except ModuleNotFoundError as error:
 from course.exercises import check
 from course.runs import WithGold, curves
 
-from data import reviews
+from data.worlds import reviews
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from harness.metric_log import MetricLog

@@ -45,18 +45,19 @@ except ModuleNotFoundError as error:
 # %%
 from course.exercises import check
 
-from data import reviews
 from data.collate import collate_responses
+from data.worlds import reviews
 from gpt.generate import SamplingParams
 from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
-from harness.report import rules
 from harness.seeds import make_generator
+from report.doctor import Run as RunFolder
+from report.doctor import proxy_suspected
 from reward_model import continual
 from reward_model import pairs as pairing
 from reward_model.reward_model_training import RewardModelConfig, train
 from reward_model.scalar_head import RewardModel
-from reward_model.world_pairs import ReviewsAnnotator
+from reward_model.world_pairs import WorldAnnotator
 from rl import grpo_engine, grpo_iterative_engine
 from rl.batches.rollout import sample_rollout
 from rl.equations import best_of_n, ensembles
@@ -125,7 +126,7 @@ PARAMS = SamplingParams(max_new_tokens=40)
 def compare(split, count, seed):
     """`count` comparisons of the base model's own answers, labelled by the annotator."""
     drawn = pairing.sample_pairs(
-        base, tokenizer, reviews.prompts(split), count, ReviewsAnnotator(),
+        base, tokenizer, reviews.prompts(split), count, WorldAnnotator(reviews),
         pairing.PairSampling(PARAMS, responses_per_prompt=4, batch_size=40),
         generator=make_generator(seed, "pairs"), rng=random.Random(seed),
     )  # fmt: skip
@@ -401,14 +402,14 @@ holds(peak[48600][0] > peak[5400][0] > peak[600][0], "more labels lift the highe
 # ## 7. Noticing it without gold
 #
 # **The run's own numbers.** Nobody has gold in real life. The doctor
-# ([harness/report/rules.py](../harness/report/rules.py)) looks at the run's own numbers. A proxy that
+# ([report/doctor.py](../report/doctor.py)) looks at the run's own numbers. A proxy that
 # rises is suspect once two more signs come together: a KL above 8 nats, a rise that is large beside
 # the spread of the first rewards, a collapse of the rewards' spread, of the entropy or of the number
 # of different answers, or an ensemble that disagrees more than at first.
 
 # %%
 counts = range(20, len(log.rows) + 1)
-said = {n: next(rules.proxy_suspected(rules.Run(log.rows[:n])), None) for n in counts}
+said = {n: next(proxy_suspected(RunFolder(log.rows[:n])), None) for n in counts}
 alarm = next((n for n in counts if said[n]), None)
 if alarm is None:
     print("the doctor sees nothing in these 40 steps")
@@ -484,7 +485,7 @@ plots.code(grpo_iterative_engine.train, ("a new iteration", "reference.load_stat
 proxy_again, learner = copy.deepcopy(weak), halfway[0]
 pairs = [continual.as_row(pair, tokenizer, 0) for pair in labels]
 refresh = continual.ContinualRewardModel(
-    proxy_again, tokenizer, reviews.prompts("train"), ReviewsAnnotator(),
+    proxy_again, tokenizer, reviews.prompts("train"), WorldAnnotator(reviews),
     RewardModelConfig(
         pairs=2800, held_out_pairs=120, responses_per_prompt=8, batch_size=4, lr=2e-3, warmup=5
     ),
@@ -541,7 +542,7 @@ holds(
 #
 # **Where this lives.** The study's numbers: [docs/overoptimisation.md](../docs/overoptimisation.md),
 # written by `python scripts/overoptimisation.py`. The code: `rl/equations/best_of_n.py`,
-# `rl/equations/ensembles.py` and `harness/report/rules.py`. An ensemble:
+# `rl/equations/ensembles.py` and `report/doctor.py`. An ensemble:
 # `python -m rl.grpo_engine --reward-model A B C --ensemble min`.
 #
 # ## Exercises

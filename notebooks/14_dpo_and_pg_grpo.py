@@ -27,16 +27,16 @@ from course.claims import holds
 from course.exercises import check
 from torch import Tensor
 
-from data import reviews
+from data.worlds import reviews
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from harness.metric_log import MetricLog
-from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
 from harness.tensors import masked_sum
+from report.tokens import show_tokens
 from reward_model import pairs as pairing
-from reward_model.world_pairs import ReviewsAnnotator
+from reward_model.world_pairs import WorldAnnotator
 
 # %%
 from rl import dpo_engine, pg_grpo_engine
@@ -251,7 +251,7 @@ base, tokenizer = saved_models.base()
 def compared(split: str, count: int) -> list[pairing.TokenPair]:
     """`count` comparisons of two answers of the base model to prompts of a split."""
     batches = pairing.sample_pairs(
-        base, tokenizer, reviews.prompts(split), count, ReviewsAnnotator(),
+        base, tokenizer, reviews.prompts(split), count, WorldAnnotator(reviews),
         pairing.PairSampling(SamplingParams(max_new_tokens=48)),
         generator=make_generator(0, split), rng=random.Random(0),
     )  # fmt: skip

@@ -38,17 +38,17 @@ from course.claims import holds
 from course.exercises import check
 from torch import Tensor
 
-from data import reviews
 from data.collate import collate_responses
+from data.worlds import reviews
 from gpt import finetuning
 from gpt.corpus import encode_record
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs, token_scores, token_scores_and_kl
 from gpt.model import GPT, GPTConfig
 from harness.metric_log import MetricLog
-from harness.report.tokens import show_tokens
 from harness.seeds import make_generator
 from harness.tensors import masked_mean, masked_sum
+from report.tokens import show_tokens
 
 # %%
 from rl import kd_grpo_engine, minillm_engine, on_policy_distillation_engine

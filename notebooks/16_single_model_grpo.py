@@ -24,7 +24,7 @@ from course import plots
 from course.claims import holds
 from torch import Tensor
 
-from data import reviews
+from data.worlds import reviews
 from gpt import pretraining
 from gpt.corpus import WorldCorpus
 from gpt.generate import SamplingParams

@@ -7,7 +7,7 @@
 # | section | question | code |
 # | --- | --- | --- |
 # | 1 | which numbers are known before the run? | `ratio_error_at_start`, `kl`, `loss` |
-# | 2 | what is a rule of the doctor? | `rl.doctor` |
+# | 2 | what is a rule of the doctor? | `report.doctor` |
 # | 3 | in which order is a run read? | `report.html` |
 # | 4 | five runs: look, guess, then the answer | `visit`, `guess` |
 # | 5 | which bugs can nobody see from outside? | |
@@ -28,8 +28,8 @@ try:
     from course.exercises import check
     from course.zoo import case, guess, visit
 
-    from harness.report.rules import Run, as_text, examine, ratio_at_start
-    from harness.report.tokens import TokenView
+    from report.doctor import Run, as_text, examine, ratio_at_start
+    from report.tokens import TokenView
 except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
@@ -68,7 +68,7 @@ assert max(errors) < 1e-4 and abs(healthy.rows[0]["kl"]) < 0.02
 # %% [markdown]
 # ## 2. A rule of the doctor
 #
-# `python -m rl.doctor RUN` reads `metrics.jsonl` and says what its numbers show. A rule takes the
+# `python -m report.doctor RUN` reads `metrics.jsonl` and says what its numbers show. A rule takes the
 # rows and gives its evidence, or nothing. The first one could be this short:
 
 
@@ -96,8 +96,8 @@ for name, run in runs.items():
 plots.code(ratio_at_start)
 
 # %% [markdown]
-# A rule sees a *symptom*. Its docstring is the likeliest cause and what to change. This is all that
-# the doctor says about a run whose response mask is one column late:
+# A rule sees a *symptom*. The text above it is the likeliest cause and what to change. This is all
+# that the doctor says about a run whose response mask is one column late:
 
 # %%
 late = runs["late_mask"]
@@ -426,7 +426,7 @@ check("rise_in_errors", rise_in_errors)
 # **Play on**: `python scripts/bug_zoo.py` trains with a bug that you do not know, writes the run's
 # report, and asks.
 #
-# All rules: [rules.py](../harness/report/rules.py), and [docs/doctor.md](../docs/doctor.md).
+# All rules: [doctor.py](../report/doctor.py), and [docs/doctor.md](../docs/doctor.md).
 #
 # Next: [18_a_real_model](18_a_real_model.ipynb). So far the models were small; there the same engines
 # train one that others have published.

@@ -29,8 +29,8 @@ except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 
 # %%
-from data.instructions import HELD_OUT, kept, read_prompt
 from data.records import PromptRecord
+from data.worlds.instructions import HELD_OUT, kept, read_prompt
 from gpt.llama import (
     GroupedAttention,
     Llama,
@@ -204,7 +204,7 @@ print(record.prompt)
 
 # %% [markdown]
 # An answer is worth 1 if it has ended, has four words or more, names the topic and keeps the constraint,
-# else 0 ([data/instructions.py](../data/instructions.py)). **Predict** the four rewards:
+# else 0 ([data/worlds/instructions.py](../data/worlds/instructions.py)). **Predict** the four rewards:
 
 # %%
 plots.code(kept)

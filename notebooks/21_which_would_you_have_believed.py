@@ -22,7 +22,7 @@ from course import plots, ten_claims
 from course.claims import holds
 from course.exercises import check
 
-from harness.report.intervals import holm, t_interval, t_tails
+from report.intervals import holm, t_interval, t_tails
 from rl.equations.advantages import group_advantages
 from rl.equations.losses import clipped_surrogate
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data import reviews
 from data.collate import ResponseBatch
 from gpt.log_probs import score_in_micro_batches
 from gpt.token_rows import token_rows
@@ -44,8 +43,9 @@ class Report:
                 "  ordered like the gold reward "
                 f"{_with_interval(n['gold_accuracy'], n['gold_accuracy_interval'])}, longer answer "
                 f"{n['length_gold_accuracy']:.3f}",
-                f"  the labels themselves agree with gold in {n['label_ceiling']:.3f}",
             ]
+        if "label_ceiling" in n:
+            lines += [f"  the labels themselves agree with gold in {n['label_ceiling']:.3f}"]
         lines += [
             f"  calibration error {n['calibration_error']:.3f}, score-length correlation "
             f"{n['length_correlation']:+.2f}"
@@ -109,11 +109,13 @@ def preference_report(
     lengths: Tensor,
     pairs: Sequence[TokenPair],
     scale: float = 1.0,
+    prefers: Callable[[float, float], float] | None = None,
 ) -> Report:
     """Compare scores (K,) each with labels, gold and length.
 
     lengths (2K,): of the chosen, then of the rejected. `scale` turns normalised scores back into
     the logits of the Bradley-Terry model, in which calibration is measured. Ties count as wrong.
+    `prefers` is the world's, with which the labels were made.
     """
     margins = chosen - rejected
     longer = lengths[: len(chosen)].double() - lengths[len(chosen) :].double()
@@ -131,16 +133,15 @@ def preference_report(
         decided = gold != 0  # pairs of equal gold have no right order
         sign = gold.sign()[decided]
         agree = int((margins[decided] * sign > 0).sum())
-        agreement = [
-            reviews.label_agreement(p.meta["gold_chosen"], p.meta["gold_rejected"]) for p in pairs
-        ]
         numbers |= {
             "gold_pairs": int(decided.sum()),
             "gold_accuracy": agree / max(int(decided.sum()), 1),
             "gold_accuracy_interval": wilson_interval(agree, int(decided.sum())),
             "length_gold_accuracy": _share(longer[decided] * sign),
-            "label_ceiling": sum(agreement) / count,
         }
+        if prefers is not None:
+            both = [(p.meta["gold_chosen"], p.meta["gold_rejected"]) for p in pairs]
+            numbers["label_ceiling"] = sum(prefers(max(g), min(g)) for g in both) / count
     return Report(numbers, margins, scores, lengths)
 
 
@@ -166,13 +167,14 @@ def normalise_and_test(
     held_out: Sequence[TokenPair],
     eos_id: int,
     at_once: int,
+    prefers: Callable[[float, float], float] | None = None,
 ) -> Report:
     """Centre the scores on up to 2000 of the pairs, and compare those of the held-out ones."""
     reference = collate_pairs(pairs[:: max(len(pairs) // 2000, 1)], eos_id)
     model.normalize_on(reference.to(model.device), at_once)
     chosen, rejected, batch = score_pairs(model, held_out, eos_id, at_once)
     return preference_report(
-        chosen, rejected, batch.lengths.cpu(), held_out, scale=float(model.std)
+        chosen, rejected, batch.lengths.cpu(), held_out, float(model.std), prefers
     )
 
 

@@ -24,7 +24,7 @@ from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.errors import UserError
-from harness.files import append_jsonl, display_path, keep_until, read_jsonl
+from harness.files import append_jsonl, display_path, keep_until, noted, read_jsonl
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw
 from harness.seeds import derive_seed, make_generator
@@ -94,7 +94,7 @@ def read_visits(path: Path) -> list[Visit]:
             f"there are no pairs at {display_path(path)} to replay: give the run folder of a reward "
             "model with --reward-model, or keep it as it is with --no-refresh-reward-model"
         )
-    return visits_of(read_jsonl(path))
+    return visits_of(read_jsonl(noted(path)))
 
 
 def visits_of(rows: Sequence[Mapping[str, Any]]) -> list[Visit]:

@@ -188,6 +188,7 @@ def _answers(
             sampling,
             generator,
             eos_id=tokenizer.eos_id,
+            other_ends=tokenizer.other_ends,
             samples_per_prompt=count,
         )
         rows = zip(sampled.token_lists(), sampled.has_eos.tolist(), strict=True)
@@ -288,5 +289,6 @@ def pair_as_text(pair: TokenPair, tokenizer: Tokenizer) -> dict[str, Any]:
     """A row for pairs.jsonl: text to read, then tokens, which say whether an answer ended."""
     sides = ("chosen", "rejected")
     texts = {name: tokenizer.decode(getattr(pair, name)) for name in ("prompt", *sides)}
-    ended = {f"{name}_ended": getattr(pair, name)[-1:] == [tokenizer.eos_id] for name in sides}
+    ends = {tokenizer.eos_id, *tokenizer.other_ends}
+    ended = {f"{name}_ended": not ends.isdisjoint(getattr(pair, name)[-1:]) for name in sides}
     return texts | pair.meta | ended | {f"{name}_tokens": getattr(pair, name) for name in sides}

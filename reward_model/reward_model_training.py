@@ -32,7 +32,14 @@ import torch
 from torch import Tensor
 
 from data.collate import epoch_shuffled_indices
-from data.worlds import default_folder
+from data.sources import (
+    Presets,
+    default_folder,
+    from_preset,
+    has_annotator,
+    run_with_presets,
+    source,
+)
 from gpt import pretraining
 from gpt.lora import fit_for_training
 from gpt.model import Preset, preset_config
@@ -40,16 +47,15 @@ from gpt.pretraining import PretrainingConfig
 from gpt.published import load_policy
 from gpt.token_rows import RECORDED
 from harness.command_flags import MemoryFlags, OptimizerFlags
-from harness.command_line import from_preset, run_command
 from harness.device import open_device, precision
-from harness.files import display_path, write_json
+from harness.files import display_path, reading, write_json
 from harness.flag_ranges import AtLeastOne, Count, NotNegative
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard
-from harness.report.writing import conclude
-from harness.run_folder import finish_run, open_run, stepping
+from harness.run_folder import finish_run, open_run, run_stage, stepping
+from harness.run_page import conclude
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
 from reward_model.accuracy_report import normalise_and_test, plot_report, record_prefixes
@@ -64,20 +70,11 @@ from reward_model.pair_files import (
 )
 from reward_model.pairs import TokenPair, by_prompt, collate_comparisons, prompts_per_forward
 from reward_model.scalar_head import Pooling, RewardModel, save_reward_model
-from reward_model.world_pairs import check_world, has_annotator, sampled_pairs
+from reward_model.world_pairs import check_world, sampled_pairs
 
 # Which defaults are measured, where, and which are not: README.md beside this file.
-PRESETS: dict[str, dict[str, Any]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
-    # Chosen on validation prompts of other seeds than those that are reported (docs/results.md). At
-    # 2e-3 it learns the pairs half as fast, and the item last of all. Of the 9 answers to a prompt
-    # that are compared two were written for other prompts, about other items mostly, and one says
-    # its last sentence again: policies found that thanks paid twice where no pair had it. Batches of
-    # 4 prompts take twice the steps, which find sooner that an answer is about its item.
-    "tiny/reviews": dict(
-        lr=7e-4, batch_size=4, responses_per_prompt=9, borrowed_responses=2, repeated_responses=1,
-        pairs=108_000,  # 36 of each of 3,000 prompts
-    ),
     "study": dict(pairs=160_000),
     "own": dict(
         pooling="mean_score", lr=3e-4, max_prompt_tokens=1024, max_response_tokens=1024,
@@ -93,6 +90,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         ]
     },
 }  # fmt: skip
+PRESETS = Presets(SIZES, "reward_model")
 
 
 @dataclass(frozen=True)
@@ -117,12 +115,8 @@ class RewardModelConfig(OptimizerFlags, MemoryFlags, PairFileFlags):
     lr: NotNegative = 2e-3
     warmup: Count = 20
     weight_decay: NotNegative = 0.01
-    margin: NotNegative = 0.0
-    """By how much the chosen score must lead (Llama 2, arXiv:2307.09288, Eq. 2)."""
     pair_weighting: Literal["pair", "prompt"] = "pair"
     """Each pair counts the same, or each prompt (arXiv:2203.02155, Eq. 1), which may have lost some."""
-    centering: NotNegative = 0.0
-    """Weight of mean[(R_w + R_l)^2] (arXiv:2312.09244); 0.01 where it is used."""
 
     @property
     def scored_at_once(self) -> int:
@@ -188,9 +182,7 @@ def train(
             loss = bradley_terry_loss(  # Eq. 1: -log sigmoid(r(x, y_w) - r(x, y_l))
                 chosen,
                 rejected,
-                margin=torch.full_like(chosen, config.margin) if config.margin else None,
                 weights=pair_weights(part, config, model.device),
-                centering=config.centering,
                 denominator=comparisons if config.pair_weighting == "pair" else len(prompts),
             )
             loss.backward()
@@ -210,11 +202,11 @@ def train(
 
 
 def base_folder(config: RewardModelConfig) -> Path:
-    """The base model's run folder; pre-trains it first if the default one is not there."""
+    """The base model's run folder; a new run pre-trains it first if the default one is not there."""
     folder = base_of(config)
-    if config.base is None and not on_main((folder / MODEL_FILE).exists):
+    if config.base is None and not config.resume and not on_main((folder / MODEL_FILE).exists):
         print(f"no base model in {display_path(folder)} yet: pre-training it first")
-        pretraining.main(pretraining_of(config))
+        run_stage(pretraining.main, pretraining_of(config))
     return folder
 
 
@@ -231,6 +223,7 @@ def pretraining_of(config: RewardModelConfig) -> PretrainingConfig:
     )  # fmt: skip
 
 
+@reading()
 def main(config: RewardModelConfig) -> Path:
     """Make or read the pairs, train, report, and return the run folder."""
     made = has_annotator(config.data)  # a world's pairs are sampled, a file brings its own
@@ -267,7 +260,14 @@ def main(config: RewardModelConfig) -> Path:
     with stepping(log, folder):
         train(model, pairs, config, log, eos_id=tokenizer.eos_id, folder=folder)
     with precision(device, config.precision):
-        report = normalise_and_test(model, pairs, held_out, tokenizer.eos_id, config.scored_at_once)
+        report = normalise_and_test(
+            model,
+            pairs,
+            held_out,
+            tokenizer.eos_id,
+            config.scored_at_once,
+            source(config.data).prefers,
+        )
         record_prefixes(model, held_out[:RECORDED], tokenizer, folder)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
     write_json(folder / "report.json", report.numbers)
@@ -279,4 +279,4 @@ def main(config: RewardModelConfig) -> Path:
 
 
 if __name__ == "__main__":
-    run_command(main, RewardModelConfig, PRESETS)
+    run_with_presets(main, RewardModelConfig, PRESETS)

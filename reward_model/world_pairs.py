@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 import random
 import time
-from collections.abc import Callable
 
-from data import reviews
 from data.records import PromptRecord
-from data.worlds import CHECKED, Data
+from data.sources import USUAL, Data, Source, is_checked, source
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -19,49 +17,39 @@ from harness.errors import UserError
 from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, Count
 from harness.metric_log import MetricLog
 from harness.seeds import derive_seed, make_generator
-from reward_model.pairs import Annotator, Labelled, PairSampling, TokenPair, sample_pairs
+from reward_model.pairs import Labelled, PairSampling, TokenPair, sample_pairs
 
 SAMPLED_TOGETHER = 512  # responses
 
 
-class ReviewsAnnotator:
-    """Compares gold rewards, with fresh Bradley-Terry noise; a response is judged once and remembered."""
+class WorldAnnotator:
+    """Compares gold rewards, with fresh Bradley-Terry noise; a response is judged once and remembered.
 
-    def __init__(self) -> None:
+    UserError for a world that has no annotator.
+    """
+
+    def __init__(self, world: Source) -> None:
+        if world.prefers is None or world.gold is None:
+            raise UserError("nobody compares answers there: --data needs a world with an annotator")
+        self.prefers, self.gold = world.prefers, world.gold
         self.judged: dict[tuple[str, str, bool], float] = {}
 
     def __call__(
         self, prompt: PromptRecord, a: str, a_ended: bool, b: str, b_ended: bool, rng: random.Random
     ) -> Labelled:
         gold = (self.judge(prompt, a, a_ended), self.judge(prompt, b, b_ended))
-        return Labelled(reviews.annotate(*gold, rng), gold)
+        return Labelled(rng.random() < self.prefers(*gold), gold)
 
     def judge(self, prompt: PromptRecord, text: str, ended: bool) -> float:
         key = (prompt.prompt, text, ended)
         if key not in self.judged:
-            self.judged[key] = reviews.gold_reward(prompt, text, ended)
+            self.judged[key] = self.gold(prompt, text, ended)
         return self.judged[key]
-
-
-@dataclasses.dataclass(frozen=True)
-class AnnotatedWorld:
-    """What pairs are made from: `prompts(split)`, and who compares two answers to one of them."""
-
-    prompts: Callable[[str], list[PromptRecord]]
-    annotator: Callable[[], Annotator]
-
-
-WORLDS = {"reviews": AnnotatedWorld(reviews.prompts, ReviewsAnnotator)}
-
-
-def has_annotator(data: str) -> bool:
-    """Whether `data` is a world whose annotator labels new pairs; a file only brings its own."""
-    return data in WORLDS
 
 
 def check_world(data: str) -> None:
     """UserError for a world that has no pairs."""
-    if data in CHECKED:
+    if is_checked(data):
         raise UserError(
             f"{data}: answers are checked by a rule and need no reward model: run "
             f"python -m rl.grpo_engine --data {data}"
@@ -72,7 +60,7 @@ def check_world(data: str) -> None:
 class PairFlags(TrainingFlags):
     """Pairs of a world"""
 
-    data: Data = "reviews"
+    data: Data = USUAL
     """A world with an annotator (reviews), or a preference file (formats: data/README.md)."""
     pairs: AtLeastOne = 112_000
     """Pairs to sample and label (a world only; a file brings its own)."""
@@ -125,7 +113,7 @@ def world_pairs(
 
     `made`: with the borrowed and the repeated answers that the config asks for.
     """
-    world = WORLDS[config.data]
+    world = source(config.data)
     log = MetricLog(count, show=("seconds",), every=max(count // 4, 1), title=f"{split} pairs")
     how = PairSampling(
         SamplingParams(max_new_tokens=config.max_response_tokens),
@@ -142,7 +130,7 @@ def world_pairs(
         tokenizer,
         world.prompts(split),
         count,
-        world.annotator(),
+        WorldAnnotator(world),
         how,
         generator=make_generator(config.seed, f"{split} pairs"),
         rng=random.Random(derive_seed(config.seed, f"{split} labels")),

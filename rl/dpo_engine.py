@@ -40,7 +40,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from data.worlds import Data, default_folder
+from data.sources import USUAL, Data, Presets, default_folder, has_annotator
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.files import display_path
@@ -76,7 +76,7 @@ from rl.training.config import RunFlags
 from rl.training.open_reward import RewardChoice, open_reward
 from rl.training.open_task import Task
 
-PRESETS: dict[str, dict[str, Any]] = {
+SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
     "study": {},
     "own": dict(
@@ -95,14 +95,15 @@ PRESETS: dict[str, dict[str, Any]] = {
         for name, micro in [("gpt2", 16), ("gpt2-medium", 8), ("gpt2-large", 4), ("gpt2-xl", 2)]
     },
 }  # fmt: skip
+PRESETS = Presets(SIZES, "dpo")
 
 
 @dataclass(frozen=True)
 class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
     """Improve a policy on preference pairs alone, with DPO or a relative of it."""
 
-    data: Data = "reviews"
-    """reviews (the pairs in the reward model's run folder) or a preference file (data/README.md)."""
+    data: Data = USUAL
+    """A world (the pairs in the reward model's run folder) or a preference file (data/README.md)."""
     reward_model: Path | None = None
     """Run folder of the reward model; default: the one of this data and preset."""
     reward: Literal["auto", "model", "gold"] = "auto"
@@ -278,8 +279,8 @@ ENGINE = Engine(
     learns_from="pairs",
     groups=False,
     prepare=recorded_pairs,
-    # The reviews' pairs are in a reward model's run folder, so there is a model to score with.
-    own_reward=lambda config: None if config.data == "reviews" else file_reward,
+    # A world's pairs are in a reward model's run folder, so there is a model to score with.
+    own_reward=lambda config: None if has_annotator(config.data) else file_reward,
     toy="--batch-size 4 --held-out-pairs 8",
 )
 

@@ -19,9 +19,9 @@ from torch import Tensor
 from gpt.checkpoint import load_gpt
 from gpt.llama import Llama
 from gpt.model import GPT
-from gpt.published import save_gpt2
+from gpt.published import save_gpt2, special_ids
 from gpt.tokenizer import PAD, Tokenizer, build_tokenizer
-from harness.command_line import command_name, explained
+from harness.command_line import command_name, expand_arguments, explained
 from harness.errors import UserError
 from harness.files import (
     display_path,
@@ -69,6 +69,8 @@ def export_hub(path: Path, target: Path) -> str:
         save_gpt2(model, target, tokenizer, score)
     else:
         model, tokenizer = load_gpt(run)
+        if flags.get("data") != "instructions":  # its prompts had no form of a chat
+            tokenizer = replace(tokenizer, chat_template=None)
         target, opens = new_folder(target), "AutoModelForCausalLM"
         save_gpt2(model, target, tokenizer)
         write_json(target / "generation_config.json", generation_config(flags, tokenizer))
@@ -103,12 +105,10 @@ def as_classifier(reward_model: RewardModel, tokenizer: Tokenizer) -> tuple[GPT,
             )
         gpt.ln_f.bias.add_(offset * score[0] / score.square().sum())
         if tokenizer.pad_id == tokenizer.eos_id:
-            encoding, pad = tokenizer.encoding, tokenizer.n_vocab
-            specials = encoding._special_tokens | {PAD: pad}
-            tokenizer = build_tokenizer(
-                tokenizer.name, encoding._mergeable_ranks, encoding._pat_str, specials,
-                encoding.decode([tokenizer.eos_id]), PAD,
-            )  # fmt: skip
+            form, pad = tokenizer.form, tokenizer.n_vocab
+            form |= {"specials": form["specials"] | {PAD: pad}, "pad": PAD}
+            ranks = tokenizer.encoding._mergeable_ranks
+            tokenizer = build_tokenizer(tokenizer.name, ranks, **form)
             gpt.wte.weight = nn.Parameter(nn.functional.pad(gpt.wte.weight, (0, 0, 0, 1)))
             gpt.config = replace(gpt.config, vocab_size=pad + 1)
     return gpt, score, tokenizer
@@ -116,7 +116,6 @@ def as_classifier(reward_model: RewardModel, tokenizer: Tokenizer) -> tuple[GPT,
 
 def generation_config(flags: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
     """Sampling as in the run, without the cut to the 50 likeliest tokens that used to be a default."""
-    ids = {"bos_token_id": tokenizer.eos_id, "eos_token_id": tokenizer.eos_id}
     sampling = {
         "do_sample": True,
         "temperature": flags.get("temperature", 1.0),
@@ -124,7 +123,7 @@ def generation_config(flags: Mapping[str, Any], tokenizer: Tokenizer) -> dict[st
         "top_p": 1.0,
     }
     longest = flags.get("max_new_tokens", 48)
-    return ids | {"pad_token_id": tokenizer.pad_id, "max_new_tokens": longest} | sampling
+    return special_ids(tokenizer) | {"max_new_tokens": longest} | sampling
 
 
 USES = {
@@ -142,6 +141,7 @@ def model_card(
     """What the model is, where it comes from and how it is used."""
     kind = "llama" if isinstance(model, Llama) else "gpt2"
     shape = model.config
+    template = "its first model's" if tokenizer.chat_template else "none, it was not trained on one"
     return f"""---
 library_name: transformers
 tags: [{kind}, rlhf, glassbox-rlhf]
@@ -163,6 +163,7 @@ model = {opens}.from_pretrained(folder).eval()
 {USES[opens]}
 ```
 
+Chat template: {template}.
 Special tokens inside of a text are read as special by transformers, and spelled out in training.
 The model is made for study, and nothing was done to make its answers safe or true.
 """
@@ -180,5 +181,6 @@ def main(run: Path, /, config: ExportConfig) -> None:
 if __name__ == "__main__":
     import tyro
 
+    expand_arguments()
     with explained():
         tyro.cli(main, prog=command_name(), config=(tyro.conf.OmitArgPrefixes,))

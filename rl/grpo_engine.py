@@ -36,7 +36,7 @@ from rl.task import Engine
 from rl.training.config import EngineConfig, require_groups, size_presets
 from rl.training.metrics import clip_mask
 
-PRESETS = size_presets()
+PRESETS = size_presets("grpo")
 
 
 @dataclass(frozen=True)

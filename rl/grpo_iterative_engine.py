@@ -27,7 +27,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from data.worlds import default_folder
+from data.sources import default_folder, has_annotator, source
 from gpt.lora import fit_for_training
 from harness.errors import UserError
 from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, KLLimit, NotNegative
@@ -35,7 +35,7 @@ from reward_model.continual import ContinualRewardModel, History, history_count,
 from reward_model.pairs import as_pair
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import save_reward_model
-from reward_model.world_pairs import WORLDS, has_annotator
+from reward_model.world_pairs import WorldAnnotator
 from rl.batches.rollout import Update
 from rl.equations.advantages import group_advantages
 from rl.equations.kl import loss_estimator
@@ -49,10 +49,9 @@ from rl.training.open_task import Task
 
 # The larger sizes are for files, for which nobody labels new pairs; neither do sums need it.
 PRESETS = size_presets(
+    "grpo_iterative",
     dict(iterations=4, refresh_reward_model=False),
-    sums=dict(refresh_reward_model=False, steps=150),
 )
-PRESETS["tiny/instructions"] |= dict(refresh_reward_model=False, steps=30)
 
 
 @dataclass(frozen=True)
@@ -197,7 +196,7 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
         models[0],
         task.tokenizer,
         task.prompts["train"],
-        WORLDS[config.data].annotator(),
+        WorldAnnotator(source(config.data)),
         fitting,
         History(original, config.replay_fraction, config.replay),
         probe=probe[:500],

@@ -35,6 +35,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
+from data.sources import source
 from harness.errors import UserError
 from harness.flag_ranges import NotNegative
 from rl.batches.rollout import Update
@@ -57,7 +58,7 @@ from rl.training.evaluation import Conditions
 from rl.training.metrics import clip_mask
 from rl.training.open_task import Task
 
-PRESETS = size_presets()
+PRESETS = size_presets("grpo_process")
 
 
 @dataclass(frozen=True)
@@ -83,16 +84,17 @@ def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRe
             "the scores after each sentence are those of one reward model: name one, or use "
             "--steps-from outcome with several"
         )
+    world = source(config.data)
     if kind == "auto":
-        kind = "rule" if config.data == "sums" else "reward_model" if models else "outcome"
-    source: StepRewardFn = OutcomeSteps()
+        kind = "rule" if world.step_checks else "reward_model" if models else "outcome"
+    step_rewards: StepRewardFn = OutcomeSteps()
     if kind == "rule":
-        if config.data != "sums":
+        if world.step_checks is None:
             raise UserError(
                 f"--steps-from rule: {config.data} has no rule for the steps of a response; use "
                 "outcome or reward_model"
             )
-        source = CheckedSteps(task.tokenizer)
+        step_rewards = CheckedSteps(world, task.tokenizer)
     if kind == "reward_model":
         if not models:
             raise UserError(
@@ -100,9 +102,9 @@ def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRe
                 "model; add --reward model, or use outcome"
             )
         how = Conditions.of(config)
-        source = RewardModelSteps(models[0], task.tokenizer, how.scored, how.precision)
+        step_rewards = RewardModelSteps(models[0], task.tokenizer, how.scored, how.precision)
     print(f"steps: {kind.replace('_', ' ')}")
-    return {"step_reward_fn": source}
+    return {"step_reward_fn": step_rewards}
 
 
 def step_metrics(steps: StepRewards, advantages: Tensor, group_size: int) -> dict[str, float]:

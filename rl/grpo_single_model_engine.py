@@ -59,7 +59,7 @@ from rl.task import Engine
 from rl.training.config import EngineConfig, require_groups, size_presets
 from rl.training.metrics import clip_mask
 
-PRESETS = size_presets(dict(kl_coef=1.0), sums=dict(kl_coef=1.0, steps=100), limited=False)
+PRESETS = size_presets("grpo_single_model", dict(kl_coef=1.0), limited=False)
 PENALTIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "k3": k3,
     "rho_minus_log": rho_minus_log,

@@ -52,7 +52,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from harness.command_line import flag_value, from_preset, preset_defaults, run_command
+from data.sources import from_preset, preset_defaults
+from harness.command_line import flag_value, run_command
 from harness.flag_ranges import Count, NotNegative, ZeroToOne
 from rl.batches.dynamic_sampling import SAMPLING_FILTERS, GroupBuffer, PromptCursor
 from rl.batches.rollout import Rollout, Update, rollout_log_probs, select_rows
@@ -65,7 +66,7 @@ from rl.task import Engine
 from rl.training.config import EngineConfig, require_groups, size_presets
 from rl.training.metrics import ClipMask, StepBatch, clip_mask, no_clip, rollout_metrics
 
-PRESETS = size_presets()
+PRESETS = size_presets("grpo_variants")
 VARIANTS: dict[str, dict[str, Any]] = {
     "grpo": {},
     "dapo": dict(
@@ -185,23 +186,22 @@ class GRPOVariantsConfig(EngineConfig):
 # --- variants: fields that are filled in before all others ------------------------------------
 
 
-def variant_presets(variant: str) -> dict[str, dict[str, Any]]:
-    """PRESETS with a variant's choices on top of each; what is then given by hand still wins."""
-    chosen = VARIANTS[variant] | {"variant": variant}
-    return {name: preset | chosen for name, preset in PRESETS.items()}
+def choices_of(variant: str) -> dict[str, Any]:
+    """A variant's fields, over those of any preset; what is given by hand still wins."""
+    return VARIANTS[variant] | {"variant": variant}
 
 
 def from_variant(variant: str, preset: str = "tiny", **overrides: Any) -> GRPOVariantsConfig:
     """The config of a named variant; `GRPOVariantsConfig(variant="dapo")` would only carry the name."""
-    return from_preset(GRPOVariantsConfig, variant_presets(variant), preset, **overrides)
+    return from_preset(GRPOVariantsConfig, PRESETS, preset, **(choices_of(variant) | overrides))
 
 
 def command_line_defaults(arguments: Sequence[str] | None = None) -> GRPOVariantsConfig:
     """The default config of a command line: `--variant`, `--preset` and `--data` come first."""
     arguments = sys.argv[1:] if arguments is None else arguments
     variant = flag_value(arguments, "--variant")
-    presets = variant_presets(variant if variant in VARIANTS else "grpo")  # the parser lists them
-    return preset_defaults(GRPOVariantsConfig, presets, arguments)
+    chosen = choices_of(variant if variant in VARIANTS else "grpo")  # the parser lists them
+    return preset_defaults(GRPOVariantsConfig, PRESETS, arguments, **chosen)
 
 
 # --- the choices: one table each, one signature per table -------------------------------------
@@ -397,4 +397,4 @@ ENGINE = Engine(
 main = ENGINE.run  # config -> run folder
 
 if __name__ == "__main__":
-    run_command(main, GRPOVariantsConfig, default=command_line_defaults())
+    run_command(main, GRPOVariantsConfig, default=command_line_defaults)

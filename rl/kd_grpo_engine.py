@@ -63,7 +63,7 @@ from rl.training.config import require_groups, size_presets
 from rl.training.metrics import clip_mask
 from rl.training.text import TextConfig, open_text, text_gradient, text_of
 
-PRESETS = size_presets(dict(pretraining_coef=1.0), limited=False)
+PRESETS = size_presets("kd_grpo", dict(pretraining_coef=1.0), limited=False)
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,7 @@ from rl.training.text import open_text, text_gradient, text_of
 from rl.training.value_model import ValueModel
 
 PRESETS = size_presets(
+    "kd_ppo",
     dict(
         group_size=1, prompts_per_step=32, critic_lr=1e-5, updates_per_batch=1, pretraining_coef=1.0
     ),

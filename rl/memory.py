@@ -13,11 +13,12 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from data.sources import from_preset
 from gpt.log_probs import CHUNK_ELEMENTS
 from gpt.model import GPTConfig, Preset, preset_config
 from gpt.tokenizer import load_tokenizer
 from gpt.tokenizer_training import OWN_VOCABULARY
-from harness.command_line import from_preset, run_command
+from harness.command_line import run_command
 from harness.flag_ranges import AtLeastOne, Count
 from rl import grpo_engine, ppo_engine
 

@@ -62,7 +62,9 @@ from rl.training.metrics import clip_mask
 from rl.training.text import TextConfig, open_text, text_gradient, text_of
 
 PRESETS = size_presets(
-    dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, pretraining_coef=1.0), limited=False
+    "minillm",
+    dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, pretraining_coef=1.0),
+    limited=False,
 )
 
 

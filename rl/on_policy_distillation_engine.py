@@ -62,7 +62,9 @@ from rl.training.config import EngineConfig, size_presets
 from rl.training.metrics import StepBatch
 from rl.training.open_task import Task
 
-PRESETS = size_presets(dict(prompts_per_step=32, minibatches=4, kl_coef=0.0), limited=False)
+PRESETS = size_presets(
+    "on_policy_distillation", dict(prompts_per_step=32, minibatches=4, kl_coef=0.0), limited=False
+)
 ITSELF = Path("self")
 
 

@@ -75,7 +75,7 @@ from rl.training.config import EngineConfig, require_groups, size_presets
 from rl.training.metrics import ClipMask, clip_mask
 from rl.training.open_task import Task
 
-PRESETS = size_presets()
+PRESETS = size_presets("pg_grpo")
 PRESETS["own"] |= dict(max_response_tokens=1024)
 
 

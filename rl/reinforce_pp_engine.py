@@ -45,7 +45,7 @@ from rl.training.config import EngineConfig, size_presets
 from rl.training.metrics import clip_mask
 
 # One response per prompt: a batch of as many responses has more prompts than in the other engines.
-PRESETS = size_presets(dict(prompts_per_step=32))
+PRESETS = size_presets("reinforce_pp", dict(prompts_per_step=32))
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ from rl.task import Engine
 from rl.training.config import EngineConfig, require_groups, size_presets
 from rl.training.metrics import ClipMask, clip_mask, no_clip
 
-PRESETS = size_presets()
+PRESETS = size_presets("rloo")
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,8 @@ from typing import Any
 
 import torch
 
-from data.readers import read_prompts
 from data.records import PromptRecord
-from data.templates import HEADINGS, instruction_prompt
-from data.worlds import MODULES, default_folder
+from data.sources import Source, default_folder, source
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl
 from gpt.model import GPT
@@ -31,14 +29,16 @@ from gpt.published import load_policy
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError
-from harness.files import read_object, received
+from harness.files import read_object, reading, received
 from harness.flag_ranges import AtLeastOne, NotNegative, check_ranges
 from harness.paths import folder_of_run
+from harness.run_folder import input_digests
 from harness.seeds import make_generator
 from rl.batches.rollout import sample_rollout
 from rl.rewards.function import open_function
 from rl.rewards.sources import RewardFn, is_function, made_of
-from rl.training.open_reward import RewardChoice, answer_rule, open_reward, world_rule
+from rl.training.evaluation import printable
+from rl.training.open_reward import RewardChoice, open_reward, open_rule
 
 
 @dataclass(frozen=True)
@@ -75,12 +75,12 @@ class Answer:
     kl: float | None  # KL(model || start) in nats, of the run's own answer
 
     def lines(self, width: int) -> list[str]:
-        """The numbers, then the text without control characters: it must not steer the terminal."""
+        """The numbers, then the text."""
         known = {"reward": self.reward, "gold": self.gold, "KL": self.kl}
         words = [f"{name} {value:.2f}" for name, value in known.items() if value is not None]
         words += [] if self.ended else ["cut off"]
-        shown = "".join(c if c.isprintable() else repr(c)[1:-1] for c in self.text.strip())
-        return [f"{self.who}: {', '.join(words)}", *textwrap.wrap(shown or "(nothing)", width)]
+        shown = printable(self.text) or "(nothing)"
+        return [f"{self.who}: {', '.join(words)}", *textwrap.wrap(shown, width)]
 
 
 class Talk:
@@ -102,18 +102,22 @@ class Talk:
         self.notes: list[str] = []
         self.start = self.noted("no KL", self.open_start)
         self.other = self.open_other(config.against) if config.against else self.start
-        self.records = self.noted("no prompts of the file", self.open_records) or []
-        of_file = answer_rule(self.data, {"all": self.records}) if self.records else None
-        self.rule = world_rule(self.data) or of_file
+        self.source: Source | None = self.noted("no prompts", self.open_source)
+        self.rule = None if self.source is None else open_rule(self.source, self.data)
         self.reward = self.noted("no reward", self.open_reward)
 
     def noted(self, missing: str, opened: Callable[[], Any]) -> Any:
-        """What can be opened; else None, and a note why."""
+        """What can be opened; else None, and a note why, or what the run has not read."""
         try:
-            return opened()
+            with reading():
+                found, read = opened(), input_digests()
         except (ValueError, OSError) as error:  # UserError too
             self.notes.append(f"{missing}: {error}")
             return None
+        inputs = self.flags.get("inputs") or {}
+        others = [place for place, digest in read.items() if digest not in inputs.values()]
+        self.notes += [f"{place} is not among the inputs in its config.json" for place in others]
+        return found
 
     def open_other(self, folder: Path) -> GPT:
         """Another model of the same tokens."""
@@ -128,11 +132,13 @@ class Talk:
         folder = Path(named) if named else default_folder("pretraining", self.data, self.preset)
         return self.open_other(folder)
 
-    def open_records(self) -> list[PromptRecord]:
-        """The prompts of a file; none of a world or of plain text."""
-        if not self.data or self.data in MODULES:
-            return []
-        return read_prompts(self.data, limit=20_000).records
+    def open_source(self) -> Source | None:
+        """The world or the file that the run's prompts are from; UserError for a file of plain text."""
+        if not self.data:
+            return None
+        found = source(self.data)
+        found.prompts("train")
+        return found
 
     def open_reward(self) -> RewardFn | None:
         """The function that is named, or the reward of the run's own flags."""
@@ -148,17 +154,15 @@ class Talk:
         return open_reward(choice, self.tokenizer, self.device, self.rule)
 
     def read(self, text: str) -> PromptRecord:
-        """The prompt as the run's data have it: of a world, of the file's template, or as typed."""
-        if self.data in MODULES:
-            record = MODULES[self.data].read_prompt(text)
-            return record or PromptRecord(text + ("\n" if self.data == "reviews" else ""))
-        texts = {record.prompt: record for record in self.records}
-        formed = text
-        if texts and all(prompt.endswith(HEADINGS["assistant"]) for prompt in texts):
-            formed = instruction_prompt(text)
-        elif texts and all(prompt.endswith("\n") for prompt in texts):
-            formed = text + "\n"
-        return texts.get(text) or texts.get(formed) or PromptRecord(formed)
+        """The prompt as the run's data have it, or as typed."""
+        if self.source is None:
+            return PromptRecord(text)
+        record = self.source.read_prompt(text)
+        if record is None:  # of a world, which trains on its own prompts alone
+            print(f"({self.data} has no such prompt: nothing like it was ever trained on)")
+            ends = all(known.prompt.endswith("\n") for known in self.source.prompts("train"))
+            record = PromptRecord(text + "\n" if ends else text)
+        return record
 
     @torch.no_grad()
     def answer(self, text: str) -> list[Answer]:

@@ -7,26 +7,25 @@ The soak, the study, the contract tests and the table of engines read it.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from data.worlds import default_folder
+from data.sources import Presets, default_folder, run_with_presets
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.lora import fit_for_training, has_adapters
 from gpt.model import GPT
-from harness.command_line import run_command
 from harness.device import open_device
-from harness.files import append_jsonl, keep_until, write_json
+from harness.files import append_jsonl, keep_until, reading, write_json
 from harness.frozen_copy import frozen_copy, linears_to_bfloat16
 from harness.metric_log import MetricLog
 from harness.paths import ANSWERS, MODEL_FILE, TOKENS
 from harness.ranks.collectives import on_main
-from harness.report.writing import conclude
 from harness.run_folder import finish_run, open_run, stepping
+from harness.run_page import conclude
 from harness.training_state import saved_step
 from rl.loop import Run
 from rl.training.config import EngineConfig, RunFlags
@@ -63,7 +62,7 @@ class Engine:
     box: str  # what the paper calls it: GRPO
     config: Callable[..., Any]
     train: Callable[..., list[dict[str, Any]]]
-    presets: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: {"tiny": {}})
+    presets: Presets = field(default_factory=lambda: Presets({"tiny": {}}))
     prepare: Callable[..., dict[str, Any]] | None = None
     own_reward: Callable[[Any], Callable[..., Any] | None] = lambda config: None
     learns_from: Literal["reward", "teacher", "pairs"] = "reward"
@@ -86,7 +85,7 @@ class Engine:
 
     def run_as_command(self) -> None:
         """What stands under `__name__ == "__main__"`: parse the flags, then `run`."""
-        run_command(self.run, self.config, self.presets)
+        run_with_presets(self.run, self.config, self.presets)
 
     def name_of(self, config: RunFlags) -> str:
         """What a run with these flags is called."""
@@ -106,6 +105,7 @@ def every_engine() -> tuple[Engine, ...]:
     return tuple(entry_of(f"rl.{name}") for name in names)
 
 
+@reading()
 def whole_run(engine: Engine, config: RunFlags) -> Path:
     """`Engine.run`: the task, the training of its policy, and what is kept of it."""
     name = engine.name_of(config)

@@ -1,7 +1,7 @@
 """What each bug of the zoo is, how it shows, and the recorded runs to look at.
 
 A bug is a wrong line as people write it; the stories are told in bug_stories.json. bug_zoo.py plants
-the bugs in small runs. What is recorded of such runs stands in tests/rl/training/recordings: pages
+the bugs in small runs. What is recorded of such runs stands in tests/report/recordings: pages
 and tests read it here.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-RECORDINGS = REPOSITORY / "tests" / "rl" / "training" / "recordings"
+RECORDINGS = REPOSITORY / "tests" / "report" / "recordings"
 CHOICES = 6
 NUMBERS = (
     "reward", "reward_std", "kl", "entropy", "response_length", "eos_rate", "grad_norm", "loss",

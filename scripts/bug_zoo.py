@@ -42,10 +42,9 @@ from harness.errors import UserError
 from harness.files import append_jsonl, display_path
 from harness.metric_log import MetricLog
 from harness.optimizer import clip_and_step
-from harness.paths import RUNS, TOKENS
-from harness.report.page import REPORT
-from harness.report.rules import as_text, examine
-from harness.report.writing import refresh
+from harness.paths import REPORT, RUNS, TOKENS
+from report.doctor import as_text, examine
+from report.page import write_page
 from rl import (
     grpo_engine,
     grpo_iterative_engine,
@@ -257,7 +256,7 @@ def bugged_run(name: str, folder: Path) -> list[dict[str, Any]]:
         rows, flags = small_run(config, folder)
     (folder / "config.json").write_text(json.dumps(flags) + "\n", encoding="utf-8")
     append_jsonl(folder / "metrics.jsonl", rows)
-    refresh(folder)
+    write_page(folder)
     return rows
 
 

@@ -35,7 +35,7 @@ from harness.errors import UserError
 from harness.files import read_object, save_figure, write_json, write_text
 from harness.flag_ranges import AtLeastOne
 from harness.paths import REPOSITORY, RUNS
-from harness.report.intervals import holm, t_interval
+from report.intervals import holm, t_interval
 
 NUMBERS = "numbers.json"  # of a job
 SEEDS = 6  # of every arm

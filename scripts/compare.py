@@ -18,14 +18,13 @@ from pathlib import Path
 
 from studies.runner import run_stage
 
-from harness.command_line import command_name, run_script
+from harness.command_line import command_name, expand_arguments, run_script
 from harness.errors import UserError
 from harness.files import display_path, save_figure
 from harness.flag_ranges import AtLeastTwo
 from harness.paths import RUNS
-from harness.report.intervals import group_table
-from harness.report.page import read_run
-from harness.report.rules import Run
+from report.doctor import Run, read_run
+from report.intervals import group_table
 
 PLOTTED = ("reward", "validation/reward", "validation/gold", "validation/kl")
 
@@ -42,6 +41,8 @@ class CompareConfig:
     """The first of them."""
     out: Path = RUNS / "compare"
     """Folder of the runs, the table and the plot."""
+
+    goes_on = True  # called again, it does what is left
 
 
 def name_of(engine: str) -> str:
@@ -88,6 +89,7 @@ def main(config: CompareConfig, flags: Sequence[str] = ()) -> None:
 if __name__ == "__main__":
     import tyro
 
+    expand_arguments()
     end = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
     own, passed = sys.argv[1:end], sys.argv[end + 1 :]
     settings = (tyro.conf.PositionalRequiredArgs,)

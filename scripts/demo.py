@@ -5,6 +5,7 @@ improve the policy with GRPO, and compare with what the same preferences give wi
     python scripts/demo.py --budget small     from a base model that is kept in the repository: 90 seconds
     python scripts/demo.py --seeds 3          three whole pipelines, mean and spread
 
+Interrupted, the same command goes on where it was.
 The stages run with the defaults of their scripts. So these three commands train the same models:
 
     python -m gpt.pretraining
@@ -31,10 +32,11 @@ import saved_models
 import torch
 import write_tables
 
-from data import reviews
 from data.collate import collate_responses
 from data.readers import read_preferences
 from data.records import PromptRecord
+from data.sources import from_preset
+from data.worlds import reviews
 from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.corpus import encode_record
@@ -44,14 +46,14 @@ from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
 from gpt.tokenizer import Tokenizer
-from harness.command_line import from_preset, run_command
+from harness.command_line import run_command
 from harness.device import open_device
-from harness.files import display_path, read_jsonl, save_figure, write_json
+from harness.files import display_path, read_json, read_jsonl, save_figure, write_json
 from harness.flag_ranges import AtLeastOne, AtLeastTwo, check_ranges
 from harness.metric_log import MetricLog
-from harness.paths import MODEL_FILE, RUNS
-from harness.report.page import REPORT, running_mean
-from harness.run_folder import finish_run, open_run
+from harness.paths import MODEL_FILE, REPORT, RUNS
+from harness.run_folder import finish_run, open_stages, run_stage
+from report.page import running_mean, write_page
 from reward_model import reward_model_training
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import RewardModel, load_reward_model
@@ -65,6 +67,7 @@ from rl.training.evaluation import (
     best_of_n,
     evaluate,
     format_table,
+    printable,
     win_rate,
 )
 
@@ -73,6 +76,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "reward_model": {"pairs": 43_200, "held_out_pairs": 300},
     "grpo": {"steps": 30, "lr": 4e-4, "eval_prompts": 64},
 }
+TOO_SMALL = "--budget small (30 GRPO steps for 80) is too small to compare algorithms or settings."
 BEST_OF = 8
 
 
@@ -94,6 +98,8 @@ class DemoConfig:
     """Processes that share the work; default: one per core for small models on a CPU, else one."""
     out: Path = RUNS / "demo"
     """Run folder."""
+
+    goes_on = True  # called again, it does what is left
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -240,7 +246,7 @@ def plot(folder: Path, table: Mapping[str, Mapping[str, float | None]], path: Pa
 
 
 def train_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, float]:
-    """Pre-training, reward model, GRPO and the fine-tuned baseline; seconds per stage."""
+    """What is left of pre-training, reward model, GRPO and the fine-tuned baseline; seconds of each."""
     small = SMALL if config.budget == "small" else {}
     common: dict[str, Any] = {"seed": seed, "device": config.device}
     base, judge = folder / "pretraining", folder / "reward_model"
@@ -248,32 +254,40 @@ def train_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, float
 
     if config.budget == "small":
         heading("1. a GPT-2 that is pre-trained already: the one kept in the repository")
-        save_gpt(base / MODEL_FILE, *saved_models.base())
+        if not (base / MODEL_FILE).exists():
+            save_gpt(base / MODEL_FILE, *saved_models.base())
         print(f"{display_path(saved_models.FILES['base'])}, the base model of a full demo")
     else:
         heading("1. pre-training a GPT-2 on the world's reviews")
-        pretraining.main(
-            from_preset(PretrainingConfig, pretraining.PRESETS, "tiny", out=base, **common)
+        run_stage(
+            pretraining.main,
+            from_preset(PretrainingConfig, pretraining.PRESETS, "tiny", out=base, **common),
         )
     marks.append(time.perf_counter())
 
     heading("2. a reward model from noisy preference pairs")
     settings = common | small.get("reward_model", {}) | {"base": base, "out": judge}
-    reward_model_training.main(
-        from_preset(RewardModelConfig, reward_model_training.PRESETS, "tiny", **settings)
+    run_stage(
+        reward_model_training.main,
+        from_preset(RewardModelConfig, reward_model_training.PRESETS, "tiny", **settings),
     )
     marks.append(time.perf_counter())
 
     heading("3. GRPO against the reward model")
     settings = common | small.get("grpo", {}) | {"policy": base, "test_prompts": 0}
     settings |= {"reward_model": (judge,), "out": folder / "grpo"}
-    grpo_engine.main(from_preset(GRPOConfig, grpo_engine.PRESETS, "tiny", **settings))
+    run_stage(grpo_engine.main, from_preset(GRPOConfig, grpo_engine.PRESETS, "tiny", **settings))
     marks.append(time.perf_counter())
 
     heading("4. the same preferences without RL: fine-tuning on the preferred answers")
-    model, tokenizer = load_gpt(base, open_device(config.device))
-    fine_tune(model, tokenizer, judge / "pairs.jsonl", FinetuningConfig(seed=seed))
-    save_gpt(folder / "finetuning" / MODEL_FILE, model, tokenizer)
+    tuned, pairs = folder / "finetuning" / MODEL_FILE, judge / "pairs.jsonl"
+    made = [base / MODEL_FILE, pairs]  # a stage may have been made again
+    if tuned.exists() and all(tuned.stat().st_mtime >= path.stat().st_mtime for path in made):
+        print(f"{display_path(tuned)} is there")
+    else:
+        model, tokenizer = load_gpt(base, open_device(config.device))
+        fine_tune(model, tokenizer, pairs, FinetuningConfig(seed=seed))
+        save_gpt(tuned, model, tokenizer)
     marks.append(time.perf_counter())
 
     stages = ("pre-training", "reward model", "GRPO", "fine-tuning")
@@ -311,11 +325,16 @@ def compare_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any
     print(format_table(("", "answers", "noticed"), counts))
     before, after = rows[0].evaluation, rows[-1].evaluation
     assert before is not None and after is not None
-    shown = Comparison(before, after, "gold reward", "GRPO").sample_rows(3)  # the first, not chosen
+    comparison = Comparison(before, after, "gold reward", "GRPO")
+    others = {row.name: table[row.name] for row in rows[1:-1]}
+    note = {"note": TOO_SMALL} if config.budget == "small" else {}
+    write_json(folder / "grpo" / "report.json", comparison.numbers | others | note)
+    write_page(folder / "grpo")
+    shown = comparison.sample_rows(3)  # the first, not chosen
     for place, row in enumerate(shown):
-        print(f"\nprompt: {row['prompt'].strip()}")
-        print(f"  before ({rows[0].gold[place]:.2f}): {row['before'].strip()}")
-        print(f"  after  ({rows[-1].gold[place]:.2f}): {row['response'].strip()}")
+        print(f"\nprompt: {printable(row['prompt'])}")
+        print(f"  before ({rows[0].gold[place]:.2f}): {printable(row['before'])}")
+        print(f"  after  ({rows[-1].gold[place]:.2f}): {printable(row['response'])}")
     return {
         "seed": seed,
         "prompts": {"test": len(prompts), "held_out_items": len(unseen_items)},
@@ -338,6 +357,8 @@ def pipeline(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any]:
     print(f"figure {display_path(folder / 'demo.png')}")
     print(f"numbers {display_path(folder / 'results.json')}")
     print(f"report  {display_path(folder / 'grpo' / REPORT)} (open it in a browser)")
+    if config.budget == "small":
+        print(TOO_SMALL)
     # After `make demo` .venv is not activated. display_path would follow its link to the system's.
     used, here = Path(sys.executable), Path.cwd()
     python = used.relative_to(here) if used.is_relative_to(here) else "python"
@@ -348,13 +369,17 @@ def pipeline(config: DemoConfig, seed: int, folder: Path) -> dict[str, Any]:
 def main(config: DemoConfig) -> None:
     """Run the pipelines."""
     open_device(config.device)  # refuses a device that is not there before a run is moved aside
-    folder = open_run(config.out, config)
+    folder = open_stages(config.out, config, last="results.json")
     seeds = range(config.seed, config.seed + config.seeds)
     if config.seeds == 1:
         pipeline(config, config.seed, folder)
         finish_run(folder)
         return
-    results = [pipeline(config, seed, folder / f"seed{seed}") for seed in seeds]
+    results = []
+    for seed in seeds:
+        place = folder / f"seed{seed}"
+        done = (place / "results.json").exists()
+        results += [read_json(place / "results.json") if done else pipeline(config, seed, place)]
     write_json(folder / "results.json", results)
     heading("means (lowest to highest)")
     print("\n".join(write_tables.summary(results)))

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.collate import epoch_shuffled_indices
-from data.worlds import default_folder
+from data.sources import default_folder, from_preset, source
 from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.finetuning import Example, FinetuningConfig
@@ -32,14 +32,14 @@ from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_line import from_preset, run_command
+from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError
-from harness.files import display_path
+from harness.files import display_path, reading
 from harness.flag_ranges import AtLeastOne, check_ranges
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
-from harness.run_folder import finish_run, open_run
+from harness.run_folder import finish_run, open_run, run_stage
 from harness.seeds import derive_seed
 from rl.rewards.teacher_reward import best_answers
 from rl.training.open_reward import RewardChoice, open_reward
@@ -88,7 +88,8 @@ def base_folder(config: TeacherConfig) -> Path:
         settings: dict[str, Any] = dict(
             data=config.data, seed=config.seed, device=config.device, out=folder
         )
-        pretraining.main(from_preset(PretrainingConfig, pretraining.PRESETS, "teacher", **settings))
+        wanted = from_preset(PretrainingConfig, pretraining.PRESETS, "teacher", **settings)
+        run_stage(pretraining.main, wanted)
     return folder
 
 
@@ -103,6 +104,7 @@ def fine_tune(
     finetuning.train(settings, model, examples, [], log, eos_id=tokenizer.eos_id)
 
 
+@reading()
 def main(config: TeacherConfig) -> Path:
     """Make the teacher with all I/O and return the run folder."""
     device = open_device(config.device)
@@ -112,7 +114,9 @@ def main(config: TeacherConfig) -> Path:
         open_reward(judge, load_tokenizer(PretrainingConfig().tokenizer), device)
     base, tokenizer = load_gpt(base_folder(config), device)
     reward_fn = open_reward(judge, tokenizer, device)
-    prompts = open_prompts(config.data, tokenizer, base.config.context - MAX_NEW_TOKENS)
+    prompts = open_prompts(
+        source(config.data), config.data, tokenizer, base.config.context - MAX_NEW_TOKENS
+    )
     folder = config.out or teacher_folder(config.data)
     folder = open_run(folder, config)
     seed = derive_seed(config.seed, "teacher's prompts")

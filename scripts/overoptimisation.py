@@ -138,7 +138,7 @@ def cure_cell(row: Numbers) -> str:
 
 
 def alarms(found: Numbers) -> list[str]:
-    """When rl.doctor suspects the proxy in the baseline's runs, without gold."""
+    """When report.doctor suspects the proxy in the baseline's runs, without gold."""
     rows = []
     for row in found["alarms"]:
         seen = ["never", "-"]

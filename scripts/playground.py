@@ -22,7 +22,7 @@ import saved_models
 import torch
 from safetensors.torch import save
 
-from data import reviews
+from data.worlds import reviews
 from gpt.tokenizer import RANKS_FILE
 from harness.command_line import run_command
 from harness.files import display_path, read_json, write_text
@@ -53,7 +53,7 @@ def policies_of_the_slider() -> list[tuple[dict[str, str], bytes]]:
 
 
 def world_lists() -> dict[str, list[str]]:
-    """The words of the reviews that the gold reward counts, as data/reviews.py has them."""
+    """The words of the reviews that the gold reward counts, as data/worlds/reviews.py has them."""
     rude = [*reviews.RUDE_OPENERS, *reviews.RUDE_CLOSINGS]
     return {
         "names": list(reviews.NAMES),

@@ -29,8 +29,8 @@ from studies.pages import markdown
 from studies.runner import Job, StudyFlags, go, is_done, once
 from torch import Tensor
 
-from data.instructions import CONSTRAINTS, HELD_OUT, kept, prompts
 from data.records import PromptRecord
+from data.worlds.instructions import CONSTRAINTS, DEFAULTS, HELD_OUT, kept, prompts
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl, score_in_micro_batches, token_log_probs
 from gpt.model import GPT
@@ -42,7 +42,6 @@ from harness.flag_ranges import AtLeastOne
 from harness.paths import RUNS
 from harness.seeds import make_generator
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.training.config import INSTRUCTIONS
 
 START = "as published"
 ENGINES = {  # name: command, flags, how many of the seeds it takes
@@ -106,7 +105,8 @@ class Bench:
         topics = sorted({record.meta["topic"] for record in prompts("test")})
         chosen = topics[:: len(topics) // TOPICS][:TOPICS]
         self.prompts = [r for r in prompts("test") if r.meta["topic"] in chosen]
-        as_trained = {name: INSTRUCTIONS[name] for name in ("temperature", "max_new_tokens")}
+        trained = DEFAULTS["rl"]["tiny"]
+        as_trained = {name: trained[name] for name in ("temperature", "max_new_tokens")}
         self.params = SamplingParams(**as_trained)
 
     def answers(

@@ -19,11 +19,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from data.templates import CHAT_TEMPLATE
 from gpt.checkpoint import load_strictly
 from gpt.llama import Llama, LlamaConfig
 from gpt.published import save_gpt2
-from gpt.tokenizer import build_tokenizer
-from gpt.tokenizer_files import DIGITS_PATTERN, ranks_of
+from gpt.tokenizer import DIGITS_PATTERN, build_tokenizer
+from gpt.tokenizer_files import ranks_of
 from harness.command_line import run_command
 from harness.device import shapes_alone
 from harness.errors import UserError
@@ -93,7 +94,9 @@ def main(config: SmolLM2Config) -> None:
     }
     ranks = ranks_of(vocabulary, of_tokens["merges"], path)
     end = texts[of_tokens["eos_token_id"]]
-    tokenizer = build_tokenizer("smollm2", ranks, DIGITS_PATTERN, specials, end, end)
+    tokenizer = build_tokenizer(
+        "smollm2", ranks, DIGITS_PATTERN, specials, end, end, chat_template=CHAT_TEMPLATE
+    )
     save_gpt2(model, config.out, tokenizer)
     print(f"{model.parameter_count():,} weights in {config.out}")
 

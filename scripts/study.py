@@ -30,7 +30,8 @@ import torch
 from studies.pages import markdown, spread
 from studies.runner import DONE, Job, StudyFlags, go, is_done, once
 
-from data import reviews, sums
+from data.sources import source
+from data.worlds import reviews, sums
 from gpt.checkpoint import load_gpt
 from gpt.corpus import open_corpus
 from gpt.generate import SamplingParams
@@ -306,7 +307,7 @@ def open_judge(config: StudyConfig, study: Study, folder: Path) -> Judge:
     """The base model, the rewards and the prompts of the comparison."""
     device = open_device(config.device)
     base, tokenizer = load_gpt(folder / "pretraining", device)
-    gold = world_rule(study.world)
+    gold = world_rule(source(study.world))
     assert gold is not None
     reward: RewardFn = gold
     if study.teacher:

@@ -26,6 +26,7 @@ from typing import Any
 import jinja2
 from studies.pages import average, filled, markdown, rounded, spread
 
+from data.sources import world_names
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path, read_json, write_text
@@ -206,10 +207,13 @@ def defaults() -> str:
     for engine in every_engine():
         known = shared if isinstance(engine.config(), EngineConfig) else {}
         own = {name: value for name, value in of(engine.config).items() if value != known.get(name)}
-        presets = getattr(sys.modules[engine.module], "PRESETS", {})
         found[engine.name] = own | {
-            f"--preset {name}": str(given) for name, given in presets.items()
+            f"--preset {name}": str(given) for name, given in engine.presets.items()
         }
+        for world in world_names():
+            for name in engine.presets:
+                if (given := engine.presets.settings(name, world)) != engine.presets[name]:
+                    found[engine.name][f"--preset {name} --data {world}"] = str(given)
     return json.dumps(found, indent=1) + "\n"
 
 

@@ -7,7 +7,9 @@ on a laptop and in CI.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import ipaddress
 import os
 import socket
@@ -26,6 +28,9 @@ prepare()  # tests run commands in this process: waiting threads sleep, freed me
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+
+from harness import run_folder, run_page  # noqa: E402
+from report import __main__ as report_command  # noqa: E402
 
 torch.set_num_threads(1)
 
@@ -138,6 +143,19 @@ def require_package(name: str, installs: str = "make dev") -> ModuleType:
 def same_random_numbers() -> None:
     """Unseeded draws are the same ones alone, in any order and in any of several processes."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def pages_drawn_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page is drawn by this process, which has loaded all it needs; that of an ended run not at all."""
+
+    def page_of(folder: Path) -> str:
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            report_command.main(report_command.ReportConfig((folder,)))
+        return said.getvalue()
+
+    monkeypatch.setattr(run_page, "page_of", page_of)
+    monkeypatch.setattr(run_folder, "page_of_the_unfinished", lambda folder: None)
 
 
 @pytest.fixture

@@ -29,13 +29,14 @@ from harness.errors import UserError
 from harness.paths import MODEL_FILE
 from harness.ranks import launch
 from harness.training_state import TrainingState, read_state
+from report import __main__ as report_command
+from report import doctor
+from report.__main__ import ReportConfig
+from report.doctor import DoctorConfig
 from reward_model import reward_model_training
 from reward_model.pair_files import SamePairs
 from reward_model.pairs import TokenPair
 from reward_model.reward_model_training import RewardModelConfig
-from rl import doctor, report
-from rl.doctor import DoctorConfig
-from rl.report import ReportConfig
 
 Break = Callable[[Path], Any]
 
@@ -171,7 +172,7 @@ def test_metrics_that_no_run_writes(tmp_path: Path, name: str) -> None:
     (tmp_path / "metrics.jsonl").write_bytes(text)
     try:
         with explained():
-            report.main(ReportConfig((tmp_path,)))
+            report_command.main(ReportConfig((tmp_path,)))
     except SystemExit as end:
         assert tmp_path.name in str(end.code)
     else:
@@ -294,3 +295,17 @@ def test_ranks_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(key, text)
     monkeypatch.setattr(launch, "MEETING_TIME", launch.timedelta(seconds=1))
     ends("29519", lambda: launch.run_on_ranks(lambda: None, launch.Wish(device="cpu")))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("RANK", None), ("WORLD_SIZE", "abc"), ("MASTER_PORT", "99999"), ("LOCAL_WORLD_SIZE", "0")],
+)
+def test_wrong_variables_of_torchrun(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str | None
+) -> None:
+    for key, text in (TORCHRUN | {name: value}).items():
+        monkeypatch.setenv(key, text) if text is not None else monkeypatch.delenv(
+            key, raising=False
+        )
+    ends(name, lambda: launch.run_on_ranks(lambda: None, launch.Wish(device="cpu")))

@@ -20,7 +20,7 @@ from gpt.tokenizer import load_tokenizer
 from harness.paths import MODEL_FILE
 
 ROOT = Path(__file__).resolve().parents[1]
-PRODUCT = ("data", "gpt", "reward_model", "rl", "harness")
+PRODUCT = ("data", "gpt", "reward_model", "rl", "harness", "report")
 
 # Runs a command of the project, then says which of its files were loaded, late imports included.
 LOADED = """
@@ -73,6 +73,7 @@ def test_what_a_run_of_one_step_loads(
         timeout=300,
     )  # fmt: skip
     loaded = json.loads((tmp_path / "loaded.json").read_text(encoding="utf-8"))
+    assert not [name for name in loaded if name.startswith(str(ROOT / "report"))]  # a run's readers
     assert len(loaded) <= files and sum(loaded.values()) <= lines, sorted(loaded)
 
 

@@ -10,7 +10,7 @@ import pytest
 from studies.pages import filled
 
 from harness.paths import REPOSITORY
-from harness.report.intervals import holm, t_interval, t_tails
+from report.intervals import holm, t_interval, t_tails
 from scripts import overoptimisation as study
 
 DOCS = REPOSITORY / "docs"

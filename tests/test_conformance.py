@@ -165,7 +165,7 @@ def test_a_books_kl_is_explained_in_one_line(
 def test_a_copy_of_the_folder_makes_tests_of_adapters(tmp_path: Path) -> None:
     """The pytest plugin, far from here, where no package of the repository can be imported."""
     shutil.copytree(ROOT / "conformance", tmp_path / "conformance")
-    own = ("data", "gpt", "harness", "reward_model", "rl")
+    own = ("data", "gpt", "harness", "reward_model", "rl", "report")
     (tmp_path / "sitecustomize.py").write_text(f"import sys\nsys.modules |= dict.fromkeys({own})\n")
     (tmp_path / "adapters.py").write_text(MINE, encoding="utf-8")
     flags = ["-p", "conformance.pytest_plugin", "-p", "no:cacheprovider", "-q"]

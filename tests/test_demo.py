@@ -9,8 +9,8 @@ from typing import Any
 import demo
 import pytest
 
+from data.sources import preset_defaults
 from harness import command_line
-from harness.command_line import preset_defaults
 
 
 def test_the_demo_runs_its_stages_with_their_own_defaults(

@@ -62,7 +62,7 @@ VALUE = st.recursive(
     max_leaves=6,
 )
 KEYS = (
-    "question", "answer",
+    "question", "answer", "messages", "completion", "history", "system", "label",
     "instruction", "input", "output", "chosen", "rejected", "prompt", "response",
     "score_chosen", "score_rejected", "text", "step",
 )  # fmt: skip
@@ -71,7 +71,7 @@ LIKELY = st.sampled_from([
     ("prompt", "chosen", "rejected"), ("chosen", "rejected"), ("prompt", "response"),
     ("prompt", "answer"), ("prompt",), ("question", "answer"),
     ("instruction", "input", "output"), ("instruction", "input", "chosen", "rejected"),
-    ("text",),
+    ("text",), ("messages",), ("prompt", "completion"), ("system", "messages", "prompt"),
 ]).flatmap(lambda keys: st.fixed_dictionaries(dict.fromkeys(keys, VALUE)))  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def test_rows_of_any_values_are_read_or_refused(folder, rows, lines):
     for read in READERS:
         result = refused_or(read, path)
         for record in result.records if result else []:
-            texts = [value for key, value in vars(record).items() if key != "meta"]
+            texts = [value for key, value in vars(record).items() if key not in ("meta", "answer")]
             assert all(value is None or (isinstance(value, str) and value) for value in texts)
             assert record.prompt.strip() and "\n" not in result.summary()
     refused_or(read_text, path)

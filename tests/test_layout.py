@@ -27,6 +27,7 @@ PACKAGES = (
     "gpt",
     "reward_model",
     "rl",
+    "report",
 )  # each may import itself and what stands before it
 ROOMS = ("equations", "batches", "rewards", "training")  # of rl/, likewise
 LOOP = ("loop", "actor_critic", "task")

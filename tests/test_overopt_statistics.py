@@ -9,7 +9,7 @@ from overopt.plan import Settings
 from overopt.stages import has_turned
 from studies import bootstrap
 
-from harness.report import intervals
+from report import intervals
 
 
 def test_a_value_at_equal_distance_lies_between_two_points() -> None:

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PRODUCT = ("harness", "data", "gpt", "reward_model", "rl", "nano")
+PRODUCT = ("harness", "data", "gpt", "reward_model", "rl", "report", "nano")
 CODE = (*PRODUCT, "conformance", "scripts", "bench")
 INVENTED = {  # names that stand for a reader's own, or for what a command writes
     *("NN_topic.py", "my_rewards.py", "mine.py", "adapters.py", "my_file.py", "FILE.py", "file.py"),

@@ -85,7 +85,7 @@ class Runs:
 def world(tiny: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Runs:
     """pre-training -> reward model -> fine-tuning and GRPO, each finding its input by default."""
     root = tmp_path_factory.mktemp("runs")
-    tiny.setattr("data.worlds.RUNS", root)
+    tiny.setattr("data.sources.RUNS", root)
     tiny.setattr(finetuning, "RUNS", root)
     return Runs(
         pretraining.main(PretrainingConfig(**PRETRAINING)),

@@ -10,7 +10,7 @@ import subprocess
 import playground
 import pytest
 
-from data import reviews
+from data.worlds import reviews
 
 HOSTILE = (
     "", "   ", "great", "Hi Anna, this is great! I hope this helps.", "hello anna", "Hi Anna",

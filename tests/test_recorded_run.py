@@ -2,7 +2,7 @@
 
 tests/recorded_run holds a GRPO run of revision f28bd36 that was ended after 3 of 4 steps, its base
 model, and what the same run had become where nothing ended it. Flags that are no more are left out of
-its config.json, and its two flags of the clip are today's one.
+its config.json, its two flags of the clip are today's one, and its inputs have today's form.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from forked import command
 from safetensors.torch import load_file
 
 from harness.files import read_jsonl
+from report.__main__ import ReportConfig
+from report.__main__ import main as write_report
+from report.doctor import examine_folder
 from rl import talk
-from rl.doctor import examine_folder
-from rl.report import ReportConfig
-from rl.report import main as write_report
 
 RECORDED = Path(__file__).parent / "recorded_run"
 

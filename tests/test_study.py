@@ -9,7 +9,7 @@ import pytest
 import tyro
 from studies.runner import words
 
-from harness.command_line import preset_defaults
+from data.sources import preset_defaults
 from scripts import study
 from scripts.study import RECIPES, STUDIES, Recipe
 

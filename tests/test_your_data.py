@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from data.sources import run_with_presets
 from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt
 from gpt.model import PRESETS, GPTConfig
-from harness.command_line import run_command
+from report import __main__ as report_command
 from reward_model import reward_model_training
 from rl import dpo_engine, grpo_engine, talk
-from rl import report as report_command
 from rl.talk import Talk, TalkConfig
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -61,7 +61,7 @@ def run(command: str, patch: pytest.MonkeyPatch) -> None:
     """The command, in this process and at toy size."""
     python, option, name, *arguments = shlex.split(command)
     assert (python, option) == ("python", "-m")
-    module = importlib.import_module(name)
+    module = report_command if name == "report" else importlib.import_module(name)
     patch.setattr(sys, "argv", [name, *arguments])
     if module is report_command:
         module.main(module.ReportConfig(tuple(map(Path, arguments))))
@@ -73,14 +73,14 @@ def run(command: str, patch: pytest.MonkeyPatch) -> None:
         (config,) = (
             c for n, c in vars(module).items() if n.endswith("Config") and c.__module__ == name
         )
-        run_command(module.main, config, module.PRESETS)
+        run_with_presets(module.main, config, module.PRESETS)
 
 
 @pytest.fixture
 def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # one rank
-    for place in ("data.worlds", "gpt.finetuning", "rl.report"):
+    for place in ("data.sources", "report.__main__"):
         if hasattr(importlib.import_module(place), "RUNS"):
             monkeypatch.setattr(f"{place}.RUNS", tmp_path / "runs")
     monkeypatch.setitem(PRESETS, "own", GPTConfig(context=1024, n_layer=1, n_head=2, n_embd=16))
@@ -96,8 +96,8 @@ def test_the_walk_of_the_page(toy: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     for command in commands:
         run(command, monkeypatch)
     assert (toy / "runs" / "comparison.html").exists()
-    model, tokenizer = load_gpt(toy / "runs" / "dpo-hh-own")
-    assert model.config.context == 1024 and tokenizer.name == "hh.tiktoken"
+    model, tokenizer = load_gpt(toy / "runs" / "hh-dpo")
+    assert model.config.context == 1024 and tokenizer.name.startswith("hh-")
     echo, *others = printed("A reward of your own")
     found = re.match(r"echo '(.*)' > (\S+)$", echo)
     assert found is not None

@@ -1,5 +1,5 @@
 "use strict";
-// The gold reward of the reviews, the twin of data/reviews.py, and its reasons in words.
+// The gold reward of the reviews, the twin of data/worlds/reviews.py, and its reasons in words.
 
 class World {
   /** lists: names, items, positive, negative, neutral, closings, rude phrases and the prompts' templates. */

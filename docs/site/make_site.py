@@ -25,28 +25,6 @@ from playground import write_playground
 
 BUILD = ROOT / "build" / "docs"
 REDIRECT = '<!doctype html><meta http-equiv="refresh" content="0; url={}.html">'
-# Where a page of the course stands whose name has changed; links from outside still use the old one.
-MOVED = {
-    "08_ppo": "09_ppo",
-    "09_ppo_details": "09_ppo",
-    "10_rloo": "10_rloo_and_reinforce_plus_plus",
-    "11_reinforce_plus_plus": "10_rloo_and_reinforce_plus_plus",
-    "12_single_model_grpo": "16_single_model_grpo",
-    "13_grpo_family": "11_grpo_family",
-    "14_kl_estimators": "08_kl_estimators",
-    "15_process_and_iterative_grpo": "12_verifiable_rewards",
-    "16_verifiable_rewards": "12_verifiable_rewards",
-    "17_when_the_proxy_breaks": "13_when_the_proxy_breaks",
-    "18_knowledge_distillation_rewards": "15_teachers",
-    "19_minillm_and_distillation": "15_teachers",
-    "20_dpo_and_pg_grpo": "14_dpo_and_pg_grpo",
-    "22_bug_zoo": "17_bug_zoo",
-    "23_cheat_sheet": "22_your_own",
-    "24_when_the_sampler_is_not_the_policy": "19_when_the_sampler_is_not_the_policy",
-    "25_a_real_model": "18_a_real_model",
-    "26_tools_and_turns": "20_tools_and_turns",
-    "27_which_would_you_have_believed": "21_which_would_you_have_believed",
-}
 
 
 class Page(HTMLParser):
@@ -103,10 +81,6 @@ def main() -> None:
     if run_sphinx(html):
         sys.exit("the pages above need mending")
     (html / "index.html").write_text(REDIRECT.format("README"), "utf-8")
-    for old, new in MOVED.items():
-        if not (html / "notebooks" / f"{new}.html").is_file():
-            sys.exit(f"MOVED sends {old} to {new}, which is no page")
-        (html / "notebooks" / f"{old}.html").write_text(REDIRECT.format(new), "utf-8")
     scripts = shutil.ignore_patterns("*.html")
     shutil.copytree(ROOT / "docs" / "playground", html / "docs" / "playground", ignore=scripts)
     write_playground(html / "playground.html", ".", ".html")

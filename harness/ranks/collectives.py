@@ -14,7 +14,13 @@ here reads `GPT.hidden` and the tied head. With one rank every function here doe
 
 from __future__ import annotations
 
+import os
+import threading
+import time
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, TimeoutError
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -25,6 +31,7 @@ from torch import Tensor
 from harness.here import HERE
 
 T = TypeVar("T")
+LONG = 60  # seconds of waiting for another rank after which that is said
 BUCKET = 2**22  # gradient elements that are summed together: 16 MiB in float32
 
 
@@ -165,11 +172,47 @@ def _sum_bucket(parameters: Sequence[nn.Parameter]) -> None:
 
 
 def _safely(collective: Callable[..., T], *arguments: Any) -> T:
-    """Call it; a broken connection becomes LostRank, which is told apart from an error of ours."""
+    """Call it; a broken connection becomes LostRank, which is told apart from an error of ours.
+
+    In a thread of its own, as Python answers no signal while it waits in C++. On a GPU nothing waits.
+    """
+    outcome: Future[T] = Future()
+
+    def call() -> None:
+        try:
+            outcome.set_result(collective(*arguments))
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    if isinstance(arguments[0], Tensor) and arguments[0].is_cuda:
+        call()
+    else:
+        threading.Thread(target=call, daemon=True).start()
     try:
-        return collective(*arguments)
+        try:
+            return outcome.result(timeout=None if HERE.has_waited else LONG)
+        except TimeoutError:
+            _say_that_it_waits()
+            return outcome.result()
     except RuntimeError as error:  # torch has no class for it
         raise LostRank from error
+
+
+def _say_that_it_waits() -> None:
+    """Once a run, by the first of the ranks that have waited LONG: where, and for whom."""
+    HERE.has_waited, store = True, HERE.store
+    if store is None:
+        return
+    store.set(f"rank {rank()} waits", "")
+    time.sleep(1)  # until the others have said so
+    ranks = {there: store.check([f"rank {there} waits"]) for there in range(world())}
+    if rank() != next(there for there, waits in ranks.items() if waits):
+        return
+    others = ", ".join(f"rank {there}" for there, waits in ranks.items() if not waits)
+    calls = [call for call in traceback.extract_stack() if call.filename != __file__]
+    place = f"{Path(calls[-1].filename).name}, line {calls[-1].lineno} ({calls[-1].name})"
+    words = f"rank {rank()} has waited {LONG} s for {others or 'another rank'} at {place}, and goes on\n"
+    os.write(2, words.encode())
 
 
 # Doing things once --------------------------------------------------------------------------------

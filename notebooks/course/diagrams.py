@@ -209,7 +209,7 @@ def pipeline() -> Picture:
     )  # fmt: skip
     look = p.box(
         90, 570, 540, ["look at it: curves, tokens, a diagnosis, a conversation",
-                       "`python -m rl.report, rl.doctor or rl.talk"], "critic",
+                       "`python -m report, report.doctor or rl.talk"], "critic",
     )  # fmt: skip
     p.arrow(world.bottom, base.top, "text of the world")
     p.arrow((260, base.y + base.height), (260, judge.y), "base model writes pairs")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from course.plots import CARD, INK, plain, show, table_text
-from harness.report.tokens import colour
+from report.tokens import colour
 
 CELL = "padding:0.25em 0.6em;border:1px solid #D0D7DE;text-align:left;vertical-align:top"
 BUTTON = "font:14px sans-serif;padding:0.2em 0.9em;margin-right:0.5em"

@@ -56,7 +56,7 @@ MARKERS: dict[str, str] = {
 SERIES = ("#332288", "#DDAA33", "#117733", "#AA4499", "#88CCEE", "#661100")
 SERIES_LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)))
 SERIES_MARKERS = ("o", "s", "^", "D", "v", "P")
-# The same scale as the tokens of harness/report/tokens.py: orange is negative, white 0, blue positive.
+# The same scale as the tokens of report/tokens.py: orange is negative, white 0, blue positive.
 DIVERGING = LinearSegmentedColormap.from_list("pushes", ["#E6801E", "#FFFFFF", "#4691D2"])
 SHADE = "Blues"  # for what is never negative: probabilities, attention
 

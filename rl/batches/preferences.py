@@ -15,7 +15,7 @@ from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices
 from data.readers import read_preferences, split_records
-from data.worlds import CHECKED, default_folder, flags_for
+from data.sources import default_folder, flags_for, has_annotator, is_checked
 from gpt.corpus import Limits, check_fit
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
@@ -59,10 +59,10 @@ class RecordedPairFlags:
 
 def require_pairs(data: str) -> None:
     """Refuse a world in which nobody has compared answers."""
-    if data in CHECKED:
+    if is_checked(data):
         raise UserError(
-            f"{data}: answers are checked by a rule, so there are no preference pairs: use --data "
-            "reviews, or a file of pairs"
+            f"{data}: answers are checked by a rule, so there are no preference pairs: use a "
+            "world with an annotator, or a file of pairs"
         )
 
 
@@ -75,11 +75,11 @@ def open_pairs(
 ) -> tuple[list[TokenPair], list[TokenPair]]:
     """Training pairs and held-out pairs, which share no prompt; what is too long is left out, counted.
 
-    Of a file its own pairs; of the reviews those of the reward model's run `folder`, with the
+    Of a file its own pairs; of a world those of the reward model's run `folder`, with the
     annotator's noisy labels.
     """
     require_pairs(data)
-    if data == "reviews":
+    if has_annotator(data):
         folder = folder or default_folder("reward_model", data, preset)
         paths = [folder / name for name in ("pairs.jsonl", "held_out_pairs.jsonl")]
         if not all(path.exists() for path in paths):

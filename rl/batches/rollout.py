@@ -134,6 +134,7 @@ def sample_rollout(
         params,
         generator,
         eos_id=tokenizer.eos_id,
+        other_ends=tokenizer.other_ends,
         samples_per_prompt=group_size,
         teacher=teacher,
         teacher_share=teacher_share,

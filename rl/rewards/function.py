@@ -7,10 +7,14 @@
     python -m rl.grpo_engine --reward path/to/my_rewards.py:brief
 
 The first two arguments are the texts of the prompt and of the response, without its EOS. A
-parameter named `record` gets the prompt's record as well (data/records.py; `record.answer`), one
-named `ended` whether the response has its EOS. The function is code and runs with your rights, once
-per response. It is read when a run starts; --resume refuses a file that has changed since, and of a
-module calls the function as it is then.
+parameter named `record` gets the prompt's record as well (data/records.py; `record.answer`, and
+`record.meta` for a row's other columns), one named `ended` whether the response has its EOS.
+
+A function with a parameter `prompts` or `completions` is of TRL's form: it is called by keyword, once a
+batch, with lists of texts and of the rows' values in the columns that it names, and gives a list.
+
+The function is code and runs with your rights; modules beside its file can be imported. It is read when
+a run starts; --resume refuses when its file, or one in its folder that it imports, has changed since.
 """
 
 from __future__ import annotations
@@ -18,7 +22,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import re
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,24 +34,50 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data.records import PromptRecord
 from harness.errors import UserError
-from harness.files import expanded
-from harness.ranks.collectives import all_gather_list, shard_block
+from harness.files import expanded, noted
+from harness.paths import REPOSITORY
+from harness.ranks.collectives import all_gather_list, on_main, shard_block
 from rl.batches.rollout import Rollout
 
 OPTIONAL = ("record", "ended")
+BATCH = ("prompts", "completions")  # TRL's form
+PACKAGES = ("data", "gpt", "harness", "reward_model", "rl")  # this project
 MOST = torch.finfo(torch.float32).max  # in which rewards are kept
+OTHER_ORDER = re.compile(  # first and second parameter where a response is first, or a truth second
+    r"(?:response|completion|solution|answer|output|prediction)(?:_\w+)?,.*|\w*,(?:prompt|"
+    r"(?:(?:ground|gold|true|correct|reference)_?)*(?:truth|solution|answer|target|label|reference|gold)s?(?:_\w+)?)"
+)
 
 
 def open_function(reward: str) -> FunctionReward:
     """The function that a --reward of the form WHERE:FUNCTION names. UserError if it cannot be used."""
     where, _, name = reward.rpartition(":")
     module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
+    for path in files_behind(module):
+        noted(path)
     function = getattr(module, name, None)
     if not callable(function):
         raise UserError(f"--reward {reward}: {where} has no function {name!r}")
     return FunctionReward(function, reward, _wanted(function, reward))
+
+
+def files_behind(module: ModuleType) -> list[Path]:
+    """The file of a reward, and those in its folder that are loaded, as by its imports.
+
+    Not those of this project, of Python and of installed packages, which may change.
+    """
+    own, *loaded = (
+        Path(getattr(each, "__file__", None) or "none") for each in (module, *sys.modules.values())
+    )
+    apart = [Path(sysconfig.get_path("stdlib")), *(REPOSITORY / name for name in PACKAGES)]
+    return [own] + [
+        path
+        for path in loaded
+        if path.is_relative_to(own.parent)
+        and "site-packages" not in path.parts
+        and not any(map(path.is_relative_to, apart))
+    ]
 
 
 def _import_module(where: str) -> ModuleType:
@@ -67,7 +99,7 @@ def _import_module(where: str) -> ModuleType:
 
 
 def _import_file(path: Path) -> ModuleType:
-    """A module from its file, under a name that hides no other module."""
+    """A module from its file, under a name that hides no other; modules beside it are found first."""
     path = expanded(path)
     if not path.is_file():
         raise UserError(f"--reward {path}:...: there is no file {path}")
@@ -76,11 +108,16 @@ def _import_file(path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None  # the name ends in .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up while it is read
+    sys.path.insert(0, beside := str(path.resolve().parent))
     try:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         sys.modules.pop(name, None)
         raise _broken(str(path), error) from error
+    finally:
+        sys.path.remove(beside)
+    if beside not in sys.path:  # last: for imports in the function, hiding no other module
+        sys.path.append(beside)
     return module
 
 
@@ -98,22 +135,27 @@ def _in_words(error: BaseException) -> str:
 
 
 def _wanted(function: Callable[..., Any], reward: str) -> tuple[str, ...]:
-    """Which of OPTIONAL the function takes. UserError unless it can be called with two texts."""
-    expected = f"--reward {reward}: it is called as {reward.rpartition(':')[2]}(prompt, response)"
+    """Which of OPTIONAL the function takes, or BATCH. UserError for a function of another form."""
+    name = reward.rpartition(":")[2]
+    expected = (
+        f"--reward {reward}: it is called as {name}(prompt, response), by keyword also record and ended, "
+        f"or as {name}(prompts, completions, **columns)"
+    )
     try:
         signature = inspect.signature(function)
     except (TypeError, ValueError) as error:  # written in C
         raise UserError(f"{expected}, and its parameters cannot be read") from error
-    parameters = list(signature.parameters)
-    wanted = tuple(name for name in OPTIONAL if name in parameters)
-    if parameters[:1] == ["response"] or parameters[1:2] == ["prompt"]:
-        raise UserError(f"{expected}, in this order: it takes {signature}")
+    if inspect.iscoroutinefunction(function):
+        raise UserError(f"{expected}, and never awaited: write def, not async def")
+    if not signature.parameters.keys().isdisjoint(BATCH):
+        return BATCH
+    wanted = tuple(name for name in OPTIONAL if name in signature.parameters)
     try:
         signature.bind("", "", **dict.fromkeys(wanted))
+        if OTHER_ORDER.fullmatch(",".join([*signature.parameters][:2])):
+            raise TypeError
     except TypeError as error:
-        raise UserError(
-            f"{expected}, by keyword also record and ended where it has them: it takes {signature}"
-        ) from error
+        raise UserError(f"{expected}, in this order: it takes {signature}") from error
     return wanted
 
 
@@ -128,36 +170,67 @@ def _number(value: Any) -> float | None:
 
 
 class FunctionReward:
-    """What a user's function gives for (prompt, response), one number per row, (N,).
-
-    UserError names the row where it raises or gives no finite number.
-    """
+    """One number per row from a user's function, (N,); UserError where it fails or gives no finite one."""
 
     def __init__(self, function: Callable[..., Any], name: str, wanted: Sequence[str] = ()) -> None:
         self.function, self.name, self.wanted = function, name, tuple(wanted)
+        self.columns: set[str] = set()  # that a row has had
 
     def __call__(self, rollout: Rollout) -> Tensor:
-        rows = zip(rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True)
-        values = []
-        for number, row in list(enumerate(rows, start=1))[shard_block(len(rollout))]:
-            place = f"prompt {number} of {len(rollout)}, {row[0].prompt[:60]!r}"
-            values.append(self._value(*row, place))
-        return torch.tensor(
-            all_gather_list(values), dtype=torch.float32, device=rollout.response_tokens.device
-        )
+        if self.wanted == BATCH:  # on one rank: it may compare the rows
+            values = on_main(lambda: self._batch(rollout))
+        else:
+            rows = range(len(rollout))[shard_block(len(rollout))]
+            values = all_gather_list([self._row(rollout, row) for row in rows])
+        return torch.tensor(values, dtype=torch.float32, device=rollout.response_tokens.device)
 
-    def _value(self, record: PromptRecord, response: str, ended: bool, place: str) -> float:
-        offered = {"record": record, "ended": ended}
+    def _row(self, rollout: Rollout, row: int) -> float:
+        record, place = rollout.records[row], _place(rollout, row)
+        offered = {"record": record, "ended": bool(rollout.has_eos[row])}
         more = {name: offered[name] for name in self.wanted}
+        response = rollout.responses[row]
+        return self._finite(self._called(place, record.prompt, response, **more), place)
+
+    def _batch(self, rollout: Rollout) -> list[float]:
+        rows = [
+            {
+                **record.meta,
+                "answer": record.answer,
+                "prompts": record.prompt,
+                "completions": response,
+            }
+            for record, response in zip(rollout.records, rollout.responses, strict=True)
+        ]
+        self.columns |= {name for row in rows for name, value in row.items() if value is not None}
+        named = inspect.signature(self.function).parameters
+        every = any(each.kind is each.VAR_KEYWORD for each in named.values())
+        names = [name for name in sorted(self.columns) if every or name in named]
+        place = f"a batch of {len(rows)} texts with the columns {', '.join(sorted(self.columns))}"
+        values = self._called(place, **{name: [row.get(name) for row in rows] for name in names})
+        if len(values) != len(rows):
+            raise UserError(
+                f"--reward {self.name} gave {len(values)} numbers for {place}: it must give one for each"
+            )
+        return [self._finite(value, _place(rollout, row)) for row, value in enumerate(values)]
+
+    def _called(self, place: str, *arguments: Any, **named: Any) -> Any:
+        """What the function gives, for a batch as a list."""
         try:
-            value = self.function(record.prompt, response, **more)
+            value = self.function(*arguments, **named)
+            return list(value) if self.wanted == BATCH else value
         except (Exception, SystemExit) as error:
             raise UserError(
                 f"--reward {self.name} failed at {place}: {_in_words(error)}"
             ) from error
+
+    def _finite(self, value: Any, place: str) -> float:
         number = _number(value)
         if number is None or not abs(number) <= MOST:  # NaN neither
             raise UserError(
                 f"--reward {self.name} gave {value!r:.60} at {place}: it must give a finite number"
             )
         return number
+
+
+def _place(rollout: Rollout, row: int) -> str:
+    return f"prompt {row + 1} of {len(rollout)}, {rollout.records[row].prompt[:60]!r}"

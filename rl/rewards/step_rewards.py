@@ -5,7 +5,7 @@ per response. A source of step rewards cuts every response into steps, so that e
 belongs to exactly one of them and the last step ends at the last valid token. Three sources:
 
     OutcomeSteps       one step, worth what the whole response is: outcome supervision again
-    CheckedSteps       the written steps of a sum, each right or wrong by rule, then the answer
+    CheckedSteps       the written steps, each right or wrong by the world's rule, then the answer
     RewardModelSteps   sentences, each worth the reward model's score after its last token
 """
 
@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from data import sums
+from data.sources import Source
 from gpt.log_probs import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
@@ -86,7 +86,7 @@ def characters_read(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[int]:
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     total, counts = 0, []
     for token in tokens:
-        if token not in (tokenizer.eos_id, tokenizer.pad_id):
+        if token not in (tokenizer.eos_id, tokenizer.pad_id, *tokenizer.other_ends):
             total += len(decoder.decode(tokenizer.encoding.decode_single_token_bytes(token)))
         counts.append(total)
     return counts
@@ -127,16 +127,20 @@ class OutcomeSteps:
 
 
 class CheckedSteps:
-    """The steps of a written sum, checked by rule (data/sums.py): 1 if exactly right, else 0.
+    """The written steps of a response, checked by the world's rule: 1 if exactly right, else 0.
 
-    A written step ends with the "," or ":" behind it. What is left, up to the last token, is the
-    answer's step, worth 1 if the response is an exact match; a direct answer is that step alone.
+    A written step ends with the character behind it ("," or ":" in data/worlds/sums.py). What is left,
+    up to the last token, is the answer's step, worth what `gold` says; a direct answer is that alone.
     Where one token ends two steps they count as one, right only if both are: so does a step that
     was cut off together with the answer it owed.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.tokenizer = tokenizer
+    def __init__(self, world: Source, tokenizer: Tokenizer) -> None:
+        if world.step_checks is None or world.gold is None:
+            raise ValueError(
+                "this world has no rule for the steps of a response: take another source"
+            )
+        self.checks, self.gold, self.tokenizer = world.step_checks, world.gold, tokenizer
 
     def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards:
         rows = []
@@ -148,10 +152,10 @@ class CheckedSteps:
             strict=True,
         ):
             steps: dict[int, float] = {}
-            for check in sums.step_checks(record, text):
-                end = token_of(min(check.end, len(text) - 1), counts)  # of the "," or ":"
-                steps[end] = min(float(check.correct), steps.get(end, 1.0))
-            answer = sums.exact_match(record, text, ended)
+            for _, stop, right in self.checks(record, text):
+                end = token_of(min(stop, len(text) - 1), counts)  # of the "," or ":"
+                steps[end] = min(float(right), steps.get(end, 1.0))
+            answer = self.gold(record, text, ended)
             steps[len(counts) - 1] = min(answer, steps.get(len(counts) - 1, 1.0))
             rows.append(steps)
         return padded(rows, rollout.response_tokens.device)

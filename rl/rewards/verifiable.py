@@ -1,23 +1,14 @@
-"""Verifiable rewards: a rule checks the answer, so there is no reward model to train or to fool.
+r"""Verifiable rewards: a rule checks the answer, so there is no reward model to train or to fool.
 
-Everything reads the response alone, never prompt + response. The answer of a response is read in
-this order; a response without one is wrong, and counted (`unanswered`):
+The response alone is read, without copies of the prompt and <think>...</think>. Its answer stands
+after the last "####" (GSM8K's marker; Cobbe et al. 2021, arXiv:2110.14168), on its line, or in the last
+\boxed{...}; else it is the last number, or the whole text where the truth is no number.
 
-    0. copies of the prompt and everything inside <think>...</think> are left out
-    1. after the last "####" on its line, GSM8K's marker (Cobbe et al. 2021, arXiv:2110.14168)
-    2. inside the last \\boxed{...}
-    3. the last number; the whole text where the true answer is no number
-
-Where the true answer is a number, a marker or a box must hold one number: the one that it begins
-with ("#### 5 apples" is 5), or else the one after its last "=" ("x = 7" and "3 + 4 = 7" are 7). Two
-numbers with "or" between them, and two that a comma, sign, space or "and" joins, are not one: "7 or
-8" and "7, 8" are wrong.
-
-Signs around an answer do not count: Markdown's * and ` and _, a final period, the brackets of
-"(A)" and LaTeX's \\text{A}. \\frac{1}{2} is 1/2, and "x = A" is A unless the true answer has a "="
-too. Two answers are then compared as decimal numbers where both are numbers ("$1,000." and
-"1{,}000" are 1000, "50 %" is 50, "1e3" is 1000, "-0" is 0) and as text otherwise, without regard to
-case or repeated spaces. Digits are 0 to 9 alone; "NaN", "inf" and "1/2" are text.
+A number is read in full or not at all: after a marker or in a box only its unit may follow it, and
+only "x =" or "3 + 4 =" stand before it; in free text it may be no part of a formula, a range or a
+choice ("2\sqrt{3}", "12:30", "7 or 8"). What cannot be read is wrong, and counted (`unanswered`).
+LaTeX and Markdown do not count. Numbers are equal as fractions ("$1,000." is 1000, "50 %" is 50, "1/2"
+is 0.5), other answers as text, without regard to case.
 """
 
 from __future__ import annotations
@@ -26,7 +17,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from fractions import Fraction
 
 import torch
 from torch import Tensor
@@ -35,149 +26,123 @@ from data.records import PromptRecord
 from rl.batches.rollout import Rollout
 from rl.rewards.sources import MadeOf, Rule, RuleReward
 
-# --- reading and comparing answers ----------------------------------------------------------------
-
-MARKER = "####"
-BOXED = "\\boxed{"
 ECHOED_LINE = 40  # characters; a longer line of the prompt is a question, not one of its choices
-CURRENCY = "$€£¥"
-COMMA = r"(?:,\\!|\{,\}|,)"  # 1,000 and LaTeX's 1{,}000 and 1,\!000
-NUMBER = re.compile(
-    rf"""
-    (?<!\w)(?<!\d[.,/])(?<!\d\{{,\}})(?<!\d,\\!)                # not inside a word or a number
-    [-+−]?[{CURRENCY}]?
-    (?: [0-9]+/[0-9]+                                           # 1/2, which stays text
-      | (?: (?: [0-9]{{1,3}}(?:{COMMA}[0-9]{{3}})+ | [0-9]+ )(?:\.[0-9]+)? | \.[0-9]+ )  # .5
-        (?:[eE][-+]?[0-9]+)? )                                  # 1e3
-    (?!\d|[./]\d|{COMMA}\d)                                     # nor is 1,2,3 or 1.2.3 a number
-    """,
-    re.VERBOSE,
+BRACES = r"(?:[^{}]|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\})*"  # text in which braces close
+PLAIN = [  # LaTeX and Markdown, and what each is in plain text
+    (r"\\(?:text|math|mbox|boxed)[a-z]*\s*\{([^{}]*)\}", r" \1 "),
+    (r"\\[dt]?frac\s*(?:\{(\w+)\}|(\w))\s*(?:\{(\w+)\}|(\w))", r" \1\2/\3\4 "),
+    (r"(?<=\d)(?:\{,\}|,\\!|\\[,;: ]|~)(?=\d{3}(?!\d))", ","),  # 1{,}000 and 1\,000
+    (r"\\[,;:! ()\[\]]|~|\\(?:left|right|quad)(?![a-z])", " "),
+    (r"\^\s*\{?\s*\\circ\b\s*\}?", "°"),
+    (r"\\([$%])|(?<!\w)[*_`]+|[*_`]+(?!\w)", r"\1"),  # **7**, but not 3*4
+    (r"(?i:\b(?:minus|negative)\s)|[−–]", "-"),
+    (r"[^\S\n]+", " "),
+]
+NUMBER = r"""(?P<number> [$€£¥]?\s?[-+]?\s?[$€£¥]?\s?  (?: [0-9]+/0*[1-9][0-9]* |
+    (?: (?:[0-9]{1,3}(?:,[0-9]{3})+ | [0-9]+)(?:\.[0-9]+)? | \.[0-9]+ )(?:e[-+]?[0-9]{1,3})? )
+    \s?[%$€£¥]? )"""  # 1/2, 1,000.50, .5, 1e3
+SCALE = (  # after a number: it is another number
+    r"(?:half|halves|thirds|dozen|hundred|thousand|[mbtr]+illion|squared|cubed|pi|sin|and\sa|[eiknxyz])\b"
 )
-JOINED = re.compile(  # what makes a number the first of several: "7, 8" or "3 + 4"
-    rf"\s*(?:[-+−*/×·^,;&]|\\cdot|\\times|\s|and\b|or\b|to\b)\s*[-+−]?[{CURRENCY}]?[0-9]", re.I
+UNIT = rf"""(?: °[ ]?[CF]? |
+    (?: [ /](?!(?:and|or|plus|over)\b|{SCALE})(?:[a-z]{{3,}}|[cdkmn]?[gmls]|ft|in|lb|oz|hr?|of|a)\b )+ )"""
+MARKED = re.compile(rf"(?xi) \(?{NUMBER}\)?{UNIT}?\s?\.?")
+LAST = re.compile(  # the last number of a text, unless it is a part of something
+    rf"""(?xi)(?: ^ | \n\s? | [^\W\d_]\s | [.,;!?)"']\s | (?<![<>!])=\s? | (?<!\d)(?<!\d\s):\s? |
+    (?<!\w)[("] )(?<!\d,\s) {NUMBER}°?
+    (?: (?!\.\.)[.,;:)"]+(?=\s|$) | (?=\s|$)(?![ ]?(?:[-+*/^×·=<>!\\{{(°]|{SCALE})) ) \D*$"""
 )
-EITHER = re.compile(r"\d.*\bor\b.*\d", re.IGNORECASE)
-EQUALS = re.compile(r"(?<![<>!])=")  # >= is no =
-FRACTION = re.compile(r"\\[dt]?frac\{(\w+)\}\{(\w+)\}")
-WRAPPED = re.compile(r"\\(?:text|textbf|textit|mathrm|mathbf|mbox)\{([^{}]*)\}")
-CHOICE = re.compile(r"\((\w+)\)")  # (A)
-NAMED = re.compile(r"^(?:[^\W\d]\w*)?\s*=\s*")  # x =
-MARKS = "*_` \t"
+OPERATOR = re.compile(  # in words, before a number
+    r"\\[a-z]+|(?:\d\s(?:and|or|to|of|out of|x)|\b(?:plus|times|over|mod|twice|half of|root(?: of)?|"
+    r"sqrt|sin|cos|tan|log|ln))(?=\s\S*\d)"
+)
+SEVERAL = re.compile(r"\b(?:or|and)\b|;|,(?![0-9]{3})", re.IGNORECASE)
 
 
-def parse_number(text: str) -> Decimal | None:
-    """The number that `text` is, apart from a currency or percent sign, grouping commas, final periods."""
-    text = text.replace("\\$", "$").replace("\\%", "%")  # LaTeX
-    text = text.strip().rstrip(".").rstrip("%").strip().strip(CURRENCY).strip()
-    if not NUMBER.fullmatch(text) or "/" in text:
+def plain(text: str) -> str:
+    """The text without LaTeX's and Markdown's signs."""
+    for pattern, sign in PLAIN:
+        text = re.sub(pattern, sign, text)
+    return text.strip()
+
+
+def parse_number(text: str) -> Fraction | None:
+    """The number that `text` is, apart from a currency or percent sign, commas and a final period."""
+    text = plain(text).rstrip(".")
+    if len(text) > 1000 or not re.fullmatch(f"(?xi){NUMBER}", text):  # Python refuses 4,300 digits
         return None
-    plain = re.sub(rf"{COMMA}|[{CURRENCY}]", "", text).replace("−", "-")
-    try:
-        return Decimal(plain)
-    except InvalidOperation:  # an exponent beyond all bounds
-        return None
+    return Fraction(re.sub(r"[,\s%$€£¥]", "", text))
 
 
 def same_answer(given: str, truth: str) -> bool:
     """Whether two answers are equal: as numbers where both are, otherwise as text."""
-    given, truth = _bare(given), _bare(truth)
-    if ("=" in given) != ("=" in truth):  # x = 7 against 7
-        given, truth = NAMED.sub("", given), NAMED.sub("", truth)
+    if ("=" in given) != ("=" in truth):  # x = A against A
+        given, truth = (re.sub(r"^\s*\w*\s*=", "", text) for text in (given, truth))
     a, b = parse_number(given), parse_number(truth)
-    if a is not None and b is not None:
-        return a == b
-    return given.casefold() == truth.casefold()
+    return _spelled(given) == _spelled(truth) if a is None or b is None else a == b
 
 
-def _bare(text: str) -> str:
-    """An answer without the signs around it: LaTeX's, Markdown's, brackets, a final period."""
-    text = WRAPPED.sub(r"\1", FRACTION.sub(r"\1/\2", text))
-    text = " ".join(text.split()).lstrip(MARKS).rstrip(MARKS + ".")
-    choice = CHOICE.fullmatch(text)
-    return choice.group(1) if choice else text
+def _spelled(answer: str) -> str:
+    """An answer in one spelling: no spaces around signs, A for (A)."""
+    text = " ".join(plain(answer).split()).casefold().rstrip(".")
+    return re.sub(r"^\((\w+)\)$", r"\1", re.sub(r"\s*([^\w\s])\s*", r"\1", text))
 
 
 def without_echo(prompt: str, response: str) -> str:
-    """The response without verbatim copies of the prompt and of the prompt's long lines.
-
-    A short line may be one of several choices, and a prompt of one word a word of the answer: they stay.
-    """
+    """The response without copies of the prompt, if it has several words, and of its long lines."""
     whole, *lines = (line.strip() for line in [prompt, *prompt.splitlines()])
-    if len(whole.split()) > 1:
-        response = response.replace(whole, "\n")
-    for line in lines:
-        if len(line) > ECHOED_LINE:
-            response = response.replace(line, "\n")
+    for text in (whole, *lines):
+        if len(text) > ECHOED_LINE or (text == whole and len(text.split()) > 1):
+            response = response.replace(text, "\n")
     return response
 
 
+def marked(text: str) -> str | None:
+    """What stands after the last marker, on its line, or in the last box; None without either."""
+    _, marker, after = text.rpartition("####")
+    text = after.partition("\n")[0] if marker else text
+    boxes = re.findall(rf"\\f?box(?:ed)?\s*\{{({BRACES})\}}", text)
+    return boxes[-1] if boxes else text if marker else None
+
+
 def final_answer(response: str, *, numeric: bool) -> str | None:
-    """The answer that a response gives, in the order of the module's docstring; None without one.
-
-    `numeric`: the true answer is a number.
-    """
+    """The answer that a response gives; None if it cannot be read. `numeric`: the truth is a number."""
     text = response.rpartition("</think>")[2].partition("<think>")[0]
-    found = None
-    if MARKER in text:
-        found = text.rpartition(MARKER)[2].partition("\n")[0]
-    elif BOXED in text:
-        found = _boxed(text)
-    if found is None:
-        if not numeric:
-            return text.strip() or None
-        numbers = NUMBER.findall(text)
-        return numbers[-1] if numbers else None
-    found = found.strip().strip(MARKS)
-    return (_one_number(found) if numeric else None) or found or None
+    content = marked(text)
+    if not numeric:
+        return (text if content is None else content).strip() or None
+    if content is None:
+        found = LAST.search(OPERATOR.sub(r"\\", plain(text)))
+    else:
+        *before, value = re.split(r"(?<![<>!])=", plain(content))  # >= is no =
+        found = None if SEVERAL.search(" ".join(before)) else MARKED.fullmatch(value.strip())
+    return found["number"].strip() if found else None
 
 
-def _one_number(marked: str) -> str | None:
-    """The number at the beginning or after the last "=", if no other one is joined to it."""
-    if EITHER.search(marked):
-        return None
-    for part in (marked, EQUALS.split(marked)[-1].lstrip(MARKS)):
-        number = NUMBER.match(part)
-        if number and not JOINED.match(part, number.end()):
-            return number.group()
-    return None
-
-
-def _boxed(text: str) -> str | None:
-    """What stands between the braces of the last \\boxed{...}; None if they are never closed."""
-    content, depth = text.rpartition(BOXED)[2], 1
-    for position, character in enumerate(content):
-        depth += {"{": 1, "}": -1}.get(character, 0)
-        if depth == 0:
-            return content[:position]
-    return None
+def true_answer(record: PromptRecord) -> str:
+    """The record's answer, which may be marked as in a response: a solution that ends in "#### 7"."""
+    if record.answer is None:
+        raise ValueError(f"there is no answer to check: {record.prompt[:60]!r}")
+    return marked(str(record.answer)) or str(record.answer)
 
 
 def read_answer(record: PromptRecord, response: str) -> str | None:
-    """The answer that this response gives to this record; None without one."""
-    if record.answer is None:
-        raise ValueError(f"there is no answer to check: {record.prompt[:60]!r}")
-    numeric = parse_number(record.answer) is not None
+    """The answer that this response gives to this record; None if it cannot be read."""
+    numeric = parse_number(true_answer(record)) is not None
     return final_answer(without_echo(record.prompt, response), numeric=numeric)
-
-
-# --- rules ----------------------------------------------------------------------------------------
 
 
 def answer_match(record: PromptRecord, response: str, ended: bool) -> float:
     """1.0 if the response ended and gives the record's answer, else 0.0."""
     given = read_answer(record, response)
-    return float(ended and given is not None and same_answer(given, str(record.answer)))
-
-
-# --- the reward -----------------------------------------------------------------------------------
+    return float(ended and given is not None and same_answer(given, true_answer(record)))
 
 
 @dataclass(eq=False)
 class VerifiableReward(RuleReward):
-    """R = 1 if right, else 0.
+    """R = 1 if right, else 0, as for a response that was cut off or whose rule fails, which is counted.
 
-    A response that was cut off earns 0, and so does one whose rule raises or returns no finite number,
-    which is counted. `reads` finds the answer in a response and serves the counts alone.
+    `reads` finds the answer in a response and serves the counts alone.
     """
 
     reads: Callable[[PromptRecord, str], str | None] | None = None
@@ -207,19 +172,15 @@ class VerifiableReward(RuleReward):
 
 def _checked(rule: Rule, rollout: Rollout) -> tuple[Tensor, int]:
     """What a rule says of each row, (N,), 0 for a truncated or failed one; and how many failed."""
-    values, errors = [], 0
-    ended = rollout.has_eos.tolist()
-    for record, response, end in zip(rollout.records, rollout.responses, ended, strict=True):
+    values = []
+    for row in zip(rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True):
         try:
-            value = float(rule(record, response, end))
+            values.append(float(rule(*row)))
         except Exception:  # whatever it is: a rule's bug must not end a run of hours
-            value = math.nan
-        errors += not math.isfinite(value)
-        values.append(value if end and math.isfinite(value) else 0.0)
-    return torch.tensor(values, device=rollout.response_tokens.device), errors
-
-
-# --- how many are solved --------------------------------------------------------------------------
+            values.append(math.nan)
+    value = torch.tensor(values, device=rollout.response_tokens.device)
+    finite = value.isfinite()
+    return value.where(finite & rollout.has_eos, 0.0), int((~finite).sum())
 
 
 def solve_rates(correct: Tensor, group_size: int) -> dict[str, float]:

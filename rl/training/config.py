@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from data.worlds import Data
+from data.sources import USUAL, Data, Presets
 from gpt.model import Preset
 from harness.command_flags import MemoryFlags, TrainingFlags
 from harness.flag_ranges import (
@@ -46,38 +46,23 @@ SIZES: dict[str, dict[str, Any]] = {
         for name, micro in [("gpt2", 16), ("gpt2-medium", 8), ("gpt2-large", 4), ("gpt2-xl", 2)]
     },
 }  # fmt: skip
-# Sums are checked by a rule, which cannot be over-optimised: no KL penalty and no early stop.
-# The smaller learning rate ends less noisily: rewards are 0 or 1.
-SUMS: dict[str, Any] = dict(kl_coef=0.0, stop_kl=None, max_new_tokens=40, lr=1e-4, steps=160)
-# A published model of 135 M weights: small steps, and sampling as its makers advise it.
-INSTRUCTIONS: dict[str, Any] = dict(
-    lr=2e-5, warmup=2, steps=32, prompts_per_step=4, group_size=8, minibatches=2, micro_batch_size=16,
-    kl_coef=0.1, stop_kl=8.0, temperature=0.7, max_new_tokens=48, eval_every=8, eval_prompts=48,
-    test_prompts=96, checkpoint_every=16,
-)  # fmt: skip
 
 
 def size_presets(
-    larger: Mapping[str, Any] | None = None,
-    *,
-    sums: Mapping[str, Any] | None = None,
-    limited: bool = True,
-) -> dict[str, dict[str, Any]]:
-    """An engine's PRESETS: its field defaults are those of tiny on reviews, which were tuned.
+    name: str, larger: Mapping[str, Any] | None = None, *, limited: bool = True
+) -> Presets:
+    """The PRESETS of engine `name`: its field defaults are those of tiny on reviews, which were tuned.
 
-    `larger` goes on top of the sizes from small on, `sums` holds what differs for that world. An engine
-    that by itself sets no limit of the KL is not `limited` by study's.
+    `larger` goes on top of the sizes from small on. An engine that by itself sets no limit of the KL is
+    not `limited` by study's. A world sets what differs there, under "rl" and under `name`.
     """
     presets = {
-        name: preset if name in ("tiny", "study") else preset | dict(larger or {})
-        for name, preset in SIZES.items()
+        size: settings if size in ("tiny", "study") else settings | dict(larger or {})
+        for size, settings in SIZES.items()
     }
     if not limited:
         presets["study"] = {}
-    # Without a reference there is no penalty, and no limit.
-    own = {key: value for key, value in (larger or {}).items() if key == "kl_coef"}
-    presets["tiny/instructions"] = INSTRUCTIONS | own | ({} if limited else dict(stop_kl=None))
-    return presets | {name: SUMS | dict(sums or {}) for name in ("tiny/sums", "study/sums")}
+    return Presets(presets, "rl", name)
 
 
 @dataclass(frozen=True)
@@ -86,7 +71,7 @@ class StartFlags:
 
     preset: Preset = "tiny"
     """Size of the policy and matching defaults, applied before all other flags."""
-    data: Data = "reviews"
+    data: Data = USUAL
     """A world (reviews, sums, instructions) or a file with prompts (formats: data/README.md)."""
     policy: Path | None = None
     """Run folder to start from; default: gpt.pretraining's for this data and preset."""

@@ -341,9 +341,9 @@ class Comparison:
         for row in self.sample_rows(samples):
             lines += [
                 "",
-                f"prompt: {row['prompt'].strip()}",
-                f"  before: {row['before'].strip()}",
-                f"  after:  {row['response'].strip()}",
+                f"prompt: {printable(row['prompt'])}",
+                f"  before: {printable(row['before'])}",
+                f"  after:  {printable(row['response'])}",
             ]
         return "\n".join(lines)
 
@@ -372,6 +372,11 @@ def compare(
     ]
     gold_name = task.gold.name if task.gold else ""
     return Comparison(before_result, after_result, gold_name, after, *accuracies)
+
+
+def printable(text: str) -> str:
+    """The text with control characters as their escapes: it must not steer the terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text.strip())
 
 
 def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -11,7 +11,7 @@ import torch
 from data.collate import ResponseBatch, collate_responses
 from data.readers import read_preferences
 from data.records import PromptRecord
-from data.worlds import CHECKED, RULES, default_folder, flags_for
+from data.sources import Source, default_folder, flags_for, has_annotator, is_checked, source
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
@@ -32,33 +32,36 @@ from rl.rewards.verifiable import VerifiableReward, answer_match, read_answer
 from rl.training.config import EngineConfig, RunFlags
 
 
-def world_rule(data: str) -> RuleReward | None:
+def world_rule(found: Source) -> RuleReward | None:
     """The exact objective of a generated world; None for files."""
-    if data not in RULES:
+    if found.gold is None:
         return None
-    if data in CHECKED:
-        return VerifiableReward(RULES[data], CHECKED[data])
-    return RuleReward(RULES[data], "gold reward")
+    if found.CHECK is not None:
+        return VerifiableReward(found.gold, found.CHECK)
+    return RuleReward(found.gold, "gold reward")
+
+
+def open_rule(found: Source, data: str) -> RuleReward | None:
+    """The rule that a source is measured by: a world's own, or the check of a file's answers."""
+    prompts = {split: found.prompts(split) for split in ("train", "validation", "test")}
+    return world_rule(found) or answer_rule(data, prompts, needed=False)
 
 
 def answer_rule(
-    data: str, prompts: Mapping[str, Sequence[PromptRecord]]
+    data: str, prompts: Mapping[str, Sequence[PromptRecord]], needed: bool
 ) -> VerifiableReward | None:
-    """The check of the answers that a file brings with its prompts; None if it brings none."""
+    """The check of the answers that a file brings with its prompts; None if it brings none.
+
+    UserError if it is needed, and cannot compare them all: empty ones, lists, objects, true and false.
+    """
     answers = [record.answer for records in prompts.values() for record in records]
-    missing = answers.count(None)
-    if missing == len(answers):
+    unfit = sum(not isinstance(answer, str) or not answer.strip() for answer in answers)
+    if answers.count(None) == len(answers) or (unfit and not needed):
         return None
-    if missing:
+    if unfit:
         raise UserError(
-            f"{data}: {missing} of {len(answers)} prompts have no answer to check: give one to "
-            "every prompt, or to none"
-        )
-    empty = sum(not str(answer).strip() for answer in answers)
-    if empty:
-        raise UserError(
-            f"{data}: {empty} of {len(answers)} answers are empty, which no response can match: fill "
-            "them in, or remove the rows"
+            f"{data}: {unfit} of {len(answers)} prompts have no text or number as `answer`, which the "
+            "rule could check: give one to every prompt, or --reward FILE.py:FUNCTION"
         )
     return VerifiableReward(answer_match, "right answer", reads=read_answer)
 
@@ -101,10 +104,10 @@ def open_reward(
     """The reward function that the flags ask for; `rule` is the one of a file with answers."""
     kind, data = choice.reward, choice.data
     if is_function(kind):
-        if choice.folders and data != "reviews":  # PG-GRPO reads recorded pairs there
+        if choice.folders and not has_annotator(data):  # PG-GRPO reads recorded pairs there
             raise _unused(choice, f"function {kind}")
         return open_function(kind)
-    rule = rule or world_rule(data)
+    rule = rule or world_rule(source(data))
     checks = made_of(rule).check is not None
     if kind in ("gold", "rule") or (kind == "auto" and checks):
         if rule is None:
@@ -112,7 +115,7 @@ def open_reward(
         if choice.folders and checks:
             raise _unused(choice, rule.name)
         return rule
-    if data in CHECKED and not choice.folders:
+    if is_checked(data) and not choice.folders:
         raise UserError(
             f"--reward {kind}: {data}: checked by a rule, without a reward model; leave it out"
         )

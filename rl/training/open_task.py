@@ -9,9 +9,13 @@ from typing import Any
 
 import torch
 
-from data.readers import read_prompts
 from data.records import PromptRecord
-from data.worlds import CHECKED, default_folder, flags_for, has_texts
+from data.sources import (
+    default_folder,
+    flags_for,
+    is_world,
+    source,
+)
 from gpt.corpus import open_prompts
 from gpt.model import GPT
 from gpt.published import load_policy
@@ -19,7 +23,7 @@ from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import display_path
 from harness.frozen_copy import linears_to_bfloat16
-from harness.paths import MODEL_FILE, WORLDS
+from harness.paths import MODEL_FILE
 from rl.rewards.sources import RewardFn, is_function, made_of
 from rl.training.config import RunFlags
 from rl.training.open_reward import (
@@ -47,11 +51,6 @@ class Task:
         return "none" if self.reward_fn is None else self.reward_fn.name
 
 
-def brings_answers(data: str) -> bool:
-    """Whether the first prompt of a file comes with an answer."""
-    return Path(data).is_file() and read_prompts(Path(data), limit=1).records[0].answer is not None
-
-
 def open_policy(
     folder: Path | None,
     data: str,
@@ -61,17 +60,16 @@ def open_policy(
     with_reward_model: bool = True,
 ) -> tuple[GPT, Tokenizer]:
     """The policy to start from, or a UserError with the command that makes it, or the reward model too."""
-    if data not in WORLDS and not Path(data).exists():
-        raise UserError(f"there is no file {data}: --data takes {', '.join(WORLDS)} or a file")
+    found = source(data)
     explicit = folder is not None
     folder = folder or default_folder("pretraining", data, preset)
     if not explicit and not (folder / MODEL_FILE).exists():
-        if data in WORLDS and not has_texts(data):
+        if is_world(data) and found.corpus is None:
             raise UserError(
                 f"{data}: answers are written by a model that has read English: make its folder by "
                 "`python scripts/smollm2.py --out runs/smollm2` and give --policy runs/smollm2"
             )
-        checked = data in CHECKED or brings_answers(data)
+        checked = found.CHECK is not None or found.prompts("train")[0].answer is not None
         learned = with_reward_model and not checked
         stage = "reward_model.reward_model_training" if learned else "gpt.pretraining"
         raise UserError(
@@ -102,8 +100,10 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
             f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt in the policy's "
             f"{policy.config.context} positions"
         )
-    prompts = open_prompts(data, tokenizer, room)
-    rule = world_rule(data) or answer_rule(data, prompts)
+    found = source(data)
+    prompts = open_prompts(found, data, tokenizer, room)
+    needed = learned and config.reward != "model"
+    rule = world_rule(found) or answer_rule(data, prompts, needed)
     if own_reward is not None:
         reward_fn = own_reward(config, tokenizer, device)
     else:

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from claim import worlds
-from data import sums
 from data.records import ResponseRecord
+from data.worlds import sums
 from gpt import finetuning
 from gpt.corpus import encode_record
 from gpt.generate import SamplingParams

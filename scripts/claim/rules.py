@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from studies.bootstrap import SIGNIFICANT, at_distance
 
-from harness.report.intervals import t_interval
+from report.intervals import t_interval
 
 HELD, FAILED, UNTOLD = "held here", "not seen here", "undecided here"
 FEWEST = 5  # seeds with an effect; fewer tell nothing

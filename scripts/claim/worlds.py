@@ -1,7 +1,7 @@
 """Where every run starts, and what is measured of a policy: sums, whose answers are checked exactly.
 
 A start is pre-trained for half a minute on documents of which a given share shows its worked steps; the
-rest of what data/sums.py writes stays as it is. Each seed has a start of its own.
+rest of what data/worlds/sums.py writes stays as it is. Each seed has a start of its own.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from data import sums
 from data.collate import ResponseBatch, collate_responses
 from data.records import PromptRecord, ResponseRecord
+from data.worlds import sums
 from gpt import pretraining
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.corpus import encode_record
@@ -29,7 +29,7 @@ from harness.seeds import derive_seed, make_generator
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.rewards.verifiable import VerifiableReward, pass_at_k
 
-SHARE = 30  # percent of the documents that show their steps; that of data/sums.py
+SHARE = 30  # percent of the documents that show their steps; that of data/worlds/sums.py
 NEW_TOKENS = 32
 PROMPTS, EACH, SCORED = 64, 32, 4  # of a measurement: test prompts, answers to each, those scored
 SHAPE: dict[str, int] = dict(context=64, n_layer=2, n_head=2, n_embd=64)

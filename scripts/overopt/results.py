@@ -22,10 +22,10 @@ from studies.pages import rounded
 from studies.runner import is_done
 
 from harness.files import read_json, read_jsonl
-from harness.report.intervals import holm
-from harness.report.rules import Run, proxy_suspected
 from overopt.plan import CURES, Settings
 from overopt.stages import TERMS, Points, read_points
+from report.doctor import Run, proxy_suspected
+from report.intervals import holm
 
 CURE_DISTANCES = (2.0, 4.0, 8.0, 16.0)
 SHOWN = ("step", "kl", "gold", "proxy", "length", "eos", *TERMS)
@@ -33,7 +33,7 @@ FEWEST_STARTS = 2  # of a difference: within one start its interval would be ove
 FEWEST = 4  # measurements beyond the nearest distance, in every run of a fit
 NEAREST = 0.05  # nats; nearer points say nothing, and log d runs away
 TEXTS = 3  # prompts whose answers are kept, of the steps that are told about
-WEIGHTS = {"sent": 0.3, "topic": 0.3, "polite": 0.25, "form": 0.15}  # of data/reviews.py
+WEIGHTS = {"sent": 0.3, "topic": 0.3, "polite": 0.25, "form": 0.15}  # of data/worlds/reviews.py
 BASE, CARE = 0.3, 0.7
 FORMS: dict[str, Callable[[Array], Array]] = {  # what alpha and beta multiply, (points, 2)
     "best of n": lambda d: np.stack([d, -(d**2)], axis=1),

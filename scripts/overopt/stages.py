@@ -16,9 +16,10 @@ from typing import Any
 import torch
 from studies.bootstrap import Array
 
-from data import reviews
 from data.collate import ResponseBatch, join_responses
 from data.records import PromptRecord
+from data.sources import from_preset
+from data.worlds import reviews
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.corpus import open_corpus
 from gpt.generate import SamplingParams
@@ -27,7 +28,6 @@ from gpt.model import GPT, GPTConfig
 from gpt.pretraining import PretrainingConfig
 from gpt.pretraining import train as pretrain
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_line import from_preset
 from harness.device import open_device
 from harness.files import append_jsonl, read_jsonl, write_json
 from harness.metric_log import MetricLog

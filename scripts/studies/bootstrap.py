@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.report.intervals import LEVEL, t_interval
+from report.intervals import LEVEL, t_interval
 
 Array = NDArray[np.float64]
 DRAWS = 2000

@@ -56,6 +56,8 @@ class StudyFlags:
     work: str = ""
     """Do this one job here and now; what the script starts itself with."""
 
+    goes_on = True  # called again, it does what is left
+
     def __post_init__(self) -> None:
         check_ranges(self)
 

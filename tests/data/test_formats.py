@@ -41,6 +41,13 @@ def hh(*turns: str) -> str:
     return "".join(f"\n\n{speakers[i % 2]}: {turn}" for i, turn in enumerate(turns))
 
 
+GSM8K = [
+    {"question": "How much?", "answer": "4*5=<<4*5=20>>20\nSo $<<20*60=1200>>1,200\n#### 1,200"},
+    {"question": "And now?", "answer": "It fell.\n#### -2.5"},
+]
+CONVERSATION = {"chosen": said("Hi", "a"), "rejected": said("Hi", "b")}
+
+
 def test_templates() -> None:
     asked = instruction_prompt("Name a colour.")
     assert asked == "### Instruction:\nName a colour.\n\n### Response:\n"
@@ -120,6 +127,147 @@ PREFERENCES: dict[str, tuple[list[Row], list[PreferenceRecord], str, dict[str, i
 }  # fmt: skip
 
 
+# A question that stands in `prompt` and again in the answers must be written once. Of conversations: the
+# prompt, what stands before each answer, and the prompt that is rendered, None for a dropped row.
+Q, ASKS = "Is it late?", "### Instruction:\nIs it late?\n\n### Response:\n"
+EARLIER, LATER = said("Hi", "Hello!"), f"{HI}Hello!\n\n{ASKS}"
+
+
+def system(text: str) -> list[dict[str, str]]:
+    return [{"role": "system", "content": text}]
+
+
+KIND, KINDLY = system("Be kind."), f"### System:\nBe kind.\n\n{ASKS}"
+CONVERSATIONS: dict[str, tuple[Any, list[dict[str, str]], str | None]] = {
+    "the same": (said(Q), said(Q), ASKS), "a blank more": (said(Q + " "), said(Q), ASKS),
+    "system in the prompt": (KIND + said(Q), said(Q), KINDLY),
+    "system in the answers": (said(Q), KIND + said(Q), KINDLY),
+    "system in both": (KIND + said(Q), KIND + said(Q), KINDLY),
+    "system alone in the prompt": (KIND, said(Q), KINDLY),
+    "another system": (system("Be rude.") + said(Q), KIND + said(Q), None),
+    "empty system": (system("") + said(Q), said(Q), ASKS),
+    "last turn in the prompt": (said(Q), EARLIER + said(Q), LATER),
+    "last turn in the answers": (EARLIER + said(Q), said(Q), LATER),
+    "first turn in the prompt": (said("Hi"), EARLIER + said(Q), LATER),
+    "answers go on": (said("Hi"), [*answered("Hello!"), *said(Q)], LATER),
+    "another question": (said("Why?"), said(Q), None),
+    "half a question": (said(Q), said(f"{Q} Or not?"), None),
+    "a string": (Q, said(Q), ASKS), "a string and a system": (Q, KIND + said(Q), KINDLY),
+    "another string": ("Why?", said(Q), None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_a_conversation_is_read_once(tmp_path: Path, name: str) -> None:
+    prompt, before, expected = CONVERSATIONS[name]
+    good, bad = before + answered("yes"), before + answered("no")
+    pairs = [CONVERSATION, {"prompt": prompt, "chosen": good, "rejected": bad}]
+    kept = [PreferenceRecord(expected, "yes", "no")] if expected else []
+    assert read_preferences(write(tmp_path, *pairs)).records[1:] == kept
+    for key in ("completion", "messages"):
+        rows = [{"prompt": said("Hi"), key: said("Hi", "x")}, {"prompt": prompt, key: good}]
+        answers = [ResponseRecord(expected, "yes")] if expected else []
+        assert read_responses(write(tmp_path, *rows)).records[1:] == answers
+
+
+# Of strings: the prompt, an answer, and what it must be read as, None for a dropped row.
+DIALOG = hh(Q, "").rstrip()
+STRINGS: dict[str, tuple[str, str, str | None]] = {
+    "the same": (Q, f"{Q} yes", " yes"), "blanks before": (Q, f"\n {Q} yes", " yes"),
+    "a blank more": (Q + " ", f"{Q} yes", "yes"), "no blank": (Q + " ", f"{Q}yes", "yes"),
+    "line breaks": (Q + "\n", f"{Q}\n  yes", "  yes"), "not there": (Q, f" Late. {Q}", f" Late. {Q}"),
+    "one word, perhaps an echo": ("late", "late yes", None),
+    "a transcript": (DIALOG, DIALOG + " yes", " yes"), "its question": (Q, DIALOG + " yes", None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRINGS)
+def test_a_string_is_read_once(tmp_path: Path, name: str) -> None:
+    prompt, answer, own = STRINGS[name]
+    rows = [PAIR, {"prompt": prompt, "chosen": answer, "rejected": f"{answer}!"}]
+    result = read_preferences(write(tmp_path, *rows))
+    kept = [] if own is None else [PreferenceRecord(prompt, own, f"{own}!")]
+    assert result.records[1:] == kept
+    assert bool(result.notes) == bool(own and own != answer)
+    for key in ("response", "completion"):
+        rows = [{"prompt": "Q", key: " a"}, {"prompt": prompt, key: answer}]
+        answers = [ResponseRecord(pair.prompt, pair.chosen) for pair in kept]
+        assert read_responses(write(tmp_path, *rows)).records[1:] == answers
+    if own is not None:
+        rows = [{"instruction": prompt, "chosen": answer, "rejected": f"{answer}!"}]
+        (pair,) = read_preferences(write(tmp_path, *rows)).records
+        assert (pair.chosen, pair.rejected) == (own.strip(), f"{own}!".strip())
+
+
+def test_one_answer_that_repeats_its_question_stays(tmp_path: Path) -> None:
+    """Where the other one does not, it is the answer's own; and a sampled one stays what it was."""
+    rows = [
+        {"prompt": Q, "chosen": " yes", "rejected": Q + " no"},
+        {"prompt": Q, "chosen": Q, "rejected": Q + " no", "chosen_ended": True},
+    ]
+    records = read_preferences(write(tmp_path, *rows)).records
+    assert [record.rejected for record in records] == [Q + " no"] * 2
+    empty = {"prompt": Q, "chosen": Q + " yes", "rejected": ""}
+    (read,) = read_responses(write(tmp_path, empty)).records
+    assert read == ResponseRecord(Q, " yes")
+    assert read_preferences(write(tmp_path, rows[0], empty)).dropped == {"empty answer": 1}
+
+
+# Columns beside those of the format ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("read", "row", "prompt"),
+    [
+        (read_responses, ALPACA | {"input": "", "system": "Be kind."},
+         "### System:\nBe kind.\n\n### Instruction:\nTranslate.\n\n### Response:\n"),
+        (read_responses, {"messages": said(Q, "No"), "system_prompt": "Be kind."}, KINDLY),
+        (read_preferences, CONVERSATION | {"system": "Be kind."}, f"### System:\nBe kind.\n\n{HI}"),
+        (read_preferences, {"system": "Be kind.", "chosen": KIND + said(Q, "a"),
+                            "rejected": KIND + said(Q, "b")}, KINDLY),
+        (read_preferences, PAIR | {"system": ""}, "Q"), (read_prompts, {"prompt": "Q", "history": []}, "Q"),
+        (read_preferences, PAIR | {"system": "Be kind."}, None),
+        (read_prompts, {"prompt": "Q", "context": "A page."}, None),
+        (read_responses, {"prompt": "Q", "response": " a", "history": [["b", "c"]]}, None),
+        (read_responses, ALPACA | {"history": [["b", "c"]]}, None),
+        (read_responses, {"messages": said(Q, "No"), "tools": [{"name": "clock"}]}, None),
+        (read_responses, {"messages": [*said(Q), {**answered("No")[0], "tool_calls": [1]}]}, None),
+        (read_responses, {"prompt": "Q", "completion": " a", "label": False}, None),
+        (read_responses, ALPACA | {"kto_tag": False}, None),
+        (read_responses, ALPACA | {"prompt": "Answer in French."}, None),
+        (read_prompts, GSM8K[0] | {"prompt": said("Hi")}, None),
+        (read_responses, {"prompt": "Q", "completion": " a", "label": True}, "Q"),
+    ],
+)  # fmt: skip
+def test_what_changes_a_row_is_written_or_the_row_dropped(
+    tmp_path: Path, read: Any, row: Row, prompt: str | None
+) -> None:
+    if prompt is None:
+        with pytest.raises(UserError):
+            read(write(tmp_path, row))
+    else:
+        assert read(write(tmp_path, row)).records[0].prompt == prompt
+
+
+def test_columns_that_are_not_used_are_named(tmp_path: Path) -> None:
+    """Those of any row, once."""
+    result = read_preferences(write(tmp_path, SCORED, SCORED | {"source": "x"}))
+    assert result.unread == ["prompt_id", "messages", "source"]
+    assert all(result.summary().count(repr(name)) == 1 for name in result.unread)
+    assert read_preferences(write(tmp_path, PAIR)).unread == []
+
+
+def test_a_chosen_answer_with_the_lower_score_is_told(tmp_path: Path) -> None:
+    rows = [{**SCORED, "score_rejected": score} for score in (8.5, 9, 4, None)]
+    result = read_preferences(write(tmp_path, *rows))
+    assert (len(result.records), result.dropped) == (3, {"equal scores": 1})
+    assert list(result.notes.values()) == [1]
+    table = "prompt,chosen,rejected,score_chosen,score_rejected\n"
+    path = tmp_path / "rows.csv"
+    path.write_text(table + "Q ,a,b,10,9\nQ ,a,b,9,10\n")  # as texts the other way round
+    assert list(read_preferences(path).notes.values()) == [1]
+
+
 @pytest.mark.parametrize("name", PREFERENCES)
 def test_pairs(tmp_path: Path, name: str) -> None:
     rows, records, form, dropped = PREFERENCES[name]
@@ -127,15 +275,11 @@ def test_pairs(tmp_path: Path, name: str) -> None:
     assert (result.records, result.format, result.dropped) == (records, form, dropped)
 
 
-GSM8K = [
-    {"question": "How much?", "answer": "4*5=<<4*5=20>>20\nSo $<<20*60=1200>>1,200\n#### 1,200"},
-    {"question": "And now?", "answer": "It fell.\n#### -2.5"},
-]
 ASKED = [f"### Instruction:\n{q}\n\n### Response:\n" for q in ("How much?", "And now?")]
 RESPONSES: dict[str, tuple[list[Row], list[tuple[str, str]], dict[str, int]]] = {
     **{
         key: ([{"prompt": "Q:", key: " a"}], [("Q:", " a")], {})
-        for key in ("response", "answer")
+        for key in ("response", "completion", "answer")
     },
     "Alpaca": (
         [{"instruction": "Hi", "output": "Hello"}, {**ALPACA, "input": None},
@@ -145,6 +289,15 @@ RESPONSES: dict[str, tuple[list[Row], list[tuple[str, str]], dict[str, int]]] = 
     ),
     "pairs' better ones": ([SCORED, {**SCORED, "score_rejected": 8.5}], [(HI, "Hello")] * 2, {}),
     "HH": ([{"chosen": hh("Hi", "yes"), "rejected": hh("Hi", "no")}], [(HI, "yes")], {}),
+    "messages": (
+        [{"messages": said("Hi", "Hello")}, {"messages": said(*OPENING, "No.")}, {"messages": said("Hi")},
+         {"prompt": "Hi", "messages": said("Hi", "Yo")}],
+        [(HI, "Hello"), (f"{HI}Hello!\n\n{ASKS}", "No."), (HI, "Yo")], {"no answer at the end": 1},
+    ),
+    "completion as messages": (
+        [{"prompt": asked, "completion": answered("Yo")} for asked in (said("Hi"), "Hi")],
+        [(HI, "Yo")] * 2, {},
+    ),
     "GSM8K": (
         GSM8K, [(ASKED[0], "4*5=20\nSo $1,200\n#### 1200"), (ASKED[1], "It fell.\n#### -2.5")], {},
     ),
@@ -158,11 +311,19 @@ def test_answers(tmp_path: Path, name: str) -> None:
     assert (result.records, result.dropped) == ([ResponseRecord(*pair) for pair in texts], dropped)
 
 
-PROMPTS: dict[str, tuple[list[Row], list[tuple[str, str | None]], dict[str, int]]] = {
+PROMPTS: dict[str, tuple[list[Row], list[tuple[str, Any]], dict[str, int]]] = {
     "with and without ground truth": (
         [{"prompt": "2+2=", "answer": "4"}, {"prompt": "2+3=", "answer": 5},
          {"prompt": "Say hi. ", "answer": None}, {"prompt": said("Hi")}, {"prompt": ""}],
         [("2+2=", "4"), ("2+3=", "5"), ("Say hi. ", None), (HI, None)], {"empty prompt": 1},
+    ),
+    "ground truth of any kind": (
+        [{"prompt": "Q", "answer": value} for value in (3.5, True, [4, "four"], {"x": 1})],
+        [("Q", "3.5"), ("Q", True), ("Q", [4, "four"]), ("Q", {"x": 1})], {},
+    ),
+    "an answer beside other keys": (
+        [{"messages": said("Hi", "Hello"), "answer": "x"}, {"messages": said("Hi", "Yo"), "answer": 2}],
+        [(HI, "x"), (HI, "2")], {},
     ),
     "GSM8K": (GSM8K, [(ASKED[0], "1200"), (ASKED[1], "-2.5")], {}),
     "HH": ([{"chosen": hh("Hi", "yes"), "rejected": hh("Hi", "no")}], [(HI, None)], {}),
@@ -173,10 +334,18 @@ PROMPTS: dict[str, tuple[list[Row], list[tuple[str, str | None]], dict[str, int]
 def test_prompts(tmp_path: Path, name: str) -> None:
     rows, texts, dropped = PROMPTS[name]
     result = read_prompts(write(tmp_path, *rows))
-    assert (result.records, result.dropped) == ([PromptRecord(*pair) for pair in texts], dropped)
+    assert [(record.prompt, record.answer) for record in result.records] == texts
+    assert result.dropped == dropped
 
 
-CONVERSATION = {"chosen": said("Hi", "a"), "rejected": said("Hi", "b")}
+def test_a_prompt_brings_the_other_columns_of_its_row(tmp_path: Path) -> None:
+    rows = [
+        {"prompt": "Q", "answer": [1], "tests": ["assert f(0) == 0"], "level": {"hard": True}},
+        {"prompt": "R", "response": "a"},
+    ]
+    first, second = read_prompts(write(tmp_path, *rows)).records
+    assert first == PromptRecord("Q", [1], {"tests": rows[0]["tests"], "level": {"hard": True}})
+    assert second.meta == {"response": "a"}
 
 
 @pytest.mark.parametrize(
@@ -185,6 +354,7 @@ CONVERSATION = {"chosen": said("Hi", "a"), "rejected": said("Hi", "b")}
         (PAIR, {"chosen": "\ud800"}), (CONVERSATION, {"chosen": "a"}), (CONVERSATION, {"chosen": ["a"]}),
         (CONVERSATION, {"chosen": [{"role": "tool", "content": "x"}]}),
         (CONVERSATION, {"chosen": [{"role": "user", "content": {}}]}),
+        (GSM8K[1], {"answer": "Paris"}), (GSM8K[1], {"answer": 3}),
         (GSM8K[1], {"answer": "#### 3 apples"}), (GSM8K[1], {"answer": "#### \u0667"}),
         ({"winner": "a", "loser": "b"}, {}), (ALPACA, {}),
     ],

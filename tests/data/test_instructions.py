@@ -1,10 +1,12 @@
-"""data/instructions.py: the rules by hand-written answers, and what is kept apart."""
+"""data/worlds/instructions.py: the rules by hand-written answers, and what is kept apart."""
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from data.instructions import (
+from data.worlds.instructions import (
     CONSTRAINTS,
     HELD_OUT,
     SPLITS,
@@ -22,7 +24,7 @@ CASES = {
         ["a " * 12 + "bread", "Bread.", "It is a food of flour."],
     ),
     "question": (
-        ["How do you bake bread at home?", "Bread is old. What was it made of?"],
+        ["How do you bake bread at home?", "Bread is old. What was it made of?", "What is bread made of？"],
         ["How? And why bread of all?", "What is it made of?", "What is bread? Nobody knew."],
     ),
     "without the": (
@@ -31,7 +33,7 @@ CASES = {
     ),
     "no comma": (
         ["Bread smells best when it is warm."],
-        ["Bread, warm from an oven, smells best."],
+        ["Bread, warm from an oven, smells best.", "Warm bread， smells best."],
     ),
     "when": (
         ["When bread is warm it smells best.", '"When bread rises, wait."'],
@@ -75,6 +77,7 @@ def test_another_topic_is_not_named() -> None:
         names("libraries", "A Library") and names("bread", "two breads") and names("foxes", "a fox")
     )
     assert not names("bees", "To be or not to be.") and not names("bread", "breadth")
+    assert not any(names(topic, topic[:-1]) for topic in TOPICS if re.search("[isu]s$", topic))
     assert all(names(topic, f"about {topic}, yes") for topic in TOPICS)
 
 

@@ -12,6 +12,7 @@ import pytest
 from data import rows
 from data.readers import read_preferences, read_prompts, read_responses, read_text, split_records
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
+from gpt.corpus import read_documents
 from harness.errors import UserError
 
 ROWS = [{"prompt": f"{i}?", "response": f" {i}"} for i in range(3)]
@@ -47,7 +48,7 @@ def test_limit_counts_kept_records(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"prompt": "", "response": ""}\n' + LINES + "not JSON\n", encoding="utf-8")
     result = read_prompts(path, limit=2)
-    assert result.records == [PromptRecord("0?"), PromptRecord("1?")]
+    assert result.records == [PromptRecord(f"{i}?", meta={"response": f" {i}"}) for i in range(2)]
     assert result.dropped == {"empty prompt": 1}
 
 
@@ -57,14 +58,48 @@ def test_limit_counts_kept_records(tmp_path: Path) -> None:
 def test_a_text_file_is_one_document(tmp_path: Path) -> None:
     path = tmp_path / "play.txt"
     path.write_bytes("\ufeffAct I\r\n\r\nEnter Änne.\n".encode())
-    assert read_text(path) == ["Act I\r\n\r\nEnter Änne.\n"]
+    assert read_text(path)[0] == ["Act I\r\n\r\nEnter Änne.\n"]
 
 
 def test_documents_of_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "stories.jsonl.gz"
     rows = b'{"text": "one\\n"}\n{"text": " "}\n{"text": "two", "id": 2}\n'
     path.write_bytes(gzip.compress(rows, mtime=0))
-    assert read_text(path) == ["one\n", "two"]
+    documents, summary = read_text(path)
+    assert documents == ["one\n", "two"] and summary.count("'id'") == 1
+
+
+JOINED = (
+    "One.\n<|endoftext|>\nTwo,\nalso.\r\n<|endoftext|> \r\n\n<|endoftext|>\nThree <|endoftext|> 4."
+)
+
+
+def test_a_line_of_its_own_separates_documents(tmp_path: Path) -> None:
+    """TinyStories; in a text, in a row, in a folder, and the mark inside a line is text."""
+    expected = ["One.\n", "Two,\nalso.\r\n", "Three <|endoftext|> 4."]
+    (tmp_path / "a.txt").write_bytes(JOINED.encode())
+    (tmp_path / "a.jsonl").write_text(json.dumps({"text": JOINED}))
+    for path in (tmp_path / "a.txt", tmp_path / "a.jsonl", tmp_path):
+        documents, summary = read_text(path)
+        assert documents == expected and "3" in summary and "<|endoftext|>" in summary
+
+
+BAD_TEXTS = [
+    b'{"text": null}',
+    b'{"url": "x"}',
+    b'{"text": "cut o',
+    b'{"text": 7}',
+    b'{"text": "caf\xe9"}',
+]
+
+
+@pytest.mark.parametrize("line", BAD_TEXTS)
+def test_a_bad_row_of_texts_is_named_by_its_line(tmp_path: Path, line: bytes) -> None:
+    rows = [b'{"text": "word"}'] * 3
+    (tmp_path / "a.jsonl").write_bytes(b"\n".join([*rows[:2], line, rows[2]]))
+    for tokenizer_or_corpus in (read_text, read_documents):
+        with pytest.raises(UserError, match="a.jsonl:3: "):
+            tokenizer_or_corpus(tmp_path / "a.jsonl")
 
 
 # Lengths and splits.

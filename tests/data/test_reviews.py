@@ -9,9 +9,9 @@ from itertools import combinations
 
 import pytest
 
-from data import reviews
 from data.records import PromptRecord
 from data.splits import split_of
+from data.worlds import reviews
 
 KETTLE = PromptRecord(
     "Review the red kettle for Anna.\n", meta={"name": "Anna", "adjective": "red", "item": "kettle"}
@@ -165,16 +165,16 @@ def test_gold_parts_by_hand():
     assert parts.reward == pytest.approx((0.15 + 0.15 + 0.15) * 0.475)
 
 
-def test_label_agreement_by_hand():
-    assert reviews.label_agreement(0.5, 0.5) == 0.5
-    assert reviews.label_agreement(0.62, 0.5) == pytest.approx(0.7310586)  # sigmoid(1)
-    assert reviews.label_agreement(0.5, 0.62) == pytest.approx(0.7310586)
-    assert reviews.label_agreement(1.0, 0.0) == pytest.approx(0.9997597)  # sigmoid(1 / .12)
+def test_what_an_annotator_prefers_by_hand():
+    assert reviews.prefers(0.5, 0.5) == 0.5
+    assert reviews.prefers(0.62, 0.5) == pytest.approx(0.7310586)  # sigmoid(1)
+    assert reviews.prefers(0.5, 0.62) == pytest.approx(0.2689414)
+    assert reviews.prefers(1.0, 0.0) == pytest.approx(0.9997597)  # sigmoid(1 / .12)
 
 
 def test_annotators_err_as_often_as_bradley_terry_says():
     rng = random.Random(0)
-    prefers_better = sum(reviews.annotate(0.62, 0.5, rng) for _ in range(4000)) / 4000
-    prefers_worse = sum(reviews.annotate(0.5, 0.62, rng) for _ in range(4000)) / 4000
+    prefers_better = sum(rng.random() < reviews.prefers(0.62, 0.5) for _ in range(4000)) / 4000
+    prefers_worse = sum(rng.random() < reviews.prefers(0.5, 0.62) for _ in range(4000)) / 4000
     assert prefers_better == pytest.approx(0.731, abs=0.025)
     assert prefers_worse == pytest.approx(0.269, abs=0.025)

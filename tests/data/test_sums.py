@@ -7,9 +7,9 @@ import zlib
 
 import pytest
 
-from data import sums
 from data.records import PromptRecord
 from data.splits import split_of
+from data.worlds import sums
 
 RECORD = PromptRecord("347+588=", answer="935", meta={"a": 347, "b": 588})
 EXACT = "7+8=15,4+8+1=13,3+5+1=9:935"

@@ -10,8 +10,8 @@ import pytest
 import torch
 from toys import write_pairs
 
-from data import reviews
 from data.collate import ResponseBatch
+from data.worlds import reviews
 from gpt.corpus import POOL, TextCorpus, WorldCorpus, open_corpus, read_documents
 from gpt.tokenizer import load_tokenizer
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from toys import Crash, CrashingLog, flat_gradient, weights, write_pairs
 
-from data import worlds
+from data import sources
 from data.records import PreferenceRecord
 from data.splits import split_of
 from gpt import finetuning, pretraining
@@ -119,15 +120,18 @@ def test_no_example_is_longer_than_the_models_context(tmp_path, capsys):
 
 
 def test_the_base_is_the_pre_trained_model_of_the_same_data(tmp_path, monkeypatch):
-    monkeypatch.setattr(worlds, "RUNS", tmp_path)
-    command = "python -m gpt.pretraining --data x/pairs.json --preset small"
+    monkeypatch.setattr(sources, "RUNS", tmp_path)
+    pairs = str(tmp_path / "pairs.json")
+    Path(pairs).write_text("[]")
+    command = f"python -m gpt.pretraining --data {pairs} --preset small"
     with pytest.raises(UserError, match=rf"--base.*\s+{command}$"):
-        starting_model(FinetuningConfig(data="x/pairs.json", preset="small"), torch.device("cpu"))
+        starting_model(FinetuningConfig(data=pairs, preset="small"), torch.device("cpu"))
     with pytest.raises(UserError, match=r"-m reward_model\.\w+_training$"):
         starting_model(FinetuningConfig(), torch.device("cpu"))
     model = small_gpt(GLASSBOX.n_vocab)
-    pretraining.save_gpt(tmp_path / "pretraining-pairs-tiny" / "model.safetensors", model, GLASSBOX)
-    found, tokenizer = starting_model(FinetuningConfig(data="pairs.json"), torch.device("cpu"))
+    folder = sources.default_folder("pretraining", pairs, "tiny")
+    pretraining.save_gpt(folder / "model.safetensors", model, GLASSBOX)
+    found, tokenizer = starting_model(FinetuningConfig(data=pairs), torch.device("cpu"))
     assert torch.equal(found.wte.weight, model.wte.weight)
     assert tokenizer.fingerprint == GLASSBOX.fingerprint
 

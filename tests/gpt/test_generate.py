@@ -10,7 +10,14 @@ import torch
 import toys
 from toys import seeded
 
-from gpt.generate import SamplingParams, choose_tokens, generate, truncate_logits, where_passed
+from gpt.generate import (
+    SamplingParams,
+    choose_tokens,
+    evaluation_mode,
+    generate,
+    truncate_logits,
+    where_passed,
+)
 from gpt.model import GPT, KVCache
 
 EOS = 3  # also a token of some prompts, where it ends nothing
@@ -198,3 +205,22 @@ def test_a_teacher_without_a_share_changes_no_bit():
     assert torch.equal(plain.log_probs, other.log_probs)
     assert torch.equal(plain.model_log_probs, plain.log_probs)
     assert mixed.token_lists() != plain.token_lists()
+
+
+def test_every_end_stops_a_row_and_stays_the_token_that_was_drawn():
+    model = fixed_gpt([0.1, 0.4, 0.2, 0.3])
+    params = SamplingParams(max_new_tokens=12)
+    one = generate(model, [[0]] * 40, params, seeded(), eos_id=EOS)
+    two = generate(model, [[0]] * 40, params, seeded(), eos_id=EOS, other_ends=[2])
+    assert two.has_eos.all() and {row[-1] for row in two.token_lists()} == {2, EOS}
+    for longer, row in zip(one.token_lists(), two.token_lists(), strict=True):
+        end = next(i for i, token in enumerate(longer) if token in (2, EOS))
+        assert row == longer[: end + 1]
+
+
+def test_models_are_as_they_were_after_an_exception_too():
+    models = [random_gpt().train(), random_gpt().eval()]
+    with pytest.raises(ZeroDivisionError), evaluation_mode(models):
+        assert not models[0].training
+        raise ZeroDivisionError
+    assert models[0].training and not models[1].training

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 from toys import flat_gradient, kept_for_backward
 
-from data.templates import chat_prompt
+from data.templates import CHAT_TEMPLATE, chat_prompt
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams, generate
 from gpt.llama import GroupedAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, rotated, rotation
 from gpt.lora import adapters, add_adapters, merged_state
 from gpt.model import plain_attention
 from gpt.published import load_gpt2, load_policy, save_gpt2
-from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
-from gpt.tokenizer_files import DIGITS_PATTERN, read_tokenizer, write_tokenizer
+from gpt.tokenizer import DIGITS_PATTERN, Tokenizer, build_tokenizer, load_tokenizer
+from gpt.tokenizer_files import read_tokenizer, write_tokenizer
 from harness.errors import UserError
 from harness.seeds import make_generator
 
@@ -261,8 +261,9 @@ def chat_tokenizer() -> Tokenizer:
     ranks = {token: 3 + id for id, token in enumerate(spelled)}
     specials = {"<|endoftext|>": 0, "<|im_start|>": 1, "<|im_end|>": 2}
     return build_tokenizer(
-        "chat", ranks, DIGITS_PATTERN, specials, end="<|im_end|>", pad="<|im_end|>"
-    )
+        "chat", ranks, DIGITS_PATTERN, specials, end="<|im_end|>", pad="<|im_end|>",
+        chat_template=CHAT_TEMPLATE,
+    )  # fmt: skip
 
 
 def test_the_marks_of_a_chat_are_tokens_and_those_of_a_text_are_not() -> None:

@@ -104,6 +104,35 @@ def test_old_files(own_folder, prefix):
     torch.testing.assert_close(load_gpt2(own_folder)(tokens), expected, atol=1e-5, rtol=0)
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("prefix", ["_orig_mod.", "module.", "module._orig_mod."])
+def test_names_of_compiled_and_distributed_models(own_folder, prefix):
+    edit_tensors(
+        own_folder,
+        lambda tensors: {
+            prefix + n.replace(".h.1.", ".h.1._orig_mod."): t for n, t in tensors.items()
+        },
+    )
+    tokens = torch.tensor([ROWS[0]])
+    assert torch.equal(load_gpt2(own_folder)(tokens), random_gpt(SMALL)(tokens))
+
+
+def test_linear_layout_and_an_adapter_alone_are_refused(own_folder):
+    turned = ("c_attn.weight", "c_fc.weight", "c_proj.weight")
+    edit_tensors(
+        own_folder,
+        lambda tensors: {
+            n: t.t().contiguous() if n.endswith(turned) else t for n, t in tensors.items()
+        },
+    )
+    with pytest.raises(UserError, match="c_attn"):
+        load_gpt2(own_folder)
+    (own_folder / "model.safetensors").rename(own_folder / "adapter_model.safetensors")
+    (own_folder / "adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match="LoRA"):
+        load_gpt2(own_folder)
+
+
 def test_loaded_model_is_ready_to_train_and_owns_its_weights(own_folder):
     model = load_gpt2(str(own_folder))
     assert not model.training and model.config.dropout == 0

@@ -9,7 +9,7 @@ import torch
 from toys import Crash, flat_gradient, randomized, weights
 
 from data.collate import ResponseBatch, collate_responses
-from data.worlds import default_folder
+from data.sources import default_folder
 from gpt.checkpoint import load_gpt
 from gpt.corpus import TextCorpus
 from gpt.model import GPT, GPTConfig
@@ -151,12 +151,33 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, monkeypatch, dropou
     assert whole == resumed and whole
 
 
-def test_a_file_called_like_a_world_has_a_folder_of_its_own():
-    """And so have two versions of a file."""
-    names = {
-        "reviews": "reviews", "x/reviews.json": "reviews.json", "sums": "sums", "text.txt": "text",
-        "sums.jsonl.gz": "sums.jsonl", "p.v1.json": "p.v1", "p.v2.json": "p.v2",
-    }  # fmt: skip
-    for data, name in names.items():
-        assert default_folder("grpo", data, "tiny").name == f"grpo-{name}-tiny"
-    assert teacher_folder("reviews.json").name == "teacher-reviews.json"
+def test_every_file_has_a_folder_of_its_own(tmp_path, monkeypatch):
+    """By its content and by its ending, which says how it is read; where it lies does not count."""
+    monkeypatch.chdir(tmp_path)
+    assert default_folder("grpo", "reviews", "tiny").name == "grpo-reviews-tiny"
+    names = ("a/t.json", "b/t.json", "a/t.csv", "a/t.json.gz", "a/reviews.json", "a/t.v1.json")
+    for name in (*names, "texts/1.txt", "texts/2.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("b" if name == "b/t.json" else "a")
+    folders = [default_folder("grpo", name, "own") for name in (*names, "texts")]
+    assert len(set(folders)) == len(folders) and folders[0].name.startswith("grpo-t-")
+    assert default_folder("grpo", str(tmp_path / "b" / ".." / names[0]), "own") == folders[0]
+    for name in ("a/t.json", "texts/2.txt"):
+        (tmp_path / name).write_text("A")  # as long as before
+    assert default_folder("grpo", names[0], "own") != folders[0]
+    assert default_folder("grpo", "texts", "own") != folders[-1]
+    assert teacher_folder("a/reviews.json").name.startswith("teacher-reviews-")
+
+
+def test_another_file_of_the_same_name_is_told(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("data.sources.RUNS", tmp_path)
+    data = tmp_path / "t[1].json"
+    for content in "ab":
+        data.write_text(content)
+        folder = default_folder("grpo", str(data), "own")
+        folder.mkdir()
+    said = capsys.readouterr().out
+    data.write_text("a")
+    first = default_folder("grpo", str(data), "own")
+    assert first.is_dir() and first.name in said and folder.name not in said
+    assert not capsys.readouterr().out

@@ -15,9 +15,8 @@ from gpt.model import GPT, GPTConfig
 from gpt.token_rows import WINDOW, TextLog
 from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
-from harness.paths import TOKENS
-from harness.report.page import REPORT
-from harness.report.writing import refresh
+from harness.paths import REPORT, TOKENS
+from report.page import write_page
 from reward_model.accuracy_report import record_prefixes
 from reward_model.pairs import TokenPair
 from reward_model.scalar_head import RewardModel
@@ -64,7 +63,7 @@ def test_training_is_the_same_with_and_without_and_the_page_shows_it(tmp_path: P
 
     assert run(None) == run(TextLog(config, tmp_path, LETTERS, BATCH))
     assert [row["step"] for row in read_jsonl(tmp_path / TOKENS)] == [4, 4, 8, 8]
-    refresh(tmp_path)
+    write_page(tmp_path)
     assert "-log p of the token" in (tmp_path / REPORT).read_text()
 
 

@@ -10,11 +10,19 @@ from collections import Counter
 import pytest
 from toys import seeded
 
-from data import reviews, sums
+from data.worlds import reviews, sums
 from gpt import tokenizer_training
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import PATTERN, RANKS_FILE, build_tokenizer, load_tokenizer
+from gpt.tokenizer import (
+    DIGITS_PATTERN,
+    GPT2_PATTERN,
+    PATTERN,
+    RANKS_FILE,
+    build_tokenizer,
+    load_tokenizer,
+)
+from harness.errors import UserError
 
 GLASSBOX = load_tokenizer("glassbox")
 
@@ -75,6 +83,32 @@ def slow_encode(piece, ranks):
         tokens[best : best + 2] = [tokens[best] + tokens[best + 1]]
 
 
+@pytest.mark.parametrize("pattern", [PATTERN, GPT2_PATTERN, DIGITS_PATTERN])
+def test_long_blanks_are_cut_as_short_ones(pattern, monkeypatch):
+    """With the bound at two characters, so that what tiktoken makes of the whole can be had."""
+    merged = [b"  ", b"    ", b"   ", b"\n\n", b" \n", b" a", b"\t\t", b"\xc2\xa0 "]
+    spelled = [*(bytes([value]) for value in range(256)), *merged]
+    tokenizer = build_tokenizer("x", {token: id for id, token in enumerate(spelled)}, pattern)
+    rng = random.Random(0)
+    signs = ["\n", "\t", "\xa0", "\x1c", "\x85", "a", "7", "½", "'s", ".", "漢", *[" "] * 8]
+    texts = ["".join(rng.choices(signs, k=rng.randint(0, 14))) for _ in range(1500)]
+    whole = [tokenizer.encode(text) for text in texts]
+    monkeypatch.setattr("gpt.tokenizer.LONG_BLANK", 2)
+    assert (
+        [tokenizer.encode(text) for text in texts]
+        == whole
+        == [tokenizer.encoding.encode_ordinary(text) for text in texts]
+    )
+
+
+def test_a_million_blanks_are_read():
+    ids = GLASSBOX.encode("a" + " " * 1_200_000 + "b\n")
+    assert len(ids) == 1_200_002 and GLASSBOX.decode(ids[-2:]) == " b\n"
+    other = build_tokenizer("x", dict(GLASSBOX.encoding._mergeable_ranks), r"\s+(?!\S)|\s|\S+")
+    with pytest.raises(UserError):
+        other.encode(" " * 1_200_000)
+
+
 def test_fingerprint_names_the_vocabulary():
     ranks = dict(GLASSBOX.encoding._mergeable_ranks)
     assert build_tokenizer("another name", ranks).fingerprint == GLASSBOX.fingerprint
@@ -109,6 +143,20 @@ def test_no_merge_crosses_digits_newlines_or_words():
     assert merges(["a b\nb a1"], 2) == [b" a", b" b"]
 
 
+def merge(piece, pair):
+    """Return `piece` with every occurrence of `pair` as one token, from left to right."""
+    merged = []
+    index = 0
+    while index < len(piece):
+        if piece[index : index + 2] == pair:
+            merged.append(pair[0] + pair[1])
+            index += 2
+        else:
+            merged.append(piece[index])
+            index += 1
+    return tuple(merged)
+
+
 def merges_by_counting_everything(texts, count):
     """Byte-pair encoding as the paper's algorithm is written: every merge counts all pairs anew."""
     pieces, made = tokenizer_training.count_pieces(texts), {}
@@ -119,7 +167,7 @@ def merges_by_counting_everything(texts, count):
                 pairs[pair] += times
         best = min(pairs, key=lambda pair: (-pairs[pair], pair))
         made[best[0] + best[1]] = None
-        pieces = Counter({tokenizer_training.merge(p, best): n for p, n in pieces.items()})
+        pieces = Counter({merge(p, best): n for p, n in pieces.items()})
     return list(made)
 
 
@@ -133,6 +181,12 @@ def test_counting_what_changes_gives_the_merges_of_counting_everything():
     texts += ["!" * count for count in range(20)] + ["aaaa aaaaaaa éé日本日本"]
     for count in (1, 42, 262):
         assert merges(texts, count) == merges_by_counting_everything(texts, count)
+
+
+def test_a_text_without_white_space_is_one_piece_and_its_merges_are_those_of_the_algorithm():
+    rng = random.Random(0)
+    texts = ["".join(rng.choices("ACGT", k=3000)), "".join(rng.choices("漢字文本", k=300))]
+    assert merges(texts, 80) == merges_by_counting_everything(texts, 80)
 
 
 def test_a_tokenizer_of_a_file_is_carried_by_its_models(tmp_path):

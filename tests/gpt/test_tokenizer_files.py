@@ -7,10 +7,14 @@ import random
 from pathlib import Path
 
 import pytest
+import toys
 
-from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
-from gpt.tokenizer_files import BYTES, GPT2_PATTERN, read_tokenizer, write_tokenizer
+from gpt.model import GPTConfig
+from gpt.published import load_with_tokenizer, save_gpt2
+from gpt.tokenizer import GPT2_PATTERN, Tokenizer, build_tokenizer, load_tokenizer
+from gpt.tokenizer_files import BYTES, read_tokenizer, write_tokenizer
 from harness.errors import UserError
+from harness.files import read_object, write_json
 
 PIECES = [
     "a", "aa", " ", "  ", "\n", "the", "ing", "12", "é", "'s", "_", "--", "漢字", "Ⅳ", "\u200d", "Ⓐ",
@@ -132,3 +136,159 @@ def test_merges_of_few_tokens_or_with_endings_are_refused(change, tmp_path: Path
     path.write_text(json.dumps(form))
     with pytest.raises(UserError):
         read_tokenizer(tmp_path, 624)
+
+
+# --- what a folder says beside ranks and pattern --------------------------------------------------
+
+
+def thinking(**more) -> Tokenizer:
+    """GPT-2's pattern, and added tokens: longer ones that begin as shorter ones do, and a word."""
+    like = gpt2_like()
+    specials = {"<|end|>": 0, "<think>": 264, "<think>\n": 265, "</think>": 266, "<|turn|>": 267}
+    added = ["<think>", "<think>\n", "</think>", "the"]
+    return build_tokenizer(
+        "thinking", like.encoding._mergeable_ranks, GPT2_PATTERN, specials, "<|end|>", "<|end|>",
+        **{"added": added} | more,
+    )  # fmt: skip
+
+
+def test_added_tokens_stand_whole_in_a_text_and_special_ones_do_not(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, thinking(), context=64)
+    back = read_tokenizer(tmp_path, 268)
+    assert (
+        back is not None and back.fingerprint == thinking().fingerprint != gpt2_like().fingerprint
+    )
+    for tokenizer in (thinking(), back):
+        assert tokenizer.encode("<think>x</think><think>\n") == [264, 1 + ord("x"), 266, 265]
+        assert tokenizer.encode(" the") == [1 + ord(" "), tokenizer.encode("the")[0]]  # not " the"
+        text = "a <|turn|> of <think> the </think>"
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+        assert not {0, 267} & set(tokenizer.encode(text))
+
+
+@pytest.mark.oracle
+def test_ids_of_added_tokens_are_those_of_tokenizers(require, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, thinking(), context=64)
+    theirs = require("tokenizers").Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    rng, ours = random.Random(0), thinking()
+    for _ in range(1000):
+        text = "".join(rng.choices([*PIECES, *ours.added, "<th", "ink>", ">"], k=12))
+        assert ours.encode(text) == theirs.encode(text).ids, repr(text)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"lstrip": True},
+        {"rstrip": True},
+        {"single_word": True},
+        {"id": 5},
+        {"id": 268},
+        {"content": ""},
+        {"normalized": True, "content": "x</think>"},
+    ],
+)
+def test_added_tokens_that_cannot_be_followed_are_refused(change, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, thinking(), context=64)
+    form = read_object(tmp_path / "tokenizer.json")
+    at = [token["content"] for token in form["added_tokens"]].index("<think>")
+    form["added_tokens"][at] |= change
+    write_json(tmp_path / "tokenizer.json", form)
+    with pytest.raises(UserError):
+        read_tokenizer(tmp_path, 268)
+
+
+def test_a_word_that_is_added_stands_whole_special_or_not(tmp_path: Path) -> None:
+    """As a token "!" that is used for padding."""
+    write_tokenizer(tmp_path, thinking(added=["the"]), context=64)
+    form = read_object(tmp_path / "tokenizer.json")
+    for token in form["added_tokens"]:
+        token["special"] = True
+    write_json(tmp_path / "tokenizer.json", form)
+    back = read_tokenizer(tmp_path, 268)
+    assert back is not None and back.added == ["the"]
+    settings = read_object(tmp_path / "tokenizer_config.json") | {"add_prefix_space": True}
+    write_json(tmp_path / "tokenizer_config.json", settings)
+    with pytest.raises(UserError):
+        read_tokenizer(tmp_path, 268)
+
+
+def as_older_folder(folder: Path) -> None:
+    """vocab.json and merges.txt instead of tokenizer.json."""
+    model = read_object(folder / "tokenizer.json")["model"]
+    (folder / "tokenizer.json").unlink()
+    write_json(folder / "vocab.json", model["vocab"])
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *model["merges"], ""]), "utf-8")
+
+
+def test_vocab_and_merges_are_read(tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, gpt2_like(), context=64)
+    as_older_folder(tmp_path)
+    back = read_tokenizer(tmp_path, 264)
+    assert back is not None and back.fingerprint == gpt2_like().fingerprint
+    (tmp_path / "added_tokens.json").write_text('{"<think>": 264}')  # who knows if it is special
+    with pytest.raises(UserError):
+        read_tokenizer(tmp_path, 265)
+    (tmp_path / "added_tokens.json").unlink()
+    (tmp_path / "merges.txt").unlink()
+    with pytest.raises(UserError):
+        read_tokenizer(tmp_path, 264)
+
+
+@pytest.mark.parametrize("end, english", [(50256, True), (0, False), (None, False)])
+def test_the_number_of_tokens_does_not_make_them_gpt2s(end, english, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr("gpt.published.load_tokenizer", lambda name: gpt2_like())  # no network
+    save_gpt2(toys.random_gpt(GPTConfig.vocab_size, 8, n_embd=2), tmp_path)
+    write_json(
+        tmp_path / "config.json", read_object(tmp_path / "config.json") | {"eos_token_id": end}
+    )
+    if english:
+        load_with_tokenizer(tmp_path)
+    else:
+        with pytest.raises(UserError):
+            load_with_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "config, generation, named, end, others",
+    [
+        ({"eos_token_id": [265, 264]}, {}, None, 265, [264]),
+        ({"eos_token_id": 264}, {"eos_token_id": [266, 264, 0]}, None, 264, [266, 0]),
+        ({"eos_token_id": [265, 264]}, {"eos_token_id": 50256}, "<|end|>", 0, [265, 264]),
+        ({}, {}, "<|end|>", 0, []),
+    ],
+)
+def test_the_first_end_is_written_and_all_are_kept(
+    config, generation, named, end, others, tmp_path: Path
+) -> None:
+    model = toys.random_gpt(268, 8, n_embd=4)
+    save_gpt2(model, tmp_path, thinking(bos_id=267))
+    settings = read_object(tmp_path / "tokenizer_config.json") | {"eos_token": named}
+    write_json(tmp_path / "tokenizer_config.json", settings)
+    hub = {k: v for k, v in read_object(tmp_path / "config.json").items() if k != "eos_token_id"}
+    write_json(tmp_path / "config.json", hub | config)
+    write_json(tmp_path / "generation_config.json", generation)
+    again, back = load_with_tokenizer(tmp_path)
+    assert (back.eos_id, list(back.other_ends), back.bos_id) == (end, others, 267)
+    save_gpt2(again, tmp_path / "out", back)
+    written = read_object(tmp_path / "out" / "config.json")
+    assert written["eos_token_id"] == ([end, *others] if others else end)
+    assert written["bos_token_id"] == 267
+
+
+@pytest.mark.parametrize("where", ["settings", "list", "file", "nowhere"])
+def test_a_chat_template_stays_the_folders_own(where: str, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, thinking(), context=64)
+    path = tmp_path / "tokenizer_config.json"
+    both = [{"name": "tool_use", "template": "y"}, {"name": "default", "template": "x"}]
+    if where == "file":
+        (tmp_path / "chat_template.jinja").write_text("x")
+    elif where != "nowhere":
+        template = {"settings": "x", "list": both}[where]
+        write_json(path, read_object(path) | {"chat_template": template})
+    back = read_tokenizer(tmp_path, 268)
+    assert back is not None and back.chat_template == (None if where == "nowhere" else "x")
+    write_tokenizer(tmp_path / "out", back, context=64)
+    assert read_object(tmp_path / "out" / "tokenizer_config.json").get("chat_template") == (
+        back.chat_template
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,11 +13,12 @@ import torch
 import tyro
 from toys import one_sentence
 
+from data.sources import Presets, preset_defaults
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness import files
-from harness.command_line import preset_defaults
+from harness.command_line import expand_arguments
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl, write_atomically, write_json
@@ -90,7 +92,7 @@ class Flags:
     steps: int = 10
 
 
-PRESETS = {"tiny": {}, "big": {"lr": 0.5, "steps": 99}}
+PRESETS = Presets({"tiny": {}, "big": {"lr": 0.5, "steps": 99}})
 
 
 @pytest.mark.parametrize(
@@ -106,6 +108,25 @@ PRESETS = {"tiny": {}, "big": {"lr": 0.5, "steps": 99}}
 def test_a_preset_never_overrides_a_flag(arguments, expected):
     default = preset_defaults(Flags, PRESETS, arguments)
     assert tyro.cli(Flags, args=arguments, default=default) == expected
+
+
+def test_a_tilde_is_the_home_folder_in_every_value(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    given = [
+        "x",
+        "--policy",
+        "~/a",
+        "--data=~/b c",
+        "--reward",
+        "~/r.py:f",
+        "c~",
+        "-a=~",
+        "~no-such-user/d",
+    ]
+    monkeypatch.setattr(sys, "argv", given)
+    expand_arguments()
+    expected = ["--policy", "/home/me/a", "--data=/home/me/b c", "--reward", "/home/me/r.py:f"]
+    assert sys.argv == ["x", *expected, "c~", "-a=~", "~no-such-user/d"]
 
 
 # Files

@@ -15,7 +15,7 @@ def state():
              torch.are_deterministic_algorithms_enabled(), torch.backends.cuda.matmul.allow_tf32]
     return dict(os.environ), handlers, str(flags), threading.active_count(), type(sys.stdout).__name__
 before = state()
-for package in ("harness", "data", "gpt", "reward_model", "rl"):
+for package in ("harness", "data", "gpt", "reward_model", "rl", "report"):
     for module in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
         importlib.import_module(module.name)
         assert state() == before, module.name

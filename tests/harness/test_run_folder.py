@@ -16,8 +16,10 @@ import pytest
 import torch
 from toys import one_sentence
 
+from harness import run_folder
 from harness.command_flags import TrainingFlags
 from harness.errors import Finished, UserError
+from harness.files import noted, reading
 from harness.here import HERE
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
@@ -163,24 +165,33 @@ def cut(folder: Path, config: RunFlags) -> Path:
 
 
 def test_a_data_file_a_model_or_a_reward_that_has_changed_is_noticed(tmp_path):
-    @dataclass(frozen=True)
-    class ReadingFlags(RunFlags):
-        data: str = ""
-        policy: Path | None = None
-        reward: str = "auto"
+    names, config = ("data.jsonl", MODEL_FILE, "mine.py"), RunFlags()
+    files = [tmp_path / "in" / name for name in names]
+    files[0].parent.mkdir()
 
-    data, policy, reward = tmp_path / "data.jsonl", tmp_path / "policy", tmp_path / "mine.py"
-    policy.mkdir()
-    for path in (data, policy / MODEL_FILE, reward):
-        path.write_text("before")
-    config = ReadingFlags(data=str(data), policy=policy, reward=f"{reward}:f")
-    folder = cut(tmp_path / "run", config)
-    open_run(folder, config, resume=True)
-    for path in (data, policy / MODEL_FILE, reward):
+    def run_reads(*paths: Path) -> None:
+        with reading():
+            for path in paths:
+                noted(path)
+            open_run(folder, config, resume=folder.exists())
+
+    for path in files:
+        path.write_text(path.name)
+    folder = tmp_path / "run"
+    run_reads(*files)
+    TrainingState({}, {}).save(folder)
+    assert len(set(read_record(folder)["inputs"].values())) == 3
+    run_reads(*files)
+    for path in files:
         path.write_text("after")
-        refused(folder, config, resume=True)
-        path.write_text("before")
-    open_run(folder, config, resume=True)
+        with pytest.raises(UserError):
+            run_reads(*files)
+        path.write_text(path.name)
+    (tmp_path / "other").write_text("of a default folder elsewhere")
+    with pytest.raises(UserError):
+        run_reads(*files, tmp_path / "other")
+    moved = files[0].parent.rename(tmp_path / "moved")
+    run_reads(*(moved / name for name in names))  # the same content
 
 
 def test_a_flag_that_is_no_more_ends_a_run_that_used_it(tmp_path):
@@ -261,7 +272,7 @@ def test_what_a_killed_process_was_writing_is_cleared_away(tmp_path):
 # Numbers that blow up
 
 
-def test_weights_that_are_not_finite_are_not_written_over_good_ones(tmp_path):
+def test_weights_that_are_not_finite_are_not_written_over_good_ones(tmp_path, monkeypatch):
     model = torch.nn.Linear(2, 2)
     state = TrainingState({"policy": model}, {}, step=2)
     state.save(tmp_path)
@@ -270,10 +281,13 @@ def test_weights_that_are_not_finite_are_not_written_over_good_ones(tmp_path):
         model.weight[1, 0] = torch.inf
     state.step, log = 4, MetricLog(9)
     log.rows = [{"step": 4}]
+    drawn: list[Path] = []
+    monkeypatch.setattr(run_folder, "page_of_the_unfinished", drawn.append)
     with pytest.raises(UserError) as error, stepping(log, tmp_path):
         keep_state(state, tmp_path, 2, last=False)
     assert one_sentence(error).startswith("step 4: ")
     assert (tmp_path / "state.pt").read_bytes() == good
+    assert drawn == [tmp_path]  # the page of a run that ends early
 
 
 def test_a_moment_of_another_shape_is_refused(tmp_path):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -12,13 +14,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from forked import forked, has_ended
 
+from harness import signals
 from harness.command_line import run_script
 from harness.errors import Finished
 from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
 from harness.paths import STATE_FILE
-from harness.run_folder import finish_run, open_run, stepping
+from harness.run_folder import finish_run, open_run, open_stages, run_stage, stepping
 from harness.training_state import TrainingState, keep_state, saved_step
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -30,6 +34,7 @@ class Flags:
     steps: int = 6
     checkpoint_every: int = 4
     resume: bool = False
+    seed: int = 0
 
 
 class Counter(torch.nn.Module):
@@ -96,11 +101,9 @@ def test_a_signal_lets_the_step_end_and_be_saved(tmp_path, capfd, name, at):
     before = signal.getsignal(number)
     assert ended(Flags(tmp_path / "run"), send(number, at)).code == 128 + number
     assert signal.getsignal(number) is before
-    said = capfd.readouterr().err.splitlines()
-    assert said == [
-        f"{name}: stopping after this step; once more ends it at once",
-        f"ended by {name} after step {at}, which is saved: --resume goes on from it",
-    ]
+    asked, said = capfd.readouterr().err.splitlines()
+    assert asked.startswith(f"{name}: ") and said.startswith(f"ended by {name} after step {at}")
+    assert said.endswith(shlex.join([*sys.argv[1:], "--resume"]))  # the very command
     assert saved_step(tmp_path / "run") == at
     resumed(tmp_path / "run")
 
@@ -108,7 +111,7 @@ def test_a_signal_lets_the_step_end_and_be_saved(tmp_path, capfd, name, at):
 def test_the_second_signal_ends_at_once(tmp_path, capfd):
     error = ended(Flags(tmp_path / "run"), send(signal.SIGINT, at=5, times=2))
     assert error.code == 130
-    assert "goes on from the run's last state.pt" in capfd.readouterr().err
+    assert capfd.readouterr().err.rstrip().endswith(" --resume")
     assert saved_step(tmp_path / "run") == 4
     resumed(tmp_path / "run")
 
@@ -119,6 +122,62 @@ def test_a_signal_in_the_final_phase_ends_at_once_and_loses_nothing(tmp_path):
     assert not (tmp_path / "run" / "report.json").exists()
     assert saved_step(tmp_path / "run") == 6
     resumed(tmp_path / "run")
+
+
+def test_a_stage_does_what_is_left_of_a_run_of_the_same_flags(tmp_path):
+    folder = tmp_path / "run"
+    ended(Flags(folder), send(signal.SIGINT, at=3))
+    for config, left in [
+        (Flags(folder), [4, 5, 6, 0]),
+        (Flags(folder), []),
+        (Flags(folder, steps=2), [1, 2, 0]),
+        (Flags(folder, steps=2, seed=1), [1, 2, 0]),
+    ]:
+        steps: list[int] = []
+        run_stage(lambda config, steps=steps: run(config, steps.append), config)
+        assert steps == left
+
+
+def test_stages_go_on_until_their_last_file_is_there(tmp_path):
+    def opened(seed: int) -> list[str]:
+        folder = open_stages(tmp_path / "run", Flags(tmp_path / "run", seed=seed), last="last.json")
+        there = sorted(path.name for path in folder.iterdir())
+        (folder / "stage").touch()
+        finish_run(folder)
+        return there
+
+    assert [opened(0), opened(0)] == [["config.json"], ["config.json", "stage"]]
+    assert opened(1) == ["config.json"]
+    (tmp_path / "run" / "last.json").touch()
+    assert opened(1) == ["config.json"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the watchdog watches where there are forks")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_what_answers_no_signal_is_killed_with_all_that_it_has_started(
+    tmp_path, monkeypatch, number
+):
+    """C code that never comes back to Python, and a process of the user's; SIGKILL leaves none either."""
+    monkeypatch.setattr(signals, "STEP", 0.1)
+    monkeypatch.setattr(signals, "LAST", 0.1)
+
+    def send_and_stay(process: int) -> None:
+        time.sleep(1.5)
+        os.kill(process, number)
+        time.sleep(100)
+
+    def hang(config: Flags) -> None:
+        child = multiprocessing.get_context("fork").Process(
+            target=send_and_stay, args=(os.getpid(),)
+        )
+        child.start()
+        (config.out / "child").write_text(str(child.pid))
+        sum(range(10**13))
+
+    done = forked(lambda: run_script(hang, Flags(tmp_path)), timeout=60)
+    assert done.returncode == -signal.SIGKILL
+    assert len(done.stderr.splitlines()) == (1 if number == signal.SIGTERM else 0)
+    assert has_ended(int((tmp_path / "child").read_text()))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks are forks here")

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from data.worlds import reviews
 from reward_model.accuracy_report import (
     calibration,
     preference_report,
@@ -25,7 +26,12 @@ def pair(gold_chosen: float | None = None, gold_rejected: float | None = None) -
 def report_of(chosen, rejected, lengths, pairs=None, scale=1.0):
     pairs = pairs or [pair()] * len(chosen)
     return preference_report(
-        torch.tensor(chosen), torch.tensor(rejected), torch.tensor(lengths), pairs, scale
+        torch.tensor(chosen),
+        torch.tensor(rejected),
+        torch.tensor(lengths),
+        pairs,
+        scale,
+        reviews.prefers,
     )
 
 

@@ -7,11 +7,11 @@ import random
 import pytest
 from toys import random_gpt
 
-from data import reviews
+from data.worlds import reviews
 from gpt.generate import generate
 from gpt.tokenizer import load_tokenizer
 from reward_model.reward_model_training import RewardModelConfig
-from reward_model.world_pairs import ReviewsAnnotator, sampled_pairs
+from reward_model.world_pairs import WorldAnnotator, sampled_pairs
 
 GLASSBOX = load_tokenizer("glassbox")
 
@@ -22,7 +22,7 @@ def test_the_annotator_compares_gold_rewards_with_noise():
         f" The {record.meta['item']} is great. I hope this helps."
     )
     bad = "Who cares?"
-    annotator = ReviewsAnnotator()
+    annotator = WorldAnnotator(reviews)
     verdict = annotator(record, good, True, bad, False, random.Random(0))
     assert verdict.first_preferred
     assert verdict.gold == (

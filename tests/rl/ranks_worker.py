@@ -136,7 +136,7 @@ def other_loops(seen: list[torch.Tensor]) -> dict[str, Any]:
         trunk, head = small_gpt().double(), make_generator(0, "head")
         judge = RewardModel.from_policy(trunk, "mean_score", head).double()
         fitting = reward_model_training.RewardModelConfig(
-            batch_size=3, warmup=1, pair_weighting=weighting, centering=0.01, margin=0.1
+            batch_size=3, warmup=1, pair_weighting=weighting
         )
         log = MetricLog(3)
         rows = reward_model_training.train(judge, [*PAIRS, *OFFLINE], fitting, log, eos_id=8)

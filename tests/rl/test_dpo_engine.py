@@ -16,7 +16,7 @@ from slow import log_prob
 from toys import LETTERS, PROMPTS
 from watched import Validations, calls_of
 
-from data import worlds
+from data import sources
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
@@ -115,9 +115,9 @@ def save_policy(folder: Path) -> GPT:
 @pytest.fixture
 def runs(tmp_path, monkeypatch) -> Path:
     """A folder in place of runs/ with a file of pairs and its pre-trained model, no more."""
-    monkeypatch.setattr(worlds, "RUNS", tmp_path)
-    save_policy(tmp_path / "pretraining-pairs-tiny")
-    write_pairs(tmp_path / "pairs.jsonl", FILE_PROMPTS)
+    monkeypatch.setattr(sources, "RUNS", tmp_path)
+    pairs = write_pairs(tmp_path / "pairs.jsonl", FILE_PROMPTS)
+    save_policy(sources.default_folder("pretraining", str(pairs), "tiny"))
     return tmp_path
 
 

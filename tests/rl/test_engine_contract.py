@@ -24,7 +24,7 @@ from watched import Noted, NotedTeacher, Validations, calls_of, numbers, same_up
 
 import gpt.model
 import gpt.teacher
-from data import worlds
+from data import sources
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams
 from gpt.lora import add_adapters
@@ -635,7 +635,7 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, form):
 
     With LoRA the weights are merged, so that they open as any others.
     """
-    for module in (worlds, gpt.teacher):
+    for module in (sources, gpt.teacher):
         monkeypatch.setattr(module, "RUNS", tmp_path)
 
     def touched(self, file, **options) -> None:

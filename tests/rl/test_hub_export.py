@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,9 +15,8 @@ from gpt.generate import SamplingParams, generate
 from gpt.lora import add_adapters
 from gpt.model import GPT
 from gpt.published import load_with_tokenizer
-from gpt.tokenizer import build_tokenizer, load_tokenizer
-from gpt.tokenizer_files import GPT2_PATTERN
-from harness.files import write_json
+from gpt.tokenizer import GPT2_PATTERN, build_tokenizer, load_tokenizer
+from harness.files import read_object, write_json
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import export
 from rl.export import ExportConfig
@@ -34,7 +34,7 @@ def random_gpt(tokenizer) -> GPT:
 
 
 def exported(folder: Path, target: Path, **flags) -> Path:
-    write_json(folder / "config.json", {"data": "reviews", "script": "s", **flags})
+    write_json(folder / "config.json", {"data": "reviews", "script": "s"} | flags)
     export.main(folder, ExportConfig(hf=target))
     return target
 
@@ -98,3 +98,12 @@ def test_a_reward_model_gives_the_normalised_reward(tokenizer, tmp_path, require
     ]
     batch = reader.pad({"input_ids": rows}, return_tensors="pt")
     torch.testing.assert_close(theirs(**batch).logits[:, 0], ours, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("data, kept", [("instructions", True), ("mine.jsonl", False)])
+def test_a_chat_template_goes_with_runs_that_asked_in_it(data, kept, tmp_path) -> None:
+    tokenizer = replace(BYTES, chat_template="{{ messages }}")
+    save_gpt(tmp_path / "model.safetensors", random_gpt(tokenizer), tokenizer)
+    hub = exported(tmp_path, tmp_path / "hub", data=data)
+    settings = read_object(hub / "tokenizer_config.json")
+    assert settings.get("chat_template") == ("{{ messages }}" if kept else None)

@@ -19,7 +19,7 @@ from gpt.tokenizer import load_tokenizer
 from harness.errors import Finished
 from harness.files import read_jsonl
 from harness.paths import REPOSITORY
-from rl.doctor import examine_folder
+from report.doctor import examine_folder
 from rl.loop import Run
 
 PAGE = REPOSITORY / "docs" / "extending.md"

@@ -6,7 +6,7 @@ start per number of ranks serves all tests here. A new entry of engines.py is he
 
 from __future__ import annotations
 
-import multiprocessing
+import json
 import os
 import signal
 import threading
@@ -20,11 +20,14 @@ from typing import Any
 import pytest
 import torch
 from engines import ENGINES
-from forked import Done, command, forked
+from forked import Done, command, forked, has_ended
 from ranks_worker import ON_FOUR
 
+from gpt.finetuning import FinetuningConfig
 from harness.command_line import explained
+from harness.here import HERE
 from harness.ranks import launch
+from rl.grpo_engine import GRPOConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLDS = (2, 4)  # compared with 1
@@ -160,7 +163,7 @@ def test_ppo_stopped_within_a_batch(results):
 # --- failures -------------------------------------------------------------------------------------
 
 FAILING = """
-import os, signal, sys
+import multiprocessing, os, signal, sys, threading, time
 from dataclasses import dataclass
 import torch
 from harness.ranks import collectives, launch
@@ -168,6 +171,7 @@ from harness.command_flags import TrainingFlags
 from harness.command_line import run_script
 from harness.errors import UserError
 from harness.files import append_jsonl
+from harness.here import HERE
 from pathlib import Path
 
 @dataclass(frozen=True)
@@ -176,6 +180,7 @@ class Config(TrainingFlags):
     device: str = "cpu"
 
 launch.PATIENCE = 0.5
+collectives.LONG = 0.2
 
 def main(config):
     what, who = sys.argv[1], int(sys.argv[2])
@@ -197,7 +202,27 @@ def main(config):
     if what == "file":
         append_jsonl(Path(sys.argv[3]), [{"rank": collectives.rank()}])
         append_jsonl(Path(sys.argv[3]) / "below a file", [{}])
-    collectives.gather(2)
+    if what in ("process", "hang") and mine:
+        queue = multiprocessing.Queue()
+        child = multiprocessing.Process(target=answer, args=(queue, 0 if what == "process" else 100))
+        child.start()
+        Path(sys.argv[3]).write_text(str(child.pid))
+        if what == "hang":
+            first = os.getppid() if who else os.getpid()
+            for delay in (0.2, 0.4):  # the second one ends the run
+                threading.Timer(delay, os.kill, (first, signal.SIGINT)).start()
+            HERE.in_steps = True
+        print(queue.get(timeout=100))
+    if what == "agree":
+        launch._require_agreement({"--seed": "1" if mine else "0"})
+    if what == "wait" and mine:
+        time.sleep(1.5)
+    HERE.in_steps = what == "hang"
+    print("all", collectives.gather(2))
+
+def answer(queue, seconds):
+    time.sleep(seconds)
+    queue.put("answered")
 
 if __name__ == "__main__":
     run_script(main, Config())
@@ -252,7 +277,55 @@ def test_one_rank_writes_and_its_trouble_is_everyones(failing, tmp_path):
     assert "below a file" in done.stderr or "rows.jsonl" in done.stderr
 
 
+@pytest.mark.parametrize(("who", "status"), [(-1, 0), (0, 1), (1, 1)])
+def test_ranks_of_torchrun_have_the_same_flags(failing, who, status):
+    done = failing("agree", who)
+    assert done.returncode == status and done.stderr.count("error: --seed") == status
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_rank_may_start_processes(failing, tmp_path, who):
+    done = failing("process", who, tmp_path / "child")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "all [2, 2]"
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_the_second_signal_ends_ranks_that_wait_and_what_they_have_started(failing, tmp_path, who):
+    """A rank hangs in a process of its own, the other one in a collective."""
+    begin = time.monotonic()
+    done = failing("hang", who, tmp_path / "child")
+    assert time.monotonic() - begin < 30 and done.returncode == 130
+    assert has_ended(int((tmp_path / "child").read_text()))
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_long_wait_is_told_once(failing, who):
+    done = failing("wait", who)
+    (said,) = done.stderr.splitlines()
+    assert done.returncode == 0 and f"rank {who} " in said and f"rank {1 - who} " in said
+
+
 # --- how many -------------------------------------------------------------------------------------
+
+
+def test_the_weights_of_what_is_named_and_the_memory_that_is_there_decide(tmp_path, monkeypatch):
+    """A folder of 60 million weights, whose file is no longer than its header."""
+    for name, count in (("large", 60_000_000), ("tiny", 40)):
+        about = {"w": {"dtype": "U8", "shape": [count], "data_offsets": [0, count]}}
+        header = json.dumps(about).encode()
+        (tmp_path / name).mkdir()
+        with (tmp_path / name / "model.safetensors").open("wb") as file:
+            file.write(len(header).to_bytes(8, "little") + header)
+            file.truncate(8 + len(header) + count)  # a hole
+        config = GRPOConfig(policy=tmp_path / name)
+        assert (config.largest_model, config.is_small) == (count, name == "tiny")
+        assert config.largest_model == FinetuningConfig(weights=str(tmp_path / name)).largest_model
+    monkeypatch.setattr(launch, "cores", lambda: 8)
+    room = launch.BYTES_A_RANK + launch.BYTES_A_WEIGHT * 40
+    for left, ranks in [(0, 1), (room, 1), (3 * room, 3), (100 * room, 8)]:
+        monkeypatch.setattr(launch, "free_memory", lambda left=left: left)
+        assert launch.default_ranks(True, "cpu", 40) == ranks
 
 
 def struck(delay: float, number: int) -> Callable[[], AbstractContextManager[None]]:
@@ -260,7 +333,7 @@ def struck(delay: float, number: int) -> Callable[[], AbstractContextManager[Non
 
     @contextmanager
     def guard() -> Iterator[None]:
-        if multiprocessing.current_process().daemon:
+        if HERE.is_child:
             threading.Timer(delay, os.kill, (os.getpid(), number)).start()
         with explained():
             yield

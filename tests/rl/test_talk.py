@@ -9,7 +9,7 @@ import pytest
 import torch
 from toys import seeded
 
-from data import reviews
+from data.worlds import reviews
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer

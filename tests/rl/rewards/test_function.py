@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from harness.errors import UserError
-from rl.batches.rollout import sample_rollout
+from rl.batches.rollout import Rollout, sample_rollout
 from rl.rewards.function import open_function
 
 RECORDS = [PromptRecord("ab", answer="x"), PromptRecord("hgfed", answer="yy")]
@@ -55,6 +56,78 @@ def test_it_is_called_with_prompt_and_response(source):
     assert len(set(expected)) > 2
 
 
+def test_a_module_beside_its_file_is_found_before_one_of_the_working_folder(
+    tmp_path, source, monkeypatch
+):
+    helper = source("def weight(text):\n    return 100.0\n")
+    (tmp_path / "apart").mkdir()
+    (tmp_path / "apart" / f"{helper}.py").write_text("def weight(text):\n    return len(text)\n")
+    (tmp_path / "apart" / f"{helper}_2.py").write_text("def weight(text):\n    return 1\n")
+    (tmp_path / "apart" / "mine.py").write_text(
+        f"from {helper} import weight\n\ndef f(prompt, response):\n"
+        f"    import {helper}_2\n    return weight(prompt) + {helper}_2.weight(prompt)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    reward = open_function("apart/mine.py:f")
+    assert reward(ROLLOUT).tolist() == [3] * 3 + [6] * 3
+    assert sys.path[0] == str(tmp_path)
+
+
+# Called with a batch
+
+
+BATCHES = {  # what it takes, and what it gives
+    "completions": "[len(c) for c in completions]",
+    "prompts, completions, **columns": "[len(c) for c in completions]",
+    "completions, answer, **columns": "[len(c) + 0 * len(a) for c, a in zip(completions, answer)]",
+    "completions, tests, level=0, other=None": "torch.tensor([float(len(c)) for c in completions])",
+    "*, prompts, completions, answer, **rest": "(len(c) for c in completions if len(rest) == 2)",
+}
+
+
+def with_columns() -> Rollout:
+    """The rollout, its rows with the columns `tests`, a list, and `level`, which one row has."""
+    records = [replace(r, meta={"tests": [r.prompt]}) for r in ROLLOUT.records]
+    records[0] = replace(records[0], meta={"tests": [], "level": 3})
+    return replace(ROLLOUT, records=records)
+
+
+@pytest.mark.parametrize(("takes", "gives"), BATCHES.items())
+def test_a_function_of_a_batch_is_called_once_with_the_columns_that_it_names(source, takes, gives):
+    text = f"import torch\ncalls = []\ndef f({takes}):\n    calls.append(1)\n    return {gives}\n"
+    name = source(text)
+    rewards = open_function(f"{name}:f")(with_columns())
+    assert rewards.tolist() == [len(text) for text in ROLLOUT.responses]
+    assert sys.modules[name].calls == [1]
+
+
+def test_columns_are_lists_of_the_rows_values(source):
+    name = source(
+        "def f(completions, **rest):\n    seen.update(rest)\n    return [0] * 6\nseen = {}\n"
+    )
+    open_function(f"{name}:f")(with_columns())
+    assert sys.modules[name].seen == {
+        "prompts": ["ab"] * 3 + ["hgfed"] * 3,
+        "answer": ["x"] * 3 + ["yy"] * 3,
+        "tests": [[], ["ab"], ["ab"], ["hgfed"], ["hgfed"], ["hgfed"]],
+        "level": [3, None, None, None, None, None],
+    }
+
+
+@pytest.mark.parametrize(
+    ("takes", "gives"),
+    [
+        ("completions, solution", "[0] * 6"), ("prompts, responses", "[0] * 6"),
+        ("completions", "[0] * 5"), ("completions", "[0, 0, None, 0, 0, 0]"), ("completions", "0.5"),
+        ("completions", "'000000'"), ("completions", "None"), ("completions", "[[0]] * 5"),
+        ("completions", "[c[0]['content'] for c in completions]"),
+    ],
+)  # fmt: skip
+def test_a_column_of_no_row_and_what_is_no_number_for_each_row_are_refused(source, takes, gives):
+    with pytest.raises(UserError):
+        open_function(f"{source(f'def f({takes}): return {gives}')}:f")(ROLLOUT)
+
+
 # What is wrong with the flag
 
 
@@ -68,6 +141,42 @@ BROKEN = (
 def test_what_cannot_be_found_or_called_is_refused(source, reward):
     with pytest.raises(UserError):
         open_function(reward)
+
+
+OTHERS = (
+    "response, prompt", "response, record", "solution_str, ground_truth, extra_info=None",
+    "data_source, solution_str, ground_truth, extra_info=None", "text, answer", "text, target",
+    "answer_text, ground_truth", "text, labels", "text, gold_answer", "text, reference", "completion, x",
+    "data_source, solution_str, ground_truth=None", "prompt", "prompt, response, more",
+    "*, prompt, response",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("takes", OTHERS)
+def test_another_order_of_parameters_is_refused(source, takes):
+    with pytest.raises(UserError):
+        open_function(f"{source(f'def f({takes}): return 0.0')}:f")
+
+
+OURS = (
+    "prompt, response",
+    "p, r, **more",
+    "*both",
+    "prompt, completion",
+    "question, text",
+    "a, b, c=1",
+)
+
+
+@pytest.mark.parametrize("takes", OURS)
+def test_two_texts_may_have_any_other_names(source, takes):
+    open_function(f"{source(f'def f({takes}): return 0.0')}:f")(ROLLOUT)
+
+
+@pytest.mark.parametrize("takes", ["prompt, response", "completions"])
+def test_a_coroutine_is_refused(source, takes):
+    with pytest.raises(UserError):
+        open_function(f"{source(f'async def f({takes}): return 0.0')}:f")
 
 
 # What goes wrong while it runs

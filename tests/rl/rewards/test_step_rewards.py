@@ -8,9 +8,9 @@ import re
 import pytest
 import torch
 
-from data import sums
 from data.collate import collate_responses
 from data.records import PromptRecord
+from data.worlds import sums
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
 from reward_model.scalar_head import RewardModel
@@ -105,7 +105,7 @@ def test_every_token_of_a_sum_belongs_to_one_step_and_the_rewards_are_the_checks
     record = sums.prompts("train", 1, seed=3)[0]
     texts = [sums.sample_response(record, rng) for _ in range(200)]
     rollout = rollout_of(*texts, record=record)
-    steps = checked_steps(CheckedSteps(GLASSBOX), rollout, torch.zeros(len(texts)))
+    steps = checked_steps(CheckedSteps(sums, GLASSBOX), rollout, torch.zeros(len(texts)))
     assert steps.rewards.shape == (200, 4)
     for row, text in enumerate(texts):
         pieces = re.findall(r"[^,:]*[,:]", text) + [text.rpartition(":")[2]]

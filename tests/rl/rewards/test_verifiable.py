@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from decimal import Decimal
+import re
 
 import pytest
 import torch
@@ -17,133 +17,85 @@ from rl.batches.rollout import Rollout
 from rl.rewards.verifiable import (
     VerifiableReward,
     answer_match,
-    final_answer,
-    parse_number,
     pass_at_k,
     read_answer,
-    same_answer,
     solve_rates,
 )
 from rl.training.evaluation import measure_accuracy
 
 QUESTION = "A robe takes 2 bolts of blue fiber and half that much white fiber. How many bolts?"
 
-
-# Numbers
-
-
-@pytest.mark.parametrize(
-    ("text", "number"),
-    [
-        ("42", "42"), (" 42 ", "42"), ("-42", "-42"), ("−42", "-42"), ("+42", "42"), ("-0", "0"),
-        ("1,000", "1000"), ("1,234,567.50", "1234567.5"), ("007", "7"), ("5.", "5"), ("5.0", "5"),
-        (".5", "0.5"), ("-.5", "-0.5"), ("$5.", "5"), ("$ 5", "5"), ("-$5", "-5"), ("$-5", "-5"),
-        ("5 €", "5"), ("\\$5", "5"), ("50%", "50"), ("50 %", "50"), ("50\\%", "50"), ("1e3", "1000"),
-        ("1.5E-2", "0.015"),
-    ],
-)  # fmt: skip
-def test_what_is_a_number(text, number):
-    assert parse_number(text) == Decimal(number)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", ".", "-", "$", "%", "NaN", "nan", "inf", "-Infinity", "1/2", "٤٢", "４２", "4٢", "1,2,3",
-        "12,34", "1,0000", "1_000", "1 000", "0x10", "--5", "5 apples", "x", "1e", "e3", "3.5.1",
-        "1e99999999999999999999999", "five", "10²",
-    ],
-)  # fmt: skip
-def test_what_is_none(text):
-    """Decimal itself would read nan, inf, 1_000 and digits of every script."""
-    assert parse_number(text) is None
-
-
-@pytest.mark.parametrize(
-    ("given", "truth", "equal"),
-    [
-        ("1,000", "1000", True), ("1e3", "1000", True), ("-0", "0", True), ("5.00", "5", True),
-        ("50%", "50", True), ("50%", "0.5", False), ("$5.", "5", True), ("0.1", "0.10000001", False),
-        ("1/2", "1/2", True), ("1/2", "0.5", False), ("1/2", "1", False), ("NaN", "5", False),
-        ("inf", "5", False), ("1e999999999", "5", False), ("٤٢", "42", False),
-        ("Paris", "paris.", True), (" New   York ", "New York", True), ("NewYork", "New York", False),
-        ("1,2", "12", False), ("1,2", "1,2", True), ("B", "C", False), ("", "5", False),
-    ],
-)  # fmt: skip
-def test_when_two_answers_are_equal(given, truth, equal):
-    assert same_answer(given, truth) is equal
-    assert same_answer(truth, given) is equal
+RIGHT = {  # truth: responses that give it
+    "7": "7|#### 7|####7|**7**|_7_|#### __7__|`7`|#### **$7**.|#### =7|#### x = 7|#### 3 + 4 = 7|"
+    r"#### (7)|\boxed{x=7}|\boxed{ 7 }|\fbox{7}|\boxed {7}|\boxed{\text{7}}|\boxed{\boxed{7}}|"
+    r"#### \boxed{7}|\boxed{5} and \boxed{7}|\boxed{8} #### 7|#### 8~#### 7|#### 7~That was 99.|"
+    "007|+7|7.0|7.|It is 7.|10-7=3, 3+4 = 7|7 eggs are left, as I said.|12~7|<think>8</think>7|7<think>8",
+    "5": r"\boxed{5\text{ cm}}|\boxed{5\,\mathrm{cm}}|#### 5 apples|#### 5 miles per hour|5%|\boxed{5\%}|"
+    r"$5.|#### 5 €|\boxed{\$5}|\(x = 5\)",
+    "-5": "-5|−5|–5|- 5|minus 5|#### - 5|#### negative 5|It is -5.|-$5|$-5",
+    "90": r"\boxed{90^\circ}|\boxed{90^{\circ}}|90°",
+    "1000": r"\boxed{1\,000}|\boxed{1{,}000}|1,000|#### 1,\!000|1e3|$1,000.00",
+    "1/2": r"1/2|0.5|.5|\boxed{\frac{1}{2}}|#### \dfrac12|\boxed{x=\frac{1}{2}}",
+    "0": "0|-0|0.0",
+    "A": r"A|a.|(A)|**A**|\boxed{(\text{A})}|#### (A)|\boxed{x = A}",
+    "(A)": "A",
+    r"2\sqrt{3}": r"\boxed{2 \sqrt{3}}",
+    "x = y": r"\boxed{x = y}",
+    "(1, 2)": "#### (1,2)",
+    "New York": r"\boxed{\text{new york}}| New   York",
+    "3 + 4 is~#### 7": "7",  # a solution as the truth
+}
+UNREAD = (  # no number can be read, whatever the truth is
+    r"\boxed{2\sqrt{3}}|\boxed{10^{-3}}|\boxed{2^{10}}|\boxed{7\frac{1}{2}}|\boxed{1 \frac{3}{4}}|"
+    r"\boxed{4i}|\boxed{5!}|\boxed{2\pi}|\boxed{3x}|\boxed{3x+2}|\boxed{3\sqrt{2}+1}|\boxed{2(3+4)}|"
+    r"#### 12:30|\boxed{1\,0000}|\boxed{\pm 5}|\boxed{x \ge 5}|#### x >= 7|#### 7 or 8|#### 7 and 8|"
+    r"#### 7, 8|#### 7 8|#### x = 7 or x = 8|#### x = 7, y = 8|#### 7-8|#### 7 - 3|\boxed{7 \text{ or } 8}|"
+    r"#### 5 million|#### 5 and a half|#### 0.33...|#### 1 000|#### 1.000,50|\boxed{\frac{14}{2}3}|"
+    r"7 or 8|7 to 8|3 of 5|7, 8|3 + 4|It is 2\sqrt{3}|10^{-3}|2 \pi|3x|12:30|3 : 2|10 minus 5|"
+    "5 plus 6|2 x 5|sqrt 3|half of 3|5 mod 3|5!|"
+    r"\boxed{7|1,00|12,34|1.2.3|2024-01-05|H2O|٤٢|４２|five|NaN|inf|1/0|<think>42</think>|<think>42|"
+    "|no idea|####|#### ~5|\\boxed{}"
+).split("|")
+WRONG = {  # truth: responses that give another answer
+    "5": "minus 5|–5|- 5|-5|50%|1/5|#### 5~#### 6|1e5|10 - 5",
+    "0.1": "0.10000001",
+    "0.5": "50%",
+    "A": "B|(A) or (B)|A = B|AB",
+    "x=7": r"\boxed{y=7}",
+    "1, 2": "(1, 2)",
+    "5 cm": "#### 5 m",
+    "New York": "NewYork",
+    "a+b/2": r"\boxed{\frac{a+b}{2}}",
+}
 
 
-# Where the answer stands
+def cases(table: dict[str, str]) -> list[tuple[str, str]]:
+    """Truth and response; ~ is a line break."""
+    return [
+        (truth.replace("~", "\n"), response.replace("~", "\n"))
+        for truth, responses in table.items()
+        for response in responses.split("|")
+    ]
 
 
-@pytest.mark.parametrize(
-    ("response", "answer"),
-    [
-        ("She has 3 + 4 = 7.\n#### 7", "7"), ("####7", "7"), ("#### $1,000.", "$1,000"),
-        ("#### 5\nNo wait.\n#### 7", "7"),  # the last marker
-        ("#### 7\nThat was 99.", "7"), ("#### 5 apples and 3 pears", "5"),  # its line only
-        ("#### 1/2", "1/2"),  # and not 1
-        ("so \\boxed{12} of 30", "12"),
-        ("\\boxed{1} \\boxed{\\frac{1}{2}} 9", "\\frac{1}{2}"),  # the last box, braces in braces
-        ("\\boxed{7} #### 8", "8"),  # the marker goes before the box
-        ("\\boxed{7 and 8", "8"),  # never closed: no box
-        ("The answer is 5 or 7", "7"), ("10-7=3", "3"), ("it is -5.", "-5"),  # the last number
-        ("costs $1,234.50.", "$1,234.50"), ("takes 5kg", "5"),
-        ("<think>1 or 2?</think>It is 3.", "3"),
-        ("It is 3. <think>or 4", "3"),  # an unfinished thought is no answer
-    ],
-)  # fmt: skip
-def test_the_place_of_a_numeric_answer(response, answer):
-    assert final_answer(response, numeric=True) == answer
+@pytest.mark.parametrize(("truth", "response"), cases(RIGHT))
+def test_a_right_answer_is_paid(truth, response):
+    assert answer_match(PromptRecord("?", truth), response, True) == 1
+    assert answer_match(PromptRecord("?", truth), response, False) == 0
 
 
-@pytest.mark.parametrize(
-    "response",
-    ["", " \n", "no idea", "####", "#### \n5", "\\boxed{}", "see 1.2.3 or 1,2,3", "H2O", "NaN",
-     "٤٢", "<think>42</think>", "<think>42", "five"],
-)  # fmt: skip
-def test_a_response_without_an_answer(response):
-    """ "#### " followed by nothing announces an answer and gives none: no other number counts."""
-    assert final_answer(response, numeric=True) is None
+@pytest.mark.parametrize("response", UNREAD)
+def test_what_is_not_a_number_in_full_is_not_read(response):
+    """Every number in it as the truth: each would pay a policy for a formula that begins or ends so."""
+    response = response.replace("~", "\n")
+    for truth in {"5", "1000", *re.findall(r"-?[0-9]+", response)}:
+        assert read_answer(PromptRecord("?", truth), response) is None
+        assert answer_match(PromptRecord("?", truth), response, True) == 0
 
 
-@pytest.mark.parametrize(
-    ("response", "truth"),
-    [
-        ("#### **7**", "7"), ("#### **7.**", "7"), ("#### `7`", "7"), ("#### **$7**.", "7"),
-        ("#### =7", "7"), ("#### = 7", "7"), ("#### x = 7", "7"), ("#### 3 + 4 = 7", "7"),
-        ("#### 7 = 3 + 4", "7"), ("#### (7)", "7"), ("#### 1{,}000", "1000"),
-        ("#### 7 (that is 3 + 4)", "7"), ("#### x = 5 apples", "5"), ("#### 1,000 or so", "1000"),
-        ("\\boxed{x=7}", "7"), ("\\boxed{x = 7}", "7"), ("\\boxed{1{,}000}", "1000"),
-        ("\\boxed{10,\\!080.5}", "10080.5"), ("\\boxed{\\text{7}}", "7.0"),
-        ("so it is 1{,}234{,}567 m", "1234567"), ("\\boxed{\\textbf{(7)}}", "7"),
-        ("(A)", "A"), ("(a).", "A"), ("**A**", "A"), ("**A**.", "A"), ("#### (B)", "B"),
-        ("A", "(A)"), ("\\boxed{\\text{A}}", "A"), ("\\boxed{(\\mathrm{A})}", "A"),
-        ("\\boxed{\\frac{1}{2}}", "1/2"), ("\\boxed{-\\dfrac{1}{2}}", "-1/2"),
-        ("\\boxed{x=\\frac{1}{2}}", "1/2"), ("\\boxed{1/2}", "\\frac{1}{2}"),
-        ("\\boxed{x = y}", "x = y"), ("\\boxed{\\text{New York}}", "new york"),
-    ],
-)  # fmt: skip
-def test_signs_around_an_answer_do_not_count(response, truth):
-    assert answer_match(PromptRecord("?", answer=truth), response, True) == 1
-
-
-@pytest.mark.parametrize(
-    ("response", "truth"),
-    [
-        ("#### 7 or 8", "7"), ("#### 7 or 8", "8"), ("#### 7 apples OR 8 pears", "7"),
-        ("#### 7, 8", "7"), ("#### $7, $8", "7"), ("#### 7 and 8", "7"), ("#### 7 8", "7"),
-        ("#### 3 + 4", "3"), ("#### 3 + 4 = 7", "3"), ("#### 7-8", "7"), ("#### 1 000", "1"),
-        ("#### x = 7 or x = 8", "8"), ("\\boxed{7 \\text{ or } 8}", "7"), ("#### x >= 7", "7"),
-        ("#### 7 - 3", "7"), ("#### x \\cdot 7", "7"), ("#### 1{,}0000", "1"),
-        ("\\boxed{\\frac{14}{2}}", "14"), ("\\boxed{y=7}", "x=7"), ("(A) or (B)", "A"),
-        ("A = B", "A"), ("\\boxed{\\frac{a+b}{2}}", "a+b/2"), ("(1, 2)", "1, 2"),
-    ],
-)  # fmt: skip
-def test_two_answers_or_another_one_are_wrong(response, truth):
-    assert answer_match(PromptRecord("?", answer=truth), response, True) == 0
+@pytest.mark.parametrize(("truth", "response"), cases(WRONG))
+def test_another_answer_is_wrong(truth, response):
+    assert answer_match(PromptRecord("?", truth), response, True) == 0
 
 
 def test_a_copy_of_the_prompt_is_no_answer():

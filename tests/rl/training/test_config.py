@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.command_line import from_preset, preset_defaults
+from data.sources import from_preset, preset_defaults, world_names
+from data.worlds import sums as sums_world
 from rl.training.config import SIZES, EngineConfig, size_presets
 
 RL = Path(__file__).resolve().parents[3] / "rl"
@@ -32,16 +33,17 @@ def config_class(engine: str) -> type[EngineConfig]:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_preset_is_a_config(engine: str) -> None:
     module = importlib.import_module(f"rl.{engine}")
-    for name in module.PRESETS:
-        size, _, data = name.partition("/")
-        from_preset(config_class(engine), module.PRESETS, size, **({"data": data} if data else {}))
+    samples = issubclass(config_class(engine), EngineConfig)  # worlds have no recorded pairs
+    for size in module.PRESETS:
+        for data in ("pairs.json", *(world_names() if samples else ())):
+            from_preset(config_class(engine), module.PRESETS, size, data=data)
     assert set(module.PRESETS) >= {*SIZES}
-    samples = issubclass(config_class(engine), EngineConfig)  # sums hold nothing for an offline one
-    assert ("tiny/sums" in module.PRESETS) == samples
+    assert (module.PRESETS.settings("tiny", "sums") != {}) == samples
 
 
-def test_a_world_has_defaults_of_its_own() -> None:
-    presets = size_presets({"lr": 5.0}, sums={"lr": 7.0})
+def test_a_world_has_defaults_of_its_own(monkeypatch) -> None:
+    monkeypatch.setitem(sums_world.DEFAULTS, "other", {"tiny": {"lr": 7.0}})
+    presets = size_presets("other", {"lr": 5.0})
     reviews, sums, small = (
         preset_defaults(EngineConfig, presets, arguments)
         for arguments in ([], ["--data", "sums"], ["--preset=small", "--data=sums"])

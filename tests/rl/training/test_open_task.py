@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from data import reviews, sums, worlds
+from data import sources
+from data.records import PromptRecord
+from data.worlds import reviews, sums
 from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
@@ -13,7 +15,7 @@ from harness.errors import UserError
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.grpo_engine import GRPOConfig
 from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training.open_reward import RewardChoice, open_reward
+from rl.training.open_reward import RewardChoice, answer_rule, open_reward
 from rl.training.open_task import open_task
 
 CPU = torch.device("cpu")
@@ -23,7 +25,7 @@ GLASSBOX = load_tokenizer("glassbox")
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
     """An empty folder in place of runs/."""
-    monkeypatch.setattr(worlds, "RUNS", tmp_path)
+    monkeypatch.setattr(sources, "RUNS", tmp_path)
     return tmp_path
 
 
@@ -55,6 +57,20 @@ def test_gold_and_rule_are_the_worlds_own_objective(kind):
     assert isinstance(exact, RuleReward) and exact.rule is sums.exact_match
     with pytest.raises(UserError):
         open_reward(RewardChoice(kind, "pairs.json", "tiny"), GLASSBOX, CPU)
+
+
+# Answers of a file
+
+
+@pytest.mark.parametrize("odd", [[4], {"x": 4}, True, False, "", " ", None])
+def test_the_rule_takes_answers_of_text_alone(odd):
+    """One that it cannot compare is refused, unless another reward is paid."""
+    both = {"train": [PromptRecord("a", "4")], "test": [PromptRecord("b", odd)]}
+    with pytest.raises(UserError):
+        answer_rule("a.jsonl", both, True)
+    assert answer_rule("a.jsonl", both, False) is None
+    assert answer_rule("a.jsonl", {"train": both["train"]}, False) is not None
+    assert answer_rule("a.jsonl", {"train": [PromptRecord("a")]}, True) is None
 
 
 # The task as a whole

@@ -16,14 +16,13 @@ import bug_zoo
 import pytest
 from markupsafe import escape
 
-from harness.report.page import REPORT
-from harness.report.rules import RULES, Run, examine
-from harness.report.writing import conclude
-from rl import doctor
-from rl.doctor import DoctorConfig
+from harness.paths import REPORT
+from harness.run_page import conclude
+from report import doctor
+from report.doctor import RULES, DoctorConfig, Run, examine
 
-ROOT = Path(__file__).resolve().parents[3]
-RECORDINGS = Path(__file__).parent / "recordings"
+ROOT = Path(__file__).resolve().parents[2]
+RECORDINGS = bug_zoo.RECORDINGS
 HEALTHY = sorted((RECORDINGS / "healthy").glob("*.json"))
 BUGS = sorted((RECORDINGS / "bugs").glob("*.json"))
 DOCUMENT = ROOT / "docs" / "doctor.md"
@@ -126,6 +125,7 @@ COLUMNS_OF: dict[str, dict[str, Any]] = {  # rule -> columns that show it
     "critic_is_worse": dict(explained_variance=-0.3),
     "exploding_gradient": dict(grad_norm=lambda step: 9.0 if step in (20, 30, 38) else 0.4),
     "collapse": dict(entropy=lambda step: 1.2 / step),
+    "seldom_ends": dict(eos_rate=0.25, response_length=40.0),
     "kl_runs_away": dict(kl=lambda step: 0.3 * (step - 1)),
     "over_optimised": {
         "validation/gold": lambda step: 0.9 - 0.4 * (step > 20),
@@ -148,6 +148,7 @@ def test_a_rule_finds_its_example_and_says_what_it_saw_and_what_to_do(rule: str)
     (finding,) = [finding for finding in findings if finding.rule == rule]
     assert re.search(r"\d", finding.evidence) and finding.cause and finding.remedy
     assert finding.severity in ("error", "warning", "note")
+    assert not any(each.__doc__ for each in RULES)  # python -OO would drop the words
 
 
 @pytest.mark.parametrize(
@@ -177,6 +178,8 @@ def test_a_rule_sees_its_other_signs(rule: str, columns: dict[str, Any]) -> None
         ("collapse", dict(response_length=lambda step: 16.0 + step, solve_rate=0.5), {}),
         ("loss_is_not_its_sum", dict(loss=0.2), dict(preference_coef=1.0)),
         ("exploding_gradient", dict(grad_norm=lambda step: 9.0 if step < 3 else 0.4), {}),
+        ("collapse", dict(eos_rate=0.25, response_length=40.0), {}),  # nothing fell
+        ("seldom_ends", dict(eos_rate=lambda step: 1 - step / 60, response_length=40.0), {}),
         ("kl_runs_away", dict(kl=lambda step: 0.22 * (step - 1)), dict(stop_kl=None)),
         ("nothing_learned", dict(loss=lambda step: 2 + step / 20), {}),  # of RL a loss says nothing
         ("nothing_learned", dict(reward=None, loss=lambda step: 2 + 0.3 * (step % 3)), {}),
@@ -211,8 +214,9 @@ def test_the_command_speaks_of_every_run_and_fails_for_wrong_numbers(
 ) -> None:
     well = run_folder(tmp_path / "well", steady())
     sick = run_folder(tmp_path / "sick", steady(ratio_error_at_start=1.0))
-    doctor.main(DoctorConfig((well,)))
-    assert "17 rules looked at 40 steps: nothing found" in capsys.readouterr().out
+    (tmp_path / "comparison.html").write_text("a page is no run, and neither is a folder of runs")
+    doctor.main(DoctorConfig((tmp_path / "comparison.html", tmp_path, well)))
+    assert "18 rules looked at 40 steps: nothing found" in capsys.readouterr().out
     with pytest.raises(SystemExit) as ended:
         doctor.main(DoctorConfig((well, sick)))
     assert ended.value.code == 1
@@ -228,7 +232,7 @@ def test_a_script_says_at_its_end_what_is_found_and_nothing_else(tmp_path: Path,
     page = (tmp_path / "sick" / REPORT).read_text()
     assert told.rule in page and escape(told.remedy) in page
     said = capsys.readouterr().out
-    assert said.startswith("python -m rl.doctor ") and "ratio_at_start" in said
+    assert said.startswith("python -m report.doctor ") and "ratio_at_start" in said
 
 
 # --- the zoo --------------------------------------------------------------------------------------

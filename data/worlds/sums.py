@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from data.records import PromptRecord, ResponseRecord
 from data.splits import pick, split_of
@@ -38,8 +38,8 @@ class StepCheck(NamedTuple):
 # prompts
 
 
-def prompts(split: str, count: int | None = None, seed: int = 0) -> list[PromptRecord]:
-    """`count` different random prompts of a split (by crc32 of the text), or all in order of the terms.
+def prompts(split: str, count: int | None = 2000, seed: int = 0) -> list[PromptRecord]:
+    """`count` different random prompts of a split (by crc32 of the text); None: all, by their terms.
 
     A larger `count` with the same seed only appends. `answer` is the exact sum, `meta` the terms a and
     b.
@@ -158,3 +158,24 @@ def step_checks(record: PromptRecord, response: str) -> list[StepCheck]:
         checks.append(StepCheck(start, start + len(step), correct))
         start += len(step) + 1
     return checks
+
+
+# what data/sources.py asks of a world besides
+
+gold, prefers = exact_match, None
+# Batches are mixed: length is the style here, and training on one style at a time swings between them.
+CHECK, SORTED_BY_LENGTH = "exact match", False
+# A rule cannot be over-optimised: no KL penalty and no early stop. Rewards are 0 or 1, so a smaller
+# learning rate ends less noisily.
+_RL: dict[str, Any] = dict(kl_coef=0.0, stop_kl=None, max_new_tokens=40, lr=1e-4, steps=160)
+_ITERATIVE: dict[str, Any] = dict(refresh_reward_model=False, steps=150)
+_SINGLE: dict[str, Any] = dict(kl_coef=1.0, steps=100)
+DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
+    "pretraining": {
+        "tiny": dict(steps=2200), "study": dict(steps=2200), "teacher": dict(steps=2500),
+    },
+    "rl": {"tiny": _RL, "study": _RL},
+    "ppo": {"tiny": dict(steps=70), "study": dict(steps=70)},
+    "grpo_iterative": {"tiny": _ITERATIVE, "study": _ITERATIVE},
+    "grpo_single_model": {"tiny": _SINGLE, "study": _SINGLE},
+}  # fmt: skip

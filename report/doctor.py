@@ -1,32 +1,31 @@
-"""The doctor: rules over the rows of metrics.jsonl, no model needed.
+"""The doctor: what a run's numbers say is wrong with it, and what to change. No model is needed.
 
-A rule yields the numbers that speak for a finding, or nothing; its docstring has severity, likeliest cause
-and remedy. It sees symptoms: docs/doctor.md says which planted bugs each rule finds."""
+    python -m report.doctor runs/grpo-reviews-tiny      or runs/*: several runs, of any stage
+
+A rule yields the numbers that speak for a finding, or nothing. It sees symptoms: docs/doctor.md says which
+planted bugs each rule finds. Each script ends with the findings of its run."""
 
 from __future__ import annotations
 
 import math
+import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from statistics import fmean, median, variance
 from typing import Any
 
-from harness.files import display_path
+from harness.command_line import run_command
+from harness.errors import UserError
+from harness.files import display_path, parse_json, read_metrics, read_object, received
 
 Row = Mapping[str, Any]
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing that a run's numbers say."""
-
-    rule: str
-    severity: str  # error: numbers are wrong; warning: the run suffers; note: worth knowing
-    cause: str
-    evidence: str
-    remedy: str
+# A run folder, as its readers read it --------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -72,30 +71,84 @@ class Run:
         """Whether a rule checks the answers and nearly all are right: no spread is left then."""
         return "solve_rate" in self.rows[-1] and self.end("reward") > 0.8
 
-    @property
-    def findings(self) -> list[Finding]:
-        """What the rules find, the gravest first."""
-        found = []
-        for rule in RULES if self.rows else ():
-            if evidence := next(rule(self), None):
-                severity, _, words = " ".join((rule.__doc__ or "").split()).partition(": ")
-                cause, _, remedy = words.partition(" Change: ")
-                found.append(Finding(rule.__name__, severity, cause, evidence, remedy))
-        return found
+
+def runs_among(paths: Sequence[Path]) -> list[Run]:
+    """The runs among paths such as runs/*, and a line about those that are none. UserError for no run."""
+    if not paths:
+        raise UserError("no run is named: give one run folder or several")
+    others = [display_path(path) for path in paths if not (path / "metrics.jsonl").is_file()]
+    if len(others) == len(paths):
+        raise UserError(f"there is no metrics.jsonl in {', '.join(others)}: name a run folder")
+    if others:
+        print(f"no run, having no metrics.jsonl: {', '.join(others)}")
+    return [read_run(path) for path in paths if (path / "metrics.jsonl").is_file()]
 
 
+def read_run(folder: Path) -> Run:
+    """The run of a folder; what is missing there or cut off is empty."""
+    flags, results = read(folder / "config.json"), read(folder / "report.json")
+    return Run(lines(folder / "metrics.jsonl"), flags, results, folder)
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A JSON object, empty where there is none that can be read."""
+    try:
+        return read_object(path)
+    except (OSError, UserError):
+        return {}
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The rows of a JSON-lines file that can be read; a page is also made of a damaged run."""
+    rows = []
+    for line in path.read_bytes().splitlines() if path.is_file() else ():
+        with suppress(ValueError):
+            rows.append(parse_json(line))
+    return [row for row in rows if isinstance(row, dict)]
+
+
+# The rules ----------------------------------------------------------------------------------------
+
+SEVERITIES = ("error", "warning", "note")  # numbers are wrong; the run suffers; worth knowing
+Rule = Callable[[Run], Iterator[str]]
+RULES: dict[Rule, tuple[str, str, str]] = {}  # each with severity, likeliest cause and remedy
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that a run's numbers say."""
+
+    rule: str
+    severity: str
+    cause: str
+    remedy: str
+    evidence: str
+
+
+def rule(words: str) -> Callable[[Rule], Rule]:
+    """Add a rule with its words, "severity: cause. Change: remedy."; python -OO drops docstrings."""
+    severity, _, reasons = " ".join(words.split()).partition(": ")
+    cause, _, remedy = reasons.partition(" Change: ")
+
+    def add(found_by: Rule) -> Rule:
+        RULES[found_by] = severity, cause, remedy
+        return found_by
+
+    return add
+
+
+@rule("""error: a reward, a loss or a gradient is no number, and every later number follows from it.
+    Change: mend the reward that gives it; lower --lr where a loss became NaN by itself.""")
 def non_finite(run: Run) -> Iterator[str]:
-    """error: a reward, a loss or a gradient is no number, and every later number follows from it.
-    Change: mend the reward that gives it; lower --lr where a loss became NaN by itself."""
     for row in run.rows:
         for key, value in row.items():
             if isinstance(value, float) and not math.isfinite(value):
                 yield f"{key} is {value} at step {row.get('step')}"
 
 
+@rule("""warning: the learning rate is too high, or a few responses carry nearly the whole gradient.
+    Change: lower --lr (or --critic-lr), and read samples.jsonl at those steps.""")
 def exploding_gradient(run: Run) -> Iterator[str]:
-    """warning: the learning rate is too high, or a few responses carry nearly the whole gradient.
-    Change: lower --lr (or --critic-lr), and read samples.jsonl at those steps."""
     for key, first in (("grad_norm", 0), ("critic_grad_norm", 5)):  # a critic's begins large
         norms = run.values(key)[first:]
         usual = median(norms[: len(norms) // 2] or [math.nan])
@@ -104,9 +157,9 @@ def exploding_gradient(run: Run) -> Iterator[str]:
             yield f"{key} was above ten times {usual:.2g} in {len(late)} steps, up to {max(late):.2g}"
 
 
+@rule("""error: --lr is too high or too low, the loss has the wrong sign, or inputs do not match targets.
+    Change: train on one batch until its loss is 0; then try another --lr (page 03).""")
 def nothing_learned(run: Run) -> Iterator[str]:
-    """error: --lr is too high or too low, the loss has the wrong sign, or inputs and targets do not match.
-    Change: train on one batch until its loss is 0; then try another --lr (page 03)."""
     losses, accuracy = run.values("loss"), run.end("accuracy", len(run.rows) // 3)
     supervised = len(losses) >= 20 and not run.values("reward")  # a loss of RL says nothing
     if supervised and accuracy < 0.55:
@@ -116,8 +169,10 @@ def nothing_learned(run: Run) -> Iterator[str]:
         yield f"loss climbed from {losses[0]:.3g} to {worst:.3g} (median of five steps)"
 
 
-def memorising(run: Run) -> Iterator[str]:
+@rule(
     """note: the training data are being memorised. Change: train for fewer steps, or take more data."""
+)
+def memorising(run: Run) -> Iterator[str]:
     held_out, losses = run.values("held_out_loss"), run.values("loss")
     grows = len(held_out) >= 3 and held_out[-1] >= 1.03 * min(held_out)
     if grows and losses[-1] < losses[0] and "patience" not in run.flags:  # which stops by itself
@@ -127,27 +182,27 @@ def memorising(run: Run) -> Iterator[str]:
         yield f"accuracy is {right:.3f} on the last training pairs, {elsewhere:.3f} on held-out ones"
 
 
+@rule("""error: sampler and scorer disagree: a temperature is missing, dropout is on, or a mask is shifted.
+    Change: score a fresh sample with the policy that wrote it; log-probs must be the same (page 02).""")
 def ratio_at_start(run: Run) -> Iterator[str]:
-    """error: sampler and scorer disagree: a temperature is missing, dropout is on, or a mask is shifted.
-    Change: score a fresh sample with the policy that wrote it; log-probs must be the same (page 02)."""
     limit = 0.05 if run.flags.get("precision") == "bfloat16" else 1e-4
     errors = run.values("ratio_error_at_start")
     if bad := sum(error > limit for error in errors):
         yield f"|ratio - 1| is up to {max(errors):.2g} before the first update (not 0 in {bad} steps)"
 
 
+@rule("""error: the old log-probs are recomputed after the first update, so no ratio leaves 1.
+    Change: compute the old log-probs once per batch, before its first update (page 04).""")
 def ratio_always_one(run: Run) -> Iterator[str]:
-    """error: the old log-probs are recomputed after the first update, so no ratio leaves 1.
-    Change: compute the old log-probs once per batch, before its first update (page 04)."""
     moved, groups = run.values("approx_kl")[2:], run.flags.get("prompts_per_step", 1)
     updates = run.flags.get("updates_per_batch", 1) * min(run.flags.get("minibatches", 1), groups)
     if updates > 1 and any(run.values("grad_norm")) and len(moved) >= 3 and max(moved) <= 1e-9:
         yield f"approx_kl is {max(moved):.1g} or less in every step, with {updates} updates a batch"
 
 
+@rule("""error: the response mask is wrong: the EOS is left out of it, or it holds tokens of the prompt.
+    Change: build it from the first EOS, inclusive, never from ids that differ from padding (page 02).""")
 def impossible_length(run: Run) -> Iterator[str]:
-    """error: the response mask is wrong: the EOS is left out of it, or it holds tokens of the prompt.
-    Change: build it from the first EOS, inclusive, never from ids that differ from padding (page 02)."""
     limit = run.flags.get("max_new_tokens", math.nan) if run.flags.get("data") != "" else math.nan
     for row in run.rows:
         length, cut_off = row.get("response_length", math.nan), 1 - row.get("eos_rate", math.nan)
@@ -155,9 +210,9 @@ def impossible_length(run: Run) -> Iterator[str]:
             yield f"{cut_off:.0%} were cut off at {limit} tokens, yet their mean length is {length:.1f}"
 
 
+@rule("""error: the reference is updated with the policy (every step), so the penalty holds nothing.
+    Change: copy the reference once, before training, and freeze it (page 08).""")
 def reference_follows(run: Run) -> Iterator[str]:
-    """error: the reference is updated with the policy (every step), so the penalty holds nothing.
-    Change: copy the reference once, before training, and freeze it (page 08)."""
     moved = run.flags.get("reference_update", run.flags.get("renew_reference"))
     moves = moved not in (None, "never") or "iterations" in run.flags
     near, far = run.end("kl", 3), run.end("validation/kl", 1)
@@ -165,9 +220,9 @@ def reference_follows(run: Run) -> Iterator[str]:
         yield f"kl is {near:.3g} nats while validation/kl, from the start, is {far:.3g}"
 
 
+@rule("""error: a baseline's sign is flipped, or a KL per response has a coefficient per token. Change:
+    advantage = (reward - group mean) / std; average k3 over the tokens of a response (page 07).""")
 def loss_is_not_its_sum(run: Run) -> Iterator[str]:
-    """error: a baseline's sign is flipped, or a KL per response has a coefficient per token. Change:
-    advantage = (reward - group mean) / std; average k3 over the tokens of a response (page 07)."""
     flags, keys = run.flags, {"loss", "kl_coef", "kl_k3", "response_length"}
     others = {"variant", "policy_loss", "preference_coef", "loss", "penalty", "steps_from"}
     plain = others.isdisjoint(flags) and not flags.get("pretraining_coef")
@@ -182,9 +237,9 @@ def loss_is_not_its_sum(run: Run) -> Iterator[str]:
         yield f"the loss is {median(left):.2g} away from kl_coef * kl_k3 / response_length"
 
 
+@rule("""warning: advantages are zero: prompts are too hard or too easy, or the reward is too coarse.
+    Change: take easier prompts where rewards are low, harder ones where they are high (page 11).""")
 def no_signal(run: Run) -> Iterator[str]:
-    """warning: advantages are zero: prompts are too hard or too easy, or the reward is too coarse.
-    Change: take easier prompts where rewards are low, harder ones where they are high (page 11)."""
     norm, share = run.end("grad_norm"), run.end("zero_spread_groups")
     if norm < 1e-7 and len(run.rows) >= 5:
         yield f"grad_norm is {norm:.1g} over the last steps"
@@ -193,36 +248,37 @@ def no_signal(run: Run) -> Iterator[str]:
         yield f"{share:.0%} of the groups have equal rewards over the last steps"
 
 
+@rule("""error: the loss, or a KL penalty in the reward, has the wrong sign.
+    Change: the loss is minus the objective; check the sign of every term on one batch (page 04).""")
 def reward_falls(run: Run) -> Iterator[str]:
-    """error: the loss, or a KL penalty in the reward, has the wrong sign.
-    Change: the loss is minus the objective; check the sign of every term on one batch (page 04)."""
     moves = run.values("iteration") and run.flags.get("refresh_reward_model", True)
     first, last, error = run.thirds("reward", 10)
     if first - last > max(4 * error, 0.2 * (run.spread or abs(first))) and not moves:
         yield f"reward fell from {first:.3g} to {last:.3g} (first and last third)"
 
 
+@rule("""warning: rewards reach the wrong rows, advantages are whitened in each response, or --lr is too
+    low. Change: check which row gets which reward; then raise --lr or lower --kl-coef (page 04).""")
 def reward_flat(run: Run) -> Iterator[str]:
-    """warning: rewards reach the wrong rows, advantages are whitened within a response, or --lr is too low.
-    Change: check which row gets which reward; then raise --lr or lower --kl-coef (page 04)."""
     first, last, error = run.thirds("reward", 20)
     differ = run.spread > 1e-6 and not run.solved and not run.end("zero_spread_groups") > 0.7
     if abs(last - first) <= max(3 * error, 0.1 * run.spread) and differ:
-        yield f"reward went from {first:.3g} to {last:.3g}; responses are {run.spread:.2g} apart"
+        thirds = f"{first:.3g} in the first third and {last:.3g} in the last"
+        yield f"reward is {thirds}; responses are {run.spread:.2g} apart"
 
 
+@rule("""warning: the critic's optimizer does not step, or its learning rate or its targets are wrong.
+    Change: check that the critic's weights change; raise --critic-lr (page 09).""")
 def critic_is_worse(run: Run) -> Iterator[str]:
-    """warning: the critic's optimizer does not step, or its learning rate or its targets are wrong.
-    Change: check that the critic's weights change; raise --critic-lr (page 09)."""
     explained = run.values("explained_variance")
     last = run.end("explained_variance", len(explained) // 3)
     if len(explained) >= 12 and (last < -0.05 or max(map(abs, explained)) < 1e-4):
         yield f"explained_variance is {last:.2f} over the last third; a constant has 0 all the time"
 
 
+@rule("""warning: the KL penalty is too weak, the reward likes a length or a text, or no EOS is trained on.
+    Change: read samples.jsonl; raise --kl-coef; check that the mask holds the first EOS (page 13).""")
 def collapse(run: Run) -> Iterator[str]:
-    """warning: the KL penalty is too weak, the reward likes a length or a text, or no EOS is trained on.
-    Change: read samples.jsonl; raise --kl-coef; check that the mask holds the first EOS (page 13)."""
     entropy, length, ended = (run.start(k, 3) for k in ("entropy", "response_length", "eos_rate"))
     grown = run.end("response_length") / max(length, 1e-6)
     repeated = run.end("distinct_responses") <= 0.3 * run.start("distinct_responses")
@@ -231,23 +287,31 @@ def collapse(run: Run) -> Iterator[str]:
         "distinct_responses": repeated and not run.solved,
         "entropy": run.end("entropy") < max(0.15 * entropy, 0.05) <= entropy and not run.solved,
         "response_length": drifts and "solve_rate" not in run.rows[-1],
-        "eos_rate": run.end("eos_rate") <= 0.5 or run.end("eos_rate") <= ended - 0.1,
+        "eos_rate": run.end("eos_rate") <= ended - 0.1,
     }
     for key in (key for key, seen in signs.items() if seen):
         yield f"{key} went from {run.start(key, 3):.3g} to {run.end(key):.3g}"
 
 
+@rule("""warning: the model that training began with seldom writes an EOS, or has too little room for one.
+    Change: pre-train or fine-tune that model for longer, or raise --max-new-tokens (page 03).""")
+def seldom_ends(run: Run) -> Iterator[str]:
+    start, end = run.start("eos_rate", 3), run.end("eos_rate")
+    if end <= 0.5 and start - end < 0.1:  # a fall is a collapse
+        yield f"eos_rate is low from the start: {start:.3g}, and {end:.3g} at the end"
+
+
+@rule("""warning: little holds the policy back: the KL penalty is too weak or its sign is flipped.
+    Change: raise --kl-coef, or train for fewer steps; check the sign of the KL (page 08).""")
 def kl_runs_away(run: Run) -> Iterator[str]:
-    """warning: little holds the policy back: the KL penalty is too weak or its sign is flipped.
-    Change: raise --kl-coef, or train for fewer steps; check the sign of the KL (page 08)."""
     key, count = ("validation/kl", 1) if run.values("validation/kl") else ("kl", 5)
     if (kl := run.end(key, count)) > 10:  # further than any reward model can be trusted
-        yield f"{key} is {kl:.1f} nats per response at the end"
+        yield f"{key} is {kl:.1f} nats per response at the end, {run.start(key, 1):.1f} at first"
 
 
+@rule("""warning: what pays the reward is exploited: the policy found what it overrates. Change: raise
+    --kl-coef, train for fewer steps, or train the reward model on this policy's responses (page 13).""")
 def over_optimised(run: Run) -> Iterator[str]:
-    """warning: what pays the reward is exploited: the policy found what it overrates. Change: raise
-    --kl-coef, train for fewer steps, or train the reward model on this policy's responses (page 13)."""
     rows = [row for row in run.rows if {"validation/gold", "validation/gold_error"} <= row.keys()]
     if len(rows) < 3:
         return
@@ -259,9 +323,9 @@ def over_optimised(run: Run) -> Iterator[str]:
         yield f"gold fell from {gold:.3f} (step {best['step']}) to {now:.3f}, the reward did not"
 
 
+@rule("""warning: what pays the reward is probably exploited, by few kinds of responses.
+    Change: read samples.jsonl; raise --kl-coef, stop earlier, or mend the reward (page 13).""")
 def proxy_suspected(run: Run) -> Iterator[str]:
-    """warning: what pays the reward is probably exploited, by few kinds of responses.
-    Change: read samples.jsonl; raise --kl-coef, stop earlier, or mend the reward (page 13)."""
     first, last, error = run.thirds("reward", 20)
     kl = run.end("kl") if run.values("kl") else run.end("validation/kl", 1)
     rise = (run.end("reward") - run.start("reward")) / (run.spread or math.nan)
@@ -277,18 +341,17 @@ def proxy_suspected(run: Run) -> Iterator[str]:
         yield f"the reward rose from {first:.2f} to {last:.2f} with " + ", ".join(signs)
 
 
-RULES = (
-    non_finite, nothing_learned, ratio_at_start, ratio_always_one, impossible_length, reference_follows,
-    loss_is_not_its_sum, reward_falls, exploding_gradient, no_signal, reward_flat, critic_is_worse,
-    collapse, kl_runs_away, over_optimised, proxy_suspected, memorising,
-)  # fmt: skip
-
-
 def examine(
     rows: Sequence[Row], flags: Row | None = None, results: Row | None = None
 ) -> list[Finding]:
-    """The findings of a run; `flags` are config.json's, `results` report.json's."""
-    return Run(rows, flags or {}, results or {}).findings
+    """What the rules find, most serious first; `flags` are config.json's, `results` report.json's."""
+    run = Run(rows, flags or {}, results or {})
+    found = [
+        Finding(each.__name__, *words, evidence)
+        for each, words in (RULES.items() if rows else ())
+        for evidence in islice(each(run), 1)
+    ]
+    return sorted(found, key=lambda finding: SEVERITIES.index(finding.severity))
 
 
 def as_text(findings: Sequence[Finding], width: int = 80) -> str:
@@ -299,3 +362,38 @@ def as_text(findings: Sequence[Finding], width: int = 80) -> str:
         for text in (title, f"  likely: {found.cause}", f"  change: {found.remedy}"):
             lines.append(textwrap.fill(text, width, subsequent_indent="    "))
     return "\n".join(lines)
+
+
+# The command --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DoctorConfig:
+    """Say what the numbers of runs show."""
+
+    runs: tuple[Path, ...]
+    """Run folders."""
+
+
+def examine_folder(folder: Path) -> list[Finding]:
+    """The findings of one run folder. UserError for a file that is damaged."""
+    paths = folder / "config.json", folder / "report.json"
+    with received(folder):
+        flags, results = (read_object(path) if path.exists() else {} for path in paths)
+        return examine(read_metrics(folder / "metrics.jsonl"), flags, results)
+
+
+def main(config: DoctorConfig) -> None:
+    """Print what is found in each run; exit status 1 where numbers are wrong."""
+    severities = set()
+    for run in runs_among(config.runs):
+        findings = examine_folder(run.folder)
+        said = f"\n{as_text(findings)}" if findings else "nothing found"
+        print(f"{run.label}: {len(RULES)} rules looked at {len(run.rows)} steps: {said}")
+        severities |= {finding.severity for finding in findings}
+    if "error" in severities:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    run_command(main, DoctorConfig)

@@ -8,30 +8,27 @@ from __future__ import annotations
 
 import io
 import math
+import re
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from harness.errors import UserError
-from harness.files import display_path, parse_json, read_object
-from harness.paths import ANSWERS, TOKENS
-from harness.report.rules import Run
-from harness.report.templating import finite, render
-from harness.report.tokens import TokenView
+import matplotlib
+from matplotlib.figure import Figure
 
-REPORT = "report.html"
+from harness.files import write_text
+from harness.paths import ANSWERS, REPORT, REPOSITORY, TOKENS
+from report.doctor import RULES, Run, examine, lines, read_run
+from report.tokens import TokenView, finite, render
+
 SVG: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "report",
-    "font.size": 8,
-    "axes.spines.top": False,
+    "svg.fonttype": "none", "svg.hashsalt": "report", "font.size": 8, "axes.spines.top": False,
     "axes.spines.right": False,
-}
+}  # fmt: skip
 POINTS = 400  # of one curve; more would not be seen
-SAMPLES = 6
+SAMPLES, PANELS = 6, 12  # at first sight
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito 2008
 VALIDATION = "#d55e00"
 LEADING = (
@@ -41,7 +38,7 @@ LEADING = (
     "approx_kl",
 )  # fmt: skip
 MEASURED = ("validation/", "held_out_")  # the same number on prompts or text that is not trained on
-HIDDEN = ("step", "gold_error", "iteration")
+HIDDEN = {"step", "gold_error", "iteration"}
 # The healthy ranges of docs/metrics.md that are numbers.
 HEALTHY = {
     "zero_spread_groups": (0.0, 0.5), "clip_high_fraction": (0.0, 0.1), "clip_low_fraction": (0.0, 0.1),
@@ -52,43 +49,6 @@ HEALTHY = {
 SHARES = ("_rate", "_fraction", "accuracy", "gold", "zero_spread_groups", "distinct_responses")
 # Flags that say where and how a run is run; no difference between two experiments.
 PLACES = ("out", "resume", "device", "ranks")
-
-
-# Reading ------------------------------------------------------------------------------------------
-
-
-def require_runs(folders: Sequence[Path]) -> None:
-    """UserError for no folder, and for one that has no metrics."""
-    if not folders:
-        raise UserError("no run is named: give one run folder or several")
-    for folder in folders:
-        if not (folder / "metrics.jsonl").is_file():
-            raise UserError(
-                f"there is no metrics.jsonl in {display_path(folder)}: name a run folder"
-            )
-
-
-def read_run(folder: Path) -> Run:
-    """The run of a folder; what is missing there or cut off is empty."""
-    flags, results = read(folder / "config.json"), read(folder / "report.json")
-    return Run(lines(folder / "metrics.jsonl"), flags, results, folder)
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A JSON object, empty where there is none that can be read."""
-    try:
-        return read_object(path)
-    except (OSError, UserError):
-        return {}
-
-
-def lines(path: Path) -> list[dict[str, Any]]:
-    """The rows of a JSON-lines file that can be read; a page is also made of a damaged run."""
-    rows = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
-        with suppress(ValueError):
-            rows.append(parse_json(line))
-    return [row for row in rows if isinstance(row, dict)]
 
 
 # The curves ---------------------------------------------------------------------------------------
@@ -111,24 +71,21 @@ class Curve:
         return f"{self.name}: {' → '.join(f'{end:.4g}' for end in ends)}"
 
 
-def panels_of(runs: Sequence[Run]) -> list[dict[str, str]]:
-    """One panel per metric; the validations of a metric are drawn over it."""
-    import matplotlib  # a page is written at validations; an import of training need not wait
-    from matplotlib.figure import Figure
-
-    keys = {key for run in runs for row in run.rows for key in row}
-    bases = {key.removeprefix("validation/").removeprefix("held_out_") for key in keys}
-    shown = [base for base in bases if base not in HIDDEN and not base.startswith("seconds/")]
+def panels_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """One panel per metric; the validations of a metric are drawn over it. What is 0 throughout is last."""
+    bases = {base_of(key) for run in runs for row in run.rows for key in row} - HIDDEN
     order = {name: i for i, name in enumerate(LEADING)}
     panels = []
     with matplotlib.rc_context(SVG):
         figure = Figure(figsize=(4.4, 2.1))  # for all: new axes take twice as long as a panel
-        axis = figure.add_axes((0.13, 0.19, 0.85, 0.71), xlabel="step")
-        for base in sorted(shown, key=lambda base: (order.get(base, len(order)), base)):
-            if curves := curves_of(base, runs):
+        axis = figure.add_axes((0.15, 0.19, 0.83, 0.71), xlabel="step")
+        for base in sorted(bases, key=lambda base: (order.get(base, len(order)), base)):
+            if (curves := curves_of(base, runs)) and not base.startswith("seconds/"):
                 ends = "; ".join(curve.ends for curve in curves)
-                panels.append({"title": base, "svg": drawing(base, curves, axis), "ends": ends})
-    return panels
+                zero = all(value == 0 for curve in curves for _, value in curve.points)
+                svg = drawing(base, curves, axis)
+                panels.append({"title": base, "svg": svg, "ends": ends, "zero": zero})
+    return sorted(panels, key=lambda panel: panel["zero"])
 
 
 def curves_of(base: str, runs: Sequence[Run]) -> list[Curve]:
@@ -200,6 +157,27 @@ def running_mean(values: Sequence[float]) -> list[float]:
     return means
 
 
+def base_of(key: str) -> str:
+    """What a metric is called, whatever it is measured on."""
+    return key.removeprefix("validation/").removeprefix("held_out_")
+
+
+def explained(runs: Sequence[Run]) -> dict[str, list[tuple[str, str, str]]]:
+    """What docs/metrics.md, where it is there, says of the logged keys: by panel key, words, heading."""
+    path, heading = REPOSITORY / "docs" / "metrics.md", ""
+    logged = {key for run in runs for row in run.rows for key in row}
+    found: dict[str, list[tuple[str, str, str]]] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        heading = line.removeprefix("## ") if line.startswith("## ") else heading
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)|[`$]", r"\1", line.strip("| "))  # no links
+        key, *cells = plain.split(" | ")
+        if line.startswith("| `") and key in logged:
+            labels = zip(("", "Healthy: ", "Worry: "), cells, strict=False)
+            words = ". ".join(f"{label}{cell}" for label, cell in labels if cell.strip())
+            found.setdefault(base_of(key), []).append((key, words, heading))
+    return found
+
+
 # The tables ---------------------------------------------------------------------------------------
 
 
@@ -226,9 +204,14 @@ def summary_of(run: Run) -> str:
         said.append(f"KL {numbers['after/kl']:.1f} nats")
     if not said:
         return ""
-    count = len(run.findings)
+    beside = [name for name in run.results if name not in ("before", "after")]
+    golds = [
+        f"{name} {numbers[f'{name}/gold']:.2f}" for name in beside if f"{name}/gold" in numbers
+    ]
+    said[0] += f" ({', '.join(golds)})" if golds else ""
+    count = len(examine(run.rows, run.flags, run.results))
     doctor = f"{count} finding{'s' * (count != 1)}" if count else "nothing found"
-    return ", ".join([*said, f"doctor: {doctor}"])
+    return ", ".join([*said, f"doctor, {len(RULES)} rules: {doctor}"])
 
 
 def results_of(run: Run) -> dict[str, Any]:
@@ -281,13 +264,22 @@ def phases_of(run: Run) -> list[tuple[str, float, float, float]]:
 
 def page_html(runs: Sequence[Run]) -> str:
     """The page of one run, or of several over each other. All text in it is escaped."""
+    panels = panels_of(runs)
+    shown = [panel for panel in panels if not panel["zero"]][:PANELS]
     return render(
         "page.html",
         runs=[(run, COLOURS[i % len(COLOURS)], summary_of(run)) for i, run in enumerate(runs)],
-        panels=panels_of(runs),
+        shown=shown,
+        folded=panels[len(shown) :],
+        explained=explained(runs),
         flags=flags_of(runs),
         alone=details_of(runs[0]) if len(runs) == 1 else {},
     )
+
+
+def write_page(folder: Path) -> None:
+    """Write report.html of a run folder."""
+    write_text(folder / REPORT, page_html([read_run(folder)]))
 
 
 def details_of(run: Run) -> dict[str, Any]:
@@ -296,7 +288,7 @@ def details_of(run: Run) -> dict[str, Any]:
     tokens = lines(run.folder / TOKENS)
     return {
         "title": title or run.folder.name,
-        "findings": run.findings,
+        "findings": examine(run.rows, run.flags, run.results),
         "results": results_of(run),
         "tokens": TokenView(tokens, name="run-tokens")._repr_html_() if tokens else "",
         "samples": samples_of(run.folder),

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from harness.errors import UserError
-from harness.report.page import MEASURED, PLACES, flat
-from harness.report.rules import Run
+from report.doctor import Run
+from report.page import MEASURED, PLACES, flat
 
 LEVEL = 0.95
 OWN = ("seed", "inputs", "made_with", *PLACES)  # what the runs of a group may differ in

@@ -10,9 +10,10 @@ import json
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from harness.report.templating import finite, render
+import jinja2
 
 # What the quantities are called and what they say, in the order of the buttons.
 QUANTITIES: dict[str, tuple[str, str]] = {
@@ -21,7 +22,7 @@ QUANTITIES: dict[str, tuple[str, str]] = {
     "advantage": ("advantage", "above 0 the token is made likelier, below 0 less likely"),
     "log_ratio": (
         "log-ratio",
-        "log pi_new - log pi_old after the step's last update; outlined: the clip acts",
+        "log pi_new - log pi_old, after the update; outlined: the clip acts",
     ),
     "kl": ("KL to the reference", "over the whole vocabulary at this position, nats"),
     "entropy": ("entropy", "of the policy's choice of this token, nats"),
@@ -30,10 +31,7 @@ QUANTITIES: dict[str, tuple[str, str]] = {
     "td_error": ("TD error", "r + gamma V(next) - V: how far the critic was surprised"),
     "log_p": ("log p, teacher", "of the token under the teacher, nats"),
     "log_q": ("log q, student", "of the token under the student, nats"),
-    "prefix_score": (
-        "reward of the prefix",
-        "the reward model's score if the response ended with this token",
-    ),
+    "prefix_score": ("reward of the prefix", "the score if the response ended with this token"),
 }
 NEGATIVE, NEUTRAL, POSITIVE = (230, 128, 30), (255, 255, 255), (70, 145, 210)  # orange to blue
 BUDGET = 700_000  # characters of JSON that the view may take in a report
@@ -146,3 +144,23 @@ def thinned(frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
         steps = steps[::-1][::2][::-1]
         frames = [frame for frame in frames if frame["step"] in steps]
     return frames
+
+
+# A template and its numbers -----------------------------------------------------------------------
+
+
+def render(template: str, **values: Any) -> str:
+    """A template of this package. What is put into it is escaped, also what `tojson` writes."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"), autoescape=True,
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    environment.policies["json.dumps_kwargs"] = {"allow_nan": False, "separators": (",", ":")}
+    return environment.get_template(template).render(**values)
+
+
+def finite(value: Any) -> float | None:
+    """A number for JSON: None for NaN, infinities and what is no number."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) < 1e308:
+        return None
+    return float(f"{value:.5g}")

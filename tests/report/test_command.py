@@ -1,4 +1,4 @@
-"""python -m rl.report: one run anew, several over each other, and what is no run."""
+"""python -m report: one run anew, several over each other, and what is no run."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from harness.errors import UserError
 from harness.files import append_jsonl, write_json
-from rl.report import ReportConfig, main
+from report.__main__ import ReportConfig, main
 
 
 def run_folder(folder: Path, seed: Any = 0, gold: float | None = None, **flags: float) -> Path:
@@ -34,6 +34,13 @@ def test_several_runs_share_a_page_which_is_not_written_over(tmp_path: Path) -> 
     assert "<td>lr</td><td>0.1</td><td>0.2</td>" in page and "<td>seed</td>" not in page
     with pytest.raises(UserError):
         main(config)
+
+
+def test_a_second_comparison_takes_the_place_of_the_first(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("report.__main__.RUNS", tmp_path)
+    one, two = (run_folder(tmp_path / name) for name in ("one", "two"))
+    first = main(ReportConfig((one, two)))
+    assert main(ReportConfig((first, two, one))) == first  # as runs/* names it
 
 
 # Groups of seeds

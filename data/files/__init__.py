@@ -1,0 +1,1 @@
+"""Files of yours: their rows, and the source that a file is."""

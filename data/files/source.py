@@ -1,0 +1,46 @@
+"""A file of yours as a source of prompts (data/sources.py says what a source is)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from data.readers import read_prompts, split_records
+from data.records import PromptRecord
+from data.splits import Split
+from data.templates import HEADINGS, instruction_prompt
+
+DEFAULTS: Mapping[str, Any] = {}
+
+
+class FileSource:
+    """The prompts of a file, split by their text."""
+
+    DEFAULTS = DEFAULTS
+    CHECK = gold = corpus = sample_response = prefers = step_checks = None
+    SORTED_BY_LENGTH = False
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @cached_property
+    def splits(self) -> dict[Split, list[PromptRecord]]:
+        """All prompts of the file, read once; prints what is kept of it."""
+        result = read_prompts(self.path)
+        print(result.summary())
+        return split_records(result.records)
+
+    def prompts(self, split: Split) -> list[PromptRecord]:
+        return self.splits[split]
+
+    def read_prompt(self, text: str) -> PromptRecord:
+        """What someone has typed as the file's prompts are formed, with its row where it is one of them."""
+        known = {record.prompt: record for records in self.splits.values() for record in records}
+        formed = text
+        if all(prompt.endswith(HEADINGS["assistant"]) for prompt in known):
+            formed = instruction_prompt(text)
+        elif all(prompt.endswith("\n") for prompt in known):
+            formed = text + "\n"
+        return known.get(text) or known.get(formed) or PromptRecord(formed)

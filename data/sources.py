@@ -1,0 +1,203 @@
+"""Where prompts and texts come from: a world of data/worlds, or a file of yours, as --data names it.
+
+A world is one file, data/worlds/NAME.py. `source` imports what --data names and nothing else. Here too:
+the default folders of runs, and presets, which a world may change.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import importlib
+import random
+import shlex
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import Any, Protocol, TypeVar, cast
+
+from data import worlds
+from data.records import PromptRecord, ResponseRecord
+from harness.command_line import flag_value, run_command
+from harness.errors import UserError
+from harness.files import display_path, read_object, received, sha256_of
+from harness.paths import RUNS, folder_of_run
+
+Data = str
+Config = TypeVar("Config")
+USUAL = "reviews"  # the world of a command without --data
+DIGITS = 6  # of a file's digest in the names of run folders
+say_once = cache(print)
+
+
+class Source(Protocol):
+    """What `source` opens: the names of a file in data/worlds, which data/files/source.py has as well.
+
+    None stands for what is not there: a file has no `gold`, and a world of prompts alone no `corpus`.
+    """
+
+    DEFAULTS: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    """Flags that differ here, by preset, by command: pretraining, reward_model, rl, or an engine's name."""
+    CHECK: str | None
+    """What the rule is called, where an answer is right or wrong."""
+    SORTED_BY_LENGTH: bool
+    """Whether rows of similar length share a batch of pre-training, which saves padding."""
+
+    prompts: Callable[[str], list[PromptRecord]]
+    """The prompts of a split: train, validation or test. No prompt is in two of them."""
+    read_prompt: Callable[[str], PromptRecord | None]
+    """The prompt that someone has typed; None for a text that is none of these."""
+    gold: Callable[[PromptRecord, str, bool], float] | None
+    """What a response is truly worth, by its prompt, its text, and whether it ended with EOS."""
+    corpus: Callable[[int, int], list[ResponseRecord]] | None
+    """So many documents to pre-train on, by a seed."""
+    sample_response: Callable[[PromptRecord, random.Random], str] | None
+    """One answer as the corpus has them."""
+    prefers: Callable[[float, float], float] | None
+    """The probability that the annotator prefers the first of two answers, by what both are worth."""
+    step_checks: Callable[[PromptRecord, str], Sequence[tuple[int, int, bool]]] | None
+    """(start, end, right) of the steps that a response has written, in characters."""
+
+
+def source(data: str) -> Source:
+    """The world or the file that --data names. UserError where there is neither."""
+    if is_world(data):
+        return cast(Source, importlib.import_module(f"data.worlds.{data}"))
+    require_data(data)
+    return cast(Source, importlib.import_module("data.files.source").FileSource(Path(data)))
+
+
+def require_data(data: str) -> None:
+    """UserError where --data names neither a world nor what is there."""
+    if not is_world(data) and not Path(data).exists():
+        raise UserError(
+            f"there is no file {data}: --data takes {', '.join(world_names())} or a file"
+        )
+
+
+def world_names() -> list[str]:
+    """The files of data/worlds."""
+    return sorted(module.name for module in iter_modules(worlds.__path__))
+
+
+def is_world(data: str) -> bool:
+    """Whether --data names a world, even where there is a file of that name."""
+    return data in world_names()
+
+
+def has_annotator(data: str) -> bool:
+    """Whether --data names a world whose annotator labels new pairs; a file brings its own."""
+    return is_world(data) and source(data).prefers is not None
+
+
+def is_checked(data: str) -> bool:
+    """Whether --data names a world whose answers are right or wrong: it has no reward model, no pairs."""
+    return is_world(data) and source(data).CHECK is not None
+
+
+# --- the default folders of runs ------------------------------------------------------------------
+
+
+def default_folder(stage: str, data: str, preset: str) -> Path:
+    """runs/STAGE-DATA-PRESET: where a stage writes by default and the next one looks.
+
+    Says, where that is new, that there is one of a file with the same name and other content.
+    """
+    name = data_name(data)
+    folder = RUNS / f"{stage}-{name}-{preset}"
+    alike = f"{stage}-{glob.escape(name[:-DIGITS])}{'?' * DIGITS}-{preset}"
+    if not is_world(data) and not folder.exists() and (others := sorted(RUNS.glob(alike))):
+        listed = ", ".join(map(display_path, others))
+        say_once(f"not used, of another {Path(data).name}: {listed}")
+    return folder
+
+
+def data_name(data: str) -> str:
+    """What run folders call a world, or a file: its stem, and six digits of what it is and holds.
+
+    Of a folder all its texts. UserError where there is no such file.
+    """
+    if is_world(data):
+        return data
+    require_data(data)
+    path = Path(data)
+    files = sorted(path.glob("*.txt")) if path.is_dir() else [path]
+    listed = "".join(f"{file.name} {sha256_of(file)}\n" for file in files)  # .csv is read otherwise
+    stem = Path(path.name.removesuffix(".gz")).stem
+    return f"{stem}-{hashlib.sha256(listed.encode()).hexdigest()[:DIGITS]}"
+
+
+def flags_for(data: str, preset: str) -> str:
+    """The flags that select this data and preset, for a command to copy."""
+    flags = "" if data == USUAL else f" --data {shlex.quote(data)}"
+    return flags + ("" if preset == usual_preset(data) else f" --preset {preset}")
+
+
+# --- presets: the defaults below all flags --------------------------------------------------------
+
+
+class Presets(dict[str, dict[str, Any]]):
+    """A command's settings by --preset, below those of the world: its DEFAULTS under `commands`."""
+
+    def __init__(self, sizes: Mapping[str, Mapping[str, Any]], *commands: str) -> None:
+        super().__init__({name: dict(settings) for name, settings in sizes.items()})
+        self.commands = commands
+
+    def settings(self, preset: str, data: str) -> dict[str, Any]:
+        """What `preset` sets, with what the world adds to it."""
+        found = dict(self[preset])
+        if is_world(data):
+            for command in self.commands:
+                found |= source(data).DEFAULTS.get(command, {}).get(preset, {})
+        return found
+
+
+def run_with_presets(
+    main: Callable[[Config], Any], config_class: Callable[..., Config], presets: Presets
+) -> None:
+    """What stands under `__name__ == "__main__"`: parse the flags over a preset, then main."""
+    run_command(main, config_class, partial(preset_defaults, config_class, presets))
+
+
+def preset_defaults(
+    config_class: Callable[..., Config],
+    presets: Presets,
+    arguments: Sequence[str] | None = None,
+    **overrides: Any,
+) -> Config:
+    """The default config by --preset and --data, over which all flags are parsed."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    data = flag_value(arguments, "--data")
+    name = flag_value(arguments, "--preset") or suited_preset(arguments, data)
+    overrides = overrides | ({} if data is None else {"data": data})
+    if name not in presets:  # a wrong name is left to the parser, which lists the choices
+        name = "tiny"
+    return from_preset(config_class, presets, name, **overrides)
+
+
+def usual_preset(data: str | None) -> str:
+    """What a command takes where neither --preset nor a run to start from is named."""
+    return "tiny" if data is None or is_world(data) else "own"
+
+
+def suited_preset(arguments: Sequence[str], data: str | None) -> str:
+    """tiny for a world; for a file the preset of the run that it starts from, or own."""
+    start = flag_value(arguments, "--policy") or flag_value(arguments, "--base")
+    config = folder_of_run(Path(start or "")) / "config.json"
+    if start is not None and config.is_file():
+        with received(config.parent):
+            recorded = read_object(config).get("preset")
+        of_file = data is not None and not is_world(data)
+        return str(recorded) if of_file and recorded else "tiny"
+    weights = flag_value(arguments, "--weights")
+    return "tiny" if start is not None or weights is not None else usual_preset(data)
+
+
+def from_preset(
+    config_class: Callable[..., Config], presets: Presets, name: str, **overrides: Any
+) -> Config:
+    """The config of a named preset, on the world among the overrides, with some fields replaced."""
+    settings = presets.settings(name, overrides.get("data", USUAL))
+    return config_class(**({"preset": name} | settings | overrides))

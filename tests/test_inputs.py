@@ -1,0 +1,144 @@
+"""What a run has read stands in its config.json, and --resume refuses when any of it has changed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toys import write_pairs
+
+from data import sources
+from data.sources import default_folder, preset_defaults
+from gpt import distillation, finetuning, teacher
+from gpt.checkpoint import save_gpt
+from gpt.distillation import DistillationConfig
+from gpt.finetuning import FinetuningConfig
+from gpt.model import GPT, GPTConfig
+from gpt.published import save_gpt2
+from gpt.tokenizer import load_tokenizer
+from harness.errors import Finished, UserError
+from harness.paths import MODEL_FILE
+from harness.run_folder import read_record
+from reward_model import reward_model_training
+from reward_model.reward_model_training import RewardModelConfig
+from reward_model.scalar_head import RewardModel, save_reward_model
+from rl import grpo_engine
+from rl.grpo_engine import GRPOConfig
+from rl.talk import Talk, TalkConfig
+
+GLASSBOX = load_tokenizer("glassbox")
+SHORT: dict[str, Any] = dict(
+    steps=1, device="cpu", max_new_tokens=4, eval_prompts=2, test_prompts=2, eval_every=1
+)
+GRPO: dict[str, Any] = SHORT | dict(prompts_per_step=2, group_size=2)
+
+
+def small(seed: int) -> GPT:
+    shape = GPTConfig(GLASSBOX.n_vocab, 64, n_layer=1, n_head=1, n_embd=8)
+    return GPT(shape).initialize(torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file of pairs, what was made from it where that goes by default, a reward and its helper."""
+    monkeypatch.setattr(sources, "RUNS", tmp_path / "runs")
+    monkeypatch.setattr(teacher, "RUNS", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    write_pairs(tmp_path / "pairs.jsonl")
+    base = default_folder("pretraining", "pairs.jsonl", "tiny")
+    for seed, folder in enumerate((base, teacher.teacher_folder("pairs.jsonl"))):
+        save_gpt(folder / MODEL_FILE, small(seed), GLASSBOX)
+    judge = RewardModel.from_policy(small(5))
+    save_reward_model(
+        default_folder("reward_model", "pairs.jsonl", "tiny") / MODEL_FILE, judge, GLASSBOX
+    )
+    save_gpt2(small(6), tmp_path / "published", GLASSBOX)
+    (tmp_path / "helper_of_mine").mkdir()
+    (tmp_path / "helper_of_mine/of_mine.py").write_text("VALUE = 1.0\n")
+    (tmp_path / "rewards_of_mine.py").write_text(
+        "from helper_of_mine.of_mine import VALUE\ndef f(prompt, response): return VALUE\n"
+    )
+    yield tmp_path
+    for name in ("helper_of_mine.of_mine", "helper_of_mine", "rewards_of_mine"):
+        sys.modules.pop(name, None)
+
+
+def changed(path: Path) -> None:
+    """One bit of a weight, or a blank more."""
+    content = bytearray(path.read_bytes())
+    if path.name == MODEL_FILE:
+        content[-4] ^= 1
+    else:
+        content += b"\n"
+    path.write_bytes(content)
+
+
+DATA: dict[str, Any] = dict(data="pairs.jsonl")
+ANSWERS: dict[str, Any] = dict(steps=1, batch_size=2, device="cpu", max_response_tokens=20)
+BASE, JUDGE, TEACHER = ("runs/pretraining", "runs/reward_model", "runs/teacher")
+FOLDER = {MODEL_FILE, "config.json", "tokenizer.json", "tokenizer_config.json"}
+
+
+@pytest.mark.parametrize(
+    ("main", "config", "read"),
+    [
+        (grpo_engine.main, GRPOConfig(**DATA, **GRPO), {"pairs.jsonl", BASE, JUDGE}),
+        (
+            grpo_engine.main,
+            GRPOConfig(**DATA, **GRPO, policy=Path("published"), reward="rewards_of_mine:f"),
+            {"pairs.jsonl", "rewards_of_mine.py", "helper_of_mine/of_mine.py"}
+            | {f"published/{name}" for name in FOLDER},
+        ),
+        (finetuning.main, FinetuningConfig(**DATA, **ANSWERS), {"pairs.jsonl", BASE}),
+        (
+            distillation.main,
+            DistillationConfig(**DATA, **SHORT, batch_size=2),
+            {"pairs.jsonl", BASE, TEACHER},
+        ),
+        (
+            reward_model_training.main,
+            RewardModelConfig(**DATA, **ANSWERS),
+            {"pairs.jsonl", BASE},
+        ),
+    ],
+)
+def test_a_run_goes_on_only_with_what_it_has_read(
+    place: Path, main: Callable[[Any], Path], config: Any, read: set[str]
+) -> None:
+    config = replace(config, out=place / "run")
+    main(config)
+    places = list(read_record(place / "run")["inputs"])
+    found = {path.split("-pairs")[0] if path.startswith("runs") else path for path in places}
+    assert found == read and len(places) == len(read)
+    again = replace(config, resume=True)
+    for path in map(Path, places):
+        before = path.read_bytes()
+        changed(path)
+        with pytest.raises(UserError):
+            main(again)
+        path.write_bytes(before)
+    with pytest.raises(Finished):
+        main(again)
+
+
+def test_talk_tells_what_the_run_has_not_read(place: Path) -> None:
+    run = grpo_engine.main(GRPOConfig(**DATA, **GRPO, out=place / "run"))
+    config = TalkConfig(run, device="cpu")
+    assert Talk(config).notes == []
+    base = default_folder("pretraining", "pairs.jsonl", "tiny") / MODEL_FILE
+    changed(base)
+    assert any(str(base.relative_to(place)) in note for note in Talk(config).notes)
+
+
+def test_a_named_model_has_the_preset_of_its_run(place: Path) -> None:
+    (place / "run").mkdir()
+    (place / "run/config.json").write_text('{"preset": "small"}')
+    for named in ("run", f"run/{MODEL_FILE}"):
+        flags = ["--data", "pairs.jsonl", "--policy", named]
+        assert preset_defaults(GRPOConfig, grpo_engine.PRESETS, flags).preset == "small"
