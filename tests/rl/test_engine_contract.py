@@ -515,6 +515,18 @@ def test_gradients_are_clipped_before_the_step(engine, steps):
         assert norm == pytest.approx(min(free_norm, 0.01), rel=1e-3)
 
 
+@pytest.mark.parametrize(
+    "engine", [e for e in ENGINES if e.has("clip_range")], ids=lambda e: e.name
+)
+def test_the_log_says_where_the_clip_acts(engine):
+    """At many tokens with a range of 0, once the policy has moved; nowhere with an endless one."""
+    options = dict(steps=1, updates_per_batch=3, lr=1e-2) | known(engine, loss="clipped")
+    for clip_range, acts in ((0.0, True), (1e9, False)):
+        reward = DIVERSE if engine.rule else None
+        (row,) = engine.run(small_gpt(), reward, clip_range=clip_range, **options)
+        assert (row["clip_low_fraction"] + row["clip_high_fraction"] > 0.05) == acts
+
+
 @each_engine
 def test_warm_up_is_linear_and_then_constant(engine, steps):
     """As it is logged, and as the optimizers use it, the critic's of its own peak."""

@@ -7,14 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 from engines import DIVERSE, engine_named, small_gpt, some_rollout
-from toys import seeded
+from toys import LETTERS, seeded, weights
 from watched import Call, calls_of
 
 from gpt.log_probs import TokenScores
 from gpt.model import GPT
 from rl import loop, ppo_engine
-from rl.actor_critic import gae_update, ppo_loss
+from rl.actor_critic import gae_update, ppo_loss, train_critic
 from rl.batches.rollout import CriticUpdate
+from rl.loop import Run
 from rl.rewards.sources import RuleReward
 from rl.training.metrics import UpdateMeter
 from rl.training.value_model import ValueModel
@@ -46,6 +47,9 @@ def test_the_loss_is_the_worked_example():
     assert float(losses.total) == pytest.approx(0.172376, abs=1e-6)
     assert float(losses.policy[MASK].mean()) == pytest.approx(0.176126, abs=1e-6)
     assert float(losses.value[MASK].mean()) == pytest.approx(0.0625, abs=1e-6)
+    assert losses.value_clipped.tolist() == [[True, True, False]]
+    near = ppo_loss(config, WORKED_SCORES, torch.tensor([[0.6, 0.7, -9.0]]), WORKED, tokens=2)
+    assert near.value_clipped.tolist() == [[False, True, False]]  # 0.6 is within 0.2 of 0.5
     half = ppo_loss(config, WORKED_SCORES, values, WORKED, tokens=4).total
     assert float(half) == pytest.approx(0.172376 / 2, abs=1e-6)
 
@@ -135,6 +139,18 @@ def test_the_critic_learns_to_predict_the_return():
     assert rows[0]["explained_variance"] == pytest.approx(0, abs=1e-3)  # a critic of zeros
     assert rows[-1]["explained_variance"] > 0.6
     assert rows[-1]["value_loss"] < rows[0]["value_loss"] / 4
+
+
+def test_a_step_without_a_gradient_moves_neither_model():
+    """AdamW's decay would."""
+    policy, critic = small_gpt(), random_critic(small_gpt())
+    training = Run(CONFIG, policy, LETTERS)
+    train_critic(training, critic, 0.1)
+    before = weights(policy), weights(critic)
+    for parameter in (*policy.parameters(), *critic.parameters()):
+        parameter.grad = torch.zeros_like(parameter)
+    training.optimizer_step()
+    assert torch.equal(weights(policy), before[0]) and torch.equal(weights(critic), before[1])
 
 
 def test_the_epochs_end_once_the_policy_has_moved(gradients, monkeypatch):

@@ -114,6 +114,15 @@ def test_columns_are_lists_of_the_rows_values(source):
     }
 
 
+def test_a_column_that_no_row_of_this_batch_has_is_given_as_nothing(source):
+    name = source(
+        "seen = []\ndef f(completions, level):\n    seen.append(level)\n    return [0] * 6\n"
+    )
+    reward = open_function(f"{name}:f")
+    reward(with_columns()), reward(ROLLOUT)
+    assert sys.modules[name].seen == [[3, *[None] * 5], [None] * 6]
+
+
 @pytest.mark.parametrize(
     ("takes", "gives"),
     [
