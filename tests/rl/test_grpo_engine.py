@@ -90,6 +90,14 @@ def test_a_run_that_has_ended_trains_nobody_again():
         grpo_engine.train(run)
 
 
+def test_a_reference_is_not_frozen_once_a_run_has_begun():
+    """It would be a copy of a policy that may have moved."""
+    run = Run(GRPOConfig(**TOY), small_gpt(), LETTERS, DIVERSE, PROMPTS)
+    run.restored()
+    with pytest.raises(RuntimeError):
+        run.freeze_reference()
+
+
 # The limit of the KL
 
 LOOSE = dict(lr=3e-2, kl_coef=0.0, updates_per_batch=1)

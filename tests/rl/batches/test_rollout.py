@@ -16,6 +16,7 @@ from gpt.model import GPT
 from rl.batches.rollout import (
     Rollout,
     old_policy_log_probs,
+    prompt_batch,
     rollout_log_probs,
     sample_rollout,
 )
@@ -51,6 +52,13 @@ def test_the_responses_to_a_prompt_stand_next_to_each_other():
         prompt = rollout.sequences.tokens[row, :length].tolist()
         assert prompt == LETTERS.encode(RECORDS[row // G].prompt)
     assert len({tuple(tokens) for tokens in rollout.response_tokens[:G].tolist()}) > 1
+
+
+def test_the_seed_orders_the_prompts_and_an_epoch_has_each_once():
+    records = [PromptRecord(str(i)) for i in range(12)]
+    first, other = ([prompt_batch(records, step, 4, seed) for step in range(3)] for seed in (1, 2))
+    assert first != other
+    assert sorted(sum(first, []), key=records.index) == records
 
 
 # Scoring
