@@ -188,7 +188,8 @@ def test_what_is_larger_than_memory_is_refused_and_not_held(
 
 
 @pytest.mark.parametrize(
-    "more", ['"chosen_ended": "false"', '"chosen_tokens": [1.5]', '"prompt": "q"']
+    "more",
+    ['"chosen_ended": "false"', '"chosen_tokens": [1.5]', '"chosen_tokens": [-1]', '"prompt": "q"'],
 )
 def test_what_would_be_taken_for_something_else_is_refused(tmp_path: Path, more: str) -> None:
     """Text for a boolean, a number that is no token id, a key that stands twice."""

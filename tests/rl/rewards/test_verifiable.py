@@ -141,6 +141,7 @@ def test_whatever_a_rule_says_a_truncated_response_is_wrong():
     always = VerifiableReward(lambda *_: 1.0, "always")
     cut = rollout(["a", "b"], [True, False])
     assert always(cut).tolist() == [1, 0]
+    assert always.with_metrics(cut)[1]["rule_errors"] == 0  # it is no error of the rule
 
 
 def test_what_is_logged_is_documented_and_responses_without_an_answer_are_counted():
