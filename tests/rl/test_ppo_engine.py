@@ -177,6 +177,14 @@ def test_the_epochs_end_above_one_and_a_half_times_the_target(gradients, monkeyp
 # The KL in the loss and in the reward, and what is logged of both models
 
 
+@pytest.mark.parametrize("name", ["ppo", "kd_ppo"])
+def test_a_kl_in_the_loss_alone_asks_the_reference(name):
+    options = dict(kl_coef=0.0, stop_kl=None, steps=1)
+    for coef, asked in ((0.0, False), (0.3, True)):
+        (row,) = engine_named(name).run(small_gpt(), kl_loss_coef=coef, **options)
+        assert ("kl" in row) == asked
+
+
 def test_the_kl_in_the_loss_is_its_mean_over_the_tokens():
     reference = torch.tensor([[-1.4, -1.0, 7.0]])
     config = replace(CONFIG, entropy_coef=0.01, value_clip=0.2, kl_coef=0.0, kl_loss_coef=0.3)
