@@ -62,8 +62,9 @@ from rl import grpo_engine, grpo_iterative_engine
 from rl.batches.rollout import sample_rollout
 from rl.equations import best_of_n, ensembles
 from rl.loop import Run
-from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training.evaluation import evaluate
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import RuleReward
+from rl.run.evaluation import evaluate
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
@@ -541,7 +542,7 @@ holds(
 # with it gains nothing ([docs/study.md](../docs/study.md)). It pays where the proxy is weak.
 #
 # **Where this lives.** The study's numbers: [docs/overoptimisation.md](../docs/overoptimisation.md),
-# written by `python scripts/overoptimisation.py`. The code: `rl/equations/best_of_n.py`,
+# written by `python -m studies.overoptimisation`. The code: `rl/equations/best_of_n.py`,
 # `rl/equations/ensembles.py` and `report/doctor.py`. An ensemble:
 # `python -m rl.grpo_engine --reward-model A B C --ensemble min`.
 #

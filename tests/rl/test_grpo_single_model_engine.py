@@ -17,7 +17,7 @@ from data.collate import collate_responses
 from gpt.model import GPT
 from rl.batches.rollout import Rollout
 from rl.grpo_single_model_engine import batch_kl
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 
 SINGLE = engine_named("grpo_single_model")
 CONFIG, run = SINGLE.config, SINGLE.run

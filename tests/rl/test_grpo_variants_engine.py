@@ -29,7 +29,7 @@ from rl.grpo_variants_engine import (
     with_chosen_tokens,
 )
 from rl.loop import Run
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 
 FAMILY = engine_named("grpo_variants")
 CONFIG = FAMILY.config

@@ -16,9 +16,9 @@ from rl import loop, ppo_engine
 from rl.actor_critic import gae_update, ppo_loss, train_critic
 from rl.batches.rollout import CriticUpdate
 from rl.loop import Run
-from rl.rewards.sources import RuleReward
-from rl.training.metrics import UpdateMeter
-from rl.training.value_model import ValueModel
+from rl.rewards.reward import RuleReward
+from rl.run.metrics import UpdateMeter
+from rl.run.value_model import ValueModel
 
 PPO = engine_named("ppo")
 CONFIG, run = PPO.config, PPO.run

@@ -1,0 +1,230 @@
+"""The fields that every engine's config has; an engine adds its own and its tuned defaults.
+
+A field's docstring is its help text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from data.sources import USUAL, Data, Presets
+from gpt.model import Preset
+from harness.command_flags import MemoryFlags, TrainingFlags
+from harness.flag_ranges import (
+    AboveZero,
+    AtLeastOne,
+    Count,
+    KLLimit,
+    Limit,
+    NotNegative,
+)
+from harness.paths import folder_of_run
+from rl.batches.rollout import BatchFlags
+from rl.equations.kl import AdaptiveKL, FixedKL
+from rl.rewards.reward import check_reward
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {},
+    "study": dict(stop_kl=8.0),  # tiny's other settings, and the limit of its recorded tables
+    "own": dict(
+        lr=1.5e-4, prompts_per_step=8, micro_batch_size=16, steps=40, max_new_tokens=64, eval_prompts=32,
+        test_prompts=64,
+    ),
+    "small": dict(
+        lr=3e-5, prompts_per_step=4, minibatches=1, micro_batch_size=16, kl_coef=0.04, steps=40,
+        max_new_tokens=64, eval_prompts=32, test_prompts=64,
+    ),
+    **{
+        name: dict(
+            lr=1e-6, prompts_per_step=8, minibatches=1, micro_batch_size=micro, kl_coef=0.04,
+            max_new_tokens=128, steps=200, stop_kl=None,
+        )
+        for name, micro in [("gpt2", 16), ("gpt2-medium", 8), ("gpt2-large", 4), ("gpt2-xl", 2)]
+    },
+}  # fmt: skip
+
+
+def size_presets(
+    name: str, larger: Mapping[str, Any] | None = None, *, limited: bool = True
+) -> Presets:
+    """The PRESETS of engine `name`: its field defaults are those of tiny on reviews, which were tuned.
+
+    `larger` goes on top of the sizes from small on. An engine that by itself sets no limit of the KL is
+    not `limited` by study's. A world sets what differs there, under "rl" and under `name`.
+    """
+    presets = {
+        size: settings if size in ("tiny", "study") else settings | dict(larger or {})
+        for size, settings in SIZES.items()
+    }
+    if not limited:
+        presets["study"] = {}
+    return Presets(presets, "rl", name)
+
+
+@dataclass(frozen=True)
+class StartFlags:
+    """Where it starts"""
+
+    preset: Preset = "tiny"
+    """Size of the policy and matching defaults, applied before all other flags."""
+    data: Data = USUAL
+    """A world (reviews, sums, instructions) or a file with prompts (formats: data/README.md)."""
+    policy: Path | None = None
+    """Run folder to start from; default: gpt.pretraining's for this data and preset."""
+    reward: str = "auto"
+    """What pays for an answer, or scores it."""
+
+
+@dataclass(frozen=True)
+class StepFlags:
+    """Steps"""
+
+    steps: AtLeastOne = 80
+    """Rollout batches."""
+    micro_batch_size: AtLeastOne = 32
+    """Rows per forward pass; changes memory and speed, never the gradient."""
+    lr: NotNegative = 2e-4
+    """Peak learning rate, constant after the warm-up."""
+    warmup: Count = 5
+    """Batches of linear warm-up."""
+    max_norm: Limit = 1.0
+    """Gradient norm at which gradients are clipped."""
+    temperature: AboveZero = 1.0
+    """tau, the same for sampling and scoring."""
+    max_new_tokens: AtLeastOne = 48
+    """Longest response; a longer one is cut off and has no EOS."""
+
+
+@dataclass(frozen=True)
+class MeasureFlags:
+    """Measuring"""
+
+    eval_every: AtLeastOne = 10
+    """Steps between validations."""
+    eval_prompts: Count = 128
+    """Prompts per validation, one response each; 0 skips it."""
+    test_prompts: Count = 512
+    """Test prompts that the start and the result answer once, after training; 0 skips it."""
+
+
+@dataclass(frozen=True)
+class RunFlags(StartFlags, StepFlags, MeasureFlags, MemoryFlags, TrainingFlags):
+    """The run"""
+
+    checkpoint_every: AtLeastOne = 50
+    """Steps between resumable checkpoints."""
+
+    @property
+    def kl_limit(self) -> float | None:
+        """Nats per response from the start at which the run stops early; None: it does not."""
+        return None
+
+    @property
+    def reward_folders(self) -> tuple[Path, ...]:
+        """The reward models that are named; none: the default one of this data and preset."""
+        return ()
+
+    @property
+    def discount(self) -> float:
+        """gamma of a critic's temporal differences."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class RewardFlags:
+    """Reward"""
+
+    reward: str = "auto"
+    """auto: the rule where answers can be checked, otherwise the reward model. model, rule: that one.
+    gold: the world's own. Or a function of yours, MODULE:FUNCTION or FILE.py:FUNCTION, that is called
+    as function(prompt, response) and gives a number (rl/rewards/function.py)."""
+    reward_model: tuple[Path, ...] = ()
+    """Run folder of the reward model, or several of them; default: the one of this data and preset."""
+    ensemble: Literal["mean", "min"] = "mean"
+    """What several reward models pay: their mean, or the least of them."""
+
+
+@dataclass(frozen=True)
+class PenaltyFlags:
+    """KL to the reference"""
+
+    kl_coef: float = 0.1
+    """beta, the weight of the KL penalty; with 0 and no stop_kl no reference is asked."""
+    kl_target: AboveZero | None = None
+    """Nats per response that kl_coef holds by moving after each batch; default: it stays."""
+    stop_kl: KLLimit | None = 6.0
+    """Stop once the KL per response from the start exceeds this many nats, and keep the last policy
+    inside them."""
+
+    kl_horizon = 10_000  # responses over which kl_coef moves towards kl_target
+
+
+@dataclass(frozen=True)
+class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, RunFlags):
+    """What every engine that samples is asked for."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_reward(self.reward)
+        check_ensemble(self)
+        kl_controller(self)
+
+    @property
+    def updates(self) -> int:
+        """The most optimizer steps that a batch can take."""
+        return self.updates_per_batch * self.minibatches
+
+    @property
+    def kl_limit(self) -> float | None:
+        return self.stop_kl
+
+    @property
+    def reward_folders(self) -> tuple[Path, ...]:
+        return self.reward_model
+
+    @property
+    def first_reward_model(self) -> Path | None:
+        """The reward model of an engine that can use one alone: its recorded pairs, its replay."""
+        return folder_of_run(self.reward_model[0]) if self.reward_model else None
+
+
+def check_ensemble(config: EngineConfig) -> None:
+    """ValueError for flags that make no ensemble."""
+    folders = config.reward_model
+    if not isinstance(folders, tuple):
+        raise ValueError(f"reward_model must be a tuple of folders: got {folders!r}")
+    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ValueError("reward_model names a folder twice: an ensemble needs different models")
+    if config.ensemble != "mean" and len(folders) < 2:
+        raise ValueError(
+            f"ensemble {config.ensemble} needs several reward models: give reward_model two folders or "
+            "more, or leave ensemble out"
+        )
+
+
+def kl_controller(config: EngineConfig) -> FixedKL | AdaptiveKL:
+    """The rule for the KL coefficient that the flags ask for. Raises ValueError if it cannot work."""
+    if config.kl_target is None:
+        return FixedKL(config.kl_coef)
+    if not 0 < config.kl_coef < math.inf:
+        raise ValueError(
+            f"kl_coef must be positive and finite with a kl_target: got {config.kl_coef}"
+        )
+    return AdaptiveKL(config.kl_coef, config.kl_target, config.kl_horizon)
+
+
+def require_groups(config: EngineConfig) -> None:
+    """Refuse a group of one where the group is the baseline."""
+    if config.group_size < 2:
+        raise ValueError(
+            f"group_size must be at least 2, the group is the baseline: got {config.group_size}"
+        )
+
+
+def warmed_up(config: EngineConfig, step: int) -> float:
+    """The share of the learning rate at 0-based `step`: linear warm-up, then 1; 0 before step 0."""
+    return min(max(step + 1, 0) / max(config.warmup, 1), 1.0)

@@ -1,0 +1,201 @@
+"""From an engine's flags to its run folder: `ENGINE` at the end of its file, and what runs it.
+
+An `Engine` is a record and no framework: the loop stays in the engine's `train`, and nothing inherits.
+The soak, the study, the contract tests and the table of engines read it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from data.sources import Presets, default_folder, run_with_presets
+from gpt.checkpoint import save_gpt
+from gpt.generate import SamplingParams
+from gpt.lora import fit_for_training, has_adapters
+from gpt.model import GPT
+from harness.device import open_device
+from harness.files import append_jsonl, keep_until, reading, write_json
+from harness.frozen_copy import frozen_copy, linears_to_bfloat16
+from harness.metric_log import MetricLog
+from harness.paths import ANSWERS, MODEL_FILE, TOKENS
+from harness.ranks.collectives import on_main
+from harness.run_folder import finish_run, open_run, stepping
+from harness.run_page import conclude
+from harness.training_state import saved_step
+from rl.loop import Run
+from rl.run.config import EngineConfig, RunFlags
+from rl.run.evaluation import Conditions, Validation, compare
+from rl.run.task import Task, open_task, to_bfloat16
+from rl.run.token_log import TokenLog
+
+SHOWN = (
+    "reward", "solve_rate", "accuracy", "margin", "kl", "entropy", "response_length",
+    "tokens_per_second",
+)  # fmt: skip
+
+
+def batch_description(config: EngineConfig) -> str:
+    """The derived sizes of a batch in words, printed before a run."""
+    rows = config.prompts_per_step * config.group_size
+    minibatches = min(config.minibatches, config.prompts_per_step)
+    return (
+        f"{config.prompts_per_step} prompts x {config.group_size} responses = {rows} rows a step; "
+        f"{config.updates_per_batch * minibatches} optimizer steps on about {rows // minibatches} "
+        f"rows each, {config.micro_batch_size} rows per forward"
+    )
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine: its name, config, train function, presets, and what it needs opened.
+
+    `train(run)` is its loop (rl/loop.py has `Run`). It gets by keyword what `prepare(config, task)`
+    returns (a critic, a corpus). `own_reward` opens the reward instead of --reward, where it is not None.
+    """
+
+    name: str  # of run folders and messages: grpo
+    box: str  # what the paper calls it: GRPO
+    config: Callable[..., Any]
+    train: Callable[..., list[dict[str, Any]]]
+    presets: Presets = field(default_factory=lambda: Presets({"tiny": {}}))
+    prepare: Callable[..., dict[str, Any]] | None = None
+    own_reward: Callable[[Any], Callable[..., Any] | None] = lambda config: None
+    learns_from: Literal["reward", "teacher", "pairs"] = "reward"
+    groups: bool = True  # whether the responses to a prompt are compared
+    toy: str = ""  # flags of a run of seconds that shows all of it
+    run_name: Callable[[Any], str] | None = None  # where a flag decides what the run is called
+
+    @property
+    def module(self) -> str:
+        """Where its file is imported from: rl.grpo_engine."""
+        return self.train.__module__
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """To another process it goes by its module: functions without a name cannot be sent."""
+        return entry_of, (self.module,)
+
+    def run(self, config: RunFlags) -> Path:
+        """Load policy, prompts and reward; train; write all files of the run. Returns its folder."""
+        return whole_run(self, config)
+
+    def run_as_command(self) -> None:
+        """What stands under `__name__ == "__main__"`: parse the flags, then `run`."""
+        run_with_presets(self.run, self.config, self.presets)
+
+    def name_of(self, config: RunFlags) -> str:
+        """What a run with these flags is called."""
+        return self.name if self.run_name is None else self.run_name(config)
+
+
+def entry_of(module: str) -> Engine:
+    """The `ENGINE` of a module, such as rl.grpo_engine."""
+    entry: Engine = importlib.import_module(module).ENGINE
+    return entry
+
+
+@cache
+def every_engine() -> tuple[Engine, ...]:
+    """The `ENGINE` of each rl/*_engine.py, in the order of their names."""
+    names = sorted(path.stem for path in Path(__file__).parents[1].glob("*_engine.py"))
+    return tuple(entry_of(f"rl.{name}") for name in names)
+
+
+@reading()
+def whole_run(engine: Engine, config: RunFlags) -> Path:
+    """`Engine.run`: the task, the training of its policy, and what is kept of it."""
+    name = engine.name_of(config)
+    device = open_device(config.device, config.precision)
+    task = open_task(config, device, engine.own_reward(config))
+    start, parts = models_of_run(engine, config, task)
+    folder = config.out or default_folder(name, config.data, config.preset)
+    folder = open_run(folder, config, resume=config.resume)
+    done = saved_step(folder) if config.resume else 0
+    for name_of_file in ("samples.jsonl", TOKENS):
+        keep_until(folder / name_of_file, done)
+    log = MetricLog(
+        config.steps,
+        path=folder / "metrics.jsonl",
+        show=(*SHOWN, "validation/gold") if task.gold else SHOWN,
+        every=config.eval_every,
+        title=name,
+        start=done,
+    )
+    print(f"{name} on {config.data}, reward: {task.reward_name} ({device})")
+    if isinstance(config, EngineConfig):
+        print(batch_description(config))
+    run = Run(
+        config,
+        task.policy,
+        task.tokenizer,
+        task.reward_fn,
+        task.prompts["train"],
+        log,
+        start=start,
+        validate=open_validation(config, task, start, folder),
+        folder=folder,
+    )
+    with stepping(log, folder):
+        rows = engine.train(run, **parts)
+    if rows and (kept := rows[-1].get("kept_step")) is not None:
+        log.close()
+        print(
+            f"the KL per response from the start went above --stop-kl {config.kl_limit:g} nats, so the "
+            f"policy of step {kept} is kept, the last one that was inside"
+        )
+    save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
+    if config.test_prompts:
+        report(name, config, task, start, folder)
+    conclude(folder)
+    finish_run(folder, can_go_on=not config.fixed_length)
+    return folder
+
+
+def models_of_run(engine: Engine, config: RunFlags, task: Task) -> tuple[GPT, dict[str, Any]]:
+    """The policy as it starts, frozen, and what an engine's `train` is given by keyword."""
+    fit_for_training(config, task.policy)
+    parts = engine.prepare(config, task) if engine.prepare else {}
+    if config.precision == "bfloat16" and "refresh" not in parts:  # it trains the reward model
+        to_bfloat16(task)
+    start = frozen_copy(task.policy)
+    if config.precision == "bfloat16" and not has_adapters(start):  # which share the policy's base
+        linears_to_bfloat16(start)
+    return start, parts
+
+
+def sampling_params(config: RunFlags) -> SamplingParams:
+    """How a run's validations and its test sample: as in training."""
+    return SamplingParams(config.temperature, max_new_tokens=config.max_new_tokens)
+
+
+def open_validation(config: RunFlags, task: Task, start: GPT, folder: Path) -> Validation | None:
+    """The validations of a run, whose samples go to its folder; None with eval_prompts 0."""
+    if not config.eval_prompts:
+        return None
+    return Validation(
+        task.tokenizer,
+        task.prompts["validation"][: config.eval_prompts],
+        sampling_params(config),
+        task.reward_fn,
+        task.gold,
+        samples_path=folder / "samples.jsonl",
+        start=start,
+        conditions=Conditions.of(config),
+        token_log=TokenLog(folder / TOKENS, task.tokenizer, task.reward_fn, config),
+    )
+
+
+def report(name: str, config: RunFlags, task: Task, start: GPT, folder: Path) -> None:
+    """`start` and the trained policy side by side, on test prompts."""
+    comparison = compare(
+        start, task, sampling_params(config), config.test_prompts, after=name,
+        conditions=Conditions.of(config),
+    )  # fmt: skip
+    write_json(folder / "report.json", comparison.numbers)
+    on_main(lambda: (folder / ANSWERS).unlink(missing_ok=True))  # of a run that was ended here
+    append_jsonl(folder / ANSWERS, comparison.sample_rows(config.test_prompts))
+    print(comparison.text())

@@ -1,0 +1,392 @@
+"""Measuring a policy: rewards, gold, win rate, KL and tables."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from data.records import PromptRecord
+from gpt.generate import SamplingParams
+from gpt.log_probs import score_in_micro_batches, token_log_probs
+from gpt.model import GPT
+from gpt.tokenizer import Tokenizer
+from harness.device import precision
+from harness.files import append_jsonl
+from harness.seeds import make_generator
+from harness.tensors import masked_sum
+from rl.batches.rollout import Rollout, sample_rollout, select_rows
+from rl.equations.kl import k1
+from rl.rewards.reward import Check, RewardFn, finite_rewards, made_of
+from rl.run.config import RunFlags
+from rl.run.task import Task
+from rl.run.token_log import StepBatch, TokenLog
+
+PASS_K = 8  # samples per prompt where an answer can be checked
+KEPT_TOKENS = 4  # responses of an evaluation that are kept token by token
+SHOWN = 8  # responses of a validation that are kept to be read
+COLUMNS = {  # of the table of a comparison: what stands over a number of its summary
+    "reward": "reward", "kl": "KL", "response_length": "length", "eos_rate": "EOS rate",
+    "reverse_kl_full": "KL to teacher", "gold": "gold", "gold_error": "its error",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Under which an evaluation runs: its random numbers, how many rows a forward has, the precision.
+
+    What fits in an update, which keeps a graph, fits here in larger pieces.
+    """
+
+    micro_batch_size: int = 32
+    precision: str = "float32"
+    seed: int = 0
+
+    def rewards(self, reward_fn: RewardFn, rollout: Rollout) -> Tensor:
+        """The rewards (N,), as finite as in training."""
+        return finite_rewards(reward_fn(rollout), reward_fn.name, rollout)
+
+    @property
+    def scored(self) -> int:
+        """Rows that are scored together."""
+        return min(2 * self.micro_batch_size, 64)
+
+    @property
+    def prompts(self) -> int:
+        """Prompts that are answered together, once each."""
+        return min(8 * self.micro_batch_size, 256)
+
+    def prompts_of(self, n: int) -> int:
+        """The same where each gets `n` responses, which have read the prompt together."""
+        return min(max(16 * self.micro_batch_size // n, 1), 64)
+
+    @classmethod
+    def of(cls, config: RunFlags) -> Conditions:
+        """Those of an engine's config."""
+        return cls(config.micro_batch_size, config.precision)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """One response per prompt and what it is worth; every tensor is (N,) on the CPU."""
+
+    records: list[PromptRecord]
+    responses: list[str]
+    lengths: Tensor  # response tokens with the EOS
+    has_eos: Tensor  # bool
+    reward: Tensor | None  # what training maximises, where there is one
+    gold: Tensor | None  # the true objective, where it is known
+    kl: Tensor | None  # log pi - log pi_ref of the whole response, nats
+    # With a teacher, two estimates of KL(policy || teacher) of the response, nats (gpt/teacher.py).
+    reverse_kl: Tensor | None
+    reverse_kl_full: Tensor | None
+    first: Rollout  # the first responses as they were sampled, for the token log
+
+    def summary(self) -> dict[str, float]:
+        """Means under the names that metrics.jsonl and the tables use."""
+        numbers = {} if self.reward is None else {"reward": float(self.reward.mean())}
+        numbers["response_length"] = float(self.lengths.float().mean())
+        numbers["eos_rate"] = float(self.has_eos.float().mean())
+        if self.gold is not None:
+            numbers["gold"] = float(self.gold.mean())
+            numbers["gold_error"] = standard_error(self.gold)
+        for name in ("kl", "reverse_kl", "reverse_kl_full"):
+            values = getattr(self, name)
+            if values is not None:
+                numbers[name] = float(values.mean())
+        return numbers
+
+    def notes(self, count: int) -> dict[str, list[float]]:
+        """Reward and gold of the first `count` responses, where they are known."""
+        known = {"reward": self.reward, "gold": self.gold}
+        return {name: v[:count].tolist() for name, v in known.items() if v is not None}
+
+    def sample_rows(self, count: int) -> list[dict[str, Any]]:
+        """The first `count` responses as readable rows."""
+        notes = self.notes(count)
+        return [
+            {"prompt": record.prompt, "response": self.responses[i]}
+            | {name: values[i] for name, values in notes.items()}
+            for i, record in enumerate(self.records[:count])
+        ]
+
+
+@torch.no_grad()
+def evaluate(
+    policy: GPT,
+    tokenizer: Tokenizer,
+    records: Sequence[PromptRecord],
+    params: SamplingParams,
+    reward_fn: RewardFn | None,
+    *,
+    reference: GPT | None = None,
+    gold: RewardFn | None = None,
+    conditions: Conditions = Conditions(),
+) -> Evaluation:
+    """Sample one response to each prompt and score it. The same `conditions` give paired random numbers.
+
+    With a teacher's reward the distance to the teacher is measured as well.
+    """
+    if not records:
+        raise ValueError("there are no prompts to evaluate on: give at least one")
+    generator = make_generator(conditions.seed, "evaluation")
+    distance = made_of(reward_fn).distance
+    parts = []
+    for start in range(0, len(records), conditions.prompts):
+        batch = records[start : start + conditions.prompts]
+        kl = teacher_kl = None
+        with precision(policy.device, conditions.precision):
+            rollout = sample_rollout(policy, tokenizer, batch, params, 1, generator)
+            if reference is not None:
+                log_probs, ref_log_probs = (
+                    score_in_micro_batches(
+                        partial(token_log_probs, model, temperature=params.temperature),
+                        rollout.sequences,
+                        conditions.scored,
+                    )
+                    for model in (policy, reference)
+                )
+                kl = masked_sum(k1(log_probs, ref_log_probs), rollout.response_mask).cpu()
+            if distance is not None:
+                teacher_kl = distance(policy, rollout, params.temperature, conditions.scored)
+        parts.append(
+            Evaluation(
+                records=rollout.records,
+                responses=rollout.responses,
+                lengths=rollout.lengths.cpu(),
+                has_eos=rollout.has_eos.cpu(),
+                reward=None if reward_fn is None else conditions.rewards(reward_fn, rollout).cpu(),
+                gold=None if gold is None else gold(rollout).cpu(),
+                kl=kl,
+                reverse_kl=None if teacher_kl is None else teacher_kl[0].cpu(),
+                reverse_kl_full=None if teacher_kl is None else teacher_kl[1].cpu(),
+                first=select_rows(rollout, torch.arange(min(KEPT_TOKENS, len(rollout)))),
+            )
+        )
+    return _joined(parts)
+
+
+def _joined(parts: Sequence[Evaluation]) -> Evaluation:
+    """Several batches as one."""
+    tensors = [name for name, value in vars(parts[0]).items() if isinstance(value, Tensor)]
+    joined: dict[str, Any] = {n: torch.cat([getattr(part, n) for part in parts]) for n in tensors}
+    return replace(
+        parts[0],
+        records=[record for part in parts for record in part.records],
+        responses=[text for part in parts for text in part.responses],
+        **joined,
+    )
+
+
+def standard_error(values: Tensor) -> float:
+    """Standard error of the mean of (N,) values; 0 for a single one."""
+    return float(values.std() / math.sqrt(len(values))) if len(values) > 1 else 0.0
+
+
+def win_rate(values: Tensor, baseline: Tensor) -> float:
+    """Share of prompts on which `values` beats `baseline`, both (N,); a tie counts half."""
+    return float((values > baseline).double().mean() + 0.5 * (values == baseline).double().mean())
+
+
+@torch.no_grad()
+def best_of_n(
+    policy: GPT,
+    tokenizer: Tokenizer,
+    records: Sequence[PromptRecord],
+    params: SamplingParams,
+    reward_fn: RewardFn,
+    n: int,
+    *,
+    gold: RewardFn,
+    conditions: Conditions = Conditions(),
+) -> tuple[Tensor, Tensor]:
+    """Sample n responses a prompt and keep the one that `reward_fn` likes best.
+
+    Returns its reward (P,) and gold (P,): what the reward model is worth with no training of the
+    policy at all. Its KL from the policy is at most log n - (n - 1)/n nats (Stiennon et al.
+    2020, arXiv:2009.01325, appendix G.3).
+    """
+    generator = make_generator(conditions.seed, "best of n")
+    rewards, golds = [], []
+    for start in range(0, len(records), conditions.prompts_of(n)):
+        batch = records[start : start + conditions.prompts_of(n)]
+        with precision(policy.device, conditions.precision):
+            rollout = sample_rollout(policy, tokenizer, batch, params, n, generator)
+        scores = conditions.rewards(reward_fn, rollout).view(-1, n)
+        best = scores.argmax(1, keepdim=True)
+        rewards.append(scores.gather(1, best)[:, 0].cpu())
+        golds.append(gold(rollout).view(-1, n).gather(1, best)[:, 0].cpu())
+    return torch.cat(rewards), torch.cat(golds)
+
+
+@torch.no_grad()
+def measure_accuracy(
+    policy: GPT,
+    tokenizer: Tokenizer,
+    records: Sequence[PromptRecord],
+    params: SamplingParams,
+    check: Check,
+    *,
+    k: int = PASS_K,
+    conditions: Conditions = Conditions(),
+) -> dict[str, float]:
+    """pass@1 and pass@k from k samples a prompt, and the accuracy of the likeliest response."""
+    generator = make_generator(conditions.seed, "accuracy")
+    greedy = replace(params, greedy=True)
+    sampled, likeliest = [], []
+    for start in range(0, len(records), conditions.prompts_of(k)):
+        batch = records[start : start + conditions.prompts_of(k)]
+        with precision(policy.device, conditions.precision):
+            tries = sample_rollout(policy, tokenizer, batch, params, k, generator)
+            best = sample_rollout(policy, tokenizer, batch, greedy, 1, generator)
+        sampled.append(check.correct(tries).view(-1, k).cpu())
+        likeliest.append(check.correct(best).cpu())
+    correct = torch.cat(sampled)
+    numbers = {f"pass@{n}": check.pass_at_k(correct, n) for n in sorted({1, k})}
+    return numbers | {"greedy_accuracy": float(torch.cat(likeliest).float().mean())}
+
+
+@dataclass
+class Validation:
+    """Periodic validation on fixed prompts with fixed random numbers; keeps the samples.
+
+    The KL is from `start` where it is given, otherwise from the reference of the call.
+    """
+
+    tokenizer: Tokenizer
+    records: Sequence[PromptRecord]
+    params: SamplingParams
+    reward_fn: RewardFn | None
+    gold: RewardFn | None = None
+    samples_path: Path | None = None
+    start: GPT | None = None
+    conditions: Conditions = Conditions()
+    token_log: TokenLog | None = None
+
+    def __call__(self, policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
+        """`validation/...` numbers; gold is reported here and steers nothing."""
+        result = evaluate(
+            policy,
+            self.tokenizer,
+            self.records,
+            self.params,
+            self.reward_fn,
+            reference=self.start or reference,
+            gold=self.gold,
+            conditions=self.conditions,
+        )
+        if self.token_log is not None:
+            first, notes = result.first, result.notes(len(result.first))
+            self.token_log.write_answers(policy, self.start or reference, step, first, notes)
+        if self.samples_path is not None:
+            rows = [{"step": step} | row for row in result.sample_rows(SHOWN)]
+            append_jsonl(self.samples_path, rows)
+        return {f"validation/{name}": value for name, value in result.summary().items()}
+
+    def record(self, policy: GPT, reference: GPT | None, step: int, batch: StepBatch) -> None:
+        """Keep the first group that the step was trained on, token by token, if there is a log for it."""
+        if self.token_log is not None:
+            self.token_log.write_group(policy, self.start or reference, step, batch)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A policy before and after training, on the same test prompts with the same random numbers."""
+
+    before: Evaluation
+    after: Evaluation
+    gold_name: str  # "" where no true objective is known
+    name: str
+    accuracy_before: Mapping[str, float] = field(default_factory=dict)  # where answers are checked
+    accuracy_after: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def numbers(self) -> dict[str, Any]:
+        """For report.json."""
+        numbers: dict[str, Any] = {
+            "prompts": len(self.before.records),
+            "before": self.before.summary() | dict(self.accuracy_before),
+            "after": self.after.summary() | dict(self.accuracy_after),
+        }
+        if self.before.gold is not None and self.after.gold is not None:
+            numbers["win_rate"] = win_rate(self.after.gold, self.before.gold)
+        return numbers
+
+    def sample_rows(self, count: int) -> list[dict[str, Any]]:
+        """The first responses as readable rows, each with that from before training."""
+        after = self.after.sample_rows(count)
+        return [row | {"before": self.before.responses[i]} for i, row in enumerate(after)]
+
+    def text(self, samples: int = 3) -> str:
+        """A table and the first responses side by side."""
+        numbers, names = self.numbers, COLUMNS | {"gold": self.gold_name}
+        keys = [key for key in (*COLUMNS, *self.accuracy_before) if key in numbers["before"]]
+        before, after = numbers["before"], numbers["after"]
+        rows = [["before", *map(before.get, keys)], [self.name, *map(after.get, keys)]]
+        table = format_table(["", *(names.get(key, key) for key in keys)], rows)
+        lines = [f"{numbers['prompts']} test prompts", table]
+        if "win_rate" in numbers:
+            lines.append(f"win rate of {self.name} over the start: {numbers['win_rate']:.3f}")
+        for row in self.sample_rows(samples):
+            lines += [
+                "",
+                f"prompt: {printable(row['prompt'])}",
+                f"  before: {printable(row['before'])}",
+                f"  after:  {printable(row['response'])}",
+            ]
+        return "\n".join(lines)
+
+
+def compare(
+    before: GPT,
+    task: Task,
+    params: SamplingParams,
+    test_prompts: int,
+    *,
+    after: str,
+    conditions: Conditions = Conditions(),
+) -> Comparison:
+    """Let the starting policy and the task's trained one answer the same test prompts."""
+    given = task.tokenizer, task.prompts["test"][:test_prompts], params
+    before_result, after_result = (
+        evaluate(
+            model, *given, task.reward_fn, reference=before, gold=task.gold, conditions=conditions
+        )
+        for model in (before, task.policy)
+    )
+    check = made_of(task.gold).check
+    accuracies = [
+        {} if check is None else measure_accuracy(model, *given, check, conditions=conditions)
+        for model in (before, task.policy)
+    ]
+    gold_name = task.gold.name if task.gold else ""
+    return Comparison(before_result, after_result, gold_name, after, *accuracies)
+
+
+def printable(text: str) -> str:
+    """The text with control characters as their escapes: it must not steer the terminal."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text.strip())
+
+
+def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """A plain-text table; floats get three decimals, None a dash."""
+
+    def cell(value: Any) -> str:
+        if value is None:
+            return "-"
+        return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+    table = [list(columns)] + [[cell(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    table.insert(1, ["-" * width for width in widths])
+    lines = [
+        "  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip()
+        for row in table
+    ]
+    return "\n".join(lines)

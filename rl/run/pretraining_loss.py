@@ -1,0 +1,65 @@
+"""L_PT: the language model's loss on pre-training text as a second loss of an engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gpt.corpus import Corpus, open_corpus
+from gpt.model import GPT
+from gpt.pretraining import add_text_gradient
+from harness.flag_ranges import NotNegative
+from rl.run.config import EngineConfig
+from rl.run.task import Task
+
+TEXT_ROWS = 32  # of pre-training text per optimizer step
+
+
+@dataclass(frozen=True)
+class TextConfig(EngineConfig):
+    """Pre-training text"""
+
+    pretraining_coef: NotNegative = 0.0
+    """The weight of the language model's loss on pre-training text; 0 needs no text."""
+
+
+def open_text(config: TextConfig, task: Task) -> dict[str, Any]:
+    """The text of the language model's loss as an engine's `train` wants it, if that has a weight."""
+    if not config.pretraining_coef:
+        return {}
+    context = task.policy.config.context
+    corpus = open_corpus(
+        config.data,
+        task.tokenizer,
+        batch_size=TEXT_ROWS,
+        context=context,
+        seed=config.seed,
+    )
+    return {"corpus": corpus}
+
+
+def text_of(config: TextConfig, corpus: Corpus | None) -> Corpus | None:
+    """The corpus, where its loss has a weight."""
+    if config.pretraining_coef and corpus is None:
+        raise ValueError("pretraining_coef needs a corpus: pass one, or set it to 0")
+    return corpus if config.pretraining_coef else None
+
+
+def text_gradient(
+    config: TextConfig, policy: GPT, text: Corpus | None, step: int, update: int
+) -> dict[str, float]:
+    """Add the gradient of pretraining_coef * L_PT on fresh text; L_PT for the log, {} without text.
+
+    L_PT is a mean over tokens, in nats.
+    """
+    if text is None:
+        return {}
+    loss = add_text_gradient(
+        policy,
+        text,
+        step * config.updates + update,
+        config.pretraining_coef,
+        micro_batch_size=config.micro_batch_size,
+        dtype=config.precision,
+    )
+    return {"pretraining_loss": loss}

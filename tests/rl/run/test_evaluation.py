@@ -1,0 +1,114 @@
+"""Measuring a policy: paired samples, the KL, best of n and a comparison."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+import toys
+from toys import LETTERS
+
+from data.records import PromptRecord
+from gpt.generate import SamplingParams
+from gpt.model import GPT
+from rl.rewards.reward import RuleReward
+from rl.run.evaluation import Comparison, Conditions, best_of_n, compare, evaluate
+
+RECORDS = [PromptRecord("abcdefgh"[i % 8] + "abcdefgh"[i // 8]) for i in range(40)]
+ONE_TOKEN = SamplingParams(max_new_tokens=1)
+# The mean index of a response's letters; the true objective is its negative.
+INDEX = RuleReward(lambda record, text, ended: sum(map(ord, text)) - 97.0 * len(text), "index")
+GOLD = RuleReward(lambda record, text, ended: -(sum(map(ord, text)) - 97.0 * len(text)), "gold")
+
+
+def fixed_gpt(probs: dict[str, float]) -> GPT:
+    """A GPT that draws from these probabilities whatever it reads."""
+    every = [probs.get(letter, 0.0) for letter in "abcdefgh. "]
+    return toys.fixed_gpt(every, 16, torch.float32).requires_grad_(False)
+
+
+EVEN = fixed_gpt({"a": 0.5, "b": 0.5})
+
+
+# evaluate
+
+
+def test_the_same_seed_pairs_the_random_numbers():
+    """Two policies that differ in a per mille answer alike; another seed answers otherwise."""
+    near = fixed_gpt({"a": 0.501, "b": 0.499})
+    first = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, conditions=Conditions(seed=5))
+    paired = evaluate(near, LETTERS, RECORDS, ONE_TOKEN, INDEX, conditions=Conditions(seed=5))
+    other = evaluate(EVEN, LETTERS, RECORDS, ONE_TOKEN, INDEX, conditions=Conditions(seed=6))
+    assert sum(a != b for a, b in zip(first.responses, paired.responses, strict=True)) <= 1
+    assert sum(a != b for a, b in zip(first.responses, other.responses, strict=True)) > 5
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+def test_kl_is_the_log_ratio_of_the_whole_response(temperature):
+    """Three tokens of a (0.8 against 0.5) and b (0.2 against 0.5), at the sampler's temperature."""
+    policy = fixed_gpt({"a": 0.8, "b": 0.2})
+    params = SamplingParams(temperature, max_new_tokens=3)
+    measured = evaluate(policy, LETTERS, RECORDS, params, INDEX, reference=EVEN)
+    a, b = 0.8 ** (1 / temperature), 0.2 ** (1 / temperature)
+    ratio = {"a": math.log(a / (a + b) / 0.5), "b": math.log(b / (a + b) / 0.5)}
+    expected = [sum(ratio[letter] for letter in text) for text in measured.responses]
+    torch.testing.assert_close(measured.kl, torch.tensor(expected), rtol=0, atol=1e-5)
+    assert (measured.lengths == 3).all() and not measured.has_eos.any()
+
+
+# Best of n
+
+
+def test_best_of_n_keeps_what_the_reward_likes_and_reports_its_gold():
+    """Gold is the reward's negative here: picking by gold would return the smallest index."""
+    policy = fixed_gpt(dict.fromkeys("abcdefgh", 1 / 8))
+    seen: list[list[float]] = []
+
+    def noted(record: PromptRecord, text: str, ended: bool) -> float:
+        value = float("abcdefgh".index(text))
+        seen.append([record.prompt, value])
+        return value
+
+    reward, gold = best_of_n(
+        policy, LETTERS, RECORDS, ONE_TOKEN, RuleReward(noted, ""), 5, gold=GOLD,
+        conditions=Conditions(micro_batch_size=5),  # 16 prompts at once
+    )  # fmt: skip
+    assert len(seen) == 5 * 40
+    for i, record in enumerate(RECORDS):
+        mine = seen[5 * i : 5 * i + 5]
+        assert {prompt for prompt, _ in mine} == {record.prompt}
+        assert float(reward[i]) == max(value for _, value in mine)
+    assert torch.equal(gold, -reward)
+    assert float(reward.mean()) > 5  # of five uniform draws from 0..7 the largest averages 5.9
+
+
+# Validation and comparison
+
+
+def test_compare_asks_both_models_the_same_test_prompts():
+    task = SimpleNamespace(
+        policy=fixed_gpt({"a": 0.1, "b": 0.9}), tokenizer=LETTERS, reward_fn=INDEX, gold=INDEX,
+        prompts={"test": RECORDS, "train": [], "validation": []},
+    )  # fmt: skip
+    comparison = compare(EVEN, task, ONE_TOKEN, 30, after="GRPO")
+    before, after = comparison.before, comparison.after
+    assert before.records == after.records == RECORDS[:30]
+    assert not before.kl.any() and float(after.kl.mean()) > 0.1  # both from the start
+    assert comparison.numbers["prompts"] == 30
+    # With paired numbers b stays b: a prompt is won or drawn, never lost.
+    assert comparison.numbers["win_rate"] == pytest.approx(
+        0.5 + (float(after.reward.mean()) - float(before.reward.mean())) / 2
+    )
+    assert float(after.reward.mean()) > float(before.reward.mean()) + 0.1
+
+
+def test_samples_do_not_steer_the_terminal():
+    policy = fixed_gpt({"a": 1.0})
+    records = [PromptRecord("a\x1b[2J\u202e")]
+    answers = evaluate(policy, LETTERS, RECORDS[:1], ONE_TOKEN, INDEX, reference=policy)
+    hostile = replace(answers, records=records, responses=["\x1b]0;title\x07"])
+    text = Comparison(hostile, hostile, "", "GRPO").text()
+    assert all(c.isprintable() for c in text.replace("\n", "")) and "[2J" in text

@@ -1,0 +1,98 @@
+"""Opening a task: which reward a flag opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from data import sources
+from data.files.source import FileSource
+from data.records import PromptRecord
+from data.sources import source
+from data.worlds import reviews, sums
+from gpt.checkpoint import save_gpt
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from reward_model.scalar_head import RewardModel, save_reward_model
+from rl.grpo_engine import GRPOConfig
+from rl.rewards import verifiable
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import RewardChoice, RewardFn, RuleReward, open_reward, open_rule
+from rl.run.task import open_task
+
+CPU = torch.device("cpu")
+GLASSBOX = load_tokenizer("glassbox")
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """An empty folder in place of runs/."""
+    monkeypatch.setattr(sources, "RUNS", tmp_path)
+    return tmp_path
+
+
+def save_models(folder, data: str = "reviews") -> None:
+    shape = GPTConfig(GLASSBOX.n_vocab, 128, n_layer=1, n_head=2, n_embd=8)
+    policy = GPT(shape).initialize(torch.Generator().manual_seed(0))
+    save_gpt(folder / f"pretraining-{data}-tiny" / "model.safetensors", policy, GLASSBOX)
+    path = folder / f"reward_model-{data}-tiny" / "model.safetensors"
+    save_reward_model(path, RewardModel.from_policy(policy), GLASSBOX)
+
+
+# Rewards by flag
+
+
+def opened(kind: str, data: str) -> RewardFn:
+    rule = open_rule(source(data), data, {}, needed=False)
+    return open_reward(RewardChoice(kind, data, "tiny"), GLASSBOX, CPU, rule)
+
+
+def test_auto_is_the_reward_model_for_reviews_and_the_rule_for_sums(runs):
+    save_models(runs)
+    learned = opened("auto", "reviews")
+    assert isinstance(learned, RewardModelReward) and not learned.model.training
+    rule = opened("auto", "sums")
+    assert isinstance(rule, RuleReward) and rule.rule is sums.exact_match
+
+
+@pytest.mark.parametrize("kind", ["gold", "rule"])
+def test_gold_and_rule_are_the_worlds_own_objective(kind):
+    """No reward model is opened, so none has to exist."""
+    gold = opened(kind, "reviews")
+    assert isinstance(gold, RuleReward) and gold.rule is reviews.gold_reward
+    exact = opened(kind, "sums")
+    assert isinstance(exact, RuleReward) and exact.rule is sums.exact_match
+    with pytest.raises(UserError):
+        open_reward(RewardChoice(kind, "pairs.json", "tiny"), GLASSBOX, CPU, None)
+
+
+# Answers of a file
+
+
+@pytest.mark.parametrize("odd", [[4], {"x": 4}, True, False, "", " ", None])
+def test_the_rule_takes_answers_of_text_alone(odd):
+    """One that it cannot compare is refused, unless another reward is paid."""
+    file, name = FileSource(Path("a.jsonl")), "a.jsonl"
+    both = {"train": [PromptRecord("a", "4")], "test": [PromptRecord("b", odd)]}
+    with pytest.raises(UserError):
+        verifiable.open_rule(file, name, both, True)
+    assert verifiable.open_rule(file, name, both, False) is None
+    assert open_rule(file, name, {"train": both["train"]}, needed=False) is not None
+    assert open_rule(file, name, {"train": [PromptRecord("a")]}, needed=True) is None
+
+
+# The task as a whole
+
+
+def test_the_reviews_task_trains_on_the_model_and_measures_gold(runs):
+    save_models(runs)
+    task = open_task(GRPOConfig(), CPU)
+    assert isinstance(task.reward_fn, RewardModelReward)
+    assert task.gold is not None and task.gold.rule is reviews.gold_reward
+    assert task.reward_fn is not task.gold
+    assert not any(parameter.requires_grad for parameter in task.reward_fn.model.parameters())
+    assert all(parameter.requires_grad for parameter in task.policy.parameters())
+    assert not task.policy.training
