@@ -232,6 +232,7 @@ def test_one_answer_that_repeats_its_question_stays(tmp_path: Path) -> None:
         (read_responses, ALPACA | {"history": [["b", "c"]]}, None),
         (read_responses, {"messages": said(Q, "No"), "tools": [{"name": "clock"}]}, None),
         (read_responses, {"messages": [*said(Q), {**answered("No")[0], "tool_calls": [1]}]}, None),
+        (read_responses, {"messages": [*said(Q), {**answered("No")[0], "thinking": "Hm"}]}, None),
         (read_responses, {"prompt": "Q", "completion": " a", "label": False}, None),
         (read_responses, ALPACA | {"kto_tag": False}, None),
         (read_responses, ALPACA | {"prompt": "Answer in French."}, None),

@@ -233,6 +233,18 @@ def test_what_is_larger_than_memory_is_refused_and_not_held(
 
 
 @pytest.mark.parametrize(
+    "more",
+    ['"chosen_ended": "false"', '"chosen_tokens": [1.5]', '"chosen_tokens": [-1]', '"prompt": "q"'],
+)
+def test_what_would_be_taken_for_something_else_is_refused(tmp_path: Path, more: str) -> None:
+    """Text for a boolean, a number that is no token id, a key that stands twice."""
+    row = f'{{"prompt": "p", "chosen": "c", "rejected": "r", {more}}}'
+    (tmp_path / "a.jsonl").write_text(row)
+    with pytest.raises(UserError):
+        read_preferences(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(
     ("row", "answers"),
     [({}, 0), ({"answer": "3"}, 1), ({"response": "3"}, 1), ({"chosen": "3", "rejected": "4"}, 2)],
 )

@@ -15,7 +15,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from harness.errors import UserError
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.rewards.function import open_function
+from rl.rewards.function import files_behind, open_function
 
 RECORDS = [PromptRecord("ab", answer="x"), PromptRecord("hgfed", answer="yy")]
 
@@ -113,6 +113,23 @@ def test_columns_are_lists_of_the_rows_values(source):
         "tests": [[], ["ab"], ["ab"], ["hgfed"], ["hgfed"], ["hgfed"]],
         "level": [3, None, None, None, None, None],
     }
+
+
+def test_the_files_behind_a_reward_are_its_own_and_those_beside_it_that_it_imports(source):
+    helper = source("def g():\n    return 1.0\n")
+    name = source(f"import {helper}, json, torch\ndef f(prompt, response):\n    return 1.0\n")
+    open_function(f"{name}:f")
+    files = {path.name for path in files_behind(sys.modules[name])}
+    assert files == {f"{name}.py", f"{helper}.py"}
+
+
+def test_a_column_that_no_row_of_this_batch_has_is_given_as_nothing(source):
+    name = source(
+        "seen = []\ndef f(completions, level):\n    seen.append(level)\n    return [0] * 6\n"
+    )
+    reward = open_function(f"{name}:f")
+    reward(with_columns()), reward(ROLLOUT)
+    assert sys.modules[name].seen == [[3, *[None] * 5], [None] * 6]
 
 
 @pytest.mark.parametrize(
