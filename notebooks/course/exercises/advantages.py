@@ -1,7 +1,6 @@
 """How much better than expected: groups, returns, GAE, steps."""
 
 import torch
-from torch.nn.functional import pad  # used by a mistake of gae
 
 from course.exercises.batches import Arguments, groups, ragged_mask, some
 from course.exercises.entries import case, exercise, lengths
@@ -290,6 +289,13 @@ def with_a_hole(generator: torch.Generator) -> Arguments:
     return batch
 
 
+def added_up_forwards(deltas, factor):
+    """A mistake of gae: A_t = delta_t + factor A_{t-1}."""
+    for t in range(1, deltas.shape[1]):
+        deltas[:, t] += factor * deltas[:, t - 1]
+    return deltas
+
+
 TWO_RESPONSES = {
     "rewards": torch.tensor([[-0.1, 0.0, 0.2, 1.0], [0.0, 1.0, 9.0, 9.0]]),
     "values": torch.tensor([[0.5, 0.4, 0.3, 0.2], [0.6, 0.5, 7.0, 7.0]]),
@@ -341,11 +347,11 @@ TWO_RESPONSES = {
         + gamma * V - values[:, t] -> + 0
             no value takes part: without it this is a discounted reward to come.
         valid = mask[:, t] -> valid = mask[:, t]; A, V = A * valid, V * valid
-            you start anew at a hole in the mask (a tool's answer): what comes after it gives nothing back to the
-            tokens before it. Where the mask is False keep A and V as they are.
+            you start anew at a hole in the mask (a tool's answer): what comes after it gives nothing back
+            to the tokens before it. Where the mask is False keep A and V as they are.
         valid = mask[:, t] -> valid = mask[:, t]; V = V * valid
-            you keep A at a hole in the mask, but V becomes 0 there. The token before a tool's answer is followed
-            by the state after it: keep that V.
+            you keep A at a hole in the mask, but V becomes 0 there. The token before a tool's answer is
+            followed by the state after it: keep that V.
         valid = mask[:, t] -> valid = mask[:, t]; A = A * valid
             you keep V at a hole in the mask, but A becomes 0 there: keep both.
         delta + gamma * lam * A, A) -> delta + gamma * lam * A, gamma * lam * A)
@@ -354,9 +360,9 @@ TWO_RESPONSES = {
         -> torch.where(mask, (advantages - advantages[mask].mean()) / advantages[mask].std(), 0.0)
             you whiten the advantages. That comes after GAE, and the critic's target needs them as they are.
         torch.where(mask, advantages, 0.0)
-        -> mask * sum((gamma * lam) ** k * pad(gae(rewards, values, mask, gamma, 0.0), (k, -k)) for k in range(6) if k < mask.shape[1])
-            you add the TD errors up from the first token on. A token has earned what comes after it: begin at
-            the end.
+        -> mask * added_up_forwards(gae(rewards, values, mask, gamma, 0.0), gamma * lam)
+            you add the TD errors up from the first token on. A token has earned what comes after it: begin
+            at the end.
     """,
 )  # fmt: skip
 def gae(rewards, values, mask, gamma, lam):

@@ -192,7 +192,8 @@ def token_mean(loss, mask):
         -> torch.minimum(ratio * advantages, (ratio * advantages).clamp(1 - eps, 1 + eps))
         torch.minimum(ratio * advantages, clipped * advantages)
         -> (ratio * advantages).clamp(1 - eps, 1 + eps)
-            you clip ratio times A. Clip the ratio, then multiply: the range 1 - eps ... 1 + eps is about it.
+            you clip ratio times A. Clip the ratio, then multiply: the range 1 - eps ... 1 + eps is about
+            it.
         + beta * k3 -> + k3
             beta is missing: the KL counts in full.
         delta.exp() - delta - 1 -> (delta.exp() - delta - 1).detach()
@@ -302,11 +303,12 @@ def value_loss(values, old_values, returns, clip):
         .mean() / 2 -> .sum() / 2
             you add the tokens up: take their mean.
         ((values - returns)[mask] ** 2).mean() / 2 -> ((values - returns) ** 2 * mask).mean() / 2
-            the padding is 0 in your sum, but it counts in the mean: divide by the True positions, not by N T.
+            the padding is 0 in your sum, but it counts in the mean: divide by the True positions, not by N
+            T.
         ((values - returns)[mask] ** 2).mean() / 2
         -> (((values - returns) ** 2 * mask).sum(1) / mask.sum(1)).mean() / 2
-            you average within each response first. Then a token of a short response weighs more: take one mean
-            over all True positions.
+            you average within each response first. Then a token of a short response weighs more: take one
+            mean over all True positions.
     """,
 )  # fmt: skip
 def critic_loss(values, old_values, advantages, mask):

@@ -146,8 +146,8 @@ def a_curve(generator: torch.Generator) -> Arguments:
         (last.mean() - first.mean()) / error -> last.mean() - first.mean()
             that is the rise itself. Only its standard error says whether it is more than noise.
         ((first.var() + last.var()) / third).sqrt() -> values.std()
-            you divide by the deviation of the curve. A mean of k values is sqrt(k) times less noisy, and the rise
-            itself is in that deviation: use the standard error.
+            you divide by the deviation of the curve. A mean of k values is sqrt(k) times less noisy, and
+            the rise itself is in that deviation: use the standard error.
     """,
 )
 def rise_in_errors(values):

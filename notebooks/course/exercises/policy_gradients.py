@@ -158,7 +158,8 @@ FIVE = {"log_probs": logs([[0.5, 0.9, 1.0, 1.1, 1.5]]), "old_log_probs": torch.z
         -> (ratio * advantages).clamp(1 - clip_low, 1 + clip_high)
             you clip ratio times A. Clip the ratio, then multiply: the range is about the ratio.
         ratio.clamp(1 - clip_low, 1 + clip_high) -> ratio.clamp(max=1 + clip_high)
-            you clip from above alone. A bad token that has become rare enough has a ratio below 1 - clip_low.
+            you clip from above alone. A bad token that has become rare enough has a ratio below 1 -
+            clip_low.
     """,
 )  # fmt: skip
 def clipped_surrogate(log_probs, old_log_probs, advantages, clip_low, clip_high):

@@ -98,8 +98,8 @@ def dpo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
             you multiply by beta inside the square, so the loss is beta^2 times what it should be. The gap
             itself is compared with 1 / (2 beta).
         (h - 1 / (2 * beta)) ** 2 -> (h - 1 / (2 * beta)).abs()
-            you take the distance itself: then a pair next to its target pulls as hard as one far away. Square
-            it.
+            you take the distance itself: then a pair next to its target pulls as hard as one far away.
+            Square it.
     """,
 )
 def ipo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
@@ -203,8 +203,8 @@ def two_models(generator: torch.Generator) -> Arguments:
             you average over the symbols. The weights p are the average already: sum.
         (log_p.exp() * (log_p - log_q)).sum(-1) -> (student_logits - teacher_logits).square().mean(-1)
         (log_p.exp() * (log_p - log_q)).sum(-1) -> (log_q.exp() - log_p.exp()).square().mean(-1)
-            this is a squared error. It counts a symbol that the teacher never says as much as its favourite: a
-            KL weighs each with p.
+            this is a squared error. It counts a symbol that the teacher never says as much as its
+            favourite: a KL weighs each with p.
     """,
 )  # fmt: skip
 def distillation_loss(student_logits, teacher_logits):

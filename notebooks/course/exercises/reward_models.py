@@ -45,10 +45,11 @@ def scored_pairs(generator: torch.Generator) -> Arguments:
         F.logsigmoid(gap) -> torch.log(torch.sigmoid(gap) + 1e-8)
         F.logsigmoid(gap) -> torch.log(torch.sigmoid(gap) + 1e-10)
         F.logsigmoid(gap) -> torch.log(torch.sigmoid(gap) + 1e-12)
-            finite, but a pair that is far on the wrong side costs too little, and has no gradient: the eps in
-            the logarithm hides it. F.logsigmoid needs none.
+            finite, but a pair that is far on the wrong side costs too little, and has no gradient: the eps
+            in the logarithm hides it. F.logsigmoid needs none.
         chosen - rejected -> chosen[:, None] - rejected
-            (pairs, 1) minus (pairs,) is (pairs, pairs): every winner meets every loser. Give both the same shape.
+            (pairs, 1) minus (pairs,) is (pairs, pairs): every winner meets every loser. Give both the same
+            shape.
     """,
 )  # fmt: skip
 def bradley_terry_loss(chosen, rejected):
