@@ -326,7 +326,7 @@ torch.testing.assert_close(NOW.softmax(-1) @ estimates, wanted)
 # | | in the reward: PPO, RLOO | in the loss: GRPO |
 # | --- | --- | --- |
 # | form | k1, a number without a gradient | k3 or k2, differentiated |
-# | gradient | that of the KL, at a first update | with k2 that of each token's KL, with k3 of the forward KL, with k1 none |
+# | gradient | that of the KL, at a first update | each token's KL (k2), its forward KL (k3), none (k1) |
 # | credit | a token pays for its own step and for all that follow | a token pays for its own step |
 # | whitening | scaled together with the reward | not scaled |
 # | unit of $\beta$ | reward per nat | standard deviations of the group's rewards per nat |

@@ -293,8 +293,8 @@ torch.testing.assert_close(one_pass, bradley_terry_loss(*fresh.raw_scores(apart)
 # ## 5. A noisy annotator
 #
 # In this world we know what an answer is really worth, its **gold reward** $R$ from 0 to 1: high for a
-# review that is kind, polite, well formed and about the right thing. The annotator sees it, but hesitates like a Bradley-Terry
-# model:
+# review that is kind, polite, well formed and about the right thing. The annotator sees it, but
+# hesitates like a Bradley-Terry model:
 #
 # $$P(A \succ B) = \sigma \left( \frac{R_A - R_B}{0.12} \right)$$
 #
@@ -303,8 +303,8 @@ torch.testing.assert_close(one_pass, bradley_terry_loss(*fresh.raw_scores(apart)
 # annotator errs. The mean probability that the annotator is right is the **ceiling** of any model's
 # accuracy.
 #
-# People are harder. **Ties:** drop them, or give both verdicts half the weight. **Position bias:** the answer
-# shown first wins more often, so shuffle the order, and let a judging model see both orders.
+# People are harder. **Ties:** drop them, or give both verdicts half the weight. **Position bias:** the
+# answer shown first wins more often, so shuffle the order, and let a judging model see both orders.
 # **Disagreement:** ask several people about some pairs. How often they agree estimates the ceiling, and
 # their share of votes can be the label.
 

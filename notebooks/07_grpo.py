@@ -239,9 +239,10 @@ print(f"the KL itself {kl:.4f}")
 assert (k3(p.log(), q.log()) >= 0).all()
 
 # %% [markdown]
-# Both have the KL as their mean. k3 is never negative, and near the reference it varies less. As a *penalty in a loss* it
-# pulls the policy back to the reference. ([08](08_kl_estimators.ipynb) shows a surprise in its
-# gradient, and [05](05_what_a_kl_is.ipynb), section 6, why $\beta$ is 0.04 here and 0.4 elsewhere.)
+# Both have the KL as their mean. k3 is never negative, and near the reference it varies less. As a
+# *penalty in a loss* it pulls the policy back to the reference. ([08](08_kl_estimators.ipynb) shows a
+# surprise in its gradient, and [05](05_what_a_kl_is.ipynb), section 6, why $\beta$ is 0.04 here and 0.4
+# elsewhere.)
 #
 # **The mean over tokens, then over answers.** An answer of three tokens and one of one token, with
 # losses 1, 2, 3 and 4. The mean of each answer is 2 and 4, and the mean of those is 3. The mean
@@ -478,12 +479,12 @@ holds(sum(own_share) == 3, "added up, the shares of the ranks are the loss of th
 holds(sum(own_mean) / 2 == 4, "the average over ranks of their means is 4")
 
 # %% [markdown]
-# The mean of each rank, averaged, gives 4: the mean of means again. The share of the whole batch gives 3 if
-# it is added up, and half of that if it is averaged. If gradients are averaged over ranks, multiply each
-# loss by the number of ranks. This engine adds up. Ranks have different numbers of responses as soon as some are left
-# out, and different numbers of tokens always. So one rule covers all cases: **count what the whole
-# step has, over all parts and all ranks, before the first `backward`, and divide by that.** In the
-# engine it is `responses=len(rows)`.
+# The mean of each rank, averaged, gives 4: the mean of means again. The share of the whole batch gives 3
+# if it is added up, and half of that if it is averaged. If gradients are averaged over ranks, multiply
+# each loss by the number of ranks. This engine adds up. Ranks have different numbers of responses as
+# soon as some are left out, and different numbers of tokens always. So one rule covers all cases:
+# **count what the whole step has, over all parts and all ranks, before the first `backward`, and divide
+# by that.** In the engine it is `responses=len(rows)`.
 #
 # ## 7. A run, and a batch that is used again
 #

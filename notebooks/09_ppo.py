@@ -159,8 +159,8 @@ figure, axes = plots.panels(2, height=3)
 for axis, (name, (tokens, values, score)) in zip(axes, examples.items(), strict=True):
     states = ["start", *text_of(tokens)]
     line = [*values.tolist(), score]
-    plots.curves({"V(s), mean of 24 completions": line}, axis=axis, marker=True, title=f"{name}: {score:.2f}",
-                styles={"V(s), mean of 24 completions": "exact"})  # fmt: skip
+    plots.curves({"mean of 24 completions": line}, axis=axis, marker=True, title=f"{name}: {score:.2f}",
+                styles={"mean of 24 completions": "exact"})  # fmt: skip
     axis.axhline(line[0], **plots.line("reference"), label="the prompt's value")
     axis.set_xticks(range(len(states)), states, rotation=70, fontsize=9)
     axis.set(xlabel="after this token", ylabel="expected score")
@@ -411,8 +411,8 @@ axis.legend(loc="center left", bbox_to_anchor=(1.01, 0.5), title="target (grey l
 plt.show()
 
 # %% [markdown]
-# The first critic converges to the truth. The second swings around the truth forever: within a batch nothing tells it to
-# stop. The third swings around one half, because $V = A$ and $A = 1 - V$ meet there.
+# The first critic converges to the truth. The second swings around the truth forever: within a batch
+# nothing tells it to stop. The third swings around one half, because $V = A$ and $A = 1 - V$ meet there.
 #
 # Now a real critic, of a small world that the next section uses too: a policy of eight letters answers
 # with up to eight of them and earns a half for each `a`. The policy stays as it is. Only the critic
@@ -673,8 +673,8 @@ figure, axes = plt.subplots(2, 1, figsize=(10, 7))
 for axis, (i, tokens) in zip(axes, rows_of.items(), strict=True):
     lines = {name: values[i, : len(tokens)] for name, values in said.items()}
     plots.curves(
-        lines | {"mean of 24 completions": true_lines[i]}, axis=axis, marker=True, ylabel="V before the token",
-        styles=dict(zip((*said, "mean of 24 completions"), ("reference", "critic", "exact"))),
+        lines | {"24 completions": true_lines[i]}, axis=axis, marker=True, ylabel="V before the token",
+        styles=dict(zip((*said, "24 completions"), ("reference", "critic", "exact"))),
     )  # fmt: skip
     axis.axhline(float(earned[i]), **plots.line("proxy"), label="score of this response")
     axis.set_xticks(range(len(tokens)), text_of(tokens), rotation=60, fontsize=9)
@@ -683,9 +683,9 @@ plt.show()
 
 # %% [markdown]
 # The grey line, the reward model, judges each word as if the response ended there. The pink one is a
-# forecast. It is about right in the mean, but it follows one response only roughly: it misses some steps of
-# the black line, and moves where that is flat. There a token gets credit for the critic's error. That is why
-# $\lambda$ is not 0.
+# forecast. It is about right in the mean, but it follows one response only roughly: it misses some steps
+# of the black line, and moves where that is flat. There a token gets credit for the critic's error. That
+# is why $\lambda$ is not 0.
 #
 # The command is `python -m rl.ppo_engine`, after `python -m reward_model.reward_model_training`, which
 # makes the base model and the reward model. Targets and loss are in

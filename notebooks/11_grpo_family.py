@@ -525,10 +525,10 @@ plt.show()
 #
 # ## 8. Which one?
 #
-# At equal KL no variant differs measurably from GRPO in our worlds ([docs/study.md](../docs/study.md)). So
-# choose by the *reason*: long answers of very different lengths (sections 2 and 5), several updates per batch
-# (4 and 6), many silent groups (7), a noisy learned reward (3). Without such a reason the choice matters
-# little.
+# At equal KL no variant differs measurably from GRPO in our worlds ([docs/study.md](../docs/study.md)).
+# So choose by the *reason*: long answers of very different lengths (sections 2 and 5), several updates
+# per batch (4 and 6), many silent groups (7), a noisy learned reward (3). Without such a reason the
+# choice matters little.
 #
 # The command: `python -m rl.grpo_variants_engine --variant dapo`, or any of the fields by hand.
 #

@@ -304,9 +304,9 @@ holds(
 #
 # ## 6. Training with the rule
 #
-# GRPO is unchanged, and the rule replaces the reward model. There is no KL penalty, because there
-# is no reward model whose blind spots the policy could find. **Predict, then run:** what happens to
-# pass@1? And to pass@32?
+# GRPO is unchanged, and the rule replaces the reward model. There is no KL penalty, because this rule
+# has no blind spot that so short an answer could use (page [18](18_a_real_model.ipynb) has one that
+# does). **Predict, then run:** what happens to pass@1? And to pass@32?
 
 # %%
 config = grpo_engine.GRPOConfig(

@@ -90,7 +90,7 @@ for name, run in runs.items():
 
 # %% [markdown]
 # The library's rule agrees on all recordings. It allows more in bfloat16, because its rounding is
-# larger:
+# larger ([19](19_when_the_sampler_is_not_the_policy.ipynb), section 5, measures it):
 
 # %%
 plots.code(ratio_at_start)

@@ -322,10 +322,17 @@ plots.difference(
 # Copy the engine to `my_engine.py`, put your advantage into it, and hold your loss against the truth with
 # [the kit](../docs/conformance.md). Flags, the report, `--resume` and the doctor work at once.
 #
+# **Which learning rate?** Adam moves every weight by about the learning rate, whatever the gradient's
+# size. An output that adds up $D$ inputs can then move by up to $D$ times that, so wider models need
+# smaller rates: a few $10^{-4}$ for our 0.9 million weights, $2 \cdot 10^{-5}$ for the 135 million of
+# page 18, $10^{-6}$ for GRPO's 7 billion. Try three rates for ten steps, and take the largest whose KL
+# grows steadily.
+#
 # **Then a comparison.** One run proves nothing: two seeds of one engine can differ as much as two engines
 # do. Same starts, same prompts, three seeds, and the *paired* difference with its interval:
 #
 # ```
+# python -m gpt.pretraining --data sums          # once: the base model of that world
 # python scripts/compare.py my_engine.py rl.grpo_engine --seeds 3 -- --data sums --steps 60
 # ```
 #
@@ -352,8 +359,8 @@ plots.difference(
 #
 # ## 5. Exam
 #
-# Fourteen questions. Answer on paper, with a number or a sketch, then look. The page and section that
-# answer a question stand behind it.
+# Fourteen questions. Answer on paper, with a number or a sketch, then look. Each question is followed by
+# the page and section that answer it.
 #
 # 1. Why are the old log-probabilities stored, when the policy could compute them again?
 #    [04](04_policy_gradients_and_baselines.ipynb), section 9
@@ -374,11 +381,11 @@ plots.difference(
 #    [04](04_policy_gradients_and_baselines.ipynb), section 12
 # 10. Mean over an answer, over all tokens, or a constant: which one makes wrong answers grow?
 #     [11](11_grpo_family.ipynb), section 2
-# 11. By what is the loss of a micro-batch, or of a rank, divided? [07](07_grpo.ipynb), section 6
+# 11. What must the loss of a micro-batch, or of a rank, be divided by? [07](07_grpo.ipynb), section 6
 # 12. Before the first update: which quantities are exactly 1, and which exactly 0?
 #     [07](07_grpo.ipynb), section 4
 # 13. A sampler uses top-p. Why are the policy's own probabilities then wrong for what it draws?
-#     [01](01_gpt2_from_scratch.ipynb), section 8
+#     [02](02_tokens_padding_masks.ipynb), section 6
 # 14. Why is dropout off, in sampling *and* in training? [17](17_bug_zoo.ipynb), section 1
 #
 # Twelve right: you can read the papers. Fourteen: find an error in this course and tell us.
