@@ -31,7 +31,8 @@ try:
     from course.exercises import check
     from course.saved_models import base
 
-    from data import collate, reviews
+    from data import collate
+    from data.worlds import reviews
     from gpt import finetuning
     from gpt.generate import SamplingParams, generate
     from gpt.log_probs import token_log_probs
