@@ -113,8 +113,8 @@ plots.diagram("four_models")
 # %% [markdown]
 # ## The algorithms
 #
-# There are many names but few ideas. Neighbours differ in a line or two, so each engine is one file (PPO's
-# losses are in a second) that reads like its paper's algorithm box: [rl/README.md](../rl/README.md).
+# Neighbours differ in a line or two, so each engine is one file (PPO's losses are in a second) that
+# reads like its paper's algorithm box: [rl/README.md](../rl/README.md).
 
 # %%
 plots.diagram("algorithm_map")

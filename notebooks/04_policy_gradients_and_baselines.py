@@ -756,16 +756,7 @@ def my_weights(log_probs, old_log_probs, mask):
 check("answer_ratio", my_weights)
 
 # %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_weights(log_probs, old_log_probs, mask):
-#     log_ratio = torch.where(mask, log_probs - old_log_probs, 0.0)
-#     return log_ratio.sum(1, keepdim=True).exp()
-# ```
-#
-# </details>
+# (No solution is printed: `check` decides.)
 #
 # **5. More, if you like.** `check("clipped_surrogate", your_function)` takes the whole loss, (N,
 # T).

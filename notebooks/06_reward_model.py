@@ -164,8 +164,7 @@ plots.code(RewardModel.token_scores)
 plots.code(RewardModel.raw_scores)
 
 # %% [markdown]
-# (`last_token` is the other usual pooling: the score of the EOS alone, which has read everything.
-# The file of a reward model remembers which one it was trained with.)
+# (`last_token` is the other usual pooling: the score of the EOS alone, which has read everything.)
 #
 # To prove that the columns are right, exchange one token of the answer: the scores before it must
 # not change, but its own score must.

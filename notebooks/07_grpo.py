@@ -317,11 +317,9 @@ flipbook.step(records[0].prompt, texts, rewards, A, push, log_probs.detach().exp
 # Answers that are better than the group get a push up on all their tokens, the others a push down.
 # The probabilities follow, more or less, because all answers share the same weights.
 #
-# The largest changes are where a sentence opens. *The*, as in the best answer, becomes likelier by
-# about 0.08. *Its*, as in the worst, becomes less likely by as much. Both also occur in answer 3, whose
-# own push is close to zero, and they move there too. A full stop does not move: the policy was
-# already certain of it. No token was ever given a reward, but with enough answers the comparison of
-# whole answers sorts out which words were good.
+# The largest changes are where a sentence opens. A full stop does not move: the policy was already
+# certain of it. No token was ever given a reward, but with enough answers the comparison of whole
+# answers sorts out which words were good.
 #
 # **The loss was zero, and its gradient was not.** At the first update of a run every ratio is 1 and
 # every k3 is 0, so the loss is minus the mean of the advantages. In each group they add up to zero.
@@ -540,13 +538,9 @@ print(f"\ngain in gold after 10 steps {gain.mean():.3f} +- {half:.3f} (95% inter
 holds(gain.mean() > half, "the truth rises with the score")
 
 # %% [markdown]
-# Read the answers. Greetings, thanks and kind words are learned first. Whether the answer speaks of
-# the right thing, to the right person, is harder: for the reward model
-# ([06](06_reward_model.ipynb), section 8), and so for every policy that learns from it.
-#
-# With a learned reward the two curves do not rise together for ever. At some point the policy finds
-# what the reward model does not see; then the score keeps rising but the truth falls.
-# [13](13_when_the_proxy_breaks.ipynb) trains on until that happens.
+# Read the answers. Greetings, thanks and kind words are learned first; the right thing and the right person
+# are harder, for the reward model ([06](06_reward_model.ipynb), section 8) and so for its policy. The two
+# curves do not rise together for ever: [13](13_when_the_proxy_breaks.ipynb).
 #
 # **A batch that is used again.** Sampling is the expensive part of RL, so each batch serves for $\mu$
 # updates (line 10). From the second one on it is *off-policy*: an earlier policy has sampled it. The ratio

@@ -494,8 +494,7 @@ holds(alone[:, 1].mean() < 0.75 * level, "without V the values stay far below th
 # knows every return has 1, a constant has 0, and below 0 a constant would have been better. Both bugs
 # run without an error. This number shows them.
 #
-# Computing $A$ *and* $V$ again before an epoch is sound, because they still belong together. It costs
-# another pass of the critic. The target needs the advantage as GAE gives it: whitened (next section), it
+# The target needs the advantage as GAE gives it: whitened (next section), it
 # is no longer in the units of the reward.
 #
 # **Your turn.** Which argument carries the gradient, and which are constants?

@@ -4,9 +4,8 @@
 # **The question.** PPO compares an action with what its critic expected. Without a critic,
 # what can we compare it with?
 #
-# **Why.** PPO was made for games: hundreds of moves, a reward here and there, a policy that starts
-# from nothing. A fine-tuned language model is good before RL begins, one reward arrives at the end, and
-# the "environment" only appends each token. Two papers draw two conclusions:
+# **Why.** PPO was made for games, for a policy that starts from nothing. A fine-tuned language model is
+# good before RL begins, and one reward comes at the end. Two papers draw two conclusions:
 #
 # - **RLOO** (Ahmadian et al. 2024, "Back to Basics", [arXiv:2402.14740](https://arxiv.org/abs/2402.14740)):
 #   the whole response is *one* action, and the baseline is the mean of the *other* responses to the
@@ -520,7 +519,7 @@ holds(
 #
 # Exercises 1 and 2 are above: `rloo_loss` and `whiten`.
 #
-# **3. `batch_normalised`**, the advantages of section 7:
+# **3. `batch_normalised`**, the advantages of section 7 (no solution is printed: `check` decides):
 
 
 # %%
@@ -539,13 +538,6 @@ check("batch_normalised", my_batch_normalised)
 #
 # <details>
 # <summary>Solutions</summary>
-#
-# ```python
-# def my_batch_normalised(rewards, group_size):
-#     groups = rewards.view(-1, group_size)
-#     centred = (groups - groups.mean(1, keepdim=True)).view(-1, 1)
-#     return centred / (centred.std() + 1e-6)
-# ```
 #
 # 4\. RLOO: $\pm 1$, the difference of the two. Group's mean: $\pm 0.5$. GRPO: $\pm 0.707$. Doubled
 #     rewards double the first two, but GRPO does not notice.

@@ -517,11 +517,9 @@ plots.labels(axes[2], "step", "silent groups (share, mean of 10)")
 plt.show()
 
 # %% [markdown]
-# Per step (left) the filtered runs end a little higher: every update has a full batch of groups
-# that teach something. But a dropped prompt costs as much as one that is kept, so per sample
-# (middle) the filter is not worth its price in this world. Where updates cost more, it may be. The
-# share of silent groups among all that were sampled (right) is about the same in both, mostly between
-# a quarter and a half.
+# Per step (left) the filtered runs end a little higher. But a dropped prompt costs as much as one that
+# is kept, so per sample (middle) the filter is not worth its price in this world. Where updates cost
+# more, it may be. The share of silent groups (right) is about the same in both.
 #
 # ## 8. Which one?
 #
@@ -568,16 +566,7 @@ def my_gspo_ratio(log_probs, old_log_probs, mask):
 check("gspo_ratio", my_gspo_ratio)
 
 # %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_gspo_ratio(log_probs, old_log_probs, mask):
-#     log_ratio = ((log_probs - old_log_probs) * mask).sum(1, keepdim=True)
-#     return (log_ratio / mask.sum(1, keepdim=True)).exp()
-# ```
-#
-# </details>
+# (No solution is printed: `check` decides.)
 #
 # **3.** Write CISPO's loss per token, (N, T). Its gradient is checked, too.
 

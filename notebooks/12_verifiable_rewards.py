@@ -122,10 +122,9 @@ plots.code(final_answer, docstring=False)
 #
 # ## 2. When two answers are equal
 #
-# The library compares two answers as fractions where both are numbers, and as text otherwise.
-# Python's `float` would accept much more: `NaN`, `Infinity`, `1_000`, digits of any script.
-# Every extra way to be right is a way to be right by accident, so the pattern is strict. And floats
-# are not exact: in floats 0.1 + 0.2 is not 0.3.
+# The library compares two answers as fractions where both are numbers, and as text otherwise. Python's
+# `float` would accept `NaN`, `Infinity` and `1_000`, and every extra way to be right is a way to be
+# right by accident.
 
 # %%
 pairs = [
@@ -547,16 +546,7 @@ def my_informative_groups(correct, group_size):
 check("informative_groups", my_informative_groups)
 
 # %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_informative_groups(correct, group_size):
-#     groups = correct.view(-1, group_size)
-#     return (groups.any(1) & ~groups.all(1)).float().mean()
-# ```
-#
-# </details>
+# (No solution is printed: `check` decides.)
 #
 # **3.** Write process supervision's advantages, (N, T), from z-scores and the ends of the steps.
 

@@ -552,9 +552,8 @@ holds(
 )
 
 # %% [markdown]
-# Across the dashed line the run's own reward has another scale, so do not compare it there. The refresh is
-# not free: somebody has to judge 2,800 pairs of answers. And with a reward model that is good to begin
-# with it gains nothing ([docs/study.md](../docs/study.md)). It pays where the proxy is weak.
+# Across the dashed line the run's own reward has another scale. The refresh costs 2,800 judgements, and
+# with a reward model that is good to begin with it gains nothing ([docs/study.md](../docs/study.md)).
 #
 # **Where this lives.** The study's numbers: [docs/overoptimisation.md](../docs/overoptimisation.md),
 # written by `python scripts/overoptimisation.py`. The code: `rl/equations/best_of_n.py`,

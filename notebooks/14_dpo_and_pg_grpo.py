@@ -485,18 +485,8 @@ def my_ipo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
 check("ipo_loss", my_ipo_loss)
 
 # %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_ipo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
-#     h = (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
-#     return (h - 1 / (2 * beta)) ** 2
-# ```
-#
-# It stops at $h = 1 / (2 \beta)$: 5 nats for $\beta = 0.1$.
-#
-# </details>
+# (No solution is printed: `check` decides.) Where does it stop? At $h = 1 / (2
+# \beta)$: 5 nats for $\beta = 0.1$.
 #
 # **3.** Write the implicit reward of a response, (N,), from its tokens (N, T).
 

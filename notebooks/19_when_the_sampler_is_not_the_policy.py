@@ -282,8 +282,8 @@ print(f"ratios of the answers: {answer.min():.2f} to {answer.max():.2f}")
 holds(1e-3 < token.max() < 0.1, "rounding moves ratios by more than 0.001 and less than 0.1")
 
 # %% [markdown]
-# In float32 the largest is below 0.0001. Rounding moves some ratios by about 0.01, up as often as down, so it
-# is no lag. In long answers it adds up; the weights of section 1 mend that too. For
+# In float32 the largest is below 0.0001. Rounding moves some ratios by about 0.01, up as often as down,
+# so it is no lag. In long answers it adds up; the weights of section 1 mend that too. For
 # `ratio_error_at_start` ([17](17_bug_zoo.ipynb)) allow 0.05 then, not 0.0001.
 #
 # ## 6. The loop

@@ -266,7 +266,8 @@ holds(numbers[-1]["reward"] > numbers[0]["reward"] + 0.2, "which pays")
 #
 # ## Exercises
 #
-# A return that steps over the tool's tokens, and the GAE of section 3.
+# A return that steps over the tool's tokens, and the GAE of section 3. (Of the second no solution is
+# printed: `check` decides.)
 
 
 # %%

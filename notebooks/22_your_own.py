@@ -207,9 +207,6 @@ axis.tick_params(axis="x", rotation=40)
 # acts, and what is left is the advantage and the average. PG-GRPO adds DPO's gradient with a weight of
 # 0.1, which hardly turns it.
 #
-# Most engines of the table that are left out put other rewards into GRPO or PPO (process supervision,
-# iterative GRPO, KD-GRPO, KD-PPO), or have another goal, the teacher (MiniLLM, on-policy distillation).
-#
 # **Predict:** is the distance to the exact gradient noise, which more answers would reduce, or does
 # an engine's gradient point elsewhere even on average? Average 120 rollouts and see.
 
