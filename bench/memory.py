@@ -22,8 +22,8 @@ from harness.frozen_copy import frozen_copy
 from reward_model.scalar_head import RewardModel
 from rl.loop import Run
 from rl.memory import ENGINES, MemoryConfig, config_of, memory, shape_of
-from rl.rewards.sources import RewardModelReward
-from rl.training.value_model import ValueModel
+from rl.rewards.model import RewardModelReward
+from rl.run.value_model import ValueModel
 
 FEW: Any = dict(prompts_per_step=2, group_size=2, micro_batch_size=2)
 CASES = {

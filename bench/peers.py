@@ -23,7 +23,7 @@ from harness.command_line import run_command
 from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne, check_ranges
 from harness.ranks.launch import cores
-from rl.training.evaluation import format_table
+from rl.run.evaluation import format_table
 
 PEERS = {"sample": "transformers", "grpo": "TRL"}
 NEEDED = ("transformers", "trl", "accelerate", "datasets")

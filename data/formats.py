@@ -35,6 +35,14 @@ class Content(NamedTuple):
     repeated: bool = False  # the answers began with the prompt
 
 
+END = re.compile(r"((<\|endoftext\|>|<\|im_end\|>)\s*)+\Z")
+
+
+def without_end(side: Answered) -> Answered:
+    """An answer without the name of an EOS behind it, as templates write it: every answer gets an EOS."""
+    return side._replace(response=side.response and END.sub("", side.response))
+
+
 SYSTEM = ("system", "system_prompt")
 # Columns that change a question: a row with one that its format does not read is dropped.
 CONTEXT = (

@@ -16,10 +16,20 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from glob import glob
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from data.formats import FORMATS, OWN_PAIRS, Answered, Content, DropRow, Format, recorded_sides
+from data.formats import (
+    FORMATS,
+    OWN_PAIRS,
+    Answered,
+    Content,
+    DropRow,
+    Format,
+    recorded_sides,
+    without_end,
+)
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
 from data.rows import BadRow, Row, bad_row, holds_rows, listed, rows_of, text_in, text_of
 from data.splits import Split, split_of
@@ -94,8 +104,11 @@ def read_text(path: str | Path) -> tuple[list[str], str]:
     folder, by name. A line that is <|endoftext|> alone separates two.
     """
     columns: dict[str, None] = {}
+    others: set[Path] = set()
     if Path(path).is_dir():
-        texts = [text_in(file) for file in sorted(Path(path).glob("*.txt"))]
+        files = sorted(Path(path).glob("*.txt"))
+        texts = [text_in(file) for file in files]
+        others = {Path(path, name) for name in glob("**", root_dir=path, recursive=True)} - {*files}
     elif holds_rows(path):
         texts = []
         for place, row in rows_of(path):
@@ -114,6 +127,8 @@ def read_text(path: str | Path) -> tuple[list[str], str]:
         summary += f"; <|endoftext|> not alone on its line, so no separator: {inside:,}"
     if unread := [key for key in columns if key not in ("", "text")]:
         summary += f"; columns not used: {', '.join(map(repr, unread))}"
+    if deeper := sum(file.is_file() for file in others):
+        summary += f"; files not read, in folders of their own or not called .txt: {deeper:,}"
     return kept, summary
 
 
@@ -207,8 +222,10 @@ def _read(
         columns |= dict.fromkeys(row)
         kind = kind or _recognise(path, place, row)
         try:
-            content = kind.content(row)
+            written: Content = kind.content(row)
+            content = written._replace(sides=[*map(without_end, written.sides)])
             records.append(record := convert(kind, content, row))
+            notes["<|endoftext|> or <|im_end|> taken off"] += content.sides != [*written.sides]
             notes["prompt taken off the head of the answers"] += content.repeated
             notes["score_chosen is below score_rejected"] += _lead(row) < 0
             notes["no space or line break between prompt and answer"] += _touches(record)
@@ -223,8 +240,14 @@ def _read(
     if not records:
         why = f"{kind.name}: {_reasons(dropped)}"
         raise UserError(f"{path}: no row can be used ({why}); correct the file")
+    notes["the same two answers judged the other way round"] += _contradicted(records)
     unread = [key for key in columns if key and key not in kind.keys + kind.more]
     return ReadResult(records, dict(dropped), kind.name, str(path), dict(+notes), unread)
+
+
+def _contradicted(records: Iterable[Record]) -> int:
+    pairs = {(r.prompt, r.chosen, r.rejected) for r in records if isinstance(r, PreferenceRecord)}
+    return sum((prompt, rejected, chosen) in pairs for prompt, chosen, rejected in pairs)
 
 
 def _recognise(path: str | Path, place: str, row: Row) -> Format:

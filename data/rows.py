@@ -21,6 +21,11 @@ from harness.files import noted, require_regular
 
 LONGEST_LINE = 2**26  # bytes, or characters of a cell, for which Python's own limit is 131,072
 MOST_AT_ONCE = 2**30  # bytes: a gzipped file of 1 MB can hold as much
+OTHER_FILES = {  # by their first bytes
+    b"PAR1": "a Parquet file",
+    b"PK\x03\x04": "a zip archive, as .xlsx files are",
+    b"version https://git-lfs": "a pointer of Git LFS, without the data (`git lfs pull` fetches them)",
+}
 
 Row = Mapping[str, Any]
 
@@ -54,9 +59,9 @@ def rows_of(path: str | Path) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def text_in(path: str | Path) -> str:
-    """The whole of a text file."""
+    """The whole of a text file, its lines ending with a line feed wherever it was written."""
     with _opened(path) as stream:
-        return _whole(path, stream)
+        return _whole(path, stream).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _table_rows(path: str | Path, stream: IO[bytes]) -> Iterator[tuple[str, object]]:
@@ -65,6 +70,10 @@ def _table_rows(path: str | Path, stream: IO[bytes]) -> Iterator[tuple[str, obje
     reader = csv.DictReader(io.StringIO(_whole(path, stream), newline=""), strict=True)
     try:
         names = list(reader.fieldnames or [])
+        if blank := [name for name in names if name != name.strip()]:
+            raise UserError(
+                f"{path}:1: blanks around the column {blank[0]!r}; remove them in all lines"
+            )
         if twice := {name for name in names if name and names.count(name) > 1}:
             raise UserError(f"{path}:1: two columns are called {min(twice)!r}; rename one")
         for row in reader:
@@ -140,7 +149,11 @@ def _opened(path: str | Path) -> Iterator[IO[bytes]]:
     try:
         require_regular(noted(Path(path)))
         with open(path, "rb") as file:
-            zipped = file.read(2) == b"\x1f\x8b"
+            start = file.read(32)
+            for mark, kind in OTHER_FILES.items():
+                if start.startswith(mark):
+                    raise UserError(f"{path}: it is {kind}; give JSON lines, an array, CSV or text")
+            zipped = start.startswith(b"\x1f\x8b")
             file.seek(0)
             yield cast(IO[bytes], gzip.open(file)) if zipped else file
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import math
 import re
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gpt.llama import Llama, LlamaConfig
+import gpt
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer, parse_ranks
 from harness.device import shapes_alone
 from harness.errors import UserError
-from harness.files import received
+from harness.files import display_path, read_object, received
+from harness.paths import MODEL_FILE, folder_of_run
 from harness.safetensors_file import load_weights, require_floats, save_weights
 
 
 def about_gpt(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
     """What a checkpoint's header must say to rebuild the model, a tokenizer's own ranks with it."""
     about = {
-        "llama" if isinstance(model, Llama) else "gpt": dataclasses.asdict(model.config),
+        kind_of(model): dataclasses.asdict(model.config),
         "tokenizer": tokenizer.name,
         "tokenizer_fingerprint": tokenizer.fingerprint,
     }
@@ -34,9 +38,26 @@ def about_gpt(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
     return about | {"tokenizer_ranks": tokenizer.ranks, "tokenizer_form": tokenizer.form}
 
 
+def kind_of(model: GPT) -> str:
+    """What a header calls this kind of model: the file of gpt/ that holds it; gpt for model.py."""
+    name = type(model).__module__.rpartition(".")[2]
+    return "gpt" if name == "model" else name
+
+
+def file_of(kind: str, path: Path) -> Any:
+    """The file of gpt/ with this kind of model, `MODEL` and `SHAPE`; UserError for another name."""
+    name = "model" if kind == "gpt" else kind
+    if kind != "model" and name in {module.name for module in iter_modules(gpt.__path__)}:
+        file = importlib.import_module(f"gpt.{name}")
+        if hasattr(file, "MODEL"):
+            return file
+    raise UserError(f"{path} holds a model of the kind {kind!r:.40}, which is none of gpt/")
+
+
 def build(config: GPTConfig) -> GPT:
     """The model of this shape, its weights not set."""
-    return Llama(config) if isinstance(config, LlamaConfig) else GPT(config)
+    model: GPT = sys.modules[type(config).__module__].MODEL(config)
+    return model
 
 
 def save_gpt(path: Path, model: GPT, tokenizer: Tokenizer) -> None:
@@ -56,7 +77,10 @@ def load_gpt(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, Token
 
 def gpt_config_of(about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> GPTConfig:
     """The shape in a header; UserError for one that is damaged."""
-    kind, shape = ("llama", LlamaConfig) if "llama" in about else ("gpt", GPTConfig)
+    kind = next(
+        (k for k, v in about.items() if isinstance(v, dict) and k != "tokenizer_form"), "gpt"
+    )
+    shape: type[GPTConfig] = file_of(kind, path).SHAPE
     names = {field.name for field in dataclasses.fields(shape)}
     sizes = about.get(kind)
     if not isinstance(sizes, dict) or sizes.keys() != names:
@@ -68,8 +92,9 @@ def gpt_config_of(about: Mapping[str, Any], tensors: Mapping[str, Tensor], path:
 
 def checked_shape(shape: type[GPTConfig], sizes: Mapping[str, Any], path: Path) -> GPTConfig:
     """The shape with these sizes; UserError for what is no size, or does not go together."""
+    floats = {field.name for field in dataclasses.fields(shape) if field.type in ("float", float)}
     for name, value in sizes.items():
-        kinds = (int, float) if name in ("dropout", "rope_base", "norm_eps") else (int,)
+        kinds = (int, float) if name in floats else (int,)
         most = 1 if name == "dropout" else math.inf
         if type(value) not in kinds or not (kinds == (int,)) <= value <= most:
             raise UserError(
@@ -107,6 +132,21 @@ def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
             "differ from the ones here): train the model again"
         )
     return tokenizer
+
+
+def load_policy(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
+    """The model in a run folder, named or its folder, or in Hugging Face's layout; else UserError."""
+    folder = folder_of_run(folder)
+    if not (folder / MODEL_FILE).exists():
+        raise UserError(
+            f"there is no {MODEL_FILE} in {display_path(folder)}: pass the run folder of gpt.pretraining "
+            "or gpt.finetuning, or a folder of published weights"
+        )
+    config = folder / "config.json"
+    if config.is_file() and "model_type" in read_object(config):  # then that file alone is imported
+        model, tokenizer = importlib.import_module("gpt.published").load_with_tokenizer(folder)
+        return model.to(device), tokenizer
+    return load_gpt(folder, device)
 
 
 def load_strictly(

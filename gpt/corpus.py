@@ -1,19 +1,13 @@
-"""What a language model is trained on: batches of token rows, and prompts, from a world or a file.
+"""What a language model is trained on: batches of token rows, from a world or a file.
 
 A batch is a function of its number and the seed alone, so training needs no iterator state to resume.
-
-Rows of a file that do not fit the model are left out and counted, before anything is trained. Above a
-tenth that is a warning, above a half an error. `--cut-answers` cuts long answers instead, which then
-have no EOS.
 """
 
 from __future__ import annotations
 
 import random
 from array import array
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -21,22 +15,16 @@ import torch
 
 from data.collate import ResponseBatch, collate_documents, collate_responses
 from data.readers import read_responses, read_text, split_records
-from data.records import PromptRecord, ResponseRecord
+from data.records import ResponseRecord
 from data.rows import holds_rows, rows_of
-from data.sources import Source, is_world, source
+from data.sources import is_world, source
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
-from harness.flag_ranges import AtLeastOne
-from harness.metric_log import say_always
 from harness.seeds import derive_seed
 
 POOL = 64  # batches that are generated and sorted by length together
 HELD_OUT_ROWS = 256
-Lengths = Sequence[tuple[int, int]]  # tokens of a prompt, and of its longest answer with the EOS
 Example = tuple[list[int], list[int]]  # prompt tokens, response tokens with EOS
-
-WARN_FROM, REFUSE_FROM = 0.1, 0.5  # shares of the rows
-SHORTEST_CUT = 16  # tokens: less of an answer says nothing
 
 
 class Corpus(Protocol):
@@ -144,76 +132,6 @@ class TextCorpus:
         return collate_documents([self.tokens[s : s + self.window].tolist() for s in starts])
 
 
-# Whether the rows of a file fit -------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Limits:
-    """How long prompts and answers may be, alone and together in a model's positions."""
-
-    prompt: int
-    answer: int
-    context: int
-    cut: bool = False
-
-    def room(self, prompt: int) -> int:
-        """Tokens of the longest answer that fits behind a prompt."""
-        return min(self.answer, self.context - prompt)
-
-    def reason(self, prompt: int, answer: int) -> str | None:
-        """Why a row is left out; None if it fits, or can be cut to fit."""
-        if prompt > self.prompt:
-            return "prompt too long"
-        if answer <= self.room(prompt) or (self.cut and self.room(prompt) >= SHORTEST_CUT):
-            return None
-        if answer > self.answer:
-            return "answer too long"
-        return f"longer than the model's {self.context} positions"
-
-    def cut_to_fit(self, prompt: Sequence[int], answer: Sequence[int]) -> list[int]:
-        """An answer's tokens as far as they fit: without its EOS if any are missing."""
-        return list(answer[: self.room(len(prompt))])
-
-
-@dataclass(frozen=True)
-class AnswerFileFlags:
-    """A file of yours"""
-
-    max_prompt_tokens: AtLeastOne = 128
-    """Longer prompts are left out and counted."""
-    max_response_tokens: AtLeastOne = 48
-    """Longer answers are left out and counted; answers that are sampled are cut off there."""
-    cut_answers: bool = False
-    """Cut answers that do not fit instead of leaving their rows out; a cut answer has no EOS."""
-
-    def limits(self, context: int) -> Limits:
-        """What fits a model of so many positions."""
-        lengths = self.max_prompt_tokens, self.max_response_tokens
-        return Limits(*lengths, context, self.cut_answers)
-
-
-def check_fit(source: str, lengths: Lengths, limits: Limits, what: str) -> None:
-    """Say what is left out of a file and what would take it; UserError if it is too much."""
-    reasons = Counter(filter(None, (limits.reason(*row) for row in lengths)))
-    left_out = sum(reasons.values())
-    if not left_out:
-        return
-    share = left_out / len(lengths)
-    counts = ", ".join(f"{reason} {count:,}" for reason, count in reasons.items())
-    text = f"{left_out:,} of {len(lengths):,} {what} ({share:.0%}) do not fit: {counts}"
-    flags = "raise --max-prompt-tokens and --max-response-tokens, give --cut-answers"
-    if not limits.answer:  # prompts alone
-        flags = "lower --max-new-tokens"
-    prompt, answer = (max(side) for side in zip(*lengths, strict=True))
-    advice = f"{flags} or take a larger --preset (the longest: {prompt:,} and {answer:,} tokens)"
-    if share > REFUSE_FROM:
-        raise UserError(f"{source}: {text}; {advice}")
-    if share > WARN_FROM:
-        say_always(f"warning: {source}: {text}; they are left out. To keep them {advice}")
-    else:
-        print(f"left out {text}")
-
-
 # From --data to what is trained on ----------------------------------------------------------------
 
 
@@ -241,35 +159,6 @@ def open_corpus(
     if is_world(data):
         return WorldCorpus(data, tokenizer, batch_size, seed)
     return TextCorpus(read_documents(Path(data)), tokenizer, batch_size, context, seed)
-
-
-def open_prompts(
-    found: Source, data: str, tokenizer: Tokenizer, room: int
-) -> dict[str, list[PromptRecord]]:
-    """The prompts of a source per split; those longer than `room` are left out, counted.
-
-    UserError if these are more than half, or if a split has none left.
-    """
-    limits = Limits(room, 0, room)
-    splits = {split: found.prompts(split) for split in ("train", "validation", "test")}
-    lengths = {
-        record.prompt: (len(tokenizer.encode(record.prompt)), 0)
-        for records in splits.values()
-        for record in records
-    }
-    rows = [lengths[record.prompt] for records in splits.values() for record in records]
-    check_fit(data, rows, limits, "prompts")
-    kept = {
-        split: [record for record in records if limits.reason(*lengths[record.prompt]) is None]
-        for split, records in splits.items()
-    }
-    for split, records in kept.items():
-        if not records:
-            raise UserError(
-                f"{data}: no {split} prompts are left of {len(rows)} ({len(lengths)} different ones, "
-                "split by their text): give more that differ, or lower --max-new-tokens"
-            )
-    return kept
 
 
 def read_documents(path: Path, *, say: bool = True) -> list[str]:

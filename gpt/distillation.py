@@ -23,13 +23,12 @@ from torch import Tensor
 from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
 from data.records import PromptRecord
 from data.sources import USUAL, Data, Presets, default_folder, run_with_presets, source
-from gpt.checkpoint import save_gpt
-from gpt.corpus import open_prompts
+from gpt.checkpoint import load_policy, save_gpt
+from gpt.fit import open_prompts
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import full_kl, kl_from_logits, of_both, scatter_responses
 from gpt.lora import fit_for_training
 from gpt.model import GPT, Preset
-from gpt.published import load_policy
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 from harness.command_flags import MemoryFlags, OptimizerFlags

@@ -34,13 +34,14 @@ from data.sources import (
     run_with_presets,
 )
 from data.splits import split_of
-from gpt.checkpoint import save_gpt
-from gpt.corpus import AnswerFileFlags, Example, check_fit, collate_examples, encode_record
+from gpt.checkpoint import load_policy, save_gpt
+from gpt.corpus import Example, collate_examples, encode_record
+from gpt.fit import AnswerFileFlags, check_fit
 from gpt.generate import SamplingParams, generate
 from gpt.lora import fit_for_training
 from gpt.model import GPT, Preset
 from gpt.pretraining import language_model_loss, validate
-from gpt.published import load_policy, load_with_tokenizer
+from gpt.published import load_with_tokenizer
 from gpt.token_rows import RECORDED, TextLog
 from gpt.tokenizer import Tokenizer
 from harness.command_flags import MemoryFlags, OptimizerFlags
@@ -254,7 +255,8 @@ def main(config: FinetuningConfig) -> Path:
     folder = config.out or default_folder("finetuning", config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
     steps = config.steps or max(config.epochs * len(examples) // config.batch_size, 1)
-    print(f"fine-tuning on {len(examples)} answers for {steps} steps ({device})")
+    answers = f"{len(examples)} answers, {len(held_out)} held out,"
+    print(f"fine-tuning on {answers} for {steps} steps ({device})")
     log = MetricLog(
         steps, path=folder / "metrics.jsonl", every=config.eval_every, title="fine-tuning",
         show=("loss", "held_out_loss", "lr"), start=saved_step(folder) if config.resume else 0,

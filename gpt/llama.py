@@ -208,3 +208,6 @@ class Llama(GPT):
         if cache is not None:
             cache.length += S
         return self.ln_f(x)
+
+
+MODEL, SHAPE = Llama, LlamaConfig  # of a checkpoint whose header says llama (gpt/checkpoint.py)

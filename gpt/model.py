@@ -320,3 +320,6 @@ def head_product(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
     with without_autocast(hidden.device):
         bias = None if bias is None else at_least_float32(bias)
         return F.linear(at_least_float32(hidden), at_least_float32(weight), bias)
+
+
+MODEL, SHAPE = GPT, GPTConfig  # of a checkpoint whose header says gpt (gpt/checkpoint.py)

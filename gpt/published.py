@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gpt.checkpoint import build, check_layers, checked_shape, load_gpt, load_strictly
+from gpt.checkpoint import build, check_layers, checked_shape, load_strictly
 from gpt.llama import PUBLISHED, Llama, LlamaConfig
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
@@ -33,8 +33,8 @@ from gpt.tokenizer import Tokenizer, load_tokenizer
 from gpt.tokenizer_files import TOKENIZER_FILE, TOKENIZER_FILES, read_tokenizer, write_tokenizer
 from harness.device import shapes_alone
 from harness.errors import UserError
-from harness.files import display_path, expanded, noted, read_object, write_atomically, write_json
-from harness.paths import MODEL_FILE, folder_of_run
+from harness.files import expanded, noted, read_object, write_atomically, write_json
+from harness.paths import MODEL_FILE
 
 CONFIG_FILE = "config.json"
 PREFIX = "transformer."
@@ -135,21 +135,6 @@ def special_ids(tokenizer: Tokenizer) -> dict[str, int | list[int] | None]:
     end, more = tokenizer.eos_id, tokenizer.other_ends
     ids = {"bos_token_id": tokenizer.bos_id, "pad_token_id": tokenizer.pad_id}
     return ids | {"eos_token_id": [end, *more] if more else end}
-
-
-def load_policy(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
-    """The model in a run folder, named or its folder, or in Hugging Face's layout; else UserError."""
-    folder = folder_of_run(folder)
-    if not (folder / MODEL_FILE).exists():
-        raise UserError(
-            f"there is no {MODEL_FILE} in {display_path(folder)}: pass the run folder of gpt.pretraining "
-            "or gpt.finetuning, or a folder of published weights"
-        )
-    config = folder / CONFIG_FILE
-    if config.is_file() and "model_type" in read_object(config):
-        model, tokenizer = load_with_tokenizer(folder)
-        return model.to(device), tokenizer
-    return load_gpt(folder, device)
 
 
 def save_gpt2(

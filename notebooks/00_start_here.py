@@ -22,7 +22,8 @@ try:
     from harness.seeds import make_generator
     from nano import rlhf
     from rl.batches.rollout import sample_rollout
-    from rl.rewards.sources import RewardModelReward, RuleReward
+    from rl.rewards.model import RewardModelReward
+    from rl.rewards.reward import RuleReward
 except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error
 

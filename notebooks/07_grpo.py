@@ -52,8 +52,9 @@ from rl.equations.losses import (
 )
 from rl.grpo_engine import GRPOConfig
 from rl.loop import Run
-from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training.evaluation import evaluate
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import RuleReward
+from rl.run.evaluation import evaluate
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 plots.use()

@@ -55,9 +55,10 @@ from rl.equations.losses import value_loss
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
 from rl.ppo_engine import PPOConfig
-from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training.metrics import explained_variance
-from rl.training.value_model import ValueModel
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import RuleReward
+from rl.run.metrics import explained_variance
+from rl.run.value_model import ValueModel
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 plots.use()

@@ -52,9 +52,10 @@ from rl.equations.losses import policy_gradient, sequence_mean, sequence_sum
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
 from rl.reinforce_pp_engine import ReinforcePPConfig, reinforce_pp_advantages
-from rl.rewards.sources import RewardModelReward, RuleReward
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import RuleReward
 from rl.rloo_engine import RLOOConfig, rloo_advantages
-from rl.training.evaluation import evaluate
+from rl.run.evaluation import evaluate
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 plots.use()

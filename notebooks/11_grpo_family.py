@@ -44,7 +44,7 @@ from rl.equations.advantages import group_advantages
 from rl.equations.losses import clipped_surrogate, token_mean
 from rl.grpo_variants_engine import REDUCERS, SURROGATES, VARIANTS, from_variant
 from rl.loop import Run
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine

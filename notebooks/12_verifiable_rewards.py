@@ -67,7 +67,7 @@ from rl.rewards.verifiable import (
     same_answer,
     solve_rates,
 )
-from rl.training.evaluation import measure_accuracy
+from rl.run.evaluation import measure_accuracy
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine

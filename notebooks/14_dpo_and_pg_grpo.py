@@ -43,8 +43,8 @@ from rl.dpo_engine import DPOConfig
 from rl.equations.advantages import best_worst_pairs, ordered_pairs
 from rl.equations.preference_losses import dpo_loss, ipo_loss, kto_loss, orpo_loss, simpo_loss
 from rl.loop import Run
-from rl.rewards.sources import RuleReward
-from rl.training.evaluation import evaluate
+from rl.rewards.reward import RuleReward
+from rl.run.evaluation import evaluate
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine

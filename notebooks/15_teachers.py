@@ -58,8 +58,8 @@ from rl.kd_grpo_engine import KDGRPOConfig
 from rl.loop import Run
 from rl.minillm_engine import MiniLLMConfig
 from rl.on_policy_distillation_engine import OnPolicyDistillationConfig
-from rl.rewards.sources import RuleReward
-from rl.training.evaluation import evaluate
+from rl.rewards.reward import RuleReward
+from rl.run.evaluation import evaluate
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine

@@ -43,8 +43,8 @@ from rl.equations.kl import k3, rho_minus_log
 from rl.equations.losses import grpo_objective
 from rl.grpo_single_model_engine import SingleModelGRPOConfig
 from rl.loop import Run
-from rl.rewards.sources import RuleReward
-from rl.training.evaluation import Validation
+from rl.rewards.reward import RuleReward
+from rl.run.evaluation import Validation
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine

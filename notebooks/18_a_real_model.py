@@ -48,7 +48,7 @@ from harness.seeds import make_generator
 from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
 from rl.loop import Run
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 
 plots.use()
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine

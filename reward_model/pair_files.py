@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.readers import read_preferences, split_records
-from gpt.corpus import AnswerFileFlags, check_fit
+from gpt.fit import AnswerFileFlags, check_fit
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, read_jsonl

@@ -15,7 +15,7 @@ import torch
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
 from data.formats import RECORDED
 from data.records import PreferenceRecord, PromptRecord
-from gpt.corpus import Limits
+from gpt.fit import Limits
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -83,16 +83,21 @@ def lengths_of(pairs: Sequence[TokenPair]) -> list[tuple[int, int]]:
 
 
 def keep_fitting(pairs: Sequence[TokenPair], limits: Limits) -> list[TokenPair]:
-    """The pairs that fit. With `limits.cut` long answers are cut, unless that leaves them equal."""
-    kept = []
+    """The pairs that fit. With `limits.cut` long answers are cut; pairs left equal are counted and out."""
+    kept, alike = [], 0
     for pair, lengths in zip(pairs, lengths_of(pairs), strict=True):
         if limits.reason(*lengths) is not None:
             continue
         chosen, rejected = (
             limits.cut_to_fit(pair.prompt, answer) for answer in (pair.chosen, pair.rejected)
         )
+        alike += chosen == rejected
         if chosen != rejected:
             kept.append(replace(pair, chosen=chosen, rejected=rejected))
+    if alike:
+        print(
+            f"left out {alike:,} of {len(pairs):,} pairs that --cut-answers leaves without a difference"
+        )
     return kept
 
 

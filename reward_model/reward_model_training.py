@@ -41,10 +41,10 @@ from data.sources import (
     source,
 )
 from gpt import pretraining
+from gpt.checkpoint import load_policy
 from gpt.lora import fit_for_training
 from gpt.model import Preset, preset_config
 from gpt.pretraining import PretrainingConfig
-from gpt.published import load_policy
 from gpt.token_rows import RECORDED
 from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.device import open_device, precision

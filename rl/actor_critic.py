@@ -19,8 +19,8 @@ from rl.equations.advantages import gae, whiten
 from rl.equations.kl import k2
 from rl.equations.losses import clipped_surrogate, token_mean, value_loss
 from rl.loop import Run
-from rl.training.text import TextConfig
-from rl.training.value_model import ValueModel
+from rl.run.pretraining_loss import TextConfig
+from rl.run.value_model import ValueModel
 
 
 @dataclass(frozen=True)

@@ -70,11 +70,10 @@ from rl.batches.preferences import (
     sides,
 )
 from rl.loop import Run
-from rl.rewards.sources import RewardFn
-from rl.task import Engine
-from rl.training.config import RunFlags
-from rl.training.open_reward import RewardChoice, open_reward
-from rl.training.open_task import Task
+from rl.rewards.reward import RewardChoice, RewardFn, open_reward
+from rl.run.config import RunFlags
+from rl.run.engine import Engine
+from rl.run.task import Task
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},
@@ -267,7 +266,7 @@ def file_reward(config: DPOConfig, tokenizer: Tokenizer, device: torch.device) -
     if not named and not (folder / MODEL_FILE).exists():
         print(f"no reward model in {display_path(folder)}: the validations report no reward")
         return None
-    return open_reward(RewardChoice.of(config), tokenizer, device)
+    return open_reward(RewardChoice.of(config), tokenizer, device, None)
 
 
 ENGINE = Engine(

@@ -41,11 +41,11 @@ from rl.equations.advantages import group_advantages
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import grpo_objective
 from rl.loop import Run
-from rl.rewards.sources import made_of
-from rl.task import Engine
-from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.metrics import clip_mask
-from rl.training.open_task import Task
+from rl.rewards.reward import made_of
+from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import clip_mask
+from rl.run.task import Task
 
 # The larger sizes are for files, for which nobody labels new pairs; neither do sums need it.
 PRESETS = size_presets(

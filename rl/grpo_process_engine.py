@@ -43,7 +43,7 @@ from rl.equations.advantages import process_advantages
 from rl.equations.kl import k3
 from rl.equations.losses import grpo_objective
 from rl.loop import Run
-from rl.rewards.sources import made_of
+from rl.rewards.reward import made_of
 from rl.rewards.step_rewards import (
     CheckedSteps,
     OutcomeSteps,
@@ -52,11 +52,11 @@ from rl.rewards.step_rewards import (
     StepRewards,
     checked_steps,
 )
-from rl.task import Engine
-from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.evaluation import Conditions
-from rl.training.metrics import clip_mask
-from rl.training.open_task import Task
+from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.engine import Engine
+from rl.run.evaluation import Conditions
+from rl.run.metrics import clip_mask
+from rl.run.task import Task
 
 PRESETS = size_presets("grpo_process")
 

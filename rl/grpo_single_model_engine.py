@@ -55,9 +55,9 @@ from rl.equations.advantages import group_advantages
 from rl.equations.kl import k3, k3_importance, rho_minus_log
 from rl.equations.losses import grpo_objective
 from rl.loop import Run
-from rl.task import Engine
-from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.metrics import clip_mask
+from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import clip_mask
 
 PRESETS = size_presets("grpo_single_model", dict(kl_coef=1.0), limited=False)
 PENALTIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {

@@ -62,9 +62,9 @@ from rl.equations.advantages import group_advantages, maxrl_advantages
 from rl.equations.kl import absolute, k3
 from rl.equations.token_rewards import overlong_penalty
 from rl.loop import Run
-from rl.task import Engine
-from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.metrics import ClipMask, StepBatch, clip_mask, no_clip, rollout_metrics
+from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import ClipMask, StepBatch, clip_mask, no_clip, rollout_metrics
 
 PRESETS = size_presets("grpo_variants")
 VARIANTS: dict[str, dict[str, Any]] = {

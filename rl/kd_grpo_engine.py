@@ -58,10 +58,10 @@ from rl.rewards.teacher_reward import (
     opened,
     refuse_other_rewards,
 )
-from rl.task import Engine
-from rl.training.config import require_groups, size_presets
-from rl.training.metrics import clip_mask
-from rl.training.text import TextConfig, open_text, text_gradient, text_of
+from rl.run.config import require_groups, size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import clip_mask
+from rl.run.pretraining_loss import TextConfig, open_text, text_gradient, text_of
 
 PRESETS = size_presets("kd_grpo", dict(pretraining_coef=1.0), limited=False)
 

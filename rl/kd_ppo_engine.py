@@ -57,7 +57,7 @@ from rl.actor_critic import (
 from rl.batches.rollout import Rollout
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
-from rl.rewards.sources import RewardFn, made_of
+from rl.rewards.reward import RewardFn, made_of
 from rl.rewards.teacher_reward import (
     MovingReference,
     TeacherReward,
@@ -65,11 +65,11 @@ from rl.rewards.teacher_reward import (
     opened,
     refuse_other_rewards,
 )
-from rl.task import Engine
-from rl.training.config import size_presets
-from rl.training.metrics import clip_mask, explained_variance
-from rl.training.text import open_text, text_gradient, text_of
-from rl.training.value_model import ValueModel
+from rl.run.config import size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import clip_mask, explained_variance
+from rl.run.pretraining_loss import open_text, text_gradient, text_of
+from rl.run.value_model import ValueModel
 
 PRESETS = size_presets(
     "kd_ppo",

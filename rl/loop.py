@@ -38,10 +38,10 @@ from rl.batches.rollout import (
     sample_rollout,
 )
 from rl.equations.kl import FixedKL
-from rl.rewards.sources import RewardFn, checked_rewards
-from rl.training.config import EngineConfig, RunFlags, kl_controller, warmed_up
-from rl.training.inside_limit import InsideLimit
-from rl.training.metrics import (
+from rl.rewards.reward import RewardFn, checked_rewards
+from rl.run.config import EngineConfig, RunFlags, kl_controller, warmed_up
+from rl.run.kl_limit import InsideLimit
+from rl.run.metrics import (
     ClipMask,
     StepBatch,
     Stopwatch,
@@ -57,7 +57,7 @@ Validate = Callable[[GPT, GPT | None, int], dict[str, float]]
 
 @runtime_checkable
 class KeepsBatches(Protocol):
-    """A `Validate` that keeps what a step was trained on, such as rl/training/evaluation.py's."""
+    """A `Validate` that keeps what a step was trained on, such as rl/run/evaluation.py's."""
 
     def record(self, policy: GPT, start: GPT | None, step: int, batch: StepBatch) -> None: ...
 

@@ -48,7 +48,7 @@ from rl.equations.losses import (
 )
 from rl.equations.token_rewards import teacher_rewards
 from rl.loop import Run
-from rl.rewards.sources import made_of
+from rl.rewards.reward import made_of
 from rl.rewards.teacher_reward import (
     TeacherReward,
     opened,
@@ -56,10 +56,10 @@ from rl.rewards.teacher_reward import (
     refuse_reference,
     teacher_log_probs,
 )
-from rl.task import Engine
-from rl.training.config import size_presets
-from rl.training.metrics import clip_mask
-from rl.training.text import TextConfig, open_text, text_gradient, text_of
+from rl.run.config import size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import clip_mask
+from rl.run.pretraining_loss import TextConfig, open_text, text_gradient, text_of
 
 PRESETS = size_presets(
     "minillm",

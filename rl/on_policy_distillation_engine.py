@@ -49,7 +49,7 @@ from rl.batches.rollout import Rollout, Update, select_rows
 from rl.equations.losses import clipped_surrogate, token_mean
 from rl.equations.token_rewards import teacher_rewards
 from rl.loop import Run
-from rl.rewards.sources import made_of
+from rl.rewards.reward import made_of
 from rl.rewards.teacher_reward import (
     TeacherReward,
     opened,
@@ -57,10 +57,10 @@ from rl.rewards.teacher_reward import (
     refuse_reference,
     teacher_log_probs,
 )
-from rl.task import Engine
-from rl.training.config import EngineConfig, size_presets
-from rl.training.metrics import StepBatch
-from rl.training.open_task import Task
+from rl.run.config import EngineConfig, size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import StepBatch
+from rl.run.task import Task
 
 PRESETS = size_presets(
     "on_policy_distillation", dict(prompts_per_step=32, minibatches=4, kl_coef=0.0), limited=False

@@ -70,10 +70,10 @@ from rl.equations.losses import (
     sequence_ratio,
 )
 from rl.loop import Run
-from rl.task import Engine
-from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.metrics import ClipMask, clip_mask
-from rl.training.open_task import Task
+from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import ClipMask, clip_mask
+from rl.run.task import Task
 
 PRESETS = size_presets("pg_grpo")
 PRESETS["own"] |= dict(max_response_tokens=1024)

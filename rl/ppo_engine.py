@@ -43,13 +43,13 @@ from rl.actor_critic import (
 from rl.equations.advantages import whiten
 from rl.equations.token_rewards import score_missing_eos, token_level_rewards
 from rl.loop import Run
-from rl.rewards.sources import made_of
-from rl.task import Engine
-from rl.training.config import size_presets
-from rl.training.metrics import clip_mask, explained_variance
-from rl.training.open_task import Task
-from rl.training.text import open_text, text_gradient, text_of
-from rl.training.value_model import ValueModel
+from rl.rewards.reward import made_of
+from rl.run.config import size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import clip_mask, explained_variance
+from rl.run.pretraining_loss import open_text, text_gradient, text_of
+from rl.run.task import Task
+from rl.run.value_model import ValueModel
 
 PRESETS = size_presets(
     "ppo",

@@ -40,9 +40,9 @@ from rl.equations.kl import k2
 from rl.equations.losses import grpo_objective
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
-from rl.task import Engine
-from rl.training.config import EngineConfig, size_presets
-from rl.training.metrics import clip_mask
+from rl.run.config import EngineConfig, size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import clip_mask
 
 # One response per prompt: a batch of as many responses has more prompts than in the other engines.
 PRESETS = size_presets("reinforce_pp", dict(prompts_per_step=32))

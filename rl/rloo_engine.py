@@ -43,9 +43,9 @@ from rl.equations.losses import (
 )
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
-from rl.task import Engine
-from rl.training.config import EngineConfig, require_groups, size_presets
-from rl.training.metrics import ClipMask, clip_mask, no_clip
+from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.engine import Engine
+from rl.run.metrics import ClipMask, clip_mask, no_clip
 
 PRESETS = size_presets("rloo")
 

@@ -22,10 +22,10 @@ import torch
 
 from data.records import PromptRecord
 from data.sources import Source, default_folder, source
+from gpt.checkpoint import load_policy
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl
 from gpt.model import GPT
-from gpt.published import load_policy
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError
@@ -36,9 +36,8 @@ from harness.run_folder import input_digests
 from harness.seeds import make_generator
 from rl.batches.rollout import sample_rollout
 from rl.rewards.function import open_function
-from rl.rewards.sources import RewardFn, is_function, made_of
-from rl.training.evaluation import printable
-from rl.training.open_reward import RewardChoice, open_reward, open_rule
+from rl.rewards.reward import RewardChoice, RewardFn, is_function, made_of, open_reward, open_rule
+from rl.run.evaluation import printable
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,12 @@ class Talk:
         self.start = self.noted("no KL", self.open_start)
         self.other = self.open_other(config.against) if config.against else self.start
         self.source: Source | None = self.noted("no prompts", self.open_source)
-        self.rule = None if self.source is None else open_rule(self.source, self.data)
+        self.rule = None
+        if self.source is not None:
+            prompts = {
+                split: self.source.prompts(split) for split in ("train", "validation", "test")
+            }
+            self.rule = open_rule(self.source, self.data, prompts, needed=False)
         self.reward = self.noted("no reward", self.open_reward)
 
     def noted(self, missing: str, opened: Callable[[], Any]) -> Any:
@@ -128,7 +132,9 @@ class Talk:
 
     def open_start(self) -> GPT:
         """The model that training started from, where the flags say."""
-        named = self.flags.get("policy") or self.flags.get("base")
+        named = next(filter(None, map(self.flags.get, ("policy", "weights", "base"))), None)
+        if not named and not self.data:
+            raise UserError("its folder does not say where training started")
         folder = Path(named) if named else default_folder("pretraining", self.data, self.preset)
         return self.open_other(folder)
 

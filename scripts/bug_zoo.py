@@ -59,10 +59,10 @@ from rl.equations import losses
 from rl.equations.kl import k3
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.loop import Run
-from rl.rewards.sources import RuleReward, checked_rewards
-from rl.training.evaluation import Validation
-from rl.training.metrics import UpdateMeter
-from rl.training.token_log import TokenLog
+from rl.rewards.reward import RuleReward, checked_rewards
+from rl.run.evaluation import Validation
+from rl.run.metrics import UpdateMeter
+from rl.run.token_log import TokenLog
 
 # The small run ------------------------------------------------------------------------------------
 

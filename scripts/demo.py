@@ -59,8 +59,9 @@ from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import RewardModel, load_reward_model
 from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
-from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training.evaluation import (
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import RuleReward
+from rl.run.evaluation import (
     Comparison,
     Conditions,
     Evaluation,

@@ -41,9 +41,9 @@ from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 from harness.run_folder import finish_run, open_run, run_stage
 from harness.seeds import derive_seed
+from rl.rewards.reward import RewardChoice, open_reward, open_rule
 from rl.rewards.teacher_reward import best_answers
-from rl.training.open_reward import RewardChoice, open_reward
-from rl.training.open_task import open_prompts
+from rl.run.task import open_prompts
 
 MAX_NEW_TOKENS = 48  # an answer without EOS is never kept
 LEAST_REWARD = {"sums": 0.5}  # prompts whose best answer earns less are left out
@@ -109,11 +109,12 @@ def main(config: TeacherConfig) -> Path:
     """Make the teacher with all I/O and return the run folder."""
     device = open_device(config.device)
     folders = () if config.reward_model is None else (config.reward_model,)
+    rule = open_rule(source(config.data), config.data, {}, needed=False)
     judge = RewardChoice(config.reward, config.data, config.preset, folders)
     if config.base is None:  # a judge that is not there is reported before minutes of pre-training
-        open_reward(judge, load_tokenizer(PretrainingConfig().tokenizer), device)
+        open_reward(judge, load_tokenizer(PretrainingConfig().tokenizer), device, rule)
     base, tokenizer = load_gpt(base_folder(config), device)
-    reward_fn = open_reward(judge, tokenizer, device)
+    reward_fn = open_reward(judge, tokenizer, device, rule)
     prompts = open_prompts(
         source(config.data), config.data, tokenizer, base.config.context - MAX_NEW_TOKENS
     )

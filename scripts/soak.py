@@ -34,7 +34,7 @@ from harness.files import read_jsonl
 from harness.paths import MODEL_FILE, REPOSITORY, RUNS, STATE_FILE
 from harness.run_folder import CONFIG_FILE
 from harness.training_state import read_state
-from rl.task import every_engine
+from rl.run.engine import every_engine
 
 STEPS = 6
 MOMENTS = ("begin", "step", "write", "step", "end")

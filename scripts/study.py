@@ -46,10 +46,10 @@ from harness.flag_ranges import AtLeastOne
 from harness.paths import RUNS
 from reward_model.scalar_head import load_reward_model
 from rl.kd_grpo_engine import KDGRPOConfig
-from rl.rewards.sources import RewardFn, RewardModelReward, made_of
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import RewardFn, made_of, open_rule
 from rl.rewards.teacher_reward import TeacherReward
-from rl.training.evaluation import Evaluation, best_of_n, evaluate, win_rate
-from rl.training.open_reward import world_rule
+from rl.run.evaluation import Evaluation, best_of_n, evaluate, win_rate
 
 LONGEST = {"reviews": 48, "sums": 40}  # tokens of an answer
 BEST_OF = 8
@@ -307,7 +307,7 @@ def open_judge(config: StudyConfig, study: Study, folder: Path) -> Judge:
     """The base model, the rewards and the prompts of the comparison."""
     device = open_device(config.device)
     base, tokenizer = load_gpt(folder / "pretraining", device)
-    gold = world_rule(source(study.world))
+    gold = open_rule(source(study.world), study.world, {}, needed=False)
     assert gold is not None
     reward: RewardFn = gold
     if study.teacher:

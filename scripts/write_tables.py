@@ -4,7 +4,7 @@
     python scripts/write_tables.py --demo runs/demo    keeps what the demos of several seeds ended at first
 
 It writes the tables of engines in README.md and rl/README.md, the defaults of all flags
-(tests/rl/training/defaults.json), the tables of docs/measured.json and of the recording of a
+(tests/rl/run/defaults.json), the tables of docs/measured.json and of the recording of a
 real model, and what the demo's seeds ended at (docs/demo_seeds.json). A test fails where one of them is
 not what this would write.
 """
@@ -31,8 +31,8 @@ from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path, read_json, write_text
 from harness.paths import REPOSITORY
-from rl.task import every_engine
-from rl.training.config import EngineConfig
+from rl.run.config import EngineConfig
+from rl.run.engine import every_engine
 
 FIRST = (  # on the front page
     *("grpo", "ppo", "grpo_variants", "rloo", "reinforce_pp", "dpo"),
@@ -280,7 +280,7 @@ TABLES: dict[str, Callable[[], str]] = {
     **{page: partial(measured, page) for page in MEASURED_PAGES},
     "docs/results.md": results,
     "docs/real_model.md": real_model,
-    "tests/rl/training/defaults.json": defaults,
+    "tests/rl/run/defaults.json": defaults,
 }
 
 

@@ -16,8 +16,8 @@ from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.training_state import read_state
 from reward_model.scalar_head import RewardModel
-from rl.rewards.sources import RewardModelReward
-from rl.training.open_reward import require_reach
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import require_reach
 
 ROOT = Path(__file__).resolve().parents[1]
 TOKENIZER = load_tokenizer("glassbox")

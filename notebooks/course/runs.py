@@ -11,7 +11,7 @@ from torch import Tensor
 
 from course import plots
 from rl.batches.rollout import Rollout
-from rl.rewards.sources import RewardFn
+from rl.rewards.reward import RewardFn
 
 Rows = Sequence[Mapping[str, Any]]
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from data.collate import ResponseBatch, epoch_shuffled_indices
 from data.readers import read_preferences, split_records
 from data.sources import default_folder, flags_for, has_annotator, is_checked
-from gpt.corpus import Limits, check_fit
+from gpt.fit import Limits, check_fit
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer

@@ -22,11 +22,13 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import os
 import re
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -53,13 +55,28 @@ OTHER_ORDER = re.compile(  # first and second parameter where a response is firs
 def open_function(reward: str) -> FunctionReward:
     """The function that a --reward of the form WHERE:FUNCTION names. UserError if it cannot be used."""
     where, _, name = reward.rpartition(":")
-    module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
+    with undone():
+        module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
     for path in files_behind(module):
         noted(path)
     function = getattr(module, name, None)
     if not callable(function):
         raise UserError(f"--reward {reward}: {where} has no function {name!r}")
-    return FunctionReward(function, reward, _wanted(function, reward))
+    return FunctionReward(undone()(function), reward, _wanted(function, reward))
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    """Around code of the user's: what it sets for the whole process is afterwards as it was."""
+    folder, streams = Path.cwd(), (sys.stdout, sys.stderr)
+    dtype, graph = torch.get_default_dtype(), torch.is_grad_enabled()
+    try:
+        yield
+    finally:
+        os.chdir(folder)
+        sys.stdout, sys.stderr = streams
+        torch.set_default_dtype(dtype)
+        torch.set_grad_enabled(graph)
 
 
 def files_behind(module: ModuleType) -> list[Path]:

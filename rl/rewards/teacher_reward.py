@@ -18,7 +18,7 @@ from data.records import PromptRecord
 from gpt.finetuning import Example
 from gpt.generate import SamplingParams
 from gpt.model import GPT
-from gpt.teacher import open_teacher
+from gpt.teacher import ReverseKL, open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 from harness.flag_ranges import AtLeastOne
 from harness.metric_log import MetricLog
@@ -27,7 +27,7 @@ from harness.tensors import masked_mean, masked_sum
 from rl.batches.rollout import Rollout, ScoringConfig, rollout_log_probs, sample_rollout
 from rl.equations.losses import token_mean
 from rl.equations.token_rewards import own_text_penalty, teacher_rewards
-from rl.rewards.sources import MadeOf, RewardFn, finite_rewards
+from rl.rewards.reward import MadeOf, RewardFn, finite_rewards
 
 TOGETHER = 32  # prompts of a teacher in the making that are answered at once
 LOG_PROB_FLOOR = -20.0  # nats: a token that the teacher never writes costs this much, not infinity
@@ -60,11 +60,16 @@ class TeacherReward:
     def made_of(self) -> MadeOf:
         return MadeOf(
             teacher=self.teacher,
+            distance=self.distance,
             token_rewards=self.token_rewards if self.aggregate == "sum" else None,
             token_columns=lambda rollout: {
                 "log_p": self.log_probs(rollout), "log_q": rollout.log_probs
             },
         )  # fmt: skip
+
+    def distance(self, policy: GPT, rollout: Rollout, tau: float, rows: int) -> ReverseKL:
+        """KL(policy || teacher) of the responses, nats, (N,): two estimates, `rows` scored together."""
+        return reverse_kl(policy, self.teacher, rollout.sequences, tau, micro_batch_size=rows)
 
     def log_probs(self, rollout: Rollout) -> Tensor:
         """log p(y_t) (N, T); the latest rollout's are kept, so that asking again costs nothing."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -23,8 +23,10 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
+from data.sources import Source
+from harness.errors import UserError
 from rl.batches.rollout import Rollout
-from rl.rewards.sources import MadeOf, Rule, RuleReward
+from rl.rewards.reward import MadeOf, Rule, RuleReward
 
 ECHOED_LINE = 40  # characters; a longer line of the prompt is a question, not one of its choices
 BRACES = r"(?:[^{}]|\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\})*"  # text in which braces close
@@ -158,6 +160,10 @@ class VerifiableReward(RuleReward):
         """(N,) bool: which responses are right."""
         return _checked(self.rule, rollout)[0] == 1
 
+    def pass_at_k(self, correct: Tensor, k: int) -> float:
+        """`pass_at_k` below."""
+        return pass_at_k(correct, k)
+
     def with_metrics(self, rollout: Rollout) -> tuple[Tensor, dict[str, float]]:
         """Rewards (N,), and what to log of them (docs/metrics.md, "Verifiable rewards")."""
         value, errors = _checked(self.rule, rollout)
@@ -168,6 +174,28 @@ class VerifiableReward(RuleReward):
             rows = zip(rollout.records, rollout.responses, strict=True)
             metrics["unanswered"] = sum(self.reads(*row) is None for row in rows) / len(rollout)
         return correct.float(), metrics
+
+
+def open_rule(
+    found: Source, data: str, prompts: Mapping[str, Sequence[PromptRecord]], needed: bool
+) -> VerifiableReward | None:
+    """The rule of a world whose answers are right or wrong, or the check of those that a file brings.
+
+    None if there are none. UserError if it is needed, and cannot compare them all: empty ones, lists,
+    objects, true and false.
+    """
+    if found.gold is not None and found.CHECK is not None:
+        return VerifiableReward(found.gold, found.CHECK)
+    answers = [record.answer for records in prompts.values() for record in records]
+    unfit = sum(not isinstance(answer, str) or not answer.strip() for answer in answers)
+    if answers.count(None) == len(answers) or (unfit and not needed):
+        return None
+    if unfit:
+        raise UserError(
+            f"{data}: {unfit} of {len(answers)} prompts have no text or number as `answer`, which the "
+            "rule could check: give one to every prompt, or --reward FILE.py:FUNCTION"
+        )
+    return VerifiableReward(answer_match, "right answer", reads=read_answer)
 
 
 def _checked(rule: Rule, rollout: Rollout) -> tuple[Tensor, int]:

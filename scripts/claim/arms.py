@@ -34,7 +34,7 @@ from rl import grpo_variants_engine
 from rl import on_policy_distillation_engine as student
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.loop import Run
-from rl.rewards.sources import RewardFn
+from rl.rewards.reward import RewardFn
 
 EVERY = 10  # steps between measured points
 # Of a minibatch's tokens: a dozen, where the paper's thousandths are less than one.

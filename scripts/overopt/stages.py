@@ -41,9 +41,9 @@ from reward_model.world_pairs import world_pairs
 from rl.batches.rollout import sample_rollout
 from rl.equations.best_of_n import best_of_n_kl, best_of_n_mean
 from rl.loop import Run
-from rl.task import models_of_run
-from rl.training.evaluation import Conditions, Evaluation, evaluate
-from rl.training.open_task import Task, open_task
+from rl.run.engine import models_of_run
+from rl.run.evaluation import Conditions, Evaluation, evaluate
+from rl.run.task import Task, open_task
 
 CONTEXT, LONGEST = 128, 48  # tokens; of an answer
 PAIRS, HELD_OUT = "pairs.jsonl", "held_out_pairs.jsonl"

@@ -57,8 +57,16 @@ def test_limit_counts_kept_records(tmp_path: Path) -> None:
 
 def test_a_text_file_is_one_document(tmp_path: Path) -> None:
     path = tmp_path / "play.txt"
-    path.write_bytes("\ufeffAct I\r\n\r\nEnter Änne.\n".encode())
-    assert read_text(path)[0] == ["Act I\r\n\r\nEnter Änne.\n"]
+    path.write_bytes("\ufeffAct I\r\n\r\nEnter Änne.\rA\n".encode())  # of three systems
+    assert read_text(path)[0] == ["Act I\n\nEnter Änne.\nA\n"]
+
+
+def test_what_is_not_read_of_a_folder_is_counted(tmp_path: Path) -> None:
+    for name in ("a.txt", "b/c.txt", "b/d/e.txt", "f.md", ".hidden"):
+        (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+        (tmp_path / name).write_text("words")
+    documents, summary = read_text(tmp_path)
+    assert documents == ["words"] and summary.endswith(" 3")
 
 
 def test_documents_of_json_lines(tmp_path: Path) -> None:
@@ -70,13 +78,13 @@ def test_documents_of_json_lines(tmp_path: Path) -> None:
 
 
 JOINED = (
-    "One.\n<|endoftext|>\nTwo,\nalso.\r\n<|endoftext|> \r\n\n<|endoftext|>\nThree <|endoftext|> 4."
+    "One.\n<|endoftext|>\nTwo,\nalso.\n<|endoftext|> \r\n\n<|endoftext|>\nThree <|endoftext|> 4."
 )
 
 
 def test_a_line_of_its_own_separates_documents(tmp_path: Path) -> None:
     """TinyStories; in a text, in a row, in a folder, and the mark inside a line is text."""
-    expected = ["One.\n", "Two,\nalso.\r\n", "Three <|endoftext|> 4."]
+    expected = ["One.\n", "Two,\nalso.\n", "Three <|endoftext|> 4."]
     (tmp_path / "a.txt").write_bytes(JOINED.encode())
     (tmp_path / "a.jsonl").write_text(json.dumps({"text": JOINED}))
     for path in (tmp_path / "a.txt", tmp_path / "a.jsonl", tmp_path):
@@ -100,6 +108,19 @@ def test_a_bad_row_of_texts_is_named_by_its_line(tmp_path: Path, line: bytes) ->
     for tokenizer_or_corpus in (read_text, read_documents):
         with pytest.raises(UserError, match="a.jsonl:3: "):
             tokenizer_or_corpus(tmp_path / "a.jsonl")
+
+
+def test_a_file_of_another_kind_is_no_text(tmp_path: Path) -> None:
+    """A Git LFS pointer in place of the corpus, an archive that is called .txt."""
+    for start in (
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
+        "PAR1",
+        "PK\x03\x04",
+    ):
+        (tmp_path / "a.txt").write_text(start + "word " * 100)
+        for path in (tmp_path / "a.txt", tmp_path):
+            with pytest.raises(UserError, match="a.txt"):
+                read_text(path)
 
 
 # Lengths and splits.
@@ -127,6 +148,33 @@ def test_recorded_tokens_are_kept_and_say_what_differs(tmp_path: Path) -> None:
     assert result.dropped == {"chosen equals rejected": 1, "empty answer": 1}
 
 
+END = "<|endoftext|>"
+
+
+def test_the_name_of_an_eos_behind_an_answer_is_taken_off(tmp_path: Path) -> None:
+    """Every answer gets its EOS; inside a text, or alone, the name is text, or no answer."""
+    answers = [f"a{END}", f"a\n<|im_end|>\n{END} ", f"a{END}b", END]
+    path = tmp_path / "rows.jsonl"
+    rows = [{"prompt": f"Q {END}", "response": answer} for answer in answers]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = read_responses(path)
+    assert [record.response for record in result.records] == ["a", "a\n", f"a{END}b"]
+    assert {record.prompt for record in result.records} == {f"Q {END}"}
+    assert 2 in result.notes.values() and result.dropped == {"empty answer": 1}
+    pairs = [PAIR | {"rejected": f"c{END}"}, PAIR | {"chosen": f"c{END}"}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in pairs))
+    assert [record.rejected for record in read_preferences(path).records] == ["c"]
+
+
+def test_pairs_that_contradict_each_other_are_counted(tmp_path: Path) -> None:
+    other = {"chosen": PAIR["rejected"], "rejected": PAIR["chosen"]}
+    rows = [PAIR, PAIR | other, PAIR | {"prompt": "b\n"}, PAIR | other | {"prompt": "c\n"}]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    result = read_preferences(path)
+    assert len(result.records) == 4 and list(result.notes.values()) == [2]
+
+
 def test_splits_follow_the_prompt_alone() -> None:
     records = [PreferenceRecord(f"{i % 300}?", f" {i}", "") for i in range(600)]
     splits = split_records(records)
@@ -152,6 +200,7 @@ STRAY = 'prompt,chosen,rejected\np,"a,b\nq,c,d\nr,e" f,g\n'
         ("a.csv", STRAY),  # one cell over three rows, until another stray quote
         ("a.csv", 'prompt,chosen,rejected\np,"a,b\n'),
         ("a.csv", "prompt,chosen,chosen,rejected\np,a,b,c\n"),
+        ("a.csv", "prompt,chosen,rejected, score_chosen\np,a,b,1\n"),
         ("a.jsonl", '{"prompt": "p", "chosen": "a", "chosen": "b", "rejected": "c"}\n'),
     ],
 )

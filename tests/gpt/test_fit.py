@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpt.corpus import Limits, check_fit
+from gpt.fit import Limits, check_fit
 from harness.errors import UserError
 
 # 100 rows: prompts of 1 to 100 tokens, answers of 20, but for twenty of 60

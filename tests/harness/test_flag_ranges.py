@@ -12,7 +12,7 @@ import pytest
 from gpt.finetuning import FinetuningConfig
 from gpt.pretraining import PretrainingConfig
 from reward_model.reward_model_training import RewardModelConfig
-from rl.training.config import EngineConfig
+from rl.run.config import EngineConfig
 from scripts.demo import DemoConfig
 
 NAN = float("nan")

@@ -30,7 +30,7 @@ from reward_model.pairs import TokenPair
 from reward_model.scalar_head import RewardModel
 from rl import loop
 from rl.loop import Run
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 from rl.rewards.teacher_reward import TeacherReward
 
 FOLDER = Path(nano_gpt.__file__).parent

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ import toys
 from data.collate import collate_responses
 from data.readers import read_preferences
 from data.records import PreferenceRecord, PromptRecord
-from gpt.corpus import Limits
+from gpt.fit import Limits
 from gpt.generate import Generation, SamplingParams, generate
 from gpt.model import GPT
 from gpt.tokenizer import build_tokenizer, load_tokenizer
@@ -214,11 +215,12 @@ def test_a_written_pair_is_read_again_as_a_preference(tmp_path):
     assert encode_pairs([read], tokenizer) == [cut]
 
 
-def test_a_cut_answer_has_no_eos_and_its_mask_is_full():
-    """It is a sampled answer that reached its limit; a pair that is equal after the cut is none."""
+def test_a_cut_answer_has_no_eos_and_its_mask_is_full(capsys):
+    """A sampled answer that reached its limit; a pair that is equal after the cut is none, and counted."""
     long, rest = [*range(3, 33), EOS], [*range(40, 44), EOS]
     pairs = [TokenPair([1], long, rest), TokenPair([1], long, [*long[:20], 99, EOS])]
     (cut,) = keep_fitting(pairs, Limits(8, 20, 64, cut=True))
+    assert re.findall(r"\d+", capsys.readouterr().out) == ["1", "2"]
     assert cut.chosen == long[:20] and cut.rejected == rest
     batch = collate_pairs([cut], EOS)
     assert batch.lengths.tolist() == [20, 5] and batch.response_mask.sum(1).tolist() == [20, 5]

@@ -40,12 +40,12 @@ from rl import (
 )
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.loop import Run
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 from rl.rewards.step_rewards import RewardModelSteps, StepRewards
 from rl.rewards.teacher_reward import TeacherReward
-from rl.task import Engine as Entry
-from rl.task import every_engine
-from rl.training.value_model import ValueModel
+from rl.run.engine import Engine as Entry
+from rl.run.engine import every_engine
+from rl.run.value_model import ValueModel
 
 SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")
 HAS_A = RuleReward(lambda record, text, ended: float("a" in text), "has an a")

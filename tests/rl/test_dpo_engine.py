@@ -31,7 +31,7 @@ from rl.batches.preferences import (
     Compared,
 )
 from rl.dpo_engine import DPOConfig, main, of_whole_batch, preference_loss
-from rl.training.evaluation import evaluate
+from rl.run.evaluation import evaluate
 
 DPO = engine_named("dpo")
 CONFIG = DPO.config

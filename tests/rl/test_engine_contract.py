@@ -35,8 +35,9 @@ from harness.metric_log import MetricLog
 from harness.training_state import saved_step
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import loop, task
-from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training.evaluation import Validation
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import RuleReward
+from rl.run.evaluation import Validation
 
 PROBE = torch.tensor([[0, 1, 7, 3, 8], [4, 5, 2, 2, 6]])
 RL = Path(__file__).resolve().parents[2] / "rl"

@@ -30,7 +30,7 @@ from reward_model.continual import (
 from reward_model.pairs import Annotator, Labelled, as_pair
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import RewardModel
-from rl.rewards.sources import RewardModelReward
+from rl.rewards.model import RewardModelReward
 
 CONFIG = replace(engine_named("grpo_iterative").config, steps=6, iterations=3)
 run = replace(engine_named("grpo_iterative"), config=CONFIG).run

@@ -6,7 +6,7 @@ import torch
 from engines import DIVERSE, LetterSteps, engine_named, small_gpt
 from toys import weights
 
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 from rl.rewards.step_rewards import OutcomeSteps
 
 PROCESS = engine_named("grpo_process")

@@ -15,7 +15,7 @@ from watched import calls_of
 
 from gpt.model import GPT
 from rl.batches.rollout import Rollout
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 
 SINGLE = engine_named("grpo_single_model")
 CONFIG, run = SINGLE.config, SINGLE.run

@@ -26,7 +26,7 @@ from rl.grpo_variants_engine import (
     from_variant,
     variant_loss,
 )
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 
 FAMILY = engine_named("grpo_variants")
 CONFIG = FAMILY.config

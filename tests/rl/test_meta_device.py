@@ -22,8 +22,8 @@ from gpt.model import GPT
 from gpt.pretraining import language_model_loss
 from rl.batches.rollout import micro_batches
 from rl.equations.losses import clipped_surrogate, sequence_mean, token_mean, value_loss
-from rl.training.metrics import UpdateMeter, clip_mask
-from rl.training.value_model import ValueModel
+from rl.run.metrics import UpdateMeter, clip_mask
+from rl.run.value_model import ValueModel
 
 EOS, V = 8, 10
 PROMPTS = [[1], [2, 3, 4], [5, 6], [7]]

@@ -21,7 +21,7 @@ from gpt.model import GPT
 from rl import loop, minillm_engine
 from rl.batches.rollout import Rollout
 from rl.minillm_engine import WeightedUpdate, minillm_loss
-from rl.training.evaluation import evaluate
+from rl.run.evaluation import evaluate
 
 MINILLM = engine_named("minillm")
 CONFIG = MINILLM.config

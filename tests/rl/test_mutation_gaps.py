@@ -20,7 +20,7 @@ from gpt.model import GPT
 from rl.batches.rollout import Rollout
 from rl.grpo_engine import GRPOConfig, train
 from rl.loop import Run
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 
 G, TEMPERATURE, KL_COEF = 4, 0.7, 0.5
 WORTH = RuleReward(lambda _, text, ended: sum(ord(c) * i for i, c in enumerate(text, 1)) / 99, "")

@@ -20,9 +20,9 @@ from rl import on_policy_distillation_engine as distillation
 from rl.batches.rollout import Rollout
 from rl.kd_grpo_engine import KDGRPOConfig, kd_grpo_loss
 from rl.on_policy_distillation_engine import distillation_loss, right_answers
-from rl.rewards.sources import made_of
+from rl.rewards.reward import made_of
 from rl.rewards.verifiable import VerifiableReward
-from rl.training.evaluation import evaluate
+from rl.run.evaluation import evaluate
 
 CONTRACT = {
     "forms": {"sampled": {}, "full": {"divergence": "full"}},

@@ -26,8 +26,8 @@ from rl import pg_grpo_engine
 from rl.batches.preferences import Compared
 from rl.equations.advantages import best_worst_pairs
 from rl.pg_grpo_engine import policy_loss, preference_loss, recorded_pairs
-from rl.rewards.sources import RuleReward
-from rl.training.metrics import UpdateMeter
+from rl.rewards.reward import RuleReward
+from rl.run.metrics import UpdateMeter
 
 PG_GRPO = engine_named("pg_grpo")
 CONFIG, run = PG_GRPO.config, PG_GRPO.run

@@ -15,8 +15,8 @@ from gpt.model import GPT
 from rl import loop, ppo_engine
 from rl.actor_critic import gae_update, ppo_loss
 from rl.batches.rollout import CriticUpdate
-from rl.rewards.sources import RuleReward
-from rl.training.value_model import ValueModel
+from rl.rewards.reward import RuleReward
+from rl.run.value_model import ValueModel
 
 PPO = engine_named("ppo")
 CONFIG, run = PPO.config, PPO.run

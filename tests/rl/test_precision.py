@@ -15,9 +15,9 @@ from gpt import distillation, finetuning, pretraining
 from gpt.generate import SamplingParams
 from harness.metric_log import MetricLog
 from reward_model.scalar_head import RewardModel
-from rl.rewards.sources import EnsembleReward, RewardModelReward
+from rl.rewards.model import EnsembleReward, RewardModelReward
 from rl.rewards.step_rewards import RewardModelSteps
-from rl.training.evaluation import Conditions, Validation
+from rl.run.evaluation import Conditions, Validation
 
 PARAMS = SamplingParams(max_new_tokens=4)
 # The single-model engine says so of every run with one update a batch.

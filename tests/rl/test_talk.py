@@ -79,6 +79,15 @@ def test_an_answer_has_the_runs_reward_the_worlds_gold_and_the_kl_to_its_start(
     assert starts.who == "start" and starts.kl is None and starts.text != mine.text
 
 
+def test_the_start_is_the_model_that_the_flags_name(runs: Path) -> None:
+    """Of fine-tuned weights these; a folder without flags has none, whatever lies in runs/."""
+    flags = {"data": "reviews", "preset": "tiny", "base": None, "weights": str(runs / "base")}
+    start, base = talk_to(run_folder(runs / "tuned", 4, **flags)).start, model(1)
+    assert start is not None and torch.equal(start.wte.weight, base.wte.weight)
+    untold = talk_to(run_folder(runs / "untold", 4))
+    assert untold.start is None and "runs/" not in "".join(untold.notes)
+
+
 def test_a_function_named_in_a_run_folder_is_started_only_if_it_is_named_again(
     runs: Path,
 ) -> None:

@@ -16,8 +16,8 @@ from watched import numbers
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from harness.files import read_jsonl
-from rl.training.evaluation import KEPT_TOKENS, Validation
-from rl.training.token_log import TokenLog
+from rl.run.evaluation import KEPT_TOKENS, Validation
+from rl.run.token_log import TokenLog
 
 pytestmark = pytest.mark.filterwarnings("ignore:with one update a batch")
 

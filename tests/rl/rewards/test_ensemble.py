@@ -13,8 +13,9 @@ from data.records import PromptRecord
 from gpt.model import GPT, GPTConfig
 from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout
-from rl.rewards.sources import EnsembleReward, MeasuringReward, RewardModelReward, checked_rewards
-from rl.training.metrics import rollout_metrics
+from rl.rewards.model import EnsembleReward, RewardModelReward
+from rl.rewards.reward import MeasuringReward, checked_rewards
+from rl.run.metrics import rollout_metrics
 
 EOS = 8
 SHAPE = GPTConfig(10, context=16, n_layer=1, n_head=2, n_embd=16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -201,3 +202,33 @@ def test_a_function_that_ends_the_process_is_no_success(source):
         open_function(f"{called}:f")(ROLLOUT)
     with pytest.raises(UserError):
         open_function(f"{source('import sys; sys.exit()')}:f")
+
+
+SETS = """
+import os, sys, torch
+
+def set_all():
+    os.chdir("/")
+    torch.set_default_dtype(torch.float64)
+    torch.set_grad_enabled(False)
+    sys.stdout = None
+
+def f(prompt, response):
+    set_all()
+    return len(response)
+
+set_all()
+"""
+
+
+def test_what_a_reward_sets_for_the_process_does_not_last(source):
+    """A sandbox that changes the folder would part the run's files."""
+
+    def state():
+        return Path.cwd(), torch.get_default_dtype(), torch.is_grad_enabled(), sys.stdout
+
+    before = state()
+    reward = open_function(f"{source(SETS)}:f")
+    assert state() == before
+    reward(ROLLOUT)
+    assert state() == before

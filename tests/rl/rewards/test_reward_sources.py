@@ -11,7 +11,7 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.rewards.sources import RuleReward, checked_rewards
+from rl.rewards.reward import RuleReward, checked_rewards
 
 RECORDS = [PromptRecord("ab", answer="x"), PromptRecord("hgfed", answer="y")]
 

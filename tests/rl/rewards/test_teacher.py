@@ -17,9 +17,9 @@ from gpt.model import GPT
 from gpt.teacher import reverse_kl
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.rewards import teacher_reward
-from rl.rewards.sources import RuleReward
+from rl.rewards.reward import RuleReward
 from rl.rewards.teacher_reward import LOG_PROB_FLOOR, best_answers, teacher_log_probs
-from rl.training.config import EngineConfig
+from rl.run.config import EngineConfig
 
 CONFIG = EngineConfig(temperature=0.8, micro_batch_size=3)
 PARAMS = SamplingParams(0.8, max_new_tokens=6)

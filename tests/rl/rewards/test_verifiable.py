@@ -21,7 +21,7 @@ from rl.rewards.verifiable import (
     read_answer,
     solve_rates,
 )
-from rl.training.evaluation import measure_accuracy
+from rl.run.evaluation import measure_accuracy
 
 QUESTION = "A robe takes 2 bolts of blue fiber and half that much white fiber. How many bolts?"
 

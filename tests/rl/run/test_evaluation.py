@@ -14,8 +14,8 @@ from toys import LETTERS
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT
-from rl.rewards.sources import RuleReward
-from rl.training.evaluation import Comparison, Conditions, best_of_n, compare, evaluate
+from rl.rewards.reward import RuleReward
+from rl.run.evaluation import Comparison, Conditions, best_of_n, compare, evaluate
 
 RECORDS = [PromptRecord("abcdefgh"[i % 8] + "abcdefgh"[i // 8]) for i in range(40)]
 ONE_TOKEN = SamplingParams(max_new_tokens=1)

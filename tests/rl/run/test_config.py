@@ -11,7 +11,7 @@ import pytest
 
 from data.sources import from_preset, preset_defaults, world_names
 from data.worlds import sums as sums_world
-from rl.training.config import SIZES, EngineConfig, size_presets
+from rl.run.config import SIZES, EngineConfig, size_presets
 
 RL = Path(__file__).resolve().parents[3] / "rl"
 ENGINES = sorted(path.stem for path in RL.glob("*_engine.py"))

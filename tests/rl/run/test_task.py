@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from data import sources
+from data.files.source import FileSource
 from data.records import PromptRecord
+from data.sources import source
 from data.worlds import reviews, sums
 from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
@@ -14,9 +18,10 @@ from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.grpo_engine import GRPOConfig
-from rl.rewards.sources import RewardModelReward, RuleReward
-from rl.training.open_reward import RewardChoice, answer_rule, open_reward
-from rl.training.open_task import open_task
+from rl.rewards import verifiable
+from rl.rewards.model import RewardModelReward
+from rl.rewards.reward import RewardChoice, RewardFn, RuleReward, open_reward, open_rule
+from rl.run.task import open_task
 
 CPU = torch.device("cpu")
 GLASSBOX = load_tokenizer("glassbox")
@@ -40,23 +45,28 @@ def save_models(folder, data: str = "reviews") -> None:
 # Rewards by flag
 
 
+def opened(kind: str, data: str) -> RewardFn:
+    rule = open_rule(source(data), data, {}, needed=False)
+    return open_reward(RewardChoice(kind, data, "tiny"), GLASSBOX, CPU, rule)
+
+
 def test_auto_is_the_reward_model_for_reviews_and_the_rule_for_sums(runs):
     save_models(runs)
-    learned = open_reward(RewardChoice("auto", "reviews", "tiny"), GLASSBOX, CPU)
+    learned = opened("auto", "reviews")
     assert isinstance(learned, RewardModelReward) and not learned.model.training
-    rule = open_reward(RewardChoice("auto", "sums", "tiny"), GLASSBOX, CPU)
+    rule = opened("auto", "sums")
     assert isinstance(rule, RuleReward) and rule.rule is sums.exact_match
 
 
 @pytest.mark.parametrize("kind", ["gold", "rule"])
 def test_gold_and_rule_are_the_worlds_own_objective(kind):
     """No reward model is opened, so none has to exist."""
-    gold = open_reward(RewardChoice(kind, "reviews", "tiny"), GLASSBOX, CPU)
+    gold = opened(kind, "reviews")
     assert isinstance(gold, RuleReward) and gold.rule is reviews.gold_reward
-    exact = open_reward(RewardChoice(kind, "sums", "tiny"), GLASSBOX, CPU)
+    exact = opened(kind, "sums")
     assert isinstance(exact, RuleReward) and exact.rule is sums.exact_match
     with pytest.raises(UserError):
-        open_reward(RewardChoice(kind, "pairs.json", "tiny"), GLASSBOX, CPU)
+        open_reward(RewardChoice(kind, "pairs.json", "tiny"), GLASSBOX, CPU, None)
 
 
 # Answers of a file
@@ -65,12 +75,13 @@ def test_gold_and_rule_are_the_worlds_own_objective(kind):
 @pytest.mark.parametrize("odd", [[4], {"x": 4}, True, False, "", " ", None])
 def test_the_rule_takes_answers_of_text_alone(odd):
     """One that it cannot compare is refused, unless another reward is paid."""
+    file, name = FileSource(Path("a.jsonl")), "a.jsonl"
     both = {"train": [PromptRecord("a", "4")], "test": [PromptRecord("b", odd)]}
     with pytest.raises(UserError):
-        answer_rule("a.jsonl", both, True)
-    assert answer_rule("a.jsonl", both, False) is None
-    assert answer_rule("a.jsonl", {"train": both["train"]}, False) is not None
-    assert answer_rule("a.jsonl", {"train": [PromptRecord("a")]}, True) is None
+        verifiable.open_rule(file, name, both, True)
+    assert verifiable.open_rule(file, name, both, False) is None
+    assert open_rule(file, name, {"train": both["train"]}, needed=False) is not None
+    assert open_rule(file, name, {"train": [PromptRecord("a")]}, needed=True) is None
 
 
 # The task as a whole

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,23 +16,23 @@ from data.sources import (
     is_world,
     source,
 )
-from gpt.corpus import open_prompts
+from gpt.checkpoint import load_policy
+from gpt.fit import open_prompts
 from gpt.model import GPT
-from gpt.published import load_policy
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import display_path
 from harness.frozen_copy import linears_to_bfloat16
 from harness.paths import MODEL_FILE
-from rl.rewards.sources import RewardFn, is_function, made_of
-from rl.training.config import RunFlags
-from rl.training.open_reward import (
+from rl.rewards.reward import (
     RewardChoice,
-    answer_rule,
+    RewardFn,
+    is_function,
+    made_of,
     open_reward,
-    require_reach,
-    world_rule,
+    open_rule,
 )
+from rl.run.config import RunFlags
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
     found = source(data)
     prompts = open_prompts(found, data, tokenizer, room)
     needed = learned and config.reward != "model"
-    rule = world_rule(found) or answer_rule(data, prompts, needed)
+    rule = open_rule(found, data, prompts, needed=needed)
     if own_reward is not None:
         reward_fn = own_reward(config, tokenizer, device)
     else:
@@ -118,3 +118,24 @@ def to_bfloat16(task: Task) -> None:
     for model in (*made.reward_models, made.teacher):
         if model is not None:
             linears_to_bfloat16(model)
+
+
+def require_reach(
+    reward_fn: RewardFn | None,
+    policy: GPT,
+    tokenizer: Tokenizer,
+    prompts: Mapping[str, Sequence[PromptRecord]],
+    max_new_tokens: int,
+) -> None:
+    """UserError for a reward model that cannot read the longest row that the policy may write."""
+    models = made_of(reward_fn).reward_models
+    reach = min((model.gpt.config.context for model in models), default=policy.config.context)
+    if reach >= policy.config.context:
+        return
+    texts = {record.prompt for records in prompts.values() for record in records}
+    longest = max(len(tokenizer.encode(text)) for text in texts)
+    if longest + max_new_tokens > reach:
+        raise UserError(
+            f"a reward model reads {reach} tokens, a prompt has up to {longest} and --max-new-tokens adds "
+            f"{max_new_tokens}: lower that, or train the reward model on a base with more positions"
+        )

@@ -28,10 +28,10 @@ from harness.run_folder import finish_run, open_run, stepping
 from harness.run_page import conclude
 from harness.training_state import saved_step
 from rl.loop import Run
-from rl.training.config import EngineConfig, RunFlags
-from rl.training.evaluation import Conditions, Validation, compare
-from rl.training.open_task import Task, open_task, to_bfloat16
-from rl.training.token_log import TokenLog
+from rl.run.config import EngineConfig, RunFlags
+from rl.run.evaluation import Conditions, Validation, compare
+from rl.run.task import Task, open_task, to_bfloat16
+from rl.run.token_log import TokenLog
 
 SHOWN = (
     "reward", "solve_rate", "accuracy", "margin", "kl", "entropy", "response_length",

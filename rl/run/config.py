@@ -25,7 +25,7 @@ from harness.flag_ranges import (
 from harness.paths import folder_of_run
 from rl.batches.rollout import BatchFlags
 from rl.equations.kl import AdaptiveKL, FixedKL
-from rl.rewards.sources import check_reward
+from rl.rewards.reward import check_reward
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {},

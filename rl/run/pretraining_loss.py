@@ -9,8 +9,8 @@ from gpt.corpus import Corpus, open_corpus
 from gpt.model import GPT
 from gpt.pretraining import add_text_gradient
 from harness.flag_ranges import NotNegative
-from rl.training.config import EngineConfig
-from rl.training.open_task import Task
+from rl.run.config import EngineConfig
+from rl.run.task import Task
 
 TEXT_ROWS = 32  # of pre-training text per optimizer step
 

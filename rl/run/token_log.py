@@ -24,9 +24,9 @@ from harness.device import precision
 from harness.files import append_jsonl
 from rl.batches.rollout import CriticUpdate, Rollout, Update, select_rows
 from rl.equations.advantages import gae
-from rl.rewards.sources import RewardFn, made_of
-from rl.training.config import RunFlags
-from rl.training.metrics import StepBatch
+from rl.rewards.reward import RewardFn, made_of
+from rl.run.config import RunFlags
+from rl.run.metrics import StepBatch
 
 ROWS = 8  # of a group; larger groups are cut
 UNGROUPED = 4  # responses of a batch without groups

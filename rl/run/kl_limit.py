@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpt.model import GPT
 from harness.training_state import changing_state, load_changing_state
-from rl.training.metrics import exceeds
+from rl.run.metrics import exceeds
 
 
 class InsideLimit:

@@ -10,7 +10,7 @@ import torch
 from data.collate import ResponseBatch, join_responses
 from gpt.log_probs import TokenScores
 from rl.batches.rollout import Rollout
-from rl.training.metrics import UpdateMeter, clip_mask, exceeds, explained_variance, rollout_metrics
+from rl.run.metrics import UpdateMeter, clip_mask, exceeds, explained_variance, rollout_metrics
 
 # Two groups of two; lengths 2, 3, 1, 2; the second row was cut off.
 LENGTHS = torch.tensor([2, 3, 1, 2])

@@ -16,7 +16,6 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.log_probs import score_in_micro_batches, token_log_probs
 from gpt.model import GPT
-from gpt.teacher import reverse_kl
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.files import append_jsonl
@@ -24,11 +23,10 @@ from harness.seeds import make_generator
 from harness.tensors import masked_sum
 from rl.batches.rollout import Rollout, sample_rollout, select_rows
 from rl.equations.kl import k1
-from rl.rewards.sources import Check, RewardFn, finite_rewards, made_of
-from rl.rewards.verifiable import pass_at_k
-from rl.training.config import RunFlags
-from rl.training.open_task import Task
-from rl.training.token_log import StepBatch, TokenLog
+from rl.rewards.reward import Check, RewardFn, finite_rewards, made_of
+from rl.run.config import RunFlags
+from rl.run.task import Task
+from rl.run.token_log import StepBatch, TokenLog
 
 PASS_K = 8  # samples per prompt where an answer can be checked
 KEPT_TOKENS = 4  # responses of an evaluation that are kept token by token
@@ -138,7 +136,7 @@ def evaluate(
     if not records:
         raise ValueError("there are no prompts to evaluate on: give at least one")
     generator = make_generator(conditions.seed, "evaluation")
-    teacher = made_of(reward_fn).teacher
+    distance = made_of(reward_fn).distance
     parts = []
     for start in range(0, len(records), conditions.prompts):
         batch = records[start : start + conditions.prompts]
@@ -155,11 +153,8 @@ def evaluate(
                     for model in (policy, reference)
                 )
                 kl = masked_sum(k1(log_probs, ref_log_probs), rollout.response_mask).cpu()
-            if teacher is not None:
-                teacher_kl = reverse_kl(
-                    policy, teacher, rollout.sequences, params.temperature,
-                    micro_batch_size=conditions.scored,
-                )  # fmt: skip
+            if distance is not None:
+                teacher_kl = distance(policy, rollout, params.temperature, conditions.scored)
         parts.append(
             Evaluation(
                 records=rollout.records,
@@ -169,8 +164,8 @@ def evaluate(
                 reward=None if reward_fn is None else conditions.rewards(reward_fn, rollout).cpu(),
                 gold=None if gold is None else gold(rollout).cpu(),
                 kl=kl,
-                reverse_kl=None if teacher_kl is None else teacher_kl.sampled.cpu(),
-                reverse_kl_full=None if teacher_kl is None else teacher_kl.full.cpu(),
+                reverse_kl=None if teacher_kl is None else teacher_kl[0].cpu(),
+                reverse_kl_full=None if teacher_kl is None else teacher_kl[1].cpu(),
                 first=select_rows(rollout, torch.arange(min(KEPT_TOKENS, len(rollout)))),
             )
         )
@@ -253,7 +248,7 @@ def measure_accuracy(
         sampled.append(check.correct(tries).view(-1, k).cpu())
         likeliest.append(check.correct(best).cpu())
     correct = torch.cat(sampled)
-    numbers = {f"pass@{n}": pass_at_k(correct, n) for n in sorted({1, k})}
+    numbers = {f"pass@{n}": check.pass_at_k(correct, n) for n in sorted({1, k})}
     return numbers | {"greedy_accuracy": float(torch.cat(likeliest).float().mean())}
 
 

@@ -1,0 +1,155 @@
+"""Reward models as the reward: one, or several of which each says what it thinks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from data.collate import ResponseBatch, collate_responses
+from data.sources import flags_for, is_checked
+from gpt.log_probs import score_in_micro_batches
+from gpt.tokenizer import Tokenizer
+from harness.device import precision
+from harness.errors import UserError
+from harness.files import display_path, noted, read_jsonl
+from harness.paths import MODEL_FILE, folder_of_run
+from reward_model.scalar_head import RewardModel, load_reward_model
+from rl.batches.rollout import Rollout
+from rl.equations.ensembles import ensemble_mean, worst_case
+from rl.rewards.reward import Combine, MadeOf, RewardChoice, RewardFn
+
+
+def open_kind(choice: RewardChoice, tokenizer: Tokenizer, device: torch.device) -> RewardFn:
+    """The reward model that the flags name, or the ensemble; default: the one of this data and preset."""
+    if is_checked(choice.data) and not choice.folders:
+        raise UserError(
+            f"--reward {choice.reward}: {choice.data}: checked by a rule, without a reward model; leave "
+            "it out"
+        )
+    flags = flags_for(choice.data, choice.preset)
+    models = [open_reward_model(folder, tokenizer, device, flags) for folder in choice.used_folders]
+    if len(models) == 1:
+        return RewardModelReward(models[0], choice.scored_rows, dtype=choice.precision)
+    room = min(model.gpt.config.context for model in models)
+    reference = reference_responses(choice.used_folders[0], tokenizer, room)
+    return EnsembleReward(
+        models, combine=choice.ensemble, reference=reference,
+        micro_batch_size=choice.scored_rows, dtype=choice.precision,
+    )  # fmt: skip
+
+
+def open_reward_model(
+    folder: Path, tokenizer: Tokenizer, device: torch.device, flags: str
+) -> RewardModel:
+    """The reward model in a run folder; UserError if there is none, or one of other tokens."""
+    folder = folder_of_run(folder)
+    if not (folder / MODEL_FILE).exists():
+        raise UserError(
+            f"there is no reward model in {display_path(folder)}: train it with\n"
+            f"    python -m reward_model.reward_model_training{flags}"
+        )
+    model, model_tokenizer = load_reward_model(folder, device)
+    if model_tokenizer.fingerprint != tokenizer.fingerprint:
+        raise UserError(
+            f"the reward model in {display_path(folder)} reads {model_tokenizer.name!r} tokens, "
+            f"the policy writes {tokenizer.name!r} tokens: train both with one tokenizer"
+        )
+    return model
+
+
+def prefix_scores(model: RewardModel, rollout: Rollout) -> dict[str, Tensor]:
+    """What a reward model says of each token: the reward if the response ended there, (N, T)."""
+    score = model.prefix_scores
+    return {"prefix_score": score_in_micro_batches(score, rollout.sequences, len(rollout))}
+
+
+@dataclass(eq=False)
+class RewardModelReward:
+    """The score of a trained reward model, in `dtype`; it must share the policy's tokenizer."""
+
+    model: RewardModel
+    micro_batch_size: int = 64
+    dtype: str = "float32"
+    name = "reward model"
+
+    @property
+    def made_of(self) -> MadeOf:
+        return MadeOf(reward_models=(self.model,), token_columns=partial(prefix_scores, self.model))
+
+    def __call__(self, rollout: Rollout) -> Tensor:
+        with precision(self.model.device, self.dtype):
+            return score_in_micro_batches(self.model, rollout.sequences, self.micro_batch_size)
+
+
+class EnsembleReward:
+    """Several reward models' scores of a rollout, combined into one reward per response, (N,).
+
+    mean: their mean. min: the lowest (WCO; Coste et al. 2024, arXiv:2310.02743). All members must share
+    the policy's tokenizer.
+
+    With `reference` each member is standardised on those responses, so that what is left between them
+    is disagreement. They are fixed, and not the rollout: a reward that is centred on every batch could
+    not rise.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[RewardModel],
+        *,
+        combine: Combine = "mean",
+        reference: ResponseBatch | None = None,
+        micro_batch_size: int = 64,
+        dtype: str = "float32",
+    ) -> None:
+        self.members = [RewardModelReward(model, micro_batch_size, dtype) for model in models]
+        self.combined = {"mean": ensemble_mean, "min": worst_case}[combine]
+        self.name = f"{combine} of {len(models)} reward models"
+        if reference is not None:
+            for model in models:
+                with precision(model.device, dtype):
+                    model.normalize_on(reference.to(model.device), micro_batch_size)
+
+    @property
+    def made_of(self) -> MadeOf:
+        """Its members; of each token the first one says what it thinks."""
+        models = tuple(member.model for member in self.members)
+        return MadeOf(reward_models=models, token_columns=self.members[0].made_of.token_columns)
+
+    def __call__(self, rollout: Rollout) -> Tensor:
+        return self.with_metrics(rollout)[0]
+
+    @torch.no_grad()
+    def with_metrics(self, rollout: Rollout) -> tuple[Tensor, dict[str, float]]:
+        """Rewards (N,), and how far the members are apart (docs/metrics.md, "Ensembles")."""
+        scores = torch.stack([member(rollout) for member in self.members])  # (K, N)
+        return self.combined(scores), {
+            "ensemble_mean": float(scores.mean()),
+            "ensemble_spread": float(scores.std(0).mean()),
+        }
+
+
+def reference_responses(
+    folder: Path, tokenizer: Tokenizer, room: int, pairs: int = 256
+) -> ResponseBatch | None:
+    """Answers on which the members of an ensemble are put on one scale: held-out ones of `folder`.
+
+    Both answers of its first held-out pairs that fit in `room` tokens; None where it kept no pairs.
+    """
+    path = folder_of_run(folder.resolve()) / "held_out_pairs.jsonl"
+    if not path.exists():
+        return None
+    rows = [
+        (tokenizer.encode(row["prompt"]), [*tokenizer.encode(row[side]), tokenizer.eos_id])
+        for row in read_jsonl(noted(path))[:pairs]
+        for side in ("chosen", "rejected")
+    ]
+    rows = [(prompt, answer) for prompt, answer in rows if len(prompt) + len(answer) <= room]
+    if not rows:
+        return None
+    prompts, answers = [prompt for prompt, _ in rows], [answer for _, answer in rows]
+    return collate_responses(prompts, answers, tokenizer.eos_id)

@@ -1,0 +1,242 @@
+"""What a reward is, which one the flags ask for, and the check that it gives numbers.
+
+A kind of rewards is one file of this folder with `open_kind(choice, tokenizer, device)`, and --reward
+takes its name.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from pkgutil import iter_modules
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from data.records import PromptRecord
+from data.sources import Source, default_folder, has_annotator
+from gpt.model import GPT
+from gpt.tokenizer import Tokenizer
+from harness.device import on_device
+from harness.errors import UserError
+from harness.ranks.collectives import all_gather_list, shard_block
+from rl import rewards
+from rl.batches.rollout import Rollout
+
+if TYPE_CHECKING:
+    from reward_model.scalar_head import RewardModel
+
+NAMED = ("auto", "model", "gold", "rule")  # what --reward takes beside WHERE:FUNCTION
+OWN = {"reward", "model", "function", "verifiable", "teacher_reward", "step_rewards"}
+
+# --- what a reward is ---------------------------------------------------------------------------
+
+# (record, response text, ended with EOS) -> value
+Rule = Callable[[PromptRecord, str, bool], float]
+
+
+class RewardFn(Protocol):
+    """Scores a rollout: (N,) float, one number per response, higher is better."""
+
+    name: str
+
+    def __call__(self, rollout: Rollout) -> Tensor: ...
+
+
+@runtime_checkable
+class MeasuringReward(RewardFn, Protocol):
+    """A reward that also says what to log of the responses, such as the parts it is made of."""
+
+    def with_metrics(self, rollout: Rollout) -> tuple[Tensor, dict[str, float]]: ...
+
+
+class Check(RewardFn, Protocol):
+    """A rule that says right or wrong (rl/rewards/verifiable.py)."""
+
+    def correct(self, rollout: Rollout) -> Tensor:
+        """(N,) bool: which responses are right."""
+
+    def pass_at_k(self, correct: Tensor, k: int) -> float:
+        """The chance that one of k samples is right, from n >= k of each prompt, (P, n) bool."""
+
+
+@dataclass(frozen=True)
+class MadeOf:
+    """What a reward is made of, which each class of rewards says by its `made_of`."""
+
+    reward_models: tuple[RewardModel, ...] = ()
+    teacher: GPT | None = None
+    # (policy, rollout, temperature, rows at once) -> two estimates of its KL to the teacher, (N,) nats
+    distance: Callable[[GPT, Rollout, float, int], tuple[Tensor, Tensor]] | None = None
+    check: Check | None = None  # the reward itself, if it says right or wrong
+    reads_records: bool = False  # a rule, which needs more of a prompt than its text
+    # (N, T) that add up to the reward, 0 at padding, where it is a sum over tokens
+    token_rewards: Callable[[Rollout], Tensor] | None = None
+    # what it says of each token, (N, T) by the name that the token log has for it
+    token_columns: Callable[[Rollout], dict[str, Tensor]] | None = None
+
+
+def made_of(reward_fn: RewardFn | None) -> MadeOf:
+    """What a reward says it is made of; nothing for none, and for a function that says nothing."""
+    return getattr(reward_fn, "made_of", MadeOf())
+
+
+@dataclass(eq=False)
+class RuleReward:
+    """A function of (record, response text, ended with EOS): a world's gold reward or a checkable rule."""
+
+    rule: Rule
+    name: str
+
+    @property
+    def made_of(self) -> MadeOf:
+        return MadeOf(reads_records=True)
+
+    def __call__(self, rollout: Rollout) -> Tensor:
+        rows = zip(rollout.records, rollout.responses, rollout.has_eos.tolist(), strict=True)
+        values = all_gather_list([self.rule(*row) for row in list(rows)[shard_block(len(rollout))]])
+        return torch.tensor(values, dtype=torch.float32)  # `finite_rewards` moves it
+
+
+@torch.no_grad()
+def checked_rewards(reward_fn: RewardFn, rollout: Rollout) -> Tensor:
+    """Rewards (N,), all finite. What the reward measures goes to the rollout."""
+    if isinstance(reward_fn, MeasuringReward):
+        rewards, metrics = reward_fn.with_metrics(rollout)
+        rollout.reward_metrics.update(metrics)
+    else:
+        rewards = reward_fn(rollout)
+    return finite_rewards(rewards, reward_fn.name, rollout)
+
+
+def finite_rewards(rewards: Tensor, name: str, rollout: Rollout) -> Tensor:
+    """Rewards (N,) on the rollout's device. ValueError for another shape, NaN and infinity."""
+    rewards = rewards.float()
+    if rewards.shape != (len(rollout),):
+        raise ValueError(
+            f"the reward {name!r} must give one number per response, (N,) = "
+            f"({len(rollout)},): got {tuple(rewards.shape)}"
+        )
+    broken = ~rewards.isfinite()
+    if broken.any():
+        row = int(broken.nonzero()[0])
+        raise ValueError(
+            f"{int(broken.sum())} of {len(rollout)} rewards are not finite (row {row}: "
+            f"{rollout.responses[row][:60]!r}): mend the reward"
+        )
+    return on_device(rewards, rollout.response_tokens.device)
+
+
+# --- what --reward may say -----------------------------------------------------------------------
+
+Combine = Literal["mean", "min"]
+
+
+@dataclass(frozen=True)
+class RewardChoice:
+    """Which reward the flags ask for; without folders it is the default reward model's."""
+
+    reward: str
+    data: str
+    preset: str
+    folders: tuple[Path, ...] = ()
+    ensemble: Combine = "mean"
+    micro_batch_size: int = 32  # of an update: scoring keeps no graph and takes twice as many rows
+    precision: str = "float32"
+
+    @classmethod
+    def of(cls, config: Any) -> RewardChoice:
+        """That of an engine's config."""
+        return cls(
+            config.reward, config.data, config.preset, config.reward_folders,
+            getattr(config, "ensemble", "mean"), config.micro_batch_size, config.precision,
+        )  # fmt: skip
+
+    @property
+    def used_folders(self) -> tuple[Path, ...]:
+        """Those of the flags, or the default one."""
+        return self.folders or (default_folder("reward_model", self.data, self.preset),)
+
+    @property
+    def scored_rows(self) -> int:
+        """Rows that a reward model reads at once."""
+        return min(2 * self.micro_batch_size, 64)
+
+
+def is_function(reward: str) -> bool:
+    """Whether a --reward names the user's function."""
+    return ":" in reward
+
+
+def kinds() -> set[str]:
+    """The files of this folder that open a reward by their name, beside `model`: adding one adds a kind."""
+    return {module.name for module in iter_modules(rewards.__path__)} - OWN
+
+
+def check_reward(reward: str) -> None:
+    """ValueError for a --reward that is neither one of the names nor WHERE:FUNCTION."""
+    named = (*NAMED, *sorted(kinds()))
+    if reward in named:
+        return
+    where, colon, function = reward.rpartition(":")
+    if not colon:
+        raise ValueError(
+            f"reward {reward!r} is none of {', '.join(named)}, and a function of your own needs a "
+            "colon, as in my_rewards:brief or my_rewards.py:brief"
+        )
+    if not where or not function.isidentifier():
+        raise ValueError(
+            f"reward {reward!r} must be MODULE:FUNCTION or FILE.py:FUNCTION, as in my_rewards:brief"
+        )
+
+
+def file_of(kind: str) -> Any:
+    """The file of this folder that has `kind` of rewards: it alone is imported."""
+    return importlib.import_module(f"rl.rewards.{kind}")
+
+
+def open_rule(
+    found: Source, data: str, prompts: Mapping[str, Sequence[PromptRecord]], *, needed: bool
+) -> RuleReward | None:
+    """What is known to be right: a world's own rule, or the check of a file's answers; None: nothing.
+
+    UserError if it is `needed` and cannot compare a file's answers.
+    """
+    if found.gold is not None and found.CHECK is None:
+        return RuleReward(found.gold, "gold reward")
+    if found.CHECK is None and not any(r.answer is not None for rs in prompts.values() for r in rs):
+        return None
+    rule: RuleReward | None = file_of("verifiable").open_rule(found, data, prompts, needed)
+    return rule
+
+
+def open_reward(
+    choice: RewardChoice, tokenizer: Tokenizer, device: torch.device, rule: RuleReward | None
+) -> RewardFn:
+    """The reward that the flags ask for; `rule` is what `open_rule` has found."""
+    kind, data = choice.reward, choice.data
+    checks = made_of(rule).check is not None
+    if is_function(kind):
+        if choice.folders and not has_annotator(data):  # PG-GRPO reads recorded pairs there
+            raise _unused(choice, f"function {kind}")
+        opened: RewardFn = file_of("function").open_function(kind)
+        return opened
+    if kind in ("gold", "rule") or (kind == "auto" and checks):
+        if rule is None:
+            raise UserError(f"--reward {kind}: {data} has no rule to check; use --reward model")
+        if choice.folders and checks:
+            raise _unused(choice, rule.name)
+        return rule
+    opened = file_of("model" if kind == "auto" else kind).open_kind(choice, tokenizer, device)
+    return opened
+
+
+def _unused(choice: RewardChoice, reward: str) -> UserError:
+    folders = " ".join(map(str, choice.folders))
+    return UserError(
+        f"--reward-model {folders} would not be used, the reward is the {reward}: leave it out, or "
+        "add --reward model"
+    )

@@ -1,0 +1,120 @@
+"""A kind of rewards and a kind of models are one file each, which nothing names."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import gpt
+from data.sources import from_preset
+from gpt.checkpoint import load_gpt, save_gpt
+from gpt.model import GPT
+from gpt.tokenizer import load_tokenizer
+from harness.paths import MODEL_FILE
+from rl import grpo_engine, rewards
+from rl.rewards.reward import check_reward
+from rl.talk import Talk, TalkConfig
+
+# A GPT-2 with RMSNorm (Zhang and Sennrich 2019, arXiv:1910.07467) in the place of LayerNorm.
+MODEL_CODE = """
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from gpt.model import GPT, GPTConfig
+
+
+@dataclass(frozen=True)
+class RMSConfig(GPTConfig):
+    norm_eps: float = 1e-6
+
+
+class RMSNorm(nn.Module):
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.weight * x * (x.square().mean(-1, keepdim=True) + self.eps).rsqrt()
+
+
+class RMSGPT(GPT):
+    def __init__(self, config: RMSConfig) -> None:
+        super().__init__(config)
+        for block in self.h:
+            block.ln_1 = RMSNorm(config.n_embd, config.norm_eps)
+            block.ln_2 = RMSNorm(config.n_embd, config.norm_eps)
+        self.ln_f = RMSNorm(config.n_embd, config.norm_eps)
+
+
+MODEL, SHAPE = RMSGPT, RMSConfig
+"""
+REWARD_CODE = """
+from rl.rewards.reward import MadeOf
+
+
+class Brief:
+    name, made_of = "brief", MadeOf()
+
+    def __call__(self, rollout):
+        return -rollout.lengths.float()
+
+
+def open_kind(choice, tokenizer, device):
+    return Brief()
+"""
+FLAGS: dict[str, Any] = dict(
+    device="cpu", steps=1, prompts_per_step=2, group_size=2, eval_prompts=2, test_prompts=2,
+    max_new_tokens=8, checkpoint_every=1, lr=1e-2,
+)  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Second folders of models and of rewards, with one file in each."""
+    for package, name, code in ((gpt, "rms", MODEL_CODE), (rewards, "brief", REWARD_CODE)):
+        folder = tmp_path / package.__name__
+        folder.mkdir()
+        (folder / f"{name}.py").write_text(code, encoding="utf-8")
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+    monkeypatch.setattr("data.sources.RUNS", tmp_path / "runs")
+    return tmp_path
+
+
+def start(place: Path) -> Path:
+    """A small model of the new kind, saved."""
+    from gpt.rms import RMSGPT, RMSConfig  # type: ignore[import-not-found]
+
+    tokenizer = load_tokenizer("glassbox")
+    shape = RMSConfig(tokenizer.n_vocab, context=96, n_layer=1, n_head=2, n_embd=16)
+    model = RMSGPT(shape).initialize(torch.Generator().manual_seed(0))
+    save_gpt(place / "base" / MODEL_FILE, model, tokenizer)
+    return place / "base"
+
+
+def test_a_third_kind_of_model_is_trained_resumed_and_talked_to(place: Path) -> None:
+    flags = FLAGS | dict(policy=start(place), reward="gold")
+    make = grpo_engine.GRPOConfig
+    folder = grpo_engine.main(from_preset(make, grpo_engine.PRESETS, "tiny", **flags))
+    more = flags | dict(steps=2, resume=True)
+    assert grpo_engine.main(from_preset(make, grpo_engine.PRESETS, "tiny", **more)) == folder
+    model, _ = load_gpt(folder / MODEL_FILE)
+    before, _ = load_gpt(place / "base" / MODEL_FILE)
+    assert type(model).__name__ == "RMSGPT" and type(model) is not GPT
+    assert not torch.equal(model.wte.weight, before.wte.weight)
+    assert (
+        len(Talk(TalkConfig(folder, device="cpu")).answer("Review the red kettle for Anna.")) == 2
+    )
+
+
+def test_a_kind_of_rewards_is_a_name_that_reward_takes(place: Path) -> None:
+    with pytest.raises(ValueError):
+        check_reward("briefly")
+    flags = FLAGS | dict(policy=start(place), reward="brief")
+    config = from_preset(grpo_engine.GRPOConfig, grpo_engine.PRESETS, "tiny", **flags)
+    folder = grpo_engine.main(config)
+    assert '"reward": -' in (folder / "metrics.jsonl").read_text("utf-8")
