@@ -247,10 +247,11 @@ def look_at(policy, reference, step):
 
 
 # %%
+# stop_kl: a limit far away, so the KL is logged and stops nothing
 config = grpo_engine.GRPOConfig(
     steps=40, prompts_per_step=4, group_size=8, lr=5e-4, warmup=3, minibatches=1,
     kl_coef=0.0, stop_kl=1e3, max_new_tokens=40, eval_every=5, seed=0,
-)  # fmt: skip  (a limit far away: the KL is logged, and stops nothing)
+)  # fmt: skip
 policy = saved_models.base()[0]
 found.clear()  # if this cell is run again
 halfway.clear()

@@ -276,16 +276,9 @@ def answered_returns(token_rewards, mask, gamma): ...  # (N, T), (N, T), number 
 
 check("answered_returns", answered_returns)
 
-
-# %%
-def my_gae(rewards, values, mask, gamma, lam): ...  # (N, T) each -> advantages (N, T)
-
-
-check("gae", my_gae)
-
 # %% [markdown]
 # <details>
-# <summary>Solution of the first</summary>
+# <summary>Solution</summary>
 #
 # ```python
 # def answered_returns(token_rewards, mask, gamma):
@@ -298,7 +291,15 @@ check("gae", my_gae)
 # ```
 #
 # </details>
-#
+
+
+# %%
+def my_gae(rewards, values, mask, gamma, lam): ...  # (N, T) each -> advantages (N, T)
+
+
+check("gae", my_gae)
+
+# %% [markdown]
 # How TRL, verl and others decide each of these questions: [docs/tools.md](../docs/tools.md).
 #
 # Next: [21_which_would_you_have_believed](21_which_would_you_have_believed.ipynb), ten claims of recent
