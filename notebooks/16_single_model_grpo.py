@@ -297,16 +297,4 @@ except ValueError as error:
 # **The command**: `python -m rl.grpo_single_model_engine --data sums`. With `--kl-target 0.05` the weight
 # of the penalty is adapted so that the size of a batch's step (`kl_old_new`) stays near 0.05.
 #
-# **To think about.** The reference's log-probabilities could be cached before training, and no second
-# model would be needed. Why does that not work? What would give an anchor without a second copy?
-#
-# <details>
-# <summary>Answer</summary>
-#
-# The responses are new in every batch, and only the reference itself can score them. One way out is
-# to train adapters (LoRA) on frozen weights: with the adapters switched off, the same weights are
-# the reference.
-#
-# </details>
-#
 # Next: [17_bug_zoo](17_bug_zoo.ipynb). You know the engines now; there you find what is wrong with a run.
