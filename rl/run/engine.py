@@ -101,7 +101,7 @@ def entry_of(module: str) -> Engine:
 @cache
 def every_engine() -> tuple[Engine, ...]:
     """The `ENGINE` of each rl/*_engine.py, in the order of their names."""
-    names = sorted(path.stem for path in Path(__file__).parent.glob("*_engine.py"))
+    names = sorted(path.stem for path in Path(__file__).parents[1].glob("*_engine.py"))
     return tuple(entry_of(f"rl.{name}") for name in names)
 
 
