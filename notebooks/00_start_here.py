@@ -2,7 +2,7 @@
 # # Start here
 #
 # **What is in this repository, and in which order should you read it?** This page is the map: the
-# pipeline, the models, the algorithms, three ways to read, and every symbol. You need
+# pipeline, the models, the algorithms, and three ways to read. You need
 # Python and PyTorch. You need no reinforcement learning. The page takes about ten seconds to run,
 # after start-up.
 #
@@ -154,14 +154,7 @@ plots.diagram("algorithm_map")
 # reward, green the gold reward, pink a critic, light blue a teacher, black an exact number, and
 # vermilion a trap.
 #
-# ## Symbols
+# Symbols are in [docs/symbols.md](../docs/symbols.md), words in [docs/glossary.md](../docs/glossary.md).
 #
-# Do not learn these. Come back when a page uses one that you have forgotten. They are also in
-# [docs/symbols.md](../docs/symbols.md); words are explained in [docs/glossary.md](../docs/glossary.md).
-
-# %%
-plots.document("symbols")
-
-# %% [markdown]
 # Next: [01_gpt2_from_scratch](01_gpt2_from_scratch.ipynb). All these models are one network: what goes
 # in, and what comes out?

@@ -222,8 +222,8 @@ torch.testing.assert_close(per_response / per_token, mask.sum() / 3)  # the mean
 # > is in nats per token. The paper you follow stops at "KL 10", in nats per response. Who has gone
 # > further?
 #
-# (0.1 per token is 6 per response, so the paper has gone further. A curve without a unit says nothing.
-# A coefficient that was tuned on one scale is wrong on the other, by a factor of the length.)
+# (0.1 per token is 6 per response, so the paper has gone further. A coefficient that was tuned on one
+# scale is wrong on the other, by a factor of the length.)
 #
 # ### Where does a trained policy differ? In colour
 #

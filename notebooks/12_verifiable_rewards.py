@@ -149,8 +149,7 @@ assert equal == [True] * 8 + [False] * 3 + [True]
 #
 # Now a small task: questions such as "What is 7+8?", and a GPT of two layers that has read sloppy
 # answers to them. Half of the numbers are wrong, and three answers in ten give none. It is trained here
-# from nothing. (It reads all 144 questions in this stage: the page is about the reward, not about
-# generalising.)
+# from nothing.
 
 # %%
 records = [PromptRecord(f"What is {a}+{b}?\n", str(a + b)) for a in range(12) for b in range(12)]

@@ -307,10 +307,10 @@ print(
 # The first two panels are *over-optimisation*: the curve that training sees keeps rising, and the one
 # that we mean gains little and then turns. The shades are 95% intervals over the 32 prompts of this one
 # run. A highest point looks high by luck, too, so the printed change takes its step from half of the
-# prompts and is measured on the other half. One run proves little; in our study gold turned in 77 of 78.
-# The right panel draws gold against the distance d = sqrt(KL) from the start, because two runs that end
-# at different distances cannot be compared by their end points. (The two curves are measured on
-# different prompts, 32 and 8, so they start at different heights: compare their shapes only.)
+# prompts and is measured on the other half. Where its interval contains 0, this run alone proves no
+# turn; in our study gold turned in 77 of 78 runs. The right panel draws gold against the distance d =
+# sqrt(KL) from the start, because two runs that end at different distances cannot be compared by their
+# end points. (Its two curves are of different prompts: compare shapes only.)
 #
 # ## 5. What was exploited
 #

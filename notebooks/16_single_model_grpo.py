@@ -54,7 +54,6 @@ torch.set_num_threads(1)  # one thread adds up in the same order on every machin
 #
 # In training every parameter of the policy has four numbers: its weight, its gradient, and the two
 # running means of Adam. GRPO's frozen reference is a fifth, so a fifth of that memory is saved.
-# (Both also need activations and a reward model.)
 
 # %%
 rows = []

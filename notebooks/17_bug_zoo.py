@@ -278,9 +278,6 @@ holds(all(found != "-" for _, found in rows), "all ten are found, in these runs"
 # every number a little. So formulas must be tested against numbers worked out by hand, not against
 # curves.
 #
-# Conversely, thirty-eight recorded runs without a bug raise no alarm: a doctor who always finds
-# something is of no use.
-#
 # ## 6. A run that is right, and goes wrong
 #
 # No line is wrong in the last run. GRPO had no KL penalty ($\beta = 0$) and a reward model that had

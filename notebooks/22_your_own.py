@@ -354,6 +354,25 @@ plots.difference(
 # every seed; what failed; and what would change your mind. Seeds on which you chose a setting are
 # not its test.
 #
+# <details>
+# <summary>A report to grade against: the median of section 3</summary>
+#
+# **Question:** does the median keep the direction? **Guess before the run:** no, it depends on the answer
+# itself. **One change:** the median for the mean of the others; loss, rollouts and $G$ equal. **Command:**
+# `gradients(seed, chosen=forms)`, seeds 0 to 1,999.
+#
+# | degrees to the exact gradient | one rollout | mean gradient of 200 (ten blocks) | of 2,000 |
+# | --- | --- | --- | --- |
+# | median | 43.8 | 4.4 | 2.6 |
+# | RLOO | 43.9 | 3.5 | 0.9 |
+#
+# Block by block the median is 0.9 ± 0.4 degrees further off (95%). **So** it is biased, and no less
+# noisy. **Failed:** a bootstrap of the angle; near 0 resampled angles are all larger than the measured
+# one. **Would change my mind:** rare high rewards, where a median should be steadier. **Not shown:**
+# that a run learns worse.
+#
+# </details>
+#
 # ## 5. Exam
 #
 # Fourteen questions. Answer on paper, with a number or a sketch, then look. Each question is followed by
@@ -389,20 +408,9 @@ plots.difference(
 #
 # ## 6. What to read next
 #
-# - **Where it began:** Ziegler et al. 2019 ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593)),
-#   Stiennon et al. 2020 ([arXiv:2009.01325](https://arxiv.org/abs/2009.01325)) and InstructGPT
-#   ([arXiv:2203.02155](https://arxiv.org/abs/2203.02155)).
-# - **The details that matter in PPO:** Huang et al. 2024
-#   ([arXiv:2403.17031](https://arxiv.org/abs/2403.17031)).
-# - **Is all of it needed?** Ahmadian et al. 2024
-#   ([arXiv:2402.14740](https://arxiv.org/abs/2402.14740)) and DPO
-#   ([arXiv:2305.18290](https://arxiv.org/abs/2305.18290)).
-# - **When the proxy breaks:** Gao et al. 2023 ([arXiv:2210.10760](https://arxiv.org/abs/2210.10760)).
-# - **Reasoning:** DeepSeekMath ([arXiv:2402.03300](https://arxiv.org/abs/2402.03300)), DeepSeek-R1
-#   ([arXiv:2501.12948](https://arxiv.org/abs/2501.12948)), DAPO
-#   ([arXiv:2503.14476](https://arxiv.org/abs/2503.14476)) and Dr. GRPO
-#   ([arXiv:2503.20783](https://arxiv.org/abs/2503.20783)).
-#
-# Every paper that this project uses is in [docs/papers.md](../docs/papers.md).
+# [docs/papers.md](../docs/papers.md) has every paper that this project uses. Three to begin with:
+# Stiennon et al. 2020 ([arXiv:2009.01325](https://arxiv.org/abs/2009.01325)), Huang et al. 2024 on the
+# details of PPO ([arXiv:2403.17031](https://arxiv.org/abs/2403.17031)), DeepSeek-R1
+# ([arXiv:2501.12948](https://arxiv.org/abs/2501.12948)).
 #
 # Next: your own question. The map of all pages is [00_start_here](00_start_here.ipynb).
