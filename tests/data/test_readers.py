@@ -245,3 +245,12 @@ def test_what_would_be_taken_for_something_else_is_refused(tmp_path: Path, more:
     (tmp_path / "a.jsonl").write_text(row)
     with pytest.raises(UserError):
         read_preferences(tmp_path / "a.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("row", "answers"),
+    [({}, 0), ({"answer": "3"}, 1), ({"response": "3"}, 1), ({"chosen": "3", "rejected": "4"}, 2)],
+)
+def test_prompts_are_read_with_how_many_answers_there_are(row, answers, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "1 + 2 =\n", **row}))
+    assert read_prompts(tmp_path / "rows.jsonl").answers == answers
