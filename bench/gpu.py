@@ -25,6 +25,7 @@ from turns import Case, peak_mib, reset_peak
 from gpt.model import GPT, Preset
 from harness.command_line import run_command
 from harness.device import open_device, precision
+from harness.errors import UserError
 from harness.flag_ranges import AtLeastOne
 from harness.optimizer import adamw, clip_and_step
 from harness.seeds import make_generator
@@ -130,6 +131,11 @@ def one_precision(config: GpuConfig, device: torch.device, dtype: str) -> None:
 
 def main(config: GpuConfig) -> None:
     device = open_device(config.device)
+    if config.device == "auto" and device.type == "cpu":
+        raise UserError(
+            "PyTorch finds no card here: see to its driver and build, or add --device cpu --preset tiny "
+            "--rows 4 for toy sizes"
+        )
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else str(device)
     print(f"{name}, PyTorch {torch.__version__}: {config.preset}, {config.case.described}")
     beside_the_cpu(config, device)

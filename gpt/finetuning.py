@@ -31,6 +31,7 @@ from data.sources import (
     flags_for,
     has_annotator,
     is_checked,
+    is_world,
     run_with_presets,
 )
 from data.splits import split_of
@@ -206,6 +207,8 @@ def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT,
         return model.to(device), tokenizer
     base = config.base or default_folder("pretraining", config.data, config.preset)
     if config.base is None and not (base / MODEL_FILE).exists():
+        if not is_world(config.data):
+            read_responses(config.data)  # refuses prompts alone
         made = has_annotator(config.data)
         stage = "reward_model.reward_model_training" if made else "gpt.pretraining"
         raise UserError(

@@ -110,7 +110,8 @@ def explained(config: Any = None) -> Iterator[None]:
             if is_out_of_memory(error):
                 sys.exit(f"error: {_remedy_of_memory(error, config)}")
             if isinstance(error, OSError) and error.filename is not None:  # a full disk, a folder
-                sys.exit(f"error: {error.filename}: {error.strerror}")
+                asks = ": ask its owner, or name another place" * isinstance(error, PermissionError)
+                sys.exit(f"error: {error.filename}: {error.strerror}{asks}")
             raise
 
 

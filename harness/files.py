@@ -137,6 +137,12 @@ def _unwritten(path: Path, error: Exception) -> UserError:
     )
 
 
+def gone(folder: Path) -> UserError:
+    return UserError(
+        f"{display_path(folder)} was deleted or moved while this run was writing in it: start it again"
+    )
+
+
 def write_text(path: Path, content: str) -> None:
     """Write a text, atomically. A lone surrogate, which no encoding holds, becomes a question mark."""
     data = content.encode("utf-8", errors="replace")

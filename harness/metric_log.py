@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from harness.errors import UserError
-from harness.files import append_jsonl, display_path, keep_until
+from harness.files import append_jsonl, display_path, gone, keep_until
 from harness.ranks.collectives import is_main
 
 
@@ -69,6 +69,8 @@ class MetricLog:
         }
         self.rows.append(row)
         if self.path is not None:
+            if len(self.rows) > 1 and is_main() and not self.path.exists():
+                raise gone(self.path.parent)
             append_jsonl(self.path, [row])
         if self.has_bar:  # made here: what is printed before has its own lines
             self.bar = self.bar or tqdm(

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("harness", "data", "gpt", "reward_model", "rl", "report")
+PACKAGES = ("harness", "data", "gpt", "reward_model", "rl", "report", "studies")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's malloc.h
 
 

@@ -28,6 +28,7 @@ from harness.errors import Finished, UserError
 from harness.files import (
     display_path,
     expanded,
+    gone,
     read_object,
     received,
     remove_left_overs,
@@ -78,7 +79,9 @@ def _begin(folder: Path, config: Flags) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"--out {folder} cannot be made: {error.strerror}") from error
+        raise UserError(
+            f"--out {folder} cannot be made ({error.strerror}): name a folder where you may write"
+        ) from error
     lock(folder)
     remove_left_overs(folder, of=CONFIG_FILE)  # of a run that was killed as it began
     while any(folder.iterdir()):  # again, should a run have begun and ended there in between
@@ -93,6 +96,8 @@ def finish_run(folder: Path, *, can_go_on: bool = False) -> None:
     """The run is complete: its state goes last, or gets another name if the run `can_go_on`."""
 
     def finish() -> None:
+        if not (folder / CONFIG_FILE).exists():
+            raise gone(folder)
         state = folder / STATE_FILE
         if can_go_on and state.exists():
             state.replace(folder / FINISHED_STATE)

@@ -273,8 +273,8 @@ check("holm", my_holm)
 #
 # ## Yours
 #
-# `python scripts/claims.py two_answers --again` runs one claim with new seeds, in minutes. All ten, with
+# `python -m studies.claims two_answers --again` runs one claim with new seeds, in minutes. All ten, with
 # every number, their rules and what they cannot say: [docs/claims.md](../docs/claims.md). A claim of your
-# own is one file beside the others in `scripts/claim`.
+# own is one file beside the others in `studies/claims`.
 #
 # Next: [22_your_own](22_your_own.ipynb). Now find out something that nobody has told you.

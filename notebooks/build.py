@@ -28,11 +28,18 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
-import jupytext
-import nbformat
-from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
-from nbformat import NotebookNode
+try:
+    import jupytext
+    import nbformat
+    from nbclient import NotebookClient
+    from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
+    from nbformat import NotebookNode
+except ModuleNotFoundError as error:
+    if __name__ != "__main__":
+        raise
+    sys.exit(
+        f"error: there is no {error.name} here: `make dev`, then .venv/bin/python {sys.argv[0]}"
+    )
 
 FOLDER = Path(__file__).resolve().parent
 OPEN = (

@@ -28,7 +28,6 @@ from unittest.mock import patch
 import bug_stories
 import torch
 from bug_stories import RECORDINGS, STORIES
-from studies.pages import significant
 from torch import Tensor
 
 from data.collate import first_eos_mask, join_responses
@@ -63,6 +62,7 @@ from rl.rewards.reward import RuleReward, checked_rewards
 from rl.run.evaluation import Validation
 from rl.run.metrics import UpdateMeter
 from rl.run.token_log import TokenLog
+from studies.pages import significant
 
 # The small run ------------------------------------------------------------------------------------
 

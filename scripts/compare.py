@@ -4,28 +4,32 @@
 
 What follows `--` goes to every engine as it stands. The last engine is what the others are compared
 with: of each number the mean over seeds with its 95% interval, and the paired difference, seed by
-seed, with its interval. Finished runs are kept, so the same command goes on after an interruption.
+seed, with its interval. Other flags have another folder. A finished run is kept while its engine and what
+it has read are the same, so the same command goes on after an interruption.
 """
 
 from __future__ import annotations
 
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
+import hashlib
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from studies.runner import run_stage
-
+from data.sources import DIGITS
 from harness.command_line import command_name, expand_arguments, run_script
 from harness.errors import UserError
-from harness.files import display_path, save_figure
+from harness.files import display_path, save_figure, write_text
 from harness.flag_ranges import AtLeastTwo
 from harness.paths import RUNS
 from report.doctor import Run, read_run
 from report.intervals import group_table
+from studies.runner import Job, code_of, is_done, note_other_code, run_job
 
+SHARED = ("data", "preset", "policy")  # what must be one for all, where an engine has the flag
 PLOTTED = ("reward", "validation/reward", "validation/gold", "validation/kl")
 
 
@@ -40,7 +44,7 @@ class CompareConfig:
     seed: int = 0
     """The first of them."""
     out: Path = RUNS / "compare"
-    """Folder of the runs, the table and the plot."""
+    """Folder of comparisons: one a set of flags, with the runs, the tables and the plots."""
 
     goes_on = True  # called again, it does what is left
 
@@ -74,16 +78,41 @@ def main(config: CompareConfig, flags: Sequence[str] = ()) -> None:
     names = [name_of(engine) for engine in config.engines]
     if len(names) < 2 or len(set(names)) < len(names):
         raise UserError(f"name two engines or more, each once: got {' '.join(names) or 'none'}")
-    seeds = range(config.seed, config.seed + config.seeds)
-    folders = {name: [config.out / name / f"seed{seed}" for seed in seeds] for name in names}
-    for engine, name in zip(config.engines, names, strict=True):
-        for seed, folder in zip(seeds, folders[name], strict=True):
-            run_stage(folder, engine, [*flags, "--seed", seed], resume=True)
-    runs = {name: [read_run(folder) for folder in folders[name]] for name in names}
+    for engine in config.engines:
+        code_of(engine)  # refuses one that is not there before any other trains
+    typed = shlex.join(flags)
+    what = f"{Path.cwd()} {typed}"  # in which a path may count from here
+    root = (config.out / hashlib.sha256(what.encode()).hexdigest()[:DIGITS]).resolve()
+    runs: dict[str, list[Run]] = {name: [] for name in names}
+    kept = []
+    for seed in range(config.seed, config.seed + config.seeds):
+        for engine, name in zip(config.engines, names, strict=True):
+            job = Job(f"{name}/seed{seed}", engine, {}, typed=(*flags, "--seed", str(seed)))
+            folder, there = root / job.name, is_done(job, root)
+            print(f"{display_path(folder)} {'is there' if there else '...'}", flush=True)
+            if there:
+                kept.append(folder)
+            else:
+                run_job(job, root, resume=True)
+            runs[name].append(read_run(folder))
+            require_alike(runs[names[0]][0], runs[name][-1])
+    note_other_code(kept)
     table = group_table([run for name in reversed(names) for run in runs[name]])
-    (config.out / "table.txt").write_text(table + "\n", encoding="utf-8")
-    plot(runs, config.out / "compare.png")
-    print(f"\n{table}\n\nplot {display_path(config.out / 'compare.png')}")
+    name = "-".join(names)
+    write_text(root / f"{name}.txt", f"flags: {typed or 'none'}\n\n{table}\n")
+    plot(runs, root / f"{name}.png")
+    print(f"\n{table}\n\nplot {display_path(root / f'{name}.png')}")
+
+
+def require_alike(first: Run, run: Run) -> None:
+    """UserError where two runs do not start alike: the difference would be none of their engines."""
+    for flag in SHARED:
+        had, has = first.flags.get(flag), run.flags.get(flag)
+        if had != has and flag in first.flags and flag in run.flags:
+            raise UserError(
+                f"--{flag} is {had} in {first.label} and {has} in {run.label}, which cannot be compared: "
+                f"give --{flag} behind --"
+            )
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from studies.pages import average, filled, markdown, rounded, spread
 
 from data.sources import world_names
 from harness.command_line import run_command
@@ -33,6 +32,8 @@ from harness.files import display_path, read_json, write_text
 from harness.paths import REPOSITORY
 from rl.run.config import EngineConfig
 from rl.run.engine import every_engine
+from studies import real_model as steered
+from studies.pages import average, filled, markdown, rounded, spread
 
 FIRST = (  # on the front page
     *("grpo", "ppo", "grpo_variants", "rloo", "reinforce_pp", "dpo"),
@@ -41,12 +42,6 @@ FIRST = (  # on the front page
 MEASURED = REPOSITORY / "docs" / "measured.json"
 MEASURED_PAGES = tuple(f"docs/{name}.md" for name in ("study", "lora", "ranks"))
 REAL_MODEL = REPOSITORY / "notebooks" / "course" / "recordings" / "real_model.json"
-
-
-def from_folder(folder: str, name: str) -> Any:
-    path = str(REPOSITORY / folder)
-    sys.path += [path] if path not in sys.path else []
-    return importlib.import_module(name)
 
 
 def page_with(page: str, tables: Mapping[str, Sequence[str]]) -> str:
@@ -144,7 +139,8 @@ def picture() -> str:
 
 def boxes() -> list[tuple[Any, Any]]:
     """Every ENGINE with its box (docs/boxes), in the order of the boxes."""
-    read_box = from_folder("docs/site", "boxes").read_box
+    sys.path.append(str(REPOSITORY / "docs" / "site"))
+    read_box = importlib.import_module("boxes").read_box
     pairs = [(engine, read_box(engine.name)) for engine in every_engine()]
     return sorted(pairs, key=lambda pair: int(pair[1].fields["order"]))
 
@@ -243,9 +239,9 @@ def cell(value: Any, digits: int | None) -> str:
 
 def real_model() -> str:
     """docs/real_model.md, from the recording of page 18."""
-    script, found = from_folder("scripts", "real_model"), read_json(REAL_MODEL)
-    tables = {"real model": script.table(found)}
-    tables["real model by constraint"] = script.by_constraint(found)
+    found = read_json(REAL_MODEL)
+    tables = {"real model": steered.table(found)}
+    tables["real model by constraint"] = steered.by_constraint(found)
     return page_with("docs/real_model.md", tables)
 
 

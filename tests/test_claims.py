@@ -7,11 +7,11 @@ import re
 from typing import Any
 
 import pytest
-from studies.pages import filled
 
 from harness.paths import REPOSITORY
 from report.intervals import holm, t_interval, t_tails
-from scripts import overoptimisation as study
+from studies.overoptimisation import __main__ as study
+from studies.pages import filled
 
 DOCS = REPOSITORY / "docs"
 NUMBERS = json.loads((DOCS / study.JSON).read_text(encoding="utf-8"))

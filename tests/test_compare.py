@@ -1,37 +1,101 @@
-"""Comparing engines: each seed once an engine, finished runs kept, a table and a plot."""
+"""Comparing engines and running studies: a job counts while it is made of what is asked for now."""
 
 from __future__ import annotations
 
+import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import compare
 import pytest
 
 from harness.errors import UserError
-from harness.files import write_json
+from studies.runner import Job, finished, record_of, run_job
+
+ENGINE = """
+import hashlib, json, pathlib, sys
+
+flags = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+with open("calls", "a") as calls:
+    calls.write("BETTER ")
+out, seed = pathlib.Path(flags["--out"]), int(flags["--seed"])
+out.mkdir(parents=True)
+value = seed + BETTER * float(flags["--lr"])
+words = pathlib.Path("words")
+read = {str(words): hashlib.sha256(words.read_bytes()).hexdigest()}
+(out / "config.json").write_text(json.dumps(flags | dict(seed=seed, data=DATA, inputs=read)))
+(out / "report.json").write_text(json.dumps(dict(prompts=4, after=dict(reward=value))))
+rows = [json.dumps(dict(step=step, reward=step * value)) for step in (1, 2, 3)]
+(out / "metrics.jsonl").write_text("".join(row + "\\n" for row in rows))
+"""
 
 
-def made(folder: Path, engine: str, flags: list[Any], resume: bool) -> None:
-    """What a run leaves behind, without training: the mine engine is better by 0.2."""
-    folder.mkdir(parents=True)
-    seed = flags[-1]
-    better = 0.2 if compare.name_of(engine) == "mine" else 0.0
-    (folder / "metrics.jsonl").write_text(
-        "".join(f'{{"step": {s}, "reward": {s * 0.1 + better + seed}}}\n' for s in (1, 2, 3))
-    )
-    write_json(folder / "config.json", {"script": engine, "seed": seed})
-    write_json(folder / "report.json", {"prompts": 4, "after": {"reward": seed + better}})
+def write_engine(name: str, better: float, data: str = "'sums'") -> None:
+    Path(name).write_text(ENGINE.replace("BETTER", str(better)).replace("DATA", data))
 
 
-def test_the_difference_is_paired_seed_by_seed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def made() -> list[str]:
+    """What has run since this was called last."""
+    calls = Path("calls").read_text().split() if Path("calls").exists() else []
+    Path("calls").unlink(missing_ok=True)
+    return calls
+
+
+@pytest.fixture
+def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> compare.CompareConfig:
+    """Two engines that train nothing, in a folder of their own."""
+    monkeypatch.chdir(tmp_path)
+    Path("words").write_text("a b")
+    write_engine("mine_engine.py", 0.2)
+    write_engine("base_engine.py", 0.1)
+    return compare.CompareConfig(("mine_engine.py", "base_engine.py"), seeds=2, out=tmp_path / "c")
+
+
+def test_the_difference_is_paired_and_other_flags_have_a_table_of_their_own(
+    config: compare.CompareConfig,
 ) -> None:
-    """Seeds differ by 1 and engines by exactly 0.2: only a pairing has an interval of no width."""
-    monkeypatch.setattr(compare, "run_stage", made)
-    compare.main(compare.CompareConfig(("my/mine_engine.py", "rl.grpo_engine"), out=tmp_path))
-    (line,) = [s for s in (tmp_path / "table.txt").read_text().splitlines() if "reward" in s]
-    assert line.endswith("0.2 [0.2, 0.2]")
-    assert (tmp_path / "compare.png").stat().st_size > 1000
-    with pytest.raises(UserError):
-        compare.main(compare.CompareConfig(("rl.grpo_engine",), out=tmp_path))
+    """Seeds differ by 1 and engines by exactly 0.1 lr: only a pairing has an interval of no width."""
+    for lr in ("1", "2", "1"):
+        compare.main(config, ("--lr", lr))
+    assert sorted(made()) == ["0.1"] * 4 + ["0.2"] * 4  # the third comparison had its runs
+    tables = sorted(config.out.glob("*/mine-base.txt"), key=lambda path: path.read_text())
+    ends = [line.split("  ")[-1] for table in tables for line in table.read_text().splitlines()]
+    assert [end for end in ends if "[" in end] == ["0.1 [0.1, 0.1]", "0.2 [0.2, 0.2]"]
+    assert all(path.with_suffix(".png").stat().st_size > 1000 for path in tables)
+
+
+def test_an_edited_engine_and_other_inputs_are_run_anew(config: compare.CompareConfig) -> None:
+    compare.main(config, ("--lr", "1"))
+    made()
+    write_engine("mine_engine.py", 0.3)
+    compare.main(config, ("--lr", "1"))
+    assert made() == ["0.3", "0.3"] and len([*config.out.glob("*/mine/seed?.1")]) == 2
+    Path("words").write_text("a b c")
+    compare.main(config, ("--lr", "1"))
+    assert sorted(made()) == ["0.1", "0.1", "0.3", "0.3"]
+
+
+def test_what_cannot_be_compared_is_refused(config: compare.CompareConfig) -> None:
+    """Engines of other worlds, one engine alone, one that is not there."""
+    write_engine("base_engine.py", 0.1, "'reviews'")
+    for engines in (config.engines, config.engines[:1], (*config.engines, "no_engine.py")):
+        with pytest.raises(UserError):
+            compare.main(replace(config, engines=engines), ("--lr", "1"))
+    assert made() == ["0.2", "0.1"]  # one seed each, for the first alone
+
+
+def test_a_job_counts_while_it_and_what_it_needs_are_the_same(config: object) -> None:
+    work = "import pathlib, sys; pathlib.Path(sys.argv[2], sys.argv[4]).mkdir(parents=True)"
+    root, itself = Path.cwd() / "study", [sys.executable, "-c", work]
+    jobs = {"a": Job("a", "begin", {"size": 1}), "b": Job("b", "end", {}, ("a",))}
+    for job in jobs.values():
+        run_job(job, root, itself=itself)
+    assert finished(jobs, root) == {"a", "b"}
+    jobs["a"] = replace(jobs["a"], arguments={"size": 2})
+    assert finished(jobs, root) == set()
+    run_job(jobs["a"], root, itself=itself)
+    assert finished(jobs, root) == {"a"} and (root / "a.1").is_dir()  # b is of the earlier a
+    run_job(jobs["b"], root, itself=itself)
+    assert finished(jobs, root) == {"a", "b"}
+    record_of(root / "b").unlink()  # as an earlier version left it
+    assert finished(jobs, root) == {"a"}

@@ -67,7 +67,7 @@ def imported_modules(tree: ast.AST, package: str) -> Iterator[str]:
 def script_files() -> list[Path]:
     """By text, so that a file that does not parse fails its own tests and not the collection."""
     guard = re.compile(r"^if __name__ == ", re.MULTILINE)
-    files = python_files(*PACKAGES, "scripts", "bench")
+    files = python_files(*PACKAGES, "studies", "scripts", "bench")
     return [path for path in files if guard.search(path.read_text(encoding="utf-8"))]
 
 
@@ -157,7 +157,7 @@ def imported() -> None:
 @pytest.mark.parametrize("path", SCRIPTS, ids=label)
 def test_a_command_explains_itself(path: Path, imported: None, tmp_path: Path) -> None:
     """`--help`, from another folder: modules by their name, scripts by their path."""
-    module = path.relative_to(ROOT).parts[0] in PACKAGES
+    module = path.relative_to(ROOT).parts[0] in (*PACKAGES, "studies")
     words = ["-m", module_name(path)] if module else [path]
     done = command(*words, "--help", cwd=tmp_path)
     assert done.returncode == 0 and done.stdout, done.stderr

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from overopt import results
-from overopt.plan import Settings
-from overopt.stages import has_turned
-from studies import bootstrap
 
 from report import intervals
+from studies import bootstrap
+from studies.overoptimisation import results
+from studies.overoptimisation.plan import Settings
+from studies.overoptimisation.stages import has_turned
 
 
 def test_a_value_at_equal_distance_lies_between_two_points() -> None:

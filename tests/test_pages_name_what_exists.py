@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("harness", "data", "gpt", "reward_model", "rl", "report", "nano")
-CODE = (*PRODUCT, "conformance", "scripts", "bench")
+CODE = (*PRODUCT, "conformance", "scripts", "studies", "bench")
 INVENTED = {  # names that stand for a reader's own, or for what a command writes
     *("NN_topic.py", "my_rewards.py", "mine.py", "adapters.py", "my_file.py", "FILE.py", "file.py"),
     *("table.md", "_engine.py", "tis_engine.py", "STUDY.md", "study_budget.md", "gpu.json", "x.py"),
@@ -34,10 +34,14 @@ def python_files(*folders: str) -> list[str]:
     return [n for n in tracked() if n.endswith(".py") and n.split("/")[0] in folders]
 
 
-TOPS = "conformance|harness|data|gpt|reward_model|rl|nano|scripts|bench|tests|notebooks|docs"
+TOPS = (
+    "conformance|harness|data|gpt|reward_model|rl|nano|scripts|studies|bench|tests|notebooks|docs"
+)
 PATHS = re.compile(rf"(?<![\w/.-])((?:{TOPS})/[\w/.-]*\.(?:py|md|json|jinja|png|svg|txt))\b")
 NAMES = re.compile(r"(?<![\w/.*-])(\w+\.(?:py|md))\b")
-MODULES = re.compile(r"python -m ((?:conformance|harness|data|gpt|reward_model|rl)\.[\w.]*\w)")
+MODULES = re.compile(
+    r"python -m ((?:conformance|harness|data|gpt|reward_model|rl|studies)\.[\w.]*\w)"
+)
 
 
 @cache
@@ -50,8 +54,11 @@ def strange(name: str) -> list[str]:
     page, files, known = text(name), set(tracked()), known_names()
     paths = [p for p in PATHS.findall(page) if p not in files and Path(p).name not in INVENTED]
     paths = [p for p in paths if "NAME" not in p and not (ROOT / name).parent.joinpath(p).exists()]
-    modules = [m for m in MODULES.findall(page) if m.replace(".", "/") + ".py" not in files]
-    modules = [m for m in modules if "NAME" not in m]
+    modules = [m for m in MODULES.findall(page) if "NAME" not in m]
+    modules = [
+        m for m in modules
+        if files.isdisjoint(m.replace(".", "/") + end for end in (".py", "/__main__.py"))
+    ]  # fmt: skip
     return [*paths, *(n for n in NAMES.findall(page) if n not in known), *modules]
 
 

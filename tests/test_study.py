@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import tyro
-from studies.runner import words
 
 from data.sources import preset_defaults
-from scripts import study
-from scripts.study import RECIPES, STUDIES, Recipe
+from studies import engines as study
+from studies.engines import RECIPES, STUDIES, Recipe
+from studies.runner import words
 
 
 @pytest.mark.parametrize(("name", "recipe"), RECIPES.items(), ids=RECIPES)

@@ -7,11 +7,12 @@ import math
 from dataclasses import replace
 from pathlib import Path
 
-import claims
 import numpy as np
 import pytest
-from claim import sigmoid, ten
-from claim.rules import FAILED, HELD, UNTOLD, Rule, Weakest, at_equal_accuracy, instead
+
+from studies.claims import __main__ as claims
+from studies.claims import sigmoid, ten
+from studies.claims.rules import FAILED, HELD, UNTOLD, Rule, Weakest, at_equal_accuracy, instead
 
 NOISE = (-0.03, 0.01, 0.02, -0.01, 0.03, -0.02)
 

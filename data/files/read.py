@@ -48,6 +48,7 @@ class ReadResult(Generic[Record]):
     source: str
     notes: dict[str, int]  # what is odd about rows that are kept
     unread: list[str]  # columns
+    answers: int  # to learn from, in a row: 2 of a pair, 0 of a prompt alone
 
     def summary(self) -> str:
         """One sentence about the file: kept, dropped, what is odd, columns that are not used."""
@@ -220,6 +221,7 @@ def _read(
             written: Content = kind.content(row)
             content = written._replace(sides=[*map(without_end, written.sides)])
             records.append(record := convert(kind, content, row))
+            answers = sum(side.response is not None for side in content.sides)
             notes["<|endoftext|> or <|im_end|> taken off"] += content.sides != [*written.sides]
             notes["prompt taken off the head of the answers"] += content.repeated
             notes["score_chosen is below score_rejected"] += _lead(row) < 0
@@ -234,7 +236,7 @@ def _read(
         raise UserError(f"{path}: no row to use ({_reasons(dropped) or 'empty'}); correct it")
     notes["the same two answers judged the other way round"] += _contradicted(records)
     unread = [key for key in columns if key and key not in kind.keys + kind.more]
-    return ReadResult(records, dict(dropped), kind.name, str(path), dict(+notes), unread)
+    return ReadResult(records, dict(dropped), kind.name, str(path), dict(+notes), unread, answers)
 
 
 def _contradicted(records: Iterable[Record]) -> int:

@@ -30,6 +30,7 @@ class FileSource:
         """All prompts of the file, read once; prints what is kept of it."""
         result = read_prompts(self.path)
         print(result.summary())
+        self.answers = result.answers
         return split_records(result.records)
 
     def prompts(self, split: Split) -> list[PromptRecord]:

@@ -29,7 +29,10 @@ root_doc = "README"
 PACKAGES = ("nano", "data", "gpt", "reward_model", "rl", "harness", "conformance")
 include_patterns = [
     *("*.md", "*/README.md", "docs/*.md", "docs/boxes/*.md", "notebooks/*.ipynb"),
-    *(f"{folder}/**.py" for folder in (*PACKAGES, "scripts", "bench", "tests", "docs/site")),
+    *(
+        f"{folder}/**.py"
+        for folder in (*PACKAGES, "scripts", "studies", "bench", "tests", "docs/site")
+    ),
     *("notebooks/build.py", "notebooks/course/**.py", "notebooks/course/**.md"),
 ]
 exclude_patterns = [".*", "build", "runs", "**/__pycache__"]

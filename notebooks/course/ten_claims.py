@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -12,8 +11,6 @@ from typing import Any
 import matplotlib.pyplot as plt
 
 from course import REPOSITORY, plots
-
-SCRIPTS = str(Path(REPOSITORY) / "scripts")
 
 
 @cache
@@ -27,10 +24,8 @@ def recording() -> dict[str, Any]:
 
 @cache
 def study() -> Any:
-    """scripts/claims.py, which knows each claim's runs and draws them."""
-    if SCRIPTS not in sys.path:
-        sys.path.append(SCRIPTS)
-    import claims
+    """studies/claims/__main__.py, which knows each claim's runs and draws them."""
+    from studies.claims import __main__ as claims
 
     return claims
 

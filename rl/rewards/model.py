@@ -47,7 +47,8 @@ def open_reward_model(
     folder = folder_of_run(folder)
     if not (folder / MODEL_FILE).exists():
         raise UserError(
-            f"there is no reward model in {display_path(folder)}: train it with\n"
+            f"there is no reward model in {display_path(folder)}: give --reward FILE.py:FUNCTION, or "
+            "train it, for which a file needs pairs:\n"
             f"    python -m reward_model.reward_model_training{flags}"
         )
     model, model_tokenizer = load_reward_model(folder, device)

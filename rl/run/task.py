@@ -56,7 +56,14 @@ def open_policy(
             make = "`python scripts/smollm2.py --out runs/smollm2`, then --policy runs/smollm2"
             raise UserError(f"{data} needs a model that has read English: {make}")
         checked = found.CHECK is not None or found.prompts("train")[0].answer is not None
-        learned = with_reward_model and not checked
+        answers = getattr(
+            found, "answers", 2
+        )  # in a row of a file; a world's annotator compares two
+        if not answers:
+            raise UserError(
+                f"{data}: prompts alone make no model: name one with --policy, a run or published weights"
+            )
+        learned = with_reward_model and not checked and answers == 2
         stage = "reward_model.reward_model_training" if learned else "gpt.pretraining"
         raise UserError(
             f"no model to start from in {display_path(folder)}: name one with --policy, or make it:\n"

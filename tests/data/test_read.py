@@ -230,3 +230,12 @@ def test_what_is_larger_than_memory_is_refused_and_not_held(
     (tmp_path / name).write_bytes(gzip.compress(f"{start[name]}{5000 * 'x'}".encode()))
     with pytest.raises(UserError):
         read_prompts(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("row", "answers"),
+    [({}, 0), ({"answer": "3"}, 1), ({"response": "3"}, 1), ({"chosen": "3", "rejected": "4"}, 2)],
+)
+def test_prompts_are_read_with_how_many_answers_there_are(row, answers, tmp_path):
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"prompt": "1 + 2 =\n", **row}))
+    assert read_prompts(tmp_path / "rows.jsonl").answers == answers

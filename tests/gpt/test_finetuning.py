@@ -122,7 +122,7 @@ def test_no_example_is_longer_than_the_models_context(tmp_path, capsys):
 def test_the_base_is_the_pre_trained_model_of_the_same_data(tmp_path, monkeypatch):
     monkeypatch.setattr(sources, "RUNS", tmp_path)
     pairs = str(tmp_path / "pairs.json")
-    Path(pairs).write_text("[]")
+    Path(pairs).write_text('[{"prompt": "a", "chosen": "b", "rejected": "c"}]')
     command = f"python -m gpt.pretraining --data {pairs} --preset small"
     with pytest.raises(UserError, match=rf"--base.*\s+{command}$"):
         starting_model(FinetuningConfig(data=pairs, preset="small"), torch.device("cpu"))

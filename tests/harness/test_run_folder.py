@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -319,3 +320,16 @@ def test_a_folder_that_is_no_path_is_refused_and_a_dead_link_is_stepped_over(tmp
     TrainingState({}, {}).save(tmp_path / "run")
     open_run(tmp_path / "run", RunFlags())
     assert (tmp_path / "run.2" / "config.json").is_file()
+
+
+def test_a_run_whose_folder_is_deleted_fails(tmp_path):
+    """At the next row, or where there is none before, at its end."""
+    folder = open_run(tmp_path / "run", RunFlags())
+    log = MetricLog(2, path=folder / "metrics.jsonl")
+    log.write(step=1)
+    shutil.rmtree(folder)
+    with pytest.raises(UserError):
+        log.write(step=2)
+    with pytest.raises(UserError):
+        finish_run(folder)
+    assert not folder.exists()

@@ -1,8 +1,8 @@
 """Every engine from one shared start, over several seeds, beside what needs no RL.
 
-    python scripts/study.py                                  all four studies, seeds 0, 1, 2
-    python scripts/study.py --studies reviews --runs ppo rloo --seeds 1
-    python scripts/study.py --studies sums --jobs 2          two runs at a time, the threads shared out
+    python -m studies.engines                                  all four studies, seeds 0, 1, 2
+    python -m studies.engines --studies reviews --runs ppo rloo --seeds 1
+    python -m studies.engines --studies sums --jobs 2          two runs at a time, the threads shared out
 
 Four studies: `reviews` and `sums`, every engine in a world; `distillation`, the engines that learn
 from a teacher beside supervised distillation; `pairs`, PG-GRPO's weights and kinds of pairs beside
@@ -16,8 +16,6 @@ chosen by them.
 
 from __future__ import annotations
 
-import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
-
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,8 +25,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from studies.pages import markdown, spread
-from studies.runner import DONE, Job, StudyFlags, go, is_done, once
 
 from data.sources import source
 from data.worlds import reviews, sums
@@ -50,6 +46,8 @@ from rl.rewards.model import RewardModelReward
 from rl.rewards.reward import RewardFn, made_of, open_rule
 from rl.rewards.teacher_reward import TeacherReward
 from rl.run.evaluation import Evaluation, best_of_n, evaluate, win_rate
+from studies.pages import markdown, spread
+from studies.runner import Job, StudyFlags, finished, go, once, read_record
 
 LONGEST = {"reviews": 48, "sums": 40}  # tokens of an answer
 BEST_OF = 8
@@ -324,7 +322,7 @@ def open_judge(config: StudyConfig, study: Study, folder: Path) -> Judge:
 Measured = dict[str, list[dict[str, Any]]]  # a list per run or baseline, one of each seed
 
 
-def compare(config: StudyConfig, study: Study, folder: Path) -> Measured:
+def compare(config: StudyConfig, study: Study, folder: Path, done: set[str]) -> Measured:
     """The measurements of the baselines, and of every run that is done."""
     judge = open_judge(config, study, folder)
     results: Measured = {"base model": [judge.measure(judge.base)]}
@@ -344,10 +342,10 @@ def compare(config: StudyConfig, study: Study, folder: Path) -> Measured:
     for name in study.runs:
         for seed in range(config.seeds):
             run = folder / f"{name}-{seed}"
-            if name in config.runs and is_done(run, ""):
+            if f"{study.world}/{run.name}" in done:
                 numbers = measured_once(config, judge, run)
                 numbers |= {"seed": seed, "steps": read_jsonl(run / "metrics.jsonl")[-1]["step"]}
-                numbers |= {"seconds": read_json(run / DONE)["cpu"]}
+                numbers |= {"seconds": read_record(run)["cpu"]}
                 results.setdefault(name, []).append(numbers)
                 print(f"{name} seed {seed}: gold {numbers['gold']:.3f}, kl {numbers['kl']:.2f}")
     return results
@@ -419,12 +417,13 @@ def main(config: StudyConfig) -> None:
     jobs = plan(config)
     if not go(config, jobs, config.studies, threads=threads):
         return
+    done = finished(jobs, out)
     for name in config.studies:
         study = STUDIES[name]
         folder = out / study.world
-        if not any(name in job.parts and is_done(out, job.name) for job in jobs.values()):
+        if not any(name in jobs[job].parts for job in done):
             continue
-        results = compare(config, study, folder)
+        results = compare(config, study, folder, done)
         write_json(out / f"{name}.json", {"split": "test", "results": results})
         text = table(study, results)
         write_text(out / f"{name}.md", text)

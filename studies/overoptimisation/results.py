@@ -17,15 +17,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from studies.bootstrap import Array, at_distance, mean_with_interval, paired_difference
-from studies.pages import rounded
-from studies.runner import is_done
 
 from harness.files import read_json, read_jsonl
-from overopt.plan import CURES, Settings
-from overopt.stages import TERMS, Points, read_points
 from report.doctor import Run, proxy_suspected
 from report.intervals import holm
+from studies.bootstrap import Array, at_distance, mean_with_interval, paired_difference
+from studies.overoptimisation.plan import CURES, Settings, plan
+from studies.overoptimisation.stages import TERMS, Points, read_points
+from studies.pages import rounded
+from studies.runner import finished
 
 CURE_DISTANCES = (2.0, 4.0, 8.0, 16.0)
 SHOWN = ("step", "kl", "gold", "proxy", "length", "eos", *TERMS)
@@ -43,7 +43,8 @@ FORMS: dict[str, Callable[[Array], Array]] = {  # what alpha and beta multiply, 
 
 def collect(part: str, settings: Settings, root: Path) -> dict[str, Any]:
     """The numbers of one part; {} where none of its runs is finished."""
-    found = {"law": law, "cures": cures}[part](settings, root)
+    done = finished(plan(settings), root)
+    found = {"law": law, "cures": cures}[part](settings, root, done)
     return rounded(found) if found else {}
 
 
@@ -93,13 +94,13 @@ def about_run(folder: Path, settings: Settings) -> dict[str, Any]:
 # --- the law --------------------------------------------------------------------------------------
 
 
-def law(settings: Settings, root: Path) -> dict[str, Any]:
+def law(settings: Settings, root: Path, done: set[str]) -> dict[str, Any]:
     """Cells with their curves, and a fit per cell and kind, through all starts."""
     cells: list[dict[str, Any]] = []
     fits: list[dict[str, Any]] = []
     for size in settings.sizes:
         for labels in settings.labels:
-            cell = list(law_rows(settings, root, size, labels))
+            cell = list(law_rows(settings, root, done, size, labels))
             cells += cell
             for kind in ("grpo", "ppo", "best_of_n"):
                 if fitted := fit_of_cell(cell, kind):
@@ -107,16 +108,18 @@ def law(settings: Settings, root: Path) -> dict[str, Any]:
     return {"cells": cells, "fits": fits} if cells else {}
 
 
-def law_rows(settings: Settings, root: Path, size: str, labels: int) -> Iterable[dict[str, Any]]:
+def law_rows(
+    settings: Settings, root: Path, done: set[str], size: str, labels: int
+) -> Iterable[dict[str, Any]]:
     """What is finished of one cell, a row per start and engine."""
     for start in settings.starts:
         folder, name = root / f"start-{start}", f"{size}-{labels}"
         for engine in ("grpo", "ppo"):
-            if not is_done(folder, f"law/{engine}-{name}"):
+            if f"{folder.name}/law/{engine}-{name}" not in done:
                 continue
             row = {"size": size, "labels": labels, "start": start, "engine": engine}
             row |= about_run(folder / "law" / f"{engine}-{name}", settings)
-            if engine == "grpo" and is_done(folder, f"best_of_n/{name}"):
+            if engine == "grpo" and f"{folder.name}/best_of_n/{name}" in done:
                 found = torch.load(folder / "best_of_n" / name / "best_of_n.pt")
                 bank = {"n": found["n"].tolist(), "kl": found["kl"].tolist()}
                 means = {key: found[key].double().mean(1).tolist() for key in ("gold", "proxy")}
@@ -164,14 +167,14 @@ def cure_folder(settings: Settings, root: Path, start: int, cure: str) -> Path:
     return root / f"start-{start}" / "cures" / cure
 
 
-def cures(settings: Settings, root: Path) -> dict[str, Any]:
+def cures(settings: Settings, root: Path, done: set[str]) -> dict[str, Any]:
     """Every cure's curves, gold at equal KL beside the uncured run's, and the doctor's alarm."""
     runs: dict[str, dict[int, Points]] = {}
     rows = []
     for cure in CURES:
         for start in settings.cure_starts:
             folder = cure_folder(settings, root, start, cure)
-            if is_done(folder, ""):
+            if folder.relative_to(root).as_posix() in done:
                 runs.setdefault(cure, {})[start] = read_points(folder)
                 rows.append({"cure": cure, "start": start} | about_run(folder, settings))
     if "patient" not in runs:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from studies.bootstrap import Array, at_distance
 
-from overopt.results import FORMS
+from studies.bootstrap import Array, at_distance
+from studies.overoptimisation.results import FORMS
 
 Numbers = Mapping[str, Any]
 Style = dict[str, Any]

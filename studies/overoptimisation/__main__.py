@@ -1,20 +1,17 @@
 """The price of a proxy: over-optimisation against a known gold reward.
 
-    python scripts/overoptimisation.py                        all that is left; Ctrl-C and the same goes on
-    python scripts/overoptimisation.py --parts law            the law alone; likewise cures
-    python scripts/overoptimisation.py --seeds 1 --only 1x32-600   one cell, from one start
-    python scripts/overoptimisation.py --plan                 what is done and left
-    python scripts/overoptimisation.py --draw law             tables and figure of one part, no training
+    python -m studies.overoptimisation                        all that is left; Ctrl-C and the same goes on
+    python -m studies.overoptimisation --parts law            the law alone; likewise cures
+    python -m studies.overoptimisation --seeds 1 --only 1x32-600   one cell, from one start
+    python -m studies.overoptimisation --plan                 what is done and left
+    python -m studies.overoptimisation --draw law             tables and figure of one part, no training
 
 Two parts. law: reward models of 4 sizes on 5 numbers of labels, each optimised by GRPO until its
-gold reward has turned, and by best-of-n. cures: what helps, compared at equal KL. The list and its sizes
-stand in scripts/overopt/plan.py. Numbers go to docs/overoptimisation.json, from which every table and
-figure is drawn.
+gold reward has turned, and by best-of-n. cures: what helps, compared at equal KL. plan.py lists the jobs
+and their sizes. Numbers go to docs/overoptimisation.json, from which every table and figure is drawn.
 """
 
 from __future__ import annotations
-
-import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import json
 import re
@@ -24,16 +21,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from overopt import figures, results
-from overopt.plan import PARTS, SETTINGS, Settings, plan
-from overopt.stages import STAGES
-from studies.pages import filled, markdown, rounded
-from studies.runner import Job, StudyFlags, go
-
 from harness.command_line import run_command
 from harness.files import display_path, read_object, write_text
 from harness.flag_ranges import AtLeastOne
 from harness.paths import REPOSITORY, RUNS
+from studies.overoptimisation import figures, results
+from studies.overoptimisation.plan import PARTS, SETTINGS, Settings, plan
+from studies.overoptimisation.stages import STAGES
+from studies.pages import filled, markdown, rounded
+from studies.runner import Job, StudyFlags, go
 
 Numbers = Mapping[str, Any]
 Part = Literal["law", "cures"]
@@ -157,7 +153,7 @@ def draw(parts: Sequence[str], settings: Settings, root: Path, docs: Path) -> No
     path, page = docs / JSON, docs / PAGE
     numbers = read_object(path) if path.exists() else {}
     if root.exists():
-        numbers["settings"] = rounded(vars(settings))
+        numbers["settings"] = numbers.get("settings", {}) | rounded(vars(settings))
     for part in parts:
         if found := results.collect(part, settings, root):
             numbers[part] = found
@@ -178,7 +174,7 @@ def main(config: OveroptimisationConfig) -> None:
         return
 
     def do(job: Job, folder: Path) -> None:
-        STAGES[job.stage](folder, settings, root, **job.arguments)
+        STAGES[job.stage](folder, root=root, **job.arguments)
 
     if go(config, plan(settings), config.parts, do):
         found = {part: results.collect(part, settings, root) for part in config.parts}

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from claim.rules import FAILED, HELD, UNTOLD, Results, Run, points
 from harness.files import save_figure
+from studies.claims.rules import FAILED, HELD, UNTOLD, Results, Run, points
 
 COLORS = "#0072B2", "#D55E00", "#009E73", "#7F7F7F"  # distinct without colour vision
 MARKS = "os^D"

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from studies.bootstrap import SIGNIFICANT, at_distance
 
 from report.intervals import t_interval
+from studies.bootstrap import SIGNIFICANT, at_distance
 
 HELD, FAILED, UNTOLD = "held here", "not seen here", "undecided here"
 FEWEST = 5  # seeds with an effect; fewer tell nothing

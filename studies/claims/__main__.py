@@ -1,18 +1,16 @@
 """Ten claims of recent papers, each tested in minutes: docs/claims.md's verdicts, numbers and figures.
 
-    python scripts/claims.py                  all that is missing; Ctrl-C and the same again goes on
-    python scripts/claims.py razor entropy    two of them, and the runs that they need
-    python scripts/claims.py razor --again    its runs with new seeds
-    python scripts/claims.py --seeds 1        one seed of each: too few for a verdict
-    python scripts/claims.py --draw           tables, JSON and figures from what is recorded
+    python -m studies.claims                  all that is missing; Ctrl-C and the same again goes on
+    python -m studies.claims razor entropy    two of them, and the runs that they need
+    python -m studies.claims razor --again    its runs with new seeds
+    python -m studies.claims --seeds 1        one seed of each: too few for a verdict
+    python -m studies.claims --draw           tables, JSON and figures from what is recorded
 
-A job is one run: an arm of claim/arms.py and a seed, or the start that it needs; its numbers are one file
-under --out. Claims share arms. They stand in claim/ten.py, and each rule was written before its runs.
+A job is one run: an arm and a seed, or the start that it needs; its numbers are one file
+under --out. Claims and the arms that they share stand in ten.py; each rule was written before its runs.
 """
 
 from __future__ import annotations
-
-import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import json
 import time
@@ -22,13 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from claim import worlds
-from claim.arms import ARMS
-from claim.figures import at_a_glance
-from claim.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, Weakest, of_seeds
-from claim.ten import CLAIMS
-from studies.pages import filled, markdown, significant
-from studies.runner import Job, StudyFlags, go, is_done
 
 from harness.command_line import run_command
 from harness.errors import UserError
@@ -36,7 +27,14 @@ from harness.files import read_object, save_figure, write_json, write_text
 from harness.flag_ranges import AtLeastOne
 from harness.paths import REPOSITORY, RUNS
 from report.intervals import holm, t_interval
+from studies.claims import worlds
+from studies.claims.figures import at_a_glance
+from studies.claims.rules import FAILED, HELD, UNTOLD, Claim, Results, Verdict, Weakest, of_seeds
+from studies.claims.ten import ARMS, CLAIMS
+from studies.pages import filled, markdown, significant
+from studies.runner import Job, StudyFlags, finished, go
 
+WORLDS = "studies.claims.worlds"
 NUMBERS = "numbers.json"  # of a job
 SEEDS = 6  # of every arm
 AGAIN, CHOOSING = 100, 900  # the first seed of a rerun, and of runs that choose a setting
@@ -67,9 +65,12 @@ def plan(chosen: Mapping[str, Claim], seeds: Sequence[int]) -> dict[str, Job]:
         for arm in arms:
             share = ARMS[arm].share
             start = worlds.start_name(share, seed)
-            listed.setdefault(start, Job(start, "start", {"share": share, "seed": seed}))
+            given = {"share": share, "seed": seed}
+            listed.setdefault(start, Job(start, "start", given, code=(WORLDS, "gpt.pretraining")))
             of = frozenset(name for name, claim in chosen.items() if arm in claim.arms)
-            listed[f"{arm}-{seed}"] = Job(f"{arm}-{seed}", arm, {"seed": seed}, (start,), of)
+            code = (WORLDS, "studies.claims.arms", *ARMS[arm].engines)
+            given = {**ARMS[arm].settings, "seed": seed}
+            listed[f"{arm}-{seed}"] = Job(f"{arm}-{seed}", arm, given, (start,), of, code=code)
     return listed
 
 
@@ -92,10 +93,11 @@ def gathered(root: Path, docs: Path) -> dict[str, dict[int, Any]]:
     path = docs / "claims.json"
     kept = read_object(path)["results"] if path.exists() else {}
     results = {arm: {int(seed): run for seed, run in runs.items()} for arm, runs in kept.items()}
-    for file in sorted(root.glob(f"*/{NUMBERS}")):
-        arm, _, seed = file.parent.name.rpartition("-")
-        if is_done(root, file.parent.name) and int(seed) < CHOOSING:
-            results.setdefault(arm, {})[int(seed)] = read_object(file)
+    seeds = {file.parent.name.rpartition("-")[2] for file in root.glob(f"*/{NUMBERS}")}
+    tried = [int(seed) for seed in seeds if seed.isdigit() and int(seed) < CHOOSING]
+    for name in sorted(finished(plan(CLAIMS, tried), root)):
+        arm, _, seed = name.rpartition("-")
+        results.setdefault(arm, {})[int(seed)] = read_object(root / name / NUMBERS)
     return results
 
 

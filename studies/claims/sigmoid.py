@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from claim.rules import Effect, Results, Run, points
+from studies.claims.rules import Effect, Results, Run, points
 
 Array = NDArray[np.float64]
 SHARE = 3  # a fit sees one part of so many

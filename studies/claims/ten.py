@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from claim import sigmoid
-from claim.figures import curves, seeds
-from claim.rules import (
+from studies.claims import arms, sigmoid
+from studies.claims.figures import curves, seeds
+from studies.claims.rules import (
     SHARE_OF_GAIN,
     Claim,
     Control,
@@ -31,6 +31,33 @@ from claim.rules import (
 LEAST_GAIN = 0.1  # of GRPO's accuracy: a smaller one has nothing that a student could be quicker to
 MARGIN = 0.05  # of the accuracy: what the paper's own loss of 2.4% rounds up to, twice
 OWN = "fine-tuned on its own right answers"
+# Of a minibatch's tokens: a dozen, where the paper's thousandths are less than one.
+COVARIANT = 0.05
+UNCLIPPED = 1e9
+LORA_LR = 5e-3  # the best of 1.5e-3, 5e-3, 1e-2 and 2e-2 on a seed of its own (900)
+
+ARMS: dict[str, arms.Arm] = {
+    "grpo": arms.rl_arm(),
+    "grpo-twin": arms.rl_arm(
+        other=1000
+    ),  # the same start with other samples: a difference of nothing
+    "grpo-long": arms.rl_arm(steps=180, eval_every=180),
+    "grpo-share-3": arms.rl_arm(share=3),
+    "grpo-share-0": arms.rl_arm(share=0),
+    "maxrl": arms.rl_arm(reward_scale="mean", reducer="constant_length_mean"),
+    "kl-cov": arms.rl_arm(kl_cov_share=COVARIANT),
+    "clip-cov": arms.rl_arm(clip_cov_share=COVARIANT),
+    "sft-oracle": arms.sft_arm(arms.oracle_answers),
+    "sft-own": arms.sft_arm(arms.own_right_answers),
+    "grpo-g2": arms.rl_arm(prompts_per_step=16, group_size=2),
+    "grpo-g16": arms.rl_arm(prompts_per_step=2, group_size=16),
+    "coins-clip": arms.coins_arm(updates_per_batch=4),
+    "coins-free": arms.coins_arm(updates_per_batch=4, clip_low=UNCLIPPED, clip_high=UNCLIPPED),
+    "coins-once": arms.coins_arm(minibatches=1),
+    "lora-1": arms.rl_arm(lora_rank=1, lr=LORA_LR),
+    "distilled": arms.Arm(arms.distilled, engines=("rl.on_policy_distillation_engine",)),
+    "grpo-constant": arms.rl_arm(reducer="constant_length_mean"),
+}
 
 
 def gained(arm: str) -> Effect:

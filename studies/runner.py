@@ -2,12 +2,14 @@
 
 A job's name is its folder under the study's root. Its stage is a command of this project
 (`rl.grpo_engine`), or a name that the study's own `do(job, folder)` knows: its script then starts itself
-with `--work NAME`. What is done has a done.json with its seconds, written last. So the same command goes
-on after an interruption, and numbers, tables and figures are written from these folders alone.
+with `--work NAME`. NAME.json beside the folder holds the flags, and digests of the job's code and of all
+that it has read: a job is done while these are what they were. So the same command goes on after an
+interruption and makes anew what has changed; numbers, tables and figures are of such jobs alone.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -17,15 +19,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
+from functools import cache, partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from harness.command_line import command_name
 from harness.errors import UserError
-from harness.files import display_path, read_json, write_json
+from harness.files import display_path, read_json, read_object, sha256_of, write_json
 from harness.flag_ranges import AtLeastOne, check_ranges
 from harness.paths import REPOSITORY, RUNS, STATE_FILE
+from harness.run_folder import CONFIG_FILE, INPUTS, lock, unlock
 
-DONE = "done.json"
+AROUND = ("harness", "data", "gpt", "reward_model", "rl")  # what every job is made with
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,16 @@ class Job:
     arguments: Mapping[str, Any]
     needs: tuple[str, ...] = ()
     parts: frozenset[str] = field(default_factory=frozenset)  # of the study
+    typed: tuple[str, ...] = ()  # more flags, as they stand on a command line
+    code: tuple[str, ...] = ()  # modules that make it, beside its command
+
+    @property
+    def is_command(self) -> bool:
+        return "." in self.stage
+
+    @property
+    def flags(self) -> list[str]:
+        return [*words(self.arguments), *self.typed]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,47 +81,114 @@ class StudyFlags:
 # --- one job --------------------------------------------------------------------------------------
 
 
-def is_done(root: Path, name: str) -> bool:
-    """A job's last file is written when all others are."""
-    return (root / name / DONE).exists()
+def record_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.json")
 
 
-def run_stage(
-    folder: Path,
-    module: str,
-    flags: Iterable[object],
+def read_record(folder: Path) -> dict[str, Any]:
+    """What was `asked` for and, with "wall", that it is done; empty where no job was begun."""
+    path = record_of(folder)
+    return read_object(path) if folder.exists() and path.exists() else {}
+
+
+def code_of(module: str) -> Path:
+    """The file of a module, or a FILE.py. UserError where there is none."""
+    path = Path(module if module.endswith(".py") else f"{module.replace('.', '/')}.py")
+    found = [place for place in (path.absolute(), REPOSITORY / path) if place.is_file()]
+    if not found:
+        raise UserError(f"there is no {path}: name a module, as in rl.grpo_engine, or a FILE.py")
+    return found[0]
+
+
+def digest(path: Path) -> str | None:
+    """The sha256 of a file's content, None where there is none."""
+    return _digest(path, path.stat().st_mtime_ns) if path.is_file() else None
+
+
+@cache
+def _digest(path: Path, changed: int) -> str:
+    return sha256_of(path)
+
+
+def project() -> str:
+    """The digest of the code that all jobs share."""
+    files = [file for name in AROUND for file in sorted((REPOSITORY / name).rglob("*.py"))]
+    return hashlib.sha256(repr([*map(digest, files)]).encode()).hexdigest()
+
+
+def asked(job: Job, root: Path) -> dict[str, Any]:
+    """What decides a job's result: its flags, wherever the study lies, its code, the jobs before it."""
+    code = [*[job.stage] * job.is_command, *job.code]
+    files = [*map(code_of, code), *(record_of(root / need) for need in job.needs)]
+    flags = [word.replace(f"{root}{os.sep}", "") for word in job.flags]
+    return {"stage": job.stage, "flags": flags, "files": [*map(digest, files)]}
+
+
+def is_done(job: Job, root: Path) -> bool:
+    """Whether a job was done as it is asked for now, and what it has read is still the same."""
+    found = read_record(root / job.name)
+    return (
+        "wall" in found
+        and found["asked"] == asked(job, root)
+        and all(digest(REPOSITORY / path) == was for path, was in found["inputs"].items())
+    )
+
+
+def finished(jobs: Mapping[str, Job], root: Path) -> set[str]:
+    """Names of the jobs that are done, and all that they need."""
+    done: set[str] = set()
+    for job in jobs.values():  # each stands after those that it needs
+        if done.issuperset(job.needs) and is_done(job, root):
+            done.add(job.name)
+    return done
+
+
+def run_job(
+    job: Job,
+    root: Path,
     *,
+    itself: Sequence[str] = (),
     threads: int | None = None,
     resume: bool = False,
 ) -> float:
-    """Run one command into `folder` unless it is done there; its output goes to FOLDER.log.
+    """Do a job in a process of its own; its output goes to NAME.log. Returns its seconds by the clock.
 
-    An interrupted one is resumed, or without `resume` made anew, so that its seconds are those of
-    the whole. Returns those by the clock; beside them CPU time is kept, or the same again where the
-    system counts none.
+    An interrupted command is resumed, or without `resume` made anew, so that its seconds are those of
+    the whole. `itself` does what is no command.
     """
-    if is_done(folder, ""):
-        print(f"{display_path(folder)} is there", flush=True)
-        return 0.0
-    again = ["--resume"] * (resume and (folder / STATE_FILE).exists())
-    script = [module] if module.endswith(".py") else ["-m", module]
-    command = [sys.executable, *script, *map(str, flags), "--out", str(folder), *again]
-    print(f"{display_path(folder)}: {module} ...", flush=True)
+    folder, wanted, code = root / job.name, asked(job, root), project()
+    begun = read_record(folder) == {"asked": wanted}
+    resume = resume and begun and (folder / STATE_FILE).exists()
+    if folder.exists() and not resume:
+        clear(folder, keep=not begun)
+    if job.is_command:
+        script = [str(code_of(job.stage))] if job.stage.endswith(".py") else ["-m", job.stage]
+        command = [sys.executable, *script, *job.flags, "--out", str(folder)]
+        command += ["--resume"] * resume
+    else:
+        command = [*itself, "--out", str(root), "--work", job.name]
+    write_json(record_of(folder), {"asked": wanted})
     log = folder.with_name(f"{folder.name}.log")
-    wall, cpu = run_into_log(module, command, log, threads=threads, append=resume)
-    write_json(folder / DONE, {"wall": wall, "cpu": wall if cpu is None else cpu})
+    wall, cpu = run_into_log(job.stage, command, log, threads=threads, append=resume)
+    config = folder / CONFIG_FILE
+    read = read_object(config).get(INPUTS, {}) if config.exists() else {}
+    inputs = {os.path.relpath(path, REPOSITORY): was for path, was in read.items()}
+    seconds = {"wall": wall, "cpu": wall if cpu is None else cpu}
+    write_json(record_of(folder), {"asked": wanted, "inputs": inputs, "project": code} | seconds)
     return wall
 
 
-def work(job: Job, root: Path, do: Callable[[Job, Path], None]) -> None:
-    """Do one job anew in this process."""
-    folder = root / job.name
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
-    begin = time.perf_counter()
-    do(job, folder)
-    seconds = {"cpu": time.process_time(), "wall": time.perf_counter() - begin}
-    write_json(folder / DONE, seconds)
+def clear(folder: Path, *, keep: bool) -> None:
+    """Remove a job's folder, or move it aside. UserError while another process writes there."""
+    lock(folder)
+    if keep:
+        names = (folder.with_name(f"{folder.name}.{number}") for number in count(1))
+        aside = next(place for place in names if not place.exists())
+        folder.rename(aside)
+        print(f"{display_path(folder)} was made of something else: moved to {display_path(aside)}")
+    else:
+        shutil.rmtree(folder)
+    unlock(folder)
 
 
 def run_into_log(
@@ -127,9 +210,7 @@ def run_into_log(
     environment |= {} if threads is None else {"OMP_NUM_THREADS": str(threads)}
     begin = time.perf_counter()
     with log.open("a" if append else "w", encoding="utf-8") as file:
-        process = subprocess.Popen(
-            command, cwd=REPOSITORY, env=environment, stdout=file, stderr=subprocess.STDOUT
-        )
+        process = subprocess.Popen(command, env=environment, stdout=file, stderr=subprocess.STDOUT)
         status, cpu = wait(process)
     if status != 0:
         lines = [line.strip("╭╮╰╯│─ ") for line in log.read_text(encoding="utf-8").splitlines()]
@@ -183,7 +264,8 @@ def go(
     if flags.work:
         if flags.work not in jobs or do is None:
             raise UserError(f"there is no job {flags.work!r}: name one that --plan lists")
-        work(jobs[flags.work], root, do)
+        (root / flags.work).mkdir(parents=True, exist_ok=True)
+        do(jobs[flags.work], root / flags.work)
         return False
     own = [job for job in jobs.values() if job.parts & set(parts)]
     if not any(flags.only in job.name for job in own):
@@ -191,33 +273,39 @@ def go(
             f"--only {flags.only}: no job of {', '.join(parts)} has that in its name: give a part of a "
             "name that --plan lists"
         )
-    todo = left_to_do(jobs, root, parts, flags.only)
-    print(f"{sum(is_done(root, job.name) for job in own)} of {len(own)} jobs done", flush=True)
+    done = finished(jobs, root)
+    todo = left_to_do(jobs, done, parts, flags.only)
+    print(f"{sum(job.name in done for job in own)} of {len(own)} jobs done", flush=True)
+    if changed := sum("wall" in read_record(root / job.name) for job in todo):
+        print(
+            f"{changed} more were, of other flags, code or inputs: they are made anew", flush=True
+        )
+    note_other_code(root / name for name in done)
     if flags.plan:
         print("\n".join(f"    {job.name}" for job in todo))
         return False
-
-    def run(job: Job) -> float:
-        folder = root / job.name
-        if "." in job.stage:
-            return run_stage(
-                folder, job.stage, words(job.arguments), threads=threads, resume=resume
-            )
-        script = [sys.executable, str(Path(sys.argv[0]).resolve()), *sys.argv[1:]]
-        itself = [*script, "--out", str(root), "--work", job.name]
-        log = folder.with_name(f"{folder.name}.log")
-        return run_into_log(job.name, itself, log, threads=threads)[0]
-
-    run_jobs(todo, run, at_a_time=flags.jobs)
+    itself = [sys.executable, *command_name().split()[1:], *sys.argv[1:]]
+    run_jobs(
+        todo, partial(run_job, root=root, itself=itself, threads=threads, resume=resume), flags.jobs
+    )
     return True
 
 
-def left_to_do(jobs: Mapping[str, Job], root: Path, parts: Sequence[str], only: str) -> list[Job]:
+def note_other_code(folders: Iterable[Path]) -> None:
+    """Say how many of these jobs are done with other code around their own."""
+    code = project()
+    if other := sum(read_record(folder)["project"] != code for folder in folders):
+        print(f"{other} of those that are there were made before {', '.join(AROUND)} changed")
+
+
+def left_to_do(
+    jobs: Mapping[str, Job], done: set[str], parts: Sequence[str], only: str
+) -> list[Job]:
     """Unfinished jobs of some parts whose names hold `only`, and the unfinished ones they need."""
     wanted: dict[str, Job] = {}
 
     def want(job: Job) -> None:
-        if job.name in wanted or is_done(root, job.name):
+        if job.name in wanted or job.name in done:
             return
         for need in job.needs:
             want(jobs[need])
@@ -229,7 +317,7 @@ def left_to_do(jobs: Mapping[str, Job], root: Path, parts: Sequence[str], only: 
     return list(wanted.values())
 
 
-def run_jobs(todo: Sequence[Job], run: Callable[[Job], float], *, at_a_time: int) -> None:
+def run_jobs(todo: Sequence[Job], run: Callable[[Job], float], at_a_time: int) -> None:
     """`run` starts a job's process and returns its seconds. A job begins after those that it needs."""
     begin, left = time.perf_counter(), list(todo)
     if todo:

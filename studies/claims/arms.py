@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from claim import worlds
 from data.records import ResponseRecord
 from data.worlds import sums
 from gpt import finetuning
@@ -35,13 +34,10 @@ from rl import on_policy_distillation_engine as student
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.loop import Run
 from rl.rewards.reward import RewardFn
+from studies.claims import worlds
 
 EVERY = 10  # steps between measured points
-# Of a minibatch's tokens: a dozen, where the paper's thousandths are less than one.
-COVARIANT = 0.05
-UNCLIPPED = 1e9
-LORA_LR = 5e-3  # the best of 1.5e-3, 5e-3, 1e-2 and 2e-2 on a seed of its own (900)
-STUDENT_LR = 1.5e-4  # the best of 1.5e-4, 5e-4 and 1e-3 on that seed
+STUDENT_LR = 1.5e-4  # the best of 1.5e-4, 5e-4 and 1e-3 on a seed of its own (900)
 TRAINING: dict[str, Any] = dict(
     data="sums", preset="tiny", steps=60, prompts_per_step=4, group_size=8, minibatches=2, lr=1.5e-4,
     warmup=5, kl_coef=0.0, stop_kl=None, max_new_tokens=worlds.NEW_TOKENS, eval_every=EVERY,
@@ -50,10 +46,12 @@ TRAINING: dict[str, Any] = dict(
 
 @dataclass(frozen=True)
 class Arm:
-    """`run(folder of all jobs, seed)` gives the numbers of one run."""
+    """`run(folder of all jobs, seed)` gives the numbers of one run; `settings` tell it from others."""
 
     run: Callable[[Path, int], dict[str, Any]]
     share: int = worlds.SHARE  # percent of worked steps of its start
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    engines: tuple[str, ...] = ("rl.grpo_variants_engine",)
 
 
 class Points:
@@ -105,7 +103,7 @@ def rl_arm(*, share: int = worlds.SHARE, **flags: Any) -> Arm:
     def run(root: Path, seed: int) -> dict[str, Any]:
         return rl_run(root, seed, share=share, **flags)
 
-    return Arm(run, share)
+    return Arm(run, share, flags)
 
 
 # --- fine-tuning ----------------------------------------------------------------------------------
@@ -163,7 +161,7 @@ def sft_arm(teach: Callable[[GPT, Tokenizer, int], list[ResponseRecord]]) -> Arm
         finetuning.train(config, policy, examples, [], log, eos_id=tokenizer.eos_id)
         return {"points": log.points.kept, "examples": len(examples)}
 
-    return Arm(run)
+    return Arm(run, settings={"teach": teach.__name__}, engines=("gpt.finetuning",))
 
 
 # --- rewards that are coins -----------------------------------------------------------------------
@@ -198,7 +196,7 @@ def coins_arm(**flags: Any) -> Arm:
 
         return rl_run(root, seed, steps=30, reward=Coins(seed), after=preference, **flags)
 
-    return Arm(run)
+    return Arm(run, settings=flags)
 
 
 # --- a student of its own later self --------------------------------------------------------------
@@ -219,25 +217,3 @@ def distilled(root: Path, seed: int) -> dict[str, Any]:
     config = student.ENGINE.config(**TRAINING | flags)
     teacher = student.teacher_reward(config, trained[0])
     return rl_run(root, seed, engine=student, reward=teacher, **flags)
-
-
-ARMS: dict[str, Arm] = {
-    "grpo": rl_arm(),
-    "grpo-twin": rl_arm(other=1000),  # the same start with other samples: a difference of nothing
-    "grpo-long": rl_arm(steps=180, eval_every=180),
-    "grpo-share-3": rl_arm(share=3),
-    "grpo-share-0": rl_arm(share=0),
-    "maxrl": rl_arm(reward_scale="mean", reducer="constant_length_mean"),
-    "kl-cov": rl_arm(kl_cov_share=COVARIANT),
-    "clip-cov": rl_arm(clip_cov_share=COVARIANT),
-    "sft-oracle": sft_arm(oracle_answers),
-    "sft-own": sft_arm(own_right_answers),
-    "grpo-g2": rl_arm(prompts_per_step=16, group_size=2),
-    "grpo-g16": rl_arm(prompts_per_step=2, group_size=16),
-    "coins-clip": coins_arm(updates_per_batch=4),
-    "coins-free": coins_arm(updates_per_batch=4, clip_low=UNCLIPPED, clip_high=UNCLIPPED),
-    "coins-once": coins_arm(minibatches=1),
-    "lora-1": rl_arm(lora_rank=1, lr=LORA_LR),
-    "distilled": Arm(distilled),
-    "grpo-constant": rl_arm(reducer="constant_length_mean"),
-}

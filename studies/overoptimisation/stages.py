@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from studies.bootstrap import Array
 
 from data.collate import ResponseBatch, join_responses
 from data.records import PromptRecord
@@ -33,7 +32,6 @@ from harness.files import append_jsonl, read_jsonl, write_json
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 from harness.seeds import make_generator
-from overopt.plan import SHAPES, Settings, base_name
 from reward_model.pairs import TokenPair, as_pair, collate_pairs, pair_as_text
 from reward_model.reward_model_training import RewardModelConfig, train
 from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
@@ -44,6 +42,8 @@ from rl.loop import Run
 from rl.run.engine import models_of_run
 from rl.run.evaluation import Conditions, Evaluation, evaluate
 from rl.run.task import Task, open_task
+from studies.bootstrap import Array
+from studies.overoptimisation.plan import SHAPES, Settings, base_name
 
 CONTEXT, LONGEST = 128, 48  # tokens; of an answer
 PAIRS, HELD_OUT = "pairs.jsonl", "held_out_pairs.jsonl"

@@ -1,1 +1,0 @@
-"""What studies share: runner.py plans, runs and goes on; bootstrap.py reduces; pages.py writes tables."""
