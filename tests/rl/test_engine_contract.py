@@ -34,9 +34,10 @@ from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
 from reward_model.scalar_head import RewardModel, save_reward_model
-from rl import loop, task
+from rl import loop
 from rl.rewards.model import RewardModelReward
 from rl.rewards.reward import RuleReward
+from rl.run import engine as run_engine
 from rl.run.evaluation import Validation
 
 PROBE = torch.tensor([[0, 1, 7, 3, 8], [4, 5, 2, 2, 6]])
@@ -664,7 +665,7 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, form):
         save_gpt(tmp_path / name / "model.safetensors", model, glassbox)
     scorer = RewardModel.from_policy(model, generator=torch.Generator().manual_seed(1))
     save_reward_model(tmp_path / "reward_model-reviews-tiny/model.safetensors", scorer, glassbox)
-    places = [place for place in (task, loop) if hasattr(place, "frozen_copy")]
+    places = [place for place in (run_engine, loop) if hasattr(place, "frozen_copy")]
     copies = [calls_of(monkeypatch, place, "frozen_copy") for place in places]
     config = type(engine.config)(
         steps=1, prompts_per_step=2, group_size=2, eval_every=1, eval_prompts=4, test_prompts=4,
