@@ -6,9 +6,10 @@ GPT-2 has one special token, so its padding id is its EOS id and `ids != pad` wo
 every loss: the policy would never learn to stop. Masks here come from lengths and from the first-EOS
 rule, never from comparing ids with the padding. All masks are bool; True means "takes part".
 
-Two layouts. Prompts to sample from are left-padded, so that all rows write their next token into one
+Three layouts. Prompts to sample from are left-padded, so that all rows write their next token into one
 column. Whole sequences to score are contiguous and right-padded: [prompt, response, padding] from
-column 0. Nothing attends to padding behind it, so scoring needs no attention mask.
+column 0. Nothing attends to padding behind it, so scoring needs no attention mask. Where rows share
+their prompts, `SharedPrompts` puts every prompt once and all responses into one row without padding.
 """
 
 from __future__ import annotations
@@ -50,6 +51,28 @@ def first_eos_mask(response_tokens: Tensor, eos_id: int) -> tuple[Tensor, Tensor
     before = is_eos.cumsum(1) - is_eos.long()  # EOS tokens strictly before column t
     mask = before == 0
     return mask, (is_eos & mask).any(1)
+
+
+WORTH_SHARING = (
+    0.1  # of a batch's tokens, that are prompts read before: below it the plain rows are
+)
+
+
+@dataclass(frozen=True)
+class SharedPrompts:
+    """A batch as one row of M tokens without padding: each of U prompts once, and N responses.
+
+    A response sees its own prompt and itself. Where indices stand for padding, what is there means
+    nothing.
+    """
+
+    tokens: Tensor  # (1, M) int64
+    positions: Tensor  # (1, M) int64: the columns that they have in `ResponseBatch.tokens`
+    places: Tensor  # (N, S) int64: where in the one row the token of each of those columns stands
+    prompts: Tensor  # (U, P) int64: where the prompts' tokens stand
+    responses: Tensor  # (N, T) int64: where the responses' tokens stand
+    mask: Tensor  # (N, 1, T, S) bool: the columns that each response token sees
+    order: Tensor  # (M,) int64: where in the flattened (U, P) and (N, T) behind it each token is
 
 
 @dataclass(frozen=True)
@@ -101,6 +124,60 @@ class ResponseBatch:
         return self.sizes.sum(1)
 
     @cached_property
+    def prompts(self) -> Tensor:
+        """(N,) int64 on the CPU: a number of each row's prompt, the same for the same tokens."""
+        numbers: dict[tuple[int, ...], int] = {}
+        rows = zip(self.tokens.tolist(), self.sizes[:, 0].tolist(), strict=True)
+        keys = [tuple(row[:length]) for row, length in rows]
+        return torch.tensor([numbers.setdefault(key, len(numbers)) for key in keys])
+
+    @property
+    def first_rows(self) -> Tensor:
+        """(N,) int64 on the CPU: the first row with the same prompt."""
+        rows: dict[int, int] = {}
+        return torch.tensor([rows.setdefault(n, i) for i, n in enumerate(self.prompts.tolist())])
+
+    @property
+    def groups(self) -> Tensor | None:
+        """`prompts`, where it is worth it to read each once: `WORTH_SHARING`. Else None."""
+        again = self.first_rows != torch.arange(len(self))
+        saved = self.sizes[again, 0].sum()
+        return self.prompts if saved > WORTH_SHARING * self.totals.sum() else None
+
+    @cached_property
+    def shared(self) -> SharedPrompts | None:
+        """The layout that reads a prompt once, where that is worth it."""
+        if self.groups is None:
+            return None
+        prompt, response = self.sizes.T
+        first = self.first_rows
+        is_first = first == torch.arange(len(self))
+        columns = torch.arange(self.tokens.shape[1])  # (S,)
+        in_prompt = columns < prompt[:, None]  # (N, S)
+        kept = (columns < self.totals[:, None]) & (is_first[:, None] | ~in_prompt)
+        places = (kept.flatten().cumsum(0) - 1).view(kept.shape)
+        prompts = places[is_first, : int(prompt.max())]  # (U, P)
+        steps = torch.arange(int(response.max()))
+        at = prompt[:, None] + steps  # (N, T), the columns of the responses
+        responses = places.gather(1, at.clamp(max=len(columns) - 1))
+        order = torch.empty(int(kept.sum()), dtype=torch.long)
+        real = [in_prompt[is_first, : prompts.shape[1]], steps < response[:, None]]
+        flat = torch.cat([x.flatten() for x in real]).nonzero()[:, 0]
+        order[torch.cat([prompts.flatten(), responses.flatten()])[flat]] = flat
+        layout = (
+            columns.expand(kept.shape)[kept][None],
+            torch.where(in_prompt, places[first], places),
+            prompts,
+            responses,
+            (columns <= at[:, :, None])[:, None],
+            order,
+        )
+        device = self.tokens.device
+        index = on_device(kept.flatten().nonzero()[:, 0], device)
+        tokens = self.tokens.flatten().index_select(0, index)[None]
+        return SharedPrompts(tokens, *(on_device(x, device) for x in layout))
+
+    @cached_property
     def valid(self) -> Tensor:
         """(M,) int64: where the M response tokens stand in the flattened (N, T)."""
         lengths = self.sizes[:, 1]
@@ -115,20 +192,22 @@ class ResponseBatch:
 
     def rows(self, index: Tensor) -> ResponseBatch:
         """These rows only (an index, best on the CPU), without columns of padding alone; T is kept."""
-        sizes, index = self.sizes[index.cpu()], on_device(index, self.tokens.device)
+        here = index.cpu()
+        sizes, prompts = self.sizes[here], self.prompts[here]
+        index = on_device(index, self.tokens.device)
         batch = replace(self, **{f.name: getattr(self, f.name)[index] for f in fields(self)})
         longest = max(sizes.sum(1).tolist(), default=1)
-        return replace(batch, tokens=batch.tokens[:, :longest])._knowing(sizes)
+        return replace(batch, tokens=batch.tokens[:, :longest])._knowing(sizes, prompts)
 
     def to(self, device: torch.device | str) -> ResponseBatch:
         """The same batch on this device."""
         device = torch.device(device)
         parts = {f.name: on_device(getattr(self, f.name), device) for f in fields(self)}
         copy = replace(self, **parts)
-        return copy._knowing(self.sizes)
+        return copy._knowing(self.sizes, self.prompts)
 
-    def _knowing(self, sizes: Tensor) -> ResponseBatch:
-        self.__dict__["sizes"] = sizes
+    def _knowing(self, sizes: Tensor, prompts: Tensor) -> ResponseBatch:
+        self.__dict__.update(sizes=sizes, prompts=prompts)
         return self
 
 

@@ -22,7 +22,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from gpt.model import GPT, GPTConfig, KVCache, plain_attention, row_positions
+from gpt.model import (
+    GPT,
+    GPTConfig,
+    KVCache,
+    Mask,
+    masked_attention,
+    plain_attention,
+    row_positions,
+)
 
 Turn = tuple[Tensor, Tensor]  # cos and sin
 PUBLISHED = (  # our names and those of published files
@@ -110,7 +118,7 @@ class GroupedAttention(nn.Module):
         self.o_proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
 
     def forward(
-        self, x: Tensor, turn: Turn, mask: Tensor | None, cache: KVCache | None, layer: int
+        self, x: Tensor, turn: Turn, mask: Mask, cache: KVCache | None, layer: int
     ) -> Tensor:
         """x (N, S, D) -> (N, S, D); `turn` from `rotation`, the others as in gpt.model.Attention."""
         N, S, D = x.shape
@@ -121,17 +129,19 @@ class GroupedAttention(nn.Module):
         query, key, value = rotated(heads[0], turn), rotated(heads[1], turn), heads[2]
         if cache is not None:
             key, value = cache.extend(layer, key, value)  # turned: a column keeps its position
-        shared = self.n_head // self.n_key_head
+        merged = masked_attention(self.kernel, query, key, value, mask)
+        return self.o_proj(merged.transpose(1, 2).reshape(N, S, D))
+
+    def kernel(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        """query (N, H, S, d), key and value (N, K, ., d) -> (N, H, S, d), as GPT-2's."""
+        shared, S = self.n_head // self.n_key_head, query.shape[2]
         if S == 1 and not torch.is_grad_enabled():  # the heads of a group as the columns of one
-            grouped = query.reshape(N, self.n_key_head, shared, D // self.n_head)
-            merged = plain_attention(grouped, key, value, mask).reshape(N, 1, D)
-        else:
-            key, value = (x.repeat_interleave(shared, dim=1) for x in (key, value))  # (N, H, ., d)
-            merged = F.scaled_dot_product_attention(
-                query, key, value, mask, is_causal=mask is None and S > 1
-            )
-            merged = merged.transpose(1, 2).reshape(N, S, D)
-        return self.o_proj(merged)
+            grouped = query.unflatten(1, (self.n_key_head, shared))[:, :, :, 0]  # (N, K, H / K, d)
+            return plain_attention(grouped, key, value, mask).flatten(1, 2)[:, :, None]
+        key, value = (x.repeat_interleave(shared, dim=1) for x in (key, value))  # (N, H, ., d)
+        return F.scaled_dot_product_attention(
+            query, key, value, mask, is_causal=mask is None and S > 1
+        )
 
 
 class SwiGLU(nn.Module):
@@ -159,7 +169,7 @@ class LlamaBlock(nn.Module):
         self.mlp = SwiGLU(config)
 
     def forward(
-        self, x: Tensor, turn: Turn, mask: Tensor | None, cache: KVCache | None, layer: int
+        self, x: Tensor, turn: Turn, mask: Mask, cache: KVCache | None, layer: int
     ) -> Tensor:
         """x (N, S, D) -> (N, S, D); arguments as in `GroupedAttention`."""
         x = x + self.attn(self.ln_1(x), turn, mask, cache, layer)
@@ -190,7 +200,7 @@ class Llama(GPT):
         return name
 
     def hidden(
-        self, tokens: Tensor, attention_mask: Tensor | None = None, cache: KVCache | None = None
+        self, tokens: Tensor, attention_mask: Mask = None, cache: KVCache | None = None
     ) -> Tensor:
         """Hidden states after the final norm, (N, S, D); arguments and errors as in `GPT.hidden`."""
         S, past = tokens.shape[1], 0 if cache is None else cache.length

@@ -147,7 +147,19 @@ def score_in_chunks(
 
 
 def response_hidden(model: GPT, batch: ResponseBatch, columns: Tensor) -> Tensor:
-    """Hidden states at `columns` (N, T) of the valid response tokens only: (M, D), M = mask.sum()."""
+    """Hidden states at `columns` (N, T) of the valid response tokens only: (M, D), M = mask.sum().
+
+    `hidden_of_rows`, but a prompt that rows share is read once, but for dropout: rows draw their own.
+    """
+    shared = None if model.training and model.config.dropout else batch.shared
+    if shared is None:
+        return hidden_of_rows(model, batch, columns)
+    hidden = model.hidden(shared.tokens, shared)[0]
+    return hidden.index_select(0, batch.of_valid(shared.places.gather(1, columns)))
+
+
+def hidden_of_rows(model: GPT, batch: ResponseBatch, columns: Tensor) -> Tensor:
+    """The plain twin of `response_hidden`, which reads each row's prompt."""
     hidden = model.hidden(batch.tokens)  # (N, S, D); right padding needs no mask
     N, S, D = hidden.shape
     flat = torch.arange(N, device=columns.device)[:, None] * S + columns  # (N, T) into N * S
@@ -259,6 +271,6 @@ def score_in_micro_batches(
     score: Callable[[ResponseBatch], Tensor], batch: ResponseBatch, micro_batch_size: int
 ) -> Tensor:
     """A no-gradient scorer, (n, ...) per call, on the ranks' rows of similar length: (N, ...)."""
-    order = shard_chunks(batch.totals, micro_batch_size)
+    order = shard_chunks(batch.totals, micro_batch_size, batch.groups)
     pieces = [(index, score(batch.rows(index))) for index in order]
     return scatter_rows(pieces, len(batch), batch.tokens.device)

@@ -12,6 +12,7 @@ Shapes: N rows, S columns, D embedding, H heads, V vocabulary.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -21,6 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from data.collate import SharedPrompts
 from harness.device import without_autocast
 from harness.tensors import at_least_float32
 
@@ -112,18 +114,49 @@ def plain_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | No
     return scores.softmax(dim=-1) @ value  # (N, H, S, d)
 
 
+Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]  # as `plain_attention`
+Mask = Tensor | SharedPrompts | None
+
+
+def masked_attention(
+    kernel: Kernel, query: Tensor, key: Tensor, value: Tensor, mask: Mask
+) -> Tensor:
+    """The kernel's result, (N, H, S, d); of `SharedPrompts` on its prompts, and on its responses.
+
+    The latter's one row, (1, H, M, d), is taken apart for it and put together again.
+    """
+    if not isinstance(mask, SharedPrompts):
+        return kernel(query, key, value, mask)
+
+    def at(x: Tensor, places: Tensor) -> Tensor:  # (1, H, M, d), (n, s) -> (n, H, s, d)
+        tokens = x[0].transpose(0, 1).index_select(0, places.flatten())
+        return tokens.unflatten(0, places.shape).transpose(1, 2)
+
+    prompts, columns = (
+        mask.prompts,
+        mask.places,
+    )  # (U, P) and (N, S): a response sees its prompt too
+    of_prompts = kernel(at(query, prompts), at(key, prompts), at(value, prompts), None)
+    behind = at(query, mask.responses)
+    of_responses = kernel(behind, at(key, columns), at(value, columns), mask.mask)
+    both = torch.cat([x.transpose(1, 2).flatten(0, 1) for x in (of_prompts, of_responses)])
+    return both.index_select(0, mask.order).transpose(0, 1)[None]
+
+
 def causal_mask(new: int, total: int, device: torch.device) -> Tensor:
     """(new, total) bool: the new columns are the last of `total`; each sees itself and the past."""
     return torch.ones(new, total, dtype=torch.bool, device=device).tril(total - new)
 
 
-def row_positions(tokens: Tensor, attention_mask: Tensor | None, past: int, context: int) -> Tensor:
+def row_positions(tokens: Tensor, attention_mask: Mask, past: int, context: int) -> Tensor:
     """The positions of new columns (N, S) behind `past`, (N or 1, S): they count a row's real tokens.
 
     attention_mask as in `GPT.hidden`. Raises ValueError for a row of more than `context` tokens.
     """
     longest = past + tokens.shape[1]
-    if attention_mask is None:
+    if isinstance(attention_mask, SharedPrompts):
+        positions, longest = attention_mask.positions, attention_mask.places.shape[1]
+    elif attention_mask is None:
         positions = torch.arange(past, longest, device=tokens.device)[None]
     else:
         positions = (attention_mask.cumsum(1) - 1).clamp(min=0)[:, past:]
@@ -147,7 +180,7 @@ class Attention(nn.Module):
         self.c_attn = nn.Linear(config.n_embd, 3 * config.n_embd)
         self.c_proj = nn.Linear(config.n_embd, config.n_embd)
 
-    def forward(self, x: Tensor, mask: Tensor | None, cache: KVCache | None, layer: int) -> Tensor:
+    def forward(self, x: Tensor, mask: Mask, cache: KVCache | None, layer: int) -> Tensor:
         """x (N, S, D) -> (N, S, D). Without a mask (N or 1, 1, S, K) a column sees all its past.
 
         With a cache the columns of x come behind its filled ones: K of them together.
@@ -157,16 +190,19 @@ class Attention(nn.Module):
         query, key, value = qkv.permute(2, 0, 3, 1, 4)  # each (N, H, S, d)
         if cache is not None:
             key, value = cache.extend(layer, key, value)
-        exact = query.dtype in (torch.float32, torch.float64)
-        if S == 1 and exact and x.device.type == "cpu" and not self.training:
-            merged = plain_attention(query, key, value, mask)  # faster than the kernel there
-        else:
-            merged = F.scaled_dot_product_attention(
-                query, key, value, mask, dropout_p=self.dropout if self.training else 0.0,
-                is_causal=mask is None and S > 1,  # one new column without a mask sees all the past
-            )  # fmt: skip
+        merged = masked_attention(self.kernel, query, key, value, mask)
         merged = merged.transpose(1, 2).reshape(N, S, D)
         return F.dropout(self.c_proj(merged), self.dropout, self.training)
+
+    def kernel(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        """As `plain_attention`, (N, H, S, d); without a mask a column sees all its past."""
+        S, exact = query.shape[2], query.dtype in (torch.float32, torch.float64)
+        if S == 1 and exact and query.device.type == "cpu" and not self.training:
+            return plain_attention(query, key, value, mask)  # faster than the kernel there
+        return F.scaled_dot_product_attention(
+            query, key, value, mask, dropout_p=self.dropout if self.training else 0.0,
+            is_causal=mask is None and S > 1,  # one new column without a mask sees all the past
+        )  # fmt: skip
 
 
 class MLP(nn.Module):
@@ -194,7 +230,7 @@ class Block(nn.Module):
         self.ln_2 = nn.LayerNorm(config.n_embd, eps=1e-5)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, mask: Tensor | None, cache: KVCache | None, layer: int) -> Tensor:
+    def forward(self, x: Tensor, mask: Mask, cache: KVCache | None, layer: int) -> Tensor:
         """x (N, S, D) -> (N, S, D); arguments as in `Attention`."""
         x = x + self.attn(self.ln_1(x), mask, cache, layer)
         return x + self.mlp(self.ln_2(x))
@@ -252,13 +288,14 @@ class GPT(nn.Module):
         return names - trained if trained else set()
 
     def hidden(
-        self, tokens: Tensor, attention_mask: Tensor | None = None, cache: KVCache | None = None
+        self, tokens: Tensor, attention_mask: Mask = None, cache: KVCache | None = None
     ) -> Tensor:
         """Hidden states after the final LayerNorm, (N, S, D).
 
         tokens: (N, S) int64. attention_mask: (N, past + S) bool, True = real token, or None if no row
-        has padding before its end: none looks ahead. With a `cache` the tokens are the new columns
-        behind its `length` filled ones. Positions count real tokens, so rows agree however padded.
+        has padding before its end: none looks ahead; or the `SharedPrompts` of these tokens. With a
+        `cache` the tokens are the new columns behind its `length` filled ones. Positions count real
+        tokens, so rows agree however padded.
         """
         S, past = tokens.shape[1], 0 if cache is None else cache.length
         positions = row_positions(tokens, attention_mask, past, self.config.context)
@@ -276,10 +313,10 @@ class GPT(nn.Module):
         return self.ln_f(x)
 
     @staticmethod
-    def _attention_mask(
-        attention_mask: Tensor | None, past: int, new: int, device: torch.device
-    ) -> Tensor | None:
+    def _attention_mask(attention_mask: Mask, past: int, new: int, device: torch.device) -> Mask:
         """The (N or 1, 1, new, past + new) mask for the kernel; None keeps its fast causal path."""
+        if isinstance(attention_mask, SharedPrompts):
+            return attention_mask
         if attention_mask is None:
             if past == 0 or new == 1:
                 return None

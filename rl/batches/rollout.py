@@ -21,7 +21,7 @@ from gpt.log_probs import score_in_micro_batches, token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import on_device, precision
-from harness.flag_ranges import AtLeastOne
+from harness.flags import AtLeastOne
 from harness.ranks.collectives import shard_chunks
 
 
@@ -208,11 +208,14 @@ def row_chunks(
 ) -> Iterator[Tensor]:
     """Split a minibatch's rows into parts of at most `size` rows of similar length, on the CPU.
 
-    Of several ranks each gets rows of its own, or none. Groups stay whole, for a loss that compares.
+    Of several ranks each gets rows of its own, or none. Rows of one prompt stay together where they
+    fit, so that it is read once; groups stay whole, for a loss that compares.
     """
+    prompts = sequences.groups if group_size == 1 else None
+    prompts = None if prompts is None else prompts[rows]
     longest = sequences.totals[rows].view(-1, group_size).amax(1)
     within = torch.arange(group_size)
-    for groups in shard_chunks(longest, size // group_size):
+    for groups in shard_chunks(longest, size // group_size, prompts):
         yield rows[(groups[:, None] * group_size + within).flatten()]
 
 

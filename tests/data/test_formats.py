@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data.readers import read_preferences, read_prompts, read_responses
+from data.files.read import read_preferences, read_prompts, read_responses
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
 from data.templates import Turn, conversation_prompt, instruction_prompt
 from harness.errors import UserError

@@ -36,7 +36,7 @@ def test_pooling_literals(pooling, expected):
     model.head.bias.data = torch.tensor([0.25])
     h = torch.tensor([[[1.0, 0], [3, 2], [5, 4], [100, 100]]])
     model.gpt.hidden = lambda tokens: h.expand(2, 4, 2)
-    batch = batch_of([[1], [1]], [[2, 2], [2, 2, 2]])
+    batch = batch_of([[1], [0]], [[2, 2], [2, 2, 2]])
     assert model.token_scores(batch).tolist() == [[-0.25, -1.25, 0.0], [-0.25, -1.25, -49.75]]
     assert model.raw_scores(batch)[0].item() == expected
     model.mean.fill_(1.0)

@@ -1,0 +1,246 @@
+"""A prompt that rows share is read once: the same numbers and gradients as row by row, for less."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import toys
+from torch import Tensor
+from toys import seeded
+
+from data.collate import ResponseBatch, collate_documents, collate_responses
+from gpt import log_probs
+from gpt.llama import Llama, LlamaConfig
+from gpt.lora import add_adapters
+from gpt.model import GPT
+from harness.ranks import collectives
+from reward_model.pairs import TokenPair, collate_pairs
+from reward_model.scalar_head import Pooling, RewardModel
+from rl.batches.rollout import row_chunks
+from rl.run.value_model import ValueModel
+
+V, EOS, CONTEXT = 23, 0, 16
+
+
+def drawn(*lengths: int) -> list[list[int]]:
+    """Token lists of these lengths, without an EOS."""
+    generator = seeded(1)
+    return [torch.randint(1, V, (n,), generator=generator).tolist() for n in lengths]
+
+
+A, B, C, D = drawn(5, 3, 9, 1)
+PROMPTS = [A, B, A, B, A, C, C, C, C, D, A]  # groups of 4, 2, 4 and 1, not all of them neighbours
+RESPONSES = drawn(4, 1, 6, 0, 3, 2, 7, 5, 1, 3, 4)
+BATCH = collate_responses(PROMPTS, RESPONSES, EOS)
+N, T = BATCH.response_mask.shape
+
+
+def apart(batch: ResponseBatch) -> ResponseBatch:
+    """The same rows, told to be read one by one."""
+    copy = batch.rows(torch.arange(len(batch)))
+    copy.__dict__["shared"] = None
+    return copy
+
+
+def model_of(kind: str, dtype: torch.dtype, seed: int = 0) -> GPT:
+    model: GPT
+    if "llama" in kind:
+        shape = LlamaConfig(V, CONTEXT, n_layer=2, n_head=4, n_embd=16, n_key_head=2, n_inner=24)
+        model = Llama(shape).to(dtype).eval()
+        toys.randomized(model, seed, 0.3)
+    else:
+        model = toys.random_gpt(V, CONTEXT, seed=seed, scale=0.3, n_embd=16, dtype=dtype)
+    if "lora" in kind:
+        add_adapters(model, 2, seeded(2))
+        for name, parameter in model.named_parameters():
+            if name.endswith("lora_B"):
+                parameter.data.normal_(0, 0.3, generator=seeded(3))
+    model.checkpoint_blocks = "checkpointed" in kind
+    return model
+
+
+def reward_model(model: GPT, pooling: Pooling) -> RewardModel:
+    head = RewardModel(model, pooling).to(model.wte.weight)
+    toys.randomized(head.head, 4, 0.3)
+    return head
+
+
+def value_model(model: GPT) -> ValueModel:
+    critic = ValueModel(model).to(model.wte.weight)
+    toys.randomized(critic.head, 4, 0.3)
+    return critic
+
+
+HEADS: dict[str, Callable[[GPT, ResponseBatch], Tensor]] = {
+    "log_probs": log_probs.token_log_probs,
+    "scores": lambda model, batch: torch.stack(
+        log_probs.token_scores(model, batch, 0.7, entropy_gradient=True)
+    ),
+    "kl": lambda model, batch: log_probs.token_scores_and_kl(
+        model, model_of("gpt", model.wte.weight.dtype, seed=5), batch
+    )[1],
+    "mean_score": lambda model, batch: reward_model(model, "mean_score").raw_scores(batch),
+    "last_token": lambda model, batch: reward_model(model, "last_token").raw_scores(batch),
+    "critic": lambda model, batch: value_model(model)(batch),
+    "prefix": lambda model, batch: reward_model(model, "mean_score").prefix_scores(batch),
+}
+
+
+def value_and_gradient(head: str, model: GPT, batch: ResponseBatch) -> tuple[Tensor, Tensor]:
+    model.zero_grad()
+    value = HEADS[head](model, batch)
+    (
+        value * torch.linspace(-1, 1, value.numel(), dtype=value.dtype).view_as(value)
+    ).mean().backward()
+    gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+    return value.detach(), torch.cat(gradients)
+
+
+@pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
+@pytest.mark.parametrize("kind", ["gpt", "llama", "gpt lora checkpointed", "llama checkpointed"])
+@pytest.mark.parametrize("head", HEADS)
+def test_values_and_gradients_are_those_of_rows_read_one_by_one(head, kind, dtype, most):
+    model = model_of(kind, dtype)
+    assert BATCH.shared is not None and apart(BATCH).shared is None
+    together = value_and_gradient(head, model, BATCH)
+    for one, other in zip(together, value_and_gradient(head, model, apart(BATCH)), strict=True):
+        assert float(other.abs().max()) > 1e-4
+        assert float((one - other).abs().max()) <= most * max(float(other.abs().max()), 1.0)
+
+
+def test_the_layout_of_a_small_batch():
+    batch = collate_responses([[7, 8], [9], [7, 8]], [[1], [2, 3], [4, 5, 6]], EOS)
+    shared = batch.shared
+    assert shared is not None
+    assert shared.tokens.tolist() == [[7, 8, 1, 9, 2, 3, 4, 5, 6]]
+    assert shared.positions.tolist() == [[0, 1, 2, 0, 1, 2, 2, 3, 4]]
+    assert shared.prompts[0].tolist() == [0, 1] and int(shared.prompts[1, 0]) == 3
+    assert shared.places[2].tolist() == [0, 1, 6, 7, 8]  # the prompt of row 0, then its own
+    assert shared.mask[1, 0, :2].tolist() == [
+        [True, True, False, False, False],
+        [True] * 3 + [False] * 2,
+    ]
+    last_prompt_tokens = shared.places.gather(1, batch.predicting_columns)[:, 0]
+    assert last_prompt_tokens.tolist() == [1, 3, 1]
+
+
+@pytest.mark.parametrize("kind", ["gpt", "llama"])
+def test_responses_of_a_group_do_not_see_each_other(kind):
+    model = model_of(kind, torch.float64)
+    other = [*RESPONSES]
+    other[2] = [(token + 5) % (V - 1) + 1 for token in other[2]]
+    with torch.no_grad():
+        scores, changed = (
+            log_probs.token_log_probs(model, collate_responses(PROMPTS, responses, EOS))
+            for responses in (RESPONSES, other)
+        )
+    same = torch.arange(N) != 2
+    assert torch.equal(scores[same], changed[same]) and not torch.equal(scores[2], changed[2])
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        collate_responses([A, B, C], RESPONSES[:3], EOS),  # one response each
+        collate_responses([D, D, D], drawn(6, 7, 12), EOS),  # prompts of one token
+        collate_documents([[1, *row] for row in drawn(12, 9, 14)]),
+    ],
+    ids=["unique", "short", "documents"],
+)
+def test_rows_that_share_too_little_are_read_as_ever(batch):
+    model = model_of("gpt", torch.float32)
+    assert batch.shared is None and batch.groups is None
+    columns = batch.predicting_columns
+    one, other = (
+        read(model, batch, columns)
+        for read in (log_probs.response_hidden, log_probs.hidden_of_rows)
+    )
+    assert torch.equal(one, other)
+
+
+def test_with_dropout_rows_draw_their_own():
+    model = toys.random_gpt(V, CONTEXT, n_embd=16, dropout=0.1)
+    read = log_probs.response_hidden, log_probs.hidden_of_rows
+    for training in (False, True):
+        found = []
+        for each in read:
+            torch.manual_seed(0)
+            found.append(each(model.train(training), BATCH, BATCH.predicting_columns))
+        one, other = found
+        assert torch.allclose(one, other, atol=1e-5)
+        assert torch.equal(one, other) or not training
+
+
+def test_a_row_beyond_the_context_is_refused():
+    batch = collate_responses([C, C], drawn(4, 8), EOS)
+    assert batch.shared is not None
+    with pytest.raises(ValueError, match="17"):
+        log_probs.token_log_probs(model_of("gpt", torch.float32), batch)
+
+
+def test_both_answers_of_a_pair_share_their_prompt():
+    batch = collate_pairs([TokenPair(A, [1], [2, 3]), TokenPair(B, [4, 5], [6])], EOS)
+    assert batch.shared is not None
+    assert batch.shared.tokens.shape[1] == len(A) + len(B) + 6
+
+
+def test_a_response_may_have_no_token():
+    batch = collate_responses([A, A], [[], []], EOS)
+    assert log_probs.token_log_probs(model_of("llama", torch.float32), batch).shape == (2, 0)
+
+
+# --- which rows stand in one forward --------------------------------------------------------------
+
+
+def test_groups_stay_whole_in_a_micro_batch():
+    chunks = [chunk.tolist() for chunk in row_chunks(BATCH, torch.arange(N), 5)]
+    assert sorted(row for chunk in chunks for row in chunk) == list(range(N))
+    assert all(len(chunk) <= 5 for chunk in chunks)
+    for group in ([0, 2, 4, 10], [1, 3], [5, 6, 7, 8], [9]):
+        assert sum(not set(group).isdisjoint(chunk) for chunk in chunks) == 1
+    pieces = collectives.shard_chunks(torch.tensor([3, 1, 2, 5]), 2, torch.tensor([0, 0, 0, 1]))
+    assert [piece.tolist() for piece in pieces] == [[1, 2], [0, 3]]  # a group of 3 in forwards of 2
+
+
+def test_groups_of_one_are_split_as_rows_are():
+    lengths = torch.tensor([4, 2, 4, 1, 2, 9])
+    wanted = torch.argsort(lengths, stable=True).split(4)
+    for groups in (None, torch.arange(6)):
+        found = collectives.shard_chunks(lengths, 4, groups)
+        assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
+
+
+def test_ranks_share_groups_and_the_rows_of_too_few(monkeypatch):
+    lengths, groups = torch.tensor([4, 2, 3, 1]), torch.tensor([0, 1, 0, 1])
+
+    def shares(groups: Tensor) -> list[list[int]]:
+        found = []
+        for rank in range(2):
+            monkeypatch.setattr(collectives, "rank", lambda rank=rank: rank)
+            chunks = collectives.shard_chunks(lengths, 4, groups)
+            found.append(sorted(row for chunk in chunks for row in chunk.tolist()))
+        return found
+
+    monkeypatch.setattr(collectives, "world", lambda: 2)
+    assert shares(groups) == [[1, 3], [0, 2]]
+    assert sorted(map(len, shares(torch.zeros(4, dtype=torch.long)))) == [2, 2]
+
+
+def test_fewer_activations_are_kept():
+    model = toys.random_gpt(V, 64, n_embd=16)
+    prompt, *responses = drawn(40, *[8] * 8)
+    batch = collate_responses([prompt] * 8, responses, EOS)
+    kept = []
+    for each in (batch, apart(batch)):
+        held: dict[int, Tensor] = {}
+
+        def keep(x: Tensor, held: dict[int, Tensor] = held) -> Tensor:
+            held[x.untyped_storage().data_ptr()] = x
+            return x
+
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+            log_probs.response_hidden(model, each, each.predicting_columns)
+        kept.append(sum(x.untyped_storage().nbytes() for x in held.values()))
+    assert kept[0] < 0.5 * kept[1]
