@@ -26,7 +26,7 @@ from gpt.model import GPT, Preset
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.errors import UserError
-from harness.flag_ranges import AtLeastOne
+from harness.flags import AtLeastOne
 from harness.optimizer import adamw, clip_and_step
 from harness.seeds import make_generator
 

@@ -17,8 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from data.records import PromptRecord
+from gpt.lora import frozen_copy
 from gpt.model import GPT
-from harness.frozen_copy import frozen_copy
 from reward_model.scalar_head import RewardModel
 from rl.loop import Run
 from rl.memory import ENGINES, MemoryConfig, config_of, memory, shape_of

@@ -21,7 +21,7 @@ from turns import Case, Side, measure
 
 from harness.command_line import run_command
 from harness.errors import UserError
-from harness.flag_ranges import AtLeastOne, check_ranges
+from harness.flags import AtLeastOne, check_ranges
 from harness.ranks.launch import cores
 from rl.run.evaluation import format_table
 

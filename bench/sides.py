@@ -32,7 +32,7 @@ from gpt.published import save_gpt2
 from gpt.tokenizer import load_tokenizer
 from harness.device import precision
 from harness.metric_log import MetricLog
-from harness.ranks.launch import Wish, run_on_ranks
+from harness.ranks.launch import RankRequest, run_on_ranks
 from harness.seeds import make_generator
 from rl import grpo_engine
 from rl.batches.rollout import Rollout
@@ -294,4 +294,4 @@ def work(side: Side, pipe: Any) -> None:
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     torch.set_num_threads(side.threads)
     function = FUNCTIONS[side.library, side.case.task]
-    run_on_ranks(lambda: function(side, Turns(pipe)), Wish(side.ranks, "cpu"))
+    run_on_ranks(lambda: function(side, Turns(pipe)), RankRequest(side.ranks, "cpu"))

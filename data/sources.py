@@ -22,7 +22,7 @@ from data import worlds
 from data.records import PromptRecord, ResponseRecord
 from harness.command_line import flag_value, run_command
 from harness.errors import UserError
-from harness.files import display_path, read_object, received, sha256_of
+from harness.files import as_user_error, display_path, read_object, sha256_of
 from harness.paths import RUNS, folder_of_run
 
 Data = str
@@ -72,9 +72,7 @@ def source(data: str) -> Source:
 def require_data(data: str) -> None:
     """UserError where --data names neither a world nor what is there."""
     if not is_world(data) and not Path(data).exists():
-        raise UserError(
-            f"there is no file {data}: --data takes {', '.join(world_names())} or a file"
-        )
+        raise UserError(f"no file {data}: --data takes a file or {', '.join(world_names())}")
 
 
 def world_names() -> list[str]:
@@ -187,7 +185,7 @@ def suited_preset(arguments: Sequence[str], data: str | None) -> str:
     start = flag_value(arguments, "--policy") or flag_value(arguments, "--base")
     config = folder_of_run(Path(start or "")) / "config.json"
     if start is not None and config.is_file():
-        with received(config.parent):
+        with as_user_error(config.parent):
             recorded = read_object(config).get("preset")
         of_file = data is not None and not is_world(data)
         return str(recorded) if of_file and recorded else "tiny"

@@ -21,7 +21,7 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer, parse_ranks
 from harness.device import shapes_alone
 from harness.errors import UserError
-from harness.files import display_path, read_object, received
+from harness.files import as_user_error, display_path, read_object
 from harness.paths import MODEL_FILE, folder_of_run
 from harness.safetensors_file import load_weights, require_floats, save_weights
 
@@ -77,9 +77,8 @@ def load_gpt(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, Token
 
 def gpt_config_of(about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> GPTConfig:
     """The shape in a header; UserError for one that is damaged."""
-    kind = next(
-        (k for k, v in about.items() if isinstance(v, dict) and k != "tokenizer_form"), "gpt"
-    )
+    kinds = (k for k, v in about.items() if isinstance(v, dict) and k != "tokenizer_form")
+    kind = next(kinds, "gpt")
     shape: type[GPTConfig] = file_of(kind, path).SHAPE
     names = {field.name for field in dataclasses.fields(shape)}
     sizes = about.get(kind)
@@ -97,9 +96,7 @@ def checked_shape(shape: type[GPTConfig], sizes: Mapping[str, Any], path: Path) 
         kinds = (int, float) if name in floats else (int,)
         most = 1 if name == "dropout" else math.inf
         if type(value) not in kinds or not (kinds == (int,)) <= value <= most:
-            raise UserError(
-                f"{path} says {name} {value!r:.40}: it is damaged, make or fetch it again"
-            )
+            raise UserError(f"{path} says {name} {value!r:.40}: make or fetch it again")
     try:
         return shape(**sizes)
     except ValueError as error:
@@ -110,16 +107,13 @@ def check_layers(config: GPTConfig, names: Iterable[str], path: Path) -> None:
     """UserError unless the tensors' names have the config's layers, before so many are built."""
     layers = {found[1] for name in names if (found := re.match(r"(?:gpt\.)?h\.(\d+)\.", name))}
     if len(layers) != config.n_layer:
-        raise UserError(
-            f"{path} holds {len(layers)} layers and not the {config.n_layer} of its config: it is "
-            "damaged, or belongs to another config.json"
-        )
+        raise UserError(f"{path} has {len(layers)} layers, not {config.n_layer}: fetch it again")
 
 
 def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
     """The tokenizer that a checkpoint names; UserError if its ranks have changed since."""
     name, ranks = about.get("tokenizer", ""), about.get("tokenizer_ranks")
-    with received(path):  # a part of another kind, wherever it is used
+    with as_user_error(path):  # a part of another kind, wherever it is used
         if isinstance(ranks, str) and isinstance(name, str):
             form = about.get("tokenizer_form", {})
             taken = form.get("specials", {}).values()
@@ -127,10 +121,7 @@ def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
         else:
             tokenizer = load_tokenizer(str(name))
     if tokenizer.fingerprint != about.get("tokenizer_fingerprint"):
-        raise UserError(
-            f"{path} was trained with another version of tokenizer {tokenizer.name!r} (its ranks "
-            "differ from the ones here): train the model again"
-        )
+        raise UserError(f"{path} has other ranks of tokenizer {tokenizer.name!r}: train it again")
     return tokenizer
 
 
@@ -139,8 +130,7 @@ def load_policy(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
     folder = folder_of_run(folder)
     if not (folder / MODEL_FILE).exists():
         raise UserError(
-            f"there is no {MODEL_FILE} in {display_path(folder)}: pass the run folder of gpt.pretraining "
-            "or gpt.finetuning, or a folder of published weights"
+            f"there is no {MODEL_FILE} in {display_path(folder)}: pass a run folder or published weights"
         )
     config = folder / "config.json"
     if config.is_file() and "model_type" in read_object(config):  # then that file alone is imported
@@ -159,15 +149,11 @@ def load_strictly(
     own = model.state_dict()
     missing, extra = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
     if missing or extra:
-        raise UserError(
-            f"{path} does not match the model: missing {missing[:3]}, left over {extra[:3]}; {remedy}"
-        )
+        raise UserError(f"{path}: missing {missing[:3]}, left over {extra[:3]}; {remedy}")
     for name, tensor in tensors.items():
         if tensor.shape != own[name].shape:
-            raise UserError(
-                f"{path}: {name} has shape {tuple(tensor.shape)}, the model wants "
-                f"{tuple(own[name].shape)}: the checkpoint belongs to another model size"
-            )
+            shapes = f"{tuple(tensor.shape)}, but {tuple(own[name].shape)} in the model"
+            raise UserError(f"{path}: {name} is {shapes}; {remedy}")
     require_floats(tensors, path)
     fitting = {name: tensor.to(own[name].dtype) for name, tensor in tensors.items()}
     model.load_state_dict(fitting, assign=True)

@@ -14,9 +14,9 @@ from typing import Protocol
 import torch
 
 from data.collate import ResponseBatch, collate_documents, collate_responses
-from data.readers import read_responses, read_text, split_records
+from data.files.read import read_responses, read_text, split_records
+from data.files.rows import holds_rows, rows_of
 from data.records import ResponseRecord
-from data.rows import holds_rows, rows_of
 from data.sources import is_world, source
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
@@ -56,8 +56,7 @@ class WorldCorpus:
         self.world = source(name)
         if self.world.corpus is None or self.world.sample_response is None:
             raise UserError(
-                f"{name}: a world of prompts alone, without texts to learn from: start from a model that "
-                "has read English, as scripts/smollm2.py makes one"
+                f"{name} has no texts: start from a model (scripts/smollm2.py makes one)"
             )
         self.draw, self.answer = self.world.corpus, self.world.sample_response
         self.tokenizer, self.batch_size, self.seed = tokenizer, batch_size, seed
@@ -110,9 +109,7 @@ class TextCorpus:
         self.window = min(context, len(ids) // 20)
         self.split = len(ids) - len(ids) // 10
         if self.window < 8:
-            raise UserError(
-                f"{len(ids)} tokens are too few to pre-train on: give a longer text (200 at least)"
-            )
+            raise UserError(f"{len(ids)} tokens are too few to pre-train on: give 200 at least")
         self.description = f"{len(ids):,} tokens in windows of {self.window}"
         self.tokens_per_batch = float(batch_size * (self.window - 1))
 
@@ -148,12 +145,7 @@ def collate_examples(examples: Sequence[Example], eos_id: int) -> ResponseBatch:
 
 
 def open_corpus(
-    data: str,
-    tokenizer: Tokenizer,
-    *,
-    batch_size: int,
-    context: int,
-    seed: int,
+    data: str, tokenizer: Tokenizer, *, batch_size: int, context: int, seed: int
 ) -> Corpus:
     """The corpus named by a `--data` flag: a world, or a file. UserError says what is wrong with it."""
     if is_world(data):

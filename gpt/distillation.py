@@ -27,22 +27,19 @@ from gpt.checkpoint import load_policy, save_gpt
 from gpt.fit import open_prompts
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import full_kl, kl_from_logits, of_both, scatter_responses
-from gpt.lora import fit_for_training
+from gpt.lora import fit_for_training, frozen_copy, linears_to_bfloat16
 from gpt.model import GPT, Preset
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
-from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.files import append_jsonl, keep_until, reading, write_json
-from harness.flag_ranges import AtLeastOne, Count
-from harness.frozen_copy import frozen_copy, linears_to_bfloat16
+from harness.flags import AtLeastOne, Count, MemoryFlags, OptimizerFlags
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, shard
-from harness.run_folder import finish_run, open_run, stepping
-from harness.run_page import conclude
+from harness.run_folder import conclude, finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
 

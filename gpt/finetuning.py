@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from data.collate import epoch_shuffled_indices, shard_batch
-from data.readers import read_preferences, read_responses
+from data.files.read import read_preferences, read_responses
 from data.records import PreferenceRecord, ResponseRecord
 from data.sources import (
     USUAL,
@@ -45,17 +45,15 @@ from gpt.pretraining import language_model_loss, validate
 from gpt.published import load_with_tokenizer
 from gpt.token_rows import RECORDED, TextLog
 from gpt.tokenizer import Tokenizer
-from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, reading
-from harness.flag_ranges import AtLeastOne, Count, NotNegative
+from harness.flags import AtLeastOne, Count, MemoryFlags, NotNegative, OptimizerFlags
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, on_main, rank
-from harness.run_folder import finish_run, open_run, stepping
-from harness.run_page import conclude
+from harness.run_folder import conclude, finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
 
@@ -212,8 +210,8 @@ def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT,
         made = has_annotator(config.data)
         stage = "reward_model.reward_model_training" if made else "gpt.pretraining"
         raise UserError(
-            f"there is no model to start from in {display_path(base)}: name one with --base, or make it:\n"
-            f"    python -m {stage}{flags_for(config.data, config.preset)}"
+            f"there is no model to start from in {display_path(base)}: name one with --base, or make it "
+            f"with  python -m {stage}{flags_for(config.data, config.preset)}"
         )
     return load_policy(base, device)
 

@@ -14,7 +14,7 @@ from data.records import PromptRecord
 from data.sources import Source
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
-from harness.flag_ranges import AtLeastOne
+from harness.flags import AtLeastOne
 from harness.metric_log import say_always
 
 Lengths = Sequence[tuple[int, int]]  # tokens of a prompt, and of its longest answer with the EOS
@@ -98,21 +98,14 @@ def open_prompts(
     """
     limits = Limits(room, 0, room)
     splits = {split: found.prompts(split) for split in ("train", "validation", "test")}
-    lengths = {
-        record.prompt: (len(tokenizer.encode(record.prompt)), 0)
-        for records in splits.values()
-        for record in records
-    }
-    rows = [lengths[record.prompt] for records in splits.values() for record in records]
-    check_fit(data, rows, limits, "prompts")
+    texts = [record.prompt for records in splits.values() for record in records]
+    lengths = {text: (len(tokenizer.encode(text)), 0) for text in dict.fromkeys(texts)}
+    check_fit(data, [lengths[text] for text in texts], limits, "prompts")
     kept = {
         split: [record for record in records if limits.reason(*lengths[record.prompt]) is None]
         for split, records in splits.items()
     }
-    for split, records in kept.items():
-        if not records:
-            raise UserError(
-                f"{data}: no {split} prompts are left of {len(rows)} ({len(lengths)} different ones, "
-                "split by their text): give more that differ, or lower --max-new-tokens"
-            )
+    if empty := [split for split, records in kept.items() if not records]:
+        why = f"{len(lengths)} different prompts leave none for {' and '.join(empty)}"
+        raise UserError(f"{data}: {why}: give more, or lower --max-new-tokens")
     return kept

@@ -5,12 +5,13 @@
     W = W0 + (alpha / r) B A               merged: an ordinary GPT, no slower than the base
 
 Adapters sit on the four projections of each block. So gradients, Adam and checkpoints hold A and B
-alone, and every frozen copy shares the base (harness/frozen_copy.py).
+alone, and every `frozen_copy`, which references and the starts of runs are, shares the base.
 """
 
 from __future__ import annotations
 
 import copy
+from typing import TypeVar
 
 import torch
 import torch.nn as nn
@@ -18,12 +19,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from gpt.model import GPT
-from harness.command_flags import MemoryFlags
 from harness.device import shapes_alone, without_autocast
+from harness.flags import MemoryFlags
 from harness.seeds import make_generator
 from harness.training_state import unchanging_names
 
 ALPHA_OVER_RANK = 2.0  # alpha / r: alpha is twice the rank
+Model = TypeVar("Model", bound=nn.Module)
 
 
 class LoRALinear(nn.Linear):
@@ -89,6 +91,26 @@ def copy_to_train(model: GPT) -> GPT:
     copied = copy.deepcopy(model, {id(tensor): tensor for tensor in shared})
     thaw(copied)
     return copied
+
+
+def frozen_copy(model: Model) -> Model:
+    """A copy of `model` without gradients or dropout; what is frozen already is shared."""
+    frozen = {id(tensor): tensor for tensor in model.parameters() if not tensor.requires_grad}
+    return copy.deepcopy(model, frozen).eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def linears_to_bfloat16(model: nn.Module) -> nn.Module:
+    """Round the weights of a frozen model's linear layers to bfloat16, in place; returns the model.
+
+    Under bfloat16 autocast, the only place for such a model, every result stays the same bit for bit:
+    autocast rounds these weights in each forward. Half the memory, and 96 casts per decoded token less
+    at GPT-2's depth.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear) and module.out_features > 1:
+            module.to(torch.bfloat16)
+    return model
 
 
 def merged_state(module: nn.Module) -> dict[str, Tensor]:

@@ -31,11 +31,18 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT, Preset, preset_config
 from gpt.token_rows import TextLog
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.command_flags import CheckpointFlags, OptimizerFlags, TrainingFlags
 from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.files import reading
-from harness.flag_ranges import AtLeastOne, Count, NotNegative, Range
+from harness.flags import (
+    AtLeastOne,
+    CheckpointFlags,
+    Count,
+    NotNegative,
+    OptimizerFlags,
+    Range,
+    TrainingFlags,
+)
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import BEST, MODEL_FILE
@@ -47,8 +54,7 @@ from harness.ranks.collectives import (
     shard,
     shard_chunks,
 )
-from harness.run_folder import finish_run, open_run, stepping
-from harness.run_page import conclude
+from harness.run_folder import conclude, finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
 

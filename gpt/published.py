@@ -47,22 +47,15 @@ MASK = re.compile(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)|.*\.rotary_
 # config.json's model_type -> our name of each size, and config.json's.
 SIZES: dict[str, dict[str, str]] = {
     "gpt2": {
-        "vocab_size": "vocab_size",
-        "context": "n_positions",
-        "n_layer": "n_layer",
-        "n_head": "n_head",
-        "n_embd": "n_embd",
+        "vocab_size": "vocab_size", "context": "n_positions",
+        "n_layer": "n_layer", "n_head": "n_head", "n_embd": "n_embd",
     },
     "llama": {
-        "vocab_size": "vocab_size",
-        "context": "max_position_embeddings",
-        "n_layer": "num_hidden_layers",
-        "n_head": "num_attention_heads",
-        "n_embd": "hidden_size",
-        "n_key_head": "num_key_value_heads",
-        "n_inner": "intermediate_size",
+        "vocab_size": "vocab_size", "context": "max_position_embeddings",
+        "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_embd": "hidden_size",
+        "n_key_head": "num_key_value_heads", "n_inner": "intermediate_size",
     },
-}
+}  # fmt: skip
 # What gpt/model.py and gpt/llama.py compute. The first value is taken where the key is missing.
 ARCHITECTURE: dict[str, dict[str, tuple[Any, ...]]] = {
     "gpt2": {
@@ -75,12 +68,10 @@ ARCHITECTURE: dict[str, dict[str, tuple[Any, ...]]] = {
         "tie_word_embeddings": (True,),
     },
     "llama": {
-        "hidden_act": ("silu",),
-        "attention_bias": (False,),
-        "mlp_bias": (False,),
+        "hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,),
         "tie_word_embeddings": (True,),
     },
-}
+}  # fmt: skip
 
 
 # Open and write -----------------------------------------------------------------------------------
@@ -96,12 +87,10 @@ def load_gpt2(name_or_folder: str | Path) -> GPT:
     folder = published_folder(name_or_folder)
     weights = folder / MODEL_FILE
     if not weights.is_file():
-        alone = (folder / "adapter_config.json").is_file()
-        adapter = ", but a LoRA adapter alone, to be merged with peft's merge_and_unload" * alone
         raise UserError(
-            f"{folder} holds no {MODEL_FILE}{adapter} (shards and pickles are not read: transformers' "
-            f"from_pretrained, and save_pretrained with a large max_shard_size, convert them): pass a "
-            f"folder with it and {CONFIG_FILE}, or one of {', '.join(PUBLISHED_NAMES)}, hf://OWNER/NAME"
+            f"{folder} holds no {MODEL_FILE} (transformers' save_pretrained with a large max_shard_size "
+            "makes it of shards and pickles, peft's merge_and_unload of LoRA): pass one with it and "
+            f"{CONFIG_FILE}, or one of {', '.join(PUBLISHED_NAMES)}, hf://OWNER/NAME"
         )
     config = read_config(folder / CONFIG_FILE)
     tensors = read_weights(weights, config)
@@ -124,8 +113,7 @@ def load_with_tokenizer(name_or_folder: str | Path) -> tuple[GPT, Tokenizer]:
     if tokenizer is None and (size, end) != (GPTConfig.vocab_size, GPTConfig.vocab_size - 1):
         raise UserError(
             f"{folder} holds a model of {size} tokens that ends texts with {end}, not GPT-2's, and no "
-            f"{TOKENIZER_FILE}: put that of its tokenizer there (transformers' AutoTokenizer writes it "
-            "with save_pretrained)"
+            f"{TOKENIZER_FILE}: put there what transformers' AutoTokenizer writes with save_pretrained"
         )
     return model, tokenizer or load_tokenizer("gpt2")
 
@@ -176,8 +164,7 @@ def read_config(path: Path) -> GPTConfig:
     kind = str(values.get("model_type"))
     if kind not in SIZES:
         raise UserError(
-            f"{path} does not say model_type 'gpt2' or 'llama': pass a folder with one in Hugging Face "
-            "layout (run folders of this project are opened by the scripts that follow them)"
+            f"{path}: model_type must be 'gpt2' or 'llama': pass a folder in Hugging Face layout"
         )
     sizes = {ours: values.get(theirs) for ours, theirs in SIZES[kind].items()}
     if kind == "llama":
@@ -201,10 +188,7 @@ def llama_numbers(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
             raise UserError(f"{path}: {name} is {value!r}, not a positive number: fetch it again")
     plain = "unnamed" if "factor" in rope else "default"
     if rope.get("rope_type", rope.get("type", plain)) != "default":
-        raise UserError(
-            f"{path}: rotary positions of {rope!r:.80} are not what gpt/llama.py computes: use a Llama "
-            "with plain ones"
-        )
+        raise UserError(f"{path}: rotary positions {rope!r:.80}: use a Llama with plain ones")
     return numbers
 
 
@@ -217,10 +201,7 @@ def check_architecture(values: Mapping[str, Any], config: GPTConfig, path: Path)
     for key, choices in allowed.items():
         value = values.get(key, choices[0])
         if value not in choices:
-            raise UserError(
-                f"{path}: {key} is {value!r}, but this model computes with {choices[-1]!r}: use a "
-                "checkpoint of the original architecture"
-            )
+            raise UserError(f"{path}: {key} is {value!r}: use a checkpoint with {choices[-1]!r}")
 
 
 def hub_config(model: GPT) -> dict[str, Any]:
@@ -235,14 +216,10 @@ def hub_config(model: GPT) -> dict[str, Any]:
     # Without these keys transformers takes 50256, and complains if the vocabulary lacks it.
     end_of_text = 50256 if config.vocab_size == 50257 else None
     return table | {
-        "architectures": ["GPT2LMHeadModel"],
-        "n_inner": None,
-        "attn_pdrop": config.dropout,
-        "embd_pdrop": config.dropout,
-        "resid_pdrop": config.dropout,
-        "bos_token_id": end_of_text,
-        "eos_token_id": end_of_text,
-    }
+        "architectures": ["GPT2LMHeadModel"], "n_inner": None,
+        **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), config.dropout),
+        "bos_token_id": end_of_text, "eos_token_id": end_of_text,
+    }  # fmt: skip
 
 
 def own_name(name: str, kind: type[GPTConfig], prefix: str) -> str:
@@ -259,13 +236,13 @@ def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
 
     UserError for a file that cannot be read and for a head of its own.
     """
+    path.open("rb").close()  # says why it cannot be opened, which safetensors does not
     try:
         with safe_open(noted(path), framework="pt") as file:  # cloned: not the mapped file
             stored = {WRAPPED.sub("", n): file.get_tensor(n).clone() for n in file.keys()}
     except SafetensorError as error:
         raise UserError(
-            f"{path} is not a readable safetensors file ({error}): fetch it again (git clone "
-            "without git-lfs leaves a small text file in its place)"
+            f"{path} is no safetensors file ({error}): fetch it again, with git-lfs where git clones it"
         ) from error
     prefix = PREFIX if any(name.startswith(PREFIX) for name in stored) else ""
     head = stored.pop(HEAD, None)
@@ -275,18 +252,13 @@ def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
             own = own_name(name, type(config), prefix)
             if own.endswith("c_attn.weight") and len(tensor) == 3 * config.n_embd:
                 raise UserError(
-                    f"{path}: {name} is stored as (out, in), as nn.Linear has it, and a GPT-2's files "
-                    f"hold (in, out): transpose {', '.join(TRANSPOSED)} in it"
+                    f"{path}: {name} is (out, in), not (in, out): transpose {', '.join(TRANSPOSED)}"
                 )
             turned = own.endswith(TRANSPOSED) and tensor.ndim == 2
             tensors[own] = tensor.t().contiguous() if turned else tensor
-    embedding = tensors.get("wte.weight")
-    tied = head is None or embedding is None or torch.equal(head.float(), embedding.float())
-    if not tied:
-        raise UserError(
-            f"{path}: {HEAD} differs from the token embedding, which is the output head here: use "
-            "a checkpoint with a tied head"
-        )
+    wte = tensors.get("wte.weight")
+    if head is not None and wte is not None and not torch.equal(head.float(), wte.float()):
+        raise UserError(f"{path}: {HEAD} is not the token embedding: use one with a tied head")
     return tensors
 
 
@@ -325,15 +297,12 @@ def hub_folder(repo: str) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ModuleNotFoundError as error:
-        raise UserError(
-            f"weights by name need {error.name}, which is not installed: run "
-            f'pip install -e ".[hub]" in the repository, or {by_hand}'
-        ) from error
+        install = f'need {error.name}: run pip install -e ".[hub]"'
+        raise UserError(f"weights by name {install}, or {by_hand}") from error
     try:
+        revision = REVISIONS.get(repo)
         return Path(
-            snapshot_download(
-                repo, revision=REVISIONS.get(repo), allow_patterns=HUB_FILES, etag_timeout=5
-            )
+            snapshot_download(repo, revision=revision, allow_patterns=HUB_FILES, etag_timeout=5)
         )
     except Exception as error:  # the client's own, and those of the libraries for HTTP under it
         first_line = f"{type(error).__name__}: {error}".strip().splitlines()[0].rstrip(".: ")

@@ -42,7 +42,7 @@ def open_teacher(
         flags = "" if data == USUAL else f" --data {data}"
         advice = "pass --teacher the run folder of a larger model with the student's tokenizer"
         if made:
-            advice = f"make it with\n    python scripts/make_teacher.py{flags}"
+            advice = f"make it with  python scripts/make_teacher.py{flags}"
         raise UserError(f"there is no teacher in {display_path(folder)}: {advice}")
     teacher, teacher_tokenizer = load_gpt(folder, device)
     if teacher_tokenizer.fingerprint != tokenizer.fingerprint:

@@ -18,9 +18,9 @@ from gpt.generate import evaluation_mode
 from gpt.log_probs import token_scores
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_flags import TrainingFlags
 from harness.device import precision
 from harness.files import append_jsonl, keep_until
+from harness.flags import TrainingFlags
 from harness.paths import TOKENS
 
 RECORDED = 4  # texts that are kept at every validation

@@ -20,6 +20,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from data.sources import say_once
 from data.templates import CHAT_MARKS
 from harness.errors import UserError
 
@@ -114,12 +115,10 @@ class Tokenizer:
         """
         whole, special = self.cuts
         if found := special.search(text):
-            say_once(
-                f"note: {found[0]} in a text is read letter by letter, not as the special token"
-            )
-        ids = list[int]()
+            say_once(f"note: {found[0]} in a text is read letter by letter, as no special token")
+        single, ids = self.encoding.encode_single_token, list[int]()
         for place, part in enumerate(whole.split(text)):
-            ids += [self.encoding.encode_single_token(part)] if place % 2 else self._ordinary(part)
+            ids += [single(part)] if place % 2 else self._ordinary(part)
         return ids
 
     def _ordinary(self, text: str) -> list[int]:
@@ -139,10 +138,8 @@ class Tokenizer:
             if run.end() - run.start() < LONG_BLANK:
                 continue
             if pattern not in (PATTERN, GPT2_PATTERN, DIGITS_PATTERN):
-                raise UserError(
-                    f"a text with {run.end() - run.start():,} blanks in a row is too much for the "
-                    f"pattern of tokenizer {self.name!r}: take them out"
-                )
+                blanks = f"{run.end() - run.start():,} blanks in a row"
+                raise UserError(f"{blanks} are too much for tokenizer {self.name!r}: take them out")
             after = text[run.end() : run.end() + 1]
             digit = pattern == DIGITS_PATTERN and unicodedata.category(after or " ")[0] == "N"
             end = run.end() - (after not in ("", "\n") and not digit)
@@ -155,12 +152,6 @@ class Tokenizer:
         """The text of `ids` without end-of-text and padding; broken UTF-8 becomes U+FFFD."""
         silent = (self.eos_id, self.pad_id, *self.other_ends)
         return self.encoding.decode([token for token in ids if token not in silent])
-
-
-@cache
-def say_once(note: str) -> None:
-    """Print a note, the first time."""
-    print(note)
 
 
 @cache

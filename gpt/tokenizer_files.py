@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from data.sources import say_once
 from data.templates import CHAT_MARKS
 from gpt.tokenizer import (
     DIGITS_PATTERN,
@@ -23,10 +24,9 @@ from gpt.tokenizer import (
     UNUSED,
     Tokenizer,
     build_tokenizer,
-    say_once,
-)  # fmt: skip
+)
 from harness.errors import UserError
-from harness.files import noted, read_object, received, write_json
+from harness.files import as_user_error, noted, read_object, write_json
 
 TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
 OLDER = ("vocab.json", "merges.txt", "added_tokens.json")  # instead of tokenizer.json
@@ -39,12 +39,8 @@ HUB_PATTERN = PATTERN.replace(r"[^\W\d_]", rf"(?:(?![\d_])[{WORD}])").replace(
     r"[^\s\w]", rf"[^\s{WORD}]"
 )
 STRIPPING = ("single_word", "lstrip", "rstrip")  # what an added token may do to the text around it
-UNLIKE = (
-    "byte_fallback",
-    "continuing_subword_prefix",
-    "dropout",
-    "end_of_word_suffix",
-)  # of others
+# What models of another kind set.
+UNLIKE = ("byte_fallback", "continuing_subword_prefix", "dropout", "end_of_word_suffix")
 VISIBLE = bytes(SPELLED).decode()
 BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 
@@ -62,66 +58,53 @@ def write_tokenizer(
     folder: Path, tokenizer: Tokenizer, context: int, padding_side: str = "left"
 ) -> None:
     """tokenizer.json and tokenizer_config.json, which transformers' AutoTokenizer opens."""
-    specials = tokenizer.encoding._special_tokens
-    ranks = tokenizer.encoding._mergeable_ranks
+    encoding = tokenizer.encoding
+    specials, ranks, pattern = (
+        encoding._special_tokens,
+        encoding._mergeable_ranks,
+        encoding._pat_str,
+    )
     spelled = {token: "".join(CHARACTERS[value] for value in token) for token in ranks}
-    pattern = tokenizer.encoding._pat_str
-    split = {
-        "type": "Split",
-        "pattern": {"Regex": HUB_PATTERN if pattern == PATTERN else pattern},
-        "behavior": "Isolated",
-        "invert": False,
-    }
+    regex = {"Regex": HUB_PATTERN if pattern == PATTERN else pattern}
+    split = {"type": "Split", "pattern": regex, "behavior": "Isolated", "invert": False}
     merges = [
         f"{spelled[token[:at]]} {spelled[token[at:]]}"
-        for token in sorted(ranks, key=lambda token: ranks[token])
+        for token in sorted(ranks, key=ranks.__getitem__)
         for at in range(1, len(token))
         if token[:at] in ranks and token[at:] in ranks
     ]
     in_text = dict.fromkeys(STRIPPING, False) | {"normalized": False}
-    added = {text: tokenizer.encoding.encode_single_token(text) for text in tokenizer.added}
+    added = {text: encoding.encode_single_token(text) for text in tokenizer.added}
     by_id = sorted((specials | added).items(), key=lambda item: item[1])
     form = {
         "version": "1.0",
-        "truncation": None,
-        "padding": None,
         "added_tokens": [
             {"id": i, "content": t, **in_text, "special": t not in added} for t, i in by_id
         ],
-        "normalizer": None,
         "pre_tokenizer": {
             "type": "Sequence",
             "pretokenizers": [split, BYTE_LEVEL | {"use_regex": False}],
         },
-        "post_processor": None,
         "decoder": BYTE_LEVEL | {"use_regex": True},
         "model": {
             "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
-            "fuse_unk": False,
-            "byte_fallback": False,
             "ignore_merges": True,  # a piece that is a token is that token
             "vocab": {spelled[token]: rank for token, rank in ranks.items()} | specials,
             "merges": merges,
         },
     }
-    end, bos = tokenizer.encoding.decode([tokenizer.eos_id]), tokenizer.bos_id
     write_json(folder / TOKENIZER_FILE, form)
+    bos, template = tokenizer.bos_id, tokenizer.chat_template
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": None if bos is None else tokenizer.encoding.decode([bos]),
-        "eos_token": end,
-        "pad_token": tokenizer.encoding.decode([tokenizer.pad_id]),
+        "bos_token": None if bos is None else encoding.decode([bos]),
+        "eos_token": encoding.decode([tokenizer.eos_id]),
+        "pad_token": encoding.decode([tokenizer.pad_id]),
         "padding_side": padding_side,
         "model_max_length": context,
         "clean_up_tokenization_spaces": False,
     }
-    template = tokenizer.chat_template
-    settings |= {"chat_template": template} if template else {}
-    write_json(folder / SETTINGS_FILE, settings)
+    write_json(folder / SETTINGS_FILE, settings | ({"chat_template": template} if template else {}))
 
 
 # Read ---------------------------------------------------------------------------------------------
@@ -134,7 +117,7 @@ def read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     generation_config.json and tokenizer_config.json, whose token is written. Raises UserError for
     files that mean anything but byte-level pairs.
     """
-    with received(folder):  # a part that is missing, or of another kind, wherever it is used
+    with as_user_error(folder):  # a part that is missing, or of another kind, wherever it is used
         return _read_tokenizer(folder, vocab_size)
 
 
@@ -144,25 +127,15 @@ def _read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
     if path is None:
         return None
     form = read_object(noted(path)) if path.name == TOKENIZER_FILE else _older_form(folder, named)
-    if named.get("add_prefix_space"):
-        raise UserError(
-            f"{folder / SETTINGS_FILE} sets add_prefix_space, which is not done here: use a model without"
-        )
     vocabulary, merges, pattern = parts_of(form, path)
     ranks = ranks_of(vocabulary, merges, path)
     ordinary, taken = set(ranks.values()), set(vocabulary.values())
     specials = {text: id for text, id in vocabulary.items() if id not in ordinary}
     unmade = len(specials) - len(form.get("added_tokens") or [])
     if unmade > MOST_UNMADE * len(vocabulary):
-        raise UserError(
-            f"{path}: its merges do not make {unmade:,} of its tokens, so text would be read in smaller "
-            "pieces than the model knows: fetch it again"
-        )
+        raise UserError(f"{path}: its merges do not make {unmade:,} of its tokens: fetch it again")
     if max(taken, default=0) >= vocab_size:
-        raise UserError(
-            f"{path} has ids up to {max(taken)}, but the model beside it has {vocab_size} tokens: "
-            "pass a folder whose files belong together"
-        )
+        raise UserError(f"{path} has ids beyond {vocab_size} tokens: use files of one model")
     config, generation = (_settings(folder / name) for name in ("config.json", GENERATION_FILE))
     texts, ends = {id: text for text, id in specials.items()}, list[str]()
     for ids in (config.get("eos_token_id"), generation.get("eos_token_id")):
@@ -172,9 +145,7 @@ def _read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
         end = END_OF_TEXT
         say_once(f"note: {folder} names no special token as the end of a text: {end} is taken")
     if end not in specials:
-        raise UserError(
-            f"{folder} does not say which token ends a text: write its eos_token into {SETTINGS_FILE}"
-        )
+        raise UserError(f"{folder}: {end} is no token: set eos_token in {SETTINGS_FILE}")
     pad, begin = text_of(named.get("pad_token")), config.get("bos_token_id")
     tokenizer = build_tokenizer(
         folder.name, ranks, pattern,
@@ -185,8 +156,8 @@ def _read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
         bos_id=vocabulary.get(text_of(named.get("bos_token")) or "", begin if begin in taken else None),
         chat_template=_chat_template(folder, named),
     )  # fmt: skip
-    if tokenizer.decode(tokenizer.encode(VISIBLE)) != VISIBLE:
-        raise UserError(f"{path}: its pattern leaves parts of a text out: fetch it again")
+    if tokenizer.decode(tokenizer.encode(VISIBLE)) != VISIBLE or named.get("add_prefix_space"):
+        raise UserError(f"{path} loses text or adds a space: use another tokenizer")
     return tokenizer
 
 
@@ -209,8 +180,8 @@ def _older_form(folder: Path, named: Mapping[str, Any]) -> dict[str, Any]:
     vocabulary, merges, added = (folder / name for name in OLDER)
     if added.is_file() or not (vocabulary.is_file() and merges.is_file()):
         raise UserError(
-            f"of {', '.join(OLDER)} {folder} must hold the first two alone: put the tokenizer's "
-            f"{TOKENIZER_FILE} there (transformers' AutoTokenizer writes it with save_pretrained)"
+            f"of {', '.join(OLDER)} {folder} must hold the first two alone: put the {TOKENIZER_FILE} there "
+            "that transformers' AutoTokenizer writes with save_pretrained"
         )
     lines = noted(merges).read_text(encoding="utf-8").splitlines()
     pairs = [line for line in lines if line and not line.startswith("#version")]
@@ -239,8 +210,8 @@ def added_texts(form: Mapping[str, Any], ranks: Mapping[bytes, int], path: Path)
         inside = text not in late and any(text in longer for longer in late)
         if not text or not same or (whole and (inside or any(map(token.get, STRIPPING)))):
             raise UserError(
-                f"{path}: the added token {text!r} is empty, has not the next free id, is part of one "
-                f"that is normalized, or sets {', '.join(STRIPPING)}: use another tokenizer"
+                f"{path}: the added token {text!r} is empty, has not the next free id, is part of a longer "
+                f"one, or sets {', '.join(STRIPPING)}: use another tokenizer"
             )
         texts += [text] if whole and text not in CHAT_MARKS else []
     return list(dict.fromkeys(texts))
@@ -254,26 +225,25 @@ def text_of(token: Any) -> str | None:
 
 def parts_of(form: Mapping[str, Any], path: Path) -> tuple[dict[str, int], list[str], str]:
     """Vocabulary, merges and pattern of a tokenizer.json; UserError for another kind."""
-    model = form.get("model") or {}
+    model, post = form.get("model") or {}, form.get("post_processor") or BYTE_LEVEL
     pieces = form.get("pre_tokenizer") or {}
     steps = pieces.get("pretokenizers", [pieces])
-    ends = (form.get("post_processor") or BYTE_LEVEL).get("type")
+    first, last = steps[0], steps[-1]
     kinds = [step.get("type") for step in steps]
-    plain = kinds[-1:] == ["ByteLevel"] and not steps[-1].get("add_prefix_space")
-    if kinds == ["Split", "ByteLevel"] and not steps[1].get("use_regex", True):
-        pattern = steps[0].get("pattern", {}).get("Regex")
-        plain = plain and steps[0].get("behavior") == "Isolated" and not steps[0].get("invert")
-    else:
-        digits = kinds == ["Digits", "ByteLevel"] and steps[0].get("individual_digits")
-        pattern = DIGITS_PATTERN if digits else GPT2_PATTERN
-        plain = plain and (digits or kinds == ["ByteLevel"]) and steps[-1].get("use_regex", True)
+    own_regex = last.get("use_regex", True)
+    pattern: str | None = None
+    if kinds == ["ByteLevel"] and own_regex:
+        pattern = GPT2_PATTERN
+    elif kinds == ["Digits", "ByteLevel"] and own_regex and first.get("individual_digits"):
+        pattern = DIGITS_PATTERN
+    elif kinds == ["Split", "ByteLevel"] and first.get("behavior") == "Isolated":
+        pattern = None if own_regex or first.get("invert") else first["pattern"].get("Regex")
     if (
-        model.get("type", "BPE") != "BPE" or not plain or form.get("normalizer")
-        or not isinstance(pattern, str) or ends != "ByteLevel" or any(map(model.get, UNLIKE))
+        model.get("type", "BPE") != "BPE" or last.get("add_prefix_space") or form.get("normalizer")
+        or not isinstance(pattern, str) or post.get("type") != "ByteLevel" or any(map(model.get, UNLIKE))
     ):  # fmt: skip
         raise UserError(
-            f"{path} is not a byte-level BPE as GPT-2 has it (model {model.get('type')!r}, pieces by "
-            f"{kinds}): use a model whose tokenizer is one"
+            f"{path} is no byte-level BPE ({model.get('type')!r}, pieces by {kinds}): use a model with one"
         )
     merges = [" ".join(pair) if isinstance(pair, list) else pair for pair in model["merges"]]
     added = {token["content"]: token["id"] for token in form.get("added_tokens", [])}
@@ -299,8 +269,7 @@ def ranks_of(vocabulary: Mapping[str, int], merges: list[str], path: Path) -> di
         rank = vocabulary.get(token, -1)
         if rank < last or not set(token) <= BYTES.keys():
             raise UserError(
-                f"{path}: the merge {merge!r} makes token {rank} after {last}, but here merges must be "
-                "in the order of their ids: use another tokenizer"
+                f"{path}: {merge!r} makes id {rank} after {last}: use another tokenizer"
             )
         ranks[bytes(BYTES[character] for character in token)] = last = rank
     return ranks

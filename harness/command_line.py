@@ -15,14 +15,13 @@ from typing import Any, TypeVar
 
 import torch
 
-from harness.errors import Finished, UserError
-from harness.here import HERE
+from harness.errors import NothingToDo, Unwritten, UserError
 from harness.optimizer import Diverged
-from harness.paths import REPOSITORY, STATE_FILE
+from harness.paths import REPOSITORY
 from harness.ranks.collectives import Drifted, LostRank, world
-from harness.ranks.launch import Wish, ending_children, first_to_fail, run_on_ranks
-from harness.run_folder import SCRIPT, read_record, script_of
-from harness.signals import Ended, forgiving_output, signals_noted, watched
+from harness.ranks.launch import RankRequest, ending_children, first_to_fail, run_on_ranks
+from harness.run_folder import SCRIPT, read_record, saved_run, script_of
+from harness.signals import Interrupted, forgiving_output, signals_noted, watched
 
 Config = TypeVar("Config")
 
@@ -45,7 +44,7 @@ def run_command(
     import tyro  # takes a moment that an import of the module need not
 
     expand_arguments()
-    with explained():  # what a config refuses is a ValueError, of which tyro makes a sentence
+    with errors_as_sentences():  # of a config's ValueError tyro makes a sentence
         given: dict[str, Any] = {} if default is None else {"default": default()}
         given["config"] = (tyro.conf.PositionalRequiredArgs,)  # as in report RUN
         config: Config = tyro.cli(config_class, prog=command_name(), **given)
@@ -56,6 +55,11 @@ def expand_arguments() -> None:
     """~ and ~USER at the start of every value on the command line, also behind =, as home folders."""
     split = [re.fullmatch(r"(--[\w-]+=)?(.*)", value, re.DOTALL) for value in sys.argv[1:]]
     sys.argv[1:] = [(m[1] or "") + os.path.expanduser(m[2]) for m in split if m]
+
+
+def option(name: str) -> str:
+    """A field of a config as one types it."""
+    return f"--{name.replace('_', '-')}"
 
 
 def command_name() -> str:
@@ -70,42 +74,44 @@ def command_name() -> str:
 def run_script(main: Callable[[Config], Any], config: Config) -> None:
     """Call main(config), on as many ranks as the flags ask for (harness/ranks/launch.py)."""
     work, flags = partial(main, config), vars(config)
-    guard = partial(explained, config)
+    guard = partial(errors_as_sentences, config)
     goes_on = hasattr(config, "resume") or hasattr(config, "goes_on")
     with ending_children(), guard(), watched(_again(config, resume=True) if goes_on else ""):
         if "ranks" in flags:
-            weights = getattr(config, "largest_model", 0)
-            small = getattr(config, "is_small", True)
-            facts = {"command": type(config).__module__} | {
-                f"--{name.replace('_', '-')}": str(value) for name, value in flags.items()
-            }
-            run_on_ranks(work, Wish(flags["ranks"], flags["device"], small, weights, facts), guard)
+            given = {option(name): str(value) for name, value in flags.items()}
+            request = RankRequest(
+                flags["ranks"], flags["device"], getattr(config, "is_small", True),
+                getattr(config, "largest_model", 0), {"command": type(config).__module__, **given},
+            )  # fmt: skip
+            run_on_ranks(work, request, guard)
         else:
             work()
 
 
 @contextmanager
-def explained(config: Any = None) -> Iterator[None]:
+def errors_as_sentences(config: Any = None) -> Iterator[None]:
     """A user's mistake, a signal and the like end the script with one sentence; a bug shows its traceback.
 
-    Of several ranks the first one that fails speaks; the others end in silence. What flags the command
-    has, its `config` says.
+    Of several ranks the first one that fails speaks. The `config` has the command's flags.
     """
     with forgiving_output():
         try:
             with signals_noted():
                 yield
-        except Finished as done:
+        except NothingToDo as done:
             print(done)  # of several ranks all, but only the first one's output goes anywhere
             sys.exit(0)
-        except Ended as end:
+        except Interrupted as end:
             if first_to_fail():
                 print(_farewell(end, config), file=sys.stderr)
             sys.exit(end.status)
         except Exception as error:
             if not first_to_fail():
                 sys.exit(1)
-            if isinstance(error, (UserError, LostRank, Drifted, Diverged)):
+            if isinstance(error, (Unwritten, LostRank)):
+                nothing = "; nothing is saved to go on from: start again"
+                sys.exit(f"error: {error}{_going_on(config) or nothing}")
+            if isinstance(error, (UserError, Drifted, Diverged)):
                 sys.exit(f"error: {error}")
             if is_out_of_memory(error):
                 sys.exit(f"error: {_remedy_of_memory(error, config)}")
@@ -121,14 +127,19 @@ def _again(config: Any, *, resume: bool) -> str:
     return f"; this goes on from what is saved: {command_name()} {shlex.join(sys.argv[1:] + more)}"
 
 
-def _farewell(end: Ended, config: Any) -> str:
-    """How the run ended, and the command that goes on with what is saved, if there is one."""
+def _farewell(end: Interrupted, config: Any) -> str:
+    """How the run ended, and what to type to go on."""
     what = f"ended by {end.name}"
     what += "" if end.saved is None else f" after step {end.saved}, which is saved"
-    saved = HERE.run if HERE.run and (HERE.run / STATE_FILE).exists() else None
+    return what + _going_on(config)
+
+
+def _going_on(config: Any) -> str:
+    """The command that goes on with what is saved, if there is one."""
+    saved = saved_run()
     if saved and hasattr(config, "resume"):  # of one of its stages it takes up what is left itself
-        return what + _again(config, resume=read_record(saved)[SCRIPT] == script_of(config))
-    return what + (_again(config, resume=False) if saved or hasattr(config, "goes_on") else "")
+        return _again(config, resume=read_record(saved)[SCRIPT] == script_of(config))
+    return _again(config, resume=False) if saved or hasattr(config, "goes_on") else ""
 
 
 def _remedy_of_memory(error: BaseException, config: Any) -> str:
@@ -138,12 +149,10 @@ def _remedy_of_memory(error: BaseException, config: Any) -> str:
     of_step = ("prompts_per_step", "group_size", "max_new_tokens")
     lower = [name for name in of_step if sampling and hasattr(config, name)]
     lower += [name for name in ("micro_batch_size", "batch_size") if not lower]
-    flags = [f"--{name.replace('_', '-')}" for name in lower if hasattr(config, name)]
-    flags += ["--ranks"] if world() > 1 else []
-    return (
-        f"there is not enough memory {'to sample' if sampling else 'for the next step'}: use a smaller "
-        + " or ".join(flags or ["model"])
-    )
+    lower += ["ranks"] * (world() > 1)
+    flags = " or ".join(option(name) for name in lower if hasattr(config, name)) or "model"
+    what = "to sample" if sampling else "for the next step"
+    return f"there is not enough memory {what}: use a smaller {flags}"
 
 
 def is_out_of_memory(error: BaseException) -> bool:

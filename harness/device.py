@@ -78,12 +78,11 @@ def without_autocast(device: torch.device) -> AbstractContextManager[None]:
 
 class _NothingDrawn(TorchFunctionMode):
     def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        values = kwargs or {}
         if getattr(function, "__module__", "") == "torch.nn.init":
-            return args[0] if args else values["tensor"]
-        return function(*args, **values)
+            return args[0] if args else kwargs["tensor"]
+        return function(*args, **kwargs or {})
 
 
 @contextmanager

@@ -7,5 +7,14 @@ class UserError(ValueError):
     """A mistake that one sentence can explain: what is wrong, where, and what to do."""
 
 
-class Finished(Exception):
+def first_line(error: BaseException) -> str:
+    """What an exception of others says, in one line."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+class Unwritten(UserError):
+    """A file could not be written; the command adds how it goes on."""
+
+
+class NothingToDo(Exception):
     """There is nothing left to do, which is no mistake; the message says why."""

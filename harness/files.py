@@ -1,8 +1,7 @@
 """Files of a run: written whole or not at all, by the first rank, and read again with a check.
 
 A file is renamed into place, so a crash never leaves half of one; of JSON lines it may cut the last,
-which is then left out. What was being written lies in a folder of its own, which `remove_left_overs`
-knows by its name.
+which is then left out.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from harness.errors import UserError
-from harness.here import HERE
+from harness.errors import Unwritten, UserError, first_line
 from harness.ranks.collectives import on_main
+
+_read: set[Path] | None = None  # None outside of `reading`
 
 
 def require_regular(path: Path) -> None:
@@ -33,18 +33,23 @@ def require_regular(path: Path) -> None:
 @contextmanager
 def reading() -> Iterator[set[Path]]:
     """Around a run, also as a decorator: the files that are `noted` inside, and by no run around it."""
-    around = HERE.read
-    HERE.read = read = set[Path]()
+    global _read
+    around, _read = _read, set[Path]()
     try:
-        yield read
+        yield _read
     finally:
-        HERE.read = around
+        _read = around
+
+
+def files_read() -> set[Path]:
+    """What was `noted` until now."""
+    return _read or set()
 
 
 def noted(path: Path) -> Path:
     """The path of a file on which the run depends: config.json will hold its digest."""
-    if HERE.read is not None:
-        HERE.read.add(path.absolute())
+    if _read is not None:
+        _read.add(path.absolute())
     return path
 
 
@@ -86,16 +91,15 @@ def read_json(path: Path) -> Any:
     try:
         return parse_json(path.read_bytes())
     except ValueError as error:
-        reason = (str(error).splitlines() or ["no reason given"])[0]
         raise UserError(
-            f"{display_path(path)} is damaged, it is no JSON ({reason}): mend it"
+            f"{display_path(path)} is damaged, it is no JSON ({first_line(error)}): mend it"
         ) from None
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file on the first rank, then rename it into place.
 
-    In a folder beside `path`: safetensors has a temporary file too, next to the one that it is given.
+    In a folder beside `path`, as safetensors puts a temporary file next to the one that it writes.
     """
 
     def replace_it() -> None:
@@ -127,13 +131,12 @@ def remove_left_overs(folder: Path, of: str = "*") -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def _unwritten(path: Path, error: Exception) -> UserError:
+def _unwritten(path: Path, error: Exception) -> Unwritten:
     while isinstance(error.__cause__ or error.__context__, OSError):  # below torch's own
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
-    reason = getattr(error, "strerror", None) or (str(error).splitlines() or ["no reason given"])[0]
-    return UserError(
-        f"{display_path(path)} could not be written ({reason.rstrip('.')}): what was written before is "
-        "kept; see to space and permissions, then go on with --resume"
+    reason = getattr(error, "strerror", None) or first_line(error)
+    return Unwritten(
+        f"{display_path(path)} could not be written ({reason.rstrip('.')}): see to space and permissions"
     )
 
 
@@ -154,7 +157,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Append one JSON object a line and flush; of several ranks the first one, which alone reads `rows`."""
+    """Append one JSON object a line, on the first rank, which alone reads `rows`."""
 
     def append() -> None:
         require_regular(path)
@@ -181,7 +184,7 @@ ODD = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, 
 
 
 @contextmanager
-def received(folder: Path) -> Iterator[None]:
+def as_user_error(folder: Path) -> Iterator[None]:
     """Around the reading of a folder that others may have written: UserError for odd kinds of values."""
     try:
         yield

@@ -30,20 +30,13 @@ def say_always(text: str) -> None:
 class MetricLog:
     """Collects one row of numbers a step, appends it to a file and shows progress with an ETA.
 
-    One line every `every` steps, in a terminal above a tqdm bar; `show` names the metrics on it, none
-    for silence.
+    One line every `every` steps, in a terminal above a tqdm bar, with the metrics that `show` names.
     """
 
     def __init__(
-        self,
-        total: int,
-        *,
-        path: Path | None = None,
-        show: Sequence[str] = (),
-        every: int = 10,
-        title: str = "",
-        start: int = 0,
-    ) -> None:
+        self, total: int, *, path: Path | None = None, show: Sequence[str] = (), every: int = 10,
+        title: str = "", start: int = 0,
+    ) -> None:  # fmt: skip
         self.rows: list[dict[str, Any]] = []
         self.path, self.show, self.every, self.total, self.title = path, show, every, total, title
         if path is not None:  # a file is there if the run is resumed
@@ -54,9 +47,7 @@ class MetricLog:
                     f"{display_path(path)} holds a step twice, or a later one first: mend its rows"
                 )
             if len(steps) < start:
-                print(
-                    f"note: {display_path(path)} has only {len(steps)} of the {start} steps so far"
-                )
+                print(f"note: {display_path(path)} has only {len(steps)} of {start} steps so far")
         self.start, self.begin = start, time.perf_counter()
         self.has_bar = bool(show) and sys.stderr.isatty() and is_main()
         self.bar: tqdm | None = None
@@ -73,9 +64,8 @@ class MetricLog:
                 raise gone(self.path.parent)
             append_jsonl(self.path, [row])
         if self.has_bar:  # made here: what is printed before has its own lines
-            self.bar = self.bar or tqdm(
-                total=self.total, initial=self.start, desc=self.title, unit="step"
-            )
+            options: dict[str, Any] = {"initial": self.start, "desc": self.title, "unit": "step"}
+            self.bar = self.bar or tqdm(total=self.total, **options)
             self.bar.update(step - self.bar.n)
         if self.show and (step % self.every == 0 or step == self.total):
             self._print(row)
@@ -83,9 +73,8 @@ class MetricLog:
             self.close()
 
     def _print(self, row: Mapping[str, Any]) -> None:
-        step = row["step"]
+        step, elapsed = row["step"], time.perf_counter() - self.begin
         shown = "  ".join(f"{key} {row[key]:.4g}" for key in self.show if key in row)
-        elapsed = time.perf_counter() - self.begin
         left = elapsed / max(step - self.start, 1) * (self.total - step)
         line = f"{self.title} {step}/{self.total}  {shown}"
         if self.bar is not None:

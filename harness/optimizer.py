@@ -9,7 +9,7 @@ from typing import Any
 import torch
 import torch.nn as nn
 
-from harness.command_flags import OptimizerFlags
+from harness.flags import OptimizerFlags
 from harness.ranks.collectives import sum_gradients
 
 FINAL = 0.1  # of the peak learning rate, where the cosine ends

@@ -9,38 +9,38 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import json
 import os
 import platform
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from harness.command_flags import Flags
 from harness.device import pick_device
-from harness.errors import Finished, UserError
+from harness.errors import NothingToDo, UserError
 from harness.files import (
+    as_user_error,
     display_path,
     expanded,
+    files_read,
     gone,
     read_object,
-    received,
     remove_left_overs,
     sha256_of,
     write_json,
 )
-from harness.here import HERE
+from harness.flags import Flags
 from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
-from harness.paths import FINISHED_STATE, MODEL_FILE, REPOSITORY, STATE_FILE
-from harness.ranks.collectives import on_main, world
-from harness.run_page import page_of_the_unfinished
+from harness.paths import FINISHED_STATE, MODEL_FILE, REPORT, REPOSITORY, STATE_FILE
+from harness.ranks.collectives import is_main, on_main, world
 from harness.signals import signals_wait
 from harness.training_state import read_state, saved_step
 
@@ -49,6 +49,8 @@ try:
 except ImportError:  # Windows, where two runs in one folder are the user's to avoid
     fcntl = None  # type: ignore[assignment]
 
+LOCKS: dict[Path, int] = {}  # of this process: folder and descriptor
+_open: Path | None = None  # the folder of the run that is going on
 CONFIG_FILE = "config.json"
 SCRIPT, INPUTS, MADE_WITH = "script", "inputs", "made_with"  # its keys that are no flags
 
@@ -63,16 +65,23 @@ FREE_FLAGS = (
 
 
 def open_run(folder: Path, config: Flags, *, resume: bool = False) -> Path:
-    """Make a run folder, lock it and write config.json. An earlier run of the script is moved aside.
+    """Make and lock a run folder with its config.json; an earlier run of the script is moved aside.
 
-    UserError for a folder that holds anything else, an input or the current folder, or in which
-    another process runs. With `resume` the folder is kept: it must hold a state.pt of the same script,
-    flags (but for FREE_FLAGS) and inputs; Finished if that run is complete. Returns the folder, a
-    leading ~ expanded.
+    With `resume`: same script, flags and inputs; only FREE_FLAGS may differ. NothingToDo if that run is
+    complete. UserError for a folder that holds anything else, or in which another process runs.
     """
-    opened = _take_up if resume else _begin
-    HERE.run = on_main(lambda: opened(_checked_place(expanded(folder)), config))
-    return HERE.run
+    return _open_by(_take_up if resume else _begin, folder, config)
+
+
+def _open_by(how: Callable[[Path, Flags], Path], folder: Path, config: Flags) -> Path:
+    global _open
+    _open = on_main(lambda: how(_checked_place(expanded(folder)), config))
+    return _open
+
+
+def saved_run() -> Path | None:
+    """The folder of the run that is going on, if it has a state from which it can be resumed."""
+    return _open if _open and (_open / STATE_FILE).exists() else None
 
 
 def _begin(folder: Path, config: Flags) -> Path:
@@ -104,16 +113,14 @@ def finish_run(folder: Path, *, can_go_on: bool = False) -> None:
         state.unlink(missing_ok=True)
         unlock(folder)
 
+    global _open
     on_main(finish)
-    HERE.run = None
+    _open = None
 
 
 @contextmanager
 def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
-    """Around the steps of a run: signals wait, and Diverged becomes a UserError with the step.
-
-    What ends the run before its time leaves a page of the steps so far.
-    """
+    """Around a run's steps: signals wait, Diverged becomes a UserError, an early end leaves a page."""
     try:
         with signals_wait():
             yield
@@ -127,29 +134,70 @@ def stepping(log: MetricLog, folder: Path) -> Iterator[None]:
         raise UserError(f"step {step}: {error}; what was saved before is in {folder}") from error
 
 
+# The page -----------------------------------------------------------------------------------------
+# is drawn by a process of its own: training loads nothing that only reads runs.
+
+
+def conclude(folder: Path) -> None:
+    """Draw the page of a complete run, print what the doctor finds; a failure costs only the page."""
+    if is_main():
+        try:
+            said = page_of(folder)
+        except (OSError, RuntimeError, subprocess.TimeoutExpired) as error:
+            run = display_path(folder)
+            said = f"{REPORT} was not drawn ({error}): python -m report {run}\nwrote {run}\n"
+        print(said, end="", flush=True)
+
+
+def page_of(folder: Path) -> str:
+    """Draw the page; return what the command says. RuntimeError with its last line if it fails."""
+    done = subprocess.run(**_drawing(folder), timeout=300)  # seconds; two are usual
+    if done.returncode:
+        raise RuntimeError((done.stderr.splitlines() or [f"status {done.returncode}"])[-1])
+    return str(done.stdout)
+
+
+def page_of_the_unfinished(folder: Path) -> None:
+    """Begin to draw a run that ends before its time, without waiting: a signal wants it gone."""
+    if is_main():
+        with suppress(OSError):
+            subprocess.Popen(**_drawing(folder))
+
+
+def _drawing(folder: Path) -> dict[str, Any]:
+    """Arguments of subprocess for `python -m report`; a terminal's Ctrl-C does not reach it."""
+    places = [str(REPOSITORY), *filter(None, [os.environ.get("PYTHONPATH")])]
+    setting = {"PYTHONPATH": os.pathsep.join(places), "PYTHONSAFEPATH": "1", "PYTHONUTF8": "1"}
+    return dict(
+        args=[sys.executable, "-m", "report", str(folder)], env=os.environ | setting,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        encoding="utf-8", start_new_session=True,
+    )  # fmt: skip
+
+
 # Stages -------------------------------------------------------------------------------------------
 
 
 def open_stages(folder: Path, config: Flags, *, last: str) -> Path:
     """`open_run` for several stages: goes on in a folder of the same flags that has no file `last` yet."""
 
-    def opened() -> Path:
-        place = _checked_place(expanded(folder))
+    def go_on(place: Path, config: Flags) -> Path:
         if (place / last).exists() or not _holds(place, config):
             return _begin(place, config)
         lock(place)
         print(f"{display_path(place)} goes on where it was", flush=True)
         return place
 
-    HERE.run = on_main(opened)
-    return HERE.run
+    return _open_by(go_on, folder, config)
 
 
 def run_stage(main: Callable[[Any], Any], config: Any) -> None:
     """main(config) into the folder --out: what is left of it, where a run of the same flags is there."""
     folder = config.out
-    same, begun = on_main(lambda: (_holds(folder, config), (folder / STATE_FILE).exists()))
-    if same and not begun and on_main((folder / MODEL_FILE).exists):
+    same, begun, done = on_main(
+        lambda: (_holds(folder, config), *((folder / f).exists() for f in (STATE_FILE, MODEL_FILE)))
+    )
+    if same and done and not begun:
         print(f"{display_path(folder)} is there", flush=True)
     else:
         main(dataclasses.replace(config, resume=same and begun))
@@ -176,7 +224,7 @@ def _checked_place(folder: Path) -> Path:
         taken = folder.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a link to itself, a NUL
         raise UserError(f"--out {str(folder)!r:.80} is no path ({error}): name another") from error
-    for path in (Path.cwd(), *(HERE.read or ())):
+    for path in (Path.cwd(), *files_read()):
         if path.resolve().is_relative_to(taken):
             raise UserError(
                 f"--out {folder} is, or holds, {path}, where you are or which this run reads: name "
@@ -198,9 +246,8 @@ def _move_aside(folder: Path, script: str) -> None:
             f"--out {display_path(folder)} holds {holds}, which is not moved aside for {script}: "
             "name another folder, or move it yourself"
         )
-    number = 1
-    while os.path.lexists(aside := folder.with_name(f"{folder.name}.{number}")):
-        number += 1
+    names = (folder.with_name(f"{folder.name}.{number}") for number in itertools.count(1))
+    aside = next(name for name in names if not os.path.lexists(name))
     place = folder.resolve()
     folder.rename(aside)
     unlock(place)
@@ -210,24 +257,24 @@ def _move_aside(folder: Path, script: str) -> None:
 def lock(folder: Path) -> None:
     """Lock the folder for this process until `unlock`; UserError if another one has it."""
     place = folder.resolve()
-    if fcntl is None or place in HERE.locks:
+    if fcntl is None or place in LOCKS:
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        if not isinstance(error, BlockingIOError):
-            return  # a file system without locks
+        if not isinstance(error, BlockingIOError):  # a file system without locks
+            return
         raise UserError(
             f"another run is writing in {display_path(folder)}: wait until it has ended, or give this "
             "one another --out"
         ) from None
-    HERE.locks[place] = descriptor
+    LOCKS[place] = descriptor
 
 
 def unlock(folder: Path) -> None:
-    descriptor = HERE.locks.pop(folder.resolve(), None)
+    descriptor = LOCKS.pop(folder.resolve(), None)
     if descriptor is not None:
         os.close(descriptor)
 
@@ -242,7 +289,7 @@ def _take_up(folder: Path, config: Flags) -> Path:
         raise UserError(f"{folder} holds nothing to resume: leave --resume out to start anew")
     lock(folder)
     started, now = read_record(folder), record(config)
-    with received(folder):
+    with as_user_error(folder):
         _check_same_run(folder, config, started, now)
     if STATE_FILE not in there:
         _take_on(folder, started, now)
@@ -292,7 +339,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _take_on(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> None:
-    """Let a complete run go on to more steps. Finished if it need not, UserError if it cannot."""
+    """Let a complete run go on to more steps. NothingToDo if it need not, UserError if it cannot."""
     done, wanted, kept = started.get("steps"), now.get("steps"), folder / FINISHED_STATE
     longer = isinstance(done, int) and wanted is not None and wanted > done
     if longer and kept.exists() and not read_state(folder, FINISHED_STATE, mapped=True)["stopped"]:
@@ -304,7 +351,7 @@ def _take_on(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> None
             f"the run in {folder} is finished after {done} steps, or stopped by itself, and cannot go on "
             f"to {wanted}: leave --resume out to start anew"
         )
-    raise Finished(f"the run in {display_path(folder)} is finished: nothing is left to resume")
+    raise NothingToDo(f"the run in {display_path(folder)} is finished: nothing is left to resume")
 
 
 # What is recorded ---------------------------------------------------------------------------------
@@ -313,11 +360,8 @@ def _take_on(folder: Path, started: dict[str, Any], now: dict[str, Any]) -> None
 def record(config: Flags) -> dict[str, Any]:
     """The content of config.json: flags, script, inputs and what the run is made with."""
     flags = json.loads(json.dumps(dataclasses.asdict(config), default=str))
-    return flags | {
-        SCRIPT: script_of(config),
-        INPUTS: input_digests(),
-        MADE_WITH: made_with(config),
-    }
+    about = {SCRIPT: script_of(config), INPUTS: input_digests(), MADE_WITH: made_with(config)}
+    return flags | about
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -330,7 +374,7 @@ def read_record(folder: Path) -> dict[str, Any]:
 
 def input_digests() -> dict[str, str]:
     """The sha256 of every file that was read until now."""
-    files = {path.resolve() for path in HERE.read or () if path.is_file()}
+    files = {path.resolve() for path in files_read() if path.is_file()}
     return {display_path(path): sha256_of(path) for path in sorted(files)}
 
 
@@ -347,12 +391,12 @@ def script_of(config: Flags) -> str:
 def made_with(config: Flags) -> dict[str, Any]:
     """Versions, processes, hardware and revision: what the same flags may differ by elsewhere."""
     device = pick_device(dataclasses.asdict(config).get("device", "cpu"))
-    gpu = torch.cuda.get_device_name(device) if device.type == "cuda" else None
+    gpu = f" ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else ""
     return {
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": metadata.version("numpy"),
-        "device": f"{device} ({gpu})" if gpu else str(device),
+        "device": f"{device}{gpu}",
         "machine": f"{platform.system()} {platform.machine()}",
         "ranks": world(),
         "threads": torch.get_num_threads(),
@@ -365,10 +409,9 @@ def revision() -> str | None:
     """The commit of the checkout that runs, with -dirty if files differ from it; None without one."""
     if not (REPOSITORY / ".git").exists():
         return None
-    command = ["git", "-C", str(REPOSITORY), "describe", "--always", "--dirty", "--abbrev=40",
-               "--exclude=*"]  # fmt: skip
+    command = "git describe --always --dirty --abbrev=40 --exclude=*".split()
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=10)
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None

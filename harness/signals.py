@@ -12,23 +12,26 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from harness import watchdog
-from harness.here import HERE
 from harness.ranks.collectives import gather
 
 SIGNALS = [
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
 ]
+WATCHDOG = str(Path(__file__).with_name("watchdog.py"))
 STEP = 5  # seconds that a step has to end after the first signal
+LEFT_TO_RANK_0 = False  # whether this is a rank that rank 0 has started
+IN_STEPS = False  # whether `signal_of_any_rank` is called after every step
+_came = 0  # the number of the first signal, 0 for none
 LAST = 3  # seconds that a run has to end after the second one
 
 
-class Ended(BaseException):
+class Interrupted(BaseException):
     """A signal has ended the run; `saved` says after which step its state was kept, None for none."""
 
     def __init__(self, number: int, saved: int | None = None) -> None:
@@ -38,23 +41,20 @@ class Ended(BaseException):
 
 @contextmanager
 def signals_noted() -> Iterator[None]:
-    """While this is open, SIGNALS are answered as above, in the main thread.
-
-    A rank that rank 0 has started leaves them to it: it ends with the run.
-    """
+    """While this is open, SIGNALS are answered as above in the main thread; other ranks ignore them."""
+    global IN_STEPS, _came
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     _reset_in_forks()
     before = {number: signal.getsignal(number) for number in SIGNALS}
     for number in SIGNALS:
-        signal.signal(number, _leave_to_rank_0 if HERE.is_child else _note)
+        signal.signal(number, _leave_to_rank_0 if LEFT_TO_RANK_0 else _note)
     try:
         yield
     finally:
-        HERE.signal, HERE.in_steps = 0, False
-        # A forked rank would get its parent's `_note` back, and end in a traceback.
-        for number, handler in () if HERE.is_child else before.items():
+        _came, IN_STEPS = 0, False
+        for number, handler in before.items() if not LEFT_TO_RANK_0 else ():  # a fork's are `_note`
             signal.signal(number, handler)
 
 
@@ -78,12 +78,9 @@ def _leave_to_rank_0(number: int, frame: FrameType | None) -> None:
 
 @contextmanager
 def watched(then: str) -> Iterator[None]:
-    """While this is open, a watchdog ends this process where it hangs, and what it leaves behind.
-
-    `then` goes on the sentence that it says where it has to kill.
-    """
-    told = (os.getpid(), {int(number) for number in SIGNALS}, STEP, LAST, then)
-    code = f"import runpy; runpy.run_path({watchdog.__file__!r})['watch'](*{told!r})"
+    """While this is open, harness/watchdog.py looks after this process; `then` is for its sentence."""
+    arguments = (os.getpid(), {int(number) for number in SIGNALS}, STEP, LAST, then)
+    code = f"import runpy; runpy.run_path({WATCHDOG!r})['watch'](*{arguments!r})"
     command = [sys.executable, "-IS", "-c", code]  # by its file: it loads nothing of ours
     dog, pipe, none = None, subprocess.PIPE, subprocess.DEVNULL
     if threading.current_thread() is threading.main_thread() and hasattr(os, "fork"):
@@ -106,37 +103,37 @@ def watched(then: str) -> Iterator[None]:
 
 
 def _note(number: int, frame: FrameType | None) -> None:
-    """Remember the first signal while steps are taken; end at once otherwise, or at the second."""
-    if HERE.signal or not HERE.in_steps:
-        raise Ended(number)
-    HERE.signal = number
-    words = (
-        f"{signal.Signals(number).name}: stopping after this step, or in {STEP} seconds; "
-        "once more ends it at once\n"
-    )
+    """Remember the first signal of `signals_wait`; end at once outside of it, or by the second."""
+    global _came
+    if _came or not IN_STEPS:
+        raise Interrupted(number)
+    _came = number
+    name = signal.Signals(number).name
+    words = f"{name}: stopping after this step, or in {STEP} seconds; once more ends it at once\n"
     with suppress(OSError):
         os.write(2, words.encode())  # print may be what the signal has interrupted
 
 
 @contextmanager
 def signals_wait() -> Iterator[None]:
-    """Inside, the first signal waits for `stop_asked`; at the end it is answered at the latest."""
-    HERE.in_steps = True
+    """Inside, the first signal waits for `signal_of_any_rank`; at the end it is answered at the latest."""
+    global IN_STEPS
+    IN_STEPS = True
     try:
         yield
     except Exception as error:
-        if HERE.signal:  # a program that a reward has started was sent it, too
-            raise Ended(HERE.signal) from error
+        if _came:  # a program that a reward has started was sent it, too
+            raise Interrupted(_came) from error
         raise
     finally:
-        HERE.in_steps = False
-    if HERE.signal:
-        raise Ended(HERE.signal)
+        IN_STEPS = False
+    if _came:
+        raise Interrupted(_came)
 
 
-def stop_asked() -> int:
+def signal_of_any_rank() -> int:
     """The signal that came to any of the ranks, so that they agree to stop; 0 for none."""
-    return max(gather(HERE.signal))
+    return max(gather(_came))
 
 
 # Output -------------------------------------------------------------------------------------------
@@ -149,19 +146,16 @@ class ForgivingOutput:
         self.stream = stream
 
     def write(self, text: str) -> int:
-        with self._given_up():
-            self.stream.write(text)
+        self._try(self.stream.write, text)
         return len(text)
 
     def flush(self) -> None:
-        with self._given_up():
-            self.stream.flush()
+        self._try(self.stream.flush)
 
-    @contextmanager
-    def _given_up(self) -> Iterator[None]:
+    def _try(self, output: Callable[..., object], *text: str) -> None:
         """Where this fails, let the rest go nowhere, what is still buffered too."""
         try:
-            yield
+            output(*text)
         except OSError as error:
             with open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self.stream.fileno())

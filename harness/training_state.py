@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from harness.errors import UserError
+from harness.errors import UserError, first_line
 from harness.files import require_regular, write_atomically
 from harness.optimizer import check_weights
 from harness.paths import STATE_FILE
-from harness.signals import Ended, stop_asked
+from harness.signals import Interrupted, signal_of_any_rank
 
 
 @dataclasses.dataclass
 class TrainingState:
-    """All that changes during a run, in one place: what is saved is what is resumed."""
+    """All that changes during a run: what is saved is what is resumed."""
 
     parts: dict[str, Any]  # modules, optimizers and what else has state_dict and load_state_dict
     generators: dict[str, torch.Generator]
@@ -67,9 +67,8 @@ class TrainingState:
                 generator.set_state(state["generators"][name])
             self.step, self.stopped = state["step"], state["stopped"]
         except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
             raise UserError(
-                f"{path} does not fit this run ({reason}): resume with the flags in its "
+                f"{path} does not fit this run ({first_line(error)}): resume with the flags in its "
                 "config.json, or leave --resume out"
             ) from error
 
@@ -77,15 +76,15 @@ class TrainingState:
 def keep_state(state: TrainingState, folder: Path | None, every: int, *, last: bool) -> None:
     """After a step: save what is due, every `every` steps and the last one; nothing without a folder.
 
-    Raises Ended if a signal has asked to stop, which is then saved too.
+    Raises Interrupted if a signal has asked to stop, which is then saved too.
     """
     if folder is None:
         return
-    asked = stop_asked()
-    if last or asked or state.step % every == 0:
+    number = signal_of_any_rank()
+    if last or number or state.step % every == 0:
         state.save(folder)
-    if asked:
-        raise Ended(asked, state.step)
+    if number:
+        raise Interrupted(number, state.step)
 
 
 def unchanging_names(part: Any) -> set[str]:

@@ -39,7 +39,8 @@ def family(processes: Iterable[int]) -> list[int]:
 
 
 def kill(processes: Iterable[int]) -> None:
-    for process in processes:
+    """Kill these processes and all that they have started."""
+    for process in family(processes):
         with suppress(OSError):
             os.kill(process, signal.SIGKILL)
 
@@ -60,7 +61,7 @@ def watch(run: int, numbers: set[int], step: float, last: float, then: str) -> N
         if came == b"":  # as it ends, its files are closed first
             time.sleep(0.1)
         if os.getppid() != run:
-            return kill(family(started))
+            return kill(started)
         if came == b"":
             return
         started = family([run])[1:]
@@ -72,7 +73,7 @@ def watch(run: int, numbers: set[int], step: float, last: float, then: str) -> N
             name = signal.Signals(number).name
             with suppress(OSError):  # the terminal may have gone
                 os.write(2, f"ended by {name}, which it did not answer itself{then}\n".encode())
-            return kill([run, *family(started)])
+            return kill([run, *started])
         if now > ask:
             os.kill(run, number)
             ask, end = float("inf"), now + last

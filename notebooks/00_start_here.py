@@ -2,7 +2,7 @@
 # # Start here
 #
 # **What is in this repository, and in which order should you read it?** This page is the map: the
-# pipeline, the models, the algorithms, three ways to read, and every symbol. You need
+# pipeline, the models, the algorithms, and three ways to read. You need
 # Python and PyTorch. You need no reinforcement learning. The page takes about ten seconds to run,
 # after start-up.
 #
@@ -10,7 +10,7 @@
 #
 # [nano/rlhf.py](../nano/rlhf.py) is all of RLHF in one file of about 420 lines that needs only PyTorch:
 # a world, a GPT, pre-training, comparisons, a reward model, GRPO, and what came of it. Read it from
-# top to bottom; `python nano/rlhf.py` runs it in about a minute. This is the heart of it:
+# top to bottom; `python nano/rlhf.py` runs it in about 40 seconds. This is the heart of it:
 
 # %%
 try:
@@ -114,8 +114,8 @@ plots.diagram("four_models")
 # %% [markdown]
 # ## The algorithms
 #
-# There are many names but few ideas. Neighbours differ in a line or two, so each engine is one file
-# that reads like its paper's algorithm box: [rl/README.md](../rl/README.md).
+# Neighbours differ in a line or two, so each engine is one file (PPO's losses are in a second) that
+# reads like its paper's algorithm box: [rl/README.md](../rl/README.md).
 
 # %%
 plots.diagram("algorithm_map")
@@ -126,7 +126,7 @@ plots.diagram("algorithm_map")
 # **An hour: what is GRPO?** [nano/rlhf.py](../nano/rlhf.py), then [07 GRPO](07_grpo.ipynb) without its
 # exercises. Then run `make demo ARGS="--budget small"` and open the report that it names at its end.
 #
-# **A day: RLHF from nothing.** Seven pages with their exercises:
+# **A day (one reader took ten hours): RLHF from nothing.** Seven pages with their exercises:
 # [02 tokens and masks](02_tokens_padding_masks.ipynb),
 # [04 policy gradients](04_policy_gradients_and_baselines.ipynb),
 # [05 what a KL is](05_what_a_kl_is.ipynb), [06 the reward model](06_reward_model.ipynb),
@@ -138,7 +138,7 @@ plots.diagram("algorithm_map")
 # **A week: all of it**, in the order of the numbers. The exam at the end of
 # [22 your own](22_your_own.ipynb) shows what you remember.
 #
-# [notebooks/README.md](README.md) has the words and the minutes of each page. In an hour, skip what
+# [notebooks/README.md](README.md) has the words of each page. In an hour, skip what
 # does not make sense yet; page 02 explains the masks and page 04 the advantages. Six sliders to play
 # with go with the pages: [docs/explorables.md](../docs/explorables.md).
 #
@@ -154,14 +154,7 @@ plots.diagram("algorithm_map")
 # reward, green the gold reward, pink a critic, light blue a teacher, black an exact number, and
 # vermilion a trap.
 #
-# ## Symbols
+# Symbols are in [docs/symbols.md](../docs/symbols.md), words in [docs/glossary.md](../docs/glossary.md).
 #
-# Do not learn these. Come back when a page uses one that you have forgotten. They are also in
-# [docs/symbols.md](../docs/symbols.md); words are explained in [docs/glossary.md](../docs/glossary.md).
-
-# %%
-plots.document("symbols")
-
-# %% [markdown]
 # Next: [01_gpt2_from_scratch](01_gpt2_from_scratch.ipynb). All these models are one network: what goes
 # in, and what comes out?

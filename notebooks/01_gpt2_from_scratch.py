@@ -418,7 +418,7 @@ assert torch.allclose(counts, probabilities, atol=0.006)  # four standard errors
 # %% [markdown]
 # ## Where this lives
 #
-# - the model: [gpt/model.py](../gpt/model.py), read beside OpenAI's paper in ten minutes
+# - the model: [gpt/model.py](../gpt/model.py)
 # - sampling: [gpt/generate.py](../gpt/generate.py)
 # - `python -m rl.talk` asks a trained model
 #

@@ -16,16 +16,12 @@
 # | 4 | `ids != pad` loses the EOS, and the policy never stops | `collate_responses` |
 # | 5 | which logit scores which token | `ResponseBatch` |
 # | 6 | log-probabilities of a response | `token_log_probs` |
-# | 7 | what a token is, and why digits stay single | `train_ranks`, `PATTERN` |
 #
 # **You need** [01_gpt2_from_scratch](01_gpt2_from_scratch.ipynb): logits, the causal mask, positions.
 #
 # **It takes** about 15 seconds on one CPU core, after start-up.
 
 # %%
-import re
-from collections import Counter
-
 import torch
 
 try:
@@ -35,13 +31,14 @@ try:
     from course.exercises import check
     from course.saved_models import base
 
-    from data import collate, reviews
-    from gpt import finetuning, tokenizer_training
+    from data import collate
+    from data.worlds import reviews
+    from gpt import finetuning
     from gpt.generate import SamplingParams, generate
     from gpt.log_probs import token_log_probs
     from gpt.model import GPT, GPTConfig, row_positions
     from gpt.pretraining import language_model_loss
-    from gpt.tokenizer import PATTERN, build_tokenizer, load_tokenizer
+    from gpt.tokenizer import load_tokenizer
     from harness.metric_log import MetricLog
     from report.tokens import show_tokens
 except ModuleNotFoundError as error:
@@ -369,9 +366,8 @@ print("a whole response costs", [round(x, 1) for x in total.tolist()], "nats")
 # **The sampler and the scorer must agree.** The sampler worked with left padding, a cache and one
 # column at a time; the scorer with right padding and all columns at once. Later pages divide the
 # probability of a token now by its probability when it was sampled. Before any training step this ratio
-# $\pi / \pi_{old}$ must be 1, so the two must agree (top-p in sampling would break this, too: the words
-# that are left share the probability of those that are cut off). The usual mistake reads the logits one
-# column too late, and is far off:
+# $\pi / \pi_{old}$ must be 1, so the two must agree. The usual mistake reads the logits one column too
+# late, and is far off:
 
 # %%
 difference = (log_probs - generation.log_probs).abs()[batch.response_mask].max()
@@ -391,69 +387,35 @@ holds(
 )
 
 # %% [markdown]
-# ## 7. From text to tokens: byte-pair encoding
-#
-# Letters would make texts long, and whole words would leave every new word unreadable. Byte-pair
-# encoding (Sennrich et al. 2016, [arXiv:1508.07909](https://arxiv.org/abs/1508.07909), Algorithm 1)
-# lies between them. Start with single bytes, and again and again make the most frequent pair of
-# neighbours a token:
-#
-# $$(a, b)^* = \arg\max_{(a, b)} \sum_{w} \mathrm{count}(w) \cdot n_{ab}(w)$$
-#
-# Here $w$ runs over the pieces of the text (roughly, words with the space in front of them), and
-# $n_{ab}(w)$ is how often $b$ follows $a$ in $w$. In ten lines, on three sentences:
+# **Temperature and top-p break it, too**, where the sampler uses them and the scorer does not. Three words
+# with the probabilities 0.5, 0.3 and 0.2:
 
 # %%
-sentences = ["The kettle is nice.", "The kettle is neat.", "This kettle is a nice kettle."]
-pieces = [list(piece) for text in sentences for piece in re.findall(PATTERN, text)]
-
-merges = []
-for _ in range(14):
-    pairs = Counter(pair for piece in pieces for pair in zip(piece, piece[1:], strict=False))
-    best = min(pairs, key=lambda pair: (-pairs[pair], pair))  # the most frequent one
-    merges.append("".join(best))
-    for piece in pieces:
-        for i in range(len(piece) - 2, -1, -1):
-            if tuple(piece[i : i + 2]) == best:
-                piece[i : i + 2] = ["".join(best)]
-print("merges in order:", merges)
-ranks = tokenizer_training.train_ranks(sentences, vocab_size=256 + 14 + 2)
-assert merges == [token.decode() for token, rank in ranks.items() if rank >= 256]
+probs = torch.tensor([0.5, 0.3, 0.2])
+drawn_with = {
+    "temperature 0.7": (probs.log() / 0.7).softmax(0),
+    "top-p 0.7": torch.where(probs > 0.2, probs, 0.0) / 0.8,
+}
+for name, q in drawn_with.items():
+    print(f"{name:15} draws with", q, "ratio of the scorer to that", probs / q)
+cool = probs / drawn_with["temperature 0.7"]
+holds(cool[2] > 1.2, "at temperature 0.7 a ratio lies outside of the clip range before any update")
 
 # %% [markdown]
-# Only the text decides: " kettle" occurs four times, so it soon becomes one token. The result can
-# read any text, because it can always fall back on single bytes.
-
-# %%
-mini = build_tokenizer("mini", ranks)
-for text in ("The nice kettle.", "The metal kettles are nice!", "Käse \N{CHEESE WEDGE}"):
-    ids = mini.encode(text)
-    print(f"{text!r} -> {[mini.encoding.decode_single_token_bytes(i) for i in ids]}")
-    assert mini.decode(ids) == text
-
-# %% [markdown]
-# The project's own tokenizer "glassbox" is the same function on 40,000 documents of its two worlds,
-# with 366 merges.
-#
-# **Digits stay single.** If frequent numbers were tokens, 347 would be one symbol and 348 two, and a
-# model would have to learn arithmetic once per number. So the pattern makes every digit a piece, as
-# Llama's does (Touvron et al. 2023, [arXiv:2302.13971](https://arxiv.org/abs/2302.13971), section
-# 2.1). GPT-2's own pattern keeps digits together.
-
-# %%
-gpt2_numbers = r" ?[^\W\d_]+| ?\d+| ?[^\s\w]+|\s+"  # the part of GPT-2's pattern that matters here
-text = "It costs 1347, not 347."
-print("ours   ", re.findall(PATTERN, text))
-print("GPT-2's", re.findall(gpt2_numbers, text))
-assert len(tokenizer.encode("347+588=935")) == len("347+588=935")
+# A temperature in the sampler alone gives ratios from 0.88 to 1.30: the clip of page 04 acts before the
+# first update. The cure is to divide the scorer's logits by the same $\tau$. Under top-p the words that are
+# left share the probability of the third, so their ratio is 0.8, and the third is never drawn: no weight
+# brings it back. So train on samples without top-p.
 
 # %% [markdown]
 # ## Where this lives
 #
 # - all padding and every mask: [data/collate.py](../data/collate.py)
 # - scoring: [gpt/log_probs.py](../gpt/log_probs.py); sampling: [gpt/generate.py](../gpt/generate.py)
-# - the tokenizer: [gpt/tokenizer.py](../gpt/tokenizer.py); `python -m gpt.tokenizer_training` makes
-#   it again
+# - the tokenizer: [gpt/tokenizer.py](../gpt/tokenizer.py). Byte-pair encoding (Sennrich et al. 2016,
+#   [arXiv:1508.07909](https://arxiv.org/abs/1508.07909), Algorithm 1) starts with bytes and makes the most
+#   frequent pair of neighbours a token, again and again. Digits stay single, as in Llama
+#   ([arXiv:2302.13971](https://arxiv.org/abs/2302.13971), section 2.1), so that arithmetic is learned once.
 #
 # ## Exercises
 #

@@ -181,14 +181,9 @@ print(f"{len(possible):,} prompts; a perfect model pays {floor:.1f} nats for eac
 #
 # ## 4. The learning rate: warm-up and cosine
 #
-# In the first steps AdamW ([arXiv:1711.05101](https://arxiv.org/abs/1711.05101)) has only a poor
-# estimate of the size of the gradients, and full steps would throw the fresh weights far off. So the
-# rate rises linearly over $W$ steps. At the end small steps let the weights settle. Half a cosine
-# connects the two (Loshchilov & Hutter 2017, [arXiv:1608.03983](https://arxiv.org/abs/1608.03983),
-# Eq. 5), here down to $f = 0.1$ of the peak:
-#
-# $$\eta_t = \eta_{max} \frac{t + 1}{W} \quad (t < W), \qquad \eta_t = \eta_{max} \left[ f +
-# \frac{1 - f}{2} \left( 1 + \cos \frac{\pi (t - W)}{T - W} \right) \right] \quad (t \ge W)$$
+# In the first steps AdamW ([arXiv:1711.05101](https://arxiv.org/abs/1711.05101)) knows too little of the
+# gradients' size for full steps, so the rate rises linearly. At the end half a cosine
+# ([arXiv:1608.03983](https://arxiv.org/abs/1608.03983), Eq. 5) lets the weights settle.
 
 # %%
 STEPS, PEAK, WARMUP = 700, 4e-3, 50

@@ -50,11 +50,10 @@ torch.set_num_threads(1)  # one thread adds up in the same order on every machin
 torch.set_printoptions(precision=4, sci_mode=False, linewidth=100)
 
 # %% [markdown]
-# ## 1. Two bars
+# ## 1. Two words
 #
 # The **reference** $\pi_{ref}$ is a frozen copy of the model before training. The divergence of the
-# policy from it is the average log-ratio of how often the policy and the reference say something,
-# averaged over what the *policy* says.
+# policy from it is the log of the ratio of the two probabilities, averaged over what the *policy* says.
 #
 # $$\mathrm{KL}(\pi \Vert \pi_{ref}) = \sum_y \pi(y) \log \frac{\pi(y)}{\pi_{ref}(y)}
 # = \mathbb{E}_{y \sim \pi}\left[ \log \pi(y) - \log \pi_{ref}(y) \right]$$
@@ -70,16 +69,6 @@ kl = (pi * (pi.log() - ref.log())).sum()  # 0.5 log 2 + 0.5 log(2/3)
 print(f"0.5 * {math.log(2):.4f} + 0.5 * {math.log(2 / 3):.4f} = {kl:.4f} nats")
 torch.testing.assert_close(kl, kl_from_logits(pi.log(), ref.log()))
 plots.code(kl_from_logits, docstring=False)
-
-# %% tags=["hide-input"]
-axis = plots.bars(
-    {"policy": pi, "reference": ref},
-    ["word 0", "word 1"],
-    numbers=".2f",
-    xlabel="word",
-    ylabel="probability",
-    title=f"KL(policy || reference) = {kl:.4f} nats",
-)
 
 # %% [markdown]
 # It is 0 where both agree, and positive otherwise. Single words may contribute negative amounts
@@ -114,7 +103,7 @@ torch.testing.assert_close(
 #
 # ## 3. Which direction?
 #
-# The two directions are two different numbers: 0.1438 and 0.1308 for the bars above. They also
+# The two directions are two different numbers: 0.1438 and 0.1308 for the two words above. They also
 # penalise different things. Let the reference like two words equally, and move the policy's share
 # $s$ of word 0 from 0 to 1.
 
@@ -233,8 +222,8 @@ torch.testing.assert_close(per_response / per_token, mask.sum() / 3)  # the mean
 # > is in nats per token. The paper you follow stops at "KL 10", in nats per response. Who has gone
 # > further?
 #
-# (0.1 per token is 6 per response, so the paper has gone further. A curve without a unit says nothing.
-# A coefficient that was tuned on one scale is wrong on the other, by a factor of the length.)
+# (0.1 per token is 6 per response, so the paper has gone further. A coefficient that was tuned on one
+# scale is wrong on the other, by a factor of the length.)
 #
 # ### Where does a trained policy differ? In colour
 #
@@ -262,6 +251,8 @@ print(f"{batch.lengths.float().mean():.1f} tokens on average")
 print(
     f"with the whole vocabulary: {masked_sum(exact, batch.response_mask).mean():.2f} per response"
 )
+apart = masked_sum(drift - exact, batch.response_mask)  # response by response
+print(f"difference {apart.mean():.2f}, standard error {apart.std() / 64**0.5:.2f}")
 
 # %%
 texts = [
@@ -275,8 +266,8 @@ show_tokens(texts, {"k1 of the token": drift[:4], "KL at this place": exact[:4]}
 # Most tokens are white: grammar has not changed, and names were copied before. The drift is in a
 # few choices: to greet politely, to judge kindly, to close with "I hope this helps". The button "KL
 # at this place" sums over the whole vocabulary, so it does not depend on which token was drawn, and
-# it is never negative. Both numbers per response above estimate the same divergence. With only 64
-# responses they can differ this much.
+# it is never negative. Both numbers per response above estimate the same divergence. Their difference is
+# about two standard errors, as in one seed of twenty; other seeds are closer.
 #
 # ## 6. In the reward or in the loss?
 #
@@ -335,7 +326,7 @@ torch.testing.assert_close(NOW.softmax(-1) @ estimates, wanted)
 # | | in the reward: PPO, RLOO | in the loss: GRPO |
 # | --- | --- | --- |
 # | form | k1, a number without a gradient | k3 or k2, differentiated |
-# | gradient | that of the KL, at a first update | k2: of each token's KL; k3: of another KL; k1: none |
+# | gradient | that of the KL, at a first update | each token's KL (k2), its forward KL (k3), none (k1) |
 # | credit | a token pays for its own step and for all that follow | a token pays for its own step |
 # | whitening | scaled together with the reward | not scaled |
 # | unit of $\beta$ | reward per nat | standard deviations of the group's rewards per nat |
@@ -375,9 +366,9 @@ holds(prices[1] > 9 * prices[10], "in the reward a nat is ten times cheaper")
 #
 # **Why is $\beta$ 0.04 in the paper, 0.4 in [nano/rlhf.py](../nano/rlhf.py) and 0.1 in the engine?** All
 # three are GRPO's, k3 in the loss. Take three answers with the advantages $A$ = -1, 0 and 1, equally
-# likely under the reference. With $A$ held fixed, the pull of k3 is as strong as the push where
-# $\pi / \pi_{ref} = \beta / (c - A)$; the number $c$ makes the probabilities add up to 1. There the odds
-# of the best answer against the average one are this many times those under the reference:
+# likely under the reference. With $A$ held fixed, the pull of k3 balances the push at
+# $\pi / \pi_{ref} = \beta / (c - A)$, where $c$ normalises the probabilities. At that point the odds of
+# best to average answer have grown by this factor:
 
 # %%
 ADVANTAGES = torch.tensor([-1.0, 0.0, 1.0])
@@ -393,8 +384,8 @@ for value, where in ((0.4, "nano/rlhf.py"), (0.1, "rl.grpo_engine"), (0.04, "GRP
 holds(5 < odds[0.4] < 10 < odds[0.1] < 50 < odds[0.04], "a smaller beta lets the odds grow further")
 
 # %% [markdown]
-# A run divides by the spread of every new group, so it pushes on beyond that. How near it
-# comes in its steps depends on the learning rate ($10^{-6}$ in the paper) and on their number. So a
+# A real run renormalises the advantages in every new group, so it keeps pushing past this point. How far it
+# gets depends on the learning rate ($10^{-6}$ in the paper) and the number of steps. So a
 # $\beta$ can be copied only together with these, with its place and with the unit of the reward. The
 # number to compare is the KL at the end.
 #
@@ -405,7 +396,10 @@ holds(5 < odds[0.4] < 10 < odds[0.1] < 50 < odds[0.04], "a smaller beta lets the
 #
 # $$\pi^*(y) = \frac{\pi_{ref}(y) \, e^{R(y) / \beta}}{\sum_u \pi_{ref}(u) \, e^{R(u) / \beta}}$$
 #
-# This line comes back in [14_dpo_and_pg_grpo](14_dpo_and_pg_grpo.ipynb): DPO turns it round (Rafailov
+# This is the end of a KL in the *reward* (or of k2 in the loss). **It is not where GRPO ends**: with k3 in
+# the loss that is $\pi_{ref} \, \beta / (c - A)$, from section 6.
+#
+# The line comes back in [14_dpo_and_pg_grpo](14_dpo_and_pg_grpo.ipynb): DPO turns it round (Rafailov
 # et al. 2023, [arXiv:2305.18290](https://arxiv.org/abs/2305.18290), Eq. 4).
 #
 # > **Predict, then run.** What is $\pi^*$ for a very large $\beta$? For a very small one?

@@ -10,7 +10,7 @@
 # [arXiv:2203.02155](https://arxiv.org/abs/2203.02155), section 3.5).
 #
 # **You need** [02](02_tokens_padding_masks.ipynb) (masks, which column is which) and
-# [03](03_pretraining_and_sft.ipynb) (the base model and the reviews world).
+# the base model of [03](03_pretraining_and_sft.ipynb), which has learned to write reviews.
 #
 # **It takes** about 15 seconds on one CPU core, after start-up.
 
@@ -116,7 +116,8 @@ plt.show()
 
 # %% [markdown]
 # A pair whose winner is far ahead hardly pulls, and a pair on the wrong side pulls with at most 1,
-# however wrong it is. That is why a few wrong labels do little harm.
+# however wrong it is. So one wrong label has a bounded pull. But the better the model, the harder the label
+# pulls, and it never lets go.
 #
 # **Your turn.** Write the loss so that it stays finite.
 
@@ -163,8 +164,7 @@ plots.code(RewardModel.token_scores)
 plots.code(RewardModel.raw_scores)
 
 # %% [markdown]
-# (`last_token` is the other usual pooling: the score of the EOS alone, which has read everything.
-# The file of a reward model remembers which one it was trained with.)
+# (`last_token` is the other usual pooling: the score of the EOS alone, which has read everything.)
 #
 # To prove that the columns are right, exchange one token of the answer: the scores before it must
 # not change, but its own score must.
@@ -291,9 +291,9 @@ torch.testing.assert_close(one_pass, bradley_terry_loss(*fresh.raw_scores(apart)
 # %% [markdown]
 # ## 5. A noisy annotator
 #
-# In this world we know what an answer is really worth, its **gold reward** $R$ from 0 to 1
-# ([03](03_pretraining_and_sft.ipynb)). The annotator sees it, but hesitates like a Bradley-Terry
-# model:
+# In this world we know what an answer is really worth, its **gold reward** $R$ from 0 to 1: high for a
+# review that is kind, polite, well formed and about the right thing. The annotator sees it, but
+# hesitates like a Bradley-Terry model:
 #
 # $$P(A \succ B) = \sigma \left( \frac{R_A - R_B}{0.12} \right)$$
 #
@@ -301,6 +301,11 @@ torch.testing.assert_close(one_pass, bradley_terry_loss(*fresh.raw_scores(apart)
 # well: it is $R / 0.12$, up to a constant. But even that one disagrees with the labels whenever the
 # annotator errs. The mean probability that the annotator is right is the **ceiling** of any model's
 # accuracy.
+#
+# People are harder. **Ties:** drop them, or give both verdicts half the weight. **Position bias:** the
+# answer shown first wins more often, so shuffle the order, and let a judging model see both orders.
+# **Disagreement:** ask several people about some pairs. How often they agree estimates the ceiling, and
+# their share of votes can be the label.
 
 # %%
 gaps = [g / 20 for g in range(-12, 13)]
@@ -422,6 +427,10 @@ holds(n["accuracy_interval"][0] > 0.55, "the small model is better than a coin")
 # 0.86 of the pairs right but only 0.76 as they are labelled, so much of what is missing is the
 # labels' fault. The small model gets two thirds of both, so its errors are its own.
 #
+# **How many pairs are enough for you?** Train on a quarter, a half and all of them, and draw the held-out
+# accuracy over the number of pairs. While each doubling still adds more than the interval, buy more. Where
+# the curve is flat below the ceiling, a larger model or better labels help, not more of the same.
+#
 # ## 7. The scale: normalisation and calibration
 #
 # **Normalisation.** The loss leaves the offset open, and the spread is whatever training made it. A
@@ -530,10 +539,9 @@ holds(min(kept[name] for name in seen) > 0.9, "the kept model notices tone, mann
 # one, with 37 times as many comparisons, has learned the item, but the name remains close to a
 # coin. Neither the loss nor the accuracy hinted at this.
 #
-# A policy that is trained against such a model will find out: which person it greets hardly matters
-# for its reward. A reward model is a **proxy**, and optimising a proxy far enough
-# makes the truth worse (Gao et al. 2023, [arXiv:2210.10760](https://arxiv.org/abs/2210.10760)).
-# [13](13_when_the_proxy_breaks.ipynb) does it.
+# A policy that is trained against such a model will find out. A reward model is a **proxy**, and
+# optimising a proxy far enough makes the truth worse (Gao et al. 2023,
+# [arXiv:2210.10760](https://arxiv.org/abs/2210.10760)). [13](13_when_the_proxy_breaks.ipynb) does it.
 #
 # ## 9. The command
 #

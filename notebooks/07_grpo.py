@@ -128,8 +128,8 @@ holds(average == 0.25, "divided by n - 1 the variance is right on average")
 # %% [markdown]
 # The paper does not say which one it takes, and programs differ: `torch.std` divides by $n - 1$,
 # `numpy.std` by $n$. The library takes $n - 1$. All groups have the same size, so the choice
-# multiplies every advantage by the same factor $\sqrt{(n - 1) / n}$, here 0.87. It changes only how much
-# the reward weighs against the KL.
+# multiplies every advantage by the same factor: with $n - 1$ it is $\sqrt{(n - 1) / n} = 0.87$ times as
+# large. It changes only how much the reward weighs against the KL.
 #
 # **Your turn.** Fill in the line and run the cell. The check says what is wrong, if anything is.
 
@@ -240,9 +240,10 @@ print(f"the KL itself {kl:.4f}")
 assert (k3(p.log(), q.log()) >= 0).all()
 
 # %% [markdown]
-# Both have the KL as their mean. k3 is never negative and varies less. As a *penalty in a loss* it
-# pulls the policy back to the reference. ([08](08_kl_estimators.ipynb) shows a surprise in its
-# gradient, and [05](05_what_a_kl_is.ipynb), section 6, why $\beta$ is 0.04 here and 0.4 elsewhere.)
+# Both have the KL as their mean. k3 is never negative, and near the reference it varies less. As a
+# *penalty in a loss* it pulls the policy back to the reference. ([08](08_kl_estimators.ipynb) shows a
+# surprise in its gradient, and [05](05_what_a_kl_is.ipynb), section 6, why $\beta$ is 0.04 here and 0.4
+# elsewhere.)
 #
 # **The mean over tokens, then over answers.** An answer of three tokens and one of one token, with
 # losses 1, 2, 3 and 4. The mean of each answer is 2 and 4, and the mean of those is 3. The mean
@@ -317,11 +318,9 @@ flipbook.step(records[0].prompt, texts, rewards, A, push, log_probs.detach().exp
 # Answers that are better than the group get a push up on all their tokens, the others a push down.
 # The probabilities follow, more or less, because all answers share the same weights.
 #
-# The largest changes are where a sentence opens. *The*, as in the best answer, becomes likelier by
-# about 0.08. *Its*, as in the worst, becomes less likely by as much. Both also occur in answer 3, whose
-# own push is close to zero, and they move there too. A full stop does not move: the policy was
-# already certain of it. No token was ever given a reward, but with enough answers the comparison of
-# whole answers sorts out which words were good.
+# The largest changes are where a sentence opens. A full stop does not move: the policy was already
+# certain of it. No token was ever given a reward, but with enough answers the comparison of whole
+# answers sorts out which words were good.
 #
 # **The loss was zero, and its gradient was not.** At the first update of a run every ratio is 1 and
 # every k3 is 0, so the loss is minus the mean of the advantages. In each group they add up to zero.
@@ -342,8 +341,8 @@ holds(
 torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-4)
 
 # %% [markdown]
-# So **the value of the loss says nothing about progress**. Look at the reward. And the
-# gradient of a run's first update is that of REINFORCE. Checking that the ratios are 1 before the first
+# So **the value of the loss says nothing about progress**. Look at the reward. The gradient
+# of a run's first update is that of REINFORCE. Checking that the ratios are 1 before the first
 # update is also the best test of an implementation. A wrong temperature, dropout left on (the ratio
 # then compares two random networks), a position off by the padding, a mask off by one: each of them
 # breaks it. Every run logs how far the ratios are from 1, as `ratio_error_at_start`.
@@ -379,7 +378,7 @@ plots.code(grpo_engine.train)
 # steps. `run.micro_batches` cuts what belongs to *one* step, because the activations of all rows do not
 # fit into memory. It must not change the step. That is the next section.
 #
-# ## 6. By what is the loss of a part divided?
+# ## 6. What should the loss of each micro-batch be divided by?
 #
 # Four responses have the losses 1, 2, 3 and 6, each already a mean over its tokens. The loss of the
 # batch is their mean, 3. Memory holds three rows, so the batch is cut into **micro-batches** of three
@@ -479,12 +478,12 @@ holds(sum(own_share) == 3, "added up, the shares of the ranks are the loss of th
 holds(sum(own_mean) / 2 == 4, "the average over ranks of their means is 4")
 
 # %% [markdown]
-# The mean of each rank, averaged, gives 4: the mean of means again. The share of the whole batch gives 3 if
-# it is added up, and half of that if it is averaged. Who averages must multiply each loss by the number
-# of ranks. This engine adds up. Ranks have different numbers of responses as soon as some are left
-# out, and different numbers of tokens always. So one rule covers all cases: **count what the whole
-# step has, over all parts and all ranks, before the first `backward`, and divide by that.** In the
-# engine it is `responses=len(rows)`.
+# The mean of each rank, averaged, gives 4: the mean of means again. The share of the whole batch gives 3
+# if it is added up, and half of that if it is averaged. If gradients are averaged over ranks, multiply
+# each loss by the number of ranks. This engine adds up. Ranks have different numbers of responses as
+# soon as some are left out, and different numbers of tokens always. So one rule covers all cases:
+# **count what the whole step has, over all parts and all ranks, before the first `backward`, and divide
+# by that.** In the engine it is `responses=len(rows)`.
 #
 # ## 7. A run, and a batch that is used again
 #
@@ -540,13 +539,9 @@ print(f"\ngain in gold after 10 steps {gain.mean():.3f} +- {half:.3f} (95% inter
 holds(gain.mean() > half, "the truth rises with the score")
 
 # %% [markdown]
-# Read the answers. Greetings, thanks and kind words are learned first. Whether the answer speaks of
-# the right thing, to the right person, is harder: for the reward model
-# ([06](06_reward_model.ipynb), section 8), and so for every policy that learns from it.
-#
-# With a learned reward the two curves do not rise together for ever. At some point the policy finds
-# what the reward model does not see; then the score keeps rising but the truth falls.
-# [13](13_when_the_proxy_breaks.ipynb) trains on until that happens.
+# Read the answers. Greetings, thanks and kind words are learned first; the right thing and the right person
+# are harder, for the reward model ([06](06_reward_model.ipynb), section 8) and so for its policy. The two
+# curves do not rise together for ever: [13](13_when_the_proxy_breaks.ipynb).
 #
 # **A batch that is used again.** Sampling is the expensive part of RL, so each batch serves for $\mu$
 # updates (line 10). From the second one on it is *off-policy*: an earlier policy has sampled it. The ratio

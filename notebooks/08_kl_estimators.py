@@ -512,10 +512,10 @@ check("k3_old_samples", my_k3_old_samples)
 #
 # </details>
 #
-# ## 7. Hold a loss of your own against the truth
+# ## 7. Check your own loss
 #
-# A book's code on policy gradients has a "k3" for tokens that the policy drew, as a term of the loss.
-# Written anew:
+# The code of one RLHF book added a "k3" term to its loss, for tokens sampled from the policy (revision
+# `a66b0bf` of August 2026; mended since, in `29def8d`). In our notation:
 
 
 # %%
@@ -527,33 +527,16 @@ def published(log_probs, ref_log_probs):
 mean = (POLICY.exp() * published(POLICY, REF)).sum()
 print(f"the KL {true_kl:.4f}, mean of published {mean:.4f}")
 holds(mean > true_kl + 0.1, "the mean of the published k3 is not the KL")
-
-# %% [markdown]
-# It is never negative, it is 0 where both agree, and its own test passes. But its ratio is upside
-# down: it is right for samples of the *reference*. Near the reference both are $\delta^2 / 2$, so no
-# curve looks suspicious. But a token that the policy likes $e^5$ times more than the reference costs
-# 142 instead of 4, and these are the tokens that a policy samples. Users
-# [report](https://github.com/natolambert/rlhf-book/issues/489) large spikes of the loss early in
-# training.
-#
-# To find this out you need not train anything. With the function in a file, one line is enough:
-#
-# ```
-# python -m conformance mine.py:published
-# ```
-#
-# The [conformance kit](../conformance/README.md) calls it on worked cases and on ragged batches with
-# garbage in the padding, and compares its numbers and gradients with every known way to compute such a
-# thing, right or wrong. So it can name the mistake. The same from Python:
-
-# %%
 verdict = hold(published, KINDS["kl_loss"])
 print(f"{verdict.status}: {verdict.says}")
 holds(verdict.status == "mistake", "it can name the mistake")
 
 # %% [markdown]
-# [Twelve public code bases](../docs/conformance.md) were put to this test. It cannot see whether a
-# function is called with the right things; for that there is the [bug zoo](17_bug_zoo.ipynb).
+# The ratio is upside down, which is right for samples of the *reference*. Near the reference both forms are
+# $\delta^2 / 2$, so no curve looked suspicious. The second line is from the
+# [conformance kit](../conformance/README.md), which tries a function on worked cases and can name the
+# mistake: `python -m conformance mine.py:published`. It does not see whether a function is called with the
+# right things; for that there is the [bug zoo](17_bug_zoo.ipynb).
 #
 # Next: [09_ppo](09_ppo.ipynb). GRPO gives every token of an answer the same advantage. PPO asks which
 # *token* was good.

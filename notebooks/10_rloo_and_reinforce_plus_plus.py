@@ -1,11 +1,11 @@
 # %% [markdown]
 # # 10. RLOO and REINFORCE++
 #
-# **The question.** PPO compares an action with what its critic expected. Without a critic, with what?
+# **The question.** PPO compares an action with what its critic expected. Without a critic,
+# what can we compare it with?
 #
-# **Why.** PPO was made for games: hundreds of moves, a reward here and there, a policy that starts
-# from nothing. A fine-tuned language model is good before RL begins, one reward arrives at the end, and
-# the "environment" only appends each token. Two papers draw two conclusions:
+# **Why.** PPO was made for games, for a policy that starts from nothing. A fine-tuned language model is
+# good before RL begins, and one reward comes at the end. Two papers draw two conclusions:
 #
 # - **RLOO** (Ahmadian et al. 2024, "Back to Basics", [arXiv:2402.14740](https://arxiv.org/abs/2402.14740)):
 #   the whole response is *one* action, and the baseline is the mean of the *other* responses to the
@@ -85,30 +85,6 @@ print(A)
 torch.testing.assert_close(A.view(-1, 1), leave_one_out_advantages(rewards.flatten(), 4))
 
 # %% [markdown]
-# **Your turn.**
-
-
-# %%
-def my_leave_one_out(rewards, group_size):
-    """Rewards (N,), the answers to one prompt in a row -> advantages (N, 1)."""
-    ...
-
-
-check("leave_one_out", my_leave_one_out)
-
-# %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_leave_one_out(rewards, group_size):
-#     groups = rewards.view(-1, group_size)
-#     others = (groups.sum(1, keepdim=True) - groups) / (group_size - 1)
-#     return (groups - others).view(-1, 1)
-# ```
-#
-# </details>
-#
 # ## 2. The log-probability of a response is a sum
 #
 # $$\log \pi(y \mid x) = \sum_{t=1}^{L} \log \pi(y_t \mid x, y_{\lt t})$$
@@ -542,9 +518,9 @@ holds(
 #
 # ## Exercises
 #
-# Exercises 1 to 3 are above: `leave_one_out`, `rloo_loss` and `whiten`.
+# Exercises 1 and 2 are above: `rloo_loss` and `whiten`.
 #
-# **4. `batch_normalised`**, the advantages of section 7:
+# **3. `batch_normalised`**, the advantages of section 7 (no solution is printed: `check` decides):
 
 
 # %%
@@ -556,25 +532,18 @@ def my_batch_normalised(rewards, group_size):
 check("batch_normalised", my_batch_normalised)
 
 # %% [markdown]
-# **On paper.** 5. Two responses to a prompt with $R' = 1$ and $0$: what are the advantages of RLOO,
+# **On paper.** 4. Two responses to a prompt with $R' = 1$ and $0$: what are the advantages of RLOO,
 # of the group's mean, and of GRPO? What happens to each when the rewards are doubled?
 #
-# 6\. In the baseline form with one prompt a step and no KL: which algorithm is this?
+# 5\. In the baseline form with one prompt a step and no KL: which algorithm is this?
 #
 # <details>
 # <summary>Solutions</summary>
 #
-# ```python
-# def my_batch_normalised(rewards, group_size):
-#     groups = rewards.view(-1, group_size)
-#     centred = (groups - groups.mean(1, keepdim=True)).view(-1, 1)
-#     return centred / (centred.std() + 1e-6)
-# ```
-#
-# 5\. RLOO: $\pm 1$, the difference of the two. Group's mean: $\pm 0.5$. GRPO: $\pm 0.707$. Doubled
+# 4\. RLOO: $\pm 1$, the difference of the two. Group's mean: $\pm 0.5$. GRPO: $\pm 0.707$. Doubled
 #     rewards double the first two, but GRPO does not notice.
 #
-# 6\. GRPO without its KL term, up to the $10^{-4}$ that GRPO adds to the standard deviation: the
+# 5\. GRPO without its KL term, up to the $10^{-4}$ that GRPO adds to the standard deviation: the
 # group is the batch.
 #
 # </details>

@@ -122,10 +122,9 @@ plots.code(final_answer, docstring=False)
 #
 # ## 2. When two answers are equal
 #
-# The library compares two answers as fractions where both are numbers, and as text otherwise.
-# Python's `float` would accept much more: `NaN`, `Infinity`, `1_000`, digits of any script.
-# Every extra way to be right is a way to be right by accident, so the pattern is strict. And floats
-# are not exact: in floats 0.1 + 0.2 is not 0.3.
+# The library compares two answers as fractions where both are numbers, and as text otherwise. Python's
+# `float` would accept `NaN`, `Infinity` and `1_000`, and every extra way to be right is a way to be
+# right by accident.
 
 # %%
 pairs = [
@@ -150,8 +149,7 @@ assert equal == [True] * 8 + [False] * 3 + [True]
 #
 # Now a small task: questions such as "What is 7+8?", and a GPT of two layers that has read sloppy
 # answers to them. Half of the numbers are wrong, and three answers in ten give none. It is trained here
-# from nothing. (It reads all 144 questions in this stage: the page is about the reward, not about
-# generalising.)
+# from nothing.
 
 # %%
 records = [PromptRecord(f"What is {a}+{b}?\n", str(a + b)) for a in range(12) for b in range(12)]
@@ -304,9 +302,9 @@ holds(
 #
 # ## 6. Training with the rule
 #
-# GRPO is unchanged, and the rule replaces the reward model. There is no KL penalty, because there
-# is no reward model whose blind spots the policy could find. **Predict, then run:** what happens to
-# pass@1? And to pass@32?
+# GRPO is unchanged, and the rule replaces the reward model. There is no KL penalty, because this rule
+# has no blind spot that so short an answer could use (page [18](18_a_real_model.ipynb) has one that
+# does). **Predict, then run:** what happens to pass@1? And to pass@32?
 
 # %%
 config = grpo_engine.GRPOConfig(
@@ -547,16 +545,7 @@ def my_informative_groups(correct, group_size):
 check("informative_groups", my_informative_groups)
 
 # %% [markdown]
-# <details>
-# <summary>Solution</summary>
-#
-# ```python
-# def my_informative_groups(correct, group_size):
-#     groups = correct.view(-1, group_size)
-#     return (groups.any(1) & ~groups.all(1)).float().mean()
-# ```
-#
-# </details>
+# (No solution is printed: `check` decides.)
 #
 # **3.** Write process supervision's advantages, (N, T), from z-scores and the ends of the steps.
 

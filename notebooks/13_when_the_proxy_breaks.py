@@ -48,7 +48,6 @@ from course.exercises import check
 from data.collate import collate_responses
 from data.worlds import reviews
 from gpt.generate import SamplingParams
-from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
 from report.doctor import Run as RunFolder
@@ -97,10 +96,14 @@ print(f"gold of the best of 2: {naive:.4f}")
 # $$\mathbb{E}[\text{gold of the best of } n]
 # = \sum_{i=n}^{N} \binom{i-1}{n-1} \Big/ \binom{N}{n} \; \text{gold}_{(i)}$$
 #
-# How far is the best of n from the policy itself? That is known exactly, too
-# ([arXiv:2009.01325](https://arxiv.org/abs/2009.01325), appendix G.3):
+# How far is the best of n from the policy itself? Rank all answers by the proxy, from 0 to 1. The rank
+# $u$ of one draw is uniform, that of the best of n has the density $n u^{n-1}$, and the KL is the mean
+# of this density's logarithm ([arXiv:2009.01325](https://arxiv.org/abs/2009.01325), appendix G.3):
 #
-# $$\mathrm{KL}(\text{best of } n \,\|\, \pi) = \log n - \frac{n-1}{n}$$
+# $$\mathrm{KL}(\text{best of } n \,\|\, \pi) = \log n + (n-1) \, \mathbb{E}[\log u]
+# = \log n - \frac{n-1}{n}, \qquad \mathbb{E}[\log u] = \int_0^1 n u^{n-1} \log u \, du = -\frac1n$$
+#
+# It is exact where no two answers tie, and an upper bound where scores tie.
 
 # %%
 counted = best_of_n.best_of_n_mean(proxy[None], gold[None], 2)
@@ -195,11 +198,13 @@ def by(model):
 
 
 weak_best, strong_best = by(weak), by(strong)
-plots.curves(
+axis = plots.curves(
     {"480 labels": (SIZES, weak_best), "112,000 labels": (SIZES, strong_best)},
     styles={"480 labels": "proxy", "112,000 labels": 3}, marker=True,
     xscale="log", xlabel="n", ylabel="gold of the best of n",
 )  # fmt: skip
+axis.set_xticks(SIZES, [str(n) for n in SIZES])
+axis.minorticks_off()
 plt.show()
 
 # %% [markdown]
@@ -242,9 +247,10 @@ def look_at(policy, reference, step):
 
 
 # %%
+# stop_kl: a limit far away, so the KL is logged and stops nothing
 config = grpo_engine.GRPOConfig(
     steps=40, prompts_per_step=4, group_size=8, lr=5e-4, warmup=3, minibatches=1,
-    kl_coef=0.0, stop_kl=None, max_new_tokens=40, eval_every=5, seed=0,
+    kl_coef=0.0, stop_kl=1e3, max_new_tokens=40, eval_every=5, seed=0,
 )  # fmt: skip
 policy = saved_models.base()[0]
 found.clear()  # if this cell is run again
@@ -253,7 +259,7 @@ look_at(policy, base, 0)
 log = MetricLog(config.steps)
 run = Run(
     config, policy, tokenizer, RewardModelReward(weak), reviews.prompts("train"), log,
-    reference=frozen_copy(base), validate=look_at,
+    validate=look_at,
 )  # fmt: skip
 grpo_engine.train(run)
 steps = [row["step"] for row in found]
@@ -278,29 +284,33 @@ proxies = torch.stack([row["result"].reward for row in found])  # (looks, 32 pro
 golds = torch.stack([row["result"].gold for row in found])
 draw_mean(left, "proxy", steps, proxies)
 draw_mean(middle, "gold", steps, golds)
-left.set(xlabel="GRPO step", title="standard deviations")
-middle.set(xlabel="GRPO step", title="from 0 to 1")
+left.set(xlabel="GRPO step", ylabel="standard deviations", title="what training sees")
+middle.set(xlabel="GRPO step", ylabel="gold reward", title="what we mean")
 distance = [max(nats, 0) ** 0.5 for nats in kl]
 draw_mean(right, "gold", distance, golds, "gold of GRPO")
 plots.curves(
     {"best of n": (bank_distance, weak_best)}, axis=right, styles={"best of n": 0},
-    marker=True, xlabel="d = sqrt(KL in nats)", title="from 0 to 1",
+    marker=True, xlabel="d = sqrt(KL in nats)", ylabel="gold reward", title="by distance",
 )  # fmt: skip
 plt.show()
 best = max(range(len(steps)), key=gold_curve.__getitem__)
 print(f"gold is highest at step {steps[best]}, {kl[best]:.1f} nats away: {gold_curve[best]:.2f}")
 print(f"at the end, {kl[-1]:.1f} nats away, it is {gold_curve[-1]:.2f}")
-change = golds[-1] - golds[best]  # prompt by prompt
+turn = int(golds[:, ::2].mean(1).argmax())  # chosen on half of the prompts, tested on the others
+change = (golds[-1] - golds[turn])[1::2]  # prompt by prompt
 half = 1.96 * float(change.std()) / len(change) ** 0.5
-print(f"the change between the two: {float(change.mean()):.2f} ± {half:.2f}")
+print(
+    f"from step {steps[turn]} to the end, on the other prompts: {float(change.mean()):.2f} ± {half:.2f}"
+)
 
 # %% [markdown]
 # The first two panels are *over-optimisation*: the curve that training sees keeps rising, and the one
-# that we mean gains little and then turns. The shades are 95% intervals over the 32 prompts of this
-# one run; the change from the highest to the last, prompt by prompt, is printed below them. The right
-# panel draws gold against the distance d = sqrt(KL) from the start, because two runs that end at
-# different distances cannot be compared by their end points. (The two curves are measured on different
-# prompts, 32 and 8, so they start at different heights: compare their shapes only.)
+# that we mean gains little and then turns. The shades are 95% intervals over the 32 prompts of this one
+# run. A highest point looks high by luck, too, so the printed change takes its step from half of the
+# prompts and is measured on the other half. Where its interval contains 0, this run alone proves no
+# turn; in our study gold turned in 77 of 78 runs. The right panel draws gold against the distance d =
+# sqrt(KL) from the start, because two runs that end at different distances cannot be compared by their
+# end points. (Its two curves are of different prompts: compare shapes only.)
 #
 # ## 5. What was exploited
 #
@@ -396,9 +406,9 @@ for count, (height, where) in sorted(peak.items()):
 holds(peak[48600][0] > peak[5400][0] > peak[600][0], "more labels lift the highest gold")
 
 # %% [markdown]
-# Labels decide how high the peak is. From 1,800 labels on they hardly move it. Best-of-n lies above GRPO
-# nearly everywhere, and Gao et al. saw the same. So the distance is a fair measure for two rewards under
-# one optimiser, but not for two optimisers.
+# Labels decide how high the peak is. From 1,800 labels on its position, d = 2.1 to 2.5, hardly changes.
+# Best-of-n lies above GRPO nearly everywhere, and Gao et al. saw the same. So the distance is a fair
+# measure for two rewards under one optimiser, but not for two optimisers.
 #
 # ## 7. Noticing it without gold
 #
@@ -438,11 +448,12 @@ spread = [float(s.std(0).mean()) for s in both]
 print(f"spread of the two: {spread[0]:.2f} at the start, {spread[-1]:.2f} at the end")
 
 # %% [markdown]
-# An alarm without gold comes late: in the run above it comes after gold has turned. The score of the
-# model with many labels rises far less than the proxy's. The two weak models disagree only a little more
-# than at the start, because they share their labels and so most of their mistakes. Where members do
-# disagree, the policy has left the answers that they were trained on; paying the lowest of them takes the
-# reward away there ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)):
+# An alarm without gold comes late: in the run above it comes after gold has turned. (The lower of two
+# begins below the proxy by construction: compare slopes.) The score of the model with many labels rises
+# far less than the proxy's. The two weak models disagree only a little more than at the start, because
+# they share their labels and so most of their mistakes. Where members do disagree, the policy has left
+# the answers that they were trained on; paying the lowest of them takes the reward away there
+# ([arXiv:2310.02743](https://arxiv.org/abs/2310.02743)):
 
 # %%
 plots.code(ensembles.worst_case)
@@ -454,8 +465,13 @@ holds(rise_of["proxy"] > rise_of["strong"] + 0.3, "many labels are fooled less t
 # Does any of it *help*, when the policy is trained with it? The study compared eight mitigations at equal
 # distance: more labels, labels on the policy's own answers, stranger pairs, ensembles, a KL penalty.
 # **Over all starts none differs significantly from doing nothing**, after correction for eight
-# comparisons ([the table](../docs/overoptimisation.md#2-what-helps-at-equal-kl)). So believe no remedy
-# that was tried from a single start.
+# comparisons ([the table](../docs/overoptimisation.md#2-what-helps-at-equal-kl)). So do not trust
+# a remedy that was tested on a single seed.
+#
+# **When to stop, then?** `--stop-kl 6` ends a run whose KL exceeds 6 nats per response and keeps the
+# last policy inside. To choose the number, let a judge that was not trained on (people, another model)
+# compare samples of the policy at several distances with those of the start. Stop where its verdicts
+# stop rising, not where the reward does.
 #
 # **A trust region is no anchor.** A clip, or a KL to the policy of the last batch, bounds each step. It
 # does not bound the distance from the start: small steps in one direction add up. Only a penalty, or a
@@ -537,9 +553,8 @@ holds(
 )
 
 # %% [markdown]
-# Across the dashed line the run's own reward has another scale, so do not compare it there. The refresh is
-# not free: somebody has to judge 2,800 pairs of answers. And with a reward model that is good to begin
-# with it gains nothing ([docs/study.md](../docs/study.md)). It pays where the proxy is weak.
+# Across the dashed line the run's own reward has another scale. The refresh costs 2,800 judgements, and
+# with a reward model that is good to begin with it gains nothing ([docs/study.md](../docs/study.md)).
 #
 # **Where this lives.** The study's numbers: [docs/overoptimisation.md](../docs/overoptimisation.md),
 # written by `python -m studies.overoptimisation`. The code: `rl/equations/best_of_n.py`,

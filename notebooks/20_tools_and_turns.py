@@ -30,10 +30,10 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## 1. The loop in ten lines
 #
-# The world is the letters of `nano`. Each prompt has a letter that is the right answer. For every other
-# prompt it is easy to know: the prompt's own first letter. For the rest it is a secret, which only the tool
-# knows; the policy may guess, or call the tool with a ":", and the tool writes the letter. First we need a
-# base model that has seen calls: in three of ten texts the writer calls and repeats the letter.
+# The world is the letters of `nano`. Each prompt has a letter that is the right answer. For every second
+# prompt it is easy to know: the prompt's own first letter. For the others it is a secret, which only the
+# tool knows; the policy may guess, or call the tool with a ":", and the tool writes the letter. First we
+# need a base model that has seen calls: in three of ten texts the writer calls and repeats the letter.
 
 # %%
 chance = random.Random(0)
@@ -139,8 +139,12 @@ holds(abs(p.sum() - 1) < 1e-4, "with the right mask the probabilities of all ans
 holds(too_small.sum() < 0.9, "with the tool's letter in the mask they do not")
 
 # %% [markdown]
-# With the right mask this is a distribution, and with the tool's letter in it, it is none: the tool has
-# written that letter with certainty, and the product claims that it was drawn.
+# With the right mask the probabilities add up to 1; with the tool's letter included they do not: the
+# tool has written that letter with certainty, and the product claims that it was drawn.
+#
+# **A conversation of several turns** has such a mask, too: 1 at the assistant's tokens and the mark that
+# ends its turn, 0 at system, user and the marks that open a turn. Fine-tuning may train on all assistant
+# turns; in RL those that were given in the prompt are 0.
 #
 # **Guess first.** What happens to the gradient if $m_t$ is 1 at the tool's letter as well? The
 # formula still runs.
@@ -262,7 +266,8 @@ holds(numbers[-1]["reward"] > numbers[0]["reward"] + 0.2, "which pays")
 #
 # ## Exercises
 #
-# A return that steps over the tool's tokens, and the GAE of section 3.
+# A return that steps over the tool's tokens, and the GAE of section 3. (Of the second no solution is
+# printed: `check` decides.)
 
 
 # %%
@@ -271,16 +276,9 @@ def answered_returns(token_rewards, mask, gamma): ...  # (N, T), (N, T), number 
 
 check("answered_returns", answered_returns)
 
-
-# %%
-def my_gae(rewards, values, mask, gamma, lam): ...  # (N, T) each -> advantages (N, T)
-
-
-check("gae", my_gae)
-
 # %% [markdown]
 # <details>
-# <summary>Solutions</summary>
+# <summary>Solution</summary>
 #
 # ```python
 # def answered_returns(token_rewards, mask, gamma):
@@ -290,21 +288,18 @@ check("gae", my_gae)
 #         to_come = torch.where(mask[:, t], here, to_come)
 #         returns[:, t] = torch.where(mask[:, t], here, 0.0)
 #     return returns
-#
-#
-# def my_gae(rewards, values, mask, gamma, lam):
-#     advantages = torch.zeros_like(values)
-#     A = V = torch.zeros(len(values))
-#     for t in reversed(range(values.shape[1])):
-#         delta = rewards[:, t] + gamma * V - values[:, t]
-#         A = torch.where(mask[:, t], delta + gamma * lam * A, A)
-#         V = torch.where(mask[:, t], values[:, t], V)
-#         advantages[:, t] = torch.where(mask[:, t], A, 0.0)
-#     return advantages
 # ```
 #
 # </details>
-#
+
+
+# %%
+def my_gae(rewards, values, mask, gamma, lam): ...  # (N, T) each -> advantages (N, T)
+
+
+check("gae", my_gae)
+
+# %% [markdown]
 # How TRL, verl and others decide each of these questions: [docs/tools.md](../docs/tools.md).
 #
 # Next: [21_which_would_you_have_believed](21_which_would_you_have_believed.ipynb), ten claims of recent

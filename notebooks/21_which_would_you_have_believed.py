@@ -57,7 +57,7 @@ assert abs(float(t) - 4.02) < 0.01
 
 # %% [markdown]
 # So this claim **held here**: the mean is significantly above $m$. Significantly below, it is **not seen
-# here**. Anything else is **undecided here**, which is no weaker a result: it says that the seeds were
+# here**. Anything else is **undecided here**, which is also a result: it says that the seeds were
 # too few, or the effect too near to the line.
 #
 # ## 2. Ten claims at once
@@ -99,8 +99,8 @@ plots.table(
 #
 # The world: three-digit sums, checked exactly, and policies of 144,128 weights, which
 # start with a habit of guessing and a talent for worked steps. Here are the claims. Write
-# `held here`, `not seen here` or `undecided here` for each, before you read on; to begin with, all of
-# them are believed.
+# `held here`, `not seen here` or `undecided here` for each, before you read on; the cell
+# starts with `held here` for all.
 
 # %%
 GUESS = {

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from harness.command_line import run_command
 from harness.errors import UserError
-from harness.files import display_path, received, write_text
+from harness.files import as_user_error, display_path, write_text
 from harness.paths import REPORT, RUNS
 from report.doctor import as_text, examine, runs_among
 from report.intervals import group_table
@@ -41,7 +41,7 @@ def main(config: ReportConfig) -> Path | None:
     runs = runs_among(config.runs)
     run, alone = runs[0], len(runs) == 1
     path = config.out or (run.folder / REPORT if alone else RUNS / "comparison.html")
-    with received(run.folder):
+    with as_user_error(run.folder):
         if config.group:
             print(group_table(runs))
             return None

@@ -2,8 +2,8 @@
 
     python -m report.doctor runs/grpo-reviews-tiny      or runs/*: several runs, of any stage
 
-A rule yields the numbers that speak for a finding, or nothing. It sees symptoms: docs/doctor.md says which
-planted bugs each rule finds. Each script ends with the findings of its run."""
+A rule yields the numbers that speak for a finding, or nothing. docs/doctor.md says which planted bugs each
+rule finds. Each script ends with the findings of its run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from typing import Any
 
 from harness.command_line import run_command
 from harness.errors import UserError
-from harness.files import display_path, parse_json, read_metrics, read_object, received
+from harness.files import as_user_error, display_path, parse_json, read_metrics, read_object
 
 Row = Mapping[str, Any]
 
@@ -74,28 +74,22 @@ class Run:
 
 def runs_among(paths: Sequence[Path]) -> list[Run]:
     """The runs among paths such as runs/*, and a line about those that are none. UserError for no run."""
-    if not paths:
-        raise UserError("no run is named: give one run folder or several")
-    others = [display_path(path) for path in paths if not (path / "metrics.jsonl").is_file()]
-    if len(others) == len(paths):
-        raise UserError(f"there is no metrics.jsonl in {', '.join(others)}: name a run folder")
+    runs = [path for path in paths if (path / "metrics.jsonl").is_file()]
+    others = ", ".join(display_path(path) for path in paths if path not in runs)
+    if not runs:
+        raise UserError(f"there is no metrics.jsonl in {others or 'no folder'}: name a run folder")
     if others:
-        print(f"no run, having no metrics.jsonl: {', '.join(others)}")
-    return [read_run(path) for path in paths if (path / "metrics.jsonl").is_file()]
+        print(f"no run, having no metrics.jsonl: {others}")
+    return list(map(read_run, runs))
 
 
 def read_run(folder: Path) -> Run:
     """The run of a folder; what is missing there or cut off is empty."""
-    flags, results = read(folder / "config.json"), read(folder / "report.json")
-    return Run(lines(folder / "metrics.jsonl"), flags, results, folder)
-
-
-def read(path: Path) -> dict[str, Any]:
-    """A JSON object, empty where there is none that can be read."""
-    try:
-        return read_object(path)
-    except (OSError, UserError):
-        return {}
+    found: dict[str, Any] = {}
+    for name, file in (("flags", "config.json"), ("results", "report.json")):
+        with suppress(OSError, UserError):
+            found[name] = read_object(folder / file)
+    return Run(lines(folder / "metrics.jsonl"), folder=folder, **found)
 
 
 def lines(path: Path) -> list[dict[str, Any]]:
@@ -126,7 +120,7 @@ class Finding:
 
 
 def rule(words: str) -> Callable[[Rule], Rule]:
-    """Add a rule with its words, "severity: cause. Change: remedy."; python -OO drops docstrings."""
+    """Add a rule with "severity: cause. Change: remedy.", which is no docstring: -OO drops those."""
     severity, _, reasons = " ".join(words.split()).partition(": ")
     cause, _, remedy = reasons.partition(" Change: ")
 
@@ -378,7 +372,7 @@ class DoctorConfig:
 def examine_folder(folder: Path) -> list[Finding]:
     """The findings of one run folder. UserError for a file that is damaged."""
     paths = folder / "config.json", folder / "report.json"
-    with received(folder):
+    with as_user_error(folder):
         flags, results = (read_object(path) if path.exists() else {} for path in paths)
         return examine(read_metrics(folder / "metrics.jsonl"), flags, results)
 

@@ -28,6 +28,7 @@ SVG: dict[Any, Any] = {
     "axes.spines.right": False,
 }  # fmt: skip
 POINTS = 400  # of one curve; more would not be seen
+ENDS = ("before", "after")  # of training, in report.json
 SAMPLES, PANELS = 6, 12  # at first sight
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")  # Okabe and Ito 2008
 VALIDATION = "#d55e00"
@@ -64,10 +65,14 @@ class Curve:
     colour: str
 
     @property
+    def values(self) -> list[float]:
+        """The finite ones."""
+        return [value for _, value in self.points if math.isfinite(value)]
+
+    @property
     def ends(self) -> str:
         """The first and the last value, in words."""
-        values = [value for _, value in self.points if math.isfinite(value)]
-        ends = values[:1] + values[1:][-1:]
+        ends = self.values[:1] + self.values[1:][-1:]
         return f"{self.name}: {' → '.join(f'{end:.4g}' for end in ends)}"
 
 
@@ -89,7 +94,7 @@ def panels_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def curves_of(base: str, runs: Sequence[Run]) -> list[Curve]:
-    """Of every run what was logged of a metric, and what was measured on other prompts or text."""
+    """A metric of every run, on its own prompts or text and on others."""
     curves = []
     for i, run in enumerate(runs):
         own, of_run = COLOURS[i % len(COLOURS)], f"{i + 1}: " if len(runs) > 1 else ""
@@ -107,19 +112,16 @@ def curves_of(base: str, runs: Sequence[Run]) -> list[Curve]:
 
 def points_of(key: str, run: Run) -> list[tuple[float, float]]:
     """The numbers logged under a key, each with its step."""
-    points = []
-    for row in run.rows:
-        step, value = finite(row.get("step")), row.get(key)
-        if step is not None and isinstance(value, (int, float)):
-            number = finite(value)
-            points.append((step, math.nan if number is None else number))
+    rows = [(finite(row.get("step")), row.get(key)) for row in run.rows]
+    numbers = [(s, finite(v)) for s, v in rows if s is not None and isinstance(v, (int, float))]
+    points = [(step, math.nan if value is None else value) for step, value in numbers]
     return points[:: max(len(points) // POINTS, 1)]
 
 
 def drawing(base: str, curves: Sequence[Curve], axis: Any) -> str:
     """A panel as an SVG element. Green is the healthy range; a share has the axis from 0 to 1."""
     share = base.endswith(SHARES)
-    values = [value for curve in curves for _, value in curve.points if math.isfinite(value)]
+    values = [value for curve in curves for value in curve.values]
     low, high = (0.0, 1.0) if share else (min(values, default=0.0), max(values, default=1.0))
     margin = (high - low or abs(high) or 1.0) * (0.02 if share else 0.08)
     axis.set_ylim(low - margin, high + margin)
@@ -149,12 +151,9 @@ def draw(curve: Curve, axis: Any) -> None:
 
 def running_mean(values: Sequence[float]) -> list[float]:
     """The mean over up to five values around each position, those that are finite."""
-    means = []
-    for i in range(len(values)):
-        half = min(2, i, len(values) - 1 - i)  # centred, so that it does not lag
-        near = [value for value in values[i - half : i + half + 1] if math.isfinite(value)]
-        means.append(fmean(near or [math.nan]))
-    return means
+    halves = [min(2, i, len(values) - 1 - i) for i in range(len(values))]  # centred: no lag
+    around = [values[i - half : i + half + 1] for i, half in enumerate(halves)]
+    return [fmean(list(filter(math.isfinite, near)) or [math.nan]) for near in around]
 
 
 def base_of(key: str) -> str:
@@ -162,7 +161,7 @@ def base_of(key: str) -> str:
     return key.removeprefix("validation/").removeprefix("held_out_")
 
 
-def explained(runs: Sequence[Run]) -> dict[str, list[tuple[str, str, str]]]:
+def meanings_of(runs: Sequence[Run]) -> dict[str, list[tuple[str, str, str]]]:
     """What docs/metrics.md, where it is there, says of the logged keys: by panel key, words, heading."""
     path, heading = REPOSITORY / "docs" / "metrics.md", ""
     logged = {key for run in runs for row in run.rows for key in row}
@@ -198,16 +197,13 @@ def summary_of(run: Run) -> str:
     said = [
         f"{name} {numbers[f'before/{name}']:.2f} → {numbers[f'after/{name}']:.2f}"
         for name in ("gold", "reward")
-        if {f"before/{name}", f"after/{name}"} <= numbers.keys()
+        if {f"{end}/{name}" for end in ENDS} <= numbers.keys()
     ]
-    if "after/kl" in numbers:
-        said.append(f"KL {numbers['after/kl']:.1f} nats")
+    said += [f"KL {numbers['after/kl']:.1f} nats"] if "after/kl" in numbers else []
     if not said:
         return ""
-    beside = [name for name in run.results if name not in ("before", "after")]
-    golds = [
-        f"{name} {numbers[f'{name}/gold']:.2f}" for name in beside if f"{name}/gold" in numbers
-    ]
+    beside = {name: numbers.get(f"{name}/gold") for name in run.results if name not in ENDS}
+    golds = [f"{name} {gold:.2f}" for name, gold in beside.items() if gold is not None]
     said[0] += f" ({', '.join(golds)})" if golds else ""
     count = len(examine(run.rows, run.flags, run.results))
     doctor = f"{count} finding{'s' * (count != 1)}" if count else "nothing found"
@@ -271,7 +267,7 @@ def page_html(runs: Sequence[Run]) -> str:
         runs=[(run, COLOURS[i % len(COLOURS)], summary_of(run)) for i, run in enumerate(runs)],
         shown=shown,
         folded=panels[len(shown) :],
-        explained=explained(runs),
+        meanings=meanings_of(runs),
         flags=flags_of(runs),
         alone=details_of(runs[0]) if len(runs) == 1 else {},
     )

@@ -42,7 +42,7 @@ class Report:
             lines += [
                 "  ordered like the gold reward "
                 f"{_with_interval(n['gold_accuracy'], n['gold_accuracy_interval'])}, longer answer "
-                f"{n['length_gold_accuracy']:.3f}",
+                f"{n['length_gold_accuracy']:.3f}"
             ]
         if "label_ceiling" in n:
             lines += [f"  the labels themselves agree with gold in {n['label_ceiling']:.3f}"]

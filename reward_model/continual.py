@@ -91,8 +91,8 @@ def read_visits(path: Path) -> list[Visit]:
     """The rows of a pairs.jsonl, neighbours of one prompt together. UserError without the file."""
     if not path.exists():
         raise UserError(
-            f"there are no pairs at {display_path(path)} to replay: give the run folder of a reward "
-            "model with --reward-model, or keep it as it is with --no-refresh-reward-model"
+            f"no pairs to replay at {display_path(path)}: give a reward model's run folder with "
+            "--reward-model, or --no-refresh-reward-model"
         )
     return visits_of(read_jsonl(noted(path)))
 
@@ -176,9 +176,8 @@ class ContinualRewardModel:
 
         `step`, the number of the step that follows, seeds all randomness.
         """
-        config = dataclasses.replace(
-            self.config, seed=derive_seed(self.config.seed, f"refresh {step}")
-        )
+        seed = derive_seed(self.config.seed, f"refresh {step}")
+        config = dataclasses.replace(self.config, seed=seed)
         new = self._sample(policy, config, "new", config.pairs, config.responses_per_prompt)
         fresh = self._sample(policy, config, "fresh", config.held_out_pairs, 2)
         history = [*self.original, *self.recent]
@@ -218,15 +217,10 @@ class ContinualRewardModel:
             batch_size=max(256 // responses, 1),
         )
         batches = sample_pairs(
-            policy,
-            self.tokenizer,
-            self.prompts,
-            count,
-            self.annotator,
-            how,
+            policy, self.tokenizer, self.prompts, count, self.annotator, how,
             generator=make_generator(config.seed, f"{name} pairs"),
             rng=random.Random(derive_seed(config.seed, f"{name} labels")),
-        )
+        )  # fmt: skip
         with precision(policy.device, config.precision):
             return [pair for batch in batches for pair in batch]
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.readers import read_preferences, split_records
+from data.files.read import read_preferences, split_records
 from gpt.fit import AnswerFileFlags, check_fit
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
@@ -45,10 +45,8 @@ def file_pairs(
     fitting = {name: keep_fitting(part, limits) for name, part in encoded.items()}
     if not fitting["train"] or not fitting["validation"]:
         usable = sum(map(len, fitting.values()))
-        prompts = len({tuple(pair.prompt) for part in fitting.values() for pair in part})
         raise UserError(
-            f"{config.data}: {usable} usable pairs are too few to train and validate on, which takes "
-            f"several prompts (these have {prompts}): give more"
+            f"{config.data}: {usable} usable pairs, or their prompts, are too few: give more"
         )
     return fitting["train"], fitting["validation"]
 
@@ -70,14 +68,11 @@ def keep_pairs(
 
 def kept_pairs(folder: Path, tokenizer: Tokenizer) -> tuple[list[TokenPair], list[TokenPair]]:
     """Training and held-out pairs that a run has kept, token by token as they were."""
-    pairs, held_out = (
-        [as_pair(row, tokenizer) for row in read_jsonl(folder / name)] for name in PAIR_FILES
-    )
-    for name in PAIR_FILES:  # they were whole before the first state was written
-        if not (folder / name).read_bytes().endswith(b"\n"):
-            raise UserError(
-                f"{display_path(folder / name)} is cut off: restore it, or leave --resume out"
-            )
+    paths = [folder / name for name in PAIR_FILES]
+    pairs, held_out = ([as_pair(row, tokenizer) for row in read_jsonl(path)] for path in paths)
+    for path in paths:  # they were whole before the first state was written
+        if not path.read_bytes().endswith(b"\n"):
+            raise UserError(f"{display_path(path)} is cut off: restore it, or leave --resume out")
     return pairs, held_out
 
 

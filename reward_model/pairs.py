@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
-from data.formats import RECORDED
+from data.files.formats import RECORDED
 from data.records import PreferenceRecord, PromptRecord
 from gpt.fit import Limits
 from gpt.generate import SamplingParams, generate
@@ -45,6 +45,7 @@ Annotator = Callable[[PromptRecord, str, bool, str, bool, random.Random], Labell
 
 
 def encode_pairs(records: Sequence[PreferenceRecord], tokenizer: Tokenizer) -> list[TokenPair]:
+    """Records as token ids."""
     return [encode_pair(record, tokenizer) for record in records]
 
 
@@ -95,9 +96,7 @@ def keep_fitting(pairs: Sequence[TokenPair], limits: Limits) -> list[TokenPair]:
         if chosen != rejected:
             kept.append(replace(pair, chosen=chosen, rejected=rejected))
     if alike:
-        print(
-            f"left out {alike:,} of {len(pairs):,} pairs that --cut-answers leaves without a difference"
-        )
+        print(f"left out {alike:,} of {len(pairs):,} pairs that --cut-answers makes alike")
     return kept
 
 
@@ -149,10 +148,7 @@ def sample_pairs(
     made = step = fruitless = 0
     while made < count:
         if fruitless >= MOST_FRUITLESS or step * how.batch_size > 20 * count + 20 * len(prompts):
-            raise UserError(
-                "the policy answers nearly every prompt twice with the same text, so no pairs can "
-                "be made from it: raise the temperature or train the policy on more varied text"
-            )
+            raise UserError("the policy's answers to a prompt are the same: raise the temperature")
         chosen = epoch_shuffled_indices(step, how.batch_size, len(prompts), seed).tolist()
         step += 1
         answers = _answers(policy, tokenizer, [encoded[i] for i in chosen], how, generator)
@@ -188,14 +184,9 @@ def _answers(
         if count == 0:
             continue
         sampled = generate(
-            policy,
-            prompts,
-            sampling,
-            generator,
-            eos_id=tokenizer.eos_id,
-            other_ends=tokenizer.other_ends,
-            samples_per_prompt=count,
-        )
+            policy, prompts, sampling, generator, eos_id=tokenizer.eos_id,
+            other_ends=tokenizer.other_ends, samples_per_prompt=count,
+        )  # fmt: skip
         rows = zip(sampled.token_lists(), sampled.has_eos.tolist(), strict=True)
         for row, (tokens, ended) in enumerate(rows):
             groups[row // count].append((tokens, tokenizer.decode(tokens), ended))

@@ -46,16 +46,14 @@ from gpt.lora import fit_for_training
 from gpt.model import Preset, preset_config
 from gpt.pretraining import PretrainingConfig
 from gpt.token_rows import RECORDED
-from harness.command_flags import MemoryFlags, OptimizerFlags
 from harness.device import open_device, precision
 from harness.files import display_path, reading, write_json
-from harness.flag_ranges import AtLeastOne, Count, NotNegative
+from harness.flags import AtLeastOne, Count, MemoryFlags, NotNegative, OptimizerFlags
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard
-from harness.run_folder import finish_run, open_run, run_stage, stepping
-from harness.run_page import conclude
+from harness.run_folder import conclude, finish_run, open_run, run_stage, stepping
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
 from reward_model.accuracy_report import normalise_and_test, plot_report, record_prefixes
@@ -249,10 +247,8 @@ def main(config: RewardModelConfig) -> Path:
     model = RewardModel.from_policy(policy, config.pooling, make_generator(config.seed, "head"))
     prompts = len(by_prompt(pairs))
     steps = config.steps or max(config.epochs * prompts // config.batch_size, 1)
-    print(
-        f"training a reward model on {len(pairs):,} pairs of {prompts:,} prompts for {steps} steps "
-        f"({device})"
-    )
+    counts = f"{len(pairs):,} pairs of {prompts:,} prompts"
+    print(f"training a reward model on {counts} for {steps} steps ({device})")
     log = MetricLog(
         steps, path=folder / "metrics.jsonl", every=max(steps // 6, 1), title="reward model",
         show=("loss", "accuracy", "margin"), start=saved_step(folder) if config.resume else 0,
@@ -260,14 +256,8 @@ def main(config: RewardModelConfig) -> Path:
     with stepping(log, folder):
         train(model, pairs, config, log, eos_id=tokenizer.eos_id, folder=folder)
     with precision(device, config.precision):
-        report = normalise_and_test(
-            model,
-            pairs,
-            held_out,
-            tokenizer.eos_id,
-            config.scored_at_once,
-            source(config.data).prefers,
-        )
+        prefers, at_once = source(config.data).prefers, config.scored_at_once
+        report = normalise_and_test(model, pairs, held_out, tokenizer.eos_id, at_once, prefers)
         record_prefixes(model, held_out[:RECORDED], tokenizer, folder)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
     write_json(folder / "report.json", report.numbers)

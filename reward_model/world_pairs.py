@@ -11,10 +11,9 @@ from data.sources import USUAL, Data, Source, is_checked, source
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.command_flags import TrainingFlags
 from harness.device import precision
 from harness.errors import UserError
-from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, Count
+from harness.flags import AboveZero, AtLeastOne, AtLeastTwo, Count, TrainingFlags
 from harness.metric_log import MetricLog
 from harness.seeds import derive_seed, make_generator
 from reward_model.pairs import Labelled, PairSampling, TokenPair, sample_pairs
@@ -50,10 +49,7 @@ class WorldAnnotator:
 def check_world(data: str) -> None:
     """UserError for a world that has no pairs."""
     if is_checked(data):
-        raise UserError(
-            f"{data}: answers are checked by a rule and need no reward model: run "
-            f"python -m rl.grpo_engine --data {data}"
-        )
+        raise UserError(f"{data} is checked by a rule: python -m rl.grpo_engine --data {data}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +80,8 @@ class PairFlags(TrainingFlags):
         made = self.borrowed_responses + self.repeated_responses
         if made >= self.responses_per_prompt:
             raise ValueError(
-                f"borrowed_responses {self.borrowed_responses} and repeated_responses "
-                f"{self.repeated_responses} leave none of responses_per_prompt "
-                f"{self.responses_per_prompt} to be sampled: lower them"
+                f"{made} borrowed_responses and repeated_responses leave none of "
+                f"{self.responses_per_prompt} responses_per_prompt to be sampled: lower them"
             )
 
 
@@ -126,15 +121,10 @@ def world_pairs(
     begin = time.perf_counter()
     pairs: list[TokenPair] = []
     sampled = sample_pairs(
-        policy,
-        tokenizer,
-        world.prompts(split),
-        count,
-        WorldAnnotator(world),
-        how,
+        policy, tokenizer, world.prompts(split), count, WorldAnnotator(world), how,
         generator=make_generator(config.seed, f"{split} pairs"),
         rng=random.Random(derive_seed(config.seed, f"{split} labels")),
-    )
+    )  # fmt: skip
     with precision(policy.device, config.precision):
         for more in sampled:
             pairs += more

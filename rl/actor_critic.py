@@ -12,7 +12,7 @@ from torch import Tensor
 
 from data.collate import ResponseBatch
 from gpt.log_probs import TokenScores
-from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative, ZeroToOne
+from harness.flags import AboveZero, AtLeastOne, NotNegative, ZeroToOne
 from harness.optimizer import adamw
 from rl.batches.rollout import CriticUpdate, Rollout
 from rl.equations.advantages import gae, whiten

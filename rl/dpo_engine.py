@@ -44,7 +44,7 @@ from data.sources import USUAL, Data, Presets, default_folder, has_annotator
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.files import display_path
-from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, Count, NotNegative
+from harness.flags import AboveZero, AtLeastOne, AtLeastTwo, Count, NotNegative
 from harness.metric_log import per_second
 from harness.optimizer import cosine_schedule
 from harness.paths import MODEL_FILE

@@ -21,7 +21,7 @@ from gpt.llama import Llama
 from gpt.model import GPT
 from gpt.published import save_gpt2, special_ids
 from gpt.tokenizer import PAD, Tokenizer, build_tokenizer
-from harness.command_line import command_name, expand_arguments, explained
+from harness.command_line import command_name, errors_as_sentences, expand_arguments
 from harness.errors import UserError
 from harness.files import (
     display_path,
@@ -60,10 +60,7 @@ def export_hub(path: Path, target: Path) -> str:
     if kind == "reward_model":
         reward_model, tokenizer = load_reward_model(run)
         if reward_model.pooling != "last_token":
-            raise UserError(
-                f"{display_path(run)} scores by the mean over the answer's tokens, and transformers by the "
-                "last token alone: train one with --pooling last_token"
-            )
+            raise UserError(f"{display_path(run)}: transformers needs one of --pooling last_token")
         target, opens = new_folder(target), "AutoModelForSequenceClassification"
         model, score, tokenizer = as_classifier(reward_model, tokenizer)
         save_gpt2(model, target, tokenizer, score)
@@ -99,10 +96,7 @@ def as_classifier(reward_model: RewardModel, tokenizer: Tokenizer) -> tuple[GPT,
         score = head.weight / reward_model.std
         offset = (head.bias - reward_model.mean) / reward_model.std
         if not isinstance(gpt.ln_f, nn.LayerNorm):
-            raise UserError(
-                "a reward model on a Llama has nowhere to keep its offset, its last norm has no shift: "
-                "export its policy instead"
-            )
+            raise UserError("a Llama's last norm cannot hold a reward's offset: export its policy")
         gpt.ln_f.bias.add_(offset * score[0] / score.square().sum())
         if tokenizer.pad_id == tokenizer.eos_id:
             form, pad = tokenizer.form, tokenizer.n_vocab
@@ -116,14 +110,9 @@ def as_classifier(reward_model: RewardModel, tokenizer: Tokenizer) -> tuple[GPT,
 
 def generation_config(flags: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
     """Sampling as in the run, without the cut to the 50 likeliest tokens that used to be a default."""
-    sampling = {
-        "do_sample": True,
-        "temperature": flags.get("temperature", 1.0),
-        "top_k": 0,
-        "top_p": 1.0,
-    }
-    longest = flags.get("max_new_tokens", 48)
-    return special_ids(tokenizer) | {"max_new_tokens": longest} | sampling
+    sampling = {"do_sample": True, "temperature": flags.get("temperature", 1.0)}
+    sampling |= {"top_k": 0, "top_p": 1.0, "max_new_tokens": flags.get("max_new_tokens", 48)}
+    return special_ids(tokenizer) | sampling
 
 
 USES = {
@@ -182,5 +171,5 @@ if __name__ == "__main__":
     import tyro
 
     expand_arguments()
-    with explained():
+    with errors_as_sentences():
         tyro.cli(main, prog=command_name(), config=(tyro.conf.OmitArgPrefixes,))

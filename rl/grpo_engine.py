@@ -26,7 +26,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from harness.flag_ranges import NotNegative
+from harness.flags import NotNegative
 from rl.batches.rollout import Update
 from rl.equations.advantages import group_advantages
 from rl.equations.kl import loss_estimator

@@ -30,7 +30,7 @@ from typing import Any, Literal
 from data.sources import default_folder, has_annotator, source
 from gpt.lora import fit_for_training
 from harness.errors import UserError
-from harness.flag_ranges import AboveZero, AtLeastOne, AtLeastTwo, KLLimit, NotNegative
+from harness.flags import AboveZero, AtLeastOne, AtLeastTwo, KLLimit, NotNegative
 from reward_model.continual import ContinualRewardModel, History, history_count, read_visits
 from reward_model.pairs import as_pair
 from reward_model.reward_model_training import RewardModelConfig

@@ -37,7 +37,7 @@ from torch import Tensor
 
 from data.sources import source
 from harness.errors import UserError
-from harness.flag_ranges import NotNegative
+from harness.flags import NotNegative
 from rl.batches.rollout import Update
 from rl.equations.advantages import process_advantages
 from rl.equations.kl import k3

@@ -48,7 +48,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from harness.flag_ranges import AboveZero, AtLeastOne, KLLimit, NotNegative
+from harness.flags import AboveZero, AtLeastOne, KLLimit, NotNegative
 from harness.tensors import masked_sum
 from rl.batches.rollout import Rollout, Update
 from rl.equations.advantages import group_advantages

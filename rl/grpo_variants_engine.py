@@ -54,7 +54,7 @@ from torch import Tensor
 
 from data.sources import from_preset, preset_defaults
 from harness.command_line import flag_value, run_command
-from harness.flag_ranges import Count, NotNegative, ZeroToOne
+from harness.flags import Count, NotNegative, ZeroToOne
 from rl.batches.dynamic_sampling import SAMPLING_FILTERS, GroupBuffer, PromptCursor
 from rl.batches.rollout import Rollout, Update, rollout_log_probs, select_rows
 from rl.equations import losses

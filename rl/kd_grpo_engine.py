@@ -45,7 +45,7 @@ from data.collate import ResponseBatch
 from gpt.corpus import Corpus
 from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
-from harness.flag_ranges import KLLimit, NotNegative
+from harness.flags import KLLimit, NotNegative
 from rl.batches.rollout import Update
 from rl.equations.advantages import group_advantages
 from rl.equations.kl import loss_estimator

@@ -45,7 +45,7 @@ from torch import Tensor
 from gpt.corpus import Corpus
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
-from harness.flag_ranges import AboveZero, KLLimit, NotNegative
+from harness.flags import AboveZero, KLLimit, NotNegative
 from rl.actor_critic import (
     ActorCriticConfig,
     batch_values,

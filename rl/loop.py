@@ -18,10 +18,10 @@ from data.collate import ResponseBatch
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.log_probs import TokenScores, token_scores
+from gpt.lora import frozen_copy
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
-from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, check_losses, clip_and_step, set_learning_rate
 from harness.ranks.collectives import check_alike

@@ -19,7 +19,7 @@ from gpt.model import GPTConfig, Preset, preset_config
 from gpt.tokenizer import load_tokenizer
 from gpt.tokenizer_training import OWN_VOCABULARY
 from harness.command_line import run_command
-from harness.flag_ranges import AtLeastOne, Count
+from harness.flags import AtLeastOne, Count
 from rl import grpo_engine, ppo_engine
 
 FLOAT = 4

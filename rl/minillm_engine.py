@@ -37,7 +37,7 @@ from torch import Tensor
 from gpt.corpus import Corpus
 from gpt.log_probs import token_scores_and_kl
 from gpt.model import GPT
-from harness.flag_ranges import AtLeastOne, KLLimit, NotNegative, Range
+from harness.flags import AtLeastOne, KLLimit, NotNegative, Range
 from harness.tensors import masked_sum
 from rl.batches.rollout import Update
 from rl.equations.losses import (

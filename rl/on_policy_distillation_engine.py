@@ -44,7 +44,7 @@ from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
-from harness.flag_ranges import AtLeastOne, KLLimit
+from harness.flags import AtLeastOne, KLLimit
 from rl.batches.rollout import Rollout, Update, select_rows
 from rl.equations.losses import clipped_surrogate, token_mean
 from rl.equations.token_rewards import teacher_rewards

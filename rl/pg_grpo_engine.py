@@ -39,7 +39,7 @@ from data.collate import ResponseBatch
 from gpt.log_probs import TokenScores, token_scores
 from gpt.model import GPT
 from harness.device import on_device, precision
-from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative
+from harness.flags import AboveZero, AtLeastOne, NotNegative
 from reward_model.pairs import TokenPair
 from rl.batches.preferences import (
     Compared,

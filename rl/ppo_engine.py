@@ -31,7 +31,7 @@ from typing import Any, Literal
 from gpt.corpus import Corpus
 from gpt.lora import trunk_to_train
 from harness.errors import UserError
-from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative
+from harness.flags import AboveZero, AtLeastOne, NotNegative
 from rl.actor_critic import (
     ActorCriticConfig,
     batch_values,

@@ -33,7 +33,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from harness.flag_ranges import AtLeastOne, NotNegative
+from harness.flags import AtLeastOne, NotNegative
 from rl.batches.rollout import Update
 from rl.equations.advantages import discounted_returns, group_advantages, whiten
 from rl.equations.kl import k2

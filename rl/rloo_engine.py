@@ -29,7 +29,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from harness.flag_ranges import NotNegative
+from harness.flags import NotNegative
 from rl.batches.rollout import Update
 from rl.equations.advantages import leave_one_out_advantages
 from rl.equations.losses import (

@@ -29,8 +29,8 @@ from gpt.model import GPT
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError
-from harness.files import read_object, reading, received
-from harness.flag_ranges import AtLeastOne, NotNegative, check_ranges
+from harness.files import as_user_error, read_object, reading
+from harness.flags import AtLeastOne, NotNegative, check_ranges
 from harness.paths import folder_of_run
 from harness.run_folder import input_digests
 from harness.seeds import make_generator
@@ -93,10 +93,9 @@ class Talk:
         self.flags: Mapping[str, Any] = read_object(path) if path.exists() else {}
         self.data = str(self.flags.get("data") or "")
         self.preset = str(self.flags.get("preset") or "tiny")
-        tau, longest = config.temperature, config.max_new_tokens
-        if tau is None:
-            tau = float(self.flags.get("temperature") or 1.0)
-        longest = longest or int(self.flags.get("max_new_tokens") or 48)
+        tau = config.temperature
+        tau = float(self.flags.get("temperature") or 1.0) if tau is None else tau
+        longest = config.max_new_tokens or int(self.flags.get("max_new_tokens") or 48)
         self.params = SamplingParams(tau or 1.0, greedy=tau == 0, max_new_tokens=longest)
         self.notes: list[str] = []
         self.start = self.noted("no KL", self.open_start)
@@ -104,9 +103,7 @@ class Talk:
         self.source: Source | None = self.noted("no prompts", self.open_source)
         self.rule = None
         if self.source is not None:
-            prompts = {
-                split: self.source.prompts(split) for split in ("train", "validation", "test")
-            }
+            prompts = {name: self.source.prompts(name) for name in ("train", "validation", "test")}
             self.rule = open_rule(self.source, self.data, prompts, needed=False)
         self.reward = self.noted("no reward", self.open_reward)
 
@@ -207,7 +204,7 @@ class Talk:
 
 def main(config: TalkConfig) -> None:
     """Answer prompts until there are no more."""
-    with received(config.run):
+    with as_user_error(config.run):
         talk = Talk(config)
     print(*talk.notes, "Type a prompt; Ctrl-C stops an answer, Ctrl-D ends.", sep="\n")
     width = min(shutil.get_terminal_size((80, 24)).columns, 100)

@@ -23,7 +23,7 @@ from data.sources import DIGITS
 from harness.command_line import command_name, expand_arguments, run_script
 from harness.errors import UserError
 from harness.files import display_path, save_figure, write_text
-from harness.flag_ranges import AtLeastTwo
+from harness.flags import AtLeastTwo
 from harness.paths import RUNS
 from report.doctor import Run, read_run
 from report.intervals import group_table

@@ -33,7 +33,7 @@ import torch
 import write_tables
 
 from data.collate import collate_responses
-from data.readers import read_preferences
+from data.files.read import read_preferences
 from data.records import PromptRecord
 from data.sources import from_preset
 from data.worlds import reviews
@@ -49,7 +49,7 @@ from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.files import display_path, read_json, read_jsonl, save_figure, write_json
-from harness.flag_ranges import AtLeastOne, AtLeastTwo, check_ranges
+from harness.flags import AtLeastOne, AtLeastTwo, check_ranges
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE, REPORT, RUNS
 from harness.run_folder import finish_run, open_stages, run_stage

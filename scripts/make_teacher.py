@@ -36,7 +36,7 @@ from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import display_path, reading
-from harness.flag_ranges import AtLeastOne, check_ranges
+from harness.flags import AtLeastOne, check_ranges
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 from harness.run_folder import finish_run, open_run, run_stage

@@ -35,7 +35,7 @@ from pathlib import Path
 
 from harness.command_line import run_command
 from harness.errors import UserError
-from harness.flag_ranges import AtLeastOne, check_ranges
+from harness.flags import AtLeastOne, check_ranges
 
 ROOT = Path(__file__).resolve().parents[1]
 BUGS = ROOT / "scripts" / "planted_bugs.txt"

@@ -246,7 +246,7 @@ def real_model() -> str:
 
 
 def course() -> str:
-    """notebooks/README.md: the words of each page, the minutes they take, and its exercises."""
+    """notebooks/README.md: the words of each page, the minutes they take at 200 a minute, its exercises."""
     rows, every = [], [0, 0, 0]
     for page in sorted((REPOSITORY / "notebooks").glob("[0-9][0-9]_*.py")):
         source = page.read_text(encoding="utf-8")
@@ -258,7 +258,7 @@ def course() -> str:
         every = [one + other for one, other in zip(every, numbers, strict=True)]
         rows.append([f"[{page.stem}]({page.stem}.ipynb)", *map(str, numbers)])
     rows.append(["all", *map(str, every)])
-    titles = ["page", "words", "minutes at 200 words a minute", "exercises"]
+    titles = ["page", "words", "minutes for the words", "exercises"]
     return page_with("notebooks/README.md", {"pages": markdown(titles, rows)})
 
 

@@ -38,7 +38,7 @@ from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.files import display_path, read_json, read_jsonl, save_figure, write_json, write_text
-from harness.flag_ranges import AtLeastOne
+from harness.flags import AtLeastOne
 from harness.paths import RUNS
 from reward_model.scalar_head import load_reward_model
 from rl.kd_grpo_engine import KDGRPOConfig

@@ -33,7 +33,7 @@ from gpt.model import GPT
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.files import display_path, read_jsonl, write_json
-from harness.flag_ranges import AtLeastOne
+from harness.flags import AtLeastOne
 from harness.paths import RUNS
 from harness.seeds import make_generator
 from rl.batches.rollout import Rollout, sample_rollout

@@ -27,7 +27,7 @@ from typing import Any
 from harness.command_line import command_name
 from harness.errors import UserError
 from harness.files import display_path, read_json, read_object, sha256_of, write_json
-from harness.flag_ranges import AtLeastOne, check_ranges
+from harness.flags import AtLeastOne, check_ranges
 from harness.paths import REPOSITORY, RUNS, STATE_FILE
 from harness.run_folder import CONFIG_FILE, INPUTS, lock, unlock
 

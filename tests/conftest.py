@@ -29,7 +29,7 @@ prepare()  # tests run commands in this process: waiting threads sleep, freed me
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-from harness import run_folder, run_page  # noqa: E402
+from harness import run_folder  # noqa: E402
 from report import __main__ as report_command  # noqa: E402
 
 torch.set_num_threads(1)
@@ -154,7 +154,7 @@ def pages_drawn_here(monkeypatch: pytest.MonkeyPatch) -> None:
             report_command.main(report_command.ReportConfig((folder,)))
         return said.getvalue()
 
-    monkeypatch.setattr(run_page, "page_of", page_of)
+    monkeypatch.setattr(run_folder, "page_of", page_of)
     monkeypatch.setattr(run_folder, "page_of_the_unfinished", lambda folder: None)
 
 

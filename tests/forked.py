@@ -18,7 +18,7 @@ from typing import Any
 
 import torch._dynamo  # noqa: F401 an optimizer loads it: here it is loaded once for all forks
 
-from harness.here import HERE
+from harness.run_folder import LOCKS
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ def forked(work: Callable[[], Any], *, given: bytes = b"", timeout: float = 300)
             sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
             sys.stderr = open(2, "w", encoding="utf-8", closefd=False)
             os.environ["OMP_NUM_THREADS"] = "1"  # so that ranks are forks, too
-            HERE.locks.clear()  # what a fork has of its parent
+            LOCKS.clear()  # what a fork has of its parent
 
         child, deadline = fork(work, streams[1], before), time.monotonic() + timeout
         while not (ended := os.waitpid(child, os.WNOHANG))[0]:
@@ -56,12 +56,15 @@ def forked(work: Callable[[], Any], *, given: bytes = b"", timeout: float = 300)
         return Done(os.waitstatus_to_exitcode(ended[1]), said, complained)
 
 
-def command(*words: object, cwd: Path, **options: Any) -> Done:
+def command(
+    *words: object, cwd: Path, before: Callable[[], object] = lambda: None, **options: Any
+) -> Done:
     """`python WORDS`: a file, or -m and a module, with its flags, started in the folder `cwd`."""
 
     def start() -> None:
         first, *rest = map(str, words)
         os.chdir(cwd)
+        before()
         if first == "-m":
             sys.path.insert(0, str(cwd))
             execute(rest[0], rest[1:])

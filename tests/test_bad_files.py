@@ -20,11 +20,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from data.readers import read_preferences, read_prompts, read_responses, read_text
+from data.files.read import read_preferences, read_prompts, read_responses, read_text
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
-from harness.command_line import explained, run_command
+from harness.command_line import errors_as_sentences, run_command
 from harness.errors import UserError
 from harness.paths import MODEL_FILE
 from harness.ranks import launch
@@ -51,7 +51,7 @@ def refused(place: str, call: Callable[..., Any], *arguments: Any) -> None:
 
 def ends(place: str, call: Callable[[], Any]) -> None:
     """So does the command: with a sentence, not with a traceback, silence or status 0."""
-    with pytest.raises(SystemExit) as end, explained():
+    with pytest.raises(SystemExit) as end, errors_as_sentences():
         call()
     said = end.value.code
     assert isinstance(said, str) and said.startswith("error: ") and place in said, said
@@ -171,7 +171,7 @@ def test_metrics_that_no_run_writes(tmp_path: Path, name: str) -> None:
     ends("metrics.jsonl:2", lambda: doctor.main(DoctorConfig((tmp_path,))))
     (tmp_path / "metrics.jsonl").write_bytes(text)
     try:
-        with explained():
+        with errors_as_sentences():
             report_command.main(ReportConfig((tmp_path,)))
     except SystemExit as end:
         assert tmp_path.name in str(end.code)
@@ -294,7 +294,7 @@ def test_ranks_that_never_come(monkeypatch: pytest.MonkeyPatch) -> None:
     for key, text in (TORCHRUN | {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}).items():
         monkeypatch.setenv(key, text)
     monkeypatch.setattr(launch, "MEETING_TIME", launch.timedelta(seconds=1))
-    ends("29519", lambda: launch.run_on_ranks(lambda: None, launch.Wish(device="cpu")))
+    ends("29519", lambda: launch.run_on_ranks(lambda: None, launch.RankRequest(device="cpu")))
 
 
 @pytest.mark.parametrize(
@@ -308,4 +308,4 @@ def test_wrong_variables_of_torchrun(
         monkeypatch.setenv(key, text) if text is not None else monkeypatch.delenv(
             key, raising=False
         )
-    ends(name, lambda: launch.run_on_ranks(lambda: None, launch.Wish(device="cpu")))
+    ends(name, lambda: launch.run_on_ranks(lambda: None, launch.RankRequest(device="cpu")))

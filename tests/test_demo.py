@@ -38,7 +38,9 @@ def test_the_demo_runs_its_stages_with_their_own_defaults(
 
 def test_the_demo_runs_on_the_ranks_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its config is none of an engine's, and has the flag all the same."""
-    asked: list[command_line.Wish] = []
-    monkeypatch.setattr(command_line, "run_on_ranks", lambda work, wish, guard: asked.append(wish))
+    asked: list[command_line.RankRequest] = []
+    monkeypatch.setattr(
+        command_line, "run_on_ranks", lambda work, request, guard: asked.append(request)
+    )
     command_line.run_script(demo.main, demo.DemoConfig(ranks=2))
-    assert [wish.ranks for wish in asked] == [2]
+    assert [request.ranks for request in asked] == [2]

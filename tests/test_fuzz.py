@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from conftest import require_package
 
-from data.readers import read_preferences, read_prompts, read_responses, read_text
+from data.files.read import read_preferences, read_prompts, read_responses, read_text
 from harness.errors import UserError
 
 hypothesis = require_package("hypothesis")

@@ -21,7 +21,7 @@ from gpt.finetuning import FinetuningConfig
 from gpt.model import GPT, GPTConfig
 from gpt.published import save_gpt2
 from gpt.tokenizer import load_tokenizer
-from harness.errors import Finished, UserError
+from harness.errors import NothingToDo, UserError
 from harness.paths import MODEL_FILE
 from harness.run_folder import read_record
 from reward_model import reward_model_training
@@ -101,11 +101,7 @@ FOLDER = {MODEL_FILE, "config.json", "tokenizer.json", "tokenizer_config.json"}
             DistillationConfig(**DATA, **SHORT, batch_size=2),
             {"pairs.jsonl", BASE, TEACHER},
         ),
-        (
-            reward_model_training.main,
-            RewardModelConfig(**DATA, **ANSWERS),
-            {"pairs.jsonl", BASE},
-        ),
+        (reward_model_training.main, RewardModelConfig(**DATA, **ANSWERS), {"pairs.jsonl", BASE}),
     ],
 )
 def test_a_run_goes_on_only_with_what_it_has_read(
@@ -123,7 +119,7 @@ def test_a_run_goes_on_only_with_what_it_has_read(
         with pytest.raises(UserError):
             main(again)
         path.write_bytes(before)
-    with pytest.raises(Finished):
+    with pytest.raises(NothingToDo):
         main(again)
 
 

@@ -17,7 +17,7 @@ from harness.errors import UserError
 from harness.training_state import read_state
 from reward_model.scalar_head import RewardModel
 from rl.rewards.model import RewardModelReward
-from rl.rewards.reward import require_reach
+from rl.run.task import require_reach
 
 ROOT = Path(__file__).resolve().parents[1]
 TOKENIZER = load_tokenizer("glassbox")

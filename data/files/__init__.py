@@ -1,1 +1,1 @@
-"""Files of yours: their rows, and the source that a file is."""
+"""Files of yours: their rows, what each kind of row becomes, and the source that a file is."""

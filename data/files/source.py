@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from data.readers import read_prompts, split_records
+from data.files.read import read_prompts, split_records
 from data.records import PromptRecord
 from data.splits import Split
 from data.templates import HEADINGS, instruction_prompt

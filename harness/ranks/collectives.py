@@ -1,12 +1,11 @@
 """One run on several processes ("ranks"): torch.distributed, and nothing around it.
 
 Every rank runs the whole program with the whole batch in hand. Only what takes time is shared out:
-sampling, scoring, and the forward and backward passes of an update, each rank on rows of its own. What
-was sampled or scored is gathered at once, so that advantages, the KL controller and the metrics come
-from the same numbers everywhere. Losses are divided by the whole minibatch's denominator, so the
-gradients of the ranks are *summed*, then clipped, and all take the same step. Random numbers are drawn
-for the whole batch on every rank: a run samples the same tokens on any number of ranks, but for what
-rounding does in the end. Rank 0 alone writes and prints.
+sampling, scoring, and the forward and backward passes of an update. What was sampled or scored is
+gathered at once, so that advantages, the KL controller and the metrics come from the same numbers
+everywhere. Losses are divided by the whole minibatch's denominator, so the gradients of the ranks are
+*summed*, then clipped. Random numbers are drawn for the whole batch on every rank: a run samples the
+same tokens on any number of ranks, up to rounding. Rank 0 alone writes and prints.
 
 Not DistributedDataParallel: it reduces the gradients of what went through `forward`, and every loss
 here reads `GPT.hidden` and the tied head. With one rank every function here does nothing.
@@ -20,6 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,10 +28,10 @@ import torch.distributed as dist
 import torch.nn as nn
 from torch import Tensor
 
-from harness.here import HERE
-
 T = TypeVar("T")
 LONG = 60  # seconds of waiting for another rank after which that is said
+STORE: Any = None  # where the ranks have met, None of a single process
+_has_waited = _on_main = False  # so long that it was said; inside `on_main`, where the others wait
 BUCKET = 2**22  # gradient elements that are summed together: 16 MiB in float32
 
 
@@ -39,10 +39,7 @@ class LostRank(RuntimeError):
     """Another rank is gone, or the connection to it."""
 
     def __init__(self) -> None:
-        super().__init__(
-            "another process of this run has ended (killed, or out of memory?): what was written "
-            "so far is kept, and --resume goes on from the last checkpoint"
-        )
+        super().__init__("another process of this run has ended: killed, or out of memory?")
 
 
 class Drifted(RuntimeError):
@@ -204,19 +201,20 @@ def _safely(collective: Callable[..., T], *arguments: Any) -> T:
     else:
         threading.Thread(target=call, daemon=True).start()
     try:
-        try:
-            return outcome.result(timeout=None if HERE.has_waited else LONG)
-        except TimeoutError:
+        if not _has_waited:
+            with suppress(TimeoutError):
+                return outcome.result(LONG)
             _say_that_it_waits()
-            return outcome.result()
+        return outcome.result()
     except RuntimeError as error:  # torch has no class for it
         raise LostRank from error
 
 
 def _say_that_it_waits() -> None:
     """Once a run, by the first of the ranks that have waited LONG: where, and for whom."""
-    HERE.has_waited, store = True, HERE.store
-    if store is None:
+    global _has_waited
+    _has_waited, store = True, STORE
+    if store is None:  # a rank has failed
         return
     store.set(f"rank {rank()} waits", "")
     time.sleep(1)  # until the others have said so
@@ -235,18 +233,19 @@ def _say_that_it_waits() -> None:
 
 def on_main(function: Callable[[], T]) -> T:
     """Let rank 0 alone call it; every rank gets what it returns, or what it raises."""
-    if world() == 1 or HERE.on_main_alone:
+    global _on_main
+    if world() == 1 or _on_main:
         return function()
     outcome: list[Any] = [None, None]
     gather(None)  # the others may still be reading what is written now
     if is_main():
-        HERE.on_main_alone = True
+        _on_main = True
         try:
             outcome[0] = function()
         except Exception as error:
             outcome[1] = error
         finally:
-            HERE.on_main_alone = False
+            _on_main = False
     theirs = gather(outcome)[0]
     outcome = outcome if is_main() else theirs  # the error itself, where it was raised
     if outcome[1] is not None:

@@ -8,7 +8,6 @@ torchrun --nnodes 2 --nproc-per-node 8 ... -m rl.grpo_engine      several machin
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import shutil
@@ -23,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -31,55 +31,50 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 
-from harness.errors import UserError
-from harness.here import HERE
+from harness import signals
+from harness.errors import UserError, first_line
+from harness.files import sha256_of
 from harness.process import PACKAGES, ROOT
 from harness.ranks import collectives
-from harness.signals import SIGNALS
 
-MOST_BY_DEFAULT = 8  # a batch of 16 prompts gives more ranks too little to do
+MAX_DEFAULT_RANKS = 8  # a batch of 16 prompts gives more ranks too little to do
 BYTES_A_WEIGHT = 48  # measured: the weight, its gradient, Adam's moments, the start, activations
 BYTES_A_RANK = 2**28  # of a process that has loaded PyTorch
 MEETING_TIME = timedelta(minutes=5)  # torchrun starts its ranks at about the same time
 SILENCE = timedelta(hours=12)  # of a rank on another machine, which may have lost its power
-PATIENCE = 10  # seconds that a rank has to leave when the run is over
-GONE_AFTER = 1  # seconds in which a rank that has gone is noticed
+NEVER = timedelta(days=365)  # on one machine the end of a process is noticed; a reward may be slow
+EXIT_TIMEOUT = 10  # seconds that a rank has to leave when the run is over
+
+_another_speaks = False  # of the failure that ends the run
 
 Guard = Callable[[], AbstractContextManager[Any]]
 Work = Callable[[], Any]
+Gone = Callable[[], bool]  # whether another rank has ended before its time
 
 
 @dataclass(frozen=True)
-class Wish:
-    """How many processes a command asks for, and where; None: as many as its model is fastest on."""
+class RankRequest:
+    """How many processes a command asks for, and where; None: as many as suit its model."""
 
     ranks: int | None = 1
     device: str = "auto"
     is_small: bool = True
     weights: int = 0  # of the largest model that is named
-    flags: Mapping[str, str] = field(
-        default_factory=dict
-    )  # in which the ranks of torchrun must agree
+    flags: Mapping[str, str] = field(default_factory=dict)  # the same on all ranks of torchrun
 
 
 def cores() -> int:
-    """The cores that this process may use; a user's OMP_NUM_THREADS counts as a wish for fewer."""
+    """The cores that this process may use, by the system, its container and OMP_NUM_THREADS."""
     try:
-        allowed = len(os.sched_getaffinity(0))
+        limits = [len(os.sched_getaffinity(0))]
     except AttributeError:  # macOS, Windows
-        allowed = os.cpu_count() or 1
-    wished = os.environ.get("OMP_NUM_THREADS", "")
-    limits = [allowed, container_cores(), int(wished) if wished.isdigit() else allowed]
+        limits = [os.cpu_count() or 1]
+    with suppress(OSError, ValueError):  # no container (`docker run --cpus`), or "max": no limit
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        limits.append(int(quota) // int(period))
+    with suppress(KeyError, ValueError):
+        limits.append(int(os.environ["OMP_NUM_THREADS"]))
     return max(min(limits), 1)
-
-
-def container_cores(limit: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """How many cores' time a container may use (`docker run --cpus`): it sees all of the machine's."""
-    try:
-        quota, period = limit.read_text().split()
-        return max(int(quota) // int(period), 1)
-    except (OSError, ValueError):  # no such file, or "max": no limit
-        return sys.maxsize
 
 
 def free_memory() -> int:
@@ -98,47 +93,45 @@ def free_memory() -> int:
 
 
 def default_ranks(is_small: bool, device: str, weights: int = 0) -> int:
-    """One rank per core for a small model on a CPU; otherwise one, whose threads use the cores.
-
-    Each has all of the model: fewer where memory is left for fewer.
-    """
+    """One rank per core for a small model on a CPU, as far as memory goes; otherwise one rank."""
     accelerated = torch.cuda.is_available() or torch.backends.mps.is_available()
     on_cpu = device == "cpu" or (device == "auto" and not accelerated)
     if not on_cpu or not is_small:
         return 1
     fit = free_memory() // (BYTES_A_RANK + BYTES_A_WEIGHT * weights)
-    return max(min(cores(), MOST_BY_DEFAULT, fit), 1)
+    return max(min(cores(), MAX_DEFAULT_RANKS, fit), 1)
 
 
-def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
+def run_on_ranks(work: Work, request: RankRequest, guard: Guard = nullcontext) -> Any:
     """work() on every rank, each inside of guard(); returns what it returns on this one, rank 0."""
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started us, once per rank
         local, store, number, count = _meet_by_torchrun()
-        _require_devices(local, wish.device)
+        _require_devices(local, request.device)
         torch.set_num_threads(max(cores() // local, 1))
         with _ending_with_the_others(lambda: False):
-            _join_group(number, count, store, wish.device, SILENCE if local < count else None)
-        _require_agreement(wish.flags)
+            _join_group(number, count, store, request.device, NEVER if local == count else SILENCE)
+        _require_agreement(request.flags)
         return _take_part(number, work)
-    count, threads = _ranks_and_threads(wish)
+    count = request.ranks or default_ranks(request.is_small, request.device, request.weights)
+    by_default = request.ranks is None and request.is_small  # a rank per core
+    threads = 1 if by_default else max(cores() // count, 1)
     if count < 2:
         return work()
-    _require_devices(count, wish.device)
+    _require_devices(count, request.device)
     # A fork costs nothing, but a process that has met CUDA, macOS's frameworks or a second thread
     # must not be forked: a forked rank has one thread, as those of a small model on a CPU.
     forks = platform.system() == "Linux" and not torch.cuda.is_available() and threads == 1
     context: Any = multiprocessing.get_context("fork" if forks else "spawn")
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
-        file = os.path.join(folder, "meeting")
-        here = Meeting(count, threads, wish.device, file, os.getpid())
+        join = partial(_join_here, count, threads, request.device, folder, work)
         children: list[Any] = []
 
-        def one_has_ended() -> bool:  # whatever its status: these leave together
+        def one_has_ended() -> bool:  # whatever its status: ranks leave together
             return any(child.exitcode is not None for child in children)
 
         try:
             for number in range(1, count):  # no daemons: a reward may start processes of its own
-                child = context.Process(target=_as_rank, args=(number, here, work, guard))
+                child = context.Process(target=_as_rank, args=(number, os.getpid(), join, guard))
                 try:
                     child.start()
                 except OSError as error:  # no more processes, or no memory for one
@@ -148,9 +141,9 @@ def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
                     ) from error
                 children.append(child)
             with guard():  # here, while the others can still be asked who failed first
-                return here.join(0, one_has_ended, work)
+                return join(0, one_has_ended)
         except BaseException:
-            if HERE.another_speaks:  # let it finish its sentence
+            if _another_speaks:  # let it finish its sentence
                 connection.wait([child.sentinel for child in children], timeout=5)
             for child in children:
                 _kill(child)
@@ -159,30 +152,29 @@ def run_on_ranks(work: Work, wish: Wish, guard: Guard = nullcontext) -> Any:
             if dist.is_initialized():  # still, after a failure
                 dist.destroy_process_group()
             for child in children:  # one that still has threads of the user's would never end
-                child.join(PATIENCE)
+                child.join(EXIT_TIMEOUT)
                 _kill(child)
                 child.join()
 
 
 def _meet_by_torchrun() -> tuple[int, Any, int, int]:
     """How many ranks are on this machine, the store where all have met, this rank's number, their count."""
-    number, count, local, port = (
-        _number_of_torchrun(name)
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT")
-    )
-    address = os.environ.get("MASTER_ADDR", "")
-    if not (number < count and 0 < local <= count and 0 < port < 1 << 16):
+    names = ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_PORT")
+    given = {name: os.environ.get(name, "missing") for name in names}
+    number, count, local, port = (int(v) if v.isdecimal() else -1 for v in given.values())
+    if not (0 <= number < count and 0 < local <= count and 0 < port < 1 << 16):
         raise UserError(
-            f"torchrun's RANK {number}, WORLD_SIZE {count}, LOCAL_WORLD_SIZE {local} and MASTER_PORT "
-            f"{port} do not fit together: start the ranks with torchrun, which sets them"
+            "torchrun's variables do not fit together "
+            f"({', '.join(map(' '.join, given.items()))}): start the ranks with torchrun, which sets them"
         )
+    address = os.environ.get("MASTER_ADDR", "")
     try:
         socket.getaddrinfo(address, port)  # torch would ask for it until the time is over
         store, *_ = next(iter(dist.rendezvous("env://", timeout=MEETING_TIME)))
     except (OSError, RuntimeError) as error:
         raise UserError(
             f"the ranks of torchrun do not meet at MASTER_ADDR {address!r}, port {port} "
-            f"({str(error).splitlines()[0][:100]}): check the address and that all of them were started"
+            f"({first_line(error)[:100]}): check the address and that all of them were started"
         ) from None
     return local, store, number, count
 
@@ -194,23 +186,10 @@ def _kill(rank: Any) -> None:
     rank.kill()
 
 
-def _number_of_torchrun(name: str) -> int:
-    text = os.environ.get(name)
-    if text is None or not text.isdecimal():
-        raise UserError(
-            f"torchrun's variable {name} is {'missing' if text is None else repr(text)}, not a number: "
-            "start the ranks with torchrun, which sets it"
-        )
-    return int(text)
-
-
 def _require_agreement(flags: Mapping[str, str]) -> None:
     """UserError where a rank was started with other flags than rank 0, or runs other code."""
     files = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-    digests = {
-        path.relative_to(ROOT).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-        for path in files
-    }
+    digests = {path.relative_to(ROOT).as_posix(): sha256_of(path)[:12] for path in files}
     first, *others = collectives.gather({**flags, **digests})
     for number, other in enumerate(others, start=1):
         for name in first | other:
@@ -222,43 +201,24 @@ def _require_agreement(flags: Mapping[str, str]) -> None:
                 )
 
 
-def _ranks_and_threads(wish: Wish) -> tuple[int, int]:
-    """What is asked for: ranks by default have one thread, a number of them shares the cores."""
-    if wish.ranks is not None:
-        return wish.ranks, max(cores() // wish.ranks, 1)
-    count = default_ranks(wish.is_small, wish.device, wish.weights)
-    return count, 1 if wish.is_small else cores()
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """Where the ranks on one machine find each other."""
-
-    count: int
-    threads: int  # of each
-    device: str
-    file: str
-    parent: int  # the process of rank 0
-
-    def join(self, number: int, gone: Callable[[], bool], work: Work) -> Any:
-        """Run as this rank; `gone` says whether another one has ended before its time."""
-        if platform.system() != "Windows":  # no need of the machine's network
-            loopback = "lo0" if platform.system() == "Darwin" else "lo"
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-        os.environ["LOCAL_RANK"] = str(number)
-        torch.set_num_threads(self.threads)
-        with _ending_with_the_others(
-            gone, folder=os.path.dirname(self.file) if not number else None
-        ):
-            store = dist.FileStore(self.file, self.count)
-            _wait_for_all(store, number, self.count, gone)
-            _join_group(number, self.count, store, self.device)
-        return _take_part(number, work)
+def _join_here(
+    count: int, threads: int, device: str, folder: str, work: Work, number: int, gone: Gone
+) -> Any:
+    """Run work() as rank `number` on this machine."""
+    if platform.system() != "Windows":  # no need of the machine's network
+        loopback = "lo0" if platform.system() == "Darwin" else "lo"
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    os.environ["LOCAL_RANK"] = str(number)
+    torch.set_num_threads(threads)
+    with _ending_with_the_others(gone, folder=None if number else folder):
+        store = dist.FileStore(os.path.join(folder, "meeting"), count)
+        _join_group(number, count, store, device)
+    return _take_part(number, work)
 
 
 def _require_devices(count: int, device: str) -> None:
     """Refuse more ranks than GPUs or far more than cores, several on one named GPU or on Apple's."""
-    if count > MOST_BY_DEFAULT * (os.cpu_count() or 1):
+    if count > MAX_DEFAULT_RANKS * (os.cpu_count() or 1):
         raise UserError(f"--ranks {count}, but there are {os.cpu_count()} cores: lower --ranks")
     if count < 2 or device == "cpu":
         return
@@ -276,16 +236,12 @@ def _require_devices(count: int, device: str) -> None:
         )
 
 
-def _as_rank(number: int, here: Meeting, work: Work, guard: Guard) -> None:
-    HERE.is_child = True
+def _as_rank(number: int, parent: int, join: Callable[..., Any], guard: Guard) -> None:
+    signals.LEFT_TO_RANK_0 = True
     with suppress(AttributeError):  # Windows
         os.setpgid(0, 0)  # so that it ends with all that it has started
-
-    def gone() -> bool:
-        return os.getppid() != here.parent
-
     with ending_children(), guard():
-        here.join(number, gone, work)
+        join(number, lambda: os.getppid() != parent)
 
 
 @contextmanager
@@ -306,8 +262,8 @@ def _ending_with_the_others(
 ) -> Iterator[None]:
     """While ranks meet: end this process once another one is gone, or by the first signal.
 
-    torch joins them in C++, which would wait for half an hour and lets no handler of Python's run. The
-    first rank, which has the meeting's `folder`, removes it and says why it ends, if none has before.
+    torch joins them in C++, where no handler of Python's runs. Rank 0, which has the meeting's `folder`,
+    removes it and says why it ends.
     """
     met = threading.Event()
 
@@ -323,7 +279,7 @@ def _ending_with_the_others(
 
     handlers = {}
     if threading.current_thread() is threading.main_thread():
-        handlers = {n: signal.signal(n, signal.SIG_DFL) for n in SIGNALS}
+        handlers = {n: signal.signal(n, signal.SIG_DFL) for n in signals.SIGNALS}
     threading.Thread(target=watch, daemon=True).start()
     try:
         yield
@@ -333,62 +289,47 @@ def _ending_with_the_others(
             signal.signal(number, handler)
 
 
-def _wait_for_all(store: Any, number: int, count: int, gone: Callable[[], bool]) -> None:
-    """Return once all ranks have come; LostRank once one has ended, which torch would wait for."""
-    names = [f"rank {other} has come" for other in range(count)]
-    store.set(names[number], "")
-    while not store.check(names):
-        if gone():
-            raise collectives.LostRank
-        time.sleep(0.01)
-
-
 def _join_group(
-    number: int, count: int, store: Any, device: str, silence: timedelta | None = None
+    number: int, count: int, store: Any, device: str, timeout: timedelta = NEVER
 ) -> None:
-    """Join the other ranks; UserError if that fails.
-
-    One that has been silent for `silence` is taken for lost. On one machine the end of a process is
-    noticed by itself, and a reward may take as long as it likes.
-    """
-    HERE.store = store
+    """Join the other ranks; UserError if that fails. A rank silent for `timeout` counts as lost."""
+    collectives.STORE = store
     cuda = torch.cuda.is_available() and device != "cpu"
     if cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
     try:
         dist.init_process_group(
-            backend, store=store, rank=number, world_size=count,
-            timeout=silence or timedelta(days=365),
-        )  # fmt: skip
+            backend, store=store, rank=number, world_size=count, timeout=timeout
+        )
     except RuntimeError as error:
-        # If another rank has gone, `_ending_with_the_others` says so meanwhile and ends this one.
-        time.sleep(GONE_AFTER)
+        time.sleep(1)  # until `_ending_with_the_others` has ended this one, if a rank has gone
         raise UserError(
-            f"the ranks cannot be joined ({str(error).splitlines()[0][-120:]}): check "
+            f"the ranks cannot be joined ({first_line(error)[-120:]}): check "
             "GLOO_SOCKET_IFNAME and the limit of open files, or use --ranks 1"
         ) from None
 
 
 def _take_part(number: int, work: Work) -> Any:
-    """work() as this rank. One that fails stays connected until it has said why: see `first_to_fail`."""
+    """work() as this rank; one that fails stays connected, for `first_to_fail`."""
     if number:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
         warnings.simplefilter("ignore")  # the first rank gives them
     result = work()
     collectives.gather(None)  # nobody leaves before the last one is done
-    HERE.store = None
+    collectives.STORE = None
     dist.destroy_process_group()
     return result
 
 
 def first_to_fail() -> bool:
     """True for the rank that speaks of a failure: the first one. Always true of a single process."""
-    if HERE.store is None:
+    global _another_speaks
+    if collectives.STORE is None:
         return True
-    store, HERE.store = HERE.store, None  # asked once: whoever fails, fails once
+    store, collectives.STORE = collectives.STORE, None  # asked once: whoever fails, fails once
     try:
-        HERE.another_speaks = store.add("failed", 1) > 1
+        _another_speaks = store.add("failed", 1) > 1
     except RuntimeError:  # the store has gone with its rank, which has spoken
-        HERE.another_speaks = True
-    return not HERE.another_speaks
+        _another_speaks = True
+    return not _another_speaks

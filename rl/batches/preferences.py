@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices
-from data.readers import read_preferences, split_records
+from data.files.read import read_preferences, split_records
 from data.sources import default_folder, flags_for, has_annotator, is_checked
 from gpt.fit import Limits, check_fit
 from gpt.log_probs import token_log_probs
@@ -23,7 +23,7 @@ from gpt.tokenizer import Tokenizer
 from harness.device import on_device, precision
 from harness.errors import UserError
 from harness.files import display_path
-from harness.flag_ranges import AboveZero, AtLeastOne, NotNegative, Range
+from harness.flags import AboveZero, AtLeastOne, NotNegative, Range
 from harness.ranks.collectives import all_gather_list, scatter_rows, shard_chunks
 from harness.seeds import derive_seed
 from harness.tensors import masked_sum

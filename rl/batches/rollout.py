@@ -21,7 +21,7 @@ from gpt.log_probs import score_in_micro_batches, token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import on_device, precision
-from harness.flag_ranges import AtLeastOne
+from harness.flags import AtLeastOne
 from harness.ranks.collectives import shard_chunks
 
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import math
 import os
 import re
 import sys
@@ -56,7 +57,7 @@ def open_function(reward: str) -> FunctionReward:
     """The function that a --reward of the form WHERE:FUNCTION names. UserError if it cannot be used."""
     where, _, name = reward.rpartition(":")
     with undone():
-        module = _import_file(Path(where)) if where.endswith(".py") else _import_module(where)
+        module = _imported(where)
     for path in files_behind(module):
         noted(path)
     function = getattr(module, name, None)
@@ -97,49 +98,42 @@ def files_behind(module: ModuleType) -> list[Path]:
     ]
 
 
+def _imported(where: str) -> ModuleType:
+    """The module that `where` names, or a file; UserError where it is not found or fails."""
+    try:
+        return (
+            _import_file(expanded(Path(where))) if where.endswith(".py") else _import_module(where)
+        )
+    except (Exception, SystemExit) as error:
+        raise UserError(
+            f"--reward {where}:...: {where} cannot be imported: {_in_words(error)}: mend it, start in the "
+            "folder that holds it, or name the file, as in path/to/my_rewards.py:..."
+        ) from error
+
+
 def _import_module(where: str) -> ModuleType:
     """A module that Python finds, the working folder included."""
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.append(str(Path.cwd()))
     importlib.invalidate_caches()
-    try:
-        return importlib.import_module(where)
-    except (Exception, SystemExit) as error:
-        if not isinstance(error, ModuleNotFoundError) or not f"{where}.".startswith(
-            f"{error.name}."  # else it is found, and imports something that is not
-        ):
-            raise _broken(where, error) from error
-        raise UserError(
-            f"--reward {where}:...: Python finds no module {where!r}: start in the folder that holds "
-            f"{where.split('.')[0]}.py, or name the file, as in path/to/{where.split('.')[-1]}.py:..."
-        ) from error
+    return importlib.import_module(where)
 
 
 def _import_file(path: Path) -> ModuleType:
     """A module from its file, under a name that hides no other; modules beside it are found first."""
-    path = expanded(path)
-    if not path.is_file():
-        raise UserError(f"--reward {path}:...: there is no file {path}")
-    name = f"glassbox_reward_{path.stem}"
+    name, beside = f"glassbox_reward_{path.stem}", str(path.resolve().parent)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # the name ends in .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up while it is read
-    sys.path.insert(0, beside := str(path.resolve().parent))
+    sys.path.insert(0, beside)
     try:
         spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        sys.modules.pop(name, None)
-        raise _broken(str(path), error) from error
     finally:
         sys.path.remove(beside)
     if beside not in sys.path:  # last: for imports in the function, hiding no other module
         sys.path.append(beside)
     return module
-
-
-def _broken(where: str, error: BaseException) -> UserError:
-    return UserError(f"--reward {where}:...: {where} cannot be imported: {_in_words(error)}")
 
 
 def _in_words(error: BaseException) -> str:
@@ -153,37 +147,22 @@ def _in_words(error: BaseException) -> str:
 
 def _wanted(function: Callable[..., Any], reward: str) -> tuple[str, ...]:
     """Which of OPTIONAL the function takes, or BATCH. UserError for a function of another form."""
-    name = reward.rpartition(":")[2]
-    expected = (
-        f"--reward {reward}: it is called as {name}(prompt, response), by keyword also record and ended, "
-        f"or as {name}(prompts, completions, **columns)"
-    )
     try:
-        signature = inspect.signature(function)
-    except (TypeError, ValueError) as error:  # written in C
-        raise UserError(f"{expected}, and its parameters cannot be read") from error
-    if inspect.iscoroutinefunction(function):
-        raise UserError(f"{expected}, and never awaited: write def, not async def")
-    if not signature.parameters.keys().isdisjoint(BATCH):
-        return BATCH
-    wanted = tuple(name for name in OPTIONAL if name in signature.parameters)
-    try:
-        signature.bind("", "", **dict.fromkeys(wanted))
-        if OTHER_ORDER.fullmatch(",".join([*signature.parameters][:2])):
-            raise TypeError
-    except TypeError as error:
-        raise UserError(f"{expected}, in this order: it takes {signature}") from error
+        signature = inspect.signature(function)  # of a function that is written in C a ValueError
+        names = signature.parameters.keys()
+        batch = not names.isdisjoint(BATCH)
+        wanted = BATCH if batch else tuple(name for name in OPTIONAL if name in names)
+        if not batch:
+            signature.bind("", "", **dict.fromkeys(wanted))
+        other_order = not batch and OTHER_ORDER.fullmatch(",".join([*names][:2]))
+        if other_order or inspect.iscoroutinefunction(function):
+            raise TypeError(f"it is {'async ' * (not other_order)}def f{signature}")
+    except (TypeError, ValueError) as error:
+        raise UserError(
+            f"--reward {reward}: {error}, but is called as f(prompt, response), in this order, by keyword "
+            "also record and ended, or as f(prompts, completions, **columns), and never awaited"
+        ) from error
     return wanted
-
-
-def _number(value: Any) -> float | None:
-    """The number that a function gave, None if it is none; a text that reads like one is a text."""
-    if isinstance(value, str | bytes):
-        return None
-    try:
-        return float(value)
-    except (TypeError, ValueError, RuntimeError, OverflowError):  # RuntimeError: a whole tensor
-        return None
 
 
 class FunctionReward:
@@ -205,16 +184,14 @@ class FunctionReward:
         record, place = rollout.records[row], _place(rollout, row)
         offered = {"record": record, "ended": bool(rollout.has_eos[row])}
         more = {name: offered[name] for name in self.wanted}
-        response = rollout.responses[row]
-        return self._finite(self._called(place, record.prompt, response, **more), place)
+        value = self._called(place, record.prompt, rollout.responses[row], **more)
+        return self._finite(value, place)
 
     def _batch(self, rollout: Rollout) -> list[float]:
         rows = [
             {
                 **record.meta,
-                "answer": record.answer,
-                "prompts": record.prompt,
-                "completions": response,
+                **dict(answer=record.answer, prompts=record.prompt, completions=response),
             }
             for record, response in zip(rollout.records, rollout.responses, strict=True)
         ]
@@ -225,9 +202,7 @@ class FunctionReward:
         place = f"a batch of {len(rows)} texts with the columns {', '.join(sorted(self.columns))}"
         values = self._called(place, **{name: [row.get(name) for row in rows] for name in names})
         if len(values) != len(rows):
-            raise UserError(
-                f"--reward {self.name} gave {len(values)} numbers for {place}: it must give one for each"
-            )
+            raise UserError(f"--reward {self.name} gave {len(values)} numbers for {place}")
         return [self._finite(value, _place(rollout, row)) for row, value in enumerate(values)]
 
     def _called(self, place: str, *arguments: Any, **named: Any) -> Any:
@@ -236,16 +211,17 @@ class FunctionReward:
             value = self.function(*arguments, **named)
             return list(value) if self.wanted == BATCH else value
         except (Exception, SystemExit) as error:
-            raise UserError(
-                f"--reward {self.name} failed at {place}: {_in_words(error)}"
-            ) from error
+            why = f"failed at {place}: {_in_words(error)}"
+            raise UserError(f"--reward {self.name} {why}") from error
 
     def _finite(self, value: Any, place: str) -> float:
-        number = _number(value)
-        if number is None or not abs(number) <= MOST:  # NaN neither
-            raise UserError(
-                f"--reward {self.name} gave {value!r:.60} at {place}: it must give a finite number"
-            )
+        """The number that the function gave; UserError for any other value, a text like "2" as well."""
+        try:
+            number = math.nan if isinstance(value, str | bytes) else float(value)
+        except (TypeError, ValueError, RuntimeError, OverflowError):  # RuntimeError: a whole tensor
+            number = math.nan
+        if not abs(number) <= MOST:  # NaN neither
+            raise UserError(f"--reward {self.name} gave {value!r:.60}, no number, at {place}")
         return number
 
 

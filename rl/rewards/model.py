@@ -27,10 +27,7 @@ from rl.rewards.reward import Combine, MadeOf, RewardChoice, RewardFn
 def open_kind(choice: RewardChoice, tokenizer: Tokenizer, device: torch.device) -> RewardFn:
     """The reward model that the flags name, or the ensemble; default: the one of this data and preset."""
     if is_checked(choice.data) and not choice.folders:
-        raise UserError(
-            f"--reward {choice.reward}: {choice.data}: checked by a rule, without a reward model; leave "
-            "it out"
-        )
+        raise UserError(f"{choice.data} is checked by a rule: leave --reward {choice.reward} out")
     flags = flags_for(choice.data, choice.preset)
     models = [open_reward_model(folder, tokenizer, device, flags) for folder in choice.used_folders]
     if len(models) == 1:
@@ -51,15 +48,13 @@ def open_reward_model(
     if not (folder / MODEL_FILE).exists():
         raise UserError(
             f"there is no reward model in {display_path(folder)}: give --reward FILE.py:FUNCTION, or "
-            "train it, for which a file needs pairs:\n"
-            f"    python -m reward_model.reward_model_training{flags}"
+            "train it, for which a file needs pairs, with  "
+            f"python -m reward_model.reward_model_training{flags}"
         )
     model, model_tokenizer = load_reward_model(folder, device)
     if model_tokenizer.fingerprint != tokenizer.fingerprint:
-        raise UserError(
-            f"the reward model in {display_path(folder)} reads {model_tokenizer.name!r} tokens, "
-            f"the policy writes {tokenizer.name!r} tokens: train both with one tokenizer"
-        )
+        names = f"{model_tokenizer.name!r}, the policy {tokenizer.name!r}"
+        raise UserError(f"{display_path(folder)} reads {names}: use one tokenizer")
     return model
 
 
@@ -152,5 +147,5 @@ def reference_responses(
     rows = [(prompt, answer) for prompt, answer in rows if len(prompt) + len(answer) <= room]
     if not rows:
         return None
-    prompts, answers = [prompt for prompt, _ in rows], [answer for _, answer in rows]
+    prompts, answers = zip(*rows, strict=True)
     return collate_responses(prompts, answers, tokenizer.eos_id)

@@ -116,10 +116,7 @@ def finite_rewards(rewards: Tensor, name: str, rollout: Rollout) -> Tensor:
     """Rewards (N,) on the rollout's device. ValueError for another shape, NaN and infinity."""
     rewards = rewards.float()
     if rewards.shape != (len(rollout),):
-        raise ValueError(
-            f"the reward {name!r} must give one number per response, (N,) = "
-            f"({len(rollout)},): got {tuple(rewards.shape)}"
-        )
+        raise ValueError(f"reward {name!r} must be ({len(rollout)},): got {tuple(rewards.shape)}")
     broken = ~rewards.isfinite()
     if broken.any():
         row = int(broken.nonzero()[0])
@@ -179,17 +176,11 @@ def kinds() -> set[str]:
 def check_reward(reward: str) -> None:
     """ValueError for a --reward that is neither one of the names nor WHERE:FUNCTION."""
     named = (*NAMED, *sorted(kinds()))
-    if reward in named:
-        return
-    where, colon, function = reward.rpartition(":")
-    if not colon:
+    where, _, function = reward.rpartition(":")
+    if reward not in named and not (where and function.isidentifier()):
         raise ValueError(
-            f"reward {reward!r} is none of {', '.join(named)}, and a function of your own needs a "
+            f"reward {reward!r} is none of {', '.join(named)}, and a function of your own is named with a "
             "colon, as in my_rewards:brief or my_rewards.py:brief"
-        )
-    if not where or not function.isidentifier():
-        raise ValueError(
-            f"reward {reward!r} must be MODULE:FUNCTION or FILE.py:FUNCTION, as in my_rewards:brief"
         )
 
 
@@ -236,7 +227,4 @@ def open_reward(
 
 def _unused(choice: RewardChoice, reward: str) -> UserError:
     folders = " ".join(map(str, choice.folders))
-    return UserError(
-        f"--reward-model {folders} would not be used, the reward is the {reward}: leave it out, or "
-        "add --reward model"
-    )
+    return UserError(f"the reward is the {reward}: leave --reward-model {folders} out")

@@ -45,14 +45,9 @@ class StepRewardFn(Protocol):
 
 
 @torch.no_grad()
-def checked_steps(
-    step_reward_fn: StepRewardFn,
-    rollout: Rollout,
-    rewards: Tensor,  # (N,)
-) -> StepRewards:
-    """Step rewards. ValueError for steps that leave a token out or have it twice, NaN and infinity."""
-    steps = step_reward_fn(rollout, rewards)
-    values, ends, mask = steps
+def checked_steps(step_reward_fn: StepRewardFn, rollout: Rollout, rewards: Tensor) -> StepRewards:
+    """Step rewards, by rewards (N,). ValueError unless steps have every token once and finite rewards."""
+    values, ends, mask = steps = step_reward_fn(rollout, rewards)
     before = torch.cat([torch.full_like(ends[:, :1], -1), ends[:, :-1]], 1)
     in_order = (ends > before) | ~mask
     packed = mask[:, :-1] | ~mask[:, 1:]
@@ -61,17 +56,12 @@ def checked_steps(
     wrong = ~(in_order.all(1) & packed.all(1) & (last == final))
     if wrong.any():
         row = int(wrong.nonzero()[0])
-        raise ValueError(
-            f"row {row}: steps must end one after the other and the last at token "
-            f"{int(final[row])}, the response's last: got {ends[row, mask[row]].tolist()}"
-        )
+        found = ends[row, mask[row]].tolist()
+        raise ValueError(f"row {row}: steps must rise to token {int(final[row])}: got {found}")
     broken = mask & ~values.isfinite()
     if broken.any():
         row = int(broken.any(1).nonzero()[0])
-        raise ValueError(
-            f"{int(broken.sum())} step rewards are not finite (row {row}: "
-            f"{rollout.responses[row][:60]!r}): mend the reward"
-        )
+        raise ValueError(f"a step reward of row {row} is not finite: {values[row].tolist()}")
     return steps
 
 
@@ -137,19 +127,14 @@ class CheckedSteps:
 
     def __init__(self, world: Source, tokenizer: Tokenizer) -> None:
         if world.step_checks is None or world.gold is None:
-            raise ValueError(
-                "this world has no rule for the steps of a response: take another source"
-            )
+            raise ValueError("this world has no rule for steps: take another source")
         self.checks, self.gold, self.tokenizer = world.step_checks, world.gold, tokenizer
 
     def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards:
         rows = []
+        ended_of, counts_by_row = rollout.has_eos.tolist(), counts_of(rollout, self.tokenizer)
         for record, text, ended, counts in zip(
-            rollout.records,
-            rollout.responses,
-            rollout.has_eos.tolist(),
-            counts_of(rollout, self.tokenizer),
-            strict=True,
+            rollout.records, rollout.responses, ended_of, counts_by_row, strict=True
         ):
             steps: dict[int, float] = {}
             for _, stop, right in self.checks(record, text):
@@ -169,14 +154,9 @@ class RewardModelSteps:
     """
 
     def __init__(
-        self,
-        model: RewardModel,
-        tokenizer: Tokenizer,
-        micro_batch_size: int = 64,
-        dtype: str = "float32",
+        self, model: RewardModel, tokenizer: Tokenizer, rows: int = 64, dtype: str = "float32"
     ) -> None:
-        self.model, self.tokenizer, self.micro_batch_size = model, tokenizer, micro_batch_size
-        self.dtype = dtype
+        self.model, self.tokenizer, self.rows, self.dtype = model, tokenizer, rows, dtype
 
     def __call__(self, rollout: Rollout, rewards: Tensor) -> StepRewards:
         rows = []
@@ -186,8 +166,7 @@ class RewardModelSteps:
             rows.append(dict.fromkeys([*inner, len(counts) - 1], 0.0))
         _, ends_of, mask = padded(rows, rollout.response_tokens.device)
         with precision(self.model.device, self.dtype):
-            scores = score_in_micro_batches(
-                self.model.token_scores, rollout.sequences, self.micro_batch_size
-            )  # (N, T)
+            score = self.model.token_scores
+            scores = score_in_micro_batches(score, rollout.sequences, self.rows)  # (N, T)
         values = (scores.gather(1, ends_of) - self.model.mean) / self.model.std
         return StepRewards(torch.where(mask, values, 0.0), ends_of, mask)

@@ -20,7 +20,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.teacher import ReverseKL, open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
-from harness.flag_ranges import AtLeastOne
+from harness.flags import AtLeastOne
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
 from harness.tensors import masked_mean, masked_sum
@@ -161,16 +161,10 @@ def moved_reference(every: int | None, step: int, reference: GPT, policy: GPT) -
 def refuse_other_rewards(reward: str, reward_model: Sequence[Path]) -> None:
     """ValueError if the flags name a reward: an engine that distils learns from its teacher alone."""
     if reward != "auto" or reward_model:
-        raise ValueError(
-            "the teacher is the reward of this engine: leave --reward and --reward-model out, or use "
-            "an engine that trains on them"
-        )
+        raise ValueError("the teacher is the reward here: leave --reward and --reward-model out")
 
 
 def refuse_reference(engine: str, kl_coef: float, stop_kl: float | None) -> None:
     """ValueError if the flags ask for the KL to a reference of an engine that has none."""
     if kl_coef or stop_kl is not None:
-        raise ValueError(
-            f"{engine} has no reference model: leave --kl-coef and --stop-kl out (validation/kl "
-            "measures the distance from the start all the same)"
-        )
+        raise ValueError(f"{engine} has no reference: leave --kl-coef and --stop-kl out")

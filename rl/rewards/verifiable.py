@@ -192,8 +192,8 @@ def open_rule(
         return None
     if unfit:
         raise UserError(
-            f"{data}: {unfit} of {len(answers)} prompts have no text or number as `answer`, which the "
-            "rule could check: give one to every prompt, or --reward FILE.py:FUNCTION"
+            f"{data}: {unfit} of {len(answers)} prompts have no text or number as `answer` for the rule: "
+            "give one to every prompt, or --reward FILE.py:FUNCTION"
         )
     return VerifiableReward(answer_match, "right answer", reads=read_answer)
 

@@ -13,14 +13,15 @@ from typing import Any, Literal
 
 from data.sources import USUAL, Data, Presets
 from gpt.model import Preset
-from harness.command_flags import MemoryFlags, TrainingFlags
-from harness.flag_ranges import (
+from harness.flags import (
     AboveZero,
     AtLeastOne,
     Count,
     KLLimit,
     Limit,
+    MemoryFlags,
     NotNegative,
+    TrainingFlags,
 )
 from harness.paths import folder_of_run
 from rl.batches.rollout import BatchFlags
@@ -200,10 +201,7 @@ def check_ensemble(config: EngineConfig) -> None:
     if len({folder.resolve() for folder in folders}) < len(folders):
         raise ValueError("reward_model names a folder twice: an ensemble needs different models")
     if config.ensemble != "mean" and len(folders) < 2:
-        raise ValueError(
-            f"ensemble {config.ensemble} needs several reward models: give reward_model two folders or "
-            "more, or leave ensemble out"
-        )
+        raise ValueError(f"ensemble {config.ensemble} needs two folders or more as reward_model")
 
 
 def kl_controller(config: EngineConfig) -> FixedKL | AdaptiveKL:
@@ -211,18 +209,14 @@ def kl_controller(config: EngineConfig) -> FixedKL | AdaptiveKL:
     if config.kl_target is None:
         return FixedKL(config.kl_coef)
     if not 0 < config.kl_coef < math.inf:
-        raise ValueError(
-            f"kl_coef must be positive and finite with a kl_target: got {config.kl_coef}"
-        )
+        raise ValueError(f"a kl_target needs a positive and finite kl_coef: got {config.kl_coef}")
     return AdaptiveKL(config.kl_coef, config.kl_target, config.kl_horizon)
 
 
 def require_groups(config: EngineConfig) -> None:
     """Refuse a group of one where the group is the baseline."""
     if config.group_size < 2:
-        raise ValueError(
-            f"group_size must be at least 2, the group is the baseline: got {config.group_size}"
-        )
+        raise ValueError(f"the group is the baseline: group_size {config.group_size} is below 2")
 
 
 def warmed_up(config: EngineConfig, step: int) -> float:

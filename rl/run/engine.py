@@ -16,16 +16,14 @@ from typing import Any, Literal
 from data.sources import Presets, default_folder, run_with_presets
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
-from gpt.lora import fit_for_training, has_adapters
+from gpt.lora import fit_for_training, frozen_copy, has_adapters, linears_to_bfloat16
 from gpt.model import GPT
 from harness.device import open_device
 from harness.files import append_jsonl, keep_until, reading, write_json
-from harness.frozen_copy import frozen_copy, linears_to_bfloat16
 from harness.metric_log import MetricLog
 from harness.paths import ANSWERS, MODEL_FILE, TOKENS
 from harness.ranks.collectives import on_main
-from harness.run_folder import finish_run, open_run, stepping
-from harness.run_page import conclude
+from harness.run_folder import conclude, finish_run, open_run, stepping
 from harness.training_state import saved_step
 from rl.loop import Run
 from rl.run.config import EngineConfig, RunFlags
@@ -118,35 +116,22 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
     for name_of_file in ("samples.jsonl", TOKENS):
         keep_until(folder / name_of_file, done)
     log = MetricLog(
-        config.steps,
-        path=folder / "metrics.jsonl",
+        config.steps, path=folder / "metrics.jsonl", every=config.eval_every, title=name, start=done,
         show=(*SHOWN, "validation/gold") if task.gold else SHOWN,
-        every=config.eval_every,
-        title=name,
-        start=done,
-    )
+    )  # fmt: skip
     print(f"{name} on {config.data}, reward: {task.reward_name} ({device})")
     if isinstance(config, EngineConfig):
         print(batch_description(config))
     run = Run(
-        config,
-        task.policy,
-        task.tokenizer,
-        task.reward_fn,
-        task.prompts["train"],
-        log,
-        start=start,
-        validate=open_validation(config, task, start, folder),
-        folder=folder,
-    )
+        config, task.policy, task.tokenizer, task.reward_fn, task.prompts["train"], log,
+        start=start, validate=open_validation(config, task, start, folder), folder=folder,
+    )  # fmt: skip
     with stepping(log, folder):
         rows = engine.train(run, **parts)
     if rows and (kept := rows[-1].get("kept_step")) is not None:
         log.close()
-        print(
-            f"the KL per response from the start went above --stop-kl {config.kl_limit:g} nats, so the "
-            f"policy of step {kept} is kept, the last one that was inside"
-        )
+        limit = f"--stop-kl {config.kl_limit:g} nats per response from the start"
+        print(f"kept is the policy of step {kept}, the last one inside {limit}")
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
     if config.test_prompts:
         report(name, config, task, start, folder)
@@ -177,24 +162,17 @@ def open_validation(config: RunFlags, task: Task, start: GPT, folder: Path) -> V
     if not config.eval_prompts:
         return None
     return Validation(
-        task.tokenizer,
-        task.prompts["validation"][: config.eval_prompts],
-        sampling_params(config),
-        task.reward_fn,
-        task.gold,
-        samples_path=folder / "samples.jsonl",
-        start=start,
-        conditions=Conditions.of(config),
-        token_log=TokenLog(folder / TOKENS, task.tokenizer, task.reward_fn, config),
-    )
+        task.tokenizer, task.prompts["validation"][: config.eval_prompts], sampling_params(config),
+        task.reward_fn, task.gold, folder / "samples.jsonl", start, Conditions.of(config),
+        TokenLog(folder / TOKENS, task.tokenizer, task.reward_fn, config),
+    )  # fmt: skip
 
 
 def report(name: str, config: RunFlags, task: Task, start: GPT, folder: Path) -> None:
     """`start` and the trained policy side by side, on test prompts."""
     comparison = compare(
-        start, task, sampling_params(config), config.test_prompts, after=name,
-        conditions=Conditions.of(config),
-    )  # fmt: skip
+        start, task, sampling_params(config), config.test_prompts, name, Conditions.of(config)
+    )
     write_json(folder / "report.json", comparison.numbers)
     on_main(lambda: (folder / ANSWERS).unlink(missing_ok=True))  # of a run that was ended here
     append_jsonl(folder / ANSWERS, comparison.sample_rows(config.test_prompts))

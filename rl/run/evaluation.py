@@ -49,7 +49,7 @@ class Conditions:
     seed: int = 0
 
     def rewards(self, reward_fn: RewardFn, rollout: Rollout) -> Tensor:
-        """The rewards (N,), as finite as in training."""
+        """The rewards (N,), checked as in training."""
         return finite_rewards(reward_fn(rollout), reward_fn.name, rollout)
 
     @property
@@ -137,6 +137,7 @@ def evaluate(
         raise ValueError("there are no prompts to evaluate on: give at least one")
     generator = make_generator(conditions.seed, "evaluation")
     distance = made_of(reward_fn).distance
+    score = partial(token_log_probs, temperature=params.temperature)
     parts = []
     for start in range(0, len(records), conditions.prompts):
         batch = records[start : start + conditions.prompts]
@@ -145,12 +146,8 @@ def evaluate(
             rollout = sample_rollout(policy, tokenizer, batch, params, 1, generator)
             if reference is not None:
                 log_probs, ref_log_probs = (
-                    score_in_micro_batches(
-                        partial(token_log_probs, model, temperature=params.temperature),
-                        rollout.sequences,
-                        conditions.scored,
-                    )
-                    for model in (policy, reference)
+                    score_in_micro_batches(partial(score, m), rollout.sequences, conditions.scored)
+                    for m in (policy, reference)
                 )
                 kl = masked_sum(k1(log_probs, ref_log_probs), rollout.response_mask).cpu()
             if distance is not None:
@@ -272,15 +269,9 @@ class Validation:
     def __call__(self, policy: GPT, reference: GPT | None, step: int) -> dict[str, float]:
         """`validation/...` numbers; gold is reported here and steers nothing."""
         result = evaluate(
-            policy,
-            self.tokenizer,
-            self.records,
-            self.params,
-            self.reward_fn,
-            reference=self.start or reference,
-            gold=self.gold,
-            conditions=self.conditions,
-        )
+            policy, self.tokenizer, self.records, self.params, self.reward_fn,
+            reference=self.start or reference, gold=self.gold, conditions=self.conditions,
+        )  # fmt: skip
         if self.token_log is not None:
             first, notes = result.first, result.notes(len(result.first))
             self.token_log.write_answers(policy, self.start or reference, step, first, notes)
@@ -334,9 +325,8 @@ class Comparison:
         if "win_rate" in numbers:
             lines.append(f"win rate of {self.name} over the start: {numbers['win_rate']:.3f}")
         for row in self.sample_rows(samples):
+            lines += ["", f"prompt: {printable(row['prompt'])}"]
             lines += [
-                "",
-                f"prompt: {printable(row['prompt'])}",
                 f"  before: {printable(row['before'])}",
                 f"  after:  {printable(row['response'])}",
             ]
@@ -348,25 +338,19 @@ def compare(
     task: Task,
     params: SamplingParams,
     test_prompts: int,
-    *,
     after: str,
     conditions: Conditions = Conditions(),
 ) -> Comparison:
     """Let the starting policy and the task's trained one answer the same test prompts."""
     given = task.tokenizer, task.prompts["test"][:test_prompts], params
-    before_result, after_result = (
-        evaluate(
-            model, *given, task.reward_fn, reference=before, gold=task.gold, conditions=conditions
-        )
-        for model in (before, task.policy)
-    )
-    check = made_of(task.gold).check
+    models, check = (before, task.policy), made_of(task.gold).check
+    measure = partial(evaluate, reference=before, gold=task.gold, conditions=conditions)
+    first, second = (measure(model, *given, task.reward_fn) for model in models)
     accuracies = [
         {} if check is None else measure_accuracy(model, *given, check, conditions=conditions)
-        for model in (before, task.policy)
+        for model in models
     ]
-    gold_name = task.gold.name if task.gold else ""
-    return Comparison(before_result, after_result, gold_name, after, *accuracies)
+    return Comparison(first, second, task.gold.name if task.gold else "", after, *accuracies)
 
 
 def printable(text: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from gpt.corpus import Corpus, open_corpus
 from gpt.model import GPT
 from gpt.pretraining import add_text_gradient
-from harness.flag_ranges import NotNegative
+from harness.flags import NotNegative
 from rl.run.config import EngineConfig
 from rl.run.task import Task
 
@@ -27,15 +27,8 @@ def open_text(config: TextConfig, task: Task) -> dict[str, Any]:
     """The text of the language model's loss as an engine's `train` wants it, if that has a weight."""
     if not config.pretraining_coef:
         return {}
-    context = task.policy.config.context
-    corpus = open_corpus(
-        config.data,
-        task.tokenizer,
-        batch_size=TEXT_ROWS,
-        context=context,
-        seed=config.seed,
-    )
-    return {"corpus": corpus}
+    sizes = dict(batch_size=TEXT_ROWS, context=task.policy.config.context, seed=config.seed)
+    return {"corpus": open_corpus(config.data, task.tokenizer, **sizes)}
 
 
 def text_of(config: TextConfig, corpus: Corpus | None) -> Corpus | None:
@@ -55,11 +48,7 @@ def text_gradient(
     if text is None:
         return {}
     loss = add_text_gradient(
-        policy,
-        text,
-        step * config.updates + update,
-        config.pretraining_coef,
-        micro_batch_size=config.micro_batch_size,
-        dtype=config.precision,
-    )
+        policy, text, step * config.updates + update, config.pretraining_coef,
+        micro_batch_size=config.micro_batch_size, dtype=config.precision,
+    )  # fmt: skip
     return {"pretraining_loss": loss}

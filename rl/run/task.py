@@ -10,28 +10,16 @@ from typing import Any
 import torch
 
 from data.records import PromptRecord
-from data.sources import (
-    default_folder,
-    flags_for,
-    is_world,
-    source,
-)
+from data.sources import default_folder, flags_for, is_world, source
 from gpt.checkpoint import load_policy
 from gpt.fit import open_prompts
+from gpt.lora import linears_to_bfloat16
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import display_path
-from harness.frozen_copy import linears_to_bfloat16
 from harness.paths import MODEL_FILE
-from rl.rewards.reward import (
-    RewardChoice,
-    RewardFn,
-    is_function,
-    made_of,
-    open_reward,
-    open_rule,
-)
+from rl.rewards.reward import RewardChoice, RewardFn, is_function, made_of, open_reward, open_rule
 from rl.run.config import RunFlags
 
 
@@ -65,10 +53,8 @@ def open_policy(
     folder = folder or default_folder("pretraining", data, preset)
     if not explicit and not (folder / MODEL_FILE).exists():
         if is_world(data) and found.corpus is None:
-            raise UserError(
-                f"{data}: answers are written by a model that has read English: make its folder by "
-                "`python scripts/smollm2.py --out runs/smollm2` and give --policy runs/smollm2"
-            )
+            make = "`python scripts/smollm2.py --out runs/smollm2`, then --policy runs/smollm2"
+            raise UserError(f"{data} needs a model that has read English: {make}")
         checked = found.CHECK is not None or found.prompts("train")[0].answer is not None
         answers = getattr(
             found, "answers", 2
@@ -80,9 +66,8 @@ def open_policy(
         learned = with_reward_model and not checked and answers == 2
         stage = "reward_model.reward_model_training" if learned else "gpt.pretraining"
         raise UserError(
-            f"there is no model to start from in {display_path(folder)}: "
-            "name one with --policy, or make it:\n"
-            f"    python -m {stage}{flags_for(data, preset)}"
+            f"no model to start from in {display_path(folder)}: name one with --policy, or make it with  "
+            f"python -m {stage}{flags_for(data, preset)}"
         )
     return load_policy(folder, device)
 
@@ -103,10 +88,8 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
     )
     room = policy.config.context - config.max_new_tokens
     if room < 1:
-        raise UserError(
-            f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt in the policy's "
-            f"{policy.config.context} positions"
-        )
+        positions = f"the policy's {policy.config.context} positions"
+        raise UserError(f"--max-new-tokens leaves no room for a prompt in {positions}: lower it")
     found = source(data)
     prompts = open_prompts(found, data, tokenizer, room)
     needed = learned and config.reward != "model"

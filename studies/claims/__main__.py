@@ -24,7 +24,7 @@ import torch
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import read_object, save_figure, write_json, write_text
-from harness.flag_ranges import AtLeastOne
+from harness.flags import AtLeastOne
 from harness.paths import REPOSITORY, RUNS
 from report.intervals import holm, t_interval
 from studies.claims import worlds

@@ -23,10 +23,9 @@ from gpt import finetuning
 from gpt.corpus import encode_record
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
-from gpt.lora import fit_for_training
+from gpt.lora import fit_for_training, frozen_copy
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
-from harness.frozen_copy import frozen_copy
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
 from rl import grpo_variants_engine

@@ -23,7 +23,7 @@ from typing import Any, Literal
 
 from harness.command_line import run_command
 from harness.files import display_path, read_object, write_text
-from harness.flag_ranges import AtLeastOne
+from harness.flags import AtLeastOne
 from harness.paths import REPOSITORY, RUNS
 from studies.overoptimisation import figures, results
 from studies.overoptimisation.plan import PARTS, SETTINGS, Settings, plan

@@ -50,6 +50,13 @@ def test_collate_responses():
     assert len(batch) == 3
 
 
+def test_what_stands_behind_a_responses_first_eos_takes_no_part():
+    batch = collate_responses([[7], [8, 9]], [[5, EOS, 6, EOS], [4, 4]], EOS)
+    assert as_rows(batch.response_mask) == [[1, 1, 0, 0], [1, 1, 0, 0]]
+    assert batch.tokens.tolist() == [[7, 5, EOS, 0], [8, 9, 4, 4]]
+    assert batch.has_eos.tolist() == [True, False]
+
+
 def test_empty_responses():
     batch = collate_responses([[7, 8], [4]], [[], [6, 0]], EOS)
     assert batch.tokens.tolist() == [[7, 8, 0], [4, 6, 0]]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from data.readers import read_preferences, read_prompts, read_responses
+from data.files.read import read_preferences, read_prompts, read_responses
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
 from data.templates import Turn, conversation_prompt, instruction_prompt
 from harness.errors import UserError
@@ -232,6 +232,7 @@ def test_one_answer_that_repeats_its_question_stays(tmp_path: Path) -> None:
         (read_responses, ALPACA | {"history": [["b", "c"]]}, None),
         (read_responses, {"messages": said(Q, "No"), "tools": [{"name": "clock"}]}, None),
         (read_responses, {"messages": [*said(Q), {**answered("No")[0], "tool_calls": [1]}]}, None),
+        (read_responses, {"messages": [*said(Q), {**answered("No")[0], "thinking": "Hm"}]}, None),
         (read_responses, {"prompt": "Q", "completion": " a", "label": False}, None),
         (read_responses, ALPACA | {"kto_tag": False}, None),
         (read_responses, ALPACA | {"prompt": "Answer in French."}, None),

@@ -89,6 +89,11 @@ def test_top_p_keeps_the_smallest_set_that_reaches_it(top_p, expected):
     assert support(SamplingParams(top_p=top_p)) == expected
 
 
+def test_top_p_that_is_reached_exactly_keeps_no_token_more():
+    kept = truncate_logits(torch.zeros(1, 4), SamplingParams(top_p=0.5)).isfinite()
+    assert kept.sum() == 2
+
+
 def test_temperature_comes_before_truncation():
     """At 0.5 the likeliest has 0.25 / 0.345 = 0.72 and alone reaches top_p = 0.7; at 1 it has 0.5."""
     uniforms = torch.tensor([0.0, 0.99])

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import Tensor
+from toys import flat_gradient, kept_for_backward
 
 from data.templates import CHAT_TEMPLATE, chat_prompt
 from gpt.checkpoint import load_gpt, load_policy, save_gpt
@@ -80,6 +81,14 @@ def test_an_entry_turns_with_the_one_half_a_head_further() -> None:
         assert rotated(one, turn).flatten().tolist() == pytest.approx(expected, abs=1e-6)
 
 
+def test_angles_are_of_float32_whatever_the_models_dtype() -> None:
+    """In bfloat16 8001 is 8000, another angle by a radian."""
+    cos, sin = rotation(torch.tensor([[8001]]), 8, 1e4, torch.bfloat16)
+    angles = [8001 * 10.0**-i for i in range(4)]
+    assert cos.flatten().tolist() == pytest.approx([math.cos(a) for a in angles], abs=5e-3)
+    assert sin.flatten().tolist() == pytest.approx([math.sin(a) for a in angles], abs=5e-3)
+
+
 def test_query_heads_of_a_group_read_the_same_keys() -> None:
     torch.manual_seed(0)
     grouped = GroupedAttention(SMALL).double().eval()
@@ -141,6 +150,18 @@ def test_left_padding_and_the_cache_change_nothing() -> None:
     parts = [model.hidden(x[:, :8], mask[:, :8], cache)]
     parts += [model.hidden(x[:, [j]], mask[:, : j + 1], cache) for j in range(8, 20)]
     assert torch.allclose(torch.cat(parts, 1)[mask], whole[mask])
+
+
+def test_checkpointed_blocks_keep_their_input_alone_and_give_the_same_gradient() -> None:
+    kept, gradients = [], []
+    for on in (False, True):
+        model = small()
+        model.checkpoint_blocks = on
+        kept.append(kept_for_backward(model, tokens()))
+        model(tokens()).logsumexp(-1).sum().backward()
+        gradients.append(flat_gradient(model))
+    assert torch.equal(*gradients) and gradients[0].any()
+    assert kept[1] < kept[0] / 4
 
 
 @pytest.mark.oracle

@@ -13,13 +13,13 @@ from gpt.lora import (
     add_adapters,
     copy_to_train,
     fit_for_training,
+    frozen_copy,
     has_adapters,
     merged_state,
     trunk_to_train,
 )
 from gpt.model import GPT, GPTConfig
-from harness.command_flags import MemoryFlags
-from harness.frozen_copy import frozen_copy
+from harness.flags import MemoryFlags
 from harness.optimizer import adamw
 from harness.training_state import unchanging_names
 from reward_model.scalar_head import RewardModel

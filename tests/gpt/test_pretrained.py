@@ -129,7 +129,7 @@ def test_linear_layout_and_an_adapter_alone_are_refused(own_folder):
         load_gpt2(own_folder)
     (own_folder / "model.safetensors").rename(own_folder / "adapter_model.safetensors")
     (own_folder / "adapter_config.json").write_text("{}")
-    with pytest.raises(UserError, match="LoRA"):
+    with pytest.raises(UserError):
         load_gpt2(own_folder)
 
 

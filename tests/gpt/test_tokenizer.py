@@ -193,7 +193,7 @@ def test_a_tokenizer_of_a_file_is_carried_by_its_models(tmp_path):
     texts = tmp_path / "words.txt"
     texts.write_text("the film was good, the film was bad\n" * 20, encoding="utf-8")
     tokenizer = tokenizer_training.own_tokenizer(str(texts))
-    assert tokenizer.name == "words.tiktoken" and len(tokenizer.encode(" film")) == 1
+    assert tokenizer.name.startswith("words-") and len(tokenizer.encode(" film")) == 1
     assert tokenizer.decode(tokenizer.encode("a film, bad!")) == "a film, bad!"
     model = GPT(GPTConfig(tokenizer.n_vocab, 16, 1, 1, 8)).initialize(seeded(0))
     save_gpt(tmp_path / "model.safetensors", model, tokenizer)

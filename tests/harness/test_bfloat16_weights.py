@@ -10,8 +10,8 @@ from toys import randomized
 from data.collate import collate_responses
 from gpt.generate import SamplingParams, generate
 from gpt.log_probs import token_scores
+from gpt.lora import linears_to_bfloat16
 from gpt.model import GPT, GPTConfig
-from harness.frozen_copy import linears_to_bfloat16
 from reward_model.scalar_head import RewardModel
 
 EOS = 0

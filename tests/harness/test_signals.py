@@ -6,7 +6,6 @@ import multiprocessing
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -18,14 +17,13 @@ from forked import forked, has_ended
 
 from harness import signals
 from harness.command_line import run_script
-from harness.errors import Finished
+from harness.errors import NothingToDo
 from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
 from harness.paths import STATE_FILE
+from harness.ranks.collectives import is_main
 from harness.run_folder import finish_run, open_run, open_stages, run_stage, stepping
 from harness.training_state import TrainingState, keep_state, saved_step
-
-REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class Counter(torch.nn.Module):
 
 
 def run(config: Flags, disturb=lambda step: None, size: int = 1) -> Counter:
-    """A training like all others, that `disturb` is told of every step of."""
+    """A training like all others, which calls `disturb` at every step, and with 0 after them."""
     model = Counter(size)
     state = TrainingState({"model": model}, {})
     folder = open_run(config.out, config, resume=config.resume)
@@ -81,7 +79,7 @@ def resumed(folder: Path, **options) -> None:
     rows = read_jsonl(folder / "metrics.jsonl")
     assert rows == [{"step": step, "count": float(step)} for step in range(1, 7)]
     assert (folder / "report.json").exists() and not (folder / STATE_FILE).exists()
-    with pytest.raises(Finished):
+    with pytest.raises(NothingToDo):
         run(Flags(folder, resume=True))
 
 
@@ -108,19 +106,13 @@ def test_a_signal_lets_the_step_end_and_be_saved(tmp_path, capfd, name, at):
     resumed(tmp_path / "run")
 
 
-def test_the_second_signal_ends_at_once(tmp_path, capfd):
-    error = ended(Flags(tmp_path / "run"), send(signal.SIGINT, at=5, times=2))
-    assert error.code == 130
-    assert capfd.readouterr().err.rstrip().endswith(" --resume")
-    assert saved_step(tmp_path / "run") == 4
-    resumed(tmp_path / "run")
-
-
-def test_a_signal_in_the_final_phase_ends_at_once_and_loses_nothing(tmp_path):
+@pytest.mark.parametrize(("at", "times", "saved"), [(5, 2, 4), (0, 1, 6)])
+def test_the_second_signal_and_one_after_the_steps_end_at_once(tmp_path, capfd, at, times, saved):
     """When weights, figure and report are written, there is no step to wait for."""
-    assert ended(Flags(tmp_path / "run"), send(signal.SIGTERM, at=0)).code == 143
+    assert ended(Flags(tmp_path / "run"), send(signal.SIGTERM, at, times)).code == 143
+    assert capfd.readouterr().err.rstrip().endswith(" --resume")
     assert not (tmp_path / "run" / "report.json").exists()
-    assert saved_step(tmp_path / "run") == 6
+    assert saved_step(tmp_path / "run") == saved
     resumed(tmp_path / "run")
 
 
@@ -180,28 +172,25 @@ def test_what_answers_no_signal_is_killed_with_all_that_it_has_started(
     assert has_ended(int((tmp_path / "child").read_text()))
 
 
+@dataclass(frozen=True)
+class RankFlags(Flags):
+    ranks: int = 2
+    device: str = "cpu"
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks are forks here")
 def test_ranks_stop_after_the_same_step(tmp_path):
-    """A scheduler's SIGTERM goes to the first process, Ctrl-C to all of them."""
-    text = tmp_path / "text.txt"
-    text.write_text("The quick brown fox jumps over the lazy dog. " * 100)
-    out = tmp_path / "run"
-    command = [
-        sys.executable, "-m", "gpt.pretraining", "--data", str(text), "--out", str(out), "--ranks", "2",
-        "--batch-size", "2", "--steps", "100000", "--device", "cpu",
-    ]  # fmt: skip
-    process = subprocess.Popen(
-        command, cwd=REPOSITORY, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True,
-        start_new_session=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    while not (out / "metrics.jsonl").exists() and process.poll() is None:
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    _, said = process.communicate()
-    done = read_jsonl(out / "metrics.jsonl")[-1]["step"]
-    assert process.returncode == 130, said
-    assert f"ended by SIGINT after step {done}, which is saved" in said
-    assert "Traceback" not in said and saved_step(out) == done
+    """Ctrl-C and a scheduler's SIGTERM go to the first process."""
+
+    def disturb(step: int) -> None:
+        if step == 3 and is_main():
+            os.kill(os.getpid(), signal.SIGINT)
+
+    config = RankFlags(tmp_path / "run")
+    done = forked(lambda: run_script(lambda config: run(config, disturb), config))
+    assert done.returncode == 130 and "Traceback" not in done.stderr
+    rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
+    assert saved_step(tmp_path / "run") == len(rows) == 3
 
 
 # A full disk
@@ -228,9 +217,14 @@ def test_a_full_disk_is_one_sentence_and_costs_no_more_than_the_last_steps(tmp_p
         disturb(0)
     path = tmp_path / "run" / STATE_FILE
     assert str(error.code).startswith(f"error: {path} could not be written (File too large)")
-    assert str(error.code).endswith("then go on with --resume") and "\n" not in str(error.code)
+    assert str(error.code).endswith(" --resume") and "\n" not in str(error.code)
     assert saved_step(tmp_path / "run") == 4
     assert sorted(file.name for file in path.parent.iterdir()) == [
         "config.json", "metrics.jsonl", "state.pt",
     ]  # fmt: skip
     resumed(tmp_path / "run", size=100_000)
+    try:  # the first state
+        error = ended(Flags(tmp_path / "new", checkpoint_every=9), disturb, size=100_000)
+    finally:
+        disturb(0)
+    assert "--resume" not in str(error.code)

@@ -16,8 +16,9 @@ import bug_zoo
 import pytest
 from markupsafe import escape
 
+from harness.files import append_jsonl, write_json
 from harness.paths import REPORT
-from harness.run_page import conclude
+from harness.run_folder import conclude
 from report import doctor
 from report.doctor import RULES, DoctorConfig, Run, examine
 
@@ -202,10 +203,8 @@ def test_the_error_of_two_thirds_by_hand() -> None:
 
 
 def run_folder(folder: Path, rows: list[dict[str, Any]]) -> Path:
-    folder.mkdir()
-    text = "".join(json.dumps(row) + "\n" for row in rows)
-    (folder / "metrics.jsonl").write_text(text, encoding="utf-8")
-    (folder / "config.json").write_text(json.dumps(FLAGS), encoding="utf-8")
+    append_jsonl(folder / "metrics.jsonl", rows)
+    write_json(folder / "config.json", FLAGS)
     return folder
 
 
@@ -228,9 +227,9 @@ def test_a_script_says_at_its_end_what_is_found_and_nothing_else(tmp_path: Path,
     assert capsys.readouterr().out == f"wrote {tmp_path / 'well'} ({REPORT})\n"
     sick = steady(ratio_error_at_start=1.0)
     conclude(run_folder(tmp_path / "sick", sick))
-    (told,) = examine(sick, FLAGS)
+    (finding,) = examine(sick, FLAGS)
     page = (tmp_path / "sick" / REPORT).read_text()
-    assert told.rule in page and escape(told.remedy) in page
+    assert finding.rule in page and escape(finding.remedy) in page
     said = capsys.readouterr().out
     assert said.startswith("python -m report.doctor ") and "ratio_at_start" in said
 
@@ -253,7 +252,7 @@ def test_a_planted_bug_is_found_today_as_it_was_when_it_was_recorded(name: str) 
 # --- a run that is not healthy ----------------------------------------------------------------------
 
 
-def told_at(rows: list[dict[str, Any]], flags: dict[str, Any], rule: str) -> int:
+def first_named(rows: list[dict[str, Any]], flags: dict[str, Any], rule: str) -> int:
     """The first step after which the doctor, asked at every step, names this rule."""
     for count in range(1, len(rows) + 1):
         if rule in {finding.rule for finding in examine(rows[:count], flags)}:
@@ -266,7 +265,10 @@ def test_over_optimisation_is_told_without_gold_before_gold_tells_it() -> None:
     rows, flags, _ = recording(RECORDINGS / "unhealthy" / "overoptimised-0.json")
     blind = [{k: v for k, v in row.items() if "gold" not in k} for row in rows]
     assert blind != rows
-    told, proven = told_at(blind, flags, "proxy_suspected"), told_at(rows, flags, "over_optimised")
+    told, proven = (
+        first_named(blind, flags, "proxy_suspected"),
+        first_named(rows, flags, "over_optimised"),
+    )
     gold = {row["step"]: row["validation/gold"] for row in rows if "validation/gold" in row}
     best = max(gold, key=lambda step: gold[step])
     assert best < told < proven

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from markupsafe import escape
 
-from harness import run_page
+from harness import run_folder
+from harness.files import append_jsonl, write_json
 from harness.paths import REPORT
 from report.doctor import Run, read_run
 from report.page import page_html, panels_of
@@ -50,13 +51,9 @@ def token_row(step: int = 1, kind: str = "training", **changes: Any) -> dict[str
 
 def write_run(folder: Path, **files: Any) -> Path:
     """A run folder; a list becomes JSON lines."""
-    folder.mkdir(parents=True, exist_ok=True)
     for name, content in files.items():
-        if isinstance(content, list):
-            text = "".join(json.dumps(row) + "\n" for row in content)
-            (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
-        else:
-            (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
+        rows = isinstance(content, list)
+        (append_jsonl if rows else write_json)(folder / f"{name}.json{'l' * rows}", content)
     return folder
 
 
@@ -148,8 +145,8 @@ def test_a_page_is_drawn_by_a_process_and_a_failure_costs_a_sentence(
 ) -> None:
     monkeypatch.undo()  # the tests' own way to draw pages
     write_run(tmp_path / "run", metrics=[{"step": 1, "loss": 2.0}], config={})
-    run_page.conclude(tmp_path / "run")
+    run_folder.conclude(tmp_path / "run")
     assert "loss: 2" in (tmp_path / "run" / REPORT).read_text(encoding="utf-8")
-    monkeypatch.setattr(run_page.sys, "executable", str(tmp_path / "no python"))
-    run_page.conclude(tmp_path / "run")
+    monkeypatch.setattr(run_folder.sys, "executable", str(tmp_path / "no python"))
+    run_folder.conclude(tmp_path / "run")
     assert REPORT in capsys.readouterr().out.splitlines()[-2]

@@ -8,11 +8,7 @@ import pytest
 import torch
 
 from data.worlds import reviews
-from reward_model.accuracy_report import (
-    calibration,
-    preference_report,
-    wilson_interval,
-)
+from reward_model.accuracy_report import calibration, preference_report, wilson_interval
 from reward_model.pairs import TokenPair
 
 LN3 = math.log(3)  # sigmoid(ln 3) = 0.75

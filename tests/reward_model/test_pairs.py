@@ -12,7 +12,7 @@ import torch
 import toys
 
 from data.collate import collate_responses
-from data.readers import read_preferences
+from data.files.read import read_preferences
 from data.records import PreferenceRecord, PromptRecord
 from gpt.fit import Limits
 from gpt.generate import Generation, SamplingParams, generate

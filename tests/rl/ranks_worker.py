@@ -39,10 +39,10 @@ from watched import numbers, seen_gradients
 from gpt import distillation, finetuning, pretraining
 from gpt.generate import SamplingParams, generate
 from gpt.lora import add_adapters
-from harness.command_line import explained
+from harness.command_line import errors_as_sentences
 from harness.metric_log import MetricLog
 from harness.ranks import collectives
-from harness.ranks.launch import Wish, run_on_ranks
+from harness.ranks.launch import RankRequest, run_on_ranks
 from harness.seeds import make_generator
 from reward_model import reward_model_training
 from reward_model.pairs import Labelled, PairSampling, sample_pairs
@@ -222,5 +222,5 @@ if __name__ == "__main__":
         copied = Path(out).parent / f"resumed{count}"
         shutil.copytree(more[0], copied)
         given = replace(given, checkpoint=copied)
-    with explained():
-        run_on_ranks(partial(work, given), Wish(given.ranks, "cpu"), explained)
+    with errors_as_sentences():
+        run_on_ranks(partial(work, given), RankRequest(given.ranks, "cpu"), errors_as_sentences)

@@ -1,6 +1,6 @@
 """Flags that cannot work together are refused: by each engine's config, before anything is opened.
 
-The range of a flag by itself is part of its type: tests/harness/test_flag_ranges.py.
+The range of a flag by itself is part of its type: tests/harness/test_flags.py.
 """
 
 from __future__ import annotations

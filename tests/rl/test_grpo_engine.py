@@ -90,20 +90,29 @@ def test_a_run_that_has_ended_trains_nobody_again():
         grpo_engine.train(run)
 
 
+def test_a_reference_is_not_frozen_once_a_run_has_begun():
+    """It would be a copy of a policy that may have moved."""
+    run = Run(GRPOConfig(**TOY), small_gpt(), LETTERS, DIVERSE, PROMPTS)
+    run.restored()
+    with pytest.raises(RuntimeError):
+        run.freeze_reference()
+
+
 # The limit of the KL
 
 LOOSE = dict(lr=3e-2, kl_coef=0.0, updates_per_batch=1)
 
 
-def test_a_resumed_run_undoes_what_leaves_the_kl_limit(tmp_path):
-    """The policy that was inside is part of what is resumed; the same limit, met after a resume."""
+@pytest.mark.parametrize("earlier", [0, 1])
+def test_a_resumed_run_undoes_what_leaves_the_kl_limit(tmp_path, earlier):
+    """What was inside, and what the next step measures, are resumed; the same limit is met later."""
     run = engine_named("grpo").run
     kls = [row["kl"] for row in run(small_gpt(), steps=6, stop_kl=1e9, **LOOSE)]
     outside = next(i for i in range(2, 6) if kls[i] > 1.2 * max(kls[:i]))
     options = LOOSE | dict(stop_kl=(max(kls[:outside]) + kls[outside]) / 2)
     whole, resumed = small_gpt(), small_gpt()
     run(whole, steps=6, **options)
-    rows = run(small_gpt(), steps=outside, folder=tmp_path, **options)
+    rows = run(small_gpt(), steps=outside - earlier, folder=tmp_path, **options)
     assert "kept_step" not in rows[-1]
     rows = run(resumed, steps=6, folder=tmp_path, resume=True, **options)
     assert rows[-1]["kept_step"] == outside - 1

@@ -128,6 +128,8 @@ def test_a_refresh_trains_on_new_pairs_and_a_tenth_of_old_ones(fits):
              for visit in original_visits() for row in visit}  # fmt: skip
     old = [json.dumps(as_row(pair, LETTERS, 0)) for pair in fits[0].pairs[60:]]
     assert set(old) <= known and len(set(old)) == 7
+    updates = {int(state["step"]) for state in refresh.optimizer.state.values()}
+    assert updates == {fits[0].steps + fits[1].steps}  # one Adam for both
     assert fits[0].seed != fits[1].seed and fits[0].pairs[:60] != fits[1].pairs[:60]
 
 

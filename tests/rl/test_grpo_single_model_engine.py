@@ -9,12 +9,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engines import DIVERSE, engine_named, small_gpt
+from engines import DIVERSE, engine_named, small_gpt, some_rollout
 from toys import weights
 from watched import calls_of
 
+from data.collate import collate_responses
 from gpt.model import GPT
 from rl.batches.rollout import Rollout
+from rl.grpo_single_model_engine import batch_kl
 from rl.rewards.reward import RuleReward
 
 SINGLE = engine_named("grpo_single_model")
@@ -51,6 +53,17 @@ def test_with_one_update_a_batch_the_penalty_never_acts(gradients, penalty):
     assert not torch.equal(*ends)
     with pytest.warns(UserWarning, match="one update a batch"):  # one prompt: one minibatch
         replace(CONFIG, updates_per_batch=1, minibatches=2, prompts_per_step=1)
+
+
+def test_both_kls_of_a_batch_by_hand():
+    """Ratios 2 and 1/2, and 4 in another row: rho - 1 - log rho is .306853, .193147 and 1.613706;
+    rho log rho - rho + 1 is .386294, .153426 and 2.545177."""
+    sequences = collate_responses([[1], [1]], [[2, 3], [4]], 8)
+    rollout = replace(some_rollout(small_gpt()), sequences=sequences)
+    new = torch.tensor([[2.0, 0.5], [4.0, 9.0]]).log()
+    found = batch_kl(new - 3, torch.full((2, 2), -3.0), rollout)
+    assert found["kl_old_new"] == pytest.approx((0.306853 + 0.193147 + 1.613706) / 2, abs=1e-5)
+    assert found["kl_new_old"] == pytest.approx((0.386294 + 0.153426 + 2.545177) / 2, abs=1e-5)
 
 
 # Memory

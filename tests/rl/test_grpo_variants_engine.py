@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import statistics
 from dataclasses import replace
 
 import pytest
 import torch
-from engines import DIVERSE, SHARE_OF_A, engine_named, small_gpt
+from engines import DIVERSE, SHARE_OF_A, engine_named, small_gpt, some_rollout
 from minibatch import MASK, RATIO, pessimistic
-from toys import weights
+from toys import LETTERS, weights
 from watched import same_update
 
 from harness.metric_log import MetricLog
@@ -25,7 +26,9 @@ from rl.grpo_variants_engine import (
     command_line_defaults,
     from_variant,
     variant_loss,
+    with_chosen_tokens,
 )
+from rl.loop import Run
 from rl.rewards.reward import RuleReward
 
 FAMILY = engine_named("grpo_variants")
@@ -160,6 +163,34 @@ def test_the_tokens_of_kl_cov_pay_for_their_distance_and_for_no_rounding():
     assert penalty.item() == pytest.approx(0.7 * 0.2 / 4, rel=1e-5)
     (gradient,) = torch.autograd.grad(penalty, new)
     torch.testing.assert_close(gradient, torch.tensor([[-0.7 / 4, 0], [0, 0]]))
+
+
+def test_covariances_are_those_of_the_tokens_that_take_part():
+    """Every other response is left out; by sorting what the rest has, and with the same draws."""
+    policy = small_gpt(noise=0.1)
+    bounds = dict(clip_cov_share=0.2, clip_cov_low=-0.3, clip_cov_high=0.3)
+    config = replace(CONFIG, kl_cov_share=0.3, **bounds)
+    rollout, run = some_rollout(policy, group_size=2), Run(config, policy, LETTERS)
+    mask, T = rollout.response_mask.clone(), rollout.response_mask.shape[1]
+    mask[::2] = False
+    A = torch.linspace(-1, 3, len(rollout))[:, None]
+    rows = torch.arange(len(rollout)).flip(0)[2:]
+    generator = torch.Generator()
+    generator.set_state(run.generators["minibatches"].get_state())
+    draws = torch.rand(len(rows), T, generator=generator)
+    update = ChosenUpdate(rollout.log_probs, None, A, mask, mask)
+    found = with_chosen_tokens(config, run, rollout, rows, update)
+
+    places = [(i, t) for i in rows.tolist() for t in range(T) if mask[i, t]]
+    log_p, of = ([float(x[i, t]) for i, t in places] for x in (rollout.log_probs, A.expand(-1, T)))
+    mean_p, mean_A = statistics.fmean(log_p), statistics.fmean(of)
+    cov = {at: (p - mean_p) * (a - mean_A) for at, p, a in zip(places, log_p, of, strict=True)}
+    held = sorted(places, key=cov.__getitem__)[-int(0.3 * len(places)) :]
+    assert found.held.nonzero().tolist() == sorted(map(list, held))
+    drawn = dict(zip(rows.tolist(), draws.tolist(), strict=True))
+    inside = sorted((drawn[i][t], i, t) for i, t in places if -0.3 < cov[i, t] < 0.3)
+    dropped = sorted([i, t] for _, i, t in inside[-int(0.2 * len(places)) :])
+    assert (found.chosen != mask).nonzero().tolist() == dropped and len(inside) > len(dropped) > 1
 
 
 # The first step

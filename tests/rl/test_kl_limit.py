@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from engines import DIVERSE, Engine, engine_named, small_gpt
-from toys import weights
+from toys import LETTERS, weights
 from watched import Noted, Validations, numbers
 
 from rl.batches.rollout import rollout_log_probs
 from rl.equations.kl import k1
+from rl.loop import Run
 
 STEPS = 9
 OPTIONS: dict[str, Any] = dict(lr=2e-2, kl_coef=0.0, updates_per_batch=1, steps=STEPS)
@@ -53,6 +55,12 @@ def test_a_limit_bounds_the_distance_from_the_start_and_not_from_a_reference_tha
     rows = engine.run(resumed, resume=True, **cut)
     assert rows[-1]["kept_step"] == outside - 1
     assert torch.equal(weights(resumed), weights(policy))
+
+
+def test_the_start_that_a_run_is_given_is_the_one_that_the_limit_measures_from():
+    start, given = small_gpt(1), engine_named("kd_grpo").config
+    run = Run(replace(given, stop_kl=6.0), small_gpt(), LETTERS, start=start)
+    assert run.freeze_reference(moves=True) is not start and run.parts["start"] is start
 
 
 class Interrupting(Validations):

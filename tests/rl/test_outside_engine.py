@@ -16,7 +16,7 @@ import torch
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
-from harness.errors import Finished
+from harness.errors import NothingToDo
 from harness.files import read_jsonl
 from harness.paths import REPOSITORY
 from report.doctor import examine_folder
@@ -83,5 +83,5 @@ def test_a_run_knows_all_it_needs(place: Path, tis: ModuleType) -> None:
     engine.run(config)
     ends = [load_gpt(each)[0].state_dict() for each in (folder, cut)]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
-    with pytest.raises(Finished):
+    with pytest.raises(NothingToDo):
         engine.run(config)

@@ -85,6 +85,14 @@ def test_recorded_pairs_alone_teach_what_was_recorded():
     assert rows[-1]["reward"] < 3 * rows[0]["reward"] < 0
 
 
+def test_the_gradient_of_recorded_pairs_has_the_weight_of_their_loss(gradients):
+    for coef in (20.0, 40.0):
+        run(small_gpt(), pairs="offline", **ALONE | dict(steps=1, preference_coef=coef))
+    count = len(gradients) // 2
+    first, doubled = gradients[0], gradients[count]
+    torch.testing.assert_close(doubled, 2 * first, rtol=1e-3, atol=1e-4 * float(first.abs().max()))
+
+
 # Recorded pairs
 
 

@@ -6,16 +6,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from engines import engine_named, small_gpt, some_rollout
-from toys import seeded
+from engines import DIVERSE, engine_named, small_gpt, some_rollout
+from toys import LETTERS, seeded, weights
 from watched import Call, calls_of
 
 from gpt.log_probs import TokenScores
 from gpt.model import GPT
 from rl import loop, ppo_engine
-from rl.actor_critic import gae_update, ppo_loss
+from rl.actor_critic import gae_update, ppo_loss, train_critic
 from rl.batches.rollout import CriticUpdate
+from rl.loop import Run
 from rl.rewards.reward import RuleReward
+from rl.run.metrics import UpdateMeter
 from rl.run.value_model import ValueModel
 
 PPO = engine_named("ppo")
@@ -45,8 +47,20 @@ def test_the_loss_is_the_worked_example():
     assert float(losses.total) == pytest.approx(0.172376, abs=1e-6)
     assert float(losses.policy[MASK].mean()) == pytest.approx(0.176126, abs=1e-6)
     assert float(losses.value[MASK].mean()) == pytest.approx(0.0625, abs=1e-6)
+    assert losses.value_clipped.tolist() == [[True, True, False]]
+    near = ppo_loss(config, WORKED_SCORES, torch.tensor([[0.6, 0.7, -9.0]]), WORKED, tokens=2)
+    assert near.value_clipped.tolist() == [[False, True, False]]  # 0.6 is within 0.2 of 0.5
     half = ppo_loss(config, WORKED_SCORES, values, WORKED, tokens=4).total
     assert float(half) == pytest.approx(0.172376 / 2, abs=1e-6)
+
+
+def test_the_entropy_bonus_has_a_gradient():
+    """-c_H over the two tokens that count."""
+    entropy = WORKED_SCORES.entropy.clone().requires_grad_()
+    config = replace(CONFIG, entropy_coef=0.01)
+    scores = TokenScores(WORKED_SCORES.log_probs, entropy)
+    ppo_loss(config, scores, torch.zeros(1, 3), WORKED, tokens=2).total.backward()
+    torch.testing.assert_close(entropy.grad, torch.tensor([[-0.005, -0.005, 0.0]]))
 
 
 def random_critic(policy: GPT) -> ValueModel:
@@ -102,6 +116,15 @@ def test_rewards_of_tokens_are_the_score_less_a_missing_eos_and_k1(monkeypatch, 
     assert len(kinds) > 3 and {ended for ended, _ in kinds} == {True, False}
 
 
+def test_whitened_rewards_have_a_spread_of_one_and_the_mean_that_they_had(all_targets):
+    for whitened in (False, True):
+        run(small_gpt(), DIVERSE, steps=1, whiten_rewards=whitened)
+    (_, plain, *_, mask), (_, scaled, *_) = (call.args for call in all_targets)
+    x, y = plain[mask].double(), scaled[mask].double()
+    torch.testing.assert_close(y, (x - x.mean()) / x.std() + x.mean(), rtol=1e-5, atol=1e-5)
+    assert x.std() > 2 and x.mean() > 2 and not scaled[~mask].any()
+
+
 # Learning
 
 
@@ -118,6 +141,18 @@ def test_the_critic_learns_to_predict_the_return():
     assert rows[-1]["value_loss"] < rows[0]["value_loss"] / 4
 
 
+def test_a_step_without_a_gradient_moves_neither_model():
+    """AdamW's decay would."""
+    policy, critic = small_gpt(), random_critic(small_gpt())
+    training = Run(CONFIG, policy, LETTERS)
+    train_critic(training, critic, 0.1)
+    before = weights(policy), weights(critic)
+    for parameter in (*policy.parameters(), *critic.parameters()):
+        parameter.grad = torch.zeros_like(parameter)
+    training.optimizer_step()
+    assert torch.equal(weights(policy), before[0]) and torch.equal(weights(critic), before[1])
+
+
 def test_the_epochs_end_once_the_policy_has_moved(gradients, monkeypatch):
     """No step with the minibatch that is too far off, and no minibatch after it."""
     forwards = calls_of(monkeypatch, loop, "token_scores")
@@ -131,7 +166,23 @@ def test_the_epochs_end_once_the_policy_has_moved(gradients, monkeypatch):
     assert row["approx_kl"] > 0
 
 
+def test_the_epochs_end_above_one_and_a_half_times_the_target(gradients, monkeypatch):
+    """KL(old || new) of every minibatch is given: 3 is 1.5 * 2 itself and not above it."""
+    kls = iter([0.0, 2.5, 3.0, 3.5, 0.0, 0.0])
+    monkeypatch.setattr(UpdateMeter, "approx_kl", property(lambda meter: next(kls)))
+    run(small_gpt(), steps=1, updates_per_batch=6, target_kl=2.0)
+    assert len(gradients) == 2 * 3  # of policy and critic
+
+
 # The KL in the loss and in the reward, and what is logged of both models
+
+
+@pytest.mark.parametrize("name", ["ppo", "kd_ppo"])
+def test_a_kl_in_the_loss_alone_asks_the_reference(name):
+    options = dict(kl_coef=0.0, stop_kl=None, steps=1)
+    for coef, asked in ((0.0, False), (0.3, True)):
+        (row,) = engine_named(name).run(small_gpt(), kl_loss_coef=coef, **options)
+        assert ("kl" in row) == asked
 
 
 def test_the_kl_in_the_loss_is_its_mean_over_the_tokens():

@@ -24,8 +24,8 @@ from forked import Done, command, forked, has_ended
 from ranks_worker import ON_FOUR
 
 from gpt.finetuning import FinetuningConfig
-from harness.command_line import explained
-from harness.here import HERE
+from harness import signals
+from harness.command_line import errors_as_sentences
 from harness.ranks import launch
 from rl.grpo_engine import GRPOConfig
 
@@ -167,11 +167,11 @@ import multiprocessing, os, signal, sys, threading, time
 from dataclasses import dataclass
 import torch
 from harness.ranks import collectives, launch
-from harness.command_flags import TrainingFlags
+from harness.flags import TrainingFlags
 from harness.command_line import run_script
 from harness.errors import UserError
 from harness.files import append_jsonl
-from harness.here import HERE
+from harness import signals
 from pathlib import Path
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ class Config(TrainingFlags):
     ranks: int = 2
     device: str = "cpu"
 
-launch.PATIENCE = 0.5
+launch.EXIT_TIMEOUT = 0.5
 collectives.LONG = 0.2
 
 def main(config):
@@ -211,13 +211,13 @@ def main(config):
             first = os.getppid() if who else os.getpid()
             for delay in (0.2, 0.4):  # the second one ends the run
                 threading.Timer(delay, os.kill, (first, signal.SIGINT)).start()
-            HERE.in_steps = True
+            signals.IN_STEPS = True
         print(queue.get(timeout=100))
     if what == "agree":
         launch._require_agreement({"--seed": "1" if mine else "0"})
     if what == "wait" and mine:
         time.sleep(1.5)
-    HERE.in_steps = what == "hang"
+    signals.IN_STEPS = what == "hang"
     print("all", collectives.gather(2))
 
 def answer(queue, seconds):
@@ -333,9 +333,9 @@ def struck(delay: float, number: int) -> Callable[[], AbstractContextManager[Non
 
     @contextmanager
     def guard() -> Iterator[None]:
-        if HERE.is_child:
+        if signals.LEFT_TO_RANK_0:
             threading.Timer(delay, os.kill, (os.getpid(), number)).start()
-        with explained():
+        with errors_as_sentences():
             yield
 
     return guard
@@ -346,7 +346,7 @@ def test_a_rank_that_is_killed_while_ranks_meet_ends_the_run(milliseconds):
     guard = struck(milliseconds / 1000, signal.SIGKILL)
 
     def run() -> None:
-        launch.run_on_ranks(lambda: time.sleep(0.3), launch.Wish(2, "cpu"), guard)
+        launch.run_on_ranks(lambda: time.sleep(0.3), launch.RankRequest(2, "cpu"), guard)
 
     begin = time.monotonic()
     done = forked(run, timeout=60)
@@ -361,7 +361,7 @@ def test_a_rank_that_is_killed_while_ranks_meet_ends_the_run(milliseconds):
 def test_a_signal_ends_ranks_that_still_meet(number):
     def meet() -> None:
         threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
-        with explained(), launch._ending_with_the_others(lambda: False):
+        with errors_as_sentences(), launch._ending_with_the_others(lambda: False):
             torch.distributed.TCPStore("127.0.0.1", 0, 2, True, timedelta(seconds=60))
 
     begin = time.monotonic()

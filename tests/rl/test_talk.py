@@ -88,9 +88,7 @@ def test_the_start_is_the_model_that_the_flags_name(runs: Path) -> None:
     assert untold.start is None and "runs/" not in "".join(untold.notes)
 
 
-def test_a_function_named_in_a_run_folder_is_started_only_if_it_is_named_again(
-    runs: Path,
-) -> None:
+def test_a_function_named_in_a_run_folder_is_started_only_if_it_is_named_again(runs: Path) -> None:
     mark = runs / "ran"
     code = f"from pathlib import Path\nPath({str(mark)!r}).touch()\ndef f(prompt, response): return 7\n"
     (runs / "mine.py").write_text(code)

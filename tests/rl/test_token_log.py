@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,12 @@ import torch
 from engines import DIVERSE, ENGINES, SHARE_OF_A, Engine, engine_named, small_gpt
 from slow import chosen
 from toys import LETTERS, PROMPTS, weights
-from watched import numbers
+from watched import calls_of, numbers
 
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from harness.files import read_jsonl
+from rl import ppo_engine
 from rl.run.evaluation import KEPT_TOKENS, Validation
 from rl.run.token_log import TokenLog
 
@@ -110,3 +112,18 @@ def test_a_group_is_recorded_as_it_was_trained_on(tmp_path: Path) -> None:
         assert row["clipped"] == [int(b) for b in beyond]
         acted += sum(row["clipped"])
     assert acted  # so that the comparison is of something
+
+
+def test_td_errors_are_of_the_rewards_that_the_critic_learns_from(monkeypatch, tmp_path) -> None:
+    """r_t + gamma V_(t+1) - V_t with the whitened r, 0 behind the last token."""
+    seen, path = calls_of(monkeypatch, ppo_engine, "gae_update"), tmp_path / "t.jsonl"
+    ppo = engine_named("ppo")
+    ppo = replace(ppo, config=replace(ppo.config, gamma=0.9))
+    rows = rows_of(ppo, path, small_gpt(), DIVERSE, steps=2, whiten_rewards=True)
+    rows = [row for row in rows if row["kind"] == "training" and row["step"] == 2]
+    _, rewards, _, _, values, mask = seen[1].args
+    V = torch.cat([values * mask, torch.zeros(len(values), 1)], 1)
+    errors = rewards + 0.9 * V[:, 1:] - V[:, :-1]
+    assert len(rows) == 4 and V.any()
+    for i, row in enumerate(rows):
+        close(row["values"]["td_error"], errors[i, mask[i]])

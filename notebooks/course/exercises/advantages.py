@@ -65,6 +65,9 @@ def others_mean(rewards, group_size):
             these are the rewards themselves: nothing is compared with the group.
         groups - others -> others - groups
             your sign is flipped: a response that is better than the others must have a positive advantage.
+        (groups - others) -> ((groups - others) / (groups.std(1, keepdim=True) + 1e-4))
+            you divide by the group's standard deviation as well. That is GRPO's habit; RLOO divides by
+            nothing.
     """,
 )  # fmt: skip
 def leave_one_out(rewards, group_size):
@@ -88,6 +91,10 @@ def leave_one_out(rewards, group_size):
     case(
         "a group of two, rewards 0 and 1000", [[-0.707107], [0.707107]],
         rewards=[0.0, 1000.0], group_size=2,
+    ),
+    case(
+        "two rewards that differ in their last bit alone", [[0.0], [0.0]],
+        rewards=[0.3, 0.3 + 2**-25], group_size=2,
     ),
     random=groups,
     tolerance=1e-3,
@@ -116,6 +123,19 @@ def leave_one_out(rewards, group_size):
         std + 1e-4 -> std
             your standard deviation may be 0, when all rewards of a group are equal: 0 / 0 is NaN. Add 1e-4
             to it.
+        groups.std(1, keepdim=True) -> groups.std()
+        groups.std(1, keepdim=True) -> (groups - mean).std()
+            your mean is the group's, but your standard deviation is the batch's (`scale="batch"` of the
+            library). GRPO divides by that of the group.
+        groups.mean(1, keepdim=True) -> groups.median(1, keepdim=True).values
+        groups.mean(1, keepdim=True) -> groups.quantile(0.5, 1, keepdim=True)
+            you subtract the median of the group. It is the mean.
+        std + 1e-4 -> std.square() + 1e-4).sqrt(
+            your 1e-4 stands under the root, where it counts as 0.01. Add it to the standard deviation.
+        std + 1e-4 -> std + 1e-6
+        std + 1e-4 -> std + 1e-8
+            right, except for rewards that are equal up to rounding: an eps this small turns the rounding
+            into an advantage. Add 1e-4.
     """,
 )  # fmt: skip
 def group_advantages(rewards, group_size):
@@ -262,6 +282,20 @@ def whiten(x, mask):
     return torch.where(mask, whitened, 0.0)
 
 
+def with_a_hole(generator: torch.Generator) -> Arguments:
+    """Ragged responses; in the second one, which has six tokens, the third is a tool's."""
+    batch = some("rewards=x values mask", gamma=0.9, lam=0.8)(generator)
+    batch["mask"][1, 2] = False
+    return batch
+
+
+def added_up_forwards(deltas, factor):
+    """A mistake of gae: A_t = delta_t + factor A_{t-1}."""
+    for t in range(1, deltas.shape[1]):
+        deltas[:, t] += factor * deltas[:, t - 1]
+    return deltas
+
+
 TWO_RESPONSES = {
     "rewards": torch.tensor([[-0.1, 0.0, 0.2, 1.0], [0.0, 1.0, 9.0, 9.0]]),
     "values": torch.tensor([[0.5, 0.4, 0.3, 0.2], [0.6, 0.5, 7.0, 7.0]]),
@@ -283,7 +317,13 @@ TWO_RESPONSES = {
         "gamma 1, lambda 1: rewards to come, less the value",
         [[0.6, 0.8, 0.9, 0.8], [0.4, 0.5, 0.0, 0.0]], **TWO_RESPONSES, gamma=1.0, lam=1.0,
     ),
-    random=some("rewards=x values mask", gamma=0.9, lam=0.8),
+    case(
+        "a hole in the mask: a tool's answer between the second token and the last",
+        [[0.0445, 0.41, 0.0, 0.0, 0.2]], rewards=[[0.0, 0.0, 5.0, 5.0, 1.0]],
+        values=[[0.5, 0.4, 7.0, 7.0, 0.8]], mask=[[True, True, False, False, True]],
+        gamma=0.9, lam=0.5,
+    ),
+    random=with_a_hole,
     mistakes="""
         gamma * lam * A -> gamma * A
             lambda is missing: this is the whole return minus the value, which is lambda = 1.
@@ -306,6 +346,23 @@ TWO_RESPONSES = {
             the token's own value is not subtracted: delta_t = r_t + gamma V_{t+1} - V_t.
         + gamma * V - values[:, t] -> + 0
             no value takes part: without it this is a discounted reward to come.
+        valid = mask[:, t] -> valid = mask[:, t]; A, V = A * valid, V * valid
+            you start anew at a hole in the mask (a tool's answer): what comes after it gives nothing back
+            to the tokens before it. Where the mask is False keep A and V as they are.
+        valid = mask[:, t] -> valid = mask[:, t]; V = V * valid
+            you keep A at a hole in the mask, but V becomes 0 there. The token before a tool's answer is
+            followed by the state after it: keep that V.
+        valid = mask[:, t] -> valid = mask[:, t]; A = A * valid
+            you keep V at a hole in the mask, but A becomes 0 there: keep both.
+        delta + gamma * lam * A, A) -> delta + gamma * lam * A, gamma * lam * A)
+            a column where the mask is False discounts once more. Step over it: A stays what it is.
+        torch.where(mask, advantages, 0.0)
+        -> torch.where(mask, (advantages - advantages[mask].mean()) / advantages[mask].std(), 0.0)
+            you whiten the advantages. That comes after GAE, and the critic's target needs them as they are.
+        torch.where(mask, advantages, 0.0)
+        -> mask * added_up_forwards(gae(rewards, values, mask, gamma, 0.0), gamma * lam)
+            you add the TD errors up from the first token on. A token has earned what comes after it: begin
+            at the end.
     """,
 )  # fmt: skip
 def gae(rewards, values, mask, gamma, lam):

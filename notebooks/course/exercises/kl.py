@@ -29,6 +29,15 @@ def two_distributions(generator: torch.Generator) -> Arguments:
             you add up the log-ratios of all words alike. Weigh each with p, how often p says it.
         p[says].log() - q[says].log() -> -q[says].log()
             this is the cross-entropy, -sum p log q. Take p's surprise at itself off.
+        (p[says] * (p[says].log() - q[says].log())).sum()
+        -> torch.nn.functional.kl_div(p.log(), q, reduction="mean")
+            F.kl_div(log of q, p) is KL(p || q): the first argument is the *second* distribution, as
+            logarithms. You have the two the other way round, and a mean instead of the sum.
+        (p[says] * (p[says].log() - q[says].log())).sum()
+        -> torch.nn.functional.kl_div(p, q, reduction="sum")
+        (p[says] * (p[says].log() - q[says].log())).sum()
+        -> torch.nn.functional.kl_div(q, p, reduction="sum")
+            F.kl_div takes its first argument as log-probabilities: F.kl_div(q.log(), p, reduction="sum").
         p > 0 -> p >= 0
             right where p is positive, but a word that p never says gives 0 * infinity = NaN. It costs
             nothing: leave it out of the sum.
@@ -64,6 +73,9 @@ def kl_divergence(p, q):
             short response weighs more. Divide one sum by the other.
         k1.sum(1).mean() -> k1.sum()
             per token is right. The first number is the sum over the whole batch: take the mean.
+        torch.where(mask, log_probs - ref_log_probs, 0.0)
+        -> torch.where(mask, (d := ref_log_probs - log_probs).exp() - d - 1, 0.0)
+            these are means of k3. Here k1 is wanted, log pi - log pi_ref.
     """,
 )  # fmt: skip
 def kl_scales(log_probs, ref_log_probs, mask):
@@ -116,6 +128,8 @@ def kl_scales(log_probs, ref_log_probs, mask):
             right at every token, but the padding has a KL too. Outside of the mask it must be 0.
         -kl_coef * ( -> -1 * (
             kl_coef does not appear: the penalty is not scaled.
+        += scores -> += kl_coef * scores
+            you multiply the score by kl_coef as well. It belongs to the KL alone.
     """,
 )  # fmt: skip
 def kl_in_reward(scores, log_probs, ref_log_probs, response_mask, kl_coef):
@@ -156,6 +170,8 @@ def kl_in_reward(scores, log_probs, ref_log_probs, response_mask, kl_coef):
         delta.exp() - delta - 1 -> (delta.exp() - delta - 1).detach()
             the numbers are right, but no gradient reaches log_probs, and as a term of the loss it would do
             nothing.
+        delta.exp() - delta - 1 -> delta.abs()
+            this is |k1|. Its mean is not the KL: a log-ratio of the other sign must take something off.
     """,
 )  # fmt: skip
 def k3(log_probs, ref_log_probs):
@@ -227,6 +243,9 @@ def k2_gradient(logits, ref_logits):
             chi-square, not a KL.
         (delta.exp() - delta - 1) -> -delta
             this is rho k1: right on average too, but it may be negative and scatters more.
+        ref_log_probs - log_probs -> ref_log_probs - old_log_probs
+            your delta is measured from the old policy. The KL is between the policy in training and the
+            reference: log pi_ref - log pi.
     """,
 )  # fmt: skip
 def k3_old_samples(log_probs, old_log_probs, ref_log_probs):

@@ -80,6 +80,9 @@ def sequence_mean(loss, mask):
             you do not divide by the responses: with a larger batch the gradient would grow.
         mask.sum(1) -> mask.shape[1]
             you divide by T, the padded length. Divide by the answer's own length, mask.sum(1).
+        responses.sum() * len(responses) -> responses.sum() * len(responses) / parts
+            you divide by the number of parts as well. All responses are counted already, and the parts are
+            added up.
     """,
 )  # fmt: skip
 def part_of_the_loss(loss, mask, parts, responses, rank):
@@ -179,6 +182,30 @@ def token_mean(loss, mask):
             your k3 is upside down: delta is log pi_ref - log pi, because the samples come from the policy.
         (per_token.sum(1) / mask.sum(1)).mean() -> (-surrogate + beta * k3).mean()
             the padding takes part. Use the mask, in the sum and in the length.
+        (log_probs - old_log_probs).exp() -> (log_probs - old_log_probs)
+            you forgot the exponential: log_probs - old_log_probs is the logarithm of the ratio.
+        (log_probs - old_log_probs).exp() -> (log_probs - old_log_probs).exp().detach()
+            the numbers are right, but the ratio is detached: only the KL would be trained.
+        ratio.clamp(1 - eps, 1 + eps) -> ratio.clamp(max=1 + eps)
+            you clip from above alone. A bad token that has become rare enough has a ratio below 1 - eps.
+        torch.minimum(ratio * advantages, clipped * advantages)
+        -> torch.minimum(ratio * advantages, (ratio * advantages).clamp(1 - eps, 1 + eps))
+        torch.minimum(ratio * advantages, clipped * advantages)
+        -> (ratio * advantages).clamp(1 - eps, 1 + eps)
+            you clip ratio times A. Clip the ratio, then multiply: the range 1 - eps ... 1 + eps is about
+            it.
+        + beta * k3 -> + k3
+            beta is missing: the KL counts in full.
+        delta.exp() - delta - 1 -> (delta.exp() - delta - 1).detach()
+            the numbers are right, but k3 is detached: a term of the loss without a gradient does nothing.
+        delta.exp() - delta - 1 -> delta.square() / 2
+            your KL term is k2. GRPO's is k3.
+        delta.exp() - delta - 1 -> delta.abs()
+            your KL term is |k1|, which estimates another thing. GRPO's is k3.
+        1 - eps, 1 + eps -> -eps, eps
+            you clip the ratio to -eps ... eps. A ratio is near 1: clip it to 1 - eps ... 1 + eps.
+        .mean() -> .sum()
+            the numbers of the answers are right, but you add them up. Take their mean.
     """,
 )  # fmt: skip
 def grpo_loss(log_probs, old_log_probs, ref_log_probs, advantages, mask, eps, beta):
@@ -275,6 +302,13 @@ def value_loss(values, old_values, returns, clip):
             the half in front is missing.
         .mean() / 2 -> .sum() / 2
             you add the tokens up: take their mean.
+        ((values - returns)[mask] ** 2).mean() / 2 -> ((values - returns) ** 2 * mask).mean() / 2
+            the padding is 0 in your sum, but it counts in the mean: divide by the True positions, not by N
+            T.
+        ((values - returns)[mask] ** 2).mean() / 2
+        -> (((values - returns) ** 2 * mask).sum(1) / mask.sum(1)).mean() / 2
+            you average within each response first. Then a token of a short response weighs more: take one
+            mean over all True positions.
     """,
 )  # fmt: skip
 def critic_loss(values, old_values, advantages, mask):
@@ -325,6 +359,14 @@ def a_critic(generator: torch.Generator) -> Arguments:
             your fraction is upside down: the error's variance is above.
         returns[mask].var() -> values[mask].var()
             divide by the variance of the returns, not of the values.
+        error.var() / returns[mask].var() -> error.square().mean() / returns[mask].var()
+            you use the squared error, which also counts a constant offset. The variance of the error does
+            not.
+        1 - error.var() / returns[mask].var()
+        -> torch.corrcoef(torch.stack([values[mask], returns[mask]]))[0, 1] ** 2
+            this is the squared correlation, which forgives a wrong scale and a wrong sign.
+        error.var() / returns[mask].var() -> error.std() / returns[mask].std()
+            you divide standard deviations. The share is one of variances.
     """,
 )  # fmt: skip
 def explained_variance(values, returns, mask):

@@ -36,6 +36,11 @@ def solved(generator: torch.Generator) -> Arguments:
             prompts at the end.
         math.comb(n - c, k) / math.comb(n, k) -> 1 - math.comb(c, k) / math.comb(n, k)
             this is the chance that *all* k are right. pass@k asks for at least one.
+        1 - sum(misses) -> sum(misses)
+            this is the chance that all k are wrong: take it from 1.
+        math.comb(n - c, k) / math.comb(n, k) for c in correct.sum(1).tolist()
+        -> float(not any(row[:k])) for row in correct.tolist()
+            you look at the first k samples alone: right on average and noisy. Count all subsets of k.
     """,
 )  # fmt: skip
 def pass_at_k(correct, k):
@@ -140,6 +145,9 @@ def a_curve(generator: torch.Generator) -> Arguments:
             your sign is flipped: a curve that rises has a positive result.
         (last.mean() - first.mean()) / error -> last.mean() - first.mean()
             that is the rise itself. Only its standard error says whether it is more than noise.
+        ((first.var() + last.var()) / third).sqrt() -> values.std()
+            you divide by the deviation of the curve. A mean of k values is sqrt(k) times less noisy, and
+            the rise itself is in that deviation: use the standard error.
     """,
 )
 def rise_in_errors(values):

@@ -137,7 +137,8 @@ def some_stream(generator: torch.Generator) -> Arguments:
             you average over everything. Each row has its own root mean square: mean(-1, keepdim=True).
         + eps).sqrt() -> + eps)
             you divide by the mean square: the root is missing.
-        + eps).sqrt() -> ).sqrt() + eps
+        (x.square().mean(-1, keepdim=True) + eps).sqrt()
+        -> (x.square().mean(-1, keepdim=True).sqrt() + eps)
             nearly: you add eps to the root. It stands inside, under the root.
         * weight -> * 1
             the weight is missing: one number for each column.
@@ -307,6 +308,10 @@ def padded_in_front(generator: torch.Generator) -> Arguments:
             you shift all rows by the padding of the first one. Every row has its own.
         mask.cumsum(1) -> (~mask).cumsum(1)
             you count padding instead of real tokens: the mask is turned round.
+        mask.cumsum(1) -> mask.cumsum(0)
+            you count down the rows of the batch. A position counts along one row: cumsum(1).
+        (count - 1).clamp(min=0) -> (count - 1) * mask
+            right, except for padding behind a row: it has the last token's position, not 0.
     """,
 )  # fmt: skip
 def position_ids(mask):

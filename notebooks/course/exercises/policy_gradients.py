@@ -152,6 +152,14 @@ FIVE = {"log_probs": logs([[0.5, 0.9, 1.0, 1.1, 1.5]]), "old_log_probs": torch.z
             from clip_low (DAPO's clip-higher).
         (log_probs - old_log_probs).exp() -> (log_probs - old_log_probs).exp().detach()
             the numbers are right, but no gradient reaches log_probs: something is detached.
+        torch.minimum(ratio * advantages, clipped * advantages)
+        -> torch.minimum(ratio * advantages, (ratio * advantages).clamp(1 - clip_low, 1 + clip_high))
+        torch.minimum(ratio * advantages, clipped * advantages)
+        -> (ratio * advantages).clamp(1 - clip_low, 1 + clip_high)
+            you clip ratio times A. Clip the ratio, then multiply: the range is about the ratio.
+        ratio.clamp(1 - clip_low, 1 + clip_high) -> ratio.clamp(max=1 + clip_high)
+            you clip from above alone. A bad token that has become rare enough has a ratio below 1 -
+            clip_low.
     """,
 )  # fmt: skip
 def clipped_surrogate(log_probs, old_log_probs, advantages, clip_low, clip_high):
@@ -306,6 +314,12 @@ THREE_TOKENS = {"log_probs": logs([[0.1, 0.2, 0.8]]), "old_log_probs": logs([[0.
             your ratio is old / new. It is the policy in training over the one that sampled.
         return -weight -> return weight
             this is what is maximised. A loss needs a minus in front.
+        -weight * advantages * log_probs
+        -> -torch.minimum(ratio * advantages, ratio.clamp(1 - clip_high, 1 + clip_high) * advantages)
+        -weight * advantages * log_probs
+        -> -torch.minimum(ratio * advantages, ratio.clamp(max=1 + clip_high) * advantages)
+            this is PPO's clipped loss, in which a clipped token loses its gradient. CISPO clips the weight
+            alone, and every token keeps the gradient of its log pi.
     """,
 )  # fmt: skip
 def cispo(log_probs, old_log_probs, advantages, clip_high):

@@ -60,6 +60,13 @@ AGREE = {
             the logarithm without the exponential.
         ref_chosen) - ( -> ref_chosen) + (
             you add the two implicit rewards. The loss needs their difference: chosen minus rejected.
+        -F.logsigmoid(beta * h) -> -torch.sigmoid(beta * h)
+            the logarithm is missing: this is minus the probability of the right verdict.
+        (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
+        -> (policy_chosen + ref_chosen) - (policy_rejected + ref_rejected)
+            you add the reference's log-probs. Subtract them: what counts is how far the policy has moved.
+        beta * h -> h
+            beta is missing: log sigmoid(beta h).
     """,
 )
 def dpo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
@@ -87,6 +94,12 @@ def dpo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
         1 / (2 * beta) -> beta / 2
             your target is beta / 2. It is 1 / (2 beta): a small beta is a weak hold on the reference, so
             the gap may become large.
+        (h - 1 / (2 * beta)) ** 2 -> (beta * h - 0.5) ** 2
+            you multiply by beta inside the square, so the loss is beta^2 times what it should be. The gap
+            itself is compared with 1 / (2 beta).
+        (h - 1 / (2 * beta)) ** 2 -> (h - 1 / (2 * beta)).abs()
+            you take the distance itself: then a pair next to its target pulls as hard as one far away.
+            Square it.
     """,
 )
 def ipo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
@@ -116,6 +129,8 @@ def ipo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
         beta * moved.sum(1) -> moved.sum(1) / beta
             you divide by beta. A policy near its reference (large beta) needed a large reward to move a
             little, so the reward is beta *times* the log-ratio.
+        beta * moved.sum(1) -> moved.sum(1)
+            beta is missing: this is the log-ratio in nats, not yet a reward.
     """,
 )  # fmt: skip
 def implicit_reward(log_probs, ref_log_probs, mask, beta):
@@ -186,6 +201,10 @@ def two_models(generator: torch.Generator) -> Arguments:
             the sign is flipped: a KL is never negative.
         .sum(-1) -> .mean(-1)
             you average over the symbols. The weights p are the average already: sum.
+        (log_p.exp() * (log_p - log_q)).sum(-1) -> (student_logits - teacher_logits).square().mean(-1)
+        (log_p.exp() * (log_p - log_q)).sum(-1) -> (log_q.exp() - log_p.exp()).square().mean(-1)
+            this is a squared error. It counts a symbol that the teacher never says as much as its
+            favourite: a KL weighs each with p.
     """,
 )  # fmt: skip
 def distillation_loss(student_logits, teacher_logits):

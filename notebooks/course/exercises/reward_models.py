@@ -41,6 +41,15 @@ def scored_pairs(generator: torch.Generator) -> Arguments:
             you average the gaps first. Each pair has a loss of its own: average those.
         F.logsigmoid(gap) -> (F.logsigmoid(chosen) - F.logsigmoid(rejected))
             the sigmoid is applied to each score. It is applied to the gap, once.
+        F.logsigmoid(gap) -> torch.log(torch.sigmoid(gap) + 1e-6)
+        F.logsigmoid(gap) -> torch.log(torch.sigmoid(gap) + 1e-8)
+        F.logsigmoid(gap) -> torch.log(torch.sigmoid(gap) + 1e-10)
+        F.logsigmoid(gap) -> torch.log(torch.sigmoid(gap) + 1e-12)
+            finite, but a pair that is far on the wrong side costs too little, and has no gradient: the eps
+            in the logarithm hides it. F.logsigmoid needs none.
+        chosen - rejected -> chosen[:, None] - rejected
+            (pairs, 1) minus (pairs,) is (pairs, pairs): every winner meets every loser. Give both the same
+            shape.
     """,
 )  # fmt: skip
 def bradley_terry_loss(chosen, rejected):
@@ -104,6 +113,9 @@ def mean_score(token_scores, mask):
             you average from the token to the end. A prefix goes from the first token to this one.
         torch.where(mask, sums / so_far, 0.0) -> sums / so_far
             right where the mask is True. In the padding the result must be 0.
+        mask.cumsum(1) -> (mask.cumsum(1) - 1).clamp(min=1)
+        mask.cumsum(1) -> mask.cumsum(1) - 1
+            you divide the sum of t tokens by t - 1: the first token is one token.
     """,
 )  # fmt: skip
 def prefix_scores(token_scores, mask):

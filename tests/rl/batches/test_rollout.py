@@ -13,7 +13,13 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
-from rl.batches.rollout import Rollout, rollout_log_probs, sample_rollout
+from rl.batches.rollout import (
+    Rollout,
+    old_policy_log_probs,
+    prompt_batch,
+    rollout_log_probs,
+    sample_rollout,
+)
 from rl.grpo_engine import GRPOConfig
 from rl.pg_grpo_engine import scores_to_descend
 
@@ -48,6 +54,13 @@ def test_the_responses_to_a_prompt_stand_next_to_each_other():
     assert len({tuple(tokens) for tokens in rollout.response_tokens[:G].tolist()}) > 1
 
 
+def test_the_seed_orders_the_prompts_and_an_epoch_has_each_once():
+    records = [PromptRecord(str(i)) for i in range(12)]
+    first, other = ([prompt_batch(records, step, 4, seed) for step in range(3)] for seed in (1, 2))
+    assert first != other
+    assert sorted(sum(first, []), key=records.index) == records
+
+
 # Scoring
 
 
@@ -78,3 +91,12 @@ def test_rollout_log_probs_restore_the_order_of_rows(micro_batch_size):
     config = GRPOConfig(temperature=0.7, micro_batch_size=micro_batch_size)
     scored = rollout_log_probs(MODEL, rollout, config)
     torch.testing.assert_close(scored, rollout.log_probs, rtol=0, atol=1e-5)
+
+
+def test_the_old_log_probs_are_the_samplers_own_in_float32_alone():
+    """In bfloat16 cached decode and whole forward round differently: the rollout is scored again."""
+    rollout, half = rollout_of(), GRPOConfig(precision="bfloat16")
+    assert old_policy_log_probs(MODEL, rollout, GRPOConfig()) is rollout.log_probs
+    again = old_policy_log_probs(MODEL, rollout, half)
+    assert torch.equal(again, rollout_log_probs(MODEL, rollout, half))
+    assert not torch.equal(again, rollout.log_probs)

@@ -10,6 +10,7 @@ import itertools
 import pytest
 import torch
 from torch import Tensor
+from toys import seeded
 
 from data.collate import collate_responses
 from gpt.log_probs import kl_from_logits
@@ -467,6 +468,27 @@ def test_only_k1_in_the_reward_has_the_policy_gradient_of_the_kl():
         differ(other, exact)
         cosine = torch.nn.functional.cosine_similarity(other.flatten(), exact.flatten(), dim=0)
         assert cosine < 0.95
+
+
+def test_one_mean_kl_a_response_pays_for_leaving_the_reference():
+    """E[mean_t k1] of all policies is least at pi = pi_ref exp(c L - 1), with c such that they add up
+    to 1: negative, and not at pi_ref, where the sum's is."""
+    ref, lengths = probabilities(torch.zeros_like(REF)), MASK.sum(1).double()
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        c = (low + high) / 2
+        too_much = float(ref @ (c * lengths - 1).exp()) > 1
+        low, high = (low, c) if too_much else (c, high)
+    policy = ref * (low * lengths - 1).exp()
+    k1_sums = (policy / ref).log()
+    numbers = (policy @ (k1_sums / lengths), policy @ k1_sums, ref @ lengths)
+    expected = (-0.0530, 0.0661, 2.1111, 2.4220)
+    assert [*map(float, numbers), float(policy @ lengths)] == pytest.approx(expected, abs=1e-4)
+    nudged = torch.stack(
+        [policy * (1 + 0.01 * torch.randn(15, generator=seeded(i))) for i in range(20)]
+    )
+    nudged = nudged / nudged.sum(1, keepdim=True)
+    assert ((nudged * (nudged / ref).log() / lengths).sum(1) > numbers[0]).all()  # a minimum
 
 
 # --- importance weights beyond one token ------------------------------------------------------

@@ -9,6 +9,7 @@ from rl.equations.losses import (
     clipped_surrogate,
     constant_length_mean,
     dual_clip,
+    gmpo,
     likelihood_ratio,
     mean_ratio,
     sequence_mean,
@@ -29,6 +30,19 @@ def test_a_huge_log_ratio_stays_finite():
         assert loss.isfinite().all() and gradient.isfinite().all()
     ratio = likelihood_ratio(log_probs, old)
     torch.testing.assert_close(ratio.log(), torch.tensor([[20.0, -20.0]]))
+
+
+def test_the_ratio_of_a_response_is_held_within_exp_of_20_too():
+    """200 nats away, and as a mean 100: exp(20) or exp(-20), without a gradient."""
+    new = torch.tensor([[0.0, 0.0], [-100.0, -100.0]], requires_grad=True)
+    old, mask, ones = new.detach().flip(0), torch.ones(2, 2).bool(), torch.ones(2, 1)
+    for ratio in (
+        sequence_ratio(new, old, mask),
+        mean_ratio(new, old, mask),
+        -gmpo(new, old, ones, mask, 1e9, 1e9)[:, :1],
+    ):
+        torch.testing.assert_close(ratio.log(), torch.tensor([[20.0], [-20.0]]))
+        assert not torch.autograd.grad(ratio.sum(), new)[0].any()
 
 
 def test_ratios_of_responses_are_the_product_and_its_root():

@@ -122,26 +122,30 @@ def test_maxrl():
     third = 1 / 3  # (1 - 3/4) / (3/4)
     expected = [3, -1, -1, -1, 0, 0, 0, 0, third, third, third, -1, 0, 0, 0, 0]
     equal(maxrl_advantages(rewards, 4).squeeze(1), expected)
+    equal(maxrl_advantages(f([1, 0, 0, 0, 0, 0, 0, 0]), 8).squeeze(1), [7, *[-1] * 7])
     equal(maxrl_advantages(rewards[:3], 1).squeeze(1), [1, 0, 0])
 
 
 def test_covariances_of_tokens_and_who_is_chosen_by_them():
     """log pi = [-1, -3, ., -2] has the mean -2, A = [2, 2, ., -1] the mean 1: 1, -1 and 0.
 
-    Of three tokens a third is one, and so is a hundredth; two thirds are two.
+    Of three tokens a third is one, and so are a hundredth and 1.98; two thirds are two.
     """
     log_probs, mask = f([[-1, -3, 9], [-2, 99, 99]]), m([[1, 1, 0], [1, 0, 0]])
     covariances = token_covariances(log_probs, f([[2], [-1]]), mask)
     equal(covariances[mask], [1, -1, 0])
-    first, second, third = [0, 0], [0, 1], [1, 0]
+    first, third = [0, 0], [1, 0]
     both = [first, third]
-    for share, chosen in ((0, []), (0.01, [first]), (0.67, both), (1, [first, second, third])):
+    for share, chosen in ((0, []), (0.01, [first]), (0.66, [first]), (0.67, both)):
         assert kl_cov_tokens(covariances, mask, share).nonzero().tolist() == chosen
     draws = f([[0.1, 0.9, 1], [0.2, 1, 1]])
-    for share, high, chosen in ((0.01, 2, [third]), (0.7, 2, both), (0.7, 1, [third]), (0, 2, [])):
+    for share, high, chosen in ((0.66, 2, [third]), (0.7, 2, both), (0.7, 1, [third]), (0, 2, [])):
         dropped = clip_cov_tokens(covariances, draws, mask, share, -0.5, high)
         assert dropped.nonzero().tolist() == chosen
     assert not kl_cov_tokens(covariances, ~mask & mask, 0.5).any()
+    assert kl_cov_tokens(covariances, mask, 1).equal(mask)
+    hundred = torch.arange(100.0).view(10, 10)
+    assert kl_cov_tokens(hundred, hundred >= 0, 0.29).sum() == 29  # 0.29 * 100 is a little less
 
 
 def test_leave_one_out():

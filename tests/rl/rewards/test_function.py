@@ -15,7 +15,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT, GPTConfig
 from harness.errors import UserError
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.rewards.function import open_function
+from rl.rewards.function import files_behind, open_function
 
 RECORDS = [PromptRecord("ab", answer="x"), PromptRecord("hgfed", answer="yy")]
 
@@ -115,6 +115,23 @@ def test_columns_are_lists_of_the_rows_values(source):
     }
 
 
+def test_the_files_behind_a_reward_are_its_own_and_those_beside_it_that_it_imports(source):
+    helper = source("def g():\n    return 1.0\n")
+    name = source(f"import {helper}, json, torch\ndef f(prompt, response):\n    return 1.0\n")
+    open_function(f"{name}:f")
+    files = {path.name for path in files_behind(sys.modules[name])}
+    assert files == {f"{name}.py", f"{helper}.py"}
+
+
+def test_a_column_that_no_row_of_this_batch_has_is_given_as_nothing(source):
+    name = source(
+        "seen = []\ndef f(completions, level):\n    seen.append(level)\n    return [0] * 6\n"
+    )
+    reward = open_function(f"{name}:f")
+    reward(with_columns()), reward(ROLLOUT)
+    assert sys.modules[name].seen == [[3, *[None] * 5], [None] * 6]
+
+
 @pytest.mark.parametrize(
     ("takes", "gives"),
     [
@@ -151,33 +168,23 @@ OTHERS = (
     "data_source, solution_str, ground_truth=None", "prompt", "prompt, response, more",
     "*, prompt, response",
 )  # fmt: skip
-
-
-@pytest.mark.parametrize("takes", OTHERS)
-def test_another_order_of_parameters_is_refused(source, takes):
-    with pytest.raises(UserError):
-        open_function(f"{source(f'def f({takes}): return 0.0')}:f")
-
-
 OURS = (
-    "prompt, response",
-    "p, r, **more",
-    "*both",
-    "prompt, completion",
-    "question, text",
-    "a, b, c=1",
-)
+    "prompt, response", "p, r, **more", "*both", "prompt, completion", "question, text", "a, b, c=1",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("takes", OURS)
-def test_two_texts_may_have_any_other_names(source, takes):
+def test_two_texts_may_have_any_names_that_are_not_another_order(source, takes):
     open_function(f"{source(f'def f({takes}): return 0.0')}:f")(ROLLOUT)
 
 
-@pytest.mark.parametrize("takes", ["prompt, response", "completions"])
-def test_a_coroutine_is_refused(source, takes):
+COROUTINES = [f"async def f({takes}): return 0.0" for takes in ("prompt, response", "completions")]
+
+
+@pytest.mark.parametrize("text", [f"def f({takes}): return 0.0" for takes in OTHERS] + COROUTINES)
+def test_another_form_is_refused(source, text):
     with pytest.raises(UserError):
-        open_function(f"{source(f'async def f({takes}): return 0.0')}:f")
+        open_function(f"{source(text)}:f")
 
 
 # What goes wrong while it runs

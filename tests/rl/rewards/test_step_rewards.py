@@ -202,5 +202,5 @@ def test_steps_that_leave_a_token_out_or_have_it_twice_are_refused(wrong):
     good = [(1, 1.0), (3, 0.0)]
     steps = checked_steps(Given([good, good]), rollout, torch.zeros(2))
     assert listed(steps, 1) == good
-    with pytest.raises(ValueError, match="row 1: .* at token 3"):
+    with pytest.raises(ValueError, match="row 1"):
         checked_steps(Given([good, wrong]), rollout, torch.zeros(2))

@@ -35,6 +35,7 @@ RIGHT = {  # truth: responses that give it
     "-5": "-5|−5|–5|- 5|minus 5|#### - 5|#### negative 5|It is -5.|-$5|$-5",
     "90": r"\boxed{90^\circ}|\boxed{90^{\circ}}|90°",
     "1000": r"\boxed{1\,000}|\boxed{1{,}000}|1,000|#### 1,\!000|1e3|$1,000.00",
+    "1001": "#### 1,000 + 1 = 1,001",
     "1/2": r"1/2|0.5|.5|\boxed{\frac{1}{2}}|#### \dfrac12|\boxed{x=\frac{1}{2}}",
     "0": "0|-0|0.0",
     "A": r"A|a.|(A)|**A**|\boxed{(\text{A})}|#### (A)|\boxed{x = A}",
@@ -108,6 +109,7 @@ def test_a_copy_of_the_prompt_is_no_answer():
     assert answer_match(record, prompt + "3", True) == 1
     assert answer_match(record, f"{QUESTION} Hint: it is 3\nIt is 3.", True) == 1
     assert read_answer(record, prompt) is None
+    assert answer_match(PromptRecord("3", answer="3"), "3", True) == 1  # a word alone is no copy
 
 
 # The reward
@@ -139,6 +141,7 @@ def test_whatever_a_rule_says_a_truncated_response_is_wrong():
     always = VerifiableReward(lambda *_: 1.0, "always")
     cut = rollout(["a", "b"], [True, False])
     assert always(cut).tolist() == [1, 0]
+    assert always.with_metrics(cut)[1]["rule_errors"] == 0  # it is no error of the rule
 
 
 def test_what_is_logged_is_documented_and_responses_without_an_answer_are_counted():

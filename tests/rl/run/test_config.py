@@ -12,6 +12,7 @@ import pytest
 from data.sources import from_preset, preset_defaults, world_names
 from data.worlds import sums as sums_world
 from rl.run.config import SIZES, EngineConfig, size_presets
+from rl.run.engine import every_engine
 
 RL = Path(__file__).resolve().parents[3] / "rl"
 ENGINES = sorted(path.stem for path in RL.glob("*_engine.py"))
@@ -28,6 +29,10 @@ def config_class(engine: str) -> type[EngineConfig]:
         and value.__name__.endswith("Config")
     )
     return found
+
+
+def test_every_engine_is_found() -> None:
+    assert [engine.module for engine in every_engine()] == [f"rl.{name}" for name in ENGINES]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

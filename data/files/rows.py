@@ -70,12 +70,10 @@ def _table_rows(path: str | Path, stream: IO[bytes]) -> Iterator[tuple[str, obje
     reader = csv.DictReader(io.StringIO(_whole(path, stream), newline=""), strict=True)
     try:
         names = list(reader.fieldnames or [])
-        if blank := [name for name in names if name != name.strip()]:
-            raise UserError(
-                f"{path}:1: blanks around the column {blank[0]!r}; remove them in all lines"
-            )
-        if twice := {name for name in names if name and names.count(name) > 1}:
-            raise UserError(f"{path}:1: two columns are called {min(twice)!r}; rename one")
+        if odd := [
+            name for name in names if name and names.count(name) > 1 or name != name.strip()
+        ]:
+            raise UserError(f"{path}:1: column {odd[0]!r} is double or has blanks; rename it")
         for row in reader:
             place = str(reader.line_num)
             if None in row or None in row.values():
@@ -106,13 +104,10 @@ def _parsed(path: str | Path, text: str, line: int) -> Any:
     """Parse JSON that starts at `line` of the file."""
     try:
         return json.loads(text, object_pairs_hook=_object)
-    except json.JSONDecodeError as error:
-        place = f"{path}:{line + error.lineno - 1}: not valid JSON: {error.msg}"
-        raise UserError(
-            f"{place} at column {error.colno}; correct it, a file holds one object a line or one array"
-        ) from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}:{line}: not usable JSON: {error}; remove the row") from None
+        place = line + getattr(error, "lineno", 1) - 1
+        why = f"not JSON, one object a line or one array: {error}"
+        raise UserError(f"{path}:{place}: {why}; correct it") from None
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -159,8 +154,7 @@ def _opened(path: str | Path) -> Iterator[IO[bytes]]:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise UserError(f"{path}: damaged gzip data ({error}); download it again") from None
     except OSError as error:
-        why = error.strerror or error
-        raise UserError(f"{path}: cannot be read ({why}); give a readable file") from None
+        raise UserError(f"{path}: cannot be read ({error}); give a readable file") from None
 
 
 # Values of a row, checked.
@@ -188,7 +182,3 @@ def text_of(row: Row, key: str) -> str:
     except UnicodeEncodeError:
         raise BadRow(f"{key!r} holds half of a surrogate pair, which is no character") from None
     return value
-
-
-def is_list(row: Row, key: str) -> bool:
-    return isinstance(row.get(key), list)

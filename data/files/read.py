@@ -20,7 +20,7 @@ from glob import glob
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from data.formats import (
+from data.files.formats import (
     FORMATS,
     OWN_PAIRS,
     Answered,
@@ -30,8 +30,8 @@ from data.formats import (
     recorded_sides,
     without_end,
 )
+from data.files.rows import BadRow, Row, bad_row, holds_rows, listed, rows_of, text_in, text_of
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
-from data.rows import BadRow, Row, bad_row, holds_rows, listed, rows_of, text_in, text_of
 from data.splits import Split, split_of
 from harness.errors import UserError
 
@@ -52,12 +52,10 @@ class ReadResult(Generic[Record]):
 
     def summary(self) -> str:
         """One sentence about the file: kept, dropped, what is odd, columns that are not used."""
-        kept, dropped = len(self.records), self.dropped
-        parts = [
-            f"{self.source} ({self.format}): {kept:,} of {kept + sum(dropped.values()):,} rows kept"
-        ]
-        if dropped:
-            parts.append(f"dropped: {_reasons(dropped)}")
+        kept, rows = len(self.records), len(self.records) + sum(self.dropped.values())
+        parts = [f"{self.source} ({self.format}): {kept:,} of {rows:,} rows kept"]
+        if self.dropped:
+            parts.append(f"dropped: {_reasons(self.dropped)}")
         parts += [f"{note} in {count:,}" for note, count in self.notes.items()]
         if self.unread:
             use = "for a reward alone" if isinstance(self.records[0], PromptRecord) else "not used"
@@ -171,13 +169,12 @@ def _preference(kind: Format, content: Content, row: Row) -> PreferenceRecord:
     if chosen[0] != rejected[0]:
         raise DropRow("prompts differ")
     meta = recorded_sides(row) if kind is OWN_PAIRS else {}
-    if {"chosen_tokens", "rejected_tokens"} <= meta.keys():  # two of them may read alike
-        alike = meta["chosen_tokens"] == meta["rejected_tokens"]
-    else:
+    sides = [meta.get("chosen_tokens"), meta.get("rejected_tokens")]  # two of them may read alike
+    if None in sides:
+        sides = [chosen, rejected]
         for side in (chosen, rejected):
             _require_text(*side)
-        alike = chosen == rejected
-    if alike:
+    if sides[0] == sides[1]:
         raise DropRow("chosen equals rejected")
     if _lead(row) == 0:
         raise DropRow("equal scores")
@@ -209,9 +206,7 @@ def _prompt(kind: Format, content: Content, row: Row) -> PromptRecord:
 
 
 def _read(
-    path: str | Path,
-    convert: Callable[[Format, Content, Row], Record],
-    limit: int | None = None,
+    path: str | Path, convert: Callable[[Format, Content, Row], Record], limit: int | None = None
 ) -> ReadResult[Record]:
     """Convert the rows of a file; the module's docstring says what stops and what is counted."""
     records: list[Record] = []
@@ -237,11 +232,8 @@ def _read(
             dropped[str(reason)] += 1
         if len(records) == limit:
             break
-    if kind is None:
-        raise UserError(f"{path}: there are no rows in it; give a file with at least one")
-    if not records:
-        why = f"{kind.name}: {_reasons(dropped)}"
-        raise UserError(f"{path}: no row can be used ({why}); correct the file")
+    if kind is None or not records:
+        raise UserError(f"{path}: no row to use ({_reasons(dropped) or 'empty'}); correct it")
     notes["the same two answers judged the other way round"] += _contradicted(records)
     unread = [key for key in columns if key and key not in kind.keys + kind.more]
     return ReadResult(records, dict(dropped), kind.name, str(path), dict(+notes), unread, answers)
@@ -256,7 +248,5 @@ def _recognise(path: str | Path, place: str, row: Row) -> Format:
     for kind in FORMATS:
         if kind.matches(row):
             return kind
-    known = "; ".join(f"{' + '.join(kind.keys)} ({kind.name})" for kind in FORMATS)
-    raise UserError(
-        f"{path}:{place}: keys {listed(row)} fit no format: give (CSV: in line 1) the keys of one, {known}"
-    )
+    known = "; ".join(" + ".join(kind.keys) for kind in FORMATS)
+    raise UserError(f"{path}:{place}: keys {listed(row)} are none of (CSV: line 1) {known}")

@@ -6,11 +6,12 @@ import gzip
 import json
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from data import rows
-from data.readers import read_preferences, read_prompts, read_responses, read_text, split_records
+from data.files import rows
+from data.files.read import read_preferences, read_prompts, read_responses, read_text, split_records
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
 from gpt.corpus import read_documents
 from harness.errors import UserError
@@ -36,6 +37,13 @@ def test_content_decides_and_not_the_name(tmp_path: Path, name: str, content: st
     for stored in (content.encode(), gzip.compress(content.encode(), mtime=0)):
         path.write_bytes(stored)
         assert read_responses(path).records == read_responses(str(path)).records == RECORDS
+
+
+def lines(folder: Path, *rows: dict[str, Any]) -> Path:
+    """A file of these rows."""
+    path = folder / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
 
 
 def test_unicode_line_separators_do_not_end_a_row(tmp_path: Path) -> None:
@@ -93,12 +101,8 @@ def test_a_line_of_its_own_separates_documents(tmp_path: Path) -> None:
 
 
 BAD_TEXTS = [
-    b'{"text": null}',
-    b'{"url": "x"}',
-    b'{"text": "cut o',
-    b'{"text": 7}',
-    b'{"text": "caf\xe9"}',
-]
+    b'{"text": null}', b'{"url": "x"}', b'{"text": "cut o', b'{"text": 7}', b'{"text": "caf\xe9"}',
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("line", BAD_TEXTS)
@@ -112,11 +116,7 @@ def test_a_bad_row_of_texts_is_named_by_its_line(tmp_path: Path, line: bytes) ->
 
 def test_a_file_of_another_kind_is_no_text(tmp_path: Path) -> None:
     """A Git LFS pointer in place of the corpus, an archive that is called .txt."""
-    for start in (
-        "version https://git-lfs.github.com/spec/v1\noid sha256:0\n",
-        "PAR1",
-        "PK\x03\x04",
-    ):
+    for start in ("version https://git-lfs.github.com/spec/v1\noid x\n", "PAR1", "PK\x03\x04"):
         (tmp_path / "a.txt").write_text(start + "word " * 100)
         for path in (tmp_path / "a.txt", tmp_path):
             with pytest.raises(UserError, match="a.txt"):
@@ -140,9 +140,7 @@ def test_recorded_tokens_are_kept_and_say_what_differs(tmp_path: Path) -> None:
         PAIR | {"chosen": ""},
         PAIR | ended | {"gold_chosen": 1},
     ]
-    path = tmp_path / "pairs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    result = read_preferences(path)
+    result = read_preferences(lines(tmp_path, *rows))
     assert [record.meta for record in result.records] == [tokens | ended, tokens, ended]
     assert [record.chosen for record in result.records] == ["b", "", "b"]
     assert result.dropped == {"chosen equals rejected": 1, "empty answer": 1}
@@ -154,24 +152,19 @@ END = "<|endoftext|>"
 def test_the_name_of_an_eos_behind_an_answer_is_taken_off(tmp_path: Path) -> None:
     """Every answer gets its EOS; inside a text, or alone, the name is text, or no answer."""
     answers = [f"a{END}", f"a\n<|im_end|>\n{END} ", f"a{END}b", END]
-    path = tmp_path / "rows.jsonl"
     rows = [{"prompt": f"Q {END}", "response": answer} for answer in answers]
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = read_responses(path)
+    result = read_responses(lines(tmp_path, *rows))
     assert [record.response for record in result.records] == ["a", "a\n", f"a{END}b"]
     assert {record.prompt for record in result.records} == {f"Q {END}"}
     assert 2 in result.notes.values() and result.dropped == {"empty answer": 1}
-    pairs = [PAIR | {"rejected": f"c{END}"}, PAIR | {"chosen": f"c{END}"}]
-    path.write_text("".join(json.dumps(row) + "\n" for row in pairs))
-    assert [record.rejected for record in read_preferences(path).records] == ["c"]
+    pairs = lines(tmp_path, PAIR | {"rejected": f"c{END}"}, PAIR | {"chosen": f"c{END}"})
+    assert [record.rejected for record in read_preferences(pairs).records] == ["c"]
 
 
 def test_pairs_that_contradict_each_other_are_counted(tmp_path: Path) -> None:
     other = {"chosen": PAIR["rejected"], "rejected": PAIR["chosen"]}
     rows = [PAIR, PAIR | other, PAIR | {"prompt": "b\n"}, PAIR | other | {"prompt": "c\n"}]
-    path = tmp_path / "pairs.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    result = read_preferences(path)
+    result = read_preferences(lines(tmp_path, *rows))
     assert len(result.records) == 4 and list(result.notes.values()) == [2]
 
 
@@ -189,8 +182,8 @@ def test_splits_follow_the_prompt_alone() -> None:
 
 # --- files that would have been read wrong --------------------------------------------------------
 
-ASKED = '[{""role"": ""user"", ""content"": ""a""}, {""role"": ""assistant"", ""content"": ""b""'
-DEEP = "[" * 9999 + "]" * 9999
+# Text for a boolean, a number that is no token id, a key that stands twice.
+MORE = ('"chosen_ended": "false"', '"chosen_tokens": [1.5]', '"prompt": "q"')
 STRAY = 'prompt,chosen,rejected\np,"a,b\nq,c,d\nr,e" f,g\n'
 
 
@@ -201,7 +194,10 @@ STRAY = 'prompt,chosen,rejected\np,"a,b\nq,c,d\nr,e" f,g\n'
         ("a.csv", 'prompt,chosen,rejected\np,"a,b\n'),
         ("a.csv", "prompt,chosen,chosen,rejected\np,a,b,c\n"),
         ("a.csv", "prompt,chosen,rejected, score_chosen\np,a,b,1\n"),
-        ("a.jsonl", '{"prompt": "p", "chosen": "a", "chosen": "b", "rejected": "c"}\n'),
+        *(
+            ("a.jsonl", f'{{"prompt": "p", "chosen": "c", "rejected": "r", {more}}}')
+            for more in MORE
+        ),
     ],
 )
 def test_a_file_that_can_be_misread_is_refused(tmp_path: Path, name: str, content: str) -> None:
@@ -237,7 +233,8 @@ def test_what_is_larger_than_memory_is_refused_and_not_held(
 
 
 @pytest.mark.parametrize(
-    "more", ['"chosen_ended": "false"', '"chosen_tokens": [1.5]', '"prompt": "q"']
+    "more",
+    ['"chosen_ended": "false"', '"chosen_tokens": [1.5]', '"chosen_tokens": [-1]', '"prompt": "q"'],
 )
 def test_what_would_be_taken_for_something_else_is_refused(tmp_path: Path, more: str) -> None:
     """Text for a boolean, a number that is no token id, a key that stands twice."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from data.rows import BadRow, Row, field, is_list, text_of
+from data.files.rows import BadRow, Row, field, text_of
 from data.templates import HEADINGS, Turn, conversation_prompt, instruction_text
 
 
@@ -69,9 +69,9 @@ class Format:
         if lost := [key for key in CONTEXT if row.get(key) and key not in self.keys + self.more]:
             raise DropRow(f"no place for {lost[0]!r}")
         content = self.read(row)
-        if content.answer is not None:
-            return content
-        return without_question(row, content)._replace(answer=ground_truth(row))
+        if content.answer is None:
+            content = without_question(row, content)._replace(answer=ground_truth(row))
+        return content
 
 
 # One side of a row, by its key.
@@ -172,22 +172,17 @@ def joined(opening: list[Turn], before: list[Turn]) -> list[Turn]:
 
 def turns_of(row: Row, key: str) -> list[Turn]:
     """The messages under `key`: a list of {role, content}."""
-    messages = field(row, key)
-    if not isinstance(messages, list):
-        raise BadRow(f"{key!r} is {messages!r:.40}, expected a list of messages")
-    return [turn_of(key, message) for message in messages]
-
-
-def turn_of(key: str, message: object) -> Turn:
-    """One message of those under `key`."""
-    if not isinstance(message, dict):
-        raise BadRow(f"{key!r} holds {message!r:.40}, expected a message")
-    role = field(message, "role")
-    if not isinstance(role, str) or role not in HEADINGS:
-        raise BadRow(f"{key!r} has the role {role!r:.40}, expected one of {', '.join(HEADINGS)}")
-    if more := [key for key in MORE_THAN_TEXT if message.get(key)]:
-        raise DropRow(f"{more[0]!r} in a message")
-    return Turn(role, text_of(message, "content").strip())
+    messages, turns = field(row, key), list[Turn]()
+    for message in messages if isinstance(messages, list) else [messages]:
+        role = message.get("role") if isinstance(message, dict) else None
+        if not isinstance(role, str) or role not in HEADINGS:
+            raise BadRow(
+                f"{key!r} holds {message!r:.40}, expected messages by {', '.join(HEADINGS)}"
+            )
+        if more := [key for key in MORE_THAN_TEXT if message.get(key)]:
+            raise DropRow(f"{more[0]!r} in a message")
+        turns.append(Turn(role, text_of(message, "content").strip()))
+    return turns
 
 
 def chat_side(row: Row, key: str) -> Answered:
@@ -203,18 +198,16 @@ def chat_side(row: Row, key: str) -> Answered:
 
 def opening_of(row: Row) -> list[Turn]:
     """The turns of `prompt`, a list or one user's string, behind the system turn of another column."""
-    turns = []
-    if is_list(row, "prompt"):
+    if isinstance(row.get("prompt"), list):
         turns = turns_of(row, "prompt")
-    elif "prompt" in row:
-        turns = [Turn("user", text_of(row, "prompt").strip())]
+    else:
+        turns = [Turn("user", text_of(row, "prompt").strip())] if "prompt" in row else []
     return joined(system_of(row), turns)
 
 
 def system_of(row: Row) -> list[Turn]:
     """The system turn of a row that has one in a column of its own."""
-    names = [key for key in SYSTEM if row.get(key)]
-    return [Turn("system", text_of(row, key).strip()) for key in names]
+    return [Turn("system", text_of(row, key).strip()) for key in SYSTEM if row.get(key)]
 
 
 CALCULATOR = re.compile(r"<<[^<>]*>>")
@@ -231,16 +224,17 @@ def gsm8k(row: Row) -> Content:
     solution, marker, final = answer.rpartition("####")
     number = final.strip().replace(",", "")
     if not marker or not NUMBER.fullmatch(number):
-        kind = "'question' and 'answer' are GSM8K's, whose 'answer' ends with '#### ' and a number"
-        raise BadRow(f"{kind}: in other files call them 'prompt' and 'answer'")
+        raise BadRow(
+            "no '#### ' and number end this GSM8K 'answer' (else rename 'question' to 'prompt')"
+        )
     response = f"{CALCULATOR.sub('', solution).strip()}\n#### {number}".lstrip()
     return Content([Answered(prompt, response)], number)
 
 
 def question(row: Row) -> Content:
     """A prompt alone, or with the ground truth that a rule needs, which is its answer as well."""
-    prompt = asked(opening_of(row)) if is_list(row, "prompt") else text_of(row, "prompt")
-    truth = ground_truth(row)
+    messages, truth = isinstance(row.get("prompt"), list), ground_truth(row)
+    prompt = asked(opening_of(row)) if messages else text_of(row, "prompt")
     return Content([Answered(prompt, truth if isinstance(truth, str) else None)], truth)
 
 
@@ -261,11 +255,12 @@ def recorded_sides(row: Row) -> dict[str, Any]:
     """Those of the four keys that the row has; BadRow for a value that is none of its kind."""
     found = {key: row[key] for key in RECORDED if key in row}
     for key, value in found.items():
-        if key.endswith("ended") and not isinstance(value, bool):
-            raise BadRow(f"{key!r} is {value!r:.40}, expected true or false")
         ids = value if isinstance(value, list) else []
-        if key.endswith("tokens") and not (ids and all(type(i) is int and i >= 0 for i in ids)):
-            raise BadRow(f"{key!r} is not a list of token ids, whole numbers from 0, at least one")
+        tokens = ids and all(type(i) is int and i >= 0 for i in ids)
+        if not (isinstance(value, bool) if key.endswith("ended") else tokens):
+            raise BadRow(
+                f"{key!r} is {value!r:.40}, expected true or false, of tokens a list of ids"
+            )
     return found
 
 

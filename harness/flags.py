@@ -1,0 +1,159 @@
+"""The flags that commands share, in groups, and what a flag may be: `lr: NotNegative = 1e-3`.
+
+A function takes the group that it reads. A field's docstring is its help text, and the first line of a
+class names its group in `--help`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args, get_type_hints
+
+from harness.errors import UserError
+from harness.files import weights_in
+
+SMALL = 50_000_000  # weights up to which a model is small: more than our presets, fewer than GPT-2
+LARGEST = 1e12  # what multiplies numbers in float32 must leave room for them
+LARGEST_INTEGER = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Range:
+    """An interval, as in "[0, 1)", and the words for a value outside of it."""
+
+    interval: str
+    words: str
+
+    def holds(self, value: float) -> bool:
+        """Whether the value lies inside, NaN never."""
+        low, high = map(float, self.interval[1:-1].split(", "))
+        above = value >= low if self.interval[0] == "[" else value > low
+        return above and (value <= high if self.interval[-1] == "]" else value < high)
+
+
+ANY = Range("(-inf, inf)", "")
+AtLeastOne = Annotated[int, Range("[1, inf)", "must be at least 1")]
+AtLeastTwo = Annotated[int, Range("[2, inf)", "must be at least 2")]
+Count = Annotated[int, Range("[0, inf)", "must not be negative")]
+NotNegative = Annotated[float, Range("[0, inf)", "must not be negative")]
+AboveZero = Annotated[float, Range("(0, inf)", "must be above 0")]
+Limit = Annotated[float, Range("(0, inf]", "must be above 0")]
+KLLimit = Annotated[float, Range("(0, inf]", "must be above 0, any run would stop there")]
+ZeroToOne = Annotated[float, Range("[0, 1]", "must be in 0..1")]
+
+
+@cache
+def ranges_of(config_class: type) -> dict[str, Range]:
+    """The range of every field that has one, also as `AtLeastOne | None`."""
+    return {
+        name: found
+        for name, hint in get_type_hints(config_class, include_extras=True).items()
+        for part in (hint, *get_args(hint))
+        for found in getattr(part, "__metadata__", ())
+        if isinstance(found, Range)
+    }
+
+
+def check_ranges(config: object) -> None:
+    """UserError for the first field of a script's config that no run can mean; None passes.
+
+    NaN is one for every flag: each comparison with it is False, so it would switch off in silence what
+    the flag controls. So is a number that float32 cannot calculate with.
+    """
+    ranges = ranges_of(type(config))  # type: ignore[arg-type]  # it is hashable
+    for name, value in vars(config).items():
+        if not isinstance(value, (int, float)):
+            continue
+        allowed = ranges.get(name, ANY)
+        no_limit = value == math.inf and allowed.interval.endswith("inf]")
+        largest = LARGEST_INTEGER if isinstance(value, int) else LARGEST
+        if not (abs(value) <= largest or no_limit):
+            raise UserError(f"{name} must be finite, and at most {largest:g} in size: got {value}")
+        if not allowed.holds(value):
+            raise UserError(f"{name} {allowed.words}: got {value}")
+
+
+# Groups of flags ---------------------------------------------------------------------------------
+
+
+class Flags(Protocol):
+    """The config of any command: a dataclass whose fields are its flags."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class TrainingFlags:
+    """The run"""
+
+    seed: int = 0
+    """Of every random number; each concern of a run has a stream of its own."""
+    device: str = "auto"
+    """auto (cuda, then mps, then cpu) or a device name."""
+    ranks: AtLeastOne | None = None
+    """Processes that share the work; default: one per core for small models on a CPU, else one."""
+    out: Path | None = None
+    """Run folder; default runs/COMMAND-DATA-PRESET."""
+    resume: bool = False
+    """Continue the run in the run folder."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16: autocast over float32 weights, for GPUs."""
+    checkpoint_every: AtLeastOne = 200
+    """Steps between resumable checkpoints."""
+
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
+    fixed_length = False  # whether a learning rate or a stage depends on how many steps there are
+
+    preset = "tiny"  # the model's size, where a command has the flag
+
+    @property
+    def largest_model(self) -> int:
+        """The number of weights of the largest model that a flag names; 0 where that is not known."""
+        named = [vars(self).get(flag) for flag in ("policy", "base", "weights", "reward_model")]
+        every = [
+            each for value in named for each in (value if isinstance(value, tuple) else [value])
+        ]
+        return max(0 if each is None else weights_in(Path(each)) for each in every)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether one process a core beats one with threads (docs/ranks.md): not at published sizes."""
+        return not self.preset.startswith("gpt2") and self.largest_model < SMALL
+
+
+@dataclass(frozen=True)
+class OptimizerFlags:
+    """Optimizer"""
+
+    lr: NotNegative = 5e-4
+    """Peak learning rate."""
+    warmup: Count = 50
+    """Steps of linear warm-up."""
+    weight_decay: NotNegative = 0.0
+    """AdamW decay of matrices."""
+    max_norm: Limit = 1.0
+    """Gradient norm at which gradients are clipped."""
+
+    fixed_length = True  # a cosine brings the learning rate down over the steps
+
+
+@dataclass(frozen=True)
+class CheckpointFlags:
+    """Memory"""
+
+    checkpoint_blocks: bool = False
+    """Compute each block's activations again in the backward pass instead of keeping them: less memory,
+    a third more work, the same gradients."""
+
+
+@dataclass(frozen=True)
+class MemoryFlags(CheckpointFlags, TrainingFlags):
+    """Memory"""
+
+    lora_rank: Count = 0
+    """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""
