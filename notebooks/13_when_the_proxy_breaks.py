@@ -293,6 +293,8 @@ plots.curves(
     marker=True, xlabel="d = sqrt(KL in nats)", ylabel="gold reward", title="by distance",
 )  # fmt: skip
 plt.show()
+
+# %%
 best = max(range(len(steps)), key=gold_curve.__getitem__)
 print(f"gold is highest at step {steps[best]}, {kl[best]:.1f} nats away: {gold_curve[best]:.2f}")
 print(f"at the end, {kl[-1]:.1f} nats away, it is {gold_curve[-1]:.2f}")
