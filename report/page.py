@@ -213,7 +213,9 @@ def summary_of(run: Run) -> str:
 def results_of(run: Run) -> dict[str, Any]:
     """report.json as a table: a column for each model, such as before and after, then the rest."""
     models = {name: flat(value) for name, value in run.results.items() if isinstance(value, dict)}
-    models[""] = flat({name: run.results[name] for name in run.results if name not in models})
+    models["of the run"] = flat(
+        {name: run.results[name] for name in run.results if name not in models}
+    )
     keys = dict.fromkeys(key for numbers in models.values() for key in numbers)
     rows = [(key, [numbers.get(key) for numbers in models.values()]) for key in keys]
     return {"models": list(models), "rows": rows}
