@@ -151,8 +151,8 @@ def response_hidden(model: GPT, batch: ResponseBatch, columns: Tensor) -> Tensor
 
     `hidden_of_rows`, but a prompt that rows share is read once, but for dropout: rows draw their own.
     """
-    shared = None if model.training and model.config.dropout else batch.shared
-    if shared is None:
+    shared = batch.shared
+    if shared is None or (model.training and model.config.dropout):
         return hidden_of_rows(model, batch, columns)
     hidden = model.hidden(shared.tokens, shared)[0]
     return hidden.index_select(0, batch.of_valid(shared.places.gather(1, columns)))

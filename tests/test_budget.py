@@ -1,6 +1,6 @@
 """How large the house is, so that growth shows in the pull request that causes it.
 
-The bounds are a little above what is there. Who makes something smaller lowers them.
+The bounds are 2% above what is there. Who makes something smaller lowers them.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ REWARD_MODEL = "--base {base} --pairs 72 --held-out-pairs 8 --max-response-token
 @pytest.mark.parametrize(
     ("module", "flags", "files", "lines"),
     [
-        ("rl.grpo_engine", ENGINE, 78, 11_340),
-        ("rl.ppo_engine", ENGINE, 83, 12_114),
-        ("reward_model.reward_model_training", REWARD_MODEL, 60, 8_720),
+        ("rl.grpo_engine", ENGINE, 56, 8_550),
+        ("rl.ppo_engine", ENGINE, 68, 10_360),
+        ("reward_model.reward_model_training", REWARD_MODEL, 51, 7_690),
     ],
 )
 def test_what_a_run_of_one_step_loads(
@@ -97,9 +97,9 @@ def lines_of(*folders: str) -> int:
 @pytest.mark.parametrize(
     ("folders", "most"),
     [
-        (PRODUCT, 19_138),
-        (("tests",), 18_734),
-        (("scripts", "studies", "bench"), 6_491),
+        (PRODUCT, 20_360),
+        (("tests",), 21_230),
+        (("scripts", "studies", "bench"), 6_840),
         (("docs",), 535),
     ],
 )

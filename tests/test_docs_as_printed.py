@@ -22,7 +22,7 @@ from data import sources
 from gpt.model import GPT, GPTConfig
 from gpt.published import save_gpt2
 from gpt.tokenizer import load_tokenizer
-from harness import run_page
+from harness import run_folder
 from harness.paths import REPOSITORY
 
 SMALL: dict[str, Any] = dict(  # in place of what a preset sets
@@ -117,7 +117,7 @@ def at_home(folder: Path) -> None:
         for name, value in {"RUNS": folder / "runs", "from_preset": small}.items():
             if name in vars(module):
                 setattr(module, name, value)
-    run_page.page_of = lambda folder: ""  # type: ignore[assignment]
+    run_folder.page_of = lambda folder: ""  # type: ignore[assignment]
     sys.path.insert(0, str(REPOSITORY / "scripts"))
 
 

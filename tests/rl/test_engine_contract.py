@@ -25,6 +25,7 @@ from watched import Noted, NotedTeacher, Validations, calls_of, numbers, same_up
 import gpt.model
 import gpt.teacher
 from data import sources
+from gpt import log_probs
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams
 from gpt.lora import add_adapters
@@ -348,14 +349,15 @@ def test_minibatches_keep_groups_together(monkeypatch, engine):
     A prompt is known by its first two letters, or by its only one.
     """
     seen: list[list[tuple[int, ...]]] = []
-    real = GPT.hidden
+    real = log_probs.response_hidden
 
-    def spy(self, tokens, *args, **options):
-        if torch.is_grad_enabled() and self.wte.weight.requires_grad:
-            seen.append([tuple(row[: 2 if row[0] == 0 else 1]) for row in tokens.tolist()])
-        return real(self, tokens, *args, **options)
+    def spy(model, batch, columns):
+        if torch.is_grad_enabled() and model.wte.weight.requires_grad:
+            rows = batch.tokens.tolist()
+            seen.append([tuple(row[: 2 if row[0] == 0 else 1]) for row in rows])
+        return real(model, batch, columns)
 
-    monkeypatch.setattr(GPT, "hidden", spy)
+    monkeypatch.setattr(log_probs, "response_hidden", spy)
     size = dict(prompts_per_step=4, group_size=4, minibatches=2, updates_per_batch=1)
     engine.run(small_gpt(), separating(engine), steps=2, **(size | engine.alone))
     assert len(seen) == 4
