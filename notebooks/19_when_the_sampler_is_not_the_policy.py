@@ -320,7 +320,7 @@ holds(last["lag 64"] > 2 * rewards["lag 64"][0], "the correction keeps the run o
 # ## Yours
 #
 # `python nano/async_grpo.py` trains with a lag of 4. Give `train` another lag, or another cap.
-# [off_policy.md](../docs/off_policy.md) has the measured runs: 240 policies, in two worlds that disagree.
+# [archive.md](../docs/archive.md) has the measured runs: 240 policies, in two worlds that disagree.
 #
 # Next: [20_tools_and_turns](20_tools_and_turns.ipynb), in which not every token of an answer is the
 # policy's own.

@@ -208,7 +208,7 @@ holds(first[0, 1] < 0, "with the reset its tokens have negative advantages")
 # (The first column is the call's second token.) With the reset a call is a cost and nothing else: here its
 # tokens have negative advantages, whatever the answer made possible, so the policy stops calling. The
 # third row is a public library's way; it is right only for $\gamma = \lambda = 1$
-# ([the table](../docs/tools.md)).
+# ([the table](../docs/archive.md#tools-and-turns)).
 #
 # **The third: the prefix is encoded again.** Many loops keep text between the turns. But a text has one
 # encoding, and a policy may have sampled another one.
@@ -260,7 +260,7 @@ holds(numbers[-1]["reward"] > numbers[0]["reward"] + 0.2, "which pays")
 
 # %% [markdown]
 # This is one small run. In a larger one, with a calculator, a call is a waste for sums and needed for
-# products; PPO learned that in five of six seeds and GRPO in three ([tools.md](../docs/tools.md)).
+# products; PPO learned that in five of six seeds and GRPO in three ([archive.md](../docs/archive.md#tools-and-turns)).
 
 # %% [markdown]
 # **What would happen if** a call cost 0.95? Remember how often a guess is right, and try it.
@@ -301,7 +301,7 @@ def my_gae(rewards, values, mask, gamma, lam): ...  # (N, T) each -> advantages 
 check("gae", my_gae)
 
 # %% [markdown]
-# How TRL, verl and others decide each of these questions: [docs/tools.md](../docs/tools.md).
+# How TRL, verl and others decide each of these questions: [docs/archive.md](../docs/archive.md#tools-and-turns).
 #
 # Next: [21_which_would_you_have_believed](21_which_would_you_have_believed.ipynb), ten claims of recent
 # papers, and what became of them here. The map of all pages is [00_start_here](00_start_here.ipynb).

@@ -4,7 +4,7 @@
     python -m report runs/grpo-reviews-tiny runs/ppo-reviews-tiny    one page for both
     python -m report --group runs/baseline/* runs/mine/*             seeds: means and intervals
 
-Every script ends with it; docs/report.md says what is on the page. Any run folder will do, of pre-training
+Every script ends with it; docs/guide.md says what is on the page. Any run folder will do, of pre-training
 and of a reward model too.
 """
 

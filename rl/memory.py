@@ -3,7 +3,7 @@
     python -m rl.memory --preset gpt2
     python -m rl.memory --preset gpt2-xl --engine ppo --lora-rank 16 --checkpoint-blocks
 
-Bytes of tensors in float32, without what PyTorch, CUDA and gaps between tensors take. docs/memory.md
+Bytes of tensors in float32, without what PyTorch, CUDA and gaps between tensors take. docs/lora.md
 has measured peaks. Letters: V vocabulary, C context, D width, L layers.
 """
 

@@ -53,7 +53,7 @@ LEFT = {  # a part of a command: why it is not run
 FILES = {"docs/extending.md": ("my_rewards.py", "tis_engine.py")}  # a page's blocks of Python
 SLOW = {"docs/extending.md"}  # six trainings, each in a process of its own
 GUIDE = "docs/guide.md"
-STARTS_FROM_GUIDE = {"docs/lora.md", "docs/report.md"}  # from the runs that it has made
+STARTS_FROM_GUIDE = {"docs/lora.md"}  # from the runs that it has made
 
 
 def blocks(page: str, *languages: str) -> list[str]:

@@ -67,10 +67,10 @@ SECTIONS = {
     "Nano: to understand": "/nano/README",
     "Course": "/notebooks/README /notebooks/[0-9]*",
     "Code beside the paper": " ".join(f"/docs/boxes/{box.engine}" for box in beside.all_boxes()),
-    "Play": "explorables ask_both_models",
+    "Play": "explorables",
     "Guide": "guide faq your_data /data/README /reward_model/README /rl/README",
-    "Results": "results study claims overoptimisation off_policy tools real_model benchmarks conformance",
-    "Proofs": "equations mutation_check reliability",
+    "Results": "results study claims overoptimisation real_model benchmarks conformance archive",
+    "Proofs": "equations reliability",
     "Look up": "glossary symbols cheat_sheet metrics papers",
     "Project": "/CONTRIBUTING /CHANGELOG /docs/README /conformance/README",
 }
