@@ -260,7 +260,8 @@ holds(numbers[-1]["reward"] > numbers[0]["reward"] + 0.2, "which pays")
 
 # %% [markdown]
 # This is one small run. In a larger one, with a calculator, a call is a waste for sums and needed for
-# products; PPO learned that in five of six seeds and GRPO in three ([archive.md](../docs/archive.md#tools-and-turns)).
+# products; PPO learned that in five of six seeds and GRPO in three
+# ([archive.md](../docs/archive.md#tools-and-turns)).
 
 # %% [markdown]
 # **What would happen if** a call cost 0.95? Remember how often a guess is right, and try it.
@@ -301,7 +302,8 @@ def my_gae(rewards, values, mask, gamma, lam): ...  # (N, T) each -> advantages 
 check("gae", my_gae)
 
 # %% [markdown]
-# How TRL, verl and others decide each of these questions: [docs/archive.md](../docs/archive.md#tools-and-turns).
+# How TRL, verl and others decide each of these questions:
+# [docs/archive.md](../docs/archive.md#tools-and-turns).
 #
 # Next: [21_which_would_you_have_believed](21_which_would_you_have_believed.ipynb), ten claims of recent
 # papers, and what became of them here. The map of all pages is [00_start_here](00_start_here.ipynb).
