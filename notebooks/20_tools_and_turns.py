@@ -254,7 +254,9 @@ curves = {
 }
 plots.curves(curves, [step + 3 for step in steps], xlabel="batch", ylabel="calls per answer")
 last = {name: curve[-1] for name, curve in curves.items()}
-holds(last["secret letter"] > 4 * last["easy letter"], "in the end it asks for secrets far more often")
+holds(
+    last["secret letter"] > 4 * last["easy letter"], "in the end it asks for secrets far more often"
+)
 holds(last["easy letter"] < 0.3, "and for few of the easy letters")
 holds(numbers[-1]["reward"] > numbers[0]["reward"] + 0.2, "which pays")
 
