@@ -26,7 +26,7 @@ author = "Glassbox RLHF contributors"
 extensions = ["myst_nb", "sphinx.ext.mathjax"]
 source_suffix = {".md": "myst-nb", ".ipynb": "myst-nb", ".py": "myst-nb"}
 root_doc = "README"
-PACKAGES = ("nano", "data", "gpt", "reward_model", "rl", "harness", "conformance")
+PACKAGES = ("nano", "data", "gpt", "reward_model", "rl", "harness", "report", "conformance")
 include_patterns = [
     *("*.md", "*/README.md", "docs/*.md", "docs/boxes/*.md", "notebooks/*.ipynb"),
     *(
