@@ -180,7 +180,8 @@ class Config(TrainingFlags):
     device: str = "cpu"
 
 launch.EXIT_TIMEOUT = 0.5
-collectives.LONG = 0.2
+if "wait" in sys.argv:
+    collectives.LONG = 0.2
 
 def main(config):
     what, who = sys.argv[1], int(sys.argv[2])
