@@ -12,9 +12,10 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Sequence
-from typing import Literal, TypeVar
+from typing import Literal, TypeVar, get_args
 
 Split = Literal["train", "validation", "test"]
+SPLITS: tuple[str, ...] = get_args(Split)
 Item = TypeVar("Item")
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from data.records import PromptRecord
 from data.sources import Source
+from data.splits import SPLITS
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.flags import AtLeastOne
@@ -97,7 +98,7 @@ def open_prompts(
     UserError if these are more than half, or if a split has none left.
     """
     limits = Limits(room, 0, room)
-    splits = {split: found.prompts(split) for split in ("train", "validation", "test")}
+    splits = {split: found.prompts(split) for split in SPLITS}
     texts = [record.prompt for records in splits.values() for record in records]
     lengths = {text: (len(tokenizer.encode(text)), 0) for text in dict.fromkeys(texts)}
     check_fit(data, [lengths[text] for text in texts], limits, "prompts")

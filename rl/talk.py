@@ -22,6 +22,7 @@ import torch
 
 from data.records import PromptRecord
 from data.sources import Source, default_folder, source
+from data.splits import SPLITS
 from gpt.checkpoint import load_policy
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl
@@ -103,7 +104,7 @@ class Talk:
         self.source: Source | None = self.noted("no prompts", self.open_source)
         self.rule = None
         if self.source is not None:
-            prompts = {name: self.source.prompts(name) for name in ("train", "validation", "test")}
+            prompts = {name: self.source.prompts(name) for name in SPLITS}
             self.rule = open_rule(self.source, self.data, prompts, needed=False)
         self.reward = self.noted("no reward", self.open_reward)
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from data.files.read import read_prompts, split_records
+from data.files.read import ReadResult, read_prompts, split_records
 from data.records import PromptRecord
 from data.splits import Split
 from data.templates import HEADINGS, instruction_prompt
@@ -26,12 +26,15 @@ class FileSource:
         self.path = path
 
     @cached_property
-    def splits(self) -> dict[Split, list[PromptRecord]]:
-        """All prompts of the file, read once; prints what is kept of it."""
+    def result(self) -> ReadResult[PromptRecord]:
+        """What the file holds, read once; prints what is kept of it."""
         result = read_prompts(self.path)
         print(result.summary())
-        self.answers = result.answers
-        return split_records(result.records)
+        return result
+
+    @cached_property
+    def splits(self) -> dict[Split, list[PromptRecord]]:
+        return split_records(self.result.records)
 
     def prompts(self, split: Split) -> list[PromptRecord]:
         return self.splits[split]

@@ -18,13 +18,12 @@ import re
 from typing import Any, NamedTuple
 
 from data.records import PromptRecord, ResponseRecord
-from data.splits import pick, split_of
+from data.splits import SPLITS, pick, split_of
 
 FIRST, LAST = 100, 999  # both terms
 STEPS_PROBABILITY = 0.30
 DIRECT_ERROR_PROBABILITY = 0.50
 STEP_ERROR_PROBABILITY = 0.06
-SPLITS = ("train", "validation", "test")
 
 
 class StepCheck(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -55,10 +55,10 @@ def open_policy(
         if is_world(data) and found.corpus is None:
             make = "`python scripts/smollm2.py --out runs/smollm2`, then --policy runs/smollm2"
             raise UserError(f"{data} needs a model that has read English: {make}")
-        checked = found.CHECK is not None or found.prompts("train")[0].answer is not None
-        answers = getattr(
-            found, "answers", 2
-        )  # in a row of a file; a world's annotator compares two
+        checked, answers = found.CHECK is not None, 2  # a world's annotator compares two
+        if not is_world(data):
+            result = cast(Any, found).result  # of data/files/source.py
+            checked, answers = result.records[0].answer is not None, result.answers
         if not answers:
             raise UserError(
                 f"{data}: prompts alone make no model: name one with --policy, a run or published weights"

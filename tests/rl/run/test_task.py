@@ -11,6 +11,7 @@ from data import sources
 from data.files.source import FileSource
 from data.records import PromptRecord
 from data.sources import source
+from data.splits import split_of
 from data.worlds import reviews, sums
 from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
@@ -21,7 +22,7 @@ from rl.grpo_engine import GRPOConfig
 from rl.rewards import verifiable
 from rl.rewards.model import RewardModelReward
 from rl.rewards.reward import RewardChoice, RewardFn, RuleReward, open_reward, open_rule
-from rl.run.task import open_task
+from rl.run.task import open_policy, open_task
 
 CPU = torch.device("cpu")
 GLASSBOX = load_tokenizer("glassbox")
@@ -96,3 +97,11 @@ def test_the_reviews_task_trains_on_the_model_and_measures_gold(runs):
     assert not any(parameter.requires_grad for parameter in task.reward_fn.model.parameters())
     assert all(parameter.requires_grad for parameter in task.policy.parameters())
     assert not task.policy.training
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_a_file_of_one_row_lacks_a_model_whatever_its_split(runs, split):
+    prompt = next(text for text in map(str, range(100)) if split_of(text) == split)
+    (runs / "one.jsonl").write_text(f'{{"prompt": "{prompt}", "answer": "x"}}')
+    with pytest.raises(UserError):
+        open_policy(None, str(runs / "one.jsonl"), "own", CPU)
