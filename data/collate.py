@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from harness.device import on_device
-from harness.ranks.collectives import shard, shard_chunks, world
 
 
 def left_pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
@@ -273,13 +272,3 @@ def epoch_shuffled_indices(step: int, batch_size: int, count: int, seed: int) ->
         here = epochs == epoch
         indices[here] = order[positions[here] % count]
     return indices
-
-
-def shard_batch(batch: ResponseBatch, size: int | None = None) -> list[ResponseBatch]:
-    """This rank's rows of a batch: in one piece, or in pieces of at most `size` rows of similar length."""
-    if size is not None:
-        return [batch.rows(rows) for rows in shard_chunks(batch.totals, size)]
-    if world() == 1:
-        return [batch]
-    rows = shard(torch.arange(len(batch)))
-    return [batch.rows(rows)] if len(rows) else []

@@ -25,10 +25,11 @@ from data.records import PromptRecord
 from data.sources import USUAL, Data, Presets, default_folder, run_with_presets, source
 from gpt.checkpoint import load_policy, save_gpt
 from gpt.fit import open_prompts
-from gpt.generate import SamplingParams, generate
+from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl, kl_from_logits, of_both, scatter_responses
 from gpt.lora import fit_for_training, frozen_copy, linears_to_bfloat16
 from gpt.model import GPT, Preset
+from gpt.ranks import sample
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 from harness.device import open_device, precision
@@ -146,9 +147,7 @@ def sampled_batch(
     """One response of `author` to each prompt at temperature 1, as it is scored and as text."""
     prompts = [tokenizer.encode(record.prompt) for record in records]
     params = SamplingParams(max_new_tokens=max_new_tokens)
-    sampled = generate(
-        author, prompts, params, generator, eos_id=tokenizer.eos_id, other_ends=tokenizer.other_ends
-    )
+    sampled = sample(author, tokenizer, prompts, params, generator)
     batch = join_responses(prompts, sampled.response_tokens, sampled.response_mask, sampled.has_eos)
     return batch.to(author.device), [tokenizer.decode(tokens) for tokens in sampled.token_lists()]
 

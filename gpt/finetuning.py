@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from data.collate import epoch_shuffled_indices, shard_batch
+from data.collate import epoch_shuffled_indices
 from data.files.read import read_preferences, read_responses
 from data.records import PreferenceRecord, ResponseRecord
 from data.sources import (
@@ -38,11 +38,12 @@ from data.splits import split_of
 from gpt.checkpoint import load_policy, save_gpt
 from gpt.corpus import Example, collate_examples, encode_record
 from gpt.fit import AnswerFileFlags, check_fit
-from gpt.generate import SamplingParams, generate
+from gpt.generate import SamplingParams
 from gpt.lora import fit_for_training
 from gpt.model import GPT, Preset
 from gpt.pretraining import language_model_loss, validate
 from gpt.published import load_with_tokenizer
+from gpt.ranks import sample, shard_batch
 from gpt.token_rows import RECORDED, TextLog
 from gpt.tokenizer import Tokenizer
 from harness.device import open_device, precision
@@ -229,10 +230,7 @@ def answer_some(
     room = min(config.max_response_tokens, model.config.context - max(map(len, prompts)))
     params, generator = SamplingParams(max_new_tokens=room), make_generator(config.seed, "samples")
     with precision(model.device, config.precision):
-        sampled = generate(
-            model, prompts, params, generator,
-            eos_id=tokenizer.eos_id, other_ends=tokenizer.other_ends,
-        )  # fmt: skip
+        sampled = sample(model, tokenizer, prompts, params, generator)
     shown_tokens = [
         {"prompt": prompt, "response": answer, "data": in_data}
         for (prompt, in_data), answer in zip(shown, sampled.token_lists(), strict=True)

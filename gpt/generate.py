@@ -22,7 +22,6 @@ from torch import Tensor
 from data.collate import first_eos_mask, left_pad
 from gpt.model import GPT
 from harness.device import on_device
-from harness.ranks.collectives import joined_blocks, shard_block
 from harness.tensors import at_least_float32
 
 
@@ -71,6 +70,18 @@ class Generation:
         """Each row's tokens, the EOS included."""
         rows = zip(self.response_tokens, self.response_mask, strict=True)
         return [row[keep].tolist() for row, keep in rows]
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A teacher that takes part in drawing each token (`mixed_logits`)."""
+
+    teacher: GPT
+    share: float  # alpha, in [0, 1); 0 is the model alone
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share < 1:
+            raise ValueError(f"teacher_share={self.share} must be in [0, 1)")
 
 
 def truncate_logits(logits: Tensor, params: SamplingParams) -> Tensor:
@@ -166,18 +177,10 @@ def draw(
 
 
 def _sampling_models(
-    model: GPT,
-    teacher: GPT | None,
-    teacher_share: float,
-    prompts: Sequence[Sequence[int]],
-    max_new_tokens: int,
+    model: GPT, mixture: Mixture | None, prompts: Sequence[Sequence[int]], max_new_tokens: int
 ) -> list[GPT]:
     """The model, and the teacher if it has a share; ValueError unless every response has room."""
-    models = [model, teacher] if teacher is not None and teacher_share else [model]
-    if not 0 <= teacher_share < 1 or (teacher is None and teacher_share > 0):
-        raise ValueError(
-            f"teacher_share={teacher_share} must be in [0, 1), and 0 without a teacher"
-        )
+    models = [model, mixture.teacher] if mixture and mixture.share else [model]
     if models[-1].config.vocab_size != model.config.vocab_size:
         raise ValueError(
             f"the teacher knows {models[-1].config.vocab_size} tokens, the model "
@@ -269,31 +272,44 @@ def generate(
     eos_id: int,
     other_ends: Sequence[int] = (),
     samples_per_prompt: int = 1,
-    teacher: GPT | None = None,
-    teacher_share: float = 0.0,
+    mixture: Mixture | None = None,
 ) -> Generation:
     """Sample `samples_per_prompt` responses for each prompt (token lists), rows of a prompt adjacent.
 
-    The prompts are read once and their cache rows repeated. A row stops at its first EOS, or at one of
-    `other_ends`, which counts as one, and is dropped once a third of the rows has stopped. `generator`
-    lives on the CPU, so that a seed gives the same numbers on every device. With a teacher each token
-    is drawn from `mixed_logits` of both models. Raises ValueError for an empty prompt or one that
-    leaves no room for max_new_tokens.
+    `generate_from` with random numbers of `generator`, which lives on the CPU, so that a seed gives the
+    same numbers on every device.
     """
-    models = _sampling_models(model, teacher, teacher_share, prompts, params.max_new_tokens)
-    uniforms = torch.rand(
-        len(prompts) * samples_per_prompt, params.max_new_tokens, generator=generator
+    rows = len(prompts) * samples_per_prompt
+    uniforms = torch.rand(rows, params.max_new_tokens, generator=generator)
+    return generate_from(
+        model, prompts, params, uniforms, eos_id=eos_id, other_ends=other_ends, mixture=mixture
     )
-    mine = shard_block(len(prompts))  # of several ranks each answers prompts of its own
-    rows = slice(mine.start * samples_per_prompt, mine.stop * samples_per_prompt)
-    answered = None
-    if prompts[mine]:
-        with evaluation_mode(models):
-            answered = decode(
-                models, prompts[mine], uniforms[rows], params,
-                eos_id=eos_id, other_ends=other_ends, teacher_share=teacher_share,
-            )  # fmt: skip
-    tokens, log_probs, own_log_probs = joined_blocks(answered, model.device)
+
+
+def generate_from(
+    model: GPT,
+    prompts: Sequence[Sequence[int]],
+    params: SamplingParams,
+    uniforms: Tensor,  # (N, max_new_tokens) in [0, 1): N / len(prompts) responses to each prompt
+    *,
+    eos_id: int,
+    other_ends: Sequence[int] = (),
+    mixture: Mixture | None = None,
+) -> Generation:
+    """Sample a response with each row of random numbers, rows of a prompt adjacent.
+
+    The prompts are read once and their cache rows repeated. A row stops at its first EOS, or at one of
+    `other_ends`, which counts as one, and is dropped once a third of the rows has stopped. With a
+    `mixture` each token is drawn from `mixed_logits` of both models. Raises ValueError for an empty
+    prompt or one that leaves no room for max_new_tokens.
+    """
+    models = _sampling_models(model, mixture, prompts, params.max_new_tokens)
+    share = mixture.share if mixture else 0.0
+    with evaluation_mode(models):
+        tokens, log_probs, own_log_probs = decode(
+            models, prompts, uniforms, params,
+            eos_id=eos_id, other_ends=other_ends, teacher_share=share,
+        )  # fmt: skip
     tokens = tokens.cpu()
     ends = torch.tensor(other_ends, dtype=tokens.dtype)
     mask, has_eos = first_eos_mask(tokens.masked_fill(torch.isin(tokens, ends), eos_id), eos_id)

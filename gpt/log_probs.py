@@ -19,7 +19,6 @@ from torch.utils.checkpoint import checkpoint
 from data.collate import ResponseBatch
 from gpt.model import GPT, head_product
 from harness.device import without_autocast
-from harness.ranks.collectives import scatter_rows, shard_chunks
 from harness.tensors import at_least_float32
 
 CHUNK_ELEMENTS = 2**24  # logits per chunk: 64 MiB of float32
@@ -264,13 +263,3 @@ def token_scores_and_kl(
     all_three = of_both(score, model, other, batch, temperature, targets, other_batch=other_batch)
     log_probs, entropy, kl = (scatter_responses(all_three[:, i], batch) for i in range(3))
     return TokenScores(log_probs, entropy), kl
-
-
-@torch.no_grad()
-def score_in_micro_batches(
-    score: Callable[[ResponseBatch], Tensor], batch: ResponseBatch, micro_batch_size: int
-) -> Tensor:
-    """A no-gradient scorer, (n, ...) per call, on the ranks' rows of similar length: (N, ...)."""
-    order = shard_chunks(batch.totals, micro_batch_size, batch.groups)
-    pieces = [(index, score(batch.rows(index))) for index in order]
-    return scatter_rows(pieces, len(batch), batch.tokens.device)

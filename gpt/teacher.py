@@ -11,8 +11,9 @@ from torch import Tensor
 from data.collate import ResponseBatch
 from data.sources import USUAL, data_name, is_world, source
 from gpt.checkpoint import load_gpt
-from gpt.log_probs import full_kl, score_in_micro_batches, token_log_probs
+from gpt.log_probs import full_kl, token_log_probs
 from gpt.model import GPT
+from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import display_path

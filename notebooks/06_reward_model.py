@@ -35,7 +35,7 @@ from data.collate import collate_responses
 from data.records import PreferenceRecord
 from data.worlds import reviews
 from gpt.generate import SamplingParams
-from gpt.log_probs import score_in_micro_batches
+from gpt.ranks import score_in_micro_batches
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator
 from report.tokens import show_tokens

@@ -42,8 +42,8 @@ from data.collate import collate_responses
 from data.records import PromptRecord
 from data.worlds import reviews
 from gpt.generate import SamplingParams, generate
-from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT, GPTConfig
+from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import build_tokenizer
 from harness.metric_log import MetricLog
 from harness.seeds import make_generator

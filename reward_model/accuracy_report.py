@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.log_probs import score_in_micro_batches
+from gpt.ranks import score_in_micro_batches
 from gpt.token_rows import token_rows
 from gpt.tokenizer import Tokenizer
 from harness.files import append_jsonl, save_figure

@@ -16,8 +16,9 @@ from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indice
 from data.files.formats import RECORDED
 from data.records import PreferenceRecord, PromptRecord
 from gpt.fit import Limits
-from gpt.generate import SamplingParams, generate
+from gpt.generate import SamplingParams
 from gpt.model import GPT
+from gpt.ranks import sample
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 
@@ -183,10 +184,7 @@ def _answers(
     for count, sampling in ((K - wide, how.params), (wide, wider)):
         if count == 0:
             continue
-        sampled = generate(
-            policy, prompts, sampling, generator, eos_id=tokenizer.eos_id,
-            other_ends=tokenizer.other_ends, samples_per_prompt=count,
-        )  # fmt: skip
+        sampled = sample(policy, tokenizer, prompts, sampling, generator, samples_per_prompt=count)
         rows = zip(sampled.token_lists(), sampled.has_eos.tolist(), strict=True)
         for row, (tokens, ended) in enumerate(rows):
             groups[row // count].append((tokens, tokenizer.decode(tokens), ended))

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from data.collate import ResponseBatch
 from gpt.checkpoint import about_gpt, build, checked_tokenizer, gpt_config_of, load_strictly
-from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_batches
+from gpt.log_probs import response_hidden, scatter_responses
 from gpt.lora import copy_to_train, merged_state
 from gpt.model import GPT, head_product
+from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.device import shapes_alone
 from harness.errors import UserError

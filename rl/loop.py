@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from data.collate import ResponseBatch
 from data.records import PromptRecord
-from gpt.generate import SamplingParams
+from gpt.generate import Mixture, SamplingParams
 from gpt.log_probs import TokenScores, token_scores
 from gpt.lora import frozen_copy
 from gpt.model import GPT
@@ -166,15 +166,15 @@ class Run:
         """A context in which the models compute in --precision."""
         return precision(self.policy.device, self.config.precision)
 
-    def sample(self, records: Sequence[PromptRecord], **teacher: Any) -> Rollout:
+    def sample(self, records: Sequence[PromptRecord], *, mixture: Mixture | None = None) -> Rollout:
         """`group_size` answers to each prompt by the policy, which is the old policy from then on.
 
-        With a `teacher` and its `teacher_share` both models draw each token together.
+        With a `mixture` a teacher draws each token with it.
         """
         size, generator = self.config.group_size, self.generators["sampling"]
         given = self.policy, self.tokenizer, records, self.params, size, generator
         with self.clock.phase("rollout"), self.precise():
-            return sample_rollout(*given, **teacher)
+            return sample_rollout(*given, mixture=mixture)
 
     def rewards(self, rollout: Rollout) -> Tensor:
         """What the answers earn, (N,), all finite."""

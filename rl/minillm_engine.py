@@ -35,6 +35,7 @@ from typing import Annotated, Any
 from torch import Tensor
 
 from gpt.corpus import Corpus
+from gpt.generate import Mixture
 from gpt.log_probs import token_scores_and_kl
 from gpt.model import GPT
 from harness.flags import AtLeastOne, KLLimit, NotNegative, Range
@@ -153,11 +154,10 @@ def train(run: Run, *, corpus: Corpus | None = None) -> list[dict[str, Any]]:
     text = text_of(config, corpus)
     policy, teacher = run.policy, made_of(run.reward_fn).teacher  # line 1
     assert teacher is not None, "the reward of this run brings no teacher"
+    mixture = Mixture(teacher, config.teacher_share)
     run.clip_mask = clip_mask(config.clip_range)  # for the log
     for step in run.steps():  # line 2
-        rollout = run.sample(  # line 3: y ~ p~, token by token
-            run.prompts(step), teacher=teacher, teacher_share=config.teacher_share
-        )
+        rollout = run.sample(run.prompts(step), mixture=mixture)  # line 3: y ~ p~, token by token
         with run.clock.phase("reward"):  # line 4: log p
             judged = teacher_log_probs(teacher, rollout, config)  # (N, T)
         old, mask = run.old_log_probs(rollout), rollout.response_mask  # (N, T)

@@ -42,9 +42,9 @@ from gpt.checkpoint import load_gpt, save_gpt
 from gpt.corpus import encode_record
 from gpt.finetuning import FinetuningConfig, preferred_answers
 from gpt.generate import SamplingParams
-from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
+from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
 from harness.device import open_device

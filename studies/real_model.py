@@ -28,8 +28,9 @@ from data.records import PromptRecord
 from data.worlds.instructions import CONSTRAINTS, DEFAULTS, HELD_OUT, kept, prompts
 from gpt.checkpoint import load_policy
 from gpt.generate import SamplingParams
-from gpt.log_probs import full_kl, score_in_micro_batches, token_log_probs
+from gpt.log_probs import full_kl, token_log_probs
 from gpt.model import GPT
+from gpt.ranks import score_in_micro_batches
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.files import display_path, read_jsonl, write_json

@@ -135,15 +135,6 @@ def scatter_rows(
     return whole
 
 
-def joined_blocks(tensors: Sequence[Tensor] | None, device: torch.device) -> list[Tensor]:
-    """The ranks' blocks of rows below each other, tensor by tensor, on `device`; None is no rows."""
-    if world() == 1 and tensors is not None:
-        return list(tensors)
-    parts = gather(None if tensors is None else [tensor.cpu() for tensor in tensors])
-    blocks = [part for part in parts if part is not None]
-    return [torch.cat(pieces).to(device) for pieces in zip(*blocks, strict=True)]
-
-
 @torch.no_grad()
 def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Add up the ranks' gradients in place; a missing one is 0, where all lack it None.

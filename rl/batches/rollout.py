@@ -16,9 +16,10 @@ from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
 from data.records import PromptRecord
-from gpt.generate import SamplingParams, generate
-from gpt.log_probs import score_in_micro_batches, token_log_probs
+from gpt.generate import Mixture, SamplingParams
+from gpt.log_probs import token_log_probs
 from gpt.model import GPT
+from gpt.ranks import sample, score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.device import on_device, precision
 from harness.flags import AtLeastOne
@@ -119,26 +120,17 @@ def sample_rollout(
     group_size: int,
     generator: torch.Generator | None = None,
     *,
-    teacher: GPT | None = None,
-    teacher_share: float = 0.0,
+    mixture: Mixture | None = None,
 ) -> Rollout:
     """Sample `group_size` responses to each prompt with the policy as it is now (no gradient).
 
-    With a `teacher_share` the tokens are drawn from the mixture of both (gpt/generate.py); the
-    log-probs are the policy's own all the same.
+    With a `mixture` the tokens are drawn from both models; the log-probs are the policy's own.
     """
     encoded = [tokenizer.encode(record.prompt) for record in records]
-    sampled = generate(
-        policy,
-        encoded,
-        params,
-        generator,
-        eos_id=tokenizer.eos_id,
-        other_ends=tokenizer.other_ends,
-        samples_per_prompt=group_size,
-        teacher=teacher,
-        teacher_share=teacher_share,
-    )
+    sampled = sample(
+        policy, tokenizer, encoded, params, generator,
+        samples_per_prompt=group_size, mixture=mixture,
+    )  # fmt: skip
     rows = [index for index in range(len(records)) for _ in range(group_size)]
     sequences = join_responses(
         [encoded[index] for index in rows],

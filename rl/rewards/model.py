@@ -12,7 +12,7 @@ from torch import Tensor
 
 from data.collate import ResponseBatch, collate_responses
 from data.sources import flags_for, is_checked
-from gpt.log_probs import score_in_micro_batches
+from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.errors import UserError

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from data.sources import Source
-from gpt.log_probs import score_in_micro_batches
+from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from reward_model.scalar_head import RewardModel

@@ -14,8 +14,9 @@ from torch import Tensor
 
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
-from gpt.log_probs import score_in_micro_batches, token_log_probs
+from gpt.log_probs import token_log_probs
 from gpt.model import GPT
+from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.files import append_jsonl

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.log_probs import score_in_micro_batches, token_scores, token_scores_and_kl
+from gpt.log_probs import token_scores, token_scores_and_kl
 from gpt.model import GPT
+from gpt.ranks import score_in_micro_batches
 from gpt.token_rows import token_rows
 from gpt.tokenizer import Tokenizer
 from harness.device import precision

@@ -11,9 +11,10 @@ import torch.nn as nn
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from gpt.log_probs import response_hidden, scatter_responses, score_in_micro_batches
+from gpt.log_probs import response_hidden, scatter_responses
 from gpt.lora import copy_to_train
 from gpt.model import GPT, head_product
+from gpt.ranks import score_in_micro_batches
 from reward_model.scalar_head import RewardModel
 
 

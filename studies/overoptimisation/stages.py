@@ -22,10 +22,10 @@ from data.worlds import reviews
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.corpus import open_corpus
 from gpt.generate import SamplingParams
-from gpt.log_probs import score_in_micro_batches
 from gpt.model import GPT, GPTConfig
 from gpt.pretraining import PretrainingConfig
 from gpt.pretraining import train as pretrain
+from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.device import open_device
 from harness.files import append_jsonl, read_jsonl, write_json

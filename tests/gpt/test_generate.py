@@ -11,6 +11,7 @@ import toys
 from toys import seeded
 
 from gpt.generate import (
+    Mixture,
     SamplingParams,
     choose_tokens,
     evaluation_mode,
@@ -189,7 +190,7 @@ def test_a_mixture_is_drawn_token_by_token(share, temperature):
     params = SamplingParams(temperature=temperature, max_new_tokens=10)
     sampled = generate(
         MODEL, RAGGED, params, seeded(4), eos_id=EOS, samples_per_prompt=10,
-        teacher=TEACHER, teacher_share=share,
+        mixture=Mixture(TEACHER, share),
     )  # fmt: skip
     assert_drawn_slowly(sampled, RAGGED, params, share)
     assert len(set(map(tuple, sampled.token_lists()))) > 10
@@ -199,7 +200,7 @@ def test_a_teacher_without_a_share_changes_no_bit():
     params = SamplingParams(max_new_tokens=8)
     plain, other, mixed = (
         generate(MODEL, RAGGED, params, seeded(7), eos_id=EOS, samples_per_prompt=3, **options)
-        for options in ({}, dict(teacher=TEACHER), dict(teacher=TEACHER, teacher_share=0.5))
+        for options in ({}, *(dict(mixture=Mixture(TEACHER, share)) for share in (0.0, 0.5)))
     )
     assert torch.equal(plain.response_tokens, other.response_tokens)
     assert torch.equal(plain.log_probs, other.log_probs)

@@ -15,8 +15,9 @@ from data.collate import collate_responses
 from data.files.read import read_preferences
 from data.records import PreferenceRecord, PromptRecord
 from gpt.fit import Limits
-from gpt.generate import Generation, SamplingParams, generate
+from gpt.generate import Generation, SamplingParams
 from gpt.model import GPT
+from gpt.ranks import sample
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from harness.files import append_jsonl
 from reward_model import pairs as pairs_module
@@ -114,13 +115,13 @@ def test_pairs_keep_the_sampled_tokens(monkeypatch):
     """Text is for the annotator: decoding and encoding again would change broken UTF-8."""
     drawn: list[tuple[list[int], list[int]]] = []
 
-    def spy(model, prompts, *args, **options) -> Generation:
-        result = generate(model, prompts, *args, **options)
+    def spy(model, tokenizer, prompts, *args, **options) -> Generation:
+        result = sample(model, tokenizer, prompts, *args, **options)
         rows = result.token_lists()
         drawn.extend((prompt, rows[2 * i + k]) for i, prompt in enumerate(prompts) for k in (0, 1))
         return result
 
-    monkeypatch.setattr(pairs_module, "generate", spy)
+    monkeypatch.setattr(pairs_module, "sample", spy)
     pairs, _ = make(random_gpt(), 16)
     for pair in pairs:
         assert (pair.prompt, pair.chosen) in drawn

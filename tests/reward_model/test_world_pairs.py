@@ -8,7 +8,7 @@ import pytest
 from toys import random_gpt
 
 from data.worlds import reviews
-from gpt.generate import generate
+from gpt.ranks import sample
 from gpt.tokenizer import load_tokenizer
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.world_pairs import WorldAnnotator, sampled_pairs
@@ -38,11 +38,11 @@ def test_the_annotator_compares_gold_rewards_with_noise():
 def test_held_out_answers_are_two_at_temperature_one_however_the_others_are_drawn(monkeypatch):
     used: list[tuple[float, int, float, int]] = []
 
-    def spy(model, prompts, params, *args, **options):
+    def spy(model, tokenizer, prompts, params, *args, **options):
         used.append((params.temperature, params.top_k, params.top_p, options["samples_per_prompt"]))
-        return generate(model, prompts, params, *args, **options)
+        return sample(model, tokenizer, prompts, params, *args, **options)
 
-    monkeypatch.setattr("reward_model.pairs.generate", spy)
+    monkeypatch.setattr("reward_model.pairs.sample", spy)
     config = RewardModelConfig(
         pairs=6, held_out_pairs=3, responses_per_prompt=6, borrowed_responses=1,
         repeated_responses=1, wide_temperature=1.7, max_response_tokens=4,

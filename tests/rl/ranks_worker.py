@@ -37,8 +37,9 @@ from toys import LETTERS, PROMPTS, weights
 from watched import numbers, seen_gradients
 
 from gpt import distillation, finetuning, pretraining
-from gpt.generate import SamplingParams, generate
+from gpt.generate import Mixture, SamplingParams
 from gpt.lora import add_adapters
+from gpt.ranks import sample
 from harness.command_line import errors_as_sentences
 from harness.metric_log import MetricLog
 from harness.ranks import collectives
@@ -153,9 +154,9 @@ def sampled_things() -> dict[str, Any]:
     prompts = [LETTERS.encode(record.prompt) for record in PROMPTS]
     for count in (1, 3, 8):
         for each in (1, 2):
-            sampled = generate(
-                policy, prompts[:count], FEW, make_generator(0, "tokens"), eos_id=8,
-                samples_per_prompt=each, teacher=other, teacher_share=0.3,
+            sampled = sample(
+                policy, LETTERS, prompts[:count], FEW, make_generator(0, "tokens"),
+                samples_per_prompt=each, mixture=Mixture(other, 0.3),
             )  # fmt: skip
             done[f"generate-{count}-{each}"] = vars(sampled)
     batches = sample_pairs(
