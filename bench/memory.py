@@ -20,10 +20,10 @@ from data.records import PromptRecord
 from gpt.lora import frozen_copy
 from gpt.model import GPT
 from reward_model.scalar_head import RewardModel
+from rl.actor_critic import ValueModel
 from rl.loop import Run
 from rl.memory import ENGINES, MemoryConfig, config_of, memory, shape_of
 from rl.rewards.model import RewardModelReward
-from rl.run.value_model import ValueModel
 
 FEW: Any = dict(prompts_per_step=2, group_size=2, micro_batch_size=2)
 CASES = {

@@ -89,8 +89,6 @@ class DistillationConfig(OptimizerFlags, MemoryFlags):
     """Prompts per validation, one response each; 0 skips it."""
     test_prompts: Count = 512
     """Test prompts that the start and the result answer once, after training; 0 skips it."""
-    checkpoint_every: AtLeastOne = 100
-    """Steps between resumable checkpoints."""
 
 
 # --- the losses -----------------------------------------------------------------------------------

@@ -37,7 +37,6 @@ from harness.errors import UserError
 from harness.files import reading
 from harness.flags import (
     AtLeastOne,
-    CheckpointFlags,
     Count,
     NotNegative,
     OptimizerFlags,
@@ -53,7 +52,6 @@ from harness.ranks.collectives import (
     on_main,
     rank,
     shard,
-    shard_chunks,
 )
 from harness.run_folder import conclude, finish_run, open_run, stepping
 from harness.seeds import derive_seed, make_generator
@@ -81,7 +79,7 @@ PRESETS = Presets(SIZES, "pretraining")
 
 
 @dataclass(frozen=True)
-class PretrainingConfig(OptimizerFlags, CheckpointFlags, TrainingFlags):
+class PretrainingConfig(OptimizerFlags, TrainingFlags):
     """Pre-train a GPT-2 from random weights."""
 
     preset: Literal[Preset, "teacher"] = "tiny"
@@ -108,8 +106,6 @@ class PretrainingConfig(OptimizerFlags, CheckpointFlags, TrainingFlags):
     patience: Count | None = None
     """Held-out losses without a new best after which it stops; the best weights are kept. 0: all steps,
     and the last weights. Default: 5 for a file, 0 for a world."""
-    checkpoint_every: AtLeastOne = 500
-    """Steps between resumable checkpoints."""
 
     @property
     def stop_after(self) -> int:
@@ -127,26 +123,6 @@ def language_model_loss(
     """
     total = -token_log_probs(model, batch).sum()
     return total / (denominator or max(int(batch.response_mask.sum()), 1))
-
-
-def add_text_gradient(
-    model: GPT, corpus: Corpus, number: int, weight: float, *, micro_batch_size: int, dtype: str
-) -> float:
-    """Add the gradient of weight * L_PT on text batch `number`; this rank's part of L_PT, nats a token.
-
-    L_PT is the loss above, as the second loss of an RL engine. Its gradient is divided by the corpus's
-    mean token count, as in pre-training (gpt/corpus.py says why).
-    """
-    text = corpus.batch(number)
-    parts: list[Tensor] = []
-    for rows in shard_chunks(text.prompt_lengths + text.lengths, micro_batch_size):
-        with precision(model.device, dtype):
-            part = text.rows(rows).to(model.device)
-            loss = language_model_loss(model, part, denominator=corpus.tokens_per_batch)
-        (weight * loss).backward()
-        parts.append(loss.detach())
-    nats = sum(torch.stack(parts).tolist()) if parts else 0.0  # the device is waited for once
-    return nats * corpus.tokens_per_batch / max(int(text.response_mask.sum()), 1)
 
 
 @torch.no_grad()

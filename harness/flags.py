@@ -1,7 +1,6 @@
-"""The flags that commands share, in groups, and what a flag may be: `lr: NotNegative = 1e-3`.
+"""The flags that commands share, and what a flag may be: `lr: NotNegative = 1e-3`.
 
-A function takes the group that it reads. A field's docstring is its help text, and the first line of a
-class names its group in `--help`.
+A function takes the group that it reads. A field's docstring is its help text.
 """
 
 from __future__ import annotations
@@ -87,7 +86,7 @@ class Flags(Protocol):
 
 @dataclass(frozen=True)
 class TrainingFlags:
-    """The run"""
+    """Flags of every command that trains."""
 
     seed: int = 0
     """Of every random number; each concern of a run has a stream of its own."""
@@ -101,8 +100,11 @@ class TrainingFlags:
     """Continue the run in the run folder."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16: autocast over float32 weights, for GPUs."""
-    checkpoint_every: AtLeastOne = 200
+    checkpoint_every: AtLeastOne = 100
     """Steps between resumable checkpoints."""
+    checkpoint_blocks: bool = False
+    """Compute each block's activations again in the backward pass instead of keeping them: less memory,
+    a third more work, the same gradients."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
@@ -128,7 +130,7 @@ class TrainingFlags:
 
 @dataclass(frozen=True)
 class OptimizerFlags:
-    """Optimizer"""
+    """Flags of AdamW, where a cosine brings the learning rate down over the steps."""
 
     lr: NotNegative = 5e-4
     """Peak learning rate."""
@@ -139,21 +141,12 @@ class OptimizerFlags:
     max_norm: Limit = 1.0
     """Gradient norm at which gradients are clipped."""
 
-    fixed_length = True  # a cosine brings the learning rate down over the steps
+    fixed_length = True
 
 
 @dataclass(frozen=True)
-class CheckpointFlags:
-    """Memory"""
-
-    checkpoint_blocks: bool = False
-    """Compute each block's activations again in the backward pass instead of keeping them: less memory,
-    a third more work, the same gradients."""
-
-
-@dataclass(frozen=True)
-class MemoryFlags(CheckpointFlags, TrainingFlags):
-    """Memory"""
+class MemoryFlags(TrainingFlags):
+    """Flags of a command that can train adapters."""
 
     lora_rank: Count = 0
     """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""

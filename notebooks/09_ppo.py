@@ -49,6 +49,7 @@ from harness.metric_log import MetricLog
 from harness.seeds import make_generator
 from report.tokens import show_tokens
 from rl import ppo_engine
+from rl.actor_critic import ValueModel
 from rl.batches.rollout import prompt_batch, sample_rollout
 from rl.equations.advantages import discounted_returns, gae
 from rl.equations.losses import value_loss
@@ -58,7 +59,6 @@ from rl.ppo_engine import PPOConfig
 from rl.rewards.model import RewardModelReward
 from rl.rewards.reward import RuleReward
 from rl.run.metrics import explained_variance
-from rl.run.value_model import ValueModel
 
 torch.set_num_threads(1)  # one thread adds up in the same order on every machine
 plots.use()

@@ -8,19 +8,23 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from data.collate import ResponseBatch
-from gpt.log_probs import TokenScores
+from gpt.log_probs import TokenScores, response_hidden, scatter_responses
+from gpt.lora import copy_to_train
+from gpt.model import GPT, head_product
+from gpt.ranks import score_in_micro_batches
 from harness.flags import AboveZero, AtLeastOne, NotNegative, ZeroToOne
 from harness.optimizer import adamw
+from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import CriticUpdate, Rollout
 from rl.equations.advantages import gae, whiten
 from rl.equations.kl import k2
 from rl.equations.losses import clipped_surrogate, token_mean, value_loss
 from rl.loop import Run
 from rl.run.pretraining_loss import TextConfig
-from rl.run.value_model import ValueModel
 
 
 @dataclass(frozen=True)
@@ -53,10 +57,6 @@ class ActorCriticConfig(TextConfig):
     # the value loss acts through max_norm alone.
     value_coef = 0.1
 
-    @property
-    def discount(self) -> float:
-        return self.gamma
-
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.kl_loss_coef and self.kl_coef:
@@ -67,6 +67,56 @@ class ActorCriticConfig(TextConfig):
 
 
 # --- the critic beside the policy ---------------------------------------------------------------
+
+
+class ValueModel(nn.Module):
+    """The critic: `gpt` reads the row, `head` turns each hidden state into the value of that state.
+
+    V_t is the value of the state (x, y_<t), *before* token t: it is read at the column that predicts
+    token t. One value per prompt would leave GAE without temporal differences.
+    """
+
+    def __init__(self, gpt: GPT) -> None:
+        super().__init__()
+        self.gpt = gpt
+        self.head = nn.Linear(gpt.config.n_embd, 1)
+
+    @classmethod
+    def from_policy(cls, policy: GPT) -> ValueModel:
+        """A copy of the policy's trunk, or of its adapters, under a head of zeros: values start at 0.
+
+        Where there is a reward model, from which Huang et al. 2024, arXiv:2403.17031, start theirs, take
+        `from_reward_model`.
+        """
+        model = cls(copy_to_train(policy))
+        with torch.no_grad():
+            model.head.weight.zero_()
+            model.head.bias.zero_()
+        return model.to(policy.wte.weight).eval()  # its device and dtype
+
+    @classmethod
+    def from_reward_model(cls, reward_model: RewardModel, gpt: GPT | None = None) -> ValueModel:
+        """A copy of the reward model, head included (InstructGPT, arXiv:2203.02155, section 3.5).
+
+        The normalisation of its scores is folded into the head, so that a state's first value is
+        the score of the last token so far, on the scale of the rewards. `gpt` is the trunk to train,
+        if it is not to be a whole copy.
+        """
+        model = cls(gpt or copy_to_train(reward_model.gpt))
+        with torch.no_grad():
+            model.head.weight.copy_(reward_model.head.weight / reward_model.std)
+            model.head.bias.copy_((reward_model.head.bias - reward_model.mean) / reward_model.std)
+        return model.to(reward_model.head.weight).eval()
+
+    def forward(self, batch: ResponseBatch) -> Tensor:
+        """V_t of the state before each response token, (N, T), float32 at least, 0 at padding."""
+        hidden = response_hidden(self.gpt, batch, batch.predicting_columns)  # (M, D)
+        values = head_product(hidden, self.head.weight, self.head.bias)[:, 0]  # (M,)
+        return scatter_responses(values, batch)
+
+    def rollout_values(self, batch: ResponseBatch, micro_batch_size: int) -> Tensor:
+        """`forward` in micro-batches and without a gradient, (N, T)."""
+        return score_in_micro_batches(self, batch, micro_batch_size)
 
 
 def train_critic(run: Run, critic: ValueModel, lr: float) -> ValueModel:
@@ -103,14 +153,11 @@ def gae_update(
 ) -> CriticUpdate:
     """GAE advantages, whitened over the whole batch, and returns, which are V_old + GAE."""
     advantages, returns = gae(token_rewards, old_values, mask, config.gamma, config.gae_lambda)
+    td_errors, _ = gae(
+        token_rewards, old_values, mask, config.gamma, 0.0
+    )  # lambda 0: delta_t alone
     return CriticUpdate(
-        old_log_probs,
-        ref_log_probs,
-        whiten(advantages, mask),
-        mask,
-        old_values,
-        returns,
-        token_rewards,
+        old_log_probs, ref_log_probs, whiten(advantages, mask), mask, old_values, returns, td_errors
     )
 
 

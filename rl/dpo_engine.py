@@ -34,7 +34,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -103,8 +102,6 @@ class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
 
     data: Data = USUAL
     """A world (the pairs in the reward model's run folder) or a preference file (data/README.md)."""
-    reward_model: Path | None = None
-    """Run folder of the reward model; default: the one of this data and preset."""
     reward: Literal["auto", "model", "gold"] = "auto"
     """What scores the validation samples; nothing is trained on it. auto: the reward model;
     nothing for a file that has none. gold: the true objective."""
@@ -129,14 +126,8 @@ class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
     """Held-out pairs that are scored with every validation; 0 skips them."""
     eval_every: AtLeastOne = 50
     """Steps between validations."""
-    checkpoint_every: AtLeastOne = 100
-    """Steps between resumable checkpoints."""
 
     fixed_length = True  # a cosine brings the learning rate down over the steps
-
-    @property
-    def reward_folders(self) -> tuple[Path, ...]:
-        return () if self.reward_model is None else (self.reward_model,)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -254,7 +245,7 @@ def recorded_pairs(config: DPOConfig, task: Task) -> dict[str, Any]:  # line 1
     """The training and the held-out pairs that `train` takes."""
     limits = config.limits(task.policy.config.context, config.max_new_tokens)
     pairs, held_out = open_pairs(
-        config.data, config.preset, config.reward_model, task.tokenizer, limits
+        config.data, config.preset, config.first_reward_model, task.tokenizer, limits
     )
     return {"pairs": pairs, "held_out": held_out}
 
@@ -262,7 +253,7 @@ def recorded_pairs(config: DPOConfig, task: Task) -> dict[str, Any]:  # line 1
 def file_reward(config: DPOConfig, tokenizer: Tokenizer, device: torch.device) -> RewardFn | None:
     """What scores the validation samples of a file; None if no flag names it and none is there."""
     folder = default_folder("reward_model", config.data, config.preset)
-    named = config.reward != "auto" or config.reward_model is not None
+    named = config.reward != "auto" or bool(config.reward_model)
     if not named and not (folder / MODEL_FILE).exists():
         print(f"no reward model in {display_path(folder)}: the validations report no reward")
         return None

@@ -48,6 +48,7 @@ from gpt.pretraining import held_out_loss
 from harness.flags import AboveZero, KLLimit, NotNegative
 from rl.actor_critic import (
     ActorCriticConfig,
+    ValueModel,
     batch_values,
     gae_update,
     ppo_loss,
@@ -69,7 +70,6 @@ from rl.run.config import size_presets
 from rl.run.engine import Engine
 from rl.run.metrics import clip_mask, explained_variance
 from rl.run.pretraining_loss import open_text, text_gradient, text_of
-from rl.run.value_model import ValueModel
 
 PRESETS = size_presets(
     "kd_ppo",

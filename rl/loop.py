@@ -99,6 +99,8 @@ class Run:
         self.trained = [(policy, optimizer, config.lr)]
         self.parts: dict[str, Any] = {"policy": policy, "optimizer": optimizer}
         self.kl = kl_controller(config) if isinstance(config, EngineConfig) else FixedKL(0.0)
+        # Nats per response from the start at which the run stops early; None: it does not.
+        self.kl_limit = config.stop_kl if isinstance(config, EngineConfig) else None
         self.parts["kl"] = self.kl
         self.inside: InsideLimit | None = None
         self.state: TrainingState | None = None  # from the first step on
@@ -119,7 +121,7 @@ class Run:
             raise RuntimeError("freeze the reference before the first step: a run is one training")
         if moves:
             self.reference = frozen_copy(self.policy)
-            if self.config.kl_limit is not None:
+            if self.kl_limit is not None:
                 self.start = self.parts["start"] = self.start or frozen_copy(self.policy)
         else:
             self.reference = self.start = self.start or frozen_copy(self.policy)
@@ -132,8 +134,8 @@ class Run:
         The first step calls it. An engine that uses its reference before that calls it itself.
         """
         if self.state is None:
-            if self.config.kl_limit is not None:
-                self.parts["inside"] = self.inside = InsideLimit(self.policy, self.config.kl_limit)
+            if self.kl_limit is not None:
+                self.parts["inside"] = self.inside = InsideLimit(self.policy, self.kl_limit)
             self.state = TrainingState(self.parts, self.generators)
             if self.config.resume and self.folder is not None:
                 self.state.load(self.folder)
@@ -197,7 +199,7 @@ class Run:
         self, reference: GPT, rollout: Rollout, *, needed: bool = False
     ) -> Tensor | None:
         """log pi_ref, (N, T), a constant; None if no penalty, no KL limit and no `needed` asks for it."""
-        if not (needed or self.kl.coef or self.config.kl_limit is not None):
+        if not (needed or self.kl.coef or self.kl_limit is not None):
             return None
         return self.log_probs(reference, rollout)
 
@@ -208,9 +210,11 @@ class Run:
         if len(rollout) == 0:
             return
         size = self.config.group_size if groups else 1
+        epochs = self.config.updates_per_batch if epochs is None else epochs
+        generator = self.generators["minibatches"]
         with self.clock.phase("update"):
             for rows in epoch_minibatches(
-                self.config, len(rollout), self.generators["minibatches"], size, epochs
+                len(rollout), self.config.minibatches, epochs, generator, size
             ):
                 self.zero_grad()
                 yield rows
@@ -278,7 +282,7 @@ class Run:
         `measured`: more numbers of the step, for the row. ValueError for a KL limit without `update.ref`:
         nobody would know which policy was inside it.
         """
-        if self.config.kl_limit is not None and update.ref is None:
+        if self.kl_limit is not None and update.ref is None:
             raise ValueError(
                 "stop_kl needs the KL from the reference: let the engine give run.ref_log_probs to "
                 "its Update, or leave stop_kl out (None)"

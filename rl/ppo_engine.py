@@ -34,6 +34,7 @@ from harness.errors import UserError
 from harness.flags import AboveZero, AtLeastOne, NotNegative
 from rl.actor_critic import (
     ActorCriticConfig,
+    ValueModel,
     batch_values,
     gae_update,
     ppo_loss,
@@ -49,7 +50,6 @@ from rl.run.engine import Engine
 from rl.run.metrics import clip_mask, explained_variance
 from rl.run.pretraining_loss import open_text, text_gradient, text_of
 from rl.run.task import Task
-from rl.run.value_model import ValueModel
 
 PRESETS = size_presets(
     "ppo",

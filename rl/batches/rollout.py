@@ -22,22 +22,7 @@ from gpt.model import GPT
 from gpt.ranks import sample, score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.device import on_device, precision
-from harness.flags import AtLeastOne
 from harness.ranks.collectives import shard_chunks
-
-
-@dataclass(frozen=True)
-class BatchFlags:
-    """Rollouts and updates"""
-
-    prompts_per_step: AtLeastOne = 16
-    """Prompts per rollout batch."""
-    group_size: AtLeastOne = 8
-    """G: responses per prompt."""
-    updates_per_batch: AtLeastOne = 1
-    """mu: passes over each rollout batch."""
-    minibatches: AtLeastOne = 2
-    """Optimizer steps per pass."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +94,7 @@ class CriticUpdate(Update):
 
     old_values: Tensor
     returns: Tensor
-    token_rewards: Tensor
+    td_errors: Tensor  # delta_t = r_t + gamma V_old(t+1) - V_old(t), for the token log
 
 
 def sample_rollout(
@@ -168,11 +153,7 @@ def prompt_batch(
 
 
 def epoch_minibatches(
-    config: BatchFlags,
-    rows: int,
-    generator: torch.Generator,
-    group_size: int = 1,
-    epochs: int | None = None,
+    rows: int, minibatches: int, epochs: int, generator: torch.Generator, group_size: int = 1
 ) -> list[Tensor]:
     """Row indices of every optimizer step of a batch, shuffled anew each epoch.
 
@@ -180,9 +161,9 @@ def epoch_minibatches(
     """
     within = torch.arange(group_size)
     steps: list[Tensor] = []
-    for _ in range(config.updates_per_batch if epochs is None else epochs):
+    for _ in range(epochs):
         groups = torch.randperm(rows // group_size, generator=generator)
-        chunks = groups.tensor_split(min(config.minibatches, len(groups)))
+        chunks = groups.tensor_split(min(minibatches, len(groups)))
         steps += [(chunk[:, None] * group_size + within).flatten() for chunk in chunks]
     return steps
 

@@ -148,8 +148,8 @@ class RewardChoice:
     def of(cls, config: Any) -> RewardChoice:
         """That of an engine's config."""
         return cls(
-            config.reward, config.data, config.preset, config.reward_folders,
-            getattr(config, "ensemble", "mean"), config.micro_batch_size, config.precision,
+            config.reward, config.data, config.preset, config.reward_model, config.ensemble,
+            config.micro_batch_size, config.precision,
         )  # fmt: skip
 
     @property

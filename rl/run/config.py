@@ -1,4 +1,4 @@
-"""The fields that every engine's config has; an engine adds its own and its tuned defaults.
+"""The flags of every engine, and their presets; an engine adds flags of its own and tuned defaults.
 
 A field's docstring is its help text.
 """
@@ -21,10 +21,8 @@ from harness.flags import (
     Limit,
     MemoryFlags,
     NotNegative,
-    TrainingFlags,
 )
 from harness.paths import folder_of_run
-from rl.batches.rollout import BatchFlags
 from rl.equations.kl import AdaptiveKL, FixedKL
 from rl.rewards.reward import check_reward
 
@@ -67,8 +65,8 @@ def size_presets(
 
 
 @dataclass(frozen=True)
-class StartFlags:
-    """Where it starts"""
+class RunFlags(MemoryFlags):
+    """Flags of every engine: where it starts, what pays, its steps and what it measures."""
 
     preset: Preset = "tiny"
     """Size of the policy and matching defaults, applied before all other flags."""
@@ -76,13 +74,15 @@ class StartFlags:
     """A world (reviews, sums, instructions) or a file with prompts (formats: data/README.md)."""
     policy: Path | None = None
     """Run folder to start from; default: gpt.pretraining's for this data and preset."""
+
     reward: str = "auto"
-    """What pays for an answer, or scores it."""
-
-
-@dataclass(frozen=True)
-class StepFlags:
-    """Steps"""
+    """auto: the rule where answers can be checked, otherwise the reward model. model, rule: that one.
+    gold: the world's own. Or a function of yours, MODULE:FUNCTION or FILE.py:FUNCTION, that is called
+    as function(prompt, response) and gives a number (rl/rewards/function.py)."""
+    reward_model: tuple[Path, ...] = ()
+    """Run folder of the reward model, or several of them; default: the one of this data and preset."""
+    ensemble: Literal["mean", "min"] = "mean"
+    """What several reward models pay: their mean, or the least of them."""
 
     steps: AtLeastOne = 80
     """Rollout batches."""
@@ -99,11 +99,6 @@ class StepFlags:
     max_new_tokens: AtLeastOne = 48
     """Longest response; a longer one is cut off and has no EOS."""
 
-
-@dataclass(frozen=True)
-class MeasureFlags:
-    """Measuring"""
-
     eval_every: AtLeastOne = 10
     """Steps between validations."""
     eval_prompts: Count = 128
@@ -111,47 +106,29 @@ class MeasureFlags:
     test_prompts: Count = 512
     """Test prompts that the start and the result answer once, after training; 0 skips it."""
 
-
-@dataclass(frozen=True)
-class RunFlags(StartFlags, StepFlags, MeasureFlags, MemoryFlags, TrainingFlags):
-    """The run"""
-
-    checkpoint_every: AtLeastOne = 50
-    """Steps between resumable checkpoints."""
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_reward(self.reward)
+        check_ensemble(self)
 
     @property
-    def kl_limit(self) -> float | None:
-        """Nats per response from the start at which the run stops early; None: it does not."""
-        return None
-
-    @property
-    def reward_folders(self) -> tuple[Path, ...]:
-        """The reward models that are named; none: the default one of this data and preset."""
-        return ()
-
-    @property
-    def discount(self) -> float:
-        """gamma of a critic's temporal differences."""
-        return 1.0
+    def first_reward_model(self) -> Path | None:
+        """The reward model of an engine that can use one alone: its recorded pairs, its replay."""
+        return folder_of_run(self.reward_model[0]) if self.reward_model else None
 
 
 @dataclass(frozen=True)
-class RewardFlags:
-    """Reward"""
+class EngineConfig(RunFlags):
+    """Flags of every engine that samples: its rollout batches, their updates, the KL."""
 
-    reward: str = "auto"
-    """auto: the rule where answers can be checked, otherwise the reward model. model, rule: that one.
-    gold: the world's own. Or a function of yours, MODULE:FUNCTION or FILE.py:FUNCTION, that is called
-    as function(prompt, response) and gives a number (rl/rewards/function.py)."""
-    reward_model: tuple[Path, ...] = ()
-    """Run folder of the reward model, or several of them; default: the one of this data and preset."""
-    ensemble: Literal["mean", "min"] = "mean"
-    """What several reward models pay: their mean, or the least of them."""
-
-
-@dataclass(frozen=True)
-class PenaltyFlags:
-    """KL to the reference"""
+    prompts_per_step: AtLeastOne = 16
+    """Prompts per rollout batch."""
+    group_size: AtLeastOne = 8
+    """G: responses per prompt."""
+    updates_per_batch: AtLeastOne = 1
+    """mu: passes over each rollout batch."""
+    minibatches: AtLeastOne = 2
+    """Optimizer steps per pass."""
 
     kl_coef: float = 0.1
     """beta, the weight of the KL penalty; with 0 and no stop_kl no reference is asked."""
@@ -163,15 +140,8 @@ class PenaltyFlags:
 
     kl_horizon = 10_000  # responses over which kl_coef moves towards kl_target
 
-
-@dataclass(frozen=True)
-class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, RunFlags):
-    """What every engine that samples is asked for."""
-
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_reward(self.reward)
-        check_ensemble(self)
         kl_controller(self)
 
     @property
@@ -179,21 +149,8 @@ class EngineConfig(BatchFlags, PenaltyFlags, RewardFlags, RunFlags):
         """The most optimizer steps that a batch can take."""
         return self.updates_per_batch * self.minibatches
 
-    @property
-    def kl_limit(self) -> float | None:
-        return self.stop_kl
 
-    @property
-    def reward_folders(self) -> tuple[Path, ...]:
-        return self.reward_model
-
-    @property
-    def first_reward_model(self) -> Path | None:
-        """The reward model of an engine that can use one alone: its recorded pairs, its replay."""
-        return folder_of_run(self.reward_model[0]) if self.reward_model else None
-
-
-def check_ensemble(config: EngineConfig) -> None:
+def check_ensemble(config: RunFlags) -> None:
     """ValueError for flags that make no ensemble."""
     folders = config.reward_model
     if not isinstance(folders, tuple):

@@ -130,7 +130,7 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
         rows = engine.train(run, **parts)
     if rows and (kept := rows[-1].get("kept_step")) is not None:
         log.close()
-        limit = f"--stop-kl {config.kl_limit:g} nats per response from the start"
+        limit = f"--stop-kl {run.kl_limit:g} nats per response from the start"
         print(f"kept is the policy of step {kept}, the last one inside {limit}")
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
     if config.test_prompts:

@@ -5,10 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from gpt.corpus import Corpus, open_corpus
+from gpt.log_probs import token_log_probs
 from gpt.model import GPT
-from gpt.pretraining import add_text_gradient
+from harness.device import precision
 from harness.flags import NotNegative
+from harness.ranks.collectives import shard_chunks
 from rl.run.config import EngineConfig
 from rl.run.task import Task
 
@@ -43,12 +48,19 @@ def text_gradient(
 ) -> dict[str, float]:
     """Add the gradient of pretraining_coef * L_PT on fresh text; L_PT for the log, {} without text.
 
-    L_PT is a mean over tokens, in nats.
+    L_PT is a mean over tokens, in nats; this rank logs its part. The gradient is divided by the
+    corpus's mean token count, as in pre-training (gpt/corpus.py says why).
     """
     if text is None:
         return {}
-    loss = add_text_gradient(
-        policy, text, step * config.updates + update, config.pretraining_coef,
-        micro_batch_size=config.micro_batch_size, dtype=config.precision,
-    )  # fmt: skip
-    return {"pretraining_loss": loss}
+    batch = text.batch(step * config.updates + update)
+    parts: list[Tensor] = []
+    for rows in shard_chunks(batch.totals, config.micro_batch_size):
+        with precision(policy.device, config.precision):
+            part = batch.rows(rows).to(policy.device)
+            loss = -token_log_probs(policy, part).sum() / text.tokens_per_batch
+        (config.pretraining_coef * loss).backward()
+        parts.append(loss.detach())
+    nats = sum(torch.stack(parts).tolist()) if parts else 0.0  # the device is waited for once
+    tokens = max(int(batch.response_mask.sum()), 1)
+    return {"pretraining_loss": nats * text.tokens_per_batch / tokens}

@@ -24,7 +24,6 @@ from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.files import append_jsonl
 from rl.batches.rollout import CriticUpdate, Rollout, Update, select_rows
-from rl.equations.advantages import gae
 from rl.rewards.reward import RewardFn, made_of
 from rl.run.config import RunFlags
 from rl.run.metrics import StepBatch
@@ -69,15 +68,11 @@ class TokenLog:
         rewards = {"reward": batch.rewards[:count].tolist()}
         append_jsonl(self.path, self.rows("training", step, group, values, rewards, clipped))
 
-    @torch.no_grad()
     def critic_values(self, update: Update, mask: Tensor) -> dict[str, Tensor]:
         """Values and TD errors of the first rows, (n, T) as `mask`; none without a critic."""
         if not isinstance(update, CriticUpdate):
             return {}
-        values, token_rewards = update.old_values[: len(mask)], update.token_rewards[: len(mask)]
-        # With lambda 0 its advantages are delta_t alone.
-        errors, _ = gae(token_rewards, values, mask, self.config.discount, 0.0)
-        return {"value": values, "td_error": errors}
+        return {"value": update.old_values[: len(mask)], "td_error": update.td_errors[: len(mask)]}
 
     @torch.no_grad()
     def scored(self, policy: GPT, reference: GPT | None, rollout: Rollout) -> dict[str, Tensor]:

@@ -11,7 +11,7 @@ from gpt.log_probs import full_kl, token_log_probs, token_scores
 from gpt.log_probs import token_scores_and_kl as scores_and_kl
 from gpt.model import GPT, GPTConfig
 from reward_model.scalar_head import RewardModel
-from rl.run.value_model import ValueModel
+from rl.actor_critic import ValueModel
 
 V, EOS = 33, 32
 PROMPTS = [[3, 1], [5], [2, 2, 6, 1], [4, 0, 1]]

@@ -23,7 +23,7 @@ from harness.flags import MemoryFlags
 from harness.optimizer import adamw
 from harness.training_state import unchanging_names
 from reward_model.scalar_head import RewardModel
-from rl.run.value_model import ValueModel
+from rl.actor_critic import ValueModel
 
 SHAPE = GPTConfig(LETTERS.n_vocab, context=12, n_layer=2, n_head=2, n_embd=8)
 BATCH = collate_documents([[3, 1, 4, 1, 5], [2, 6, 5], [7, 0, 1, 2, 3, 4, 5]])

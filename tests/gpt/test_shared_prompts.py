@@ -18,8 +18,8 @@ from gpt.model import GPT
 from harness.ranks import collectives
 from reward_model.pairs import TokenPair, collate_pairs
 from reward_model.scalar_head import Pooling, RewardModel
+from rl.actor_critic import ValueModel
 from rl.batches.rollout import row_chunks
-from rl.run.value_model import ValueModel
 
 V, EOS, CONTEXT = 23, 0, 16
 

@@ -38,6 +38,7 @@ from rl import (
     reinforce_pp_engine,
     rloo_engine,
 )
+from rl.actor_critic import ValueModel
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.loop import Run
 from rl.rewards.reward import RuleReward
@@ -45,7 +46,6 @@ from rl.rewards.step_rewards import RewardModelSteps, StepRewards
 from rl.rewards.teacher_reward import TeacherReward
 from rl.run.engine import Engine as Entry
 from rl.run.engine import every_engine
-from rl.run.value_model import ValueModel
 
 SHARE_OF_A = RuleReward(lambda record, text, ended: text.count("a") / 8, "share of a")
 HAS_A = RuleReward(lambda record, text, ended: float("a" in text), "has an a")

@@ -20,10 +20,10 @@ from gpt.log_probs import (
 )
 from gpt.model import GPT
 from gpt.pretraining import language_model_loss
+from rl.actor_critic import ValueModel
 from rl.batches.rollout import micro_batches
 from rl.equations.losses import clipped_surrogate, sequence_mean, token_mean, value_loss
 from rl.run.metrics import UpdateMeter, clip_mask
-from rl.run.value_model import ValueModel
 
 EOS, V = 8, 10
 PROMPTS = [[1], [2, 3, 4], [5, 6], [7]]

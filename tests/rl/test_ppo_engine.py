@@ -13,12 +13,11 @@ from watched import Call, calls_of
 from gpt.log_probs import TokenScores
 from gpt.model import GPT
 from rl import loop, ppo_engine
-from rl.actor_critic import gae_update, ppo_loss, train_critic
+from rl.actor_critic import ValueModel, gae_update, ppo_loss, train_critic
 from rl.batches.rollout import CriticUpdate
 from rl.loop import Run
 from rl.rewards.reward import RuleReward
 from rl.run.metrics import UpdateMeter
-from rl.run.value_model import ValueModel
 
 PPO = engine_named("ppo")
 CONFIG, run = PPO.config, PPO.run
@@ -34,7 +33,7 @@ WORKED = CriticUpdate(
     mask=MASK,
     old_values=torch.tensor([[0.5, 0.4, 7.0]]),
     returns=torch.tensor([[0.0, 1.0, 7.0]]),
-    token_rewards=OLD,
+    td_errors=OLD,
 )
 WORKED_SCORES = TokenScores(torch.tensor([[-0.9, -1.6, -3.0]]), torch.tensor([[1.2, 0.8, 9.0]]))
 

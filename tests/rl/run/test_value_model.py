@@ -7,7 +7,7 @@ import torch
 from data.collate import ResponseBatch, collate_responses
 from gpt.model import GPT, GPTConfig
 from reward_model.scalar_head import RewardModel
-from rl.run.value_model import ValueModel
+from rl.actor_critic import ValueModel
 
 EOS = 10
 
