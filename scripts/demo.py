@@ -77,7 +77,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "reward_model": {"pairs": 43_200, "held_out_pairs": 300},
     "grpo": {"steps": 30, "lr": 4e-4, "eval_prompts": 64},
 }
-TOO_SMALL = "--budget small (30 GRPO steps for 80) is too small to compare algorithms or settings."
+TOO_SMALL = (
+    "--budget small is too small for the reward model to learn which item a review must be about, "
+    "and to compare algorithms or settings."
+)
 BEST_OF = 8
 
 

@@ -10,7 +10,7 @@ from scripts import write_tables
 
 @pytest.mark.parametrize("name", write_tables.TABLES)
 def test_a_table_is_the_one_of_these_engines(name: str) -> None:
-    """defaults.json too: README and docs/study.md were measured with those defaults.
+    """defaults.json too: README and docs/archive.md were measured with those defaults.
 
     Who changes one measures again.
     """

@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDINGS = bug_zoo.RECORDINGS
 HEALTHY = sorted((RECORDINGS / "healthy").glob("*.json"))
 BUGS = sorted((RECORDINGS / "bugs").glob("*.json"))
-DOCUMENT = ROOT / "docs" / "doctor.md"
+DOCUMENT = ROOT / "docs" / "faq.md"
 
 
 def recording(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any], dict[str, Any]]:
@@ -45,7 +45,7 @@ def rules_of(path: Path) -> set[str]:
 
 
 def documented_bugs() -> dict[str, str]:
-    """Bug -> the rule that names it, "" where none does, as docs/doctor.md has it."""
+    """Bug -> the rule that names it, "" where none does, as docs/faq.md has it."""
     text = DOCUMENT.read_text(encoding="utf-8")
     return dict(re.findall(r"^\| `(\w+)` \| [^|]+ \| (?:`(\w+)`|-) \|", text, re.M))
 
@@ -261,7 +261,7 @@ def first_named(rows: list[dict[str, Any]], flags: dict[str, Any], rule: str) ->
 
 
 def test_over_optimisation_is_told_without_gold_before_gold_tells_it() -> None:
-    """Recorded: GRPO without a KL penalty against a reward model of 1,400 labels (docs/doctor.md)."""
+    """Recorded: GRPO without a KL penalty against a reward model of 1,400 labels (docs/faq.md)."""
     rows, flags, _ = recording(RECORDINGS / "unhealthy" / "overoptimised-0.json")
     blind = [{k: v for k, v in row.items() if "gold" not in k} for row in rows]
     assert blind != rows
@@ -274,7 +274,7 @@ def test_over_optimisation_is_told_without_gold_before_gold_tells_it() -> None:
     assert best < told < proven
     assert gold[best] - gold[min(step for step in gold if step >= told)] < 0.05  # hardly lost yet
     assert gold[best] - gold[max(gold)] > 0.5  # and lost in the end
-    assert (best, told, proven) == (20, 26, 35)  # as docs/doctor.md has it
+    assert (best, told, proven) == (20, 26, 35)  # as docs/faq.md has it
 
 
 def test_a_reward_model_of_few_labels_is_found_to_memorise_them() -> None:
