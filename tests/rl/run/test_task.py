@@ -22,7 +22,7 @@ from rl.grpo_engine import GRPOConfig
 from rl.rewards import verifiable
 from rl.rewards.model import RewardModelReward
 from rl.rewards.reward import RewardChoice, RewardFn, RuleReward, open_reward, open_rule
-from rl.run.task import open_policy, open_task
+from rl.run.task import open_policy, open_task, require_reach
 
 CPU = torch.device("cpu")
 GLASSBOX = load_tokenizer("glassbox")
@@ -105,3 +105,17 @@ def test_a_file_of_one_row_lacks_a_model_whatever_its_split(runs, split):
     (runs / "one.jsonl").write_text(f'{{"prompt": "{prompt}", "answer": "x"}}')
     with pytest.raises(UserError):
         open_policy(None, str(runs / "one.jsonl"), "own", CPU)
+
+
+def test_a_reward_model_that_cannot_read_what_will_be_written_is_refused() -> None:
+    """Before an earlier run is moved aside, and not at the first reward."""
+    small, large = (
+        GPT(GPTConfig(GLASSBOX.n_vocab, context, n_layer=1, n_head=1, n_embd=4))
+        for context in (8, 64)
+    )
+    ask = large, GLASSBOX, {"train": [PromptRecord("a b", None)], "test": []}
+    reward, room = RewardModelReward(RewardModel(small)), 8 - len(GLASSBOX.encode("a b"))
+    require_reach(reward, *ask, room)
+    with pytest.raises(UserError):
+        require_reach(reward, *ask, room + 1)
+    require_reach(None, *ask, 60)
