@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import toys
-from toys import LETTERS, Crash, CrashingLog, close, documented, fixed_gpt, flat_gradient, seeded
+from toys import LETTERS, Crash, CrashingLog, close, documented, flat_gradient, seeded
 from toys import PROMPTS as RECORDS
 
 from data.collate import collate_responses
@@ -70,15 +70,6 @@ def test_forward_kl_against_a_double_loop():
         expected[i, t] = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
     close(forward_kl(student, TEACHER, BATCH), expected)
     assert (expected[BATCH.response_mask] > 0.01).all()
-
-
-def test_its_gradient_is_student_minus_teacher():
-    """With respect to the logits, here ln_f's bias under an identity head: q - p per position."""
-    student, teacher = fixed_gpt([0.5, 0.3, 0.2]), fixed_gpt([0.2, 0.5, 0.3])
-    batch = collate_responses([[1]], [[2, 1, 0]], eos_id=0)
-    forward_kl(student, teacher, batch).sum().backward()
-    expected = 3 * torch.tensor([0.3, -0.2, -0.1], dtype=torch.float64)
-    torch.testing.assert_close(student.ln_f.bias.grad, expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl"])
@@ -193,20 +184,6 @@ def test_the_student_comes_nearer_and_does_not_with_the_sign_flipped(monkeypatch
     student = letters_gpt(0)
     run(student, teacher, loss=loss, steps=6)
     assert distance(student, teacher) > 1.2 * start
-
-
-def test_measure_is_paired_and_counts_in_nats_per_response(teacher):
-    """The same random numbers each time, whatever the batch size; a model has no distance from itself."""
-    student = letters_gpt(0)
-    numbers, answers = measure(student, teacher, LETTERS, RECORDS, 6, lambda *_: 0.25)
-    again, same = measure(student, teacher, LETTERS, RECORDS, 6, lambda *_: 0.25)
-    assert numbers == again and answers == same
-    assert [row["prompt"] for row in answers] == [record.prompt for record in RECORDS]
-    assert numbers["gold"] == 0.25 and numbers["gold_error"] == 0
-    per_token = numbers["reverse_kl_full"] / numbers["response_length"]
-    assert 0.05 < per_token < numbers["reverse_kl_full"]
-    own, _ = measure(student, student, LETTERS, RECORDS, 6)
-    assert own["reverse_kl"] == own["reverse_kl_full"] == 0 and "gold" not in own
 
 
 @pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl"])

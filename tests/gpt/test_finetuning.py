@@ -15,7 +15,6 @@ from data.splits import split_of
 from gpt import finetuning, pretraining
 from gpt.finetuning import FinetuningConfig, preferred_answers, read_examples, starting_model, train
 from gpt.model import GPT, GPTConfig
-from gpt.published import save_gpt2
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.metric_log import MetricLog
@@ -66,17 +65,6 @@ def test_micro_batches_change_no_gradient(monkeypatch, size):
     torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=1e-6)
     assert logs[1]["loss"] == pytest.approx(logs[0]["loss"], abs=1e-9)
     assert float(gradients[0].norm()) > 1e-2
-
-
-def test_dropout_is_on_in_training_and_off_in_evaluation():
-    losses = {}
-    for dropout in (0.0, 0.5):
-        config, model = replace(CONFIG, lr=0.0, eval_every=1), small_gpt(dropout=dropout)
-        torch.manual_seed(0)
-        (row,) = train(config, model, EXAMPLES, EXAMPLES, MetricLog(1), eos_id=EOS)
-        losses[dropout] = (row["loss"], row["held_out_loss"])
-    assert losses[0.0][0] != losses[0.5][0]
-    assert losses[0.0][1] == losses[0.5][1]
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
@@ -134,22 +122,6 @@ def test_the_base_is_the_pre_trained_model_of_the_same_data(tmp_path, monkeypatc
     found, tokenizer = starting_model(FinetuningConfig(data=pairs), torch.device("cpu"))
     assert torch.equal(found.wte.weight, model.wte.weight)
     assert tokenizer.fingerprint == GLASSBOX.fingerprint
-
-
-def test_published_weights_come_with_their_own_tokenizer(tmp_path, monkeypatch):
-    model = small_gpt(50257)
-    save_gpt2(model, tmp_path / "gpt2")
-    monkeypatch.setattr("gpt.published.load_tokenizer", lambda name: f"the {name} tokenizer")
-    config = FinetuningConfig(weights=str(tmp_path / "gpt2"))
-    found, tokenizer = starting_model(config, torch.device("cpu"))
-    assert torch.equal(found.wte.weight, model.wte.weight)
-    assert tokenizer == "the gpt2 tokenizer"
-    save_gpt2(small_gpt(GLASSBOX.n_vocab), tmp_path / "own", GLASSBOX)
-    _, tokenizer = starting_model(FinetuningConfig(weights=str(tmp_path / "own")), model.device)
-    assert tokenizer.fingerprint == GLASSBOX.fingerprint
-    (tmp_path / "own" / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match=r"own.*tokenizer\.json"):
-        starting_model(FinetuningConfig(weights=str(tmp_path / "own")), model.device)
 
 
 def test_the_preferred_answer_is_the_one_that_won_most_comparisons():

@@ -167,17 +167,3 @@ def test_every_file_has_a_folder_of_its_own(tmp_path, monkeypatch):
     assert default_folder("grpo", names[0], "own") != folders[0]
     assert default_folder("grpo", "texts", "own") != folders[-1]
     assert teacher_folder("a/reviews.json").name.startswith("teacher-reviews-")
-
-
-def test_another_file_of_the_same_name_is_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("data.sources.RUNS", tmp_path)
-    data = tmp_path / "t[1].json"
-    for content in "ab":
-        data.write_text(content)
-        folder = default_folder("grpo", str(data), "own")
-        folder.mkdir()
-    said = capsys.readouterr().out
-    data.write_text("a")
-    first = default_folder("grpo", str(data), "own")
-    assert first.is_dir() and first.name in said and folder.name not in said
-    assert not capsys.readouterr().out
