@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from toys import Crash, CrashingLog, flat_gradient, weights, write_pairs
 
-from data import sources
 from data.records import PreferenceRecord
 from data.splits import split_of
-from gpt import finetuning, pretraining
-from gpt.finetuning import FinetuningConfig, preferred_answers, read_examples, starting_model, train
+from gpt import finetuning
+from gpt.finetuning import FinetuningConfig, preferred_answers, read_examples, train
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
-from harness.errors import UserError
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
 
@@ -105,23 +102,6 @@ def test_no_example_is_longer_than_the_models_context(tmp_path, capsys):
         found = rows[0]["prompt"] in {GLASSBOX.decode(p) for part in parts for p, _ in part}
         assert found == (context == 61 and split_of(rows[0]["prompt"]) != "test")
     assert "(2%) do not fit: longer than the model's 60 positions 1" in capsys.readouterr().out
-
-
-def test_the_base_is_the_pre_trained_model_of_the_same_data(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "RUNS", tmp_path)
-    pairs = str(tmp_path / "pairs.json")
-    Path(pairs).write_text('[{"prompt": "a", "chosen": "b", "rejected": "c"}]')
-    command = f"python -m gpt.pretraining --data {pairs} --preset small"
-    with pytest.raises(UserError, match=rf"--base.*\s+{command}$"):
-        starting_model(FinetuningConfig(data=pairs, preset="small"), torch.device("cpu"))
-    with pytest.raises(UserError, match=r"-m reward_model\.\w+_training$"):
-        starting_model(FinetuningConfig(), torch.device("cpu"))
-    model = small_gpt(GLASSBOX.n_vocab)
-    folder = sources.default_folder("pretraining", pairs, "tiny")
-    pretraining.save_gpt(folder / "model.safetensors", model, GLASSBOX)
-    found, tokenizer = starting_model(FinetuningConfig(data=pairs), torch.device("cpu"))
-    assert torch.equal(found.wte.weight, model.wte.weight)
-    assert tokenizer.fingerprint == GLASSBOX.fingerprint
 
 
 def test_the_preferred_answer_is_the_one_that_won_most_comparisons():

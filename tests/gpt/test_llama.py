@@ -181,18 +181,6 @@ def test_a_run_folder_brings_the_model_back(tmp_path: Path) -> None:
         )
 
 
-def test_a_published_folder_is_opened_as_a_policy(tmp_path: Path) -> None:
-    tokenizer = chat_tokenizer()
-    config = LlamaConfig(tokenizer.n_vocab, 64, 2, 4, 32, n_key_head=2, n_inner=48)
-    model = small(config)
-    save_gpt2(model, tmp_path, tokenizer)
-    back, reader = load_policy(tmp_path, torch.device("cpu"))
-    assert isinstance(back, Llama) and back.config == config
-    assert reader.fingerprint == tokenizer.fingerprint and reader.eos_id == tokenizer.eos_id
-    x = torch.randint(0, tokenizer.n_vocab, (2, 9))
-    assert torch.equal(back(x), model(x))
-
-
 @pytest.mark.parametrize(
     "change",
     [

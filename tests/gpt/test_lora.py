@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from toys import LETTERS, close, random_gpt, seeded
 
@@ -11,7 +10,6 @@ from gpt.log_probs import token_log_probs
 from gpt.lora import (
     adapters,
     add_adapters,
-    copy_to_train,
     frozen_copy,
     has_adapters,
     merged_state,
@@ -104,17 +102,6 @@ def test_a_frozen_copy_shares_the_base_and_keeps_the_adapter_as_it_was():
     assert not torch.equal(model(BATCH.tokens), logits)
     assert not any(parameter.requires_grad for parameter in copied.parameters())
     assert model.h[0].attn.c_attn.lora_A.requires_grad
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-def test_a_copy_to_train_has_adapters_of_its_own(frozen):
-    model = frozen_copy(adapted()) if frozen else adapted()
-    copied = copy_to_train(model)
-    mine, theirs = dict(copied.named_parameters()), dict(model.named_parameters())
-    for name in mine:
-        base = name in unchanging_names(model)
-        assert torch.equal(mine[name], theirs[name]) and (mine[name] is theirs[name]) == base
-        assert mine[name].requires_grad == (not base)
 
 
 def test_reward_model_and_critic_train_their_adapters_and_their_heads():

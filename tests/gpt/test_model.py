@@ -197,9 +197,6 @@ def test_initialisation():
             assert abs(float(parameter.mean())) < 0.06 * std, name
 
 
-# Autocast and dropout
-
-
 # Activation checkpointing
 
 

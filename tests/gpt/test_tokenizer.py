@@ -103,11 +103,6 @@ def merges(texts, count):
     return list(ranks)[256:]
 
 
-def test_merges_by_hand():
-    # " ab" 2, "ab" 1, " cb" 1: first "ab" (3), then " ab" (2)
-    assert merges(["ab ab ab cb"], 2) == [b"ab", b" ab"]
-
-
 def merge(piece, pair):
     """Return `piece` with every occurrence of `pair` as one token, from left to right."""
     merged = []

@@ -214,21 +214,3 @@ def test_the_first_end_is_written_and_all_are_kept(
     written = read_object(tmp_path / "out" / "config.json")
     assert written["eos_token_id"] == ([end, *others] if others else end)
     assert written["bos_token_id"] == 267
-
-
-@pytest.mark.parametrize("where", ["settings", "list", "file", "nowhere"])
-def test_a_chat_template_stays_the_folders_own(where: str, tmp_path: Path) -> None:
-    write_tokenizer(tmp_path, thinking(), context=64)
-    path = tmp_path / "tokenizer_config.json"
-    both = [{"name": "tool_use", "template": "y"}, {"name": "default", "template": "x"}]
-    if where == "file":
-        (tmp_path / "chat_template.jinja").write_text("x")
-    elif where != "nowhere":
-        template = {"settings": "x", "list": both}[where]
-        write_json(path, read_object(path) | {"chat_template": template})
-    back = read_tokenizer(tmp_path, 268)
-    assert back is not None and back.chat_template == (None if where == "nowhere" else "x")
-    write_tokenizer(tmp_path / "out", back, context=64)
-    assert read_object(tmp_path / "out" / "tokenizer_config.json").get("chat_template") == (
-        back.chat_template
-    )

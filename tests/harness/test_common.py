@@ -143,6 +143,3 @@ def test_a_crash_while_resuming_loses_no_metrics(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="disk full"):
         MetricLog(9, path=path, start=1)
     assert read_jsonl(path) == [{"step": 1}, {"step": 2}]
-
-
-# Checkpoints

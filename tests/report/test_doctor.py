@@ -14,11 +14,8 @@ from typing import Any
 
 import bug_zoo
 import pytest
-from markupsafe import escape
 
 from harness.files import append_jsonl, write_json
-from harness.paths import REPORT
-from harness.run_folder import conclude
 from report import doctor
 from report.doctor import RULES, DoctorConfig, examine
 
@@ -199,18 +196,6 @@ def test_the_command_speaks_of_every_run_and_fails_for_wrong_numbers(
         doctor.main(DoctorConfig((well, sick)))
     assert ended.value.code == 1
     assert "ratio_at_start" in capsys.readouterr().out
-
-
-def test_a_script_says_at_its_end_what_is_found_and_nothing_else(tmp_path: Path, capsys) -> None:
-    conclude(run_folder(tmp_path / "well", steady()))
-    assert capsys.readouterr().out == f"wrote {tmp_path / 'well'} ({REPORT})\n"
-    sick = steady(ratio_error_at_start=1.0)
-    conclude(run_folder(tmp_path / "sick", sick))
-    (finding,) = examine(sick, FLAGS)
-    page = (tmp_path / "sick" / REPORT).read_text()
-    assert finding.rule in page and escape(finding.remedy) in page
-    said = capsys.readouterr().out
-    assert said.startswith("python -m report.doctor ") and "ratio_at_start" in said
 
 
 # --- the zoo --------------------------------------------------------------------------------------

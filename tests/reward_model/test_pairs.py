@@ -17,7 +17,7 @@ from data.records import PreferenceRecord, PromptRecord
 from data.splits import split_of
 from data.worlds import reviews
 from gpt.fit import Limits
-from gpt.generate import Generation, SamplingParams, generate
+from gpt.generate import SamplingParams, generate
 from gpt.model import GPT
 from gpt.tokenizer import build_tokenizer, load_tokenizer
 from harness.files import append_jsonl
@@ -114,25 +114,6 @@ def test_borrowed_and_repeated_answers_are_compared_with_the_own_ones(
     assert seen[:6] == [(own, *two) for two in itertools.combinations(answers, 2)]
     said = BYTES.encode(repeated[0]) + [EOS] * repeated[1]
     assert [pair.chosen for pair in pairs].count(said) == 3  # the annotator preferred it to each
-
-
-def test_pairs_keep_the_sampled_tokens(monkeypatch):
-    """Text is for the annotator: decoding and encoding again would change broken UTF-8."""
-    drawn: list[tuple[list[int], list[int]]] = []
-
-    def spy(model, prompts, *args, **options) -> Generation:
-        result = generate(model, prompts, *args, **options)
-        rows = result.token_lists()
-        drawn.extend((prompt, rows[2 * i + k]) for i, prompt in enumerate(prompts) for k in (0, 1))
-        return result
-
-    monkeypatch.setattr(pairs_module, "generate", spy)
-    pairs, _ = make(random_gpt(), 16)
-    for pair in pairs:
-        assert (pair.prompt, pair.chosen) in drawn
-        assert (pair.prompt, pair.rejected) in drawn
-    changed = [BYTES.encode(BYTES.decode(pair.chosen)) != pair.chosen for pair in pairs]
-    assert any(changed), "the test's policy wrote nothing but valid text"
 
 
 def test_a_response_that_stopped_keeps_its_eos_and_a_cut_one_has_none():

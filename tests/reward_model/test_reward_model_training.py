@@ -21,7 +21,6 @@ from gpt.tokenizer import load_tokenizer
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
-from reward_model import reward_model_training
 from reward_model.accuracy_report import score_pairs
 from reward_model.pairs import TokenPair, collate_pairs
 from reward_model.reward_model_training import RewardModelConfig, main, train
@@ -107,36 +106,6 @@ def test_training_separates_pairs_it_never_saw(pooling):
     assert [row["step"] for row in rows] == list(range(1, 61))
     last = rows[-1]
     assert last["loss"] < 0.2 and last["accuracy"] > 0.9 and last["margin"] > 1
-
-
-@pytest.fixture
-def batches(monkeypatch) -> list[list[TokenPair]]:
-    """The pairs of each step of train."""
-    seen: list[list[TokenPair]] = []
-    collate = reward_model_training.collate_comparisons
-
-    def spy(pairs, eos_id):
-        seen.append(list(pairs))
-        return collate(pairs, eos_id)
-
-    monkeypatch.setattr(reward_model_training, "collate_comparisons", spy)
-    return seen
-
-
-def test_all_pairs_of_a_prompt_are_one_element_of_a_batch(batches):
-    """Three prompts with 3, 1 and 6 pairs; two prompts a step."""
-    pairs = [
-        TokenPair([6 + prompt], [7 + i, EOS], [5, 5, EOS])
-        for prompt, count in enumerate((3, 1, 6))
-        for i in range(count)
-    ]
-    config = RewardModelConfig(batch_size=2, lr=1e-3, warmup=1)
-    rows = train(fresh_model(), pairs, config, MetricLog(3), eos_id=EOS)
-    counts = {6: 3, 7: 1, 8: 6}
-    for batch in batches:
-        prompts = {pair.prompt[0] for pair in batch}
-        assert len(batch) == sum(counts[prompt] for prompt in prompts) and len(prompts) == 2
-    assert all(row["pairs_per_second"] > 0 for row in rows)
 
 
 def softplus(x: float) -> float:

@@ -14,7 +14,7 @@ import torch
 from engines import HELD_OUT, PAIRS, SHARE_OF_A, engine_named, small_gpt
 from slow import log_prob
 from toys import LETTERS, PROMPTS
-from watched import Validations, calls_of
+from watched import Validations
 
 from data import sources
 from gpt.checkpoint import save_gpt
@@ -24,8 +24,6 @@ from gpt.tokenizer import load_tokenizer
 from harness.files import append_jsonl, read_jsonl
 from reward_model.pairs import TokenPair
 from reward_model.scalar_head import RewardModel, save_reward_model
-from rl import dpo_engine, loop
-from rl.batches import preferences
 from rl.batches.preferences import (
     PREFERENCE_LOSSES,
     Compared,
@@ -210,14 +208,3 @@ def test_the_reference_point_is_a_mean_over_answers_of_the_next_pair():
     assert of_whole_batch(CONFIG, policy, reference, pairs, EOS) == {}
     with pytest.raises(ValueError):
         replace(config, batch_size=1)
-
-
-def test_simpo_opens_and_scores_no_reference(monkeypatch):
-    """Every scored row belongs to the policy in training."""
-    policy, seen = small_gpt(), Validations()
-    copies = calls_of(monkeypatch, loop, "frozen_copy")
-    asked = [calls_of(monkeypatch, place, "pair_log_probs") for place in (dpo_engine, preferences)]
-    options = dict(steps=2, batch_size=6, eval_every=1, validate=seen, held_out=HELD_OUT)
-    rows = run(policy, loss="simpo", **options)
-    assert seen.references == [None, None] and not copies and "drift" not in rows[0]
-    assert asked[0] and all(call.args[0] is policy for calls in asked for call in calls)

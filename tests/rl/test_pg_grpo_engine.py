@@ -17,17 +17,14 @@ from toys import weights
 from watched import Noted, Validations
 
 from data.splits import split_of
-from gpt.log_probs import TokenScores
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.files import append_jsonl
-from rl import pg_grpo_engine
 from rl.batches.preferences import Compared
 from rl.equations.advantages import best_worst_pairs
-from rl.pg_grpo_engine import policy_loss, preference_loss, recorded_pairs
+from rl.pg_grpo_engine import preference_loss, recorded_pairs
 from rl.rewards.reward import RuleReward
-from rl.run.metrics import UpdateMeter
 
 PG_GRPO = engine_named("pg_grpo")
 CONFIG, run = PG_GRPO.config, PG_GRPO.run
@@ -125,30 +122,3 @@ def test_the_preference_loss_is_the_one_that_is_named(name, expected):
     both, config = Compared(*map(torch.tensor, given)), replace(CONFIG, preference_loss=name)
     assert float(preference_loss(config, both, pairs=1)) == pytest.approx(expected, abs=1e-5)
     assert float(preference_loss(config, both, pairs=2)) == pytest.approx(expected / 2, abs=1e-5)
-
-
-def test_the_mean_ratio_by_loops_and_its_clip():
-    """Ratios 2, 0.5 and 1.7 have the geometric mean 1.7 ** (1/3); the clip acts on that alone."""
-    ratio = torch.tensor([[2.0, 0.5, 1.7, 9], [0.5, 0.9, 0.7, 9], [1.1, 0.95, 9, 9]])
-    old = torch.full((3, 4), -2.0)
-    new, mask = old + ratio.log(), torch.tensor([[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 0, 0]]).bool()
-    advantages = torch.tensor([[1.5], [-0.5], [2.0]])
-    config = replace(CONFIG, mode="mean_ratio", clip_range=0.1)
-    means = [1.7 ** (1 / 3), 0.315 ** (1 / 3), 1.045 ** (1 / 2)]
-    expected, acted = 0.0, []
-    for mean, a in zip(means, advantages[:, 0].tolist(), strict=True):
-        clipped = min(max(mean, 0.9), 1.1)
-        expected -= min(mean * a, clipped * a) / 3
-        acted.append(clipped * a < mean * a)
-    assert acted == [True, True, False]  # per token 2 of 3, 2 of 3 and 0 of 2
-    loss = policy_loss(config, new, old, None, advantages, mask, kl_coef=0.0, responses=3)
-    assert float(loss) == pytest.approx(expected, rel=1e-5)
-
-    meter = UpdateMeter(pg_grpo_engine.clip_mask_of(config))
-    scores = TokenScores(new, torch.zeros(3, 4))
-    batch = SimpleNamespace(response_mask=mask, of_valid=lambda values: values[mask])
-    meter.add_tokens(scores, old, advantages, batch)
-    meter.add_update(loss, torch.ones(()))
-    row = meter.metrics()
-    assert row["clip_high_fraction"] == pytest.approx(3 / 8)  # the whole first response
-    assert row["clip_low_fraction"] == pytest.approx(3 / 8)  # the whole second one
