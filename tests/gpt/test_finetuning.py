@@ -12,8 +12,10 @@ from data.records import PreferenceRecord
 from data.splits import split_of
 from gpt import finetuning
 from gpt.finetuning import FinetuningConfig, preferred_answers, read_examples, train
+from gpt.fit import Limits, check_fit
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
 
@@ -108,3 +110,10 @@ def test_the_preferred_answer_is_the_one_that_won_most_comparisons():
     rows = (("p", "a", "b"), ("p", "c", "a"), ("p", "c", "b"), ("q", "x", "y"))
     best = preferred_answers([PreferenceRecord(*row) for row in rows])
     assert [(r.prompt, r.response) for r in best] == [("p", "c"), ("q", "x")]
+
+
+def test_a_file_most_of_whose_rows_do_not_fit_is_refused():
+    rows = [(prompt, 20) for prompt in range(1, 101)]
+    check_fit("hh.jsonl", rows, Limits(60, 60, 256), "pairs")
+    with pytest.raises(UserError):
+        check_fit("hh.jsonl", rows, Limits(49, 60, 256), "pairs")
