@@ -21,11 +21,10 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from toys import saved_gpt
 
 from data.files.read import read_preferences, read_prompts, read_responses, read_text
-from gpt.checkpoint import load_gpt, save_gpt
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
+from gpt.checkpoint import load_gpt
 from harness.command_line import errors_as_sentences, run_command
 from harness.errors import UserError
 from harness.paths import MODEL_FILE
@@ -225,9 +224,7 @@ MODELS: dict[str, Break] = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_models_that_no_run_writes(tmp_path: Path, name: str) -> None:
-    tokenizer = load_tokenizer("glassbox")
-    shape = GPTConfig(tokenizer.n_vocab, context=16, n_layer=1, n_head=1, n_embd=4)
-    save_gpt(tmp_path / "hostile" / MODEL_FILE, GPT(shape), tokenizer)
+    saved_gpt(tmp_path / "hostile", context=16, n_embd=4)
     MODELS[name](tmp_path / "hostile")
     refused("hostile", load_gpt, tmp_path / "hostile")
 

@@ -8,14 +8,13 @@ import zlib
 
 import pytest
 import torch
+from toys import GLASSBOX as TOKENIZER
 from toys import write_pairs
 
 from data.collate import ResponseBatch
 from data.worlds import reviews
 from gpt.corpus import POOL, TextCorpus, WorldCorpus, open_corpus, read_documents
-from gpt.tokenizer import load_tokenizer
 
-TOKENIZER = load_tokenizer("glassbox")
 EOS = TOKENIZER.eos_id
 
 

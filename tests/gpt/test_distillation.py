@@ -15,7 +15,7 @@ from toys import PROMPTS as RECORDS
 
 from data.collate import collate_responses
 from gpt import distillation
-from gpt.checkpoint import load_gpt, save_gpt
+from gpt.checkpoint import load_gpt
 from gpt.distillation import (
     DistillationConfig,
     distillation_loss,
@@ -27,7 +27,6 @@ from gpt.distillation import (
 )
 from gpt.log_probs import full_kl, token_log_probs
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
@@ -208,13 +207,9 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, teacher, loss):
 @pytest.fixture
 def folders(tmp_path) -> dict[str, Path]:
     """A student and a teacher of one layer that share a tokenizer."""
-    tokenizer = load_tokenizer("glassbox")
-    shape = GPTConfig(tokenizer.n_vocab, context=128, n_layer=1, n_head=2, n_embd=16)
-    made = {}
     for name, seed in (("base", 0), ("teacher", 1)):
-        made[name] = tmp_path / name
-        save_gpt(made[name] / "model.safetensors", GPT(shape).initialize(seeded(seed)), tokenizer)
-    return made
+        toys.saved_gpt(tmp_path / name, seed, context=128)
+    return {name: tmp_path / name for name in ("base", "teacher")}
 
 
 @pytest.mark.parametrize("memory", [{}, dict(lora_rank=2, checkpoint_blocks=True)])

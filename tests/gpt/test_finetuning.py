@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toys import Crash, CrashingLog, flat_gradient, weights, write_pairs
+from toys import GLASSBOX, Crash, CrashingLog, flat_gradient, weights, write_pairs
 
 from data.records import PreferenceRecord
 from data.splits import split_of
@@ -14,13 +14,11 @@ from gpt import finetuning
 from gpt.finetuning import FinetuningConfig, preferred_answers, read_examples, train
 from gpt.fit import Limits, check_fit
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
 
 V, EOS = 12, 0
-GLASSBOX = load_tokenizer("glassbox")
 # The answer to [x, 1] is [x, EOS], to [x, 2] it is [x, x, EOS].
 EXAMPLES = [([x, k], [x] * k + [EOS]) for x in range(3, 12) for k in (1, 2)]
 CONFIG = FinetuningConfig(batch_size=8, lr=1e-2, warmup=2, eval_every=5, weight_decay=0.0)

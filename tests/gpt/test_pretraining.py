@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from toys import GLASSBOX as TOKENIZER
 from toys import Crash, flat_gradient, randomized, weights
 
 from data.collate import ResponseBatch, collate_responses
@@ -22,12 +23,10 @@ from gpt.pretraining import (
     train,
 )
 from gpt.teacher import teacher_folder
-from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 
-TOKENIZER = load_tokenizer("glassbox")
 SHAPE = GPTConfig(vocab_size=7, context=12, n_layer=2, n_head=2, n_embd=8)
 PROMPTS = [[3, 1], [5], [2, 2, 6, 1], [4, 4]]
 RESPONSES = [[1, 5, 0], [6, 6, 2, 4], [0], [1, 1]]

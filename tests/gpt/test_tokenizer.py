@@ -8,7 +8,7 @@ import re
 from collections import Counter
 
 import pytest
-from toys import seeded
+from toys import GLASSBOX, seeded
 
 from data.worlds import reviews, sums
 from gpt import tokenizer_training
@@ -20,11 +20,8 @@ from gpt.tokenizer import (
     PATTERN,
     RANKS_FILE,
     build_tokenizer,
-    load_tokenizer,
 )
 from harness.errors import UserError
-
-GLASSBOX = load_tokenizer("glassbox")
 
 
 @pytest.mark.parametrize(

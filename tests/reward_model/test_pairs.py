@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 import toys
-from toys import write_pairs
+from toys import GLASSBOX, write_pairs
 
 from data.files.read import read_preferences
 from data.records import PreferenceRecord, PromptRecord
@@ -19,7 +19,7 @@ from data.worlds import reviews
 from gpt.fit import Limits
 from gpt.generate import SamplingParams, generate
 from gpt.model import GPT
-from gpt.tokenizer import build_tokenizer, load_tokenizer
+from gpt.tokenizer import build_tokenizer
 from harness.files import append_jsonl
 from reward_model import pairs as pairs_module
 from reward_model.pair_files import file_pairs
@@ -39,7 +39,6 @@ from reward_model.world_pairs import WorldAnnotator, sampled_pairs
 
 BYTES = build_tokenizer("bytes", {bytes([value]): value for value in range(256)})
 EOS = BYTES.eos_id
-GLASSBOX = load_tokenizer("glassbox")
 PROMPTS = [PromptRecord(text) for text in ("one\n", "two\n", "three\n")]
 
 

@@ -13,11 +13,9 @@ import pytest
 import torch
 from forked import forked
 from safetensors.torch import load_file
-from toys import flat_gradient, seeded
+from toys import flat_gradient, saved_gpt, seeded
 
-from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
@@ -27,7 +25,6 @@ from reward_model.reward_model_training import RewardModelConfig, main, train
 from reward_model.scalar_head import RewardModel
 
 V, EOS = 20, 0
-GLASSBOX = load_tokenizer("glassbox")
 CONFIG = RewardModelConfig(batch_size=16, lr=5e-3, warmup=2)
 
 
@@ -145,8 +142,7 @@ def untimed_rows(folder) -> list[dict]:
 
 def test_a_killed_run_resumes_into_the_same_model(tmp_path):
     """Also before its first checkpoint: the pairs, which take the longest, are kept from the start."""
-    shape = GPTConfig(GLASSBOX.n_vocab, 96, n_layer=1, n_head=2, n_embd=16)
-    save_gpt(tmp_path / "base" / "model.safetensors", GPT(shape).initialize(seeded(1)), GLASSBOX)
+    saved_gpt(tmp_path / "base", 1, context=96)
     config = RewardModelConfig(
         base=tmp_path / "base", pairs=60, responses_per_prompt=4, held_out_pairs=8, batch_size=2,
         checkpoint_every=2, max_response_tokens=8, device="cpu", ranks=1,

@@ -13,12 +13,10 @@ import pytest
 import torch
 from engines import DIVERSE, SHARE_OF_A, engine_named, small_gpt
 from slow import log_prob, tokens_of
-from toys import weights
+from toys import GLASSBOX, glassbox_gpt, weights
 from watched import Noted, Validations
 
 from data.splits import split_of
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.files import append_jsonl
 from rl.batches.preferences import Compared
@@ -94,14 +92,12 @@ def test_the_gradient_of_recorded_pairs_has_the_weight_of_their_loss(gradients):
 
 
 def test_training_reads_training_pairs_only(tmp_path):
-    tokenizer = load_tokenizer("glassbox")
     prompts = [f"What is {i} and {i + 3}?\n" for i in range(60)]
     path = tmp_path / "pairs.jsonl"
     append_jsonl(path, [dict(prompt=p, chosen="Gladly.", rejected="No!") for p in prompts])
-    shape = GPTConfig(tokenizer.n_vocab, 64, n_layer=1, n_head=2, n_embd=16)
-    task: Any = SimpleNamespace(policy=GPT(shape), tokenizer=tokenizer)
+    task: Any = SimpleNamespace(policy=glassbox_gpt(), tokenizer=GLASSBOX)
     given = recorded_pairs(replace(CONFIG, data=str(path), pairs="both"), task)
-    used = {tokenizer.decode(pair.prompt) for pair in given["offline_pairs"]}
+    used = {GLASSBOX.decode(pair.prompt) for pair in given["offline_pairs"]}
     assert used == {p for p in prompts if split_of(p) == "train"}
     assert {split_of(p) for p in prompts} == {"train", "validation", "test"}
     for changes in (dict(pairs="best_worst"), dict(pairs="both", preference_coef=0.0)):

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from toys import seeded
+from toys import GLASSBOX as TOKENIZER
+from toys import glassbox_gpt, seeded
 
 from data.worlds import reviews
 from gpt.checkpoint import load_gpt, save_gpt
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
+from gpt.model import GPT
 from harness.errors import UserError
 from harness.files import write_json
 from harness.paths import MODEL_FILE
@@ -20,7 +20,6 @@ from reward_model.scalar_head import RewardModel, load_reward_model, save_reward
 from rl import talk
 from rl.talk import Talk, TalkConfig
 
-TOKENIZER = load_tokenizer("glassbox")
 KETTLE = "Review the red kettle for Anna."
 
 
@@ -29,8 +28,7 @@ def talk_to(run: Path, **flags) -> Talk:
 
 
 def model(seed: int, context: int = 64) -> GPT:
-    shape = GPTConfig(TOKENIZER.n_vocab, context, n_layer=1, n_head=2, n_embd=16)
-    made = GPT(shape).initialize(seeded(seed)).eval()
+    made = glassbox_gpt(seed, context=context)
     for parameter in made.parameters():  # so that two models differ by more than rounding
         parameter.data += 0.2 * torch.randn(parameter.shape, generator=seeded(seed))
     return made
