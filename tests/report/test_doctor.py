@@ -216,7 +216,6 @@ def test_a_planted_bug_is_found_today_as_it_was_when_it_was_recorded(name: str) 
 # --- a run that is not healthy ----------------------------------------------------------------------
 
 
-<<<<<<< HEAD
 def first_named(rows: list[dict[str, Any]], flags: dict[str, Any], rule: str) -> int:
     """The first step after which the doctor, asked at every step, names this rule."""
     for count in range(1, len(rows) + 1):
@@ -242,7 +241,5 @@ def test_over_optimisation_is_told_without_gold_before_gold_tells_it() -> None:
     assert (best, told, proven) == (20, 26, 35)  # as docs/faq.md has it
 
 
-=======
->>>>>>> tests
 def test_a_reward_model_of_few_labels_is_found_to_memorise_them() -> None:
     assert rules_of(RECORDINGS / "unhealthy" / "reward_model-few.json") == {"memorising"}
