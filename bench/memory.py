@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from data.records import PromptRecord
-from gpt.lora import frozen_copy
+from gpt.lora import fit_for_training, frozen_copy
 from gpt.model import GPT
 from reward_model.scalar_head import RewardModel
 from rl.actor_critic import ValueModel
@@ -31,6 +31,12 @@ CASES = {
     "tiny, PPO": MemoryConfig("tiny", "ppo", prompt_tokens=8),
     "small, GRPO, 4 rows of 32": MemoryConfig("small", prompt_tokens=8, max_new_tokens=24, **FEW),
     "gpt2, GRPO, 4 rows of 32": MemoryConfig("gpt2", prompt_tokens=8, max_new_tokens=24, **FEW),
+    "the same, `--lora-rank 8`": MemoryConfig(
+        "gpt2", prompt_tokens=8, max_new_tokens=24, lora_rank=8, **FEW
+    ),
+    "the same, `--checkpoint-blocks` too": MemoryConfig(
+        "gpt2", prompt_tokens=8, max_new_tokens=24, lora_rank=8, checkpoint_blocks=True, **FEW
+    ),
 }
 
 
@@ -61,6 +67,7 @@ def peaks(case: MemoryConfig) -> tuple[int, int]:
     config = replace(config_of(case), steps=2, stop_kl=None)
     policy = GPT(shape_of(case.preset)).initialize(torch.Generator().manual_seed(0)).eval()
     judge = RewardModel.from_policy(policy).eval().requires_grad_(False)
+    policy = fit_for_training(config, policy)
     reference, models = frozen_copy(policy), dict[str, Any]()
     if case.engine == "ppo":
         models["value_model"] = ValueModel.from_policy(policy)

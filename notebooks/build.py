@@ -2,16 +2,15 @@
 
     python notebooks/build.py                  run every NN_topic.py and write its NN_topic.ipynb
     python notebooks/build.py 01 09_ppo        only those whose names begin like this
-    python notebooks/build.py --text           rewrite texts, badges and first cells; outputs stay, and
-                                               a page whose other code has changed is refused
+    python notebooks/build.py --text           rewrite texts; outputs stay, and a page whose code has
+                                               changed is refused
     python notebooks/build.py --check          run every .py as a plain script, within 60 s each,
                                                and check that its .ipynb holds the same cells
                                                and no error
 
 The sources are in percent format (`# %%` starts a cell, `# %% [markdown]` a text cell). Ids, metadata
-and order are fixed, so two builds on one machine differ in measured times alone. How to open a page,
-its badges, and the lines that fetch the repository where it is missing, are written here and not in
-the sources.
+and order are fixed, so two builds on one machine differ in measured times alone. How to open a page
+is written here and not in the sources.
 tests/test_notebooks.py says what each notebook must have. Needs the contributors' tools: `make dev`.
 """
 
@@ -19,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import subprocess
 import sys
 import time
@@ -53,26 +51,6 @@ METADATA = {
 # A code cell that only draws: `# %% tags=["hide-input"]`. The site reads the tag, Jupyter the other.
 FOLDED = {"tags": ["hide-input"], "jupyter": {"source_hidden": True}}
 
-# What the first cell of a page begins with. GLASSBOX may name another address, or a folder; a copy
-# whose pyproject.toml has no address yet needs it, and its pages have no badges.
-FETCH = """import os
-import subprocess
-import sys
-
-if not os.path.isdir("course"):  # as in Colab: fetch the repository, and the packages that it needs
-    source = {source}
-    subprocess.run(["git", "clone", "--depth=1", source, "glassbox-rlhf"], check=True)
-    os.chdir("glassbox-rlhf/notebooks")
-    sys.path.insert(0, os.getcwd())
-    lines = open("../requirements.txt").read().splitlines()
-    needed = [line for line in lines if line.startswith({needed})]
-    subprocess.run([sys.executable, "-m", "pip", "install", "-q", *needed], check=True)
-
-"""
-NO_ADDRESS = "YOUR_NAME"  # stands in pyproject.toml until somebody publishes the repository
-# Of requirements.txt: what a machine with PyTorch may lack.
-NEEDED = ("tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2")
-
 
 class NotebookError(Exception):
     """A notebook failed; the message names it, and the cell where one is to blame."""
@@ -91,39 +69,10 @@ def sources(names: Sequence[str] = ()) -> list[Path]:
     return [path for path in every if not names or path.stem.startswith(tuple(names))]
 
 
-def address() -> str | None:
-    """Where the repository lives, as pyproject.toml says; None while it names nobody."""
-    text = (FOLDER.parent / "pyproject.toml").read_text(encoding="utf-8")
-    (found,) = re.findall(r'^Repository = "(.+)"$', text, re.MULTILINE)
-    return None if NO_ADDRESS in found else str(found)
-
-
-def fetching() -> str:
-    """FETCH with this copy's address, or with GLASSBOX alone."""
-    known = address()
-    source = (
-        f'os.environ.get("GLASSBOX", "{known}")'
-        if known
-        else 'os.environ["GLASSBOX"]  # set it first: the address to clone, or a folder'
-    )
-    return FETCH.format(source=source, needed=NEEDED)
-
-
-def badges(name: str) -> str:
-    """Links that open a page in Colab or Binder, with a space before; none without an address."""
-    known = address()
-    if known is None:
-        return ""
-    place = known.removeprefix("https://github.com/")
-    colab = f"https://colab.research.google.com/github/{place}/blob/main/notebooks/{name}.ipynb"
-    binder = f"https://mybinder.org/v2/gh/{place}/HEAD?labpath=notebooks/{name}.ipynb"
-    return f" [![Open in Colab](../docs/badges/colab.svg)]({colab}) [Binder]({binder})"
-
-
 def read_cells(source: Path) -> NotebookNode:
     """The notebook of a percent-format file, without outputs and with everything else fixed.
 
-    How to open it stands under the title, and FETCH before the first import of the course.
+    How to open it stands under the title.
     """
     notebook = jupytext.read(source, fmt="py:percent")
     for number, cell in enumerate(notebook.cells):
@@ -131,11 +80,7 @@ def read_cells(source: Path) -> NotebookNode:
         cell.metadata = FOLDED if FOLDED["tags"] == cell.metadata.get("tags") else {}
     first = notebook.cells[0]
     title, _, rest = first.source.partition("\n")
-    first.source = "\n".join([title, "", OPEN + badges(source.stem), *filter(None, [rest])])
-    for cell in notebook.cells:
-        if cell.cell_type == "code" and "from course" in cell.source:
-            cell.source = fetching() + cell.source
-            break
+    first.source = "\n".join([title, "", OPEN, *filter(None, [rest])])
     notebook.metadata = METADATA
     notebook.nbformat, notebook.nbformat_minor = 4, 5  # the first version with cell ids
     return notebook
@@ -181,19 +126,15 @@ def build(source: Path) -> None:
 
 
 def rewrite_texts(source: Path) -> None:
-    """Put a source's texts, badges and first lines into its .ipynb, and keep the outputs.
+    """Put a source's texts into its .ipynb, and keep the outputs.
 
-    Raises NotebookError where other code has changed: outputs would then be of other code.
+    Raises NotebookError where code has changed: outputs would then be of other code.
     """
     target = source.with_suffix(".ipynb")
     stored, wanted = nbformat.read(target, as_version=4), read_cells(source)
 
     def code(notebook: NotebookNode) -> list[str]:
-        found = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-        return [
-            re.sub(r"\Aimport os\n.*?check=True\)\n\n(?=\S)", "", text, flags=re.DOTALL)
-            for text in found
-        ]
+        return [cell.source for cell in notebook.cells if cell.cell_type == "code"]
 
     if code(stored) != code(wanted):
         raise NotebookError(

@@ -2,7 +2,7 @@
 
     python -m report.doctor runs/grpo-reviews-tiny      or runs/*: several runs, of any stage
 
-A rule yields the numbers that speak for a finding, or nothing. docs/doctor.md says which planted bugs each
+A rule yields the numbers that speak for a finding, or nothing. docs/faq.md says which planted bugs each
 rule finds. Each script ends with the findings of its run."""
 
 from __future__ import annotations

@@ -50,6 +50,9 @@ class Report:
             f"  calibration error {n['calibration_error']:.3f}, score-length correlation "
             f"{n['length_correlation']:+.2f}"
         ]
+        if "first_chosen" in n:
+            share = _with_interval(n["first_chosen"], n["first_chosen_interval"])
+            lines += [f"  of the two shown the first was chosen in {share}, of all pairs"]
         return "\n".join(lines)
 
 
@@ -173,9 +176,20 @@ def normalise_and_test(
     reference = collate_pairs(pairs[:: max(len(pairs) // 2000, 1)], eos_id)
     model.normalize_on(reference.to(model.device), at_once)
     chosen, rejected, batch = score_pairs(model, held_out, eos_id, at_once)
-    return preference_report(
+    report = preference_report(
         chosen, rejected, batch.lengths.cpu(), held_out, float(model.std), prefers
     )
+    report.numbers.update(position_bias([*pairs, *held_out]))
+    return report
+
+
+def position_bias(pairs: Sequence[TokenPair]) -> dict[str, Any]:
+    """How often a person chose the answer that was shown first; nothing where that is not known."""
+    verdicts = [pair.meta["verdict"] for pair in pairs if "verdict" in pair.meta]
+    first = verdicts.count("first")
+    interval = wilson_interval(first, len(verdicts))
+    known = {"first_chosen": first / max(len(verdicts), 1), "first_chosen_interval": interval}
+    return known if verdicts else {}
 
 
 @torch.no_grad()

@@ -135,6 +135,7 @@ def sample_pairs(
     *,
     generator: torch.Generator,
     rng: random.Random,
+    against: GPT | None = None,
 ) -> Iterator[list[TokenPair]]:
     """Sample K responses to a prompt, have every two of them compared, and yield lists of pairs.
 
@@ -142,7 +143,7 @@ def sample_pairs(
     2022, arXiv:2203.02155, section 3.5: K from 4 to 9). Prompts are visited in shuffled epochs until
     `count` pairs exist; the pairs of one visit stay next to each other. Identical responses are left
     out; UserError for a policy that writes nothing else. `rng` shuffles and drives the annotator's
-    noise.
+    noise. Where a second model is given, `against`, each of the K is compared with each of its K.
     """
     encoded = [tokenizer.encode(record.prompt) for record in prompts]
     seed = rng.getrandbits(32)
@@ -154,9 +155,13 @@ def sample_pairs(
         step += 1
         answers = _answers(policy, tokenizer, [encoded[i] for i in chosen], how, generator)
         answers = _with_made(answers, tokenizer, how)
+        compared = [[*itertools.combinations(group, 2)] for group in answers]
+        if against is not None:
+            others = _answers(against, tokenizer, [encoded[i] for i in chosen], how, generator)
+            compared = [[*itertools.product(*both)] for both in zip(answers, others, strict=True)]
         pairs = []
-        for index, group in zip(chosen, answers, strict=True):
-            for a, b in itertools.combinations(group, 2):
+        for index, two_of_them in zip(chosen, compared, strict=True):
+            for a, b in two_of_them:
                 if a[0] != b[0]:
                     verdict = annotator(prompts[index], *a[1:], *b[1:], rng)
                     pairs.append(_pair(encoded[index], a[0], b[0], verdict))

@@ -35,10 +35,10 @@ from harness.flags import AtLeastOne, NotNegative, check_ranges
 from harness.paths import folder_of_run
 from harness.run_folder import input_digests
 from harness.seeds import make_generator
+from harness.signals import printable
 from rl.batches.rollout import sample_rollout
 from rl.rewards.function import open_function
 from rl.rewards.reward import RewardChoice, RewardFn, is_function, made_of, open_reward, open_rule
-from rl.run.evaluation import printable
 
 
 @dataclass(frozen=True)

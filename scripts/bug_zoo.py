@@ -143,9 +143,9 @@ def negated_surrogate(*arguments: Any) -> Tensor:
     return -clipped_surrogate(*arguments)
 
 
-def late_mask(*arguments: Any) -> Rollout:
+def late_mask(*arguments: Any, **options: Any) -> Rollout:
     """Every response's mask one column to the right, and the rows that are made by it."""
-    rollout = sample_rollout(*arguments)
+    rollout = sample_rollout(*arguments, **options)
     given, mask = rollout.sequences, rollout.response_mask
     late = torch.cat([torch.zeros_like(mask[:, :1]), mask[:, :-1]], dim=1)
     prompts = [row[:n].tolist() for row, n in zip(given.tokens, given.prompt_lengths, strict=True)]

@@ -53,6 +53,7 @@ from harness.flags import AtLeastOne, AtLeastTwo, check_ranges
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE, REPORT, RUNS
 from harness.run_folder import finish_run, open_stages, run_stage
+from harness.signals import printable
 from report.page import running_mean, write_page
 from reward_model import reward_model_training
 from reward_model.reward_model_training import RewardModelConfig
@@ -68,7 +69,6 @@ from rl.run.evaluation import (
     best_of_n,
     evaluate,
     format_table,
-    printable,
     win_rate,
 )
 
@@ -77,7 +77,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "reward_model": {"pairs": 43_200, "held_out_pairs": 300},
     "grpo": {"steps": 30, "lr": 4e-4, "eval_prompts": 64},
 }
-TOO_SMALL = "--budget small (30 GRPO steps for 80) is too small to compare algorithms or settings."
+TOO_SMALL = (
+    "--budget small is too small for the reward model to learn which item a review must be about, "
+    "and to compare algorithms or settings."
+)
 BEST_OF = 8
 
 

@@ -40,7 +40,7 @@ FIRST = (  # on the front page
     *("on_policy_distillation", "kd_grpo"),
 )
 MEASURED = REPOSITORY / "docs" / "measured.json"
-MEASURED_PAGES = tuple(f"docs/{name}.md" for name in ("study", "lora", "ranks"))
+MEASURED_PAGES = tuple(f"docs/{name}.md" for name in ("archive", "lora", "ranks"))
 REAL_MODEL = REPOSITORY / "notebooks" / "course" / "recordings" / "real_model.json"
 
 

@@ -37,6 +37,7 @@ from harness.files import display_path, read_jsonl, write_json
 from harness.flags import AtLeastOne
 from harness.paths import RUNS
 from harness.seeds import make_generator
+from reward_model.accuracy_report import wilson_interval
 from rl.batches.rollout import Rollout, sample_rollout
 from studies.pages import markdown
 from studies.runner import Job, StudyFlags, finished, go, once
@@ -52,6 +53,7 @@ BEST_OF = 8
 TOPICS = 16  # of the test, each asked for with every constraint
 SHOWN = 16  # answers that are kept to be read
 ROWS = 64  # that are sampled together
+POLICY, REFERENCE = "#0072B2", "#7F7F7F"  # the course's colours
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,25 +230,35 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
 
     figure = Figure(figsize=(11, 3.6), layout="constrained")
     reward, kl, bars = figure.subplots(1, 3, width_ratios=[1, 1, 1.3])
-    for name, rows in found["curves"].items():
-        if name.startswith("GRPO, seed"):
-            steps = [row["step"] for row in rows]
-            reward.plot(steps, [row["reward"] for row in rows], label=name.removeprefix("GRPO, "))
-            kl.plot(steps, [row["kl"] for row in rows])
-    reward.set(title="reward of a batch of 32", xlabel="step", ylim=(0, 1))
-    kl.set(title="KL to the start (nats)", xlabel="step")
+    runs = {n: rows for n, rows in found["curves"].items() if n.startswith("GRPO, seed")}
+    for (name, rows), line in zip(runs.items(), ("-", "--", ":"), strict=False):
+        steps, style = [row["step"] for row in rows], {"color": POLICY, "linestyle": line}
+        label = name.removeprefix("GRPO, ")
+        reward.plot(steps, [row["reward"] for row in rows], label=label, **style)
+        kl.plot(steps, [row["kl"] for row in rows], **style)
+    reward.set(title="GRPO's reward rises", xlabel="step", ylabel="share right in a batch of 32")
+    kl.set(
+        title="and the distance stays near 5 nats", xlabel="step", ylabel="KL to the start (nats)"
+    )
+    reward.set_ylim(0, 1)
     reward.legend(frameon=False)
     start, after = found["rows"][START][0]["right"], found["rows"]["GRPO"]
     places = range(len(CONSTRAINTS))
     means = [statistics.mean(row["right"][rule] for row in after) for rule in CONSTRAINTS]
-    bars.barh([p - 0.2 for p in places], [start[rule] for rule in CONSTRAINTS], 0.4, label=START)
-    bars.barh([p + 0.2 for p in places], means, 0.4, label="GRPO")
+    before = [start[rule] for rule in CONSTRAINTS]
+    sides = (before, 16, -0.2, START, REFERENCE), (means, 16 * len(after), 0.2, "GRPO", POLICY)
+    for shares, answers, shift, label, color in sides:
+        bars.barh([p + shift for p in places], shares, 0.4, label=label, color=color)
+        for place, share in zip(places, shares, strict=True):
+            ends = wilson_interval(share * answers, answers)
+            bars.plot(ends, [place + shift] * 2, color="black", linewidth=1.2)
     names = [labelled(rule) for rule in CONSTRAINTS]
     bars.set(
-        title="share right on unseen topics", yticks=list(places), yticklabels=names, xlim=(0, 1)
-    )
+        title="six trained constraints rise", yticks=list(places), yticklabels=names, xlim=(0, 1),
+        xlabel="share right on unseen topics (black: 95%)",
+    )  # fmt: skip
     bars.invert_yaxis()
-    bars.legend(frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.07))
+    bars.legend(frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.17))
     figure.savefig(path, dpi=150)
 
 

@@ -12,12 +12,7 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
-
-from gpt.checkpoint import save_gpt
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
-from harness.paths import MODEL_FILE
+from toys import saved_gpt
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("data", "gpt", "reward_model", "rl", "harness", "report")
@@ -42,11 +37,8 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy that knows nothing, to start one step from."""
-    tokenizer = load_tokenizer("glassbox")
-    torch.manual_seed(0)
-    shape = GPTConfig(vocab_size=tokenizer.n_vocab, context=128, n_layer=1, n_head=1, n_embd=8)
     folder = tmp_path_factory.mktemp("base")
-    save_gpt(folder / MODEL_FILE, GPT(shape), tokenizer)
+    saved_gpt(folder, context=128, n_embd=8)
     return folder
 
 

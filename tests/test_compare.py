@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import compare
 import pytest
 
 from harness.errors import UserError
-from studies.runner import Job, finished, record_of, run_job
 
 ENGINE = """
 import hashlib, json, pathlib, sys
@@ -82,20 +80,3 @@ def test_what_cannot_be_compared_is_refused(config: compare.CompareConfig) -> No
         with pytest.raises(UserError):
             compare.main(replace(config, engines=engines), ("--lr", "1"))
     assert made() == ["0.2", "0.1"]  # one seed each, for the first alone
-
-
-def test_a_job_counts_while_it_and_what_it_needs_are_the_same(config: object) -> None:
-    work = "import pathlib, sys; pathlib.Path(sys.argv[2], sys.argv[4]).mkdir(parents=True)"
-    root, itself = Path.cwd() / "study", [sys.executable, "-c", work]
-    jobs = {"a": Job("a", "begin", {"size": 1}), "b": Job("b", "end", {}, ("a",))}
-    for job in jobs.values():
-        run_job(job, root, itself=itself)
-    assert finished(jobs, root) == {"a", "b"}
-    jobs["a"] = replace(jobs["a"], arguments={"size": 2})
-    assert finished(jobs, root) == set()
-    run_job(jobs["a"], root, itself=itself)
-    assert finished(jobs, root) == {"a"} and (root / "a.1").is_dir()  # b is of the earlier a
-    run_job(jobs["b"], root, itself=itself)
-    assert finished(jobs, root) == {"a", "b"}
-    record_of(root / "b").unlink()  # as an earlier version left it
-    assert finished(jobs, root) == {"a"}

@@ -15,7 +15,6 @@ import torch
 
 from conformance.__main__ import main
 from conformance.checking import Candidate, Kind, check
-from conformance.comparing import pattern
 from conformance.kinds import KINDS
 from conformance.ways import Way, sections, ways
 from rl.equations import advantages, kl, losses, preference_losses, token_rewards
@@ -207,8 +206,3 @@ def test_code_that_ends_the_process_or_never_ends_is_not_called_right(
     (tmp_path / "mine.py").write_text(HOSTILE, encoding="utf-8")
     seconds = ["--seconds", "2"] if name == "hangs" else []
     assert main([f"{tmp_path}/mine.py:{name}_policy_loss", *seconds]) == status
-
-
-def test_one_number_is_never_called_a_factor_off() -> None:
-    assert "factor" not in pattern("it", torch.tensor(0.37), torch.tensor(1.0), None, 1e-4)
-    assert "factor" in pattern("it", torch.tensor([0.5, 1.0]), torch.tensor([1.0, 2.0]), None, 1e-4)

@@ -10,7 +10,6 @@ import demo
 import pytest
 
 from data.sources import preset_defaults
-from harness import command_line
 
 
 def test_the_demo_runs_its_stages_with_their_own_defaults(
@@ -34,13 +33,3 @@ def test_the_demo_runs_its_stages_with_their_own_defaults(
         if stage is demo.grpo_engine:
             changed["reward_model"] = ()
         assert dataclasses.replace(config, **changed) == dataclasses.replace(alone, **changed)
-
-
-def test_the_demo_runs_on_the_ranks_that_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its config is none of an engine's, and has the flag all the same."""
-    asked: list[command_line.RankRequest] = []
-    monkeypatch.setattr(
-        command_line, "run_on_ranks", lambda work, request, guard: asked.append(request)
-    )
-    command_line.run_script(demo.main, demo.DemoConfig(ranks=2))
-    assert [request.ranks for request in asked] == [2]

@@ -15,13 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from forked import command
+from toys import GLASSBOX, glassbox_gpt
 
 from data import sources
-from gpt.model import GPT, GPTConfig
 from gpt.published import save_gpt2
-from gpt.tokenizer import load_tokenizer
 from harness import run_folder
 from harness.paths import REPOSITORY
 
@@ -134,9 +132,7 @@ def furnish(folder: Path) -> Path:
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "prompts.txt").write_text("Who?\nWhy?\n")
     (folder / "mine.py").write_text("from rl.equations.kl import k3 as loss\n")
-    tokenizer = load_tokenizer("glassbox")
-    model = GPT(GPTConfig(tokenizer.n_vocab, context=64, n_layer=1, n_head=2, n_embd=16))
-    save_gpt2(model.initialize(torch.Generator().manual_seed(0)), folder / "mine", tokenizer)
+    save_gpt2(glassbox_gpt(), folder / "mine", GLASSBOX)
     return folder
 
 

@@ -9,18 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from toys import write_pairs
+from toys import GLASSBOX, glassbox_gpt, saved_gpt, write_pairs
 
 from data import sources
 from data.sources import default_folder, preset_defaults
 from gpt import distillation, finetuning, teacher
-from gpt.checkpoint import save_gpt
 from gpt.distillation import DistillationConfig
 from gpt.finetuning import FinetuningConfig
-from gpt.model import GPT, GPTConfig
 from gpt.published import save_gpt2
-from gpt.tokenizer import load_tokenizer
 from harness.errors import NothingToDo, UserError
 from harness.paths import MODEL_FILE
 from harness.run_folder import read_record
@@ -31,16 +27,10 @@ from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
 from rl.talk import Talk, TalkConfig
 
-GLASSBOX = load_tokenizer("glassbox")
 SHORT: dict[str, Any] = dict(
     steps=1, device="cpu", max_new_tokens=4, eval_prompts=2, test_prompts=2, eval_every=1
 )
 GRPO: dict[str, Any] = SHORT | dict(prompts_per_step=2, group_size=2)
-
-
-def small(seed: int) -> GPT:
-    shape = GPTConfig(GLASSBOX.n_vocab, 64, n_layer=1, n_head=1, n_embd=8)
-    return GPT(shape).initialize(torch.Generator().manual_seed(seed))
 
 
 @pytest.fixture
@@ -53,12 +43,12 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     write_pairs(tmp_path / "pairs.jsonl")
     base = default_folder("pretraining", "pairs.jsonl", "tiny")
     for seed, folder in enumerate((base, teacher.teacher_folder("pairs.jsonl"))):
-        save_gpt(folder / MODEL_FILE, small(seed), GLASSBOX)
-    judge = RewardModel.from_policy(small(5))
+        saved_gpt(folder, seed)
+    judge = RewardModel.from_policy(glassbox_gpt(5))
     save_reward_model(
         default_folder("reward_model", "pairs.jsonl", "tiny") / MODEL_FILE, judge, GLASSBOX
     )
-    save_gpt2(small(6), tmp_path / "published", GLASSBOX)
+    save_gpt2(glassbox_gpt(6), tmp_path / "published", GLASSBOX)
     (tmp_path / "helper_of_mine").mkdir()
     (tmp_path / "helper_of_mine/of_mine.py").write_text("VALUE = 1.0\n")
     (tmp_path / "rewards_of_mine.py").write_text(

@@ -143,10 +143,8 @@ def test_a_stored_page_is_short_plain_python_that_was_run_in_order(path: Path) -
     said = "".join("".join(cell["source"]) for cell in beginning)
     assert "make notebooks" in said
     for source in texts(path, "code"):
-        lines = source.split("check=True)\n\n")[
-            -1
-        ].splitlines()  # without what fetches the repository
-        imports = "os.path.isdir" in source  # and settings
+        lines = source.splitlines()
+        imports = "from course" in source  # and settings
         assert len(lines) <= (LONGEST_CELL + 4 if imports else LONGEST_CELL), source
         assert not [line for line in lines if re.match(r"\s*[%!]", line)], source
         assert "inspect.getsource" not in source

@@ -1,4 +1,4 @@
-"""Paths that pages and code name lead somewhere."""
+"""What pages and code name is there: paths, links, versions, stories, tables."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ import re
 import subprocess
 from functools import cache
 from pathlib import Path
+
+import bug_stories as zoo
+import pytest
+
+from harness.paths import REPOSITORY
+from scripts import write_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("harness", "data", "gpt", "reward_model", "rl", "report", "nano")
@@ -67,3 +73,62 @@ def test_paths_in_pages_and_code_exist() -> None:
     files = python_files(*CODE, "notebooks", "docs")
     assert len(pages) > 40 and len(files) > 200
     assert {name: found for name in [*pages, *files] if (found := strange(name))} == {}
+
+
+FOLDERS = ("*.md", "docs/**/*.md", "*/*.md", "notebooks/course/**/*.md", "notebooks/[0-9]*.py")
+PAGES = sorted({path for pattern in FOLDERS for path in ROOT.glob(pattern)})
+
+
+def written(path: Path) -> str:
+    """A page's text without its code; of a notebook's source the comments, where its texts are."""
+    text = path.read_text("utf-8")
+    if path.suffix == ".py":
+        text = "\n".join(re.findall(r"^# (.*)$", text, flags=re.M))
+    return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
+
+
+@cache
+def anchors(path: Path) -> frozenset[str]:
+    """The places that a page's headings make, as GitHub and the site name them."""
+    text = re.sub(r"^```.*?^```", "", path.read_text("utf-8"), flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.+)$", text, flags=re.MULTILINE)
+    plain = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles]
+    return frozenset(re.sub(r"[^\w\- ]", "", title).strip().replace(" ", "-") for title in plain)
+
+
+def test_links_of_a_page_lead_somewhere() -> None:
+    """To a file or a folder that is there, and to a heading that it has."""
+    broken, seen = [], 0
+    for path in PAGES:
+        for target in re.findall(r"\]\(<?(?![a-z]+:)([^)\s>]+)>?\)", written(path)):
+            name, _, anchor = target.partition("#")
+            start = ROOT if name.startswith("/") else path.parent
+            file = (start / name.lstrip("/")).resolve() if name else path
+            lost = anchor and file.suffix == ".md" and anchor not in anchors(file)
+            broken += [f"{path.name}: {target}"] if lost or not file.exists() else []
+            seen += 1
+    assert broken == [] and seen > 500
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    (version,) = re.findall(r'^version = "(.+)"$', text("pyproject.toml"), re.M)
+    assert f"\nversion: {version}\n" in text("CITATION.cff")
+
+
+@pytest.mark.parametrize("name", zoo.STORIES)
+def test_the_right_line_stands_where_the_story_says(name: str) -> None:
+    story = zoo.STORIES[name]
+    path, number = zoo.place(story).split(":")
+    lines = (zoo.REPOSITORY / path).read_text(encoding="utf-8").splitlines()
+    assert story.right in lines[int(number) - 1]
+    assert story.wrong != story.right
+
+
+@pytest.mark.parametrize("name", write_tables.TABLES)
+def test_a_table_is_the_one_of_these_engines(name: str) -> None:
+    """defaults.json too: README and docs/study.md were measured with those defaults.
+
+    Who changes one measures again.
+    """
+    text = (REPOSITORY / name).read_text(encoding="utf-8")
+    assert text == write_tables.TABLES[name](), "run scripts/write_tables.py and read the diff"

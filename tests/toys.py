@@ -10,11 +10,14 @@ import pytest
 import torch
 
 from data.records import PromptRecord
+from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import build_tokenizer
+from gpt.tokenizer import build_tokenizer, load_tokenizer
 from harness.metric_log import MetricLog
+from harness.paths import MODEL_FILE
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
+GLASSBOX = load_tokenizer("glassbox")
 PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 
@@ -110,6 +113,19 @@ def fixed_gpt(probs: list[float], context: int = 12, dtype: torch.dtype = torch.
     model.wte.weight.data = torch.eye(V, dtype=dtype)
     model.ln_f.weight.data.zero_()
     model.ln_f.bias.data = torch.tensor(probs, dtype=dtype).log().clamp(min=-1e4)
+    return model
+
+
+def glassbox_gpt(seed: int = 0, *, context: int = 64, n_layer: int = 1, n_embd: int = 16) -> GPT:
+    """A policy that has learned nothing, for the worlds' tokenizer."""
+    shape = GPTConfig(GLASSBOX.n_vocab, context, n_layer=n_layer, n_head=2, n_embd=n_embd)
+    return GPT(shape).initialize(seeded(seed)).eval()
+
+
+def saved_gpt(folder: Path, seed: int = 0, **shape: int) -> GPT:
+    """The same, saved in this folder as a run saves it."""
+    model = glassbox_gpt(seed, **shape)
+    save_gpt(folder / MODEL_FILE, model, GLASSBOX)
     return model
 
 

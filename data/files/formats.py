@@ -252,7 +252,10 @@ RECORDED = ("chosen_ended", "rejected_ended", "chosen_tokens", "rejected_tokens"
 
 
 def recorded_sides(row: Row) -> dict[str, Any]:
-    """Those of the four keys that the row has; BadRow for a value that is none of its kind."""
+    """Those of the four keys that the row has, and which answer a person chose, the first or the second.
+
+    BadRow for a value that is none of its kind.
+    """
     found = {key: row[key] for key in RECORDED if key in row}
     for key, value in found.items():
         ids = value if isinstance(value, list) else []
@@ -261,11 +264,14 @@ def recorded_sides(row: Row) -> dict[str, Any]:
             raise BadRow(
                 f"{key!r} is {value!r:.40}, expected true or false, of tokens a list of ids"
             )
+    if row.get("verdict") in ("first", "second"):
+        found["verdict"] = row["verdict"]
     return found
 
 
 PAIR, SCORES = ("chosen", "rejected"), ("score_chosen", "score_rejected")
-OWN_PAIRS = Format("preferences", ("prompt", *PAIR), each(plain_side, *PAIR), SCORES + RECORDED)
+OWN = (*SCORES, *RECORDED, "verdict")
+OWN_PAIRS = Format("preferences", ("prompt", *PAIR), each(plain_side, *PAIR), OWN)
 CHAT, INPUT = ("prompt", *SYSTEM), ("input", *SYSTEM)
 
 # The first match counts, so the more particular formats come first.

@@ -71,7 +71,8 @@ def read_preferences(path: str | Path) -> ReadResult[PreferenceRecord]:
     """Read (prompt, chosen, rejected) records.
 
     Dropped: rows whose two sides answer different prompts, empty prompts or answers, identical
-    answers, equal scores. `meta` has recorded tokens, by which pairs are then compared.
+    answers, equal scores, ties and skipped pairs of reward_model/annotate.py. `meta` has recorded tokens,
+    by which pairs are then compared, and whether the first or the second answer shown was chosen.
     """
     return _read(path, _preference)
 
@@ -156,6 +157,14 @@ def _texts(kind: Format, side: Sequence[Answered], what: str) -> tuple[str, str]
     return side[0].prompt, side[0].response
 
 
+UNDECIDED = ("tie", "skip")  # a person's verdicts that prefer neither answer
+
+
+def _require_verdict(row: Row) -> None:
+    if row.get("verdict") in UNDECIDED:
+        raise DropRow(f"verdict {row['verdict']!r}")
+
+
 def _require_text(prompt: str, response: str) -> None:
     if not prompt.strip():
         raise DropRow("empty prompt")
@@ -168,6 +177,7 @@ def _preference(kind: Format, content: Content, row: Row) -> PreferenceRecord:
     chosen = _texts(kind, content.sides[:1], "preference pairs")
     if chosen[0] != rejected[0]:
         raise DropRow("prompts differ")
+    _require_verdict(row)
     meta = recorded_sides(row) if kind is OWN_PAIRS else {}
     sides = [meta.get("chosen_tokens"), meta.get("rejected_tokens")]  # two of them may read alike
     if None in sides:
@@ -192,6 +202,7 @@ def _lead(row: Row) -> float:
 def _response(kind: Format, content: Content, row: Row) -> ResponseRecord:
     texts = _texts(kind, content.sides[:1], "answers")
     _require_text(*texts)
+    _require_verdict(row)
     if any(str(row.get(key)).lower() == "false" for key in ("label", "kto_tag")):
         raise DropRow("labelled as a bad answer")
     return ResponseRecord(*texts)

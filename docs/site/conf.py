@@ -69,9 +69,9 @@ SECTIONS = {
     "Code beside the paper": " ".join(f"/docs/boxes/{box.engine}" for box in beside.all_boxes()),
     "Play": "explorables",
     "Guide": "guide faq your_data /data/README /reward_model/README /rl/README",
-    "Results": "results study claims overoptimisation real_model benchmarks conformance archive",
+    "Results": "results claims overoptimisation real_model benchmarks archive",
     "Proofs": "equations reliability",
-    "Look up": "glossary symbols cheat_sheet metrics papers",
+    "Look up": "glossary cheat_sheet metrics papers",
     "Project": "/CONTRIBUTING /CHANGELOG /docs/README /conformance/README",
 }
 

@@ -21,6 +21,7 @@ from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.files import append_jsonl
 from harness.seeds import make_generator
+from harness.signals import printable
 from harness.tensors import masked_sum
 from rl.batches.rollout import Rollout, sample_rollout, select_rows
 from rl.equations.kl import k1
@@ -352,11 +353,6 @@ def compare(
         for model in models
     ]
     return Comparison(first, second, task.gold.name if task.gold else "", after, *accuracies)
-
-
-def printable(text: str) -> str:
-    """The text with control characters as their escapes: it must not steer the terminal."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text.strip())
 
 
 def format_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

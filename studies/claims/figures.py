@@ -87,7 +87,7 @@ def at_a_glance(records: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     axis.grid(axis="y", color="#EEEEEE")
     axis.set_yticks(range(len(records)), [record["title"] for record in records.values()])
     axis.set(xlim=(-REACH - 0.4, REACH + 0.4), ylim=(len(records) - 0.5, -0.5))
-    axis.set_xlabel("effect beyond the least that counts, in half widths of its 95% interval")
+    axis.set_xlabel("effect less the least that counts (1: half of its 95% interval)")
     axis.set_title("speaks against it", loc="left", fontsize=10, color=LOOKS[FAILED][0])
     axis.set_title("speaks for it", loc="right", fontsize=10, color=LOOKS[HELD][0])
     axis.spines[["top", "right", "left"]].set_visible(False)

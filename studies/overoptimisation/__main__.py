@@ -122,7 +122,7 @@ def cures(table: Sequence[Numbers]) -> list[str]:
 
 def cure_cell(row: Numbers) -> str:
     """A mean or a difference with its interval, p below 1, and how many runs get so far if not all."""
-    if row["cure"] == "patient" and "mean" in row:
+    if row["cure"] == "baseline" and "mean" in row:
         shown = f"{row['mean']:.3f} ({row['low']:.3f} to {row['high']:.3f})"
     elif "difference" in row:
         d = row["difference"]

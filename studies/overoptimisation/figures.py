@@ -180,11 +180,11 @@ def draw_cures(numbers: Numbers, docs: Path) -> None:
     names = list(dict.fromkeys(row["cure"] for row in rows))
     figure, axes = panels(len(names), 3, (3.2, 2.4))
     for axis, name in zip(axes, names, strict=True):
-        for cure, style in (("patient", GREY), (name, GOLD)):
+        for cure, style in (("baseline", GREY), (name, GOLD)):
             for row in rows:
-                if row["cure"] == cure and (cure, style) != ("patient", GOLD):
+                if row["cure"] == cure and (cure, style) != ("baseline", GOLD):
                     axis.plot(root_kl(row["points"]), row["points"]["gold"], **style)
-        if name == "patient":
+        if name == "baseline":
             seen = [row for row in numbers["cures"]["alarms"] if row["step"] is not None]
             d = [max(row["kl"], 0) ** 0.5 for row in seen]
             axis.plot(d, [row["gold"] for row in seen], label="the doctor's alarm", **ALARM)

@@ -76,7 +76,7 @@ SETTINGS = {"full": Settings(), "rehearsal": REHEARSAL}
 PARTS = ("law", "cures")
 COEFFICIENTS = (0.02, 0.1)  # of the KL
 CURES = (
-    "patient", "more_labels", "own_answers", "wide_pairs", "ensemble_mean", "ensemble_min",
+    "baseline", "more_labels", "own_answers", "wide_pairs", "ensemble_mean", "ensemble_min",
     *(f"kl_{coefficient}" for coefficient in COEFFICIENTS),
 )  # fmt: skip
 

@@ -162,7 +162,7 @@ def fit_of_cell(cells: Sequence[Mapping[str, Any]], kind: str) -> dict[str, Any]
 def cure_folder(settings: Settings, root: Path, start: int, cure: str) -> Path:
     """Where a cure's run lies; the uncured run is the law's."""
     size, labels = settings.cure_cell
-    if cure == "patient":
+    if cure == "baseline":
         return root / f"start-{start}" / "law" / f"grpo-{size}-{labels}"
     return root / f"start-{start}" / "cures" / cure
 
@@ -177,12 +177,12 @@ def cures(settings: Settings, root: Path, done: set[str]) -> dict[str, Any]:
             if folder.relative_to(root).as_posix() in done:
                 runs.setdefault(cure, {})[start] = read_points(folder)
                 rows.append({"cure": cure, "start": start} | about_run(folder, settings))
-    if "patient" not in runs:
+    if "baseline" not in runs:
         return {}
     table = [row for distance in CURE_DISTANCES for row in compared_at(runs, distance)]
     alarms = [
-        {"start": start} | alarm(cure_folder(settings, root, start, "patient"), settings)
-        for start in runs["patient"]
+        {"start": start} | alarm(cure_folder(settings, root, start, "baseline"), settings)
+        for start in runs["baseline"]
     ]
     return {"runs": rows, "table": table, "alarms": alarms}
 
@@ -200,7 +200,7 @@ def compared_at(runs: Mapping[str, Mapping[int, Points]], distance: float) -> li
         if reached:
             row |= mean_with_interval(np.stack(list(reached.values())))
         both = [start for start in reached if start in known]
-        if cure == "patient":
+        if cure == "baseline":
             known = reached
         elif len(both) >= FEWEST_STARTS:
             own, others = (np.stack([of[s] for s in both]) for of in (reached, known))

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import gpu
-import pytest
-import torch
-
-from harness.errors import UserError
 
 
 def test_the_command_at_toy_size(capsys):
@@ -15,11 +11,3 @@ def test_the_command_at_toy_size(capsys):
     said = capsys.readouterr().out
     assert "0 of 2 rows drawn otherwise, gradient off by 0.0e+00" in said
     assert said.count("tokens a second") == said.count("updates a second") == 2
-
-
-@pytest.mark.skipif(
-    torch.cuda.is_available() or torch.backends.mps.is_available(), reason="there is a card here"
-)
-def test_without_a_card_nothing_large_runs_on_the_cpu():
-    with pytest.raises(UserError):
-        gpu.main(gpu.GpuConfig())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import re
 import zlib
 from itertools import combinations
 
@@ -16,30 +14,10 @@ from data.worlds import reviews
 KETTLE = PromptRecord(
     "Review the red kettle for Anna.\n", meta={"name": "Anna", "adjective": "red", "item": "kettle"}
 )
-WORDS = (
-    *reviews.ITEMS, *reviews.ADJECTIVES, *reviews.NAMES, *reviews.POSITIVE, *reviews.NEGATIVE,
-    *reviews.NEUTRAL, *reviews.ASPECTS,
-)  # fmt: skip
 
 
 def combination(record):
     return record.meta["name"], record.meta["adjective"], record.meta["item"]
-
-
-def test_no_word_hides_in_another():
-    lowered = [word.lower() for word in WORDS]
-    assert len(set(lowered)) == 85
-    assert [(a, b) for a in lowered for b in lowered if a != b and a in b] == []
-
-
-def test_templates_and_phrases_hold_no_word_that_is_scored():
-    phrases = (
-        *reviews.TEMPLATES, *reviews.GREETINGS, *reviews.POLITE_CLOSINGS, *reviews.RUDE_OPENERS,
-        *reviews.RUDE_CLOSINGS,
-    )  # fmt: skip
-    fixed = {w for p in phrases for w in re.findall(r"\w+", re.sub(r"{\w+}", "", p).lower())}
-    assert fixed.isdisjoint({*reviews.ITEMS, *reviews.POSITIVE, *reviews.NEGATIVE})
-    assert fixed.isdisjoint(reviews.NEUTRAL)
 
 
 def test_split_of_is_crc32_in_hundredths():
@@ -82,12 +60,6 @@ def test_corpus_is_frozen():
     assert zlib.crc32(text.encode()) == 712688515
     assert reviews.corpus(5, seed=0) == reviews.corpus(1000, seed=0)[:5]
     assert reviews.corpus(5, seed=0) != reviews.corpus(5, seed=1)
-
-
-def test_corpus_uses_train_combinations_of_all_items():
-    documents = reviews.corpus(4000, seed=3)
-    assert {split_of("|".join(combination(d))) for d in documents} == {"train"}
-    assert {d.meta["item"] for d in documents} == set(reviews.ITEMS)
 
 
 # gold reward: (.3 sent + .3 topic + .25 polite + .15 form) * (.3 + .7 qual), by hand
@@ -170,11 +142,3 @@ def test_what_an_annotator_prefers_by_hand():
     assert reviews.prefers(0.62, 0.5) == pytest.approx(0.7310586)  # sigmoid(1)
     assert reviews.prefers(0.5, 0.62) == pytest.approx(0.2689414)
     assert reviews.prefers(1.0, 0.0) == pytest.approx(0.9997597)  # sigmoid(1 / .12)
-
-
-def test_annotators_err_as_often_as_bradley_terry_says():
-    rng = random.Random(0)
-    prefers_better = sum(rng.random() < reviews.prefers(0.62, 0.5) for _ in range(4000)) / 4000
-    prefers_worse = sum(rng.random() < reviews.prefers(0.5, 0.62) for _ in range(4000)) / 4000
-    assert prefers_better == pytest.approx(0.731, abs=0.025)
-    assert prefers_worse == pytest.approx(0.269, abs=0.025)

@@ -8,14 +8,13 @@ import zlib
 
 import pytest
 import torch
+from toys import GLASSBOX as TOKENIZER
 from toys import write_pairs
 
 from data.collate import ResponseBatch
 from data.worlds import reviews
 from gpt.corpus import POOL, TextCorpus, WorldCorpus, open_corpus, read_documents
-from gpt.tokenizer import load_tokenizer
 
-TOKENIZER = load_tokenizer("glassbox")
 EOS = TOKENIZER.eos_id
 
 
@@ -95,15 +94,6 @@ def test_a_batch_depends_on_its_number_and_the_seed_alone(world):
     assert not same(in_order[0], in_order[1])
     assert not same(corpus.batch(POOL), corpus.batch(0))  # the next pool is fresh
     assert not same(WorldCorpus(world, TOKENIZER, batch_size=4, seed=2).batch(0), in_order[0])
-
-
-@pytest.mark.parametrize("world", ["reviews", "sums"])
-def test_tokens_per_batch_is_the_mean_over_a_pool(pools, world):
-    tokens = sum(int(batch.lengths.sum()) for batch in pools[world])
-    corpus = WorldCorpus(world, TOKENIZER, batch_size=4, seed=0)
-    assert corpus.tokens_per_batch == pytest.approx(tokens / POOL)
-    corpus.batch(POOL)  # another pool changes nothing: a resumed run divides by the same number
-    assert corpus.tokens_per_batch == pytest.approx(tokens / POOL)
 
 
 def numbered_corpus(count: int = 1000, **options) -> TextCorpus:

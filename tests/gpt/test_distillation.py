@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 import toys
-from toys import LETTERS, Crash, CrashingLog, close, documented, fixed_gpt, flat_gradient, seeded
+from toys import LETTERS, Crash, CrashingLog, close, documented, flat_gradient, seeded
 from toys import PROMPTS as RECORDS
 
 from data.collate import collate_responses
 from gpt import distillation
-from gpt.checkpoint import load_gpt, save_gpt
+from gpt.checkpoint import load_gpt
 from gpt.distillation import (
     DistillationConfig,
     distillation_loss,
@@ -27,7 +27,6 @@ from gpt.distillation import (
 )
 from gpt.log_probs import full_kl, token_log_probs
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
@@ -70,15 +69,6 @@ def test_forward_kl_against_a_double_loop():
         expected[i, t] = sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
     close(forward_kl(student, TEACHER, BATCH), expected)
     assert (expected[BATCH.response_mask] > 0.01).all()
-
-
-def test_its_gradient_is_student_minus_teacher():
-    """With respect to the logits, here ln_f's bias under an identity head: q - p per position."""
-    student, teacher = fixed_gpt([0.5, 0.3, 0.2]), fixed_gpt([0.2, 0.5, 0.3])
-    batch = collate_responses([[1]], [[2, 1, 0]], eos_id=0)
-    forward_kl(student, teacher, batch).sum().backward()
-    expected = 3 * torch.tensor([0.3, -0.2, -0.1], dtype=torch.float64)
-    torch.testing.assert_close(student.ln_f.bias.grad, expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl"])
@@ -195,20 +185,6 @@ def test_the_student_comes_nearer_and_does_not_with_the_sign_flipped(monkeypatch
     assert distance(student, teacher) > 1.2 * start
 
 
-def test_measure_is_paired_and_counts_in_nats_per_response(teacher):
-    """The same random numbers each time, whatever the batch size; a model has no distance from itself."""
-    student = letters_gpt(0)
-    numbers, answers = measure(student, teacher, LETTERS, RECORDS, 6, lambda *_: 0.25)
-    again, same = measure(student, teacher, LETTERS, RECORDS, 6, lambda *_: 0.25)
-    assert numbers == again and answers == same
-    assert [row["prompt"] for row in answers] == [record.prompt for record in RECORDS]
-    assert numbers["gold"] == 0.25 and numbers["gold_error"] == 0
-    per_token = numbers["reverse_kl_full"] / numbers["response_length"]
-    assert 0.05 < per_token < numbers["reverse_kl_full"]
-    own, _ = measure(student, student, LETTERS, RECORDS, 6)
-    assert own["reverse_kl"] == own["reverse_kl_full"] == 0 and "gold" not in own
-
-
 @pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl"])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, teacher, loss):
     whole, halves = letters_gpt(0), letters_gpt(0)
@@ -231,13 +207,9 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path, teacher, loss):
 @pytest.fixture
 def folders(tmp_path) -> dict[str, Path]:
     """A student and a teacher of one layer that share a tokenizer."""
-    tokenizer = load_tokenizer("glassbox")
-    shape = GPTConfig(tokenizer.n_vocab, context=128, n_layer=1, n_head=2, n_embd=16)
-    made = {}
     for name, seed in (("base", 0), ("teacher", 1)):
-        made[name] = tmp_path / name
-        save_gpt(made[name] / "model.safetensors", GPT(shape).initialize(seeded(seed)), tokenizer)
-    return made
+        toys.saved_gpt(tmp_path / name, seed, context=128)
+    return {name: tmp_path / name for name in ("base", "teacher")}
 
 
 @pytest.mark.parametrize("memory", [{}, dict(lora_rank=2, checkpoint_blocks=True)])

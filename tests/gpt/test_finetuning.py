@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
-from toys import Crash, CrashingLog, flat_gradient, weights, write_pairs
+from toys import GLASSBOX, Crash, CrashingLog, flat_gradient, weights, write_pairs
 
-from data import sources
 from data.records import PreferenceRecord
 from data.splits import split_of
-from gpt import finetuning, pretraining
-from gpt.finetuning import FinetuningConfig, preferred_answers, read_examples, starting_model, train
+from gpt import finetuning
+from gpt.finetuning import FinetuningConfig, preferred_answers, read_examples, train
+from gpt.fit import Limits, check_fit
 from gpt.model import GPT, GPTConfig
-from gpt.published import save_gpt2
-from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
 
 V, EOS = 12, 0
-GLASSBOX = load_tokenizer("glassbox")
 # The answer to [x, 1] is [x, EOS], to [x, 2] it is [x, x, EOS].
 EXAMPLES = [([x, k], [x] * k + [EOS]) for x in range(3, 12) for k in (1, 2)]
 CONFIG = FinetuningConfig(batch_size=8, lr=1e-2, warmup=2, eval_every=5, weight_decay=0.0)
@@ -68,17 +64,6 @@ def test_micro_batches_change_no_gradient(monkeypatch, size):
     assert float(gradients[0].norm()) > 1e-2
 
 
-def test_dropout_is_on_in_training_and_off_in_evaluation():
-    losses = {}
-    for dropout in (0.0, 0.5):
-        config, model = replace(CONFIG, lr=0.0, eval_every=1), small_gpt(dropout=dropout)
-        torch.manual_seed(0)
-        (row,) = train(config, model, EXAMPLES, EXAMPLES, MetricLog(1), eos_id=EOS)
-        losses[dropout] = (row["loss"], row["held_out_loss"])
-    assert losses[0.0][0] != losses[0.5][0]
-    assert losses[0.0][1] == losses[0.5][1]
-
-
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
     config = replace(CONFIG, checkpoint_every=4)
     whole = small_gpt()
@@ -119,40 +104,14 @@ def test_no_example_is_longer_than_the_models_context(tmp_path, capsys):
     assert "(2%) do not fit: longer than the model's 60 positions 1" in capsys.readouterr().out
 
 
-def test_the_base_is_the_pre_trained_model_of_the_same_data(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "RUNS", tmp_path)
-    pairs = str(tmp_path / "pairs.json")
-    Path(pairs).write_text('[{"prompt": "a", "chosen": "b", "rejected": "c"}]')
-    command = f"python -m gpt.pretraining --data {pairs} --preset small"
-    with pytest.raises(UserError, match=rf"--base.*\s+{command}$"):
-        starting_model(FinetuningConfig(data=pairs, preset="small"), torch.device("cpu"))
-    with pytest.raises(UserError, match=r"-m reward_model\.\w+_training$"):
-        starting_model(FinetuningConfig(), torch.device("cpu"))
-    model = small_gpt(GLASSBOX.n_vocab)
-    folder = sources.default_folder("pretraining", pairs, "tiny")
-    pretraining.save_gpt(folder / "model.safetensors", model, GLASSBOX)
-    found, tokenizer = starting_model(FinetuningConfig(data=pairs), torch.device("cpu"))
-    assert torch.equal(found.wte.weight, model.wte.weight)
-    assert tokenizer.fingerprint == GLASSBOX.fingerprint
-
-
-def test_published_weights_come_with_their_own_tokenizer(tmp_path, monkeypatch):
-    model = small_gpt(50257)
-    save_gpt2(model, tmp_path / "gpt2")
-    monkeypatch.setattr("gpt.published.load_tokenizer", lambda name: f"the {name} tokenizer")
-    config = FinetuningConfig(weights=str(tmp_path / "gpt2"))
-    found, tokenizer = starting_model(config, torch.device("cpu"))
-    assert torch.equal(found.wte.weight, model.wte.weight)
-    assert tokenizer == "the gpt2 tokenizer"
-    save_gpt2(small_gpt(GLASSBOX.n_vocab), tmp_path / "own", GLASSBOX)
-    _, tokenizer = starting_model(FinetuningConfig(weights=str(tmp_path / "own")), model.device)
-    assert tokenizer.fingerprint == GLASSBOX.fingerprint
-    (tmp_path / "own" / "tokenizer.json").unlink()
-    with pytest.raises(UserError, match=r"own.*tokenizer\.json"):
-        starting_model(FinetuningConfig(weights=str(tmp_path / "own")), model.device)
-
-
 def test_the_preferred_answer_is_the_one_that_won_most_comparisons():
     rows = (("p", "a", "b"), ("p", "c", "a"), ("p", "c", "b"), ("q", "x", "y"))
     best = preferred_answers([PreferenceRecord(*row) for row in rows])
     assert [(r.prompt, r.response) for r in best] == [("p", "c"), ("q", "x")]
+
+
+def test_a_file_most_of_whose_rows_do_not_fit_is_refused():
+    rows = [(prompt, 20) for prompt in range(1, 101)]
+    check_fit("hh.jsonl", rows, Limits(60, 60, 256), "pairs")
+    with pytest.raises(UserError):
+        check_fit("hh.jsonl", rows, Limits(49, 60, 256), "pairs")

@@ -1,14 +1,18 @@
-"""Heads under bfloat16 autocast: at the height of GPT-2's published logits rounding is not small."""
+"""Heads and frozen models under bfloat16 autocast: log-probs, values and rewards keep their digits."""
 
 from __future__ import annotations
+
+import copy
 
 import pytest
 import torch
 
 from data.collate import collate_responses
 from gpt.distillation import forward_kl
+from gpt.generate import SamplingParams, generate
 from gpt.log_probs import full_kl, token_log_probs, token_scores
 from gpt.log_probs import token_scores_and_kl as scores_and_kl
+from gpt.lora import linears_to_bfloat16
 from gpt.model import GPT, GPTConfig
 from reward_model.scalar_head import RewardModel
 from rl.actor_critic import ValueModel
@@ -97,3 +101,20 @@ def test_value_and_reward_heads_are_float32_under_autocast():
         assert found.dtype == torch.float32
         there = expected[rows, columns] * MASK
         torch.testing.assert_close(found.double(), there, atol=1e-4, rtol=0)
+
+
+def test_a_frozen_model_with_linear_layers_in_bfloat16_is_under_autocast_the_model_it_was():
+    """Scores, samples and rewards, bit for bit."""
+    generator = torch.Generator().manual_seed(1)
+    whole = RewardModel.from_policy(MODEL, generator=generator).requires_grad_(False)
+    results = []
+    for model in (whole, linears_to_bfloat16(copy.deepcopy(whole))):
+        with autocast():
+            sampled = generate(
+                model.gpt, PROMPTS, SamplingParams(max_new_tokens=8),
+                torch.Generator().manual_seed(2), eos_id=EOS, samples_per_prompt=3,
+            )  # fmt: skip
+            drawn = [value for value in vars(sampled).values() if value is not None]
+            results.append([*token_scores(model.gpt, BATCH), model(BATCH), *drawn])
+    for a, b in zip(*results, strict=True):
+        assert torch.equal(a, b)

@@ -57,21 +57,6 @@ def test_rms_norm_divides_by_the_root_mean_square_and_keeps_the_mean() -> None:
     assert half.dtype == torch.float16 and torch.isfinite(half).all()  # 300^2 is no float16
 
 
-def test_scores_of_turned_queries_and_keys_depend_on_the_distance_alone() -> None:
-    query, key = torch.randn(2, 1, 1, 1, 8, dtype=torch.float64)
-
-    def score(p: int, q: int) -> float:
-        turned = [
-            rotated(x, rotation(torch.tensor([[at]]), 8, 1e4, torch.float64))
-            for x, at in ((query, p), (key, q))
-        ]
-        return float((turned[0] * turned[1]).sum())
-
-    assert score(5, 2) == pytest.approx(score(45, 42), rel=1e-5)
-    assert score(0, 0) == pytest.approx(float((query * key).sum()))
-    assert abs(score(5, 2) - score(2, 5)) > 1e-3  # to the left is not to the right
-
-
 def test_an_entry_turns_with_the_one_half_a_head_further() -> None:
     turn = rotation(torch.tensor([[1]]), 8, 1e4, torch.float32)
     c, s = math.cos(1), math.sin(1)
@@ -194,18 +179,6 @@ def test_a_run_folder_brings_the_model_back(tmp_path: Path) -> None:
         assert all(
             torch.equal(a, b) for a, b in zip(back.parameters(), model.parameters(), strict=True)
         )
-
-
-def test_a_published_folder_is_opened_as_a_policy(tmp_path: Path) -> None:
-    tokenizer = chat_tokenizer()
-    config = LlamaConfig(tokenizer.n_vocab, 64, 2, 4, 32, n_key_head=2, n_inner=48)
-    model = small(config)
-    save_gpt2(model, tmp_path, tokenizer)
-    back, reader = load_policy(tmp_path, torch.device("cpu"))
-    assert isinstance(back, Llama) and back.config == config
-    assert reader.fingerprint == tokenizer.fingerprint and reader.eos_id == tokenizer.eos_id
-    x = torch.randint(0, tokenizer.n_vocab, (2, 9))
-    assert torch.equal(back(x), model(x))
 
 
 @pytest.mark.parametrize(

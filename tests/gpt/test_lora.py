@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from toys import LETTERS, close, random_gpt, seeded
 
@@ -11,8 +10,6 @@ from gpt.log_probs import token_log_probs
 from gpt.lora import (
     adapters,
     add_adapters,
-    copy_to_train,
-    fit_for_training,
     frozen_copy,
     has_adapters,
     merged_state,
@@ -20,7 +17,6 @@ from gpt.lora import (
 )
 from gpt.model import GPT, GPTConfig
 from harness.flags import MemoryFlags
-from harness.optimizer import adamw
 from harness.training_state import unchanging_names
 from reward_model.scalar_head import RewardModel
 from rl.actor_critic import ValueModel
@@ -49,10 +45,6 @@ def adapted(seed: int = 0, rank: int = 3, *, trained: bool = True) -> GPT:
     return model
 
 
-def tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
-
-
 def test_the_start_is_the_base_bit_for_bit():
     """B = 0; A is random, between plus and minus 1 / sqrt(in), and each another."""
     model = adapted(trained=False)
@@ -68,19 +60,6 @@ def test_the_start_is_the_base_bit_for_bit():
     assert len(set(firsts)) == len(firsts)
     again = adapters(add_adapters(base_gpt(), 3, seeded()))
     assert all(torch.equal(again[name].lora_A, layers[name].lora_A) for name in NAMES)
-
-
-def test_only_the_adapters_are_trained():
-    model = adapted()
-    trained = {name for name, p in model.named_parameters() if p.requires_grad}
-    assert trained == {f"{name}.{matrix}" for name in NAMES for matrix in ("lora_A", "lora_B")}
-    optimizer = adamw(model, 1e-2, weight_decay=0.1)
-    assert sum(len(group["params"]) for group in optimizer.param_groups) == len(trained)
-    before = tensors(model)
-    token_log_probs(model, BATCH).sum().backward()
-    optimizer.step()
-    for name, tensor in tensors(model).items():
-        assert torch.equal(tensor, before[name]) == (name not in trained), name
 
 
 def test_gradients_are_the_projected_ones_of_full_training():
@@ -125,30 +104,6 @@ def test_a_frozen_copy_shares_the_base_and_keeps_the_adapter_as_it_was():
     assert model.h[0].attn.c_attn.lora_A.requires_grad
 
 
-def test_a_reference_can_be_moved_to_the_policy_without_touching_the_base():
-    model = adapted()
-    base = tensors(base_gpt())
-    reference = frozen_copy(model)
-    with torch.no_grad():
-        for layer in adapters(model).values():
-            layer.lora_B.add_(0.1)
-    assert not torch.equal(reference(BATCH.tokens), model(BATCH.tokens))
-    reference.load_state_dict(model.state_dict())
-    assert torch.equal(reference(BATCH.tokens), model(BATCH.tokens))
-    assert all(torch.equal(model.state_dict()[name], base[name]) for name in base)
-
-
-@pytest.mark.parametrize("frozen", [False, True])
-def test_a_copy_to_train_has_adapters_of_its_own(frozen):
-    model = frozen_copy(adapted()) if frozen else adapted()
-    copied = copy_to_train(model)
-    mine, theirs = dict(copied.named_parameters()), dict(model.named_parameters())
-    for name in mine:
-        base = name in unchanging_names(model)
-        assert torch.equal(mine[name], theirs[name]) and (mine[name] is theirs[name]) == base
-        assert mine[name].requires_grad == (not base)
-
-
 def test_reward_model_and_critic_train_their_adapters_and_their_heads():
     policy = adapted()
     scorer = RewardModel.from_policy(policy, generator=seeded())
@@ -165,16 +120,3 @@ def test_reward_model_and_critic_train_their_adapters_and_their_heads():
         assert model.gpt.wte.weight is trunk.wte.weight
         assert model.gpt.h[1].mlp.c_fc.weight is trunk.h[1].mlp.c_fc.weight
     assert not has_adapters(frozen_scorer)
-
-
-def test_a_model_is_fitted_as_the_flags_ask(capsys):
-    plain = fit_for_training(MemoryFlags(), base_gpt())
-    assert not adapters(plain) and not plain.checkpoint_blocks and plain.wte.weight.requires_grad
-    assert capsys.readouterr().out == ""
-    flags = MemoryFlags(checkpoint_blocks=True, lora_rank=2)
-    model = fit_for_training(flags, base_gpt())
-    assert model.checkpoint_blocks and {layer.scale for layer in adapters(model).values()} == {2.0}
-    # 2 layers x rank 2 x (8 + 24, 8 + 8, 8 + 32, 32 + 8)
-    assert capsys.readouterr().out == "LoRA: 512 weights are trained, 2,448 with the frozen\n"
-    again = fit_for_training(flags, base_gpt())
-    assert torch.equal(again.h[1].mlp.c_fc.lora_A, model.h[1].mlp.c_fc.lora_A)

@@ -7,12 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-import torch.nn.functional as F
 from toys import close, flat_gradient, randomized
 
 from data.collate import left_pad, right_pad
-from gpt.model import GPT, PRESETS, GPTConfig, KVCache, plain_attention, preset_config
-from harness.device import shapes_alone
+from gpt.model import GPT, PRESETS, GPTConfig, KVCache
 
 CONFIG = GPTConfig(vocab_size=11, context=12, n_layer=2, n_head=2, n_embd=8)
 ROWS = [[3, 1, 4], [1, 5, 9, 2, 6], [5, 3]]
@@ -101,25 +99,6 @@ def test_padded_rows_equal_unpadded_rows(filler):
         close(without_mask[i, : len(row)], alone)
 
 
-def test_plain_attention_can_stand_in_for_the_kernel(monkeypatch):
-    """Also at padding columns, where a softmax over nothing would be NaN: some kernels hide that."""
-
-    def plain(query, key, value, attn_mask, dropout_p, is_causal):
-        if attn_mask is None:
-            new, total = query.shape[2], key.shape[2]
-            attn_mask = torch.ones(new, total).bool()
-            attn_mask = attn_mask.tril() if is_causal else attn_mask
-        return plain_attention(query, key, value, attn_mask)
-
-    tokens, mask = left_pad(ROWS, 0)
-    fused = MODEL(tokens, mask), MODEL(tokens)
-    monkeypatch.setattr(F, "scaled_dot_product_attention", plain)
-    padded = MODEL(tokens, mask)
-    assert padded.isfinite().all()
-    close(padded[mask], fused[0][mask])
-    close(MODEL(tokens), fused[1])
-
-
 # The cache
 
 
@@ -203,15 +182,6 @@ def test_parameter_counts_of_the_published_models(preset, count):
         assert GPT(PRESETS[preset]).parameter_count() == count
 
 
-def test_preset_config():
-    config = preset_config("tiny", 624, dropout=0.1)
-    assert config == GPTConfig(624, context=128, n_layer=4, n_head=4, n_embd=128, dropout=0.1)
-    with pytest.raises(ValueError):
-        preset_config("huge", 624)
-    with pytest.raises(ValueError):
-        GPTConfig(n_embd=10, n_head=4)
-
-
 def test_initialisation():
     """Residual projections 0.02 / sqrt(2 * 8 layers) = 0.005; standard errors are below 1.5 %."""
     config = GPTConfig(vocab_size=200, context=64, n_layer=8, n_head=4, n_embd=64)
@@ -225,31 +195,6 @@ def test_initialisation():
             std = 0.01 if name == "wpe.weight" else 0.005 if "c_proj" in name else 0.02
             assert float(parameter.std()) == pytest.approx(std, rel=0.06), name
             assert abs(float(parameter.mean())) < 0.06 * std, name
-
-
-# Autocast and dropout
-
-
-def test_dropout_is_where_gpt2_has_it(monkeypatch):
-    """Embeddings, attention weights and both residual branches of each block."""
-    model = random_gpt(replace(CONFIG, dropout=0.3)).train()
-    dropped, attended = [], []
-    dropout, attention = F.dropout, F.scaled_dot_product_attention
-
-    def spy_dropout(x, p, training):
-        dropped.append((p, training))
-        return dropout(x, p, training)
-
-    def spy_attention(*inputs, dropout_p, **options):
-        attended.append(dropout_p)
-        return attention(*inputs, dropout_p=dropout_p, **options)
-
-    monkeypatch.setattr(F, "dropout", spy_dropout)
-    monkeypatch.setattr(F, "scaled_dot_product_attention", spy_attention)
-    model(TOKENS)
-    assert dropped == [(0.3, True)] * 5 and attended == [0.3, 0.3]
-    model.eval()(TOKENS)
-    assert dropped[5:] == [(0.3, False)] * 5 and attended[2:] == [0.0, 0.0]
 
 
 # Activation checkpointing
@@ -270,12 +215,3 @@ def test_checkpointed_blocks_give_the_same_gradients_bit_for_bit(dropout):
     config = replace(CONFIG, dropout=dropout)
     kept, computed_again = (gradient_with(on, config) for on in (False, True))
     assert torch.equal(kept, computed_again) and kept.any()
-
-
-def test_a_module_of_shapes_alone_draws_nothing():
-    """On the meta device drawing would load the compiler; the global generator stays where it was."""
-    before = torch.get_rng_state()
-    with shapes_alone():
-        weights = [torch.nn.Linear(3, 2).weight, torch.nn.Embedding(2, 3).weight]
-    assert all(weight.is_meta and weight.shape == (2, 3) for weight in weights)
-    assert torch.equal(torch.get_rng_state(), before) and not torch.nn.Linear(3, 2).weight.is_meta

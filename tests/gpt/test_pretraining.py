@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from toys import GLASSBOX as TOKENIZER
 from toys import Crash, flat_gradient, randomized, weights
 
 from data.collate import ResponseBatch, collate_responses
@@ -22,12 +23,10 @@ from gpt.pretraining import (
     train,
 )
 from gpt.teacher import teacher_folder
-from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 
-TOKENIZER = load_tokenizer("glassbox")
 SHAPE = GPTConfig(vocab_size=7, context=12, n_layer=2, n_head=2, n_embd=8)
 PROMPTS = [[3, 1], [5], [2, 2, 6, 1], [4, 4]]
 RESPONSES = [[1, 5, 0], [6, 6, 2, 4], [0], [1, 1]]
@@ -167,17 +166,3 @@ def test_every_file_has_a_folder_of_its_own(tmp_path, monkeypatch):
     assert default_folder("grpo", names[0], "own") != folders[0]
     assert default_folder("grpo", "texts", "own") != folders[-1]
     assert teacher_folder("a/reviews.json").name.startswith("teacher-reviews-")
-
-
-def test_another_file_of_the_same_name_is_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("data.sources.RUNS", tmp_path)
-    data = tmp_path / "t[1].json"
-    for content in "ab":
-        data.write_text(content)
-        folder = default_folder("grpo", str(data), "own")
-        folder.mkdir()
-    said = capsys.readouterr().out
-    data.write_text("a")
-    first = default_folder("grpo", str(data), "own")
-    assert first.is_dir() and first.name in said and folder.name not in said
-    assert not capsys.readouterr().out

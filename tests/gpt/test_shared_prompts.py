@@ -16,7 +16,6 @@ from gpt.llama import Llama, LlamaConfig
 from gpt.lora import add_adapters
 from gpt.model import GPT
 from harness.ranks import collectives
-from reward_model.pairs import TokenPair, collate_pairs
 from reward_model.scalar_head import Pooling, RewardModel
 from rl.actor_critic import ValueModel
 from rl.batches.rollout import row_chunks
@@ -110,22 +109,6 @@ def test_values_and_gradients_are_those_of_rows_read_one_by_one(head, kind, dtyp
         assert float((one - other).abs().max()) <= most * max(float(other.abs().max()), 1.0)
 
 
-def test_the_layout_of_a_small_batch():
-    batch = collate_responses([[7, 8], [9], [7, 8]], [[1], [2, 3], [4, 5, 6]], EOS)
-    shared = batch.shared
-    assert shared is not None
-    assert shared.tokens.tolist() == [[7, 8, 1, 9, 2, 3, 4, 5, 6]]
-    assert shared.positions.tolist() == [[0, 1, 2, 0, 1, 2, 2, 3, 4]]
-    assert shared.prompts[0].tolist() == [0, 1] and int(shared.prompts[1, 0]) == 3
-    assert shared.places[2].tolist() == [0, 1, 6, 7, 8]  # the prompt of row 0, then its own
-    assert shared.mask[1, 0, :2].tolist() == [
-        [True, True, False, False, False],
-        [True] * 3 + [False] * 2,
-    ]
-    last_prompt_tokens = shared.places.gather(1, batch.predicting_columns)[:, 0]
-    assert last_prompt_tokens.tolist() == [1, 3, 1]
-
-
 @pytest.mark.parametrize("kind", ["gpt", "llama"])
 def test_responses_of_a_group_do_not_see_each_other(kind):
     model = model_of(kind, torch.float64)
@@ -160,37 +143,6 @@ def test_rows_that_share_too_little_are_read_as_ever(batch):
     assert torch.equal(one, other)
 
 
-def test_with_dropout_rows_draw_their_own():
-    model = toys.random_gpt(V, CONTEXT, n_embd=16, dropout=0.1)
-    read = log_probs.response_hidden, log_probs.hidden_of_rows
-    for training in (False, True):
-        found = []
-        for each in read:
-            torch.manual_seed(0)
-            found.append(each(model.train(training), BATCH, BATCH.predicting_columns))
-        one, other = found
-        assert torch.allclose(one, other, atol=1e-5)
-        assert torch.equal(one, other) or not training
-
-
-def test_a_row_beyond_the_context_is_refused():
-    batch = collate_responses([C, C], drawn(4, 8), EOS)
-    assert batch.shared is not None
-    with pytest.raises(ValueError, match="17"):
-        log_probs.token_log_probs(model_of("gpt", torch.float32), batch)
-
-
-def test_both_answers_of_a_pair_share_their_prompt():
-    batch = collate_pairs([TokenPair(A, [1], [2, 3]), TokenPair(B, [4, 5], [6])], EOS)
-    assert batch.shared is not None
-    assert batch.shared.tokens.shape[1] == len(A) + len(B) + 6
-
-
-def test_a_response_may_have_no_token():
-    batch = collate_responses([A, A], [[], []], EOS)
-    assert log_probs.token_log_probs(model_of("llama", torch.float32), batch).shape == (2, 0)
-
-
 # --- which rows stand in one forward --------------------------------------------------------------
 
 
@@ -202,14 +154,6 @@ def test_groups_stay_whole_in_a_micro_batch():
         assert sum(not set(group).isdisjoint(chunk) for chunk in chunks) == 1
     pieces = collectives.shard_chunks(torch.tensor([3, 1, 2, 5]), 2, torch.tensor([0, 0, 0, 1]))
     assert [piece.tolist() for piece in pieces] == [[1, 2], [0, 3]]  # a group of 3 in forwards of 2
-
-
-def test_groups_of_one_are_split_as_rows_are():
-    lengths = torch.tensor([4, 2, 4, 1, 2, 9])
-    wanted = torch.argsort(lengths, stable=True).split(4)
-    for groups in (None, torch.arange(6)):
-        found = collectives.shard_chunks(lengths, 4, groups)
-        assert all(torch.equal(*pair) for pair in zip(found, wanted, strict=True))
 
 
 def test_ranks_share_groups_and_the_rows_of_too_few(monkeypatch):
@@ -226,21 +170,3 @@ def test_ranks_share_groups_and_the_rows_of_too_few(monkeypatch):
     monkeypatch.setattr(collectives, "world", lambda: 2)
     assert shares(groups) == [[1, 3], [0, 2]]
     assert sorted(map(len, shares(torch.zeros(4, dtype=torch.long)))) == [2, 2]
-
-
-def test_fewer_activations_are_kept():
-    model = toys.random_gpt(V, 64, n_embd=16)
-    prompt, *responses = drawn(40, *[8] * 8)
-    batch = collate_responses([prompt] * 8, responses, EOS)
-    kept = []
-    for each in (batch, apart(batch)):
-        held: dict[int, Tensor] = {}
-
-        def keep(x: Tensor, held: dict[int, Tensor] = held) -> Tensor:
-            held[x.untyped_storage().data_ptr()] = x
-            return x
-
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-            log_probs.response_hidden(model, each, each.predicting_columns)
-        kept.append(sum(x.untyped_storage().nbytes() for x in held.values()))
-    assert kept[0] < 0.5 * kept[1]

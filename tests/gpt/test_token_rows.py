@@ -12,7 +12,7 @@ from data.collate import collate_responses
 from gpt.finetuning import Example, FinetuningConfig, train
 from gpt.log_probs import token_scores
 from gpt.model import GPT, GPTConfig
-from gpt.token_rows import WINDOW, TextLog
+from gpt.token_rows import TextLog
 from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
 from harness.paths import REPORT, TOKENS
@@ -42,14 +42,6 @@ def test_surprise_is_minus_the_log_prob_of_each_token(tmp_path: Path) -> None:
         assert row["values"]["surprise"] == pytest.approx((-log_q[i, :count]).tolist(), abs=1e-4)
         mean = float(-log_q[i].detach().sum()) / count
         assert row["notes"]["nats per token"] == pytest.approx(mean, abs=1e-4)
-
-
-def test_long_texts_are_cut(tmp_path: Path) -> None:
-    long = collate_responses([[0]], [[1] * 100], 8)
-    cut = TextLog(FinetuningConfig(), tmp_path, LETTERS, long).batch
-    assert cut.response_mask.shape == (1, WINDOW) and int(cut.lengths) == WINDOW
-    full = token_scores(small_gpt().eval(), long).log_probs[:, :WINDOW]
-    torch.testing.assert_close(token_scores(small_gpt().eval(), cut).log_probs, full)
 
 
 def test_training_is_the_same_with_and_without_and_the_page_shows_it(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 
 import pytest
-from toys import seeded
+from toys import GLASSBOX, seeded
 
 from data.worlds import reviews, sums
 from gpt import tokenizer_training
@@ -20,11 +20,8 @@ from gpt.tokenizer import (
     PATTERN,
     RANKS_FILE,
     build_tokenizer,
-    load_tokenizer,
 )
 from harness.errors import UserError
-
-GLASSBOX = load_tokenizer("glassbox")
 
 
 @pytest.mark.parametrize(
@@ -65,24 +62,6 @@ def test_decode_drops_special_ids_and_survives_every_id():
         assert isinstance(GLASSBOX.decode([token]), str)
 
 
-def test_encoding_equals_a_slow_merge_by_merge_encoder():
-    ranks = GLASSBOX.encoding._mergeable_ranks
-    for record in [*reviews.corpus(25, seed=8), *sums.corpus(5, seed=8)]:
-        text = f"{record.prompt}{record.response} unbelievably perfectly clockwork"
-        slow = [rank for piece in re.findall(PATTERN, text) for rank in slow_encode(piece, ranks)]
-        assert GLASSBOX.encode(text) == slow
-
-
-def slow_encode(piece, ranks):
-    tokens = [bytes([value]) for value in piece.encode()]
-    while True:
-        known = [i for i in range(len(tokens) - 1) if tokens[i] + tokens[i + 1] in ranks]
-        if not known:
-            return [ranks[token] for token in tokens]
-        best = min(known, key=lambda i: ranks[tokens[i] + tokens[i + 1]])
-        tokens[best : best + 2] = [tokens[best] + tokens[best + 1]]
-
-
 @pytest.mark.parametrize("pattern", [PATTERN, GPT2_PATTERN, DIGITS_PATTERN])
 def test_long_blanks_are_cut_as_short_ones(pattern, monkeypatch):
     """With the bound at two characters, so that what tiktoken makes of the whole can be had."""
@@ -109,14 +88,6 @@ def test_a_million_blanks_are_read():
         other.encode(" " * 1_200_000)
 
 
-def test_fingerprint_names_the_vocabulary():
-    ranks = dict(GLASSBOX.encoding._mergeable_ranks)
-    assert build_tokenizer("another name", ranks).fingerprint == GLASSBOX.fingerprint
-    assert re.fullmatch(r"[0-9a-f]{64}", GLASSBOX.fingerprint)
-    del ranks[max(ranks, key=ranks.__getitem__)]
-    assert build_tokenizer("glassbox", ranks).fingerprint != GLASSBOX.fingerprint
-
-
 def test_committed_rank_file_is_what_training_writes(tmp_path):
     out = tmp_path / "ranks.tiktoken"
     tokenizer_training.main(tokenizer_training.TokenizerTrainingConfig(out=out))
@@ -127,20 +98,6 @@ def merges(texts, count):
     ranks = tokenizer_training.train_ranks(texts, 258 + count)
     assert list(ranks.values()) == list(range(len(ranks)))
     return list(ranks)[256:]
-
-
-def test_merges_by_hand():
-    # " ab" 2, "ab" 1, " cb" 1: first "ab" (3), then " ab" (2)
-    assert merges(["ab ab ab cb"], 2) == [b"ab", b" ab"]
-
-
-def test_ties_go_to_the_smaller_pair_whatever_the_order_of_the_text():
-    assert merges(["xy", "ab"], 2) == merges(["ab", "xy"], 2) == [b"ab", b"xy"]
-
-
-def test_no_merge_crosses_digits_newlines_or_words():
-    assert merges(["12345 6\n7\n\n8 9"], 1) == []
-    assert merges(["a b\nb a1"], 2) == [b" a", b" b"]
 
 
 def merge(piece, pair):
@@ -181,12 +138,6 @@ def test_counting_what_changes_gives_the_merges_of_counting_everything():
     texts += ["!" * count for count in range(20)] + ["aaaa aaaaaaa éé日本日本"]
     for count in (1, 42, 262):
         assert merges(texts, count) == merges_by_counting_everything(texts, count)
-
-
-def test_a_text_without_white_space_is_one_piece_and_its_merges_are_those_of_the_algorithm():
-    rng = random.Random(0)
-    texts = ["".join(rng.choices("ACGT", k=3000)), "".join(rng.choices("漢字文本", k=300))]
-    assert merges(texts, 80) == merges_by_counting_everything(texts, 80)
 
 
 def test_a_tokenizer_of_a_file_is_carried_by_its_models(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,19 +13,12 @@ import tyro
 from toys import one_sentence
 
 from data.sources import Presets, preset_defaults
-from gpt.checkpoint import load_gpt, save_gpt
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
 from harness import files
-from harness.command_line import expand_arguments
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl, write_atomically, write_json
 from harness.metric_log import MetricLog
 from harness.seeds import derive_seed
-
-TOKENIZER = load_tokenizer("glassbox")
-
 
 # Devices and seeds
 
@@ -110,15 +102,6 @@ def test_a_preset_never_overrides_a_flag(arguments, expected):
     assert tyro.cli(Flags, args=arguments, default=default) == expected
 
 
-def test_a_tilde_is_the_home_folder_in_every_value(monkeypatch):
-    monkeypatch.setenv("HOME", "/home/me")
-    same = ["c~", "-a=~", "~no-such-user/d"]
-    monkeypatch.setattr(sys, "argv", ["x", "--policy", "~/a", "--data=~/b c", "~/r.py:f", *same])
-    expand_arguments()
-    assert sys.argv[1:4] == ["--policy", "/home/me/a", "--data=/home/me/b c"]
-    assert sys.argv[4:] == ["/home/me/r.py:f", *same]
-
-
 # Files
 
 
@@ -149,17 +132,6 @@ def test_jsonl_round_trip_and_a_cut_off_last_line(tmp_path):
 # Metrics
 
 
-def test_metrics_are_collected_written_and_shown(tmp_path, capsys):
-    path = tmp_path / "metrics.jsonl"
-    log = MetricLog(5, path=path, show=("loss",), every=2, title="demo")
-    for step in range(1, 6):
-        log.write(step=step, loss=torch.tensor(step / 4), count=step)
-    expected = [{"step": step, "loss": step / 4, "count": step} for step in range(1, 6)]
-    assert log.rows == expected == read_jsonl(path)
-    assert type(log.rows[0]["loss"]) is float
-    assert len(capsys.readouterr().out.splitlines()) == 3
-
-
 def test_a_crash_while_resuming_loses_no_metrics(tmp_path, monkeypatch):
     path = tmp_path / "metrics.jsonl"
     append_jsonl(path, [{"step": 1}, {"step": 2}])
@@ -171,28 +143,3 @@ def test_a_crash_while_resuming_loses_no_metrics(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="disk full"):
         MetricLog(9, path=path, start=1)
     assert read_jsonl(path) == [{"step": 1}, {"step": 2}]
-
-
-# Checkpoints
-
-
-def test_loading_initialises_nothing_and_takes_the_files_tensors(tmp_path, monkeypatch):
-    """No second model beside the loaded tensors; they can be trained, and the file stays as it is."""
-    shape = GPTConfig(TOKENIZER.n_vocab, context=8, n_layer=1, n_head=1, n_embd=4)
-    path, model = tmp_path / "model.safetensors", GPT(shape).initialize()
-    save_gpt(path, model, TOKENIZER)
-    content = path.read_bytes()
-    devices = []
-    for layer in (torch.nn.Linear, torch.nn.Embedding):
-        monkeypatch.setattr(
-            layer, "reset_parameters", lambda self: devices.append(self.weight.device.type)
-        )
-    loaded, _ = load_gpt(path)
-    assert set(devices) == {"meta"}
-    for (name, found), wanted in zip(loaded.named_parameters(), model.parameters(), strict=True):
-        assert torch.equal(found, wanted) and found.requires_grad, name
-        assert found.device.type == "cpu" and found.dtype == torch.float32
-    with torch.no_grad():
-        for parameter in loaded.parameters():
-            parameter.zero_()
-    assert path.read_bytes() == content

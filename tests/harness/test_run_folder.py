@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import shutil
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -19,12 +17,10 @@ from toys import one_sentence
 
 from harness import run_folder
 from harness.errors import NothingToDo, UserError
-from harness.files import noted, reading
 from harness.flags import TrainingFlags
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 from harness.run_folder import finish_run, open_run, read_record, stepping
-from harness.safetensors_file import save_weights
 from harness.training_state import TrainingState, keep_state, saved_step
 
 
@@ -164,36 +160,6 @@ def cut(folder: Path, config: RunFlags) -> Path:
     return folder
 
 
-def test_a_data_file_a_model_or_a_reward_that_has_changed_is_noticed(tmp_path):
-    names, config = ("data.jsonl", MODEL_FILE, "mine.py"), RunFlags()
-    files = [tmp_path / "in" / name for name in names]
-    files[0].parent.mkdir()
-
-    def run_reads(*paths: Path) -> None:
-        with reading():
-            for path in paths:
-                noted(path)
-            open_run(folder, config, resume=folder.exists())
-
-    for path in files:
-        path.write_text(path.name)
-    folder = tmp_path / "run"
-    run_reads(*files)
-    TrainingState({}, {}).save(folder)
-    assert len(set(read_record(folder)["inputs"].values())) == 3
-    run_reads(*files)
-    for path in files:
-        path.write_text("after")
-        with pytest.raises(UserError):
-            run_reads(*files)
-        path.write_text(path.name)
-    (tmp_path / "other").write_text("of a default folder elsewhere")
-    with pytest.raises(UserError):
-        run_reads(*files, tmp_path / "other")
-    moved = files[0].parent.rename(tmp_path / "moved")
-    run_reads(*(moved / name for name in names))  # the same content
-
-
 def test_a_flag_that_is_no_more_ends_a_run_that_used_it(tmp_path):
     folder = cut(tmp_path / "run", RunFlags())
     path, written = folder / "config.json", read_record(folder)
@@ -224,42 +190,6 @@ def test_a_finished_run_goes_on_to_more_steps_where_that_is_the_longer_run(tmp_p
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", MODEL_FILE]
     other = cut(tmp_path / "other", DecayingFlags())
     refused(other, DecayingFlags(steps=9), resume=True)
-
-
-def killed_as_it_writes(write: Callable[[], object]) -> int:
-    """The status of a process that is killed in its first write beyond 2,000 bytes."""
-    import resource  # not on Windows
-
-    child = os.fork()
-    if child == 0:
-        try:
-            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python asks for an error instead
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
-            write()
-        finally:
-            os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the killed process is a fork")
-def test_what_a_killed_process_was_writing_is_cleared_away(tmp_path):
-    """A state and a model, for which safetensors has a temporary file of its own; nobody else's file."""
-    folder = cut(tmp_path / "run", RunFlags())
-    model = torch.nn.Linear(100, 100)
-    path, about = folder / MODEL_FILE, {"n": 1}
-    for write in (
-        lambda: save_weights(path, model.state_dict(), "gpt", about),
-        lambda: TrainingState({"model": model}, {}).save(folder),
-    ):
-        before = set(folder.iterdir())
-        assert killed_as_it_writes(write) == -signal.SIGXFSZ
-        assert set(folder.iterdir()) - before, "nothing is left that could be cleared away"
-    kept = {folder / name for name in (".notes.tmp", ".tmpAbC123", ".a.1.tmp")}
-    for file in kept:
-        file.write_text("a user's")
-    open_run(folder, RunFlags(), resume=True)
-    assert set(folder.iterdir()) == {folder / "config.json", folder / "state.pt"} | kept
 
 
 # Numbers that blow up
@@ -300,28 +230,3 @@ def test_rows_that_are_no_run_are_refused(tmp_path, rows):
     (tmp_path / "metrics.jsonl").write_text("".join(f'{{"step": {row}}}\n' for row in rows))
     with pytest.raises(UserError):
         MetricLog(3, path=tmp_path / "metrics.jsonl", start=2)
-
-
-def test_a_folder_that_is_no_path_is_refused_and_a_dead_link_is_stepped_over(tmp_path):
-    (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    for name in ("loop", "a\0b"):
-        with pytest.raises(UserError):
-            open_run(tmp_path / name, RunFlags())
-    open_run(tmp_path / "run", RunFlags())
-    (tmp_path / "run.1").symlink_to(tmp_path / "nothing")
-    TrainingState({}, {}).save(tmp_path / "run")
-    open_run(tmp_path / "run", RunFlags())
-    assert (tmp_path / "run.2" / "config.json").is_file()
-
-
-def test_a_run_whose_folder_is_deleted_fails(tmp_path):
-    """At the next row, or where there is none before, at its end."""
-    folder = open_run(tmp_path / "run", RunFlags())
-    log = MetricLog(2, path=folder / "metrics.jsonl")
-    log.write(step=1)
-    shutil.rmtree(folder)
-    with pytest.raises(UserError):
-        log.write(step=2)
-    with pytest.raises(UserError):
-        finish_run(folder)
-    assert not folder.exists()

@@ -22,7 +22,7 @@ from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
 from harness.paths import STATE_FILE
 from harness.ranks.collectives import is_main
-from harness.run_folder import finish_run, open_run, open_stages, run_stage, stepping
+from harness.run_folder import finish_run, open_run, run_stage, stepping
 from harness.training_state import TrainingState, keep_state, saved_step
 
 
@@ -128,20 +128,6 @@ def test_a_stage_does_what_is_left_of_a_run_of_the_same_flags(tmp_path):
         steps: list[int] = []
         run_stage(lambda config, steps=steps: run(config, steps.append), config)
         assert steps == left
-
-
-def test_stages_go_on_until_their_last_file_is_there(tmp_path):
-    def opened(seed: int) -> list[str]:
-        folder = open_stages(tmp_path / "run", Flags(tmp_path / "run", seed=seed), last="last.json")
-        there = sorted(path.name for path in folder.iterdir())
-        (folder / "stage").touch()
-        finish_run(folder)
-        return there
-
-    assert [opened(0), opened(0)] == [["config.json"], ["config.json", "stage"]]
-    assert opened(1) == ["config.json"]
-    (tmp_path / "run" / "last.json").touch()
-    assert opened(1) == ["config.json"]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the watchdog watches where there are forks")

@@ -25,24 +25,6 @@ def test_one_run_gets_its_page(tmp_path: Path) -> None:
     assert "reward: 9" in (folder / "report.html").read_text(encoding="utf-8")
 
 
-def test_several_runs_share_a_page_which_is_not_written_over(tmp_path: Path) -> None:
-    runs = tuple(run_folder(tmp_path / name, lr=lr) for name, lr in (("one", 0.1), ("two", 0.2)))
-    config = ReportConfig(runs, out=tmp_path / "both.html")
-    main(config)
-    page = (tmp_path / "both.html").read_text(encoding="utf-8")
-    assert "1: reward: 9; 2: reward: 9" in page
-    assert "<td>lr</td><td>0.1</td><td>0.2</td>" in page and "<td>seed</td>" not in page
-    with pytest.raises(UserError):
-        main(config)
-
-
-def test_a_second_comparison_takes_the_place_of_the_first(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("report.__main__.RUNS", tmp_path)
-    one, two = (run_folder(tmp_path / name) for name in ("one", "two"))
-    first = main(ReportConfig((one, two)))
-    assert main(ReportConfig((first, two, one))) == first  # as runs/* names it
-
-
 # Groups of seeds
 
 

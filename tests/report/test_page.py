@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from markupsafe import escape
 
 from harness import run_folder
 from harness.files import append_jsonl, write_json
 from harness.paths import REPORT
-from report.doctor import Run, read_run
-from report.page import page_html, panels_of
+from report.doctor import read_run
+from report.page import page_html
 
 HOSTILE = "<script>stolen()</script><img src=x onerror=stolen()></script><!--<script> & \"'\u2028"
 
@@ -100,41 +98,6 @@ def test_a_damaged_folder_still_has_a_page(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{")
     (tmp_path / "report.json").write_text("[1]")
     assert "loss: 2" in page_html([read_run(tmp_path)])
-
-
-def test_a_metric_that_is_zero_throughout_is_folded_and_a_name_leads_to_its_meaning(
-    tmp_path: Path,
-) -> None:
-    rows = [{"step": step, "kl": step / 10, "clip_high_fraction": 0.0} for step in (1, 2, 3)]
-    write_run(tmp_path, metrics=rows)
-    page = page_html([read_run(tmp_path)])
-    shown, folded = page.split("<details", 1)
-    assert 'aria-label="kl ' in shown and 'aria-label="clip_high_fraction ' in folded
-    tags = Tags(page).tags
-    names = {attrs["id"] for _, attrs in tags if "id" in attrs}
-    links = {str(attrs["href"])[1:] for tag, attrs in tags if tag == "a"}
-    assert {"of-kl", "of-clip_high_fraction"} <= links and links <= names
-
-
-def test_what_was_tried_beside_a_policy_stands_at_the_head(tmp_path: Path) -> None:
-    results = {"before": {"gold": 0.25}, "after": {"gold": 0.5}, "best of 8": {"gold": 0.375}}
-    write_run(tmp_path, metrics=[{"step": 1}], report=results | {"note": HOSTILE})
-    head, _, _ = page_html([read_run(tmp_path)]).partition("</header>")
-    assert re.findall(r"0\.\d\d", head) == ["0.25", "0.50", "0.38"] and str(escape(HOSTILE)) in head
-
-
-def labels_left_of(svg: str) -> list[float]:
-    """Where the labels of a panel's vertical axis begin, a digit being 0.6 of the font's size wide."""
-    found = re.findall(r'text-anchor: end" x="([\d.]+)"[^>]*>([^<]+)<', svg)
-    return [float(x) - 0.6 * 8 * len(text) for x, text in found]
-
-
-@pytest.mark.parametrize("size", [0.002, 1.25, 250.0])
-def test_a_minus_sign_is_inside_its_panel(size: float) -> None:
-    rows = [{"step": step, "loss": -size * step} for step in range(1, 5)]
-    (panel,) = panels_of([Run(rows)])
-    starts = labels_left_of(panel["svg"])
-    assert len(starts) > 3 and min(starts) >= 0
 
 
 # Drawn by another process ---------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Preference pairs: which prompts, which tokens, whose labels."""
+"""Preference pairs: which prompts, which tokens, whose labels, in worlds and in files."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from dataclasses import replace
 import pytest
 import torch
 import toys
+from toys import GLASSBOX, write_pairs
 
-from data.collate import collate_responses
 from data.files.read import read_preferences
 from data.records import PreferenceRecord, PromptRecord
+from data.splits import split_of
+from data.worlds import reviews
 from gpt.fit import Limits
-from gpt.generate import Generation, SamplingParams
+from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.ranks import sample
-from gpt.tokenizer import build_tokenizer, load_tokenizer
+from gpt.tokenizer import build_tokenizer
 from harness.files import append_jsonl
 from reward_model import pairs as pairs_module
+from reward_model.pair_files import file_pairs
 from reward_model.pairs import (
     Labelled,
     PairSampling,
@@ -32,6 +35,8 @@ from reward_model.pairs import (
     pair_as_text,
     sample_pairs,
 )
+from reward_model.reward_model_training import RewardModelConfig
+from reward_model.world_pairs import WorldAnnotator, sampled_pairs
 
 BYTES = build_tokenizer("bytes", {bytes([value]): value for value in range(256)})
 EOS = BYTES.eos_id
@@ -111,25 +116,6 @@ def test_borrowed_and_repeated_answers_are_compared_with_the_own_ones(
     assert [pair.chosen for pair in pairs].count(said) == 3  # the annotator preferred it to each
 
 
-def test_pairs_keep_the_sampled_tokens(monkeypatch):
-    """Text is for the annotator: decoding and encoding again would change broken UTF-8."""
-    drawn: list[tuple[list[int], list[int]]] = []
-
-    def spy(model, tokenizer, prompts, *args, **options) -> Generation:
-        result = sample(model, tokenizer, prompts, *args, **options)
-        rows = result.token_lists()
-        drawn.extend((prompt, rows[2 * i + k]) for i, prompt in enumerate(prompts) for k in (0, 1))
-        return result
-
-    monkeypatch.setattr(pairs_module, "sample", spy)
-    pairs, _ = make(random_gpt(), 16)
-    for pair in pairs:
-        assert (pair.prompt, pair.chosen) in drawn
-        assert (pair.prompt, pair.rejected) in drawn
-    changed = [BYTES.encode(BYTES.decode(pair.chosen)) != pair.chosen for pair in pairs]
-    assert any(changed), "the test's policy wrote nothing but valid text"
-
-
 def test_a_response_that_stopped_keeps_its_eos_and_a_cut_one_has_none():
     policy = fixed_gpt({ord("a"): 0.4, ord("b"): 0.3, BYTES.eos_id: 0.3})
     seen: list[tuple[str, bool]] = []
@@ -168,16 +154,6 @@ def test_labels_and_gold_stay_with_their_response():
     assert 8 <= sum(wrong) <= 12
 
 
-def test_collate_pairs_puts_the_chosen_first():
-    pairs = [TokenPair([1, 2], [3, 9], [4, 4, 4]), TokenPair([5], [6, 6], [7, 9])]
-    batch = collate_pairs(pairs, eos_id=9)
-    expected = collate_responses([[1, 2], [5]] * 2, [[3, 9], [6, 6], [4, 4, 4], [7, 9]], 9)
-    assert torch.equal(batch.tokens, expected.tokens)
-    assert batch.prompt_lengths.tolist() == [2, 1, 2, 1]
-    assert batch.lengths.tolist() == [2, 2, 3, 2]
-    assert batch.has_eos.tolist() == [True, False, False, True]
-
-
 def test_collate_comparisons_holds_each_response_once():
     """Three responses to one prompt, compared pairwise; the same tokens after another prompt."""
     a, b, c = [3, 9], [4, 4, 9], [5]
@@ -194,7 +170,7 @@ def test_collate_comparisons_holds_each_response_once():
 
 
 def test_a_written_pair_is_read_again_as_a_preference(tmp_path):
-    tokenizer = load_tokenizer("glassbox")
+    tokenizer = GLASSBOX
     record = PreferenceRecord("Review the lamp.\n", "The lamp is great.", "Go away.")
     (pair,) = encode_pairs([record], tokenizer)
     row = pair_as_text(
@@ -227,3 +203,51 @@ def test_a_cut_answer_has_no_eos_and_its_mask_is_full(capsys):
     assert batch.lengths.tolist() == [20, 5] and batch.response_mask.sum(1).tolist() == [20, 5]
     assert pair_as_text(cut, BYTES)["chosen_ended"] is False
     assert keep_fitting(pairs, Limits(8, 20, 12, cut=True)) == []  # 11 tokens say nothing
+
+
+def test_the_annotator_compares_gold_rewards_with_noise():
+    record = reviews.prompts("train")[0]
+    good = reviews.GREETINGS[0].format(name=record.meta["name"]) + (
+        f" The {record.meta['item']} is great. I hope this helps."
+    )
+    bad = "Who cares?"
+    annotator = WorldAnnotator(reviews)
+    verdict = annotator(record, good, True, bad, False, random.Random(0))
+    assert verdict.first_preferred
+    assert verdict.gold == (
+        reviews.gold_reward(record, good, True), reviews.gold_reward(record, bad, False)
+    )  # fmt: skip
+    rng = random.Random(1)
+    same = [annotator(record, good, True, good, True, rng) for _ in range(400)]
+    assert 160 < sum(v.first_preferred for v in same) < 240  # equal gold: a coin
+    cut = annotator(record, good, True, good, False, rng).gold
+    assert cut[0] - cut[1] == pytest.approx(0.15)  # the form counts only where the text ended
+
+
+def test_held_out_answers_are_two_at_temperature_one_however_the_others_are_drawn(monkeypatch):
+    used: list[tuple[float, int, float, int]] = []
+
+    def spy(model, tokenizer, prompts, params, *args, **options):
+        used.append((params.temperature, params.top_k, params.top_p, options["samples_per_prompt"]))
+        return sample(model, tokenizer, prompts, params, *args, **options)
+
+    monkeypatch.setattr("reward_model.pairs.sample", spy)
+    config = RewardModelConfig(
+        pairs=6, held_out_pairs=3, responses_per_prompt=6, borrowed_responses=1,
+        repeated_responses=1, wide_temperature=1.7, max_response_tokens=4,
+    )  # fmt: skip
+    policy = toys.random_gpt(GLASSBOX.n_vocab, 64, scale=0.02)
+    pairs, held_out = sampled_pairs(policy, GLASSBOX, config)
+    assert (len(pairs), len(held_out)) == (6, 3)
+    assert used == [(1.0, 0, 1.0, 2), (1.7, 0, 1.0, 2), (1.0, 0, 1.0, 2)]
+
+
+def test_file_pairs_are_split_by_prompt(tmp_path, capsys):
+    rows = write_pairs(tmp_path / "pairs.json")
+    config = RewardModelConfig(data=str(tmp_path / "pairs.json"))
+    train, held_out = file_pairs(config, GLASSBOX, 128)
+    decoded = [{GLASSBOX.decode(pair.prompt) for pair in part} for part in (train, held_out)]
+    for split, prompts in zip(("train", "validation"), decoded, strict=True):
+        assert prompts == {row["prompt"] for row in rows if split_of(row["prompt"]) == split}
+    assert all(pair.chosen[-1] == GLASSBOX.eos_id for pair in train + held_out)
+    assert "60 of 60 rows kept" in capsys.readouterr().out

@@ -10,7 +10,6 @@ import toys
 
 from data.collate import ResponseBatch, collate_responses
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
 
@@ -78,9 +77,8 @@ def test_normalize_on_makes_mean_zero_and_spread_one(micro_batch_size):
 
 @pytest.mark.parametrize("pooling", ["mean_score", "last_token"])
 def test_a_checkpoint_keeps_pooling_normalisation_and_tokenizer(tmp_path, pooling):
-    tokenizer = load_tokenizer("glassbox")
-    shape = GPTConfig(tokenizer.n_vocab, context=16, n_layer=1, n_head=2, n_embd=8)
-    model = RewardModel.from_policy(GPT(shape).initialize(), pooling)
+    tokenizer = toys.GLASSBOX
+    model = RewardModel.from_policy(toys.glassbox_gpt(context=16), pooling)
     batch = batch_of()
     model.normalize_on(batch)
     save_reward_model(tmp_path / "model.safetensors", model, tokenizer)

@@ -13,19 +13,15 @@ import pytest
 import torch
 from engines import HELD_OUT, PAIRS, SHARE_OF_A, engine_named, small_gpt
 from slow import log_prob
-from toys import LETTERS, PROMPTS
-from watched import Validations, calls_of
+from toys import GLASSBOX, LETTERS, PROMPTS, saved_gpt
+from watched import Validations
 
 from data import sources
-from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
+from gpt.model import GPT
 from harness.files import append_jsonl, read_jsonl
 from reward_model.pairs import TokenPair
 from reward_model.scalar_head import RewardModel, save_reward_model
-from rl import dpo_engine, loop
-from rl.batches import preferences
 from rl.batches.preferences import (
     PREFERENCE_LOSSES,
     Compared,
@@ -104,28 +100,20 @@ def write_pairs(path: Path, prompts: list[str]) -> Path:
 FILE_PROMPTS = [f"What is {i} and {i + 3}?\n" for i in range(60)]
 
 
-def save_policy(folder: Path) -> GPT:
-    tokenizer = load_tokenizer("glassbox")
-    shape = GPTConfig(tokenizer.n_vocab, 64, n_layer=1, n_head=2, n_embd=16)
-    policy = GPT(shape).initialize(torch.Generator().manual_seed(0))
-    save_gpt(folder / "model.safetensors", policy, tokenizer)
-    return policy
-
-
 @pytest.fixture
 def runs(tmp_path, monkeypatch) -> Path:
     """A folder in place of runs/ with a file of pairs and its pre-trained model, no more."""
     monkeypatch.setattr(sources, "RUNS", tmp_path)
     pairs = write_pairs(tmp_path / "pairs.jsonl", FILE_PROMPTS)
-    save_policy(sources.default_folder("pretraining", str(pairs), "tiny"))
+    saved_gpt(sources.default_folder("pretraining", str(pairs), "tiny"))
     return tmp_path
 
 
 def test_the_whole_script_writes_what_every_engine_writes(runs):
     """On the reward model's pairs of the reviews; a file's are below."""
     folder = runs / "rm"
-    scorer = RewardModel.from_policy(save_policy(runs / "base"))
-    save_reward_model(folder / "model.safetensors", scorer, load_tokenizer("glassbox"))
+    scorer = RewardModel.from_policy(saved_gpt(runs / "base"))
+    save_reward_model(folder / "model.safetensors", scorer, GLASSBOX)
     write_pairs(folder / "pairs.jsonl", ["Review the red kettle for Anna.\n"])
     write_pairs(folder / "held_out_pairs.jsonl", ["Review the blue bag for Leo.\n"])
     models = dict(policy=runs / "base", reward_model=(folder,))
@@ -210,14 +198,3 @@ def test_the_reference_point_is_a_mean_over_answers_of_the_next_pair():
     assert of_whole_batch(CONFIG, policy, reference, pairs, EOS) == {}
     with pytest.raises(ValueError):
         replace(config, batch_size=1)
-
-
-def test_simpo_opens_and_scores_no_reference(monkeypatch):
-    """Every scored row belongs to the policy in training."""
-    policy, seen = small_gpt(), Validations()
-    copies = calls_of(monkeypatch, loop, "frozen_copy")
-    asked = [calls_of(monkeypatch, place, "pair_log_probs") for place in (dpo_engine, preferences)]
-    options = dict(steps=2, batch_size=6, eval_every=1, validate=seen, held_out=HELD_OUT)
-    rows = run(policy, loss="simpo", **options)
-    assert seen.references == [None, None] and not copies and "drift" not in rows[0]
-    assert asked[0] and all(call.args[0] is policy for calls in asked for call in calls)

@@ -17,20 +17,19 @@ import engines
 import pytest
 import torch
 from engines import DIVERSE, ENGINES, SHARE_OF_A, Engine, Texts, teacher_in
-from matplotlib.figure import Figure
 from slow import chosen
-from toys import LETTERS, PROMPTS, documented, weights
+from toys import GLASSBOX, LETTERS, PROMPTS, documented, saved_gpt, weights
 from watched import Noted, NotedTeacher, Validations, calls_of, numbers, same_update, seen_gradients
 
 import gpt.model
 import gpt.teacher
 from data import sources
 from gpt import log_probs
-from gpt.checkpoint import load_gpt, save_gpt
+from gpt.checkpoint import load_gpt
 from gpt.generate import SamplingParams
 from gpt.lora import add_adapters
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
+from gpt.model import GPT
+from harness import run_folder
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
@@ -653,20 +652,11 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, form):
     """
     for module in (sources, gpt.teacher):
         monkeypatch.setattr(module, "RUNS", tmp_path)
-
-    def touched(self, file, **options) -> None:
-        """Drawing takes a moment; a page's curves go to memory."""
-        if isinstance(file, (str, Path)):
-            Path(file).touch()
-
-    monkeypatch.setattr(Figure, "savefig", touched)
-    glassbox = load_tokenizer("glassbox")
+    monkeypatch.setattr(run_folder, "page_of", lambda folder: "")  # drawing takes a moment
     for name, layers in (("pretraining-reviews-tiny", 1), ("teacher-reviews", 2)):
-        shape = GPTConfig(glassbox.n_vocab, 96, n_layer=layers, n_head=2, n_embd=16)
-        model = GPT(shape).initialize(torch.Generator().manual_seed(layers))
-        save_gpt(tmp_path / name / "model.safetensors", model, glassbox)
+        model = saved_gpt(tmp_path / name, seed=layers, context=96, n_layer=layers)
     scorer = RewardModel.from_policy(model, generator=torch.Generator().manual_seed(1))
-    save_reward_model(tmp_path / "reward_model-reviews-tiny/model.safetensors", scorer, glassbox)
+    save_reward_model(tmp_path / "reward_model-reviews-tiny/model.safetensors", scorer, GLASSBOX)
     places = [place for place in (run_engine, loop) if hasattr(place, "frozen_copy")]
     copies = [calls_of(monkeypatch, place, "frozen_copy") for place in places]
     config = type(engine.config)(
@@ -678,7 +668,7 @@ def test_main_writes_the_run_folder(tmp_path, monkeypatch, engine, form):
     assert folder.parent == tmp_path and folder.name.startswith(engine.name)
     assert {path.name for path in folder.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "test_answers.jsonl", "report.json",
-        "model.safetensors", "report.html", "tokens.jsonl",
+        "model.safetensors", "tokens.jsonl",
         *([] if engine.config.fixed_length else ["finished_state.pt"]),
     }  # fmt: skip
     paths = folder, tmp_path / "pretraining-reviews-tiny"

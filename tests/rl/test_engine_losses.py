@@ -107,6 +107,11 @@ LOSSES = {
         mean_of_means(lambda i, t: pessimistic(PRODUCTS[i] ** 0.9, SIGNED[i])),
         mean_of_means(k3_by_hand),
     ),
+    "pairs, mean ratio of the response": (
+        loss_of(policy_loss, "pg_grpo", REF, OF_RESPONSES, mode="mean_ratio"),
+        mean_of_means(lambda i, t: pessimistic(PRODUCTS[i] ** (1 / (3 - i)), SIGNED[i])),
+        mean_of_means(k3_by_hand),
+    ),
     "teacher, clipped": (
         loss_of(kd_grpo_loss, "kd_grpo", PENALTY, OF_RESPONSES), mean_of_means(signed), 0.7 / 5,
     ),

@@ -149,16 +149,6 @@ def test_new_pairs_are_the_policys_own_and_labelled_by_the_annotator(fits):
     assert {record.prompt for record in PROMPTS} >= set(asked)
 
 
-def test_scores_are_centred_on_the_same_reference_responses():
-    refresh = continual_model()
-    batch = continual.collate_pairs(refresh.reference, LETTERS.eos_id)
-    for step in (3, 5):
-        refresh.update(small_gpt(), step)
-        scores = refresh.model(batch).detach()
-        assert abs(float(scores.mean())) < 1e-5
-        assert float(scores.std()) == pytest.approx(1, abs=1e-4)
-
-
 # The first reward model dislikes the letter d, which this annotator is for.
 DISAGREEING = dict(annotator=prefers("d"), fitting=dict(pairs=300, epochs=2, lr=1e-2), fraction=0.0)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import gc
 import warnings
 from dataclasses import replace
 
@@ -11,17 +9,12 @@ import pytest
 import torch
 from engines import DIVERSE, engine_named, small_gpt, some_rollout
 from toys import weights
-from watched import calls_of
 
 from data.collate import collate_responses
-from gpt.model import GPT
-from rl.batches.rollout import Rollout
 from rl.grpo_single_model_engine import batch_kl
-from rl.rewards.reward import RuleReward
 
 SINGLE = engine_named("grpo_single_model")
 CONFIG, run = SINGLE.config, SINGLE.run
-run_original = engine_named("grpo").run  # with its frozen reference, on the same task
 PENALTIES = pytest.mark.parametrize("penalty", ["k3", "rho_minus_log"])
 
 
@@ -64,27 +57,3 @@ def test_both_kls_of_a_batch_by_hand():
     found = batch_kl(new - 3, torch.full((2, 2), -3.0), rollout)
     assert found["kl_old_new"] == pytest.approx((0.306853 + 0.193147 + 1.613706) / 2, abs=1e-5)
     assert found["kl_new_old"] == pytest.approx((0.386294 + 0.153426 + 2.545177) / 2, abs=1e-5)
-
-
-# Memory
-
-
-def models_alive() -> list[GPT]:
-    gc.collect()
-    return [thing for thing in gc.get_objects() if type(thing) is GPT]
-
-
-def test_no_second_copy_of_the_weights_exists(monkeypatch):
-    """In training one model is alive, where GRPO has two; nothing is copied behind its back."""
-    before, counts = len(models_alive()), []
-
-    class Counting(RuleReward):
-        def __call__(self, rollout: Rollout) -> torch.Tensor:
-            counts.append(len(models_alive()) - before)
-            return super().__call__(rollout)
-
-    reward = Counting(lambda record, text, ended: text.count("a") / 8, "")
-    run_original(small_gpt(), reward, steps=1, minibatches=2)
-    policy, copies = small_gpt(), calls_of(monkeypatch, copy, "deepcopy")
-    run(policy, reward, steps=2, minibatches=2)
-    assert counts == [2, 1, 1] and not copies

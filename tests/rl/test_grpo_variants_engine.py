@@ -23,7 +23,6 @@ from rl.grpo_variants_engine import (
     VARIANTS,
     ChosenUpdate,
     GRPOVariantsConfig,
-    command_line_defaults,
     from_variant,
     variant_loss,
     with_chosen_tokens,
@@ -55,14 +54,6 @@ def test_a_variant_fills_in_its_choices_and_a_flag_still_wins():
     assert from_variant("gspo", "gpt2").kl_coef == 0 and from_variant("grpo", "gpt2").kl_coef > 0
     assert from_variant("gspo", "gpt2").lr == PRESETS["gpt2"]["lr"]
     assert from_variant("cispo", data="sums").max_new_tokens == 40
-
-
-def test_the_command_line_reads_the_variant_first():
-    assert command_line_defaults([]) == GRPOVariantsConfig()
-    assert command_line_defaults(["--variant", "dapo"]) == from_variant("dapo")
-    config = command_line_defaults(["--data=sums", "--variant=gspo", "--kl-coef", "0.3"])
-    assert config == from_variant("gspo", data="sums")  # the parser sets the flag on top of it
-    assert command_line_defaults(["--variant", "no_such"]).variant == "grpo"
 
 
 # The loss, over the shared minibatch with worse garbage in its padding
@@ -231,13 +222,6 @@ def test_micro_batches_do_not_change_the_update(monkeypatch, surrogate, reducer)
     changes |= dict(mask_truncated=True, kl_cov_share=0.3, clip_cov_share=0.3, clip_cov_low=-9.0)
     for ((row,),) in zip(same_update(monkeypatch, FAMILY, **changes), strict=True):
         assert 0.05 < row["policy_tokens"] < 0.5
-
-
-def test_the_runs_that_the_contract_resumes_drop_groups():
-    """Or it would not show that the place in the prompts, which depends on them, comes back."""
-    for changes in FAMILY.resumed:
-        rows = run(small_gpt(), steps=4, minibatches=2, updates_per_batch=2, **changes)
-        assert sum(row["dropped_groups"] for row in rows) > 2
 
 
 # Dynamic sampling

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import toys
+from toys import GLASSBOX
 
 from data.collate import collate_responses
 from gpt.checkpoint import load_gpt, save_gpt
@@ -15,13 +16,12 @@ from gpt.generate import SamplingParams, generate
 from gpt.lora import add_adapters
 from gpt.model import GPT
 from gpt.published import load_with_tokenizer
-from gpt.tokenizer import GPT2_PATTERN, build_tokenizer, load_tokenizer
+from gpt.tokenizer import GPT2_PATTERN, build_tokenizer
 from harness.files import read_object, write_json
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import export
 from rl.export import ExportConfig
 
-GLASSBOX = load_tokenizer("glassbox")
 BYTES = build_tokenizer(  # end of text is padding too, as in GPT-2, and has id 0
     "bytes", {bytes([i]): i + 1 for i in range(256)}, GPT2_PATTERN, {"<|e|>": 0}, "<|e|>", "<|e|>"
 )

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from engines import SHARE_OF_A, Texts, engine_named, small_gpt
+from engines import SHARE_OF_A, engine_named, small_gpt
 from engines import SHARP_TEACHER as TEACHER
 from toys import weights
-from watched import Call, calls_of, numbers
+from watched import numbers
 
-from gpt import pretraining
-from rl import kd_ppo_engine
 from rl.kd_ppo_engine import kd_token_rewards, teacher_reward
 
 KD_PPO = engine_named("kd_ppo")
 CONFIG, run = KD_PPO.config, KD_PPO.run
-
-
-@pytest.fixture
-def targets(monkeypatch) -> list[Call]:
-    """The calls of `gae_update`: the second thing that it is given are the token rewards (N, T)."""
-    return calls_of(monkeypatch, kd_ppo_engine, "gae_update")
 
 
 # Where the rewards stand
@@ -69,22 +61,3 @@ def test_terminal_without_text_is_ppo_bit_for_bit(taught):
     if taught:
         run(dense, reward, placement="dense", **shared)
         assert not torch.equal(weights(dense), weights(one))
-
-
-# L_PT: a loss that works, and a bonus that does nothing
-
-
-def test_the_bonus_is_minus_lambda_times_the_text_loss(targets):
-    """One number, at the last token of every response; a run that has it is warned."""
-    with pytest.warns(UserWarning, match="pt_mode reward_bonus") as warned:
-        for coef in (0.0, 3.0):
-            (row,) = run(small_gpt(), steps=1, pt_mode="reward_bonus", pretraining_coef=coef)
-    assert len(warned) == 1
-    plain, bonus = (call.args[1] for call in targets)
-    difference = bonus - plain
-    expected = pretraining.held_out_loss(small_gpt(), [Texts().batch(0)])
-    assert row["pretraining_loss"] == pytest.approx(expected)
-    assert row["loss"] == pytest.approx(row["policy_loss"] + 0.1 * row["value_loss"])
-    values = difference.sum(1)
-    torch.testing.assert_close(values, torch.full_like(values, -3 * expected))
-    assert ((difference.abs() > 1e-4).sum(1) == 1).all()

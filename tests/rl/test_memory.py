@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from memory import peaks
-from toys import kept_for_backward
 
-from gpt.lora import add_adapters
-from gpt.model import GPT, GPTConfig, KVCache, preset_config
+from gpt.model import GPT, preset_config
 from rl.memory import MemoryConfig, memory, parameters, shape_of
 
 
@@ -19,35 +16,6 @@ def test_the_weights_are_those_of_a_real_model() -> None:
     whole = memory(MemoryConfig("tiny", "ppo"))["update"]  # policy, critic; reference, reward model
     assert whole["weights"] == 4 * 4 * parameters(shape)
     assert whole["gradients"] == whole["weights"] / 2 and whole["Adam"] == whole["weights"]
-
-
-def test_adapters_are_those_of_a_real_model() -> None:
-    model = GPT(shape_of("tiny"))
-    add_adapters(model, rank=5)
-    trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    assert memory(MemoryConfig("tiny", lora_rank=5))["update"]["Adam"] == 2 * 4 * trained
-
-
-def test_the_cache_is_that_of_a_real_one() -> None:
-    flags = MemoryConfig("tiny", prompt_tokens=5, max_new_tokens=6, prompts_per_step=3)
-    real = KVCache(
-        shape_of("tiny"), rows=24, columns=11, device=torch.device("cpu"), dtype=torch.float32
-    )
-    stored = real.keys.nbytes + real.values.nbytes
-    assert memory(flags)["sampling"]["cache"] == stored
-
-
-@pytest.mark.parametrize("checkpoint", [False, True])
-def test_activations_are_those_that_autograd_keeps(checkpoint: bool) -> None:
-    """A layer more costs what the formula says, within the few numbers a LayerNorm keeps of a row."""
-    sizes = []
-    for layers in (2, 3):
-        shape = GPTConfig(vocab_size=31, context=64, n_layer=layers, n_head=2, n_embd=128)
-        model = GPT(shape).initialize()
-        model.checkpoint_blocks = checkpoint
-        sizes.append(kept_for_backward(model, torch.randint(31, (4, 64))))
-    per_layer = 4 if checkpoint else 64
-    assert (sizes[1] - sizes[0]) / (4 * 64 * 128) == pytest.approx(per_layer, rel=0.06)
 
 
 @pytest.mark.parametrize("engine", ["grpo", "ppo"])

@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 import torch
+from toys import saved_gpt
 
-from gpt.checkpoint import load_gpt, save_gpt
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
+from gpt.checkpoint import load_gpt
+from gpt.model import GPT
 from harness.errors import NothingToDo
 from harness.files import read_jsonl
 from harness.paths import REPOSITORY
@@ -34,10 +34,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (code,) = (block for block in blocks if "ENGINE = Engine(" in block)
     (folder / "tis_engine.py").write_text(code, encoding="utf-8")
     (folder / "rewards.py").write_text("def odd(prompt, response):\n    return len(response) % 2\n")
-    tokenizer = load_tokenizer("glassbox")
-    model = GPT(GPTConfig(tokenizer.n_vocab, 96, n_layer=1, n_head=2, n_embd=16))
-    model.initialize(torch.Generator().manual_seed(0))
-    save_gpt(folder / "base" / "model.safetensors", model, tokenizer)
+    saved_gpt(folder / "base", context=96)
     return folder
 
 

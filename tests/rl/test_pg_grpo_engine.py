@@ -13,21 +13,16 @@ import pytest
 import torch
 from engines import DIVERSE, SHARE_OF_A, engine_named, small_gpt
 from slow import log_prob, tokens_of
-from toys import weights
+from toys import GLASSBOX, glassbox_gpt, weights
 from watched import Noted, Validations
 
 from data.splits import split_of
-from gpt.log_probs import TokenScores
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.files import append_jsonl
-from rl import pg_grpo_engine
 from rl.batches.preferences import Compared
 from rl.equations.advantages import best_worst_pairs
-from rl.pg_grpo_engine import policy_loss, preference_loss, recorded_pairs
+from rl.pg_grpo_engine import preference_loss, recorded_pairs
 from rl.rewards.reward import RuleReward
-from rl.run.metrics import UpdateMeter
 
 PG_GRPO = engine_named("pg_grpo")
 CONFIG, run = PG_GRPO.config, PG_GRPO.run
@@ -97,14 +92,12 @@ def test_the_gradient_of_recorded_pairs_has_the_weight_of_their_loss(gradients):
 
 
 def test_training_reads_training_pairs_only(tmp_path):
-    tokenizer = load_tokenizer("glassbox")
     prompts = [f"What is {i} and {i + 3}?\n" for i in range(60)]
     path = tmp_path / "pairs.jsonl"
     append_jsonl(path, [dict(prompt=p, chosen="Gladly.", rejected="No!") for p in prompts])
-    shape = GPTConfig(tokenizer.n_vocab, 64, n_layer=1, n_head=2, n_embd=16)
-    task: Any = SimpleNamespace(policy=GPT(shape), tokenizer=tokenizer)
+    task: Any = SimpleNamespace(policy=glassbox_gpt(), tokenizer=GLASSBOX)
     given = recorded_pairs(replace(CONFIG, data=str(path), pairs="both"), task)
-    used = {tokenizer.decode(pair.prompt) for pair in given["offline_pairs"]}
+    used = {GLASSBOX.decode(pair.prompt) for pair in given["offline_pairs"]}
     assert used == {p for p in prompts if split_of(p) == "train"}
     assert {split_of(p) for p in prompts} == {"train", "validation", "test"}
     for changes in (dict(pairs="best_worst"), dict(pairs="both", preference_coef=0.0)):
@@ -125,30 +118,3 @@ def test_the_preference_loss_is_the_one_that_is_named(name, expected):
     both, config = Compared(*map(torch.tensor, given)), replace(CONFIG, preference_loss=name)
     assert float(preference_loss(config, both, pairs=1)) == pytest.approx(expected, abs=1e-5)
     assert float(preference_loss(config, both, pairs=2)) == pytest.approx(expected / 2, abs=1e-5)
-
-
-def test_the_mean_ratio_by_loops_and_its_clip():
-    """Ratios 2, 0.5 and 1.7 have the geometric mean 1.7 ** (1/3); the clip acts on that alone."""
-    ratio = torch.tensor([[2.0, 0.5, 1.7, 9], [0.5, 0.9, 0.7, 9], [1.1, 0.95, 9, 9]])
-    old = torch.full((3, 4), -2.0)
-    new, mask = old + ratio.log(), torch.tensor([[1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 0, 0]]).bool()
-    advantages = torch.tensor([[1.5], [-0.5], [2.0]])
-    config = replace(CONFIG, mode="mean_ratio", clip_range=0.1)
-    means = [1.7 ** (1 / 3), 0.315 ** (1 / 3), 1.045 ** (1 / 2)]
-    expected, acted = 0.0, []
-    for mean, a in zip(means, advantages[:, 0].tolist(), strict=True):
-        clipped = min(max(mean, 0.9), 1.1)
-        expected -= min(mean * a, clipped * a) / 3
-        acted.append(clipped * a < mean * a)
-    assert acted == [True, True, False]  # per token 2 of 3, 2 of 3 and 0 of 2
-    loss = policy_loss(config, new, old, None, advantages, mask, kl_coef=0.0, responses=3)
-    assert float(loss) == pytest.approx(expected, rel=1e-5)
-
-    meter = UpdateMeter(pg_grpo_engine.clip_mask_of(config))
-    scores = TokenScores(new, torch.zeros(3, 4))
-    batch = SimpleNamespace(response_mask=mask, of_valid=lambda values: values[mask])
-    meter.add_tokens(scores, old, advantages, batch)
-    meter.add_update(loss, torch.ones(()))
-    row = meter.metrics()
-    assert row["clip_high_fraction"] == pytest.approx(3 / 8)  # the whole first response
-    assert row["clip_low_fraction"] == pytest.approx(3 / 8)  # the whole second one

@@ -7,20 +7,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from toys import seeded
+from toys import GLASSBOX as TOKENIZER
+from toys import glassbox_gpt, seeded
 
 from data.worlds import reviews
 from gpt.checkpoint import load_gpt, save_gpt
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
+from gpt.model import GPT
 from harness.errors import UserError
 from harness.files import write_json
 from harness.paths import MODEL_FILE
 from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
 from rl import talk
-from rl.talk import Answer, Talk, TalkConfig
+from rl.talk import Talk, TalkConfig
 
-TOKENIZER = load_tokenizer("glassbox")
 KETTLE = "Review the red kettle for Anna."
 
 
@@ -29,8 +28,7 @@ def talk_to(run: Path, **flags) -> Talk:
 
 
 def model(seed: int, context: int = 64) -> GPT:
-    shape = GPTConfig(TOKENIZER.n_vocab, context, n_layer=1, n_head=2, n_embd=16)
-    made = GPT(shape).initialize(seeded(seed)).eval()
+    made = glassbox_gpt(seed, context=context)
     for parameter in made.parameters():  # so that two models differ by more than rounding
         parameter.data += 0.2 * torch.randn(parameter.shape, generator=seeded(seed))
     return made
@@ -79,15 +77,6 @@ def test_an_answer_has_the_runs_reward_the_worlds_gold_and_the_kl_to_its_start(
     assert starts.who == "start" and starts.kl is None and starts.text != mine.text
 
 
-def test_the_start_is_the_model_that_the_flags_name(runs: Path) -> None:
-    """Of fine-tuned weights these; a folder without flags has none, whatever lies in runs/."""
-    flags = {"data": "reviews", "preset": "tiny", "base": None, "weights": str(runs / "base")}
-    start, base = talk_to(run_folder(runs / "tuned", 4, **flags)).start, model(1)
-    assert start is not None and torch.equal(start.wte.weight, base.wte.weight)
-    untold = talk_to(run_folder(runs / "untold", 4))
-    assert untold.start is None and "runs/" not in "".join(untold.notes)
-
-
 def test_a_function_named_in_a_run_folder_is_started_only_if_it_is_named_again(runs: Path) -> None:
     mark = runs / "ran"
     code = f"from pathlib import Path\nPath({str(mark)!r}).touch()\ndef f(prompt, response): return 7\n"
@@ -109,31 +98,3 @@ def test_settings_that_no_run_writes_are_refused_before_a_prompt(runs: Path, fla
 def test_a_prompt_without_room_costs_that_prompt_alone(runs: Path) -> None:
     with pytest.raises(UserError):
         talk_to(run_folder(runs / "short", 2, context=4)).answer("a longer prompt than that is")
-
-
-def test_what_a_model_writes_does_not_steer_the_terminal() -> None:
-    lines = Answer("it", "a\x1b[2Jb\u202e", True, 1.0, None, None).lines(40)
-    assert "\x1b" not in "".join(lines) and "\u202e" not in "".join(lines)
-
-
-def test_ctrl_c_stops_an_answer_and_not_the_talk(runs: Path, capsys, monkeypatch) -> None:
-    texts = iter([KETTLE, KETTLE])
-
-    def ask(_: str) -> str:
-        try:
-            return next(texts)
-        except StopIteration:
-            raise EOFError from None
-
-    calls = []
-
-    def interrupted(self: Talk, text: str) -> list[Answer]:
-        calls.append(text)
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-        return [Answer("it", "fine", True, None, None, None)]
-
-    monkeypatch.setattr("builtins.input", ask)
-    monkeypatch.setattr(Talk, "answer", interrupted)
-    talk.main(TalkConfig(runs / "grpo", device="cpu"))
-    assert len(calls) == 2 and "fine" in capsys.readouterr().out

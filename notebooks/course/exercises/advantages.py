@@ -271,6 +271,10 @@ def answered_returns(token_rewards, mask, gamma):
             you divide by the variance. The standard deviation is its square root.
         x - valid.mean() -> x
             you divide, but you do not subtract the mean.
+        torch.where(mask, whitened, 0.0) -> (x - x.mean()) / x.std()
+            the padding is in the mean and in the deviation, and is not set to 0: use the mask three times.
+        x - valid.mean() -> x - torch.where(mask, x, 0.0).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
+            you subtract each response's own mean. Then nothing is left that compares responses.
     """,
 )  # fmt: skip
 def whiten(x, mask):
@@ -363,6 +367,8 @@ TWO_RESPONSES = {
         -> mask * added_up_forwards(gae(rewards, values, mask, gamma, 0.0), gamma * lam)
             you add the TD errors up from the first token on. A token has earned what comes after it: begin
             at the end.
+        gamma * V -> gamma * lam * V
+            lam multiplies the next advantage alone: delta = r + gamma V_next - V.
     """,
 )  # fmt: skip
 def gae(rewards, values, mask, gamma, lam):

@@ -106,10 +106,10 @@ def kl_scales(log_probs, ref_log_probs, mask):
         response_mask.sum(1) - 1 -> response_mask.sum(1).clamp(max=response_mask.shape[1] - 1)
             the score stands one column after the last token: the index is response_mask.sum(1) - 1.
         -kl_coef * ( -> kl_coef * (
-            the sign of the penalty is turned round: your policy is paid for leaving the reference.
+            the sign of the penalty is turned round: your policy is rewarded for leaving the reference.
             Subtract kl_coef * (log_probs - ref_log_probs).
         rewards[torch.arange(len(scores)), last] += scores -> rewards += scores[:, None] * response_mask
-            every token gets the whole score, so long responses earn it many times. It is paid once, at the
+            every token gets the whole score, so long responses earn it many times. It comes once, at the
             last real token.
         return rewards
         -> return torch.zeros_like(rewards).index_put((torch.arange(len(last)), last), rewards.sum(1))
@@ -130,6 +130,11 @@ def kl_scales(log_probs, ref_log_probs, mask):
             kl_coef does not appear: the penalty is not scaled.
         += scores -> += kl_coef * scores
             you multiply the score by kl_coef as well. It belongs to the KL alone.
+        (log_probs - ref_log_probs), 0.0)
+        -> ((ref_log_probs - log_probs).exp() - (ref_log_probs - log_probs) - 1), 0.0)
+            this is k3. In the reward its gradient is not that of the KL: take k1 (page 08).
+        += scores -> += scores / response_mask.sum(1)
+            you divide the score by the length. It comes whole, at the last token.
     """,
 )  # fmt: skip
 def kl_in_reward(scores, log_probs, ref_log_probs, response_mask, kl_coef):
@@ -160,7 +165,7 @@ def kl_in_reward(scores, log_probs, ref_log_probs, response_mask, kl_coef):
             this is k2, half the square of the log-ratio. It is close to k3 near 0, and biased.
         ref_log_probs - log_probs -> log_probs - ref_log_probs
             your ratio is pi / pi_ref. It is pi_ref / pi: the samples come from the policy, so the policy
-            stands below.
+            is in the denominator.
         delta.exp() - delta - 1 -> delta.exp() - delta
             the - 1 is missing: where policy and reference agree, the estimate must be 0.
         delta.exp() - delta - 1 -> delta.exp() + delta - 1

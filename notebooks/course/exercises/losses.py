@@ -206,6 +206,11 @@ def token_mean(loss, mask):
             you clip the ratio to -eps ... eps. A ratio is near 1: clip it to 1 - eps ... 1 + eps.
         .mean() -> .sum()
             the numbers of the answers are right, but you add them up. Take their mean.
+        clipped * advantages -> clipped
+            the clipped branch lacks the advantage: both products of the minimum have A.
+        (per_token.sum(1) / mask.sum(1)).mean()
+        -> (-torch.where(mask, surrogate, 0.0).sum(1) / mask.sum(1)).mean() + beta * k3[mask].mean()
+            you average the KL over all tokens at once. It has the same two means as the surrogate.
     """,
 )  # fmt: skip
 def grpo_loss(log_probs, old_log_probs, ref_log_probs, advantages, mask, eps, beta):
@@ -367,6 +372,8 @@ def a_critic(generator: torch.Generator) -> Arguments:
             this is the squared correlation, which forgives a wrong scale and a wrong sign.
         error.var() / returns[mask].var() -> error.std() / returns[mask].std()
             you divide standard deviations. The share is one of variances.
+        1 - error.var() -> 1 - values[mask].var()
+            you compare the variance of the values. It is that of the errors, returns - values.
     """,
 )  # fmt: skip
 def explained_variance(values, returns, mask):

@@ -138,7 +138,7 @@ FIVE = {"log_probs": logs([[0.5, 0.9, 1.0, 1.1, 1.5]]), "old_log_probs": torch.z
             you take the minimum of the two ratios and multiply afterwards. For a negative advantage that
             picks the wrong one: multiply each by A first, then take the minimum.
         torch.minimum(ratio * advantages, clipped * advantages) -> ratio * advantages
-            nothing is clipped: this is -ratio A, which pays for moving as far as you like.
+            nothing is clipped: this is -ratio A, which rewards moving as far as you like.
         1 - clip_low, 1 + clip_high -> -clip_low, clip_high
             you clip the ratio to -clip ... clip. A ratio is near 1: clip it to 1 - clip_low ... 1 +
             clip_high.
@@ -160,6 +160,9 @@ FIVE = {"log_probs": logs([[0.5, 0.9, 1.0, 1.1, 1.5]]), "old_log_probs": torch.z
         ratio.clamp(1 - clip_low, 1 + clip_high) -> ratio.clamp(max=1 + clip_high)
             you clip from above alone. A bad token that has become rare enough has a ratio below 1 -
             clip_low.
+        ratio.clamp(1 - clip_low, 1 + clip_high)
+        -> (log_probs - old_log_probs).clamp(-clip_low, clip_high).exp()
+            you clip the log-ratio, so the edges are exp(-clip_low) and exp(clip_high). Clip the ratio.
     """,
 )  # fmt: skip
 def clipped_surrogate(log_probs, old_log_probs, advantages, clip_low, clip_high):
@@ -227,9 +230,11 @@ def rloo_loss(log_probs, advantages, mask):
         torch.where(mask, log_probs - old_log_probs, 0.0) -> log_probs - old_log_probs
             the padding takes part: use the mask.
         log_probs - old_log_probs -> old_log_probs - log_probs
-            your ratio is old / new. The old policy has sampled, so it stands below.
+            your ratio is old / new. The old policy has sampled, so it is the denominator.
         .sum(1, keepdim=True).exp() -> .sum(1, keepdim=True)
             this is the logarithm of the weight: the exponential is missing.
+        log_ratio.sum(1, keepdim=True).exp() -> (log_ratio.exp() * mask).prod(1, keepdim=True)
+            the padding has a factor of 0, so the product is 0. Mask the logarithms before you add them.
     """,
 )  # fmt: skip
 def answer_ratio(log_probs, old_log_probs, mask):
@@ -320,6 +325,8 @@ THREE_TOKENS = {"log_probs": logs([[0.1, 0.2, 0.8]]), "old_log_probs": logs([[0.
         -> -torch.minimum(ratio * advantages, ratio.clamp(max=1 + clip_high) * advantages)
             this is PPO's clipped loss, in which a clipped token loses its gradient. CISPO clips the weight
             alone, and every token keeps the gradient of its log pi.
+        (log_probs - old_log_probs).exp() -> log_probs - old_log_probs
+            you forgot the exponential: log_probs - old_log_probs is the logarithm of the ratio.
     """,
 )  # fmt: skip
 def cispo(log_probs, old_log_probs, advantages, clip_high):

@@ -67,6 +67,11 @@ AGREE = {
             you add the reference's log-probs. Subtract them: what counts is how far the policy has moved.
         beta * h -> h
             beta is missing: log sigmoid(beta h).
+        h = (policy_chosen - ref_chosen) - (policy_rejected - ref_rejected)
+        -> h = (policy_chosen - ref_chosen).exp() - (policy_rejected - ref_rejected).exp()
+            you subtract ratios of probabilities. h is the difference of their logarithms: no exp.
+        beta * h -> h / beta
+            you divide by beta. It multiplies: -log sigmoid(beta h).
     """,
 )
 def dpo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
@@ -100,6 +105,8 @@ def dpo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
         (h - 1 / (2 * beta)) ** 2 -> (h - 1 / (2 * beta)).abs()
             you take the distance itself: then a pair next to its target pulls as hard as one far away.
             Square it.
+        1 / (2 * beta) -> 2 * beta
+            the target is the inverse, 1 / (2 beta): a small beta lets the gap grow.
     """,
 )
 def ipo_loss(policy_chosen, policy_rejected, ref_chosen, ref_rejected, beta):
@@ -154,7 +161,7 @@ def implicit_reward(log_probs, ref_log_probs, mask, beta):
         gap.sum(1) -> gap.sum(1) / mask.sum(1)
             you take the mean per token. The sum is what estimates -KL(q || p) of responses.
         teacher_log_probs - log_probs -> log_probs - teacher_log_probs
-            this is log q / p: it pays for text that the teacher does not like.
+            this is log q / p: it rewards text that the teacher does not like.
         (teacher_log_probs - log_probs) * mask -> teacher_log_probs - log_probs
             padding is counted: multiply by the mask before you add up.
         teacher_log_probs - log_probs -> teacher_log_probs.exp() - log_probs.exp()
@@ -205,6 +212,8 @@ def two_models(generator: torch.Generator) -> Arguments:
         (log_p.exp() * (log_p - log_q)).sum(-1) -> (log_q.exp() - log_p.exp()).square().mean(-1)
             this is a squared error. It counts a symbol that the teacher never says as much as its
             favourite: a KL weighs each with p.
+        (log_p.exp() * (log_p - log_q)).sum(-1) -> F.kl_div(log_q, log_p, reduction="none").sum(-1)
+            F.kl_div takes the target as probabilities: give log_p.exp(), or say log_target=True.
     """,
 )  # fmt: skip
 def distillation_loss(student_logits, teacher_logits):

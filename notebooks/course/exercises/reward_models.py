@@ -50,6 +50,10 @@ def scored_pairs(generator: torch.Generator) -> Arguments:
         chosen - rejected -> chosen[:, None] - rejected
             (pairs, 1) minus (pairs,) is (pairs, pairs): every winner meets every loser. Give both the same
             shape.
+        -F.logsigmoid(gap).mean() -> (1 - gap).clamp(min=0).mean()
+            this is a hinge with the margin 1. Bradley and Terry's loss is -log sigmoid(gap).
+        -F.logsigmoid(gap).mean() -> -(F.logsigmoid(chosen) + F.logsigmoid(-rejected)).mean()
+            you judge each answer alone. A comparison knows only the gap: -log sigmoid(chosen - rejected).
     """,
 )  # fmt: skip
 def bradley_terry_loss(chosen, rejected):
@@ -143,6 +147,8 @@ def prefix_scores(token_scores, mask):
             your logarithm has base 2: that is bits. Nats need math.log.
         - (n - 1) / n -> + (n - 1) / n
             the second term is subtracted, not added.
+        math.log(n) - (n - 1) / n -> math.log(n) - n - 1 / n
+            put n - 1 in brackets: (n - 1) / n.
     """,
 )
 def best_of_n_kl(n):
@@ -212,6 +218,8 @@ def best_of_n_mean(proxy, gold, n):
             that is the mean of the members. Here the lowest one decides alone.
         scores.amin(0) -> scores[scores.mean(1).argmin()]
             you choose one member for all responses. The lowest one may be another for each response.
+        scores.amin(0) -> scores.mean(0) - scores.std(0)
+            this is the mean less the spread, another remedy. Here the lowest member decides.
     """,
 )
 def worst_case(scores):

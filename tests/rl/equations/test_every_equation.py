@@ -160,7 +160,7 @@ def test_only_what_is_trained_has_a_gradient(name):
     assert all(part.requires_grad == bool(found) for part in results)
 
 
-STOPPED = {"cispo", "dppo"}  # constants in them: see test_gradients.py, test_gspo
+STOPPED = {"cispo", "dppo"}  # constants in them: see test_losses.py, test_gspo
 
 
 @pytest.mark.parametrize(

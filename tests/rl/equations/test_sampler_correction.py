@@ -203,14 +203,6 @@ class World:
         }
 
 
-def test_the_listed_answers_are_all():
-    world = World(0, NOISE["much"])
-    logits, mu, _ = world.drawn
-    for table in (logits, mu):
-        assert float(world.log_probs(table).sum(1).exp().sum()) == pytest.approx(1, abs=1e-12)
-    assert len(world.answers) == 4096
-
-
 @pytest.mark.parametrize("seed", range(WORLDS))
 def test_the_whole_ratio_of_a_response_is_unbiased(seed):
     """E_mu[pi(y) / mu(y) A grad log pi(y)] is the gradient under pi, to 1e-12."""
@@ -242,40 +234,3 @@ def test_what_keeps_a_row_from_being_unbiased():
             assert long.measured(CORRECTIONS[name], **wide)["bias"] > 0.1
         assert short.measured(CORRECTIONS["decoupled"])["bias"] < 1e-12
         assert short.measured(CORRECTIONS["none"])["bias"] > 0.1
-
-
-COSINES = {  # at KL(mu, pi) 0.07 and 0.43 nats an answer
-    "none": (0.9684, 0.8185), "token_tis": (0.9718, 0.8348), "masked": (0.9718, 0.7894),
-    "sequence_tis": (0.9994, 0.9801), "sequence_mask": (0.9784, 0.7939),
-    "geometric_tis": (0.9779, 0.8780), "geometric_mask": (0.9779, 0.8793),
-    "decoupled": (0.9718, 0.8345), "dppo_tv": (0.9718, 0.5971), "dppo_kl": (0.9718, 0.5066),
-    "sampler_clip": (0.5062, 0.2210), "sequence_all": (1.0, 1.0),
-}  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def exact():
-    """Means over the worlds of every correction's numbers, by the noise and its name."""
-    found = {}
-    for noise, size in NOISE.items():
-        worlds = [World(seed, size) for seed in range(WORLDS)]
-        for name, row in {**CORRECTIONS, "sequence_all": FULL}.items():
-            each = [world.measured(row) for world in worlds]
-            found[noise, name] = {key: sum(e[key] for e in each) / WORLDS for key in each[0]}
-    return found
-
-
-def test_cosines(exact):
-    """Literals of the eight worlds: how much of the true direction is left, and at what variance."""
-    for name, expected in COSINES.items():
-        found = [exact[noise, name]["cosine"] for noise in ("little", "much")]
-        assert found == pytest.approx(expected, abs=2e-4), name
-    for noise in NOISE:
-        ranked = sorted(CORRECTIONS, key=lambda name: exact[noise, name]["cosine"])
-        assert ranked[-1] == "sequence_tis" and exact[noise, "sequence_all"]["bias"] < 1e-12
-    for noise in ("little", "much"):
-        least = min(CORRECTIONS, key=lambda name: exact[noise, name]["cosine"])
-        assert least == "sampler_clip"
-    assert (
-        exact["most", "sequence_all"]["variance"] > 100 * exact["most", "sequence_tis"]["variance"]
-    )

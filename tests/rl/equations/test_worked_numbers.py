@@ -21,6 +21,7 @@ from rl.equations.advantages import (
     process_advantages,
     whiten,
 )
+from rl.equations.ensembles import ensemble_mean, worst_case
 from rl.equations.kl import AdaptiveKL, absolute, k1, k1_importance, k2, k3, k3_importance
 from rl.equations.losses import (
     cispo,
@@ -55,7 +56,12 @@ from rl.equations.preference_losses import (
     preference_gap,
     simpo_loss,
 )
-from rl.equations.token_rewards import overlong_penalty, token_level_rewards
+from rl.equations.token_rewards import (
+    at_last_token,
+    overlong_penalty,
+    score_missing_eos,
+    token_level_rewards,
+)
 
 
 def m(values):
@@ -227,6 +233,27 @@ def test_token_level_rewards():
     equal(rewards, [[-0.02, 0.05, 1.0, 0]])
     equal(rewards.sum(), 1.03)
     equal(discounted_returns(rewards, mask, 1), [[1.03, 1.05, 1.0, 0]])
+
+
+def test_the_score_lands_on_the_last_valid_token():
+    """A row without a token has none; a gap is stepped over."""
+    mask = m([[1, 1, 1], [1, 0, 0], [0, 0, 0]])
+    equal(at_last_token(f([2, -1, math.nan]), mask), [[0, 0, 2], [-1, 0, 0], [0, 0, 0]])
+    gap = m([[1, 0, 1], [1, 1, 0], [0, 1, 0]])
+    equal(at_last_token(f([1, 2, 3]), gap), [[0, 0, 1], [0, 2, 0], [0, 3, 0]])
+    without = token_level_rewards(f([1, 2, 3]), f([[9] * 3] * 3), None, gap, 0.0)
+    equal(without, [[0, 0, 1], [0, 2, 0], [0, 3, 0]])
+    with pytest.raises(ValueError):
+        token_level_rewards(f([1, 2, 3]), f([[9] * 3] * 3), None, gap, 0.1)
+
+
+def test_a_missing_eos_costs_its_penalty():
+    equal(score_missing_eos(f([2, 3]), m([True, False]), 1.5), [2, 1.5])
+
+
+def test_an_ensemble_of_three():
+    equal(ensemble_mean(f([[1], [2], [4]])), [7 / 3])
+    equal(worst_case(f([[1], [2], [4]])), [1])
 
 
 def test_overlong_penalty():

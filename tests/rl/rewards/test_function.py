@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -57,23 +56,6 @@ def test_it_is_called_with_prompt_and_response(source):
     assert len(set(expected)) > 2
 
 
-def test_a_module_beside_its_file_is_found_before_one_of_the_working_folder(
-    tmp_path, source, monkeypatch
-):
-    helper = source("def weight(text):\n    return 100.0\n")
-    (tmp_path / "apart").mkdir()
-    (tmp_path / "apart" / f"{helper}.py").write_text("def weight(text):\n    return len(text)\n")
-    (tmp_path / "apart" / f"{helper}_2.py").write_text("def weight(text):\n    return 1\n")
-    (tmp_path / "apart" / "mine.py").write_text(
-        f"from {helper} import weight\n\ndef f(prompt, response):\n"
-        f"    import {helper}_2\n    return weight(prompt) + {helper}_2.weight(prompt)\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    reward = open_function("apart/mine.py:f")
-    assert reward(ROLLOUT).tolist() == [3] * 3 + [6] * 3
-    assert sys.path[0] == str(tmp_path)
-
-
 # Called with a batch
 
 
@@ -100,19 +82,6 @@ def test_a_function_of_a_batch_is_called_once_with_the_columns_that_it_names(sou
     rewards = open_function(f"{name}:f")(with_columns())
     assert rewards.tolist() == [len(text) for text in ROLLOUT.responses]
     assert sys.modules[name].calls == [1]
-
-
-def test_columns_are_lists_of_the_rows_values(source):
-    name = source(
-        "def f(completions, **rest):\n    seen.update(rest)\n    return [0] * 6\nseen = {}\n"
-    )
-    open_function(f"{name}:f")(with_columns())
-    assert sys.modules[name].seen == {
-        "prompts": ["ab"] * 3 + ["hgfed"] * 3,
-        "answer": ["x"] * 3 + ["yy"] * 3,
-        "tests": [[], ["ab"], ["ab"], ["hgfed"], ["hgfed"], ["hgfed"]],
-        "level": [3, None, None, None, None, None],
-    }
 
 
 def test_the_files_behind_a_reward_are_its_own_and_those_beside_it_that_it_imports(source):
@@ -168,16 +137,6 @@ OTHERS = (
     "data_source, solution_str, ground_truth=None", "prompt", "prompt, response, more",
     "*, prompt, response",
 )  # fmt: skip
-OURS = (
-    "prompt, response", "p, r, **more", "*both", "prompt, completion", "question, text", "a, b, c=1",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("takes", OURS)
-def test_two_texts_may_have_any_names_that_are_not_another_order(source, takes):
-    open_function(f"{source(f'def f({takes}): return 0.0')}:f")(ROLLOUT)
-
-
 COROUTINES = [f"async def f({takes}): return 0.0" for takes in ("prompt, response", "completions")]
 
 
@@ -209,33 +168,3 @@ def test_a_function_that_ends_the_process_is_no_success(source):
         open_function(f"{called}:f")(ROLLOUT)
     with pytest.raises(UserError):
         open_function(f"{source('import sys; sys.exit()')}:f")
-
-
-SETS = """
-import os, sys, torch
-
-def set_all():
-    os.chdir("/")
-    torch.set_default_dtype(torch.float64)
-    torch.set_grad_enabled(False)
-    sys.stdout = None
-
-def f(prompt, response):
-    set_all()
-    return len(response)
-
-set_all()
-"""
-
-
-def test_what_a_reward_sets_for_the_process_does_not_last(source):
-    """A sandbox that changes the folder would part the run's files."""
-
-    def state():
-        return Path.cwd(), torch.get_default_dtype(), torch.is_grad_enabled(), sys.stdout
-
-    before = state()
-    reward = open_function(f"{source(SETS)}:f")
-    assert state() == before
-    reward(ROLLOUT)
-    assert state() == before

@@ -1,17 +1,23 @@
-"""Where rewards come from: a rule, and what is done about a broken reward."""
+"""Where rewards come from: rules, ensembles of reward models, and what is done about a broken reward."""
 
 from __future__ import annotations
+
+import copy
 
 import pytest
 import torch
 import toys
-from toys import LETTERS, seeded
+from toys import LETTERS, documented, seeded
 
+from data.collate import collate_responses
 from data.records import PromptRecord
 from gpt.generate import SamplingParams
-from gpt.model import GPT
+from gpt.model import GPT, GPTConfig
+from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.rewards.reward import RuleReward, checked_rewards
+from rl.rewards.model import EnsembleReward, RewardModelReward
+from rl.rewards.reward import MeasuringReward, RuleReward, checked_rewards
+from rl.run.metrics import rollout_metrics
 
 RECORDS = [PromptRecord("ab", answer="x"), PromptRecord("hgfed", answer="y")]
 
@@ -65,3 +71,53 @@ def test_the_wrong_number_of_rewards_is_refused(shape):
     """(N, 1) would broadcast against (N,) to an N x N table."""
     with pytest.raises(ValueError):
         checked_rewards(Fixed(torch.zeros(shape)), ROLLOUT)
+
+
+EOS = 8
+SHAPE = GPTConfig(10, context=16, n_layer=1, n_head=2, n_embd=16)
+
+
+def member(seed: int) -> RewardModel:
+    generator = torch.Generator().manual_seed(seed)
+    model = RewardModel.from_policy(GPT(SHAPE).initialize(generator), generator=generator)
+    return model.eval().requires_grad_(False)
+
+
+def rollout() -> Rollout:
+    responses = [[0, 1, EOS], [2, EOS], [3, 4, 5], [6, 6, EOS]]
+    sequences = collate_responses([[7], [7], [7, 1], [7, 1]], responses, EOS)
+    records = [PromptRecord("a"), PromptRecord("a"), PromptRecord("b"), PromptRecord("b")]
+    return Rollout(records, ["w", "x", "y", "z"], sequences, torch.zeros(4, 3), 2)
+
+
+MEMBERS, FOUR = [member(seed) for seed in range(3)], rollout()
+SCORES = torch.stack([RewardModelReward(model)(FOUR) for model in MEMBERS])  # (3, 4)
+
+
+def test_the_spread_between_members_is_logged():
+    """Through `checked_rewards` into the row that every engine logs."""
+    reward = EnsembleReward(MEMBERS, combine="min")
+    assert isinstance(reward, MeasuringReward)
+    four = rollout()
+    rewards = checked_rewards(reward, four)
+    assert rewards.tolist() == pytest.approx(SCORES.amin(0).tolist())
+    row = rollout_metrics(four, rewards, torch.zeros(4, 3), None)
+    assert row["ensemble_spread"] == pytest.approx(float(SCORES.std(0).mean()))
+    assert row["ensemble_mean"] == pytest.approx(float(SCORES.mean()))
+    assert row["ensemble_mean"] > row["reward"]  # what the combination took off
+    assert documented("Ensembles") == {key for key in row if key.startswith("ensemble")}
+
+
+def test_on_reference_responses_the_members_have_one_scale():
+    """The same model on another scale disagrees with itself until both are standardised."""
+    twin = copy.deepcopy(MEMBERS[0])
+    twin.mean.fill_(-3.0)
+    twin.std.fill_(0.1)
+    apart = EnsembleReward([copy.deepcopy(MEMBERS[0]), twin], combine="min")
+    assert apart.with_metrics(FOUR)[1]["ensemble_spread"] > 1
+    pair = [copy.deepcopy(MEMBERS[0]), twin]
+    together = EnsembleReward(pair, combine="min", reference=FOUR.sequences)
+    rewards, metrics = together.with_metrics(FOUR)
+    assert metrics["ensemble_spread"] == pytest.approx(0, abs=1e-5)
+    raw = MEMBERS[0].raw_scores(FOUR.sequences)
+    torch.testing.assert_close(rewards, (raw - raw.mean()) / raw.std(), rtol=1e-4, atol=1e-5)

@@ -7,12 +7,12 @@ import re
 
 import pytest
 import torch
+from toys import GLASSBOX, glassbox_gpt
 
 from data.collate import collate_responses
 from data.records import PromptRecord
 from data.worlds import sums
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer
+from gpt.tokenizer import Tokenizer, build_tokenizer
 from reward_model.scalar_head import RewardModel
 from rl.batches.rollout import Rollout
 from rl.rewards.step_rewards import (
@@ -24,7 +24,6 @@ from rl.rewards.step_rewards import (
     token_of,
 )
 
-GLASSBOX = load_tokenizer("glassbox")
 BYTES = {bytes([value]): value for value in range(256)}
 SUM = PromptRecord("347+588=", answer="935", meta={"a": 347, "b": 588})
 
@@ -120,8 +119,7 @@ def test_every_token_of_a_sum_belongs_to_one_step_and_the_rewards_are_the_checks
 
 
 def random_model(pooling: str = "mean_score") -> RewardModel:
-    gpt = GPT(GPTConfig(GLASSBOX.n_vocab, 64, n_layer=2, n_head=2, n_embd=16))
-    model = RewardModel(gpt.initialize(torch.Generator().manual_seed(0)), pooling)
+    model = RewardModel(glassbox_gpt(n_layer=2), pooling)
     torch.nn.init.normal_(model.head.weight, generator=torch.Generator().manual_seed(1))
     model.mean.fill_(0.3)
     model.std.fill_(2.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +14,7 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from rl.rewards.reward import RuleReward
-from rl.run.evaluation import Comparison, Conditions, best_of_n, compare, evaluate
+from rl.run.evaluation import Conditions, best_of_n, compare, evaluate
 
 RECORDS = [PromptRecord("abcdefgh"[i % 8] + "abcdefgh"[i // 8]) for i in range(40)]
 ONE_TOKEN = SamplingParams(max_new_tokens=1)
@@ -103,12 +102,3 @@ def test_compare_asks_both_models_the_same_test_prompts():
         0.5 + (float(after.reward.mean()) - float(before.reward.mean())) / 2
     )
     assert float(after.reward.mean()) > float(before.reward.mean()) + 0.1
-
-
-def test_samples_do_not_steer_the_terminal():
-    policy = fixed_gpt({"a": 1.0})
-    records = [PromptRecord("a\x1b[2J\u202e")]
-    answers = evaluate(policy, LETTERS, RECORDS[:1], ONE_TOKEN, INDEX, reference=policy)
-    hostile = replace(answers, records=records, responses=["\x1b]0;title\x07"])
-    text = Comparison(hostile, hostile, "", "GRPO").text()
-    assert all(c.isprintable() for c in text.replace("\n", "")) and "[2J" in text

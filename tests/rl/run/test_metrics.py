@@ -102,16 +102,6 @@ def test_update_metrics_are_means_over_tokens():
     )
 
 
-def test_the_ratio_error_is_read_before_the_first_update_only():
-    meter, mask = UpdateMeter(), torch.ones(1, 1, dtype=torch.bool)
-    rest = (torch.zeros(1, 1), torch.zeros(1, 1), batch(mask))
-    meter.add_tokens(scores([[1.001]], [[0.0]]), *rest)
-    meter.add_tokens(scores([[0.998]], [[0.0]]), *rest)
-    meter.add_update(torch.tensor(0.0), torch.tensor(0.0))
-    meter.add_tokens(scores([[3.0]], [[0.0]]), *rest)
-    assert meter.metrics()["ratio_error_at_start"] == pytest.approx(0.002, rel=1e-3)
-
-
 # A KL that no float holds
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from toys import GLASSBOX, glassbox_gpt, saved_gpt
 
 from data import sources
 from data.files.source import FileSource
@@ -13,19 +14,15 @@ from data.records import PromptRecord
 from data.sources import source
 from data.splits import split_of
 from data.worlds import reviews, sums
-from gpt.checkpoint import save_gpt
-from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.grpo_engine import GRPOConfig
 from rl.rewards import verifiable
 from rl.rewards.model import RewardModelReward
 from rl.rewards.reward import RewardChoice, RewardFn, RuleReward, open_reward, open_rule
-from rl.run.task import open_policy, open_task
+from rl.run.task import open_policy, open_task, require_reach
 
 CPU = torch.device("cpu")
-GLASSBOX = load_tokenizer("glassbox")
 
 
 @pytest.fixture
@@ -36,9 +33,7 @@ def runs(tmp_path, monkeypatch):
 
 
 def save_models(folder, data: str = "reviews") -> None:
-    shape = GPTConfig(GLASSBOX.n_vocab, 128, n_layer=1, n_head=2, n_embd=8)
-    policy = GPT(shape).initialize(torch.Generator().manual_seed(0))
-    save_gpt(folder / f"pretraining-{data}-tiny" / "model.safetensors", policy, GLASSBOX)
+    policy = saved_gpt(folder / f"pretraining-{data}-tiny", context=128)
     path = folder / f"reward_model-{data}-tiny" / "model.safetensors"
     save_reward_model(path, RewardModel.from_policy(policy), GLASSBOX)
 
@@ -105,3 +100,14 @@ def test_a_file_of_one_row_lacks_a_model_whatever_its_split(runs, split):
     (runs / "one.jsonl").write_text(f'{{"prompt": "{prompt}", "answer": "x"}}')
     with pytest.raises(UserError):
         open_policy(None, str(runs / "one.jsonl"), "own", CPU)
+
+
+def test_a_reward_model_that_cannot_read_what_will_be_written_is_refused() -> None:
+    """Before an earlier run is moved aside, and not at the first reward."""
+    small, large = glassbox_gpt(context=8), glassbox_gpt()
+    ask = large, GLASSBOX, {"train": [PromptRecord("a b", None)], "test": []}
+    reward, room = RewardModelReward(RewardModel(small)), 8 - len(GLASSBOX.encode("a b"))
+    require_reach(reward, *ask, room)
+    with pytest.raises(UserError):
+        require_reach(reward, *ask, room + 1)
+    require_reach(None, *ask, 60)

@@ -1,0 +1,249 @@
+"""Studies: flags that their scripts have, statistics with worked numbers, pages of their recordings."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tyro
+
+from data.sources import preset_defaults
+from harness.paths import REPOSITORY
+from report import intervals
+from report.intervals import holm, t_interval, t_tails
+from studies import bootstrap
+from studies.claims import __main__ as claims
+from studies.claims import sigmoid, ten
+from studies.claims.rules import FAILED, HELD, UNTOLD, Rule, Weakest, at_equal_accuracy, instead
+from studies.engines import RECIPES, STUDIES, Recipe, flags_of
+from studies.overoptimisation import __main__ as study
+from studies.overoptimisation import results
+from studies.pages import filled
+from studies.runner import words
+
+
+@pytest.mark.parametrize(("name", "recipe"), RECIPES.items(), ids=RECIPES)
+def test_the_flags_of_a_run_are_flags_of_its_script(name: str, recipe: Recipe) -> None:
+    """Its own, those of the study and those of the start, parsed by the script's own parser."""
+    module = importlib.import_module(recipe.module)
+    (config,) = (
+        value
+        for name, value in vars(module).items()
+        if name.endswith("Config") and value.__module__ == module.__name__
+    )
+    for each in STUDIES.values():
+        if name in each.runs:
+            flags = words(flags_of(each, name, Path("start")) | dict(seed=1, device="cpu"))
+            default = preset_defaults(config, module.PRESETS, flags)
+            parsed = tyro.cli(config, default=default, args=flags)
+            assert (parsed.data, parsed.seed, parsed.test_prompts) == (each.world, 1, 0)
+
+
+DOCS = REPOSITORY / "docs"
+NUMBERS = json.loads((DOCS / study.JSON).read_text(encoding="utf-8"))
+
+
+def test_the_page_of_the_study_is_that_of_its_numbers() -> None:
+    text, tables = (DOCS / study.PAGE).read_text(encoding="utf-8"), study.tables(NUMBERS)
+    assert len(tables) == 5 and filled(text, tables) == text
+
+
+def test_the_tables_of_one_budget_hold_their_recorded_means() -> None:
+    text = (DOCS / "study.md").read_text(encoding="utf-8")
+    part = text.split("<!-- one budget -->")[1].split("<!-- end of one budget -->")[0]
+    tables = [
+        [line.split(" | ") for line in t.splitlines()]
+        for t in re.findall(r"(?m)(?:^\|.*\n)+", part)
+    ]
+    recorded = [found for group in ("budget", "later") for found in NUMBERS[group].values()]
+    for table, found in zip(tables, recorded, strict=True):
+        rows = {cells[0].strip("| "): " ".join(cells[1:]) for cells in table[2:]}
+        assert rows.keys() == {row["engine"] for row in found["table"]}
+        for row in found["table"]:
+            if row["view"] in ("tokens", "kl_at_tokens"):
+                assert f"{row['mean']:.3f}" in rows[row["engine"]], row["engine"]
+
+
+def test_differences_of_mitigations_are_tested_over_starts() -> None:
+    """p follows from the start means, and its correction from the mitigations of one distance."""
+    by_distance: dict[float, list[Any]] = {}
+    for row in NUMBERS["cures"]["table"]:
+        if "difference" in row:
+            by_distance.setdefault(row["kl"], []).append(row["difference"])
+    for rows in by_distance.values():
+        told = {str(place): row for place, row in enumerate(rows) if "p" in row}
+        p_values = {place: t_interval(row["by_start"])["p"] for place, row in told.items()}
+        assert {n: row["p"] for n, row in told.items()} == pytest.approx(p_values, abs=2e-3)
+        corrected = holm({n: row["p"] for n, row in told.items()})
+        assert {n: row["holm"] for n, row in told.items()} == pytest.approx(corrected, abs=2e-3)
+
+
+@pytest.mark.parametrize(("freedom", "t"), [(1, 12.706), (2, 4.303), (4, 2.776), (18, 2.101)])
+def test_the_tails_of_student(freedom: int, t: float) -> None:
+    """Quantiles of the table: 5% lie beyond them, on both sides together."""
+    assert t_tails(t, freedom) == pytest.approx(0.05, abs=1e-4)
+    assert t_tails(-t, freedom) == t_tails(t, freedom) and t_tails(0, freedom) == 1
+
+
+def test_a_value_at_equal_distance_lies_between_two_points() -> None:
+    """From 1 to 3 nats, 2 is half way and 1.5 a quarter; each prompt moves on its own line."""
+    kl = np.array([0.0, 1.0, 3.0, 2.5])
+    values = np.array([[0.0, 0.0], [0.4, 0.2], [0.8, 0.0], [9.0, 9.0]])
+    assert bootstrap.at_distance(kl, values, 2.0) == pytest.approx([0.6, 0.1])
+    assert bootstrap.at_distance(kl, values, 1.5) == pytest.approx([0.5, 0.15])
+    assert bootstrap.at_distance(kl, values, 1.0) == pytest.approx([0.4, 0.2])
+    assert bootstrap.at_distance(kl, values, 0.0) == pytest.approx([0.0, 0.0])
+    assert bootstrap.at_distance(kl, values, 3.01) is None  # not reached, and not extrapolated
+
+
+def test_holm_multiplies_by_the_comparisons_left() -> None:
+    """.005 * 4, .01 * 3, then .03 * 2 and, no smaller than that, .04."""
+    p = {"a": 0.01, "b": 0.04, "c": 0.03, "d": 0.005}
+    assert intervals.holm(p) == pytest.approx({"a": 0.03, "b": 0.06, "c": 0.06, "d": 0.02})
+    assert intervals.holm({"a": 0.9, "b": 0.8}) == {"a": 1.0, "b": 1.0}
+    assert list(intervals.holm(p)) == list(p)
+
+
+def test_a_paired_difference_does_not_see_what_both_share() -> None:
+    rng = np.random.default_rng(0)
+    hard = 10 * rng.normal(size=(3, 50))
+    better = hard + 0.5 + 0.01 * rng.normal(size=hard.shape)
+    found = bootstrap.paired_difference(better, hard)
+    assert found["low"] > 0.49 and found["high"] < 0.51 and found["p"] < 1e-4
+    assert found["by_start"] == pytest.approx((better - hard).mean(axis=1))
+    none = bootstrap.paired_difference(hard, hard)
+    assert none["mean"] == 0 and none["p"] == 1
+    assert "p" not in bootstrap.paired_difference(better[:2], hard[:2])  # too few to be tested
+
+
+def test_a_t_test_over_starts_by_hand() -> None:
+    """Mean 2, standard deviation 1: t = 2 sqrt(3), and 1 - t / sqrt(t^2 + 2) = .0742 of 2 degrees."""
+    assert intervals.t_interval([1.0, 2.0, 3.0])["p"] == pytest.approx(0.0742, abs=1e-4)
+
+
+@pytest.mark.parametrize("form", results.FORMS)
+def test_a_fit_finds_what_made_the_points(form: str) -> None:
+    kl = np.array([0.0, 0.01, 0.25, 1.0, 4.0, 9.0, 25.0])
+    far = kl[kl > results.NEAREST]
+    gain = np.full(len(kl), 7.0)  # of points too near: they must not count
+    gain[kl > results.NEAREST] = results.FORMS[form](np.sqrt(far)) @ np.array([0.4, 0.1])
+    found = results.fit(form, kl, gain)
+    assert (found["alpha"], found["beta"]) == pytest.approx((0.4, 0.1))
+    assert found["rmse"] < 1e-12 and max(map(abs, found["residual_thirds"])) < 1e-12
+
+
+def test_what_is_fitted_is_the_gain_over_the_start() -> None:
+    """Gold 0.5 + d (.4 - .1 log d): the fit of the cell must find .4 and .1."""
+    kl = np.array([0.0, 1.0, 4.0, 9.0, 16.0])
+    far = kl > 0
+    gold = np.full(len(kl), 0.5)
+    gold[far] += results.FORMS["RL"](np.sqrt(kl[far])) @ np.array([0.4, 0.1])
+    found = results.fit_of_cell([{"engine": "grpo", "points": {"kl": kl, "gold": gold}}], "grpo")
+    assert found is not None and found["starts"] == 1
+    assert (found["alpha"], found["beta"]) == pytest.approx((0.4, 0.1))
+
+
+NOISE = (-0.03, 0.01, 0.02, -0.01, 0.03, -0.02)
+
+
+def made_up(mean, seeds=6):
+    return {"arm": {seed: {"x": mean + NOISE[seed]} for seed in range(seeds)}}
+
+
+RULE = Rule("x", 0.1, lambda runs: runs["arm"]["x"])
+
+
+@pytest.mark.parametrize(
+    "mean,seeds,word", [(0.2, 6, HELD), (0.0, 6, FAILED), (0.11, 6, UNTOLD), (0.2, 4, UNTOLD)]
+)
+def test_a_rule_says_all_three(mean, seeds, word):
+    """Above the least that counts, below it, within the noise of it, and of too few seeds."""
+    assert RULE(made_up(mean, seeds)).word == word
+
+
+def test_several_rules_hold_together_and_one_that_fails_is_one_of_several():
+    """By hand: the second rule asks for 0.05 less, so the first decides; failing, its p is doubled."""
+    easier = Rule("y", 0.05, RULE.effect)
+    both = Weakest((RULE, easier))
+    held, failed = both(made_up(0.2)), both(made_up(0.0))
+    assert (held.unit, held.word, held.p) == ("x", HELD, RULE(made_up(0.2)).p)
+    assert (failed.unit, failed.word) == ("x", FAILED)
+    assert failed.p == pytest.approx(2 * RULE(made_up(0.0)).p)
+
+
+def test_a_verdict_is_that_of_the_corrected_p():
+    verdict = RULE(made_up(0.13))
+    assert verdict.word == HELD and replace(verdict, corrected=10 * verdict.p).word == UNTOLD
+
+
+def test_what_rules_read():
+    """By hand: both gain 0.2 or more from 0.1, so they are compared where they first reach 0.26."""
+    slow, fast = ([0.1, 0.2, 0.3], [0.0, 1.0, 2.0]), ([0.1, 0.5, 0.2], [0.0, 4.0, 5.0])
+    runs = [{"points": {"accuracy": x, "kl": y}} for x, y in (slow, fast)]
+    assert at_equal_accuracy("kl", *runs) == pytest.approx([1.6, 1.6])
+    flat = {"points": {"accuracy": [0.1] * 3, "kl": [0.0] * 3}}
+    assert at_equal_accuracy("kl", flat, runs[0]) is None
+    assert instead(a="b-c")({"a": {}, "b-c": {0: {}}}) == {"a": {0: {}}, "b-c": {0: {}}}
+
+
+def test_a_sigmoid_is_extrapolated_where_there_is_one():
+    """Rewards on an exact sigmoid of the grid: the fit to a third of them says where they end."""
+    steps = np.arange(1.0, 181)
+    top, middle, power = 0.9, sigmoid.MIDDLES[13], sigmoid.EXPONENTS[12]
+    rewards = 0.1 + (top - 0.1) / (1 + (middle / steps) ** power)
+    run = {"curve": {"reward": list(rewards)}, "points": {"accuracy": [0.1]}}
+    assert sigmoid.error(run, sigmoid.sigmoid) == pytest.approx(0, abs=1e-9)
+    assert min(sigmoid.error(run, rival) for rival in (sigmoid.power_law, sigmoid.constant)) > 0.02
+    (again,) = sigmoid.without_time({"grpo-long": {0: run}})["grpo-long"].values()
+    assert sorted(again["curve"]["reward"]) == sorted(rewards)
+    assert again["points"]["accuracy"][0] == pytest.approx(rewards.mean())
+
+
+def test_the_law_of_entropy_explains_what_follows_it():
+    """R = 1 - 0.5 exp(H) exactly, and the same backwards, where entropy would not be a price."""
+    entropy = [0.5, 0.3, 0.2, 0.1]
+    for order, least in ((1, 1.0), (-1, 0.0)):
+        accuracy = [1 - 0.5 * math.exp(h) for h in entropy[::order]]
+        run = {"points": {"entropy": entropy, "accuracy": accuracy}}
+        assert ten.explained("grpo")({"grpo": run}) == pytest.approx(least)
+
+
+def leaves(value, place=""):
+    """What stands in nested objects: a floating-point number or anything else, by its place."""
+    if not isinstance(value, dict):
+        return {place: value}
+    return {
+        k: v for key, inner in value.items() for k, v in leaves(inner, f"{place}/{key}").items()
+    }
+
+
+def test_the_page_is_that_of_the_recording(monkeypatch):
+    """Verdicts follow from the recorded runs, the page's tables from the verdicts; all ten are there.
+
+    The last bits are the processor's. What is recorded with four digits may stand half-way between two
+    such numbers, so these are compared before they are rounded.
+    """
+    recorded = json.loads((claims.DOCS / "claims.json").read_text("utf-8"))["claims"]
+    text = (claims.DOCS / "claims.md").read_text("utf-8")
+    for record in recorded.values():
+        assert all(record.pop(words) in text for words in ("source", "says", "counts"))
+    assert len(recorded) == 10 and claims.with_tables(text, recorded) == text
+    assert all(f"<!-- {name} -->" in text for name in ("verdicts", *recorded))
+    monkeypatch.setattr(claims, "significant", lambda value: value)
+    results = claims.gathered(Path("nowhere"), claims.DOCS)
+    found, wanted = leaves(claims.judged(results, claims.CLAIMS)), leaves(recorded)
+    assert found.keys() == wanted.keys()
+    half_a_digit = 0.5001e-3  # of four
+    for place, value in wanted.items():
+        if isinstance(value, float):
+            near = 1e-9 if "/also/" in place else half_a_digit
+            assert found[place] == pytest.approx(value, rel=near), place
+        else:
+            assert found[place] == value, place
