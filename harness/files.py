@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,8 +55,15 @@ def noted(path: Path) -> Path:
 
 
 def sha256_of(path: Path) -> str:
-    """The digest of a file's content. UserError for what is no regular file."""
+    """The digest of a file's content, read once while it stays as it is. UserError for no regular file."""
     require_regular(path)
+    now = path.stat()
+    return _digest(path.absolute(), now.st_ino, now.st_size, now.st_mtime_ns)
+
+
+@cache
+def _digest(path: Path, *state: int) -> str:
+    """The digest of a file as it is now, kept for this `state` of it."""
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(1 << 20):

@@ -69,7 +69,7 @@ from rl.batches.preferences import (
     sides,
 )
 from rl.loop import Run
-from rl.rewards.reward import RewardChoice, RewardFn, open_reward
+from rl.rewards.reward import RewardFn, open_reward
 from rl.run.config import RunFlags
 from rl.run.engine import Engine
 from rl.run.task import Task
@@ -257,7 +257,7 @@ def file_reward(config: DPOConfig, tokenizer: Tokenizer, device: torch.device) -
     if not named and not (folder / MODEL_FILE).exists():
         print(f"no reward model in {display_path(folder)}: the validations report no reward")
         return None
-    return open_reward(RewardChoice.of(config), tokenizer, device, None)
+    return open_reward(config, tokenizer, device, None)
 
 
 ENGINE = Engine(

@@ -38,7 +38,8 @@ from harness.seeds import make_generator
 from harness.signals import printable
 from rl.batches.rollout import sample_rollout
 from rl.rewards.function import open_function
-from rl.rewards.reward import RewardChoice, RewardFn, is_function, made_of, open_reward, open_rule
+from rl.rewards.reward import RewardFn, is_function, made_of, open_reward, open_rule
+from rl.run.config import RunFlags
 
 
 @dataclass(frozen=True)
@@ -153,9 +154,11 @@ class Talk:
             return None  # code of somebody's, a teacher, or no config.json
         named = self.flags.get("reward_model") or ()
         folders = tuple(Path(folder) for folder in ([named] if isinstance(named, str) else named))
-        ensemble = self.flags.get("ensemble", "mean")
-        choice = RewardChoice(kind, self.data, self.preset, folders, ensemble)
-        return open_reward(choice, self.tokenizer, self.device, self.rule)
+        flags: dict[str, Any] = dict(
+            reward=kind, data=self.data, preset=self.preset, reward_model=folders,
+            ensemble=self.flags.get("ensemble", "mean"),
+        )  # fmt: skip
+        return open_reward(RunFlags(**flags), self.tokenizer, self.device, self.rule)
 
     def read(self, text: str) -> PromptRecord:
         """The prompt as the run's data have it, or as typed."""

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from data.collate import epoch_shuffled_indices
+from data.records import PromptRecord
 from data.sources import default_folder, from_preset, source
 from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt, save_gpt
@@ -40,11 +41,13 @@ from harness.flags import AtLeastOne, check_ranges
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 from harness.run_folder import finish_run, open_run, run_stage
-from harness.seeds import derive_seed
-from rl.rewards.reward import RewardChoice, open_reward, open_rule
-from rl.rewards.teacher_reward import best_answers
+from harness.seeds import derive_seed, make_generator
+from rl.batches.rollout import sample_rollout
+from rl.rewards.reward import RewardFn, finite_rewards, open_reward, open_rule
+from rl.run.config import RunFlags
 from rl.run.task import open_prompts
 
+TOGETHER = 32  # prompts that are answered at once
 MAX_NEW_TOKENS = 48  # an answer without EOS is never kept
 LEAST_REWARD = {"sums": 0.5}  # prompts whose best answer earns less are left out
 FINETUNING = FinetuningConfig(epochs=2, batch_size=32, lr=3e-4)
@@ -93,6 +96,36 @@ def base_folder(config: TeacherConfig) -> Path:
     return folder
 
 
+def best_answers(
+    config: TeacherConfig,
+    policy: GPT,
+    tokenizer: Tokenizer,
+    records: Sequence[PromptRecord],
+    reward_fn: RewardFn,
+    log: MetricLog,
+) -> list[Example]:
+    """Per prompt the best of n sampled answers that ended: (prompt tokens, answer tokens with EOS).
+
+    A prompt is left out if no answer ended or the best earns less than LEAST_REWARD.
+    """
+    n, least = config.responses, LEAST_REWARD.get(config.data, -math.inf)
+    params = SamplingParams(max_new_tokens=MAX_NEW_TOKENS)
+    generator = make_generator(config.seed, "teacher's answers")
+    kept: list[Example] = []
+    for start in range(0, len(records), TOGETHER):
+        batch = records[start : start + TOGETHER]
+        rollout = sample_rollout(policy, tokenizer, batch, params, n, generator)
+        rewards = finite_rewards(reward_fn(rollout), reward_fn.name, rollout)
+        best, index = rewards.masked_fill(~rollout.has_eos, -math.inf).view(-1, n).max(1)
+        for i, record in enumerate(batch):
+            if best[i] > -math.inf and best[i] >= least:
+                row = i * n + int(index[i])
+                answer = rollout.response_tokens[row][rollout.response_mask[row]].tolist()
+                kept.append((tokenizer.encode(record.prompt), answer))
+        log.write(step=start + len(batch), kept=len(kept))
+    return kept
+
+
 def fine_tune(
     seed: int, model: GPT, tokenizer: Tokenizer, examples: Sequence[Example], out: Path
 ) -> None:
@@ -110,7 +143,9 @@ def main(config: TeacherConfig) -> Path:
     device = open_device(config.device)
     folders = () if config.reward_model is None else (config.reward_model,)
     rule = open_rule(source(config.data), config.data, {}, needed=False)
-    judge = RewardChoice(config.reward, config.data, config.preset, folders)
+    judge = RunFlags(
+        reward=config.reward, data=config.data, preset=config.preset, reward_model=folders
+    )
     if config.base is None:  # a judge that is not there is reported before minutes of pre-training
         open_reward(judge, load_tokenizer(PretrainingConfig().tokenizer), device, rule)
     base, tokenizer = load_gpt(base_folder(config), device)
@@ -124,17 +159,9 @@ def main(config: TeacherConfig) -> Path:
     count = min(config.prompts, len(prompts["train"]))
     order = epoch_shuffled_indices(0, count, len(prompts["train"]), seed).tolist()
     print(f"best of {config.responses} by {reward_fn.name} for {count} prompts ({device})")
-    examples = best_answers(
-        base,
-        tokenizer,
-        [prompts["train"][i] for i in order],
-        SamplingParams(max_new_tokens=MAX_NEW_TOKENS),
-        reward_fn,
-        config.responses,
-        least_reward=LEAST_REWARD.get(config.data, -math.inf),
-        seed=config.seed,
-        log=MetricLog(count, show=("kept",), every=max(count // 4, 1), title="answers"),
-    )
+    records = [prompts["train"][i] for i in order]
+    log = MetricLog(count, show=("kept",), every=max(count // 4, 1), title="answers")
+    examples = best_answers(config, base, tokenizer, records, reward_fn, log)
     if not examples:
         raise UserError(
             "no answer was kept, because none ended or earned enough: raise --responses"

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, collate_responses
-from data.sources import flags_for, is_checked
+from data.sources import default_folder, flags_for, is_checked
 from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
@@ -21,22 +22,24 @@ from harness.paths import MODEL_FILE, folder_of_run
 from reward_model.scalar_head import RewardModel, load_reward_model
 from rl.batches.rollout import Rollout
 from rl.equations.ensembles import ensemble_mean, worst_case
-from rl.rewards.reward import Combine, MadeOf, RewardChoice, RewardFn
+from rl.rewards.reward import MadeOf, RewardFlags, RewardFn
 
 
-def open_kind(choice: RewardChoice, tokenizer: Tokenizer, device: torch.device) -> RewardFn:
+def open_kind(config: RewardFlags, tokenizer: Tokenizer, device: torch.device) -> RewardFn:
     """The reward model that the flags name, or the ensemble; default: the one of this data and preset."""
-    if is_checked(choice.data) and not choice.folders:
-        raise UserError(f"{choice.data} is checked by a rule: leave --reward {choice.reward} out")
-    flags = flags_for(choice.data, choice.preset)
-    models = [open_reward_model(folder, tokenizer, device, flags) for folder in choice.used_folders]
+    if is_checked(config.data) and not config.reward_model:
+        raise UserError(f"{config.data} is checked by a rule: leave --reward {config.reward} out")
+    flags = flags_for(config.data, config.preset)
+    default = default_folder("reward_model", config.data, config.preset)
+    folders = config.reward_model or (default,)
+    models = [open_reward_model(folder, tokenizer, device, flags) for folder in folders]
     if len(models) == 1:
-        return RewardModelReward(models[0], choice.scored_rows, dtype=choice.precision)
+        return RewardModelReward(models[0], config.scored_rows, config.precision)
     room = min(model.gpt.config.context for model in models)
-    reference = reference_responses(choice.used_folders[0], tokenizer, room)
+    reference = reference_responses(folders[0], tokenizer, room)
     return EnsembleReward(
-        models, combine=choice.ensemble, reference=reference,
-        micro_batch_size=choice.scored_rows, dtype=choice.precision,
+        models, combine=config.ensemble, reference=reference,
+        micro_batch_size=config.scored_rows, dtype=config.precision,
     )  # fmt: skip
 
 
@@ -97,7 +100,7 @@ class EnsembleReward:
         self,
         models: Sequence[RewardModel],
         *,
-        combine: Combine = "mean",
+        combine: Literal["mean", "min"] = "mean",
         reference: ResponseBatch | None = None,
         micro_batch_size: int = 64,
         dtype: str = "float32",

@@ -1,6 +1,6 @@
 """What a reward is, which one the flags ask for, and the check that it gives numbers.
 
-A kind of rewards is one file of this folder with `open_kind(choice, tokenizer, device)`, and --reward
+A kind of rewards is one file of this folder with `open_kind(config, tokenizer, device)`, and --reward
 takes its name.
 """
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from data.sources import Source, default_folder, has_annotator
+from data.sources import Source, has_annotator
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import on_device
@@ -129,38 +129,30 @@ def finite_rewards(rewards: Tensor, name: str, rollout: Rollout) -> Tensor:
 
 # --- what --reward may say -----------------------------------------------------------------------
 
-Combine = Literal["mean", "min"]
 
-
-@dataclass(frozen=True)
-class RewardChoice:
-    """Which reward the flags ask for; without folders it is the default reward model's."""
-
-    reward: str
-    data: str
-    preset: str
-    folders: tuple[Path, ...] = ()
-    ensemble: Combine = "mean"
-    micro_batch_size: int = 32  # of an update: scoring keeps no graph and takes twice as many rows
-    precision: str = "float32"
-
-    @classmethod
-    def of(cls, config: Any) -> RewardChoice:
-        """That of an engine's config."""
-        return cls(
-            config.reward, config.data, config.preset, config.reward_model, config.ensemble,
-            config.micro_batch_size, config.precision,
-        )  # fmt: skip
+class RewardFlags(Protocol):
+    """The flags of an engine that a reward is opened by (rl/run/config.py)."""
 
     @property
-    def used_folders(self) -> tuple[Path, ...]:
-        """Those of the flags, or the default one."""
-        return self.folders or (default_folder("reward_model", self.data, self.preset),)
+    def reward(self) -> str: ...
 
     @property
-    def scored_rows(self) -> int:
-        """Rows that a reward model reads at once."""
-        return min(2 * self.micro_batch_size, 64)
+    def reward_model(self) -> tuple[Path, ...]: ...
+
+    @property
+    def ensemble(self) -> Literal["mean", "min"]: ...
+
+    @property
+    def data(self) -> str: ...
+
+    @property
+    def preset(self) -> str: ...
+
+    @property
+    def scored_rows(self) -> int: ...
+
+    @property
+    def precision(self) -> str: ...
 
 
 def is_function(reward: str) -> bool:
@@ -205,26 +197,26 @@ def open_rule(
 
 
 def open_reward(
-    choice: RewardChoice, tokenizer: Tokenizer, device: torch.device, rule: RuleReward | None
+    config: RewardFlags, tokenizer: Tokenizer, device: torch.device, rule: RuleReward | None
 ) -> RewardFn:
     """The reward that the flags ask for; `rule` is what `open_rule` has found."""
-    kind, data = choice.reward, choice.data
+    kind, data = config.reward, config.data
     checks = made_of(rule).check is not None
     if is_function(kind):
-        if choice.folders and not has_annotator(data):  # PG-GRPO reads recorded pairs there
-            raise _unused(choice, f"function {kind}")
+        if config.reward_model and not has_annotator(data):  # PG-GRPO reads recorded pairs there
+            raise _unused(config, f"function {kind}")
         opened: RewardFn = file_of("function").open_function(kind)
         return opened
     if kind in ("gold", "rule") or (kind == "auto" and checks):
         if rule is None:
             raise UserError(f"--reward {kind}: {data} has no rule to check; use --reward model")
-        if choice.folders and checks:
-            raise _unused(choice, rule.name)
+        if config.reward_model and checks:
+            raise _unused(config, rule.name)
         return rule
-    opened = file_of("model" if kind == "auto" else kind).open_kind(choice, tokenizer, device)
+    opened = file_of("model" if kind == "auto" else kind).open_kind(config, tokenizer, device)
     return opened
 
 
-def _unused(choice: RewardChoice, reward: str) -> UserError:
-    folders = " ".join(map(str, choice.folders))
+def _unused(config: RewardFlags, reward: str) -> UserError:
+    folders = " ".join(map(str, config.reward_model))
     return UserError(f"the reward is the {reward}: leave --reward-model {folders} out")

@@ -5,7 +5,6 @@ The teacher is a frozen GPT with the policy's tokenizer (gpt/teacher.py opens it
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,22 +13,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from data.records import PromptRecord
-from gpt.finetuning import Example
-from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.teacher import ReverseKL, open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 from harness.flags import AtLeastOne
-from harness.metric_log import MetricLog
-from harness.seeds import make_generator
 from harness.tensors import masked_mean, masked_sum
-from rl.batches.rollout import Rollout, ScoringConfig, rollout_log_probs, sample_rollout
+from rl.batches.rollout import Rollout, ScoringConfig, rollout_log_probs
 from rl.equations.losses import token_mean
 from rl.equations.token_rewards import own_text_penalty, teacher_rewards
-from rl.rewards.reward import MadeOf, RewardFn, finite_rewards
+from rl.rewards.reward import MadeOf
 
-TOGETHER = 32  # prompts of a teacher in the making that are answered at once
 LOG_PROB_FLOOR = -20.0  # nats: a token that the teacher never writes costs this much, not infinity
 
 
@@ -108,40 +101,6 @@ def opened(
         return make(config, open_teacher(config.teacher, tokenizer, device, **place))
 
     return open_reward
-
-
-def best_answers(
-    policy: GPT,
-    tokenizer: Tokenizer,
-    records: Sequence[PromptRecord],
-    params: SamplingParams,
-    reward_fn: RewardFn,
-    n: int,
-    *,
-    least_reward: float = -math.inf,
-    seed: int = 0,
-    log: MetricLog | None = None,
-) -> list[Example]:
-    """Per prompt the best of n sampled answers that ended: (prompt tokens, answer tokens with EOS).
-
-    What a teacher is fine-tuned on (rejection sampling, Llama 2, arXiv:2307.09288, section 3.2.3). A
-    prompt is left out if no answer ended or the best earns less than `least_reward`.
-    """
-    generator = make_generator(seed, "teacher's answers")
-    kept: list[Example] = []
-    for start in range(0, len(records), TOGETHER):
-        batch = records[start : start + TOGETHER]
-        rollout = sample_rollout(policy, tokenizer, batch, params, n, generator)
-        rewards = finite_rewards(reward_fn(rollout), reward_fn.name, rollout)
-        best, index = rewards.masked_fill(~rollout.has_eos, -math.inf).view(-1, n).max(1)
-        for i, record in enumerate(batch):
-            if best[i] > -math.inf and best[i] >= least_reward:
-                row = i * n + int(index[i])
-                answer = rollout.response_tokens[row][rollout.response_mask[row]].tolist()
-                kept.append((tokenizer.encode(record.prompt), answer))
-        if log is not None:
-            log.write(step=start + len(batch), kept=len(kept))
-    return kept
 
 
 @dataclass(frozen=True)

@@ -112,6 +112,11 @@ class RunFlags(MemoryFlags):
         check_ensemble(self)
 
     @property
+    def scored_rows(self) -> int:
+        """Rows that are scored at once: without a graph twice as many fit as in an update."""
+        return min(2 * self.micro_batch_size, 64)
+
+    @property
     def first_reward_model(self) -> Path | None:
         """The reward model of an engine that can use one alone: its recorded pairs, its replay."""
         return folder_of_run(self.reward_model[0]) if self.reward_model else None

@@ -19,7 +19,7 @@ from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import display_path
 from harness.paths import MODEL_FILE
-from rl.rewards.reward import RewardChoice, RewardFn, is_function, made_of, open_reward, open_rule
+from rl.rewards.reward import RewardFn, is_function, made_of, open_reward, open_rule
 from rl.run.config import RunFlags
 
 
@@ -97,7 +97,7 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
     if own_reward is not None:
         reward_fn = own_reward(config, tokenizer, device)
     else:
-        reward_fn = open_reward(RewardChoice.of(config), tokenizer, device, rule)
+        reward_fn = open_reward(config, tokenizer, device, rule)
     require_reach(reward_fn, policy, tokenizer, prompts, config.max_new_tokens)
     return Task(policy, tokenizer, prompts, reward_fn, rule)
 

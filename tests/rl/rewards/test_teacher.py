@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import make_teacher
 import pytest
 import torch
 import toys
@@ -15,10 +16,10 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.teacher import reverse_kl
+from harness.metric_log import MetricLog
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.rewards import teacher_reward
 from rl.rewards.reward import RuleReward
-from rl.rewards.teacher_reward import LOG_PROB_FLOOR, best_answers, teacher_log_probs
+from rl.rewards.teacher_reward import LOG_PROB_FLOOR, teacher_log_probs
 from rl.run.config import EngineConfig
 
 CONFIG = EngineConfig(temperature=0.8, micro_batch_size=3)
@@ -102,16 +103,23 @@ def test_the_best_answer_that_ended_is_kept(monkeypatch):
     """Longer is better here, and the longest ones, cut off, would be best of all."""
     reward = RuleReward(lambda record, text, ended: len(text), "length")
     records = RECORDS * 4
-    given = POLICY, LETTERS, records, SamplingParams(max_new_tokens=5)
-    monkeypatch.setattr(teacher_reward, "TOGETHER", 5)
-    kept = best_answers(*given, reward, 6, seed=3)
+    config = make_teacher.TeacherConfig(data="letters", responses=6, seed=3)
+    monkeypatch.setattr(make_teacher, "TOGETHER", 5)
+    monkeypatch.setattr(make_teacher, "MAX_NEW_TOKENS", 5)
+
+    def best(reward):
+        log = MetricLog(len(records))
+        return make_teacher.best_answers(config, POLICY, LETTERS, records, reward, log)
+
+    kept = best(reward)
     prompts = [tuple(LETTERS.encode(record.prompt)) for record in records]
     assert 16 < len(kept) <= 32 and {tuple(prompt) for prompt, _ in kept} <= set(prompts)
     assert all(answer[-1] == LETTERS.eos_id and len(answer) <= 5 for _, answer in kept)
     shorter = RuleReward(lambda record, text, ended: -len(text), "shortness")
-    short = best_answers(*given, shorter, 6, seed=3)
+    short = best(shorter)
     assert [prompt for prompt, _ in short] == [prompt for prompt, _ in kept]
     gaps = [len(a) - len(b) for (_, a), (_, b) in zip(kept, short, strict=True)]
     assert min(gaps) == 0 and sum(gaps) > 10
-    longest = best_answers(*given, reward, 6, seed=3, least_reward=3)
+    monkeypatch.setitem(make_teacher.LEAST_REWARD, "letters", 3)
+    longest = best(reward)
     assert longest == [(p, answer) for p, answer in kept if len(answer) > 3] != kept

@@ -19,7 +19,8 @@ from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.grpo_engine import GRPOConfig
 from rl.rewards import verifiable
 from rl.rewards.model import RewardModelReward
-from rl.rewards.reward import RewardChoice, RewardFn, RuleReward, open_reward, open_rule
+from rl.rewards.reward import RewardFn, RuleReward, open_reward, open_rule
+from rl.run.config import RunFlags
 from rl.run.task import open_policy, open_task, require_reach
 
 CPU = torch.device("cpu")
@@ -43,7 +44,7 @@ def save_models(folder, data: str = "reviews") -> None:
 
 def opened(kind: str, data: str) -> RewardFn:
     rule = open_rule(source(data), data, {}, needed=False)
-    return open_reward(RewardChoice(kind, data, "tiny"), GLASSBOX, CPU, rule)
+    return open_reward(RunFlags(reward=kind, data=data), GLASSBOX, CPU, rule)
 
 
 def test_auto_is_the_reward_model_for_reviews_and_the_rule_for_sums(runs):
@@ -62,7 +63,7 @@ def test_gold_and_rule_are_the_worlds_own_objective(kind):
     exact = opened(kind, "sums")
     assert isinstance(exact, RuleReward) and exact.rule is sums.exact_match
     with pytest.raises(UserError):
-        open_reward(RewardChoice(kind, "pairs.json", "tiny"), GLASSBOX, CPU, None)
+        open_reward(RunFlags(reward=kind, data="pairs.json"), GLASSBOX, CPU, None)
 
 
 # Answers of a file
