@@ -105,7 +105,7 @@ def test_a_damaged_folder_still_has_a_page(tmp_path: Path) -> None:
 def test_a_metric_that_is_zero_throughout_is_folded_and_a_name_leads_to_its_meaning(
     tmp_path: Path,
 ) -> None:
-    rows = [{"step": step, "kl": step / 10, "clip_high_fraction": 0.0} for step in (1, 2, 3)]
+    rows = [{"step": step, "kl": 1e-4, "clip_high_fraction": step / 1000} for step in (1, 2, 3)]
     write_run(tmp_path, metrics=rows)
     page = page_html([read_run(tmp_path)])
     shown, folded = page.split("<details", 1)
