@@ -100,6 +100,20 @@ def test_a_damaged_folder_still_has_a_page(tmp_path: Path) -> None:
     assert "loss: 2" in page_html([read_run(tmp_path)])
 
 
+def test_a_metric_that_is_zero_throughout_is_folded_and_a_name_leads_to_its_meaning(
+    tmp_path: Path,
+) -> None:
+    rows = [{"step": step, "kl": 1e-4, "clip_high_fraction": step / 1000} for step in (1, 2, 3)]
+    write_run(tmp_path, metrics=rows)
+    page = page_html([read_run(tmp_path)])
+    shown, folded = page.split("<details", 1)
+    assert 'aria-label="kl ' in shown and 'aria-label="clip_high_fraction ' in folded
+    tags = Tags(page).tags
+    names = {attrs["id"] for _, attrs in tags if "id" in attrs}
+    links = {str(attrs["href"])[1:] for tag, attrs in tags if tag == "a"}
+    assert {"of-kl", "of-clip_high_fraction"} <= links and links <= names
+
+
 # Drawn by another process ---------------------------------------------------------------------------
 
 
