@@ -10,6 +10,7 @@ import toys
 from toys import close, flat_gradient
 
 from data.collate import ResponseBatch, collate_responses
+from gpt.distillation import forward_kl
 from gpt.log_probs import entropy_of, full_kl, token_log_probs, token_scores
 from gpt.model import GPT, GPTConfig
 
@@ -66,6 +67,8 @@ def test_full_kl_against_the_explicit_sum(temperature):
         for (i, t, p), (_, _, q) in pairs
     )
     close(full_kl(MODEL, OTHER, BATCH, temperature), expected)
+    if temperature == 1.0:
+        close(forward_kl(OTHER, MODEL, BATCH), expected)
     assert (expected[BATCH.response_mask] > 0.01).all()
 
 
@@ -88,8 +91,8 @@ def test_the_last_prompt_token_scores_the_first_response_token():
 
 def scored(model: GPT, batch: ResponseBatch) -> list[torch.Tensor]:
     scores = token_scores(model, batch, entropy_gradient=True)
-    kl = full_kl(model, OTHER, batch)
-    return [token_log_probs(model, batch), *scores, kl]
+    kls = full_kl(model, OTHER, batch), forward_kl(model, OTHER, batch)
+    return [token_log_probs(model, batch), *scores, *kls]
 
 
 def test_padding_is_zero_and_never_read():

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable
 
 import torch
 from toys import randomized
 
-from data.collate import collate_responses
 from gpt.model import GPT, GPTConfig
 
 # A minibatch of three and of two tokens and an empty row, with garbage in the padding: ratios inside
@@ -36,17 +34,8 @@ def mean_of_means(term: Callable[[int, int], float], rows: int = 5) -> float:
     return sum(term(i, t) / n / rows for i, n in ((0, 3), (1, 2)) for t in range(n))
 
 
-# Every response of a tiny language: tokens 0 (EOS), 1 and 2, at most `length` of them
-
-
 def tiny_gpt(seed: int) -> GPT:
     return randomized(GPT(GPTConfig(3, 8, n_layer=1, n_head=1, n_embd=6)).double().eval(), seed)
-
-
-def language(length: int):
-    ended = [(*p, 0) for n in range(length) for p in itertools.product((1, 2), repeat=n)]
-    responses = ended + list(itertools.product((1, 2), repeat=length))
-    return collate_responses([[1, 2]] * len(responses), responses, eos_id=0)
 
 
 def after(rewards: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
