@@ -112,9 +112,7 @@ ALL = torch.arange(N)
 
 def on_meta() -> tuple[GPT, ResponseBatch]:
     """A model and a batch; the batch knows its sizes, as one of a rollout does."""
-    return small_gpt().to(META), collate_responses(
-        PARTS, [[1, 2, 8], [3, 8], [4, 5, 6, 7], [8]], EOS
-    ).to(META)
+    return small_gpt().to(META), collate_responses(ASKED, SAID, EOS).to(META)
 
 
 def is_there(*tensors: Tensor, shape: tuple[int, ...] = (N, T)) -> None:
