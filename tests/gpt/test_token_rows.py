@@ -9,20 +9,17 @@ import torch
 from toys import LETTERS, seeded
 
 from data.collate import collate_responses
-from gpt.finetuning import Example, FinetuningConfig, train
+from gpt.finetuning import FinetuningConfig
 from gpt.log_probs import token_scores
 from gpt.model import GPT, GPTConfig
 from gpt.token_rows import TextLog
-from harness.files import read_jsonl, write_json
-from harness.metric_log import MetricLog
-from harness.paths import REPORT, TOKENS
-from report.page import write_page
+from harness.files import read_jsonl
+from harness.paths import TOKENS
 from reward_model.accuracy_report import record_prefixes
 from reward_model.pairs import TokenPair
 from reward_model.scalar_head import RewardModel
 
 BATCH = collate_responses([[0, 1], [2]], [[3, 4, 5, 8], [6, 8]], 8)
-EXAMPLES: list[Example] = [([i % 8], [(i + 1) % 8, (i + 2) % 8, 8]) for i in range(24)]
 
 
 def small_gpt(seed: int = 0) -> GPT:
@@ -42,21 +39,6 @@ def test_surprise_is_minus_the_log_prob_of_each_token(tmp_path: Path) -> None:
         assert row["values"]["surprise"] == pytest.approx((-log_q[i, :count]).tolist(), abs=1e-4)
         mean = float(-log_q[i].detach().sum()) / count
         assert row["notes"]["nats per token"] == pytest.approx(mean, abs=1e-4)
-
-
-def test_training_is_the_same_with_and_without_and_the_page_shows_it(tmp_path: Path) -> None:
-    config = FinetuningConfig(batch_size=8, eval_every=4, lr=1e-2, warmup=2)
-    write_json(tmp_path / "config.json", {})
-
-    def run(texts: TextLog | None) -> list[float]:
-        log = MetricLog(8)
-        rows = train(config, small_gpt(), EXAMPLES, EXAMPLES[:4], log, eos_id=8, texts=texts)
-        return [row["loss"] for row in rows]
-
-    assert run(None) == run(TextLog(config, tmp_path, LETTERS, BATCH))
-    assert [row["step"] for row in read_jsonl(tmp_path / TOKENS)] == [4, 4, 8, 8]
-    write_page(tmp_path)
-    assert "-log p of the token" in (tmp_path / REPORT).read_text()
 
 
 def test_a_pair_has_the_score_after_each_token_the_preferred_answer_first(tmp_path: Path) -> None:
