@@ -91,17 +91,6 @@ def test_the_difference_is_paired_and_other_flags_have_a_table_of_their_own(
     assert all(path.with_suffix(".png").stat().st_size > 1000 for path in tables)
 
 
-def test_an_edited_engine_and_other_inputs_are_run_anew(config: compare.CompareConfig) -> None:
-    compare.main(config, ("--lr", "1"))
-    made()
-    write_engine("mine_engine.py", 0.3)
-    compare.main(config, ("--lr", "1"))
-    assert made() == ["0.3", "0.3"] and len([*config.out.glob("*/mine/seed?.1")]) == 2
-    Path("words").write_text("a b c")
-    compare.main(config, ("--lr", "1"))
-    assert sorted(made()) == ["0.1", "0.1", "0.3", "0.3"]
-
-
 def test_what_cannot_be_compared_is_refused(config: compare.CompareConfig) -> None:
     """Engines of other worlds, one engine alone, one that is not there."""
     write_engine("base_engine.py", 0.1, "'reviews'")

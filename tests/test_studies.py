@@ -125,17 +125,6 @@ def test_a_t_test_over_starts_by_hand() -> None:
     assert intervals.t_interval([1.0, 2.0, 3.0])["p"] == pytest.approx(0.0742, abs=1e-4)
 
 
-@pytest.mark.parametrize("form", results.FORMS)
-def test_a_fit_finds_what_made_the_points(form: str) -> None:
-    kl = np.array([0.0, 0.01, 0.25, 1.0, 4.0, 9.0, 25.0])
-    far = kl[kl > results.NEAREST]
-    gain = np.full(len(kl), 7.0)  # of points too near: they must not count
-    gain[kl > results.NEAREST] = results.FORMS[form](np.sqrt(far)) @ np.array([0.4, 0.1])
-    found = results.fit(form, kl, gain)
-    assert (found["alpha"], found["beta"]) == pytest.approx((0.4, 0.1))
-    assert found["rmse"] < 1e-12 and max(map(abs, found["residual_thirds"])) < 1e-12
-
-
 def test_what_is_fitted_is_the_gain_over_the_start() -> None:
     """Gold 0.5 + d (.4 - .1 log d): the fit of the cell must find .4 and .1."""
     kl = np.array([0.0, 1.0, 4.0, 9.0, 16.0])

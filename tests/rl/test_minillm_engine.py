@@ -10,8 +10,7 @@ import pytest
 import torch
 from engines import NOISY_TEACHER as TEACHER
 from engines import engine_named, small_gpt
-from minibatch import after, tiny_gpt
-from slow import assert_gradient, flat_gradient, tokens_of
+from slow import after, assert_gradient, flat_gradient, tiny_gpt, tokens_of
 from toys import LETTERS, PROMPTS, language
 from watched import calls_of, flip
 

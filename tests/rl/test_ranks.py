@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -332,15 +331,3 @@ def test_a_rank_that_is_killed_while_ranks_meet_ends_the_run(milliseconds):
     said = done.stderr.strip().splitlines()  # below what gloo logs of a connection that closes
     assert said[-1].startswith("error: another process of this run has ended")
     assert sum(line.startswith("error: ") for line in said) == 1
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_ranks_that_still_meet(number):
-    def meet() -> None:
-        threading.Timer(0.1, os.kill, (os.getpid(), number)).start()
-        with errors_as_sentences(), launch._ending_with_the_others(lambda: False):
-            torch.distributed.TCPStore("127.0.0.1", 0, 2, True, timedelta(seconds=60))
-
-    begin = time.monotonic()
-    done = forked(meet, timeout=30)
-    assert time.monotonic() - begin < 10 and done.returncode in (-number, 128 + number)
