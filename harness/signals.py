@@ -148,7 +148,7 @@ class ForgivingOutput:
     """A text stream of which a failed write is forgotten, and with it all that follows."""
 
     def __init__(self, stream: Any) -> None:
-        self.stream = stream
+        self.stream, self.lost = stream, False
 
     def write(self, text: str) -> int:
         self._try(self.stream.write, text)
@@ -162,6 +162,7 @@ class ForgivingOutput:
         try:
             output(*text)
         except OSError as error:
+            self.lost = True
             with open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self.stream.fileno())
             with suppress(OSError):

@@ -36,7 +36,7 @@ plots.code(rlhf.grpo, ("# An answer's advantage", "descend("))
 # Three kinds of files say the same thing, each for its purpose. **To understand**, read
 # [nano](../nano/README.md): one short file a paper. **To run**, take an engine of
 # [rl](../rl/README.md): real models, several processes, reports. **To decide** which algorithm, look at
-# [the study](../docs/study.md).
+# [the study](../docs/archive.md#every-engine-from-one-start).
 #
 # ## The whole story in ten seconds
 #
@@ -132,8 +132,8 @@ plots.diagram("algorithm_map")
 # [05 what a KL is](05_what_a_kl_is.ipynb), [06 the reward model](06_reward_model.ipynb),
 # [07 GRPO](07_grpo.ipynb), [08 KL estimators](08_kl_estimators.ipynb) and
 # [14 preferences without sampling](14_dpo_and_pg_grpo.ipynb). If transformers are new to you,
-# read [01](01_gpt2_from_scratch.ipynb) first. These pages answer questions 1 to 5, 7, 9, 11 and 12 of the
-# exam.
+# read [01](01_gpt2_from_scratch.ipynb) first. These pages answer questions 1 to 5, 7, 9 and 11 to 13 of
+# the exam.
 #
 # **A week: all of it**, in the order of the numbers. The exam at the end of
 # [22 your own](22_your_own.ipynb) shows what you remember.
@@ -154,7 +154,7 @@ plots.diagram("algorithm_map")
 # reward, green the gold reward, pink a critic, light blue a teacher, black an exact number, and
 # vermilion a trap.
 #
-# Symbols are in [docs/symbols.md](../docs/symbols.md), words in [docs/glossary.md](../docs/glossary.md).
+# Words and symbols are in [docs/glossary.md](../docs/glossary.md).
 #
 # Next: [01_gpt2_from_scratch](01_gpt2_from_scratch.ipynb). All these models are one network: what goes
 # in, and what comes out?

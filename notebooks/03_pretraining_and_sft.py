@@ -310,8 +310,8 @@ for probability, i in zip(best.values.tolist(), best.indices.tolist(), strict=Tr
 holds(seen[int(heads.sum(0).argmax())] == "kettle", "the heads look at the item of the prompt")
 
 # %% [markdown]
-# Both heads point at the item of the prompt. Its probability, 0.74, is near the habit of the
-# writers: if the first sentence of an answer names an item, it is the right one in nearly four cases
+# Both heads point at the item of the prompt. Its probability, about 0.7, is near the habit of
+# the writers: if the first sentence of an answer names an item, it is the right one in nearly four cases
 # of five.
 #
 # ### Before and after, in colour

@@ -130,7 +130,7 @@ torch.testing.assert_close(pi @ pushes, TRUE)
 # itself. Keep this picture in mind: it is the reason for sections 5 to 7.
 
 # %% tags=["hide-input"]
-figure, axes = plots.panels(4, height=1.8, width=11)
+figure, axes = plots.panels(4, height=2.4, width=11)
 titles = [f'drew "{word}"' for word in WORDS] + ["average = true gradient"]
 for axis, push, title in zip(axes, [*pushes, TRUE], titles, strict=True):
     kind = "exact" if title.startswith("average") else "policy"
@@ -195,10 +195,10 @@ def learn(advantage, rewards, steps=150, rate=0.3, seed=0):
 plain = torch.stack([learn(lambda r: r, REWARDS, seed=seed) for seed in range(20)])
 
 # %% tags=["hide-input"]
-figure, axes = plots.panels(2, height=1.8)
+figure, axes = plots.panels(2, height=2.4)
 for axis, column, name in zip(axes, (0, 1), ("expected reward J", "entropy (nats)"), strict=True):
     axis.plot(plain[:, :, column].T, color=plots.COLOURS["policy"], ls="-", lw=0.8, alpha=0.5)
-    plots.labels(axis, "step", name, "REINFORCE, 20 runs")
+    plots.labels(axis, "step", name, "20 runs of REINFORCE")
 best = WORDS[int(REWARDS.argmax())]
 axes[0].axhline(float(REWARDS.max()), color="black", ls=":", label=f'always "{best}"')
 axes[0].legend(loc="lower right")
@@ -262,7 +262,7 @@ holds(5 <= stuck.sum() <= 15, "about half of the runs settle on a worse word")
 # %% tags=["hide-input"]
 levels = torch.linspace(-2, 5, 141)
 noises = [mean_and_noise(REWARDS - b)[1] for b in levels]
-axis = plots.panels(1, height=1.8)[1]
+axis = plots.panels(1, height=2.4)[1]
 axis.plot(levels, noises, **plots.line("policy"))
 for b, name in ((0.0, "no baseline"), (J, "b = E[R]")):
     place = (b, mean_and_noise(REWARDS - b)[1])
@@ -370,7 +370,7 @@ holds(z_score > 1e-3, "the z-score is biased, in direction as well")
 helped = torch.stack(
     [learn(lambda r: (r - r.mean()) * 4 / 3, REWARDS + 10, seed=seed) for seed in range(20)]
 )
-figure, axes = plots.panels(2, height=1.8)
+figure, axes = plots.panels(2, height=2.4)
 panels = (("no baseline", shifted, "bad"), ("leave-one-out", helped, "policy"))
 for axis, (name, runs, colour) in zip(axes, panels, strict=True):
     axis.plot(runs[:, :, 0].T, color=plots.COLOURS[colour], ls="-", lw=0.8, alpha=0.6)
@@ -506,16 +506,19 @@ plots.table(["A", "ratio", "gradient of the loss", "what happens"], rows)
 
 # %%
 grid = torch.linspace(0.05, 2.5, 246)[:, None]
-figure, (left, right) = plots.panels(2, height=1.8)
+figure, (left, right) = plots.panels(2, height=2.4)
 for advantage, style in ((1.0, "good"), (-1.0, "bad")):
     new = grid.log().requires_grad_()
     value = clipped_loss(new, torch.zeros_like(grid), advantage)
     gradient = torch.autograd.grad(value.sum(), new)[0]
     left.plot(grid, value.detach(), label=f"A = {advantage:+.0f}", **plots.line(style))
     right.plot(grid, gradient, **plots.line(style))
-for axis, name in ((left, "loss"), (right, "gradient by log pi")):
+for axis, name, title in (
+    (left, "loss", "the loss"),
+    (right, "gradient", "its gradient by log pi"),
+):
     axis.axvspan(1 - EPSILON, 1 + EPSILON, color="lightgray", alpha=0.5, lw=0, label="clip range")
-    plots.labels(axis, "ratio", name, name)
+    plots.labels(axis, "ratio", name, title)
 figure.legend(*left.get_legend_handles_labels(), loc="outside right center")
 assert (value.diff(dim=0) >= 0).all()  # for A = -1 the loss never falls as the ratio grows
 
@@ -549,7 +552,7 @@ for name, token_loss in losses.items():
 print("the rollout:", [WORDS[word] for word in words])
 
 # %%
-figure, axes = plots.panels(3, width=11, height=1.8)
+figure, axes = plots.panels(3, width=11, height=2.4)
 for axis, (name, trace) in zip(axes, traces.items(), strict=True):
     plots.curves(dict(zip(WORDS, trace.T, strict=True)), axis=axis, ylim=(0, 1.02),
                 styles={"great": "gold", "fine": "policy", "awful": "bad"},
@@ -648,7 +651,7 @@ for step in steps:
         found = push_on(table, sampled * weights * gain)
         errors[name].append(float((found - right).norm() / right.norm()))
 plots.curves(errors, steps, styles={"token's ratio": "policy", "no ratio": "bad"},
-             axis=plots.panels(1, height=2)[1], xlabel="from the old policy (0) to the new one (1)",
+             axis=plots.panels(1, height=2.6)[1], xlabel="from the old policy (0) to the new one (1)",
              ylabel="bias / true gradient", title="Zero at the first update, then it grows")  # fmt: skip
 holds(errors["token's ratio"][0] < 1e-9, "at the first update there is no bias")
 halves = [errors[name][10] for name in ("token's ratio", "no ratio")]

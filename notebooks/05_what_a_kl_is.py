@@ -361,7 +361,7 @@ holds(prices[1] > 9 * prices[10], "in the reward a nat is ten times cheaper")
 
 # %% [markdown]
 # In the reward the penalty is measured in points: if points get larger, one nat gets cheaper. In the
-# loss it stands beside advantages that are divided already, and nothing changes. (This leaves out
+# loss it is added to advantages that are divided already, and nothing changes. (This leaves out
 # that the penalty in the reward changes the deviation a little.)
 #
 # **Why is $\beta$ 0.04 in the paper, 0.4 in [nano/rlhf.py](../nano/rlhf.py) and 0.1 in the engine?** All

@@ -577,19 +577,20 @@ def reuse(eps: float, updates: int = 6) -> dict[str, list[float]]:
 with_clip, without = reuse(0.2), reuse(1e6)
 
 # %% tags=["hide-input"]
-figure, (left, right) = plots.panels(2, height=2.6)
+figure, (left, right) = plots.panels(2, height=3)
 moved = {"with the clip": with_clip["moved"], "without": without["moved"]}
 styles = {"with the clip": "policy", "without": "bad"}
 updates = range(1, 7)
 plots.curves(
     moved, updates, axis=left, styles=styles, marker=True, xlabel="update on the same batch"
 )
-left.set(ylabel="KL(old, new), nats per token")
+left.set(ylabel="KL(old, new)\n(nats per token)", title="the clip slows the policy down")
 clipped = {"with the clip": with_clip["clipped"]}
 plots.curves(
     clipped, updates, axis=right, styles=styles, marker=True, xlabel="update on the same batch"
 )
-right.set(ylabel="clipped tokens (share)", ylim=(0, None))
+right.set(ylabel="clipped tokens (share)", ylim=(0, None), title="with the clip")
+right.get_legend().remove()
 plt.show()
 holds(with_clip["clipped"][0] == 0 < with_clip["clipped"][-1], "the clip acts after some updates")
 holds(without["moved"][-1] > with_clip["moved"][-1], "the clip slows the policy down")

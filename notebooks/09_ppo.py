@@ -325,18 +325,19 @@ for name, said in critics.items():
 best = {name: lambdas[values.index(min(values))] for name, values in error.items()}
 print("least error at lambda:", best)
 rising = best["nearly right"] < best["half the truth"] <= best["says 0"]
-holds(rising, "the better the critic, the more it pays to believe it")
+holds(rising, "the better the critic, the smaller the best lambda")
 
 # %% tags=["hide-input"]
 axis = plots.panels(1, height=2.8, width=8)[1]
 plots.curves(
     error, lambdas, axis=axis, marker=True, xlabel="lambda", ylabel="squared error", yscale="log"
 )
+axis.get_legend().set_title("the critic")
 plt.show()
 
 # %% [markdown]
 # With a critic that knows nothing, a small $\lambda$ is blind, because the reward is eight steps
-# away and arrives with the weight $\lambda^8$. The better the critic, the more it pays to trust it.
+# away and counts $\lambda^8$ there. The better the critic, the more $\lambda$ should rely on it.
 # The usual 0.95 is made for a critic that is still learning. It reaches back about $1 / (1 -
 # \lambda) = 20$ tokens.
 #
@@ -609,7 +610,7 @@ holds(known["default"] > 0.2 > 0.1 > large, "rewards 100 times as large leave th
 #   responses: $\beta \leftarrow \beta \, (1 + \frac{n}{10000} \, \mathrm{clip}(\mathrm{KL} /
 #   \mathrm{target} - 1, \pm 0.2))$ ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593), section 2.2). At
 #   twice the target, 128 responses raise it by 0.26%.
-# - `--entropy-coef` pays for undecided tokens, `--pretraining-coef` adds the language model's loss on
+# - `--entropy-coef` rewards undecided tokens, `--pretraining-coef` adds the language model's loss on
 #   ordinary text (PPO-ptx).
 #
 # ## 9. The loop, and a run

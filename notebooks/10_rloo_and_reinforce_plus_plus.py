@@ -511,7 +511,7 @@ holds(
 # Look at the KL. A likely reason: the batch's mean does not know the prompt, so more of each push is
 # noise, and at this learning rate the noise carries the policy away. The usual remedies are a smaller
 # learning rate and a larger batch (the engine's default is 128 prompts). One seed and ten steps rank
-# nothing; [docs/study.md](../docs/study.md#one-budget) has the comparison at equal budgets.
+# nothing; [the archive](../docs/archive.md#one-budget) has the comparison at equal budgets.
 #
 # **The commands**: `python -m rl.rloo_engine` and `python -m rl.reinforce_pp_engine`; with groups
 # `--variant baseline --group-size 8 --prompts-per-step 16`.

@@ -191,7 +191,7 @@ def run(variant: str = "grpo", **changes) -> tuple[list[dict], GPT]:
 
 
 # %% [markdown]
-# ## 2. `reducer`: who pays for a long answer
+# ## 2. `reducer`: what a token of a long answer weighs
 #
 # GRPO averages over the tokens of a response first, then over responses (`sequence_mean`;
 # arXiv:2402.03300, Eq. 3). So a token of a long response weighs less than a token of a short one. DAPO
@@ -324,7 +324,9 @@ for scale in ("group", "batch", "none"):
 
 # %% [markdown]
 # `group` makes a reward model's noise count as much as its verdict. `batch` keeps the proportions
-# but still removes the scale. `none` (Dr. GRPO) leaves the scale to the learning rate. With rewards
+# but still removes the scale. `none` (Dr. GRPO) leaves the scale to the learning rate.
+# MaxRL ([arXiv:2602.02710](https://arxiv.org/abs/2602.02710)) divides rewards of 0 and 1 by the group's
+# *mean*, so hard prompts weigh more. With rewards
 # of 0 and 1 the effect is milder: a group of eight with one right or one wrong answer is scaled up
 # 1.5 times as much as a half-solved one. That is the "difficulty bias" of the Dr. GRPO paper.
 #
@@ -359,6 +361,7 @@ plots.difference(TEXTS["grpo"], TEXTS["dapo"], names=("GRPO", "DAPO"), context=0
 plots.difference(TEXTS["grpo"], TEXTS["gspo"], names=("GRPO", "GSPO"), context=0)
 
 # %% [markdown]
+# (GMPO, [arXiv:2507.20673](https://arxiv.org/abs/2507.20673), clips each token's ratio before that mean.)
 # What is the root $1 / L$ for? Without it the ratio is the *product* of the token ratios (surrogate
 # `sequence`). Responses of very different lengths show it. A random model is moved a little at random,
 # and scored before and after.
@@ -501,7 +504,7 @@ def column(rows: list[dict], key: str) -> list[float]:
     return [row.get(key, 64) for row in rows]  # without the filter: 8 prompts, 8 responses each
 
 
-figure, axes = plots.panels(3, width=11)
+figure, axes = plots.panels(2)
 for color, (name, pair) in zip(plots.SERIES, runs.items(), strict=False):
     for number, rows in enumerate(pair):
         style = {"color": color, "linestyle": "-" if name == "none" else "--"}
@@ -509,21 +512,19 @@ for color, (name, pair) in zip(plots.SERIES, runs.items(), strict=False):
         sampled = torch.tensor(column(rows, "sampled_responses")).cumsum(0)
         axes[0].plot(solved, label=label, **style)
         axes[1].plot(sampled, solved, **style)
-        silent_groups = plots.running_mean(column(rows, "zero_spread_groups"), 10)
-        axes[2].plot(silent_groups, **style)
 plots.labels(axes[0], "step", "success rate (exact)", legend=True)
 plots.labels(axes[1], "responses sampled", "success rate (exact)")
-plots.labels(axes[2], "step", "silent groups (share, mean of 10)")
 plt.show()
 
 # %% [markdown]
 # Per step (left) the filtered runs end a little higher. But a dropped prompt costs as much as one that
-# is kept, so per sample (middle) the filter is not worth its price in this world. Where updates cost
-# more, it may be. The share of silent groups (right) is about the same in both.
+# is kept, so per sample (right) the filter is not worth its price in this world. Where updates cost
+# more, it may be.
 #
 # ## 8. Which one?
 #
-# At equal KL no variant differs measurably from GRPO in our worlds ([docs/study.md](../docs/study.md)).
+# At equal KL only MaxRL differs measurably from GRPO in our worlds, on sums
+# ([archive](../docs/archive.md#one-budget)).
 # So choose by the *reason*: long answers of very different lengths (sections 2 and 5), several updates
 # per batch (4 and 6), many silent groups (7), a noisy learned reward (3). Without such a reason the
 # choice matters little.

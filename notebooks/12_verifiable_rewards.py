@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 12. Checkable answers and step rewards
 #
-# **The question.** Some answers are right or wrong. What changes when a rule pays the policy instead of
+# **The question.** Some answers are right or wrong. What changes when a rule gives the reward instead of
 # a reward model? And can a reward say *which step* went wrong?
 #
 # **Why.** A learned reward model is a stand-in for what we want, and a policy that is trained
@@ -77,7 +77,7 @@ tokenizer = load_tokenizer("glassbox")
 # ## 1. Finding the answer
 #
 # A response is free text. The rule looks at the **response alone**: an answer in the prompt
-# must not pay, not even when the policy copies the prompt. The naive rule takes the last number of the
+# must not count, not even when the policy copies the prompt. The naive rule takes the last number of the
 # text. **Predict, then run:** in which of these eight responses does it read something other than the
 # writer meant?
 
@@ -117,7 +117,7 @@ print(inspect.getdoc(verifiable))
 plots.code(final_answer, docstring=False)
 
 # %% [markdown]
-# Any rule has a price. This one takes the 7 of "5, or maybe 7", and it pays for "7" after nonsense,
+# Any rule has a price. This one takes the 7 of "5, or maybe 7", and it rewards a "7" after nonsense,
 # because it checks only the number and not the reasoning.
 #
 # ## 2. When two answers are equal
@@ -144,7 +144,7 @@ assert equal == [True] * 8 + [False] * 3 + [True]
 # $$R_i = 1 \text{ if the answer is right, else } 0 \text{ (or } -1\text{)}$$
 #
 # A response that was cut off before its end is wrong, whatever it says. A rule that raises an
-# exception pays like a wrong answer and is counted (`rule_errors`): there is one reward for every
+# exception gives what a wrong answer gets and is counted (`rule_errors`): there is one reward for every
 # row, always.
 #
 # Now a small task: questions such as "What is 7+8?", and a GPT of two layers that has read sloppy

@@ -284,7 +284,7 @@ proxies = torch.stack([row["result"].reward for row in found])  # (looks, 32 pro
 golds = torch.stack([row["result"].gold for row in found])
 draw_mean(left, "proxy", steps, proxies)
 draw_mean(middle, "gold", steps, golds)
-left.set(xlabel="GRPO step", ylabel="standard deviations", title="what training sees")
+left.set(xlabel="GRPO step", ylabel="proxy (standard deviations)", title="what training sees")
 middle.set(xlabel="GRPO step", ylabel="gold reward", title="what we mean")
 distance = [max(nats, 0) ** 0.5 for nats in kl]
 draw_mean(right, "gold", distance, golds, "gold of GRPO")
@@ -292,6 +292,10 @@ plots.curves(
     {"best of n": (bank_distance, weak_best)}, axis=right, styles={"best of n": 0},
     marker=True, xlabel="d = sqrt(KL in nats)", ylabel="gold reward", title="by distance",
 )  # fmt: skip
+for axis in (left, middle):
+    axis.get_legend().remove()
+right.set_ylim(0.2, 0.6)
+right.legend(loc="lower center")
 plt.show()
 
 # %%
@@ -556,7 +560,8 @@ holds(
 
 # %% [markdown]
 # Across the dashed line the run's own reward has another scale. The refresh costs 2,800 judgements, and
-# with a reward model that is good to begin with it gains nothing ([docs/study.md](../docs/study.md)).
+# with a reward model that is good to begin with it gains nothing
+# ([the archive](../docs/archive.md#reviews)).
 #
 # **Where this lives.** The study's numbers: [docs/overoptimisation.md](../docs/overoptimisation.md),
 # written by `python -m studies.overoptimisation`. The code: `rl/equations/best_of_n.py`,

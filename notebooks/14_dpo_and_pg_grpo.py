@@ -448,7 +448,7 @@ plots.code(pg_grpo_engine.descend_rollout, lines=("loss = policy_loss", "compare
 
 # %% [markdown]
 # **At full size:** `make demo`, then `python -m rl.dpo_engine` and `python -m rl.pg_grpo_engine`; several
-# seeds in [docs/study.md](../docs/study.md).
+# seeds in [the archive](../docs/archive.md#pairs).
 #
 # ## 8. Exercises
 #

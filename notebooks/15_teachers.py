@@ -440,7 +440,9 @@ assert (single - exact).abs().max() > 1e-3 and (twice - exact).abs().max() > 1e-
 # [arXiv:2306.13649](https://arxiv.org/abs/2306.13649)): the teacher judges every token that the student
 # writes, and no reward is passed back. With one sampled token instead of the sum over the vocabulary,
 # its advantage is $A_t = \log p(y_t) / q(y_t)$ alone. That is wrong for the KL of whole answers, as the
-# second line of the check shows, but it has little noise, and it is widely used. A step of KD-GRPO
+# second line of the check shows, but it has little noise, and it is widely used. With `--teacher self`
+# the teacher is the student itself, shown a right answer (SDPO,
+# [arXiv:2601.20802](https://arxiv.org/abs/2601.20802)). A step of KD-GRPO
 # ([nano/kd_grpo.py](../nano/kd_grpo.py)), and what on-policy distillation changes:
 
 # %%
@@ -487,7 +489,7 @@ holds(
 # %% [markdown]
 # With a verdict on each token (48 answers have hundreds) the student learns faster than with one number
 # for the whole answer. MiniLLM's Long part, the effect of a token on the rest of the answer, hardly
-# matters here. These are single short runs; longer ones: [docs/study.md](../docs/study.md#distillation).
+# matters here. These are single short runs; longer ones: [the archive](../docs/archive.md#distillation).
 #
 # **At full size**: `python scripts/make_teacher.py` once, then `python -m rl.kd_grpo_engine`,
 # `rl.minillm_engine` or `rl.on_policy_distillation_engine`. On texts of the *teacher* the forward KL is

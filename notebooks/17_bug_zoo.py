@@ -272,7 +272,7 @@ for name, story in zoo.STORIES.items():
 holds(all(found != "-" for _, found in rows), "all ten are found, in these runs")
 
 # %% [markdown]
-# All ten, in these runs; [docs/doctor.md](../docs/doctor.md) has the table. They were chosen among bugs
+# All ten, in these runs; [the FAQ](../docs/faq.md#the-doctor) has the table. They were chosen among bugs
 # that can be seen. Four others no rule finds: a baseline over all prompts, a standard deviation over
 # tokens and a GAE across the EOS change what an advantage *is*, training on the prompt's tokens changes
 # every number a little. So formulas must be tested against numbers worked out by hand, not against
@@ -326,8 +326,8 @@ kept = zoo.RECORDINGS / "unhealthy" / "overoptimised-0.tokens.jsonl"
 TokenView([json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()])
 
 # %% [markdown]
-# At step 100 the policy writes *asking asking asking* until it is cut off. The reward model pays it
-# 3 standard deviations for that; gold gives only 0.09.
+# At step 100 the policy writes *asking asking asking* until it is cut off. The reward model
+# scores it 3 standard deviations above the start; gold gives only 0.09.
 # [13_when_the_proxy_breaks](13_when_the_proxy_breaks.ipynb) is about why that happens, and what was tried
 # against it.
 #
@@ -422,7 +422,7 @@ check("rise_in_errors", rise_in_errors)
 # **Play on**: `python scripts/bug_zoo.py` trains with a bug that you do not know, writes the run's
 # report, and asks.
 #
-# All rules: [doctor.py](../report/doctor.py), and [docs/doctor.md](../docs/doctor.md).
+# All rules: [doctor.py](../report/doctor.py), and [the FAQ](../docs/faq.md#the-doctor).
 #
 # Next: [18_a_real_model](18_a_real_model.ipynb). So far the models were small; there the same engines
 # train one that others have published.

@@ -45,6 +45,7 @@ from gpt.lora import LoRALinear, add_adapters
 from gpt.model import GPT, Block, GPTConfig, KVCache, causal_mask, plain_attention
 from gpt.tokenizer import load_tokenizer
 from harness.seeds import make_generator
+from reward_model.accuracy_report import wilson_interval
 from rl import grpo_engine
 from rl.grpo_engine import GRPOConfig
 from rl.loop import Run
@@ -218,10 +219,10 @@ answers = {
 rewards = [kept(record, answer, ended) for answer, ended in answers.items()]
 for answer, reward in zip(answers, rewards):
     print(f"{reward:.0f}  {answer}")
-holds(rewards == [1, 0, 0, 1], "the rule pays for what it says, not for what was meant")
+holds(rewards == [1, 0, 0, 1], "the rule rewards what it says, not what was meant")
 
 # %% [markdown]
-# The last answer earns 1: a rule pays for what it says, not for what was meant. The KL penalty holds the
+# The last answer earns 1: a rule rewards what it says, not what was meant. The KL penalty holds the
 # policy back from such answers, because the published model hardly writes them
 # ([13](13_when_the_proxy_breaks.ipynb)).
 #
@@ -231,8 +232,8 @@ holds(rewards == [1, 0, 0, 1], "the rule pays for what it says, not for what was
 #
 # ## 3. The recorded runs
 #
-# GRPO ran on several seeds, RLOO on one. **Predict:** the reward cannot exceed 1. What will the KL do
-# where the reward rises no more?
+# GRPO ran on three seeds, RLOO and LoRA on one. **Predict:** the reward cannot exceed 1. What will the KL
+# do where the reward rises no more?
 
 
 # %%
@@ -288,8 +289,13 @@ figure, axis = plots.panels(1, width=11, height=3.6)
 plots.bars(
     right_of, [f"{rule}\n(held out)" if rule in HELD_OUT else rule for rule in rules], axis=axis,
     styles={"as published": "reference", "GRPO": "policy", "published, best of 8": 1},
-    numbers=".2f", ylim=(0, 1.25), ylabel="share right",
+    ylim=(0, 1.2), ylabel="share right (black: 95% interval)", xlabel="constraint",
 )  # fmt: skip
+for series, (name, shares) in enumerate(right_of.items()):
+    n = 16 * len(run["rows"].get(name, [0]))  # answers behind a bar
+    for i, share in enumerate(shares):
+        place, ends = i + (series - 1) * 0.8 / 3, wilson_interval(share * n, n)
+        axis.plot([place, place], ends, color="black", linestyle="-", linewidth=1.2)
 axis.legend(ncols=3, loc="upper center")
 assert set(HELD_OUT) < set(rules)
 before, after = right_of["as published"], right_of["GRPO"]
@@ -316,9 +322,9 @@ plots.table(["asked", "as published", "after GRPO"], rows)
 
 # %% [markdown]
 # The answers are shorter and stay English, and some keep only the letter of the rule. Another seed
-# answers "Chocolate in at least 12 words." and "One sentence about sugar without a comma.", and is paid.
+# answers "Chocolate in at least 12 words." and "One sentence about sugar without a comma.", and earns 1.
 #
-# ## 4. What was paid for it
+# ## 4. What it cost
 #
 # Three numbers beside the length: the **KL** from the published model, in nats per answer; the
 # **perplexity** of the answers under that model; **distinct-2**, the share of different pairs of words
@@ -327,7 +333,7 @@ plots.table(["asked", "as published", "after GRPO"], rows)
 
 # %%
 def prices(row):
-    """Shares right of trained and of held-out constraints, then what was paid."""
+    """Shares right of trained and of held-out constraints, then what it cost."""
     trained, held_out = (
         [row["right"][r] for r in rules if (r in HELD_OUT) == out] for out in (False, True)
     )

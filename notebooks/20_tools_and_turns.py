@@ -152,7 +152,7 @@ holds(too_small.sum() < 0.9, "with the tool's letter in the mask they do not")
 # ## 3. Three bugs
 #
 # **The first: observations in the loss.** The exact gradient comes from $J = \sum_y p(y) R(y)$ itself, by
-# autograd. Beside it stand the formula with the right mask and the formula with all tokens.
+# autograd. It is compared with the formula with the right mask, and with the one over all tokens.
 
 
 # %%
@@ -227,7 +227,8 @@ assert tokenizer.decode(sampled) == tokenizer.decode(again) and sampled != again
 # ## 4. It learns when to call
 #
 # A right letter earns 1 and a call costs 0.1. A guess at a secret is right once in eight times, so there a
-# call pays. Where the letter is easy to know, a call is a waste. Nobody tells the policy which is which.
+# call is worth its price. Where the letter is easy to know, a call is a waste. Nobody tells the policy
+# which is which.
 
 # %%
 made = []  # of every answer: is its prompt easy, and how often did it call
@@ -258,7 +259,7 @@ holds(
     last["secret letter"] > 4 * last["easy letter"], "in the end it asks for secrets far more often"
 )
 holds(last["easy letter"] < 0.3, "and for few of the easy letters")
-holds(numbers[-1]["reward"] > numbers[0]["reward"] + 0.2, "which pays")
+holds(numbers[-1]["reward"] > numbers[0]["reward"] + 0.2, "and the reward rises")
 
 # %% [markdown]
 # This is one small run. In a larger one, with a calculator, a call is a waste for sums and needed for

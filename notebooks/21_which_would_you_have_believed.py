@@ -130,8 +130,8 @@ assert set(GUESS) == set(ten_claims.names())
 ten_claims.reveal(GUESS, "razor", "aha")
 
 # %% [markdown]
-# **Entropy** ([arXiv:2505.22617](https://arxiv.org/abs/2505.22617)): a policy pays for reward with
-# entropy, and one curve says how much. **MaxRL** ([arXiv:2602.02710](https://arxiv.org/abs/2602.02710)):
+# **Entropy** ([arXiv:2505.22617](https://arxiv.org/abs/2505.22617)): a policy trades
+# entropy for reward, and one curve says how much. **MaxRL** ([arXiv:2602.02710](https://arxiv.org/abs/2602.02710)):
 # dividing by the mean of the group instead of its deviation keeps what many tries can find.
 
 # %%

@@ -34,8 +34,8 @@ torch.set_num_threads(1)
 # %% [markdown]
 # ## 1. All objectives in one notation
 #
-# The same table is [docs/cheat_sheet.md](../docs/cheat_sheet.md); the symbols are those of
-# [docs/symbols.md](../docs/symbols.md).
+# The same table is [docs/cheat_sheet.md](../docs/cheat_sheet.md), with the symbols of
+# [docs/glossary.md](../docs/glossary.md#symbols).
 
 # %%
 plots.document("cheat_sheet")
@@ -243,7 +243,7 @@ holds(
 #   answer to the easy prompt has a positive advantage and nearly every answer to the hard one a
 #   negative one. A constant advantage cancels in a *sum* over an answer's tokens, because
 #   $\mathbb{E} [\nabla \log \pi(y)] = 0$. It does not cancel in a *mean*, which multiplies by $1 / L$:
-#   the constant then pays for long or short answers. That is the next cell.
+#   the constant then rewards long or short answers. That is the next cell.
 
 # %%
 mixed = {"mean over an answer's tokens": by_answer, "sum over an answer's tokens": summed}
@@ -316,8 +316,8 @@ plots.difference(
 
 # %% [markdown]
 # [docs/extending.md](../docs/extending.md) has a whole engine in fewer than 50 lines, and the reward above.
-# Copy the engine to `my_engine.py`, put your advantage into it, and hold your loss against the truth with
-# [the kit](../docs/conformance.md). Flags, the report, `--resume` and the doctor work at once.
+# Copy the engine to `my_engine.py`, put your advantage into it, and check your loss with
+# [the kit](../conformance/README.md). Flags, the report, `--resume` and the doctor work at once.
 #
 # **Which learning rate?** Adam moves every weight by about the learning rate, whatever the gradient's
 # size. An output that adds up $D$ inputs can then move by up to $D$ times that, so wider models need
@@ -346,8 +346,8 @@ plots.difference(
 #    reward turn while the learned one still rises. Find a number that needs no gold (KL, the spread of an
 #    ensemble, length, your own) and that finds the step of the turn to within 10. Choose it on some seeds,
 #    test it on others.
-# 3. **Where should the KL stand?** At the same distance from the reference, a penalty in the reward
-#    and one in the loss may end at different rewards. Compare them at equal KL, not at equal $\beta$.
+# 3. **The KL in the reward or in the loss?** At the same distance from the reference, the two may end at
+#    different rewards. Compare them at equal KL, not at equal $\beta$.
 #
 # **A good report** has: the question and your guess from before the run; one change; what was held
 # equal (tokens, KL, time: say which); the command and the seeds; a table with intervals; the figure of
@@ -392,7 +392,7 @@ plots.difference(
 # 7. The KL in the reward or in the loss: what changes in the gradient, and in $\beta$'s scale?
 #    [05](05_what_a_kl_is.ipynb), section 6
 # 8. Why does a learned reward break, and how does one notice without gold?
-#    [13](13_when_the_proxy_breaks.ipynb), sections 7 and 8
+#    [13](13_when_the_proxy_breaks.ipynb), sections 4, 5 and 7
 # 9. When is the product of token ratios right, and what does a ratio per token get wrong?
 #    [04](04_policy_gradients_and_baselines.ipynb), section 12
 # 10. Mean over an answer, over all tokens, or a constant: which one makes wrong answers grow?

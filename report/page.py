@@ -77,7 +77,7 @@ class Curve:
 
 
 def panels_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """One panel per metric; the validations of a metric are drawn over it. What is 0 throughout is last."""
+    """One panel per metric; the validations of a metric are drawn over it. What looks like 0 is last."""
     bases = {base_of(key) for run in runs for row in run.rows for key in row} - HIDDEN
     order = {name: i for i, name in enumerate(LEADING)}
     panels = []
@@ -87,7 +87,8 @@ def panels_of(runs: Sequence[Run]) -> list[dict[str, Any]]:
         for base in sorted(bases, key=lambda base: (order.get(base, len(order)), base)):
             if (curves := curves_of(base, runs)) and not base.startswith("seconds/"):
                 ends = "; ".join(curve.ends for curve in curves)
-                zero = all(value == 0 for curve in curves for _, value in curve.points)
+                least = 0.005 if base.endswith(SHARES) else 0
+                zero = all(abs(value) <= least for curve in curves for _, value in curve.points)
                 svg = drawing(base, curves, axis)
                 panels.append({"title": base, "svg": svg, "ends": ends, "zero": zero})
     return sorted(panels, key=lambda panel: panel["zero"])

@@ -38,7 +38,7 @@ try:
 except ImportError:  # Windows, where a key needs Enter
     termios = None  # type: ignore[assignment]
 
-HELP = "1 or 2 prefers it, = tie, s skip, u undo, q quit"
+HELP = "1 or 2, = tie, s skip, u undo, q quit"
 VERDICTS = {"1": "first", "2": "second", "=": "tie", "s": "skip"}
 EVERY, APART = 10, 5  # every tenth pair has come before, at least so many pairs earlier
 NARROWEST, WIDEST = 36, 140  # columns of an answer beside the other one, and of all
@@ -98,11 +98,10 @@ def key() -> str:
 
 
 def say(*lines: str) -> None:
-    """Print; EOFError where nobody reads it any more, and no answer can be meant."""
-    try:
-        print(*lines, sep="\n", file=getattr(sys.stdout, "stream", sys.stdout), flush=True)
-    except OSError:
-        raise EOFError from None
+    """Print; EOFError where nobody reads it any more, so that no answer can be meant."""
+    print(*lines, sep="\n", flush=True)
+    if getattr(sys.stdout, "lost", False):
+        raise EOFError
 
 
 def page(row: Row, width: int, plain: bool) -> list[str]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import io
-import ipaddress
 import os
 import socket
 from collections.abc import Callable
@@ -48,17 +47,12 @@ class NetworkBlocked(OSError):
     """
 
 
+HERE = (None, "", "localhost", "127.0.0.1", "0.0.0.0", "::1", "::", socket.gethostname())
+
+
 def refuse(host: Any) -> None:
-    """Raise NetworkBlocked unless `host` (a name, an address or None) can only mean this machine."""
-    name = host.decode() if isinstance(host, bytes) else host
-    if name in (None, "", "localhost", socket.gethostname()):
-        return
-    try:
-        address = ipaddress.ip_address(str(name).split("%")[0])
-        here = address.is_loopback or address.is_unspecified
-    except ValueError:
-        here = False
-    if not here:
+    """Raise NetworkBlocked unless `host` (a name, an address or None) means this machine."""
+    if (host.decode() if isinstance(host, bytes) else host) not in HERE:
         raise NetworkBlocked(f"tests do not use the network, but something asked for {host!r}")
 
 

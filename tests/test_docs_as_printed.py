@@ -46,7 +46,7 @@ LEFT = {  # a part of a command: why it is not run
     "source ": "a user's own",
     "open ": "a user's own",
     "-m pytest": "these tests",
-    "scripts/demo.py": "tests/test_demo.py",
+    "scripts/demo.py": "tests/test_scripts.py",
 }
 FILES = {"docs/extending.md": ("my_rewards.py", "tis_engine.py")}  # a page's blocks of Python
 SLOW = {"docs/extending.md"}  # six trainings, each in a process of its own

@@ -53,7 +53,6 @@ LIBRARY = {
     "k3_old_samples": kl.k3_importance,
     "kl_divergence": lambda p, q: kl_from_logits(p.clamp(min=1e-30).log(), q.log()),
     "kl_in_reward": token_level_rewards,
-    "leave_one_out": advantages.leave_one_out_advantages,
     "mean_score": masked_mean,
     "others_mean": lambda r, G: r - advantages.leave_one_out_advantages(r, G)[:, 0],
     "pass_at_k": verifiable.pass_at_k,
@@ -82,6 +81,24 @@ def test_a_changed_line_is_caught_and_named(name: str) -> None:
     for mistake in mistakes:
         found = verdict(name, mistake.function)
         assert (found.word, found.mistake) == ("mistake", mistake.says), mistake.change
+
+
+def reversed_kl(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.kl_div(p.clamp(min=1e-12).log(), q, reduction="sum")
+
+
+def divided_by_std(rewards: torch.Tensor, group_size: int) -> torch.Tensor:
+    groups = rewards.view(-1, group_size)
+    return ((groups - groups.mean(1, keepdim=True)) / groups.std(1, keepdim=True)).view(-1, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [("kl_divergence", reversed_kl), ("batch_normalised", divided_by_std)],
+)
+def test_a_mistake_is_named_in_another_idiom(name: str, function: Any) -> None:
+    """A guard against log 0, or another eps, changes a few numbers and not the mistake."""
+    assert verdict(name, function).word == "mistake"
 
 
 def folded_solutions() -> Iterator[tuple[str, str, str]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,6 @@ GRPO: dict[str, Any] = CPU | dict(
     steps=3, prompts_per_step=4, group_size=4, max_new_tokens=12, eval_every=2, eval_prompts=8,
     test_prompts=8, checkpoint_every=2,
 )  # fmt: skip
-PNG = b"\x89PNG"
 
 
 @pytest.fixture(scope="module")
@@ -71,71 +69,51 @@ def logged(folder: Path) -> set[str]:
     return set().union(*read_rows(folder / "metrics.jsonl"))
 
 
-# The reviews world, without a single flag between the stages
-
-
-@dataclass(frozen=True)
-class Runs:
-    pretraining: Path
-    reward_model: Path
-    finetuning: Path
-    grpo: Path
+STAGES: dict[str, tuple[Any, Any]] = {  # in this order, without a single flag between them
+    "pretraining": (pretraining.main, PretrainingConfig(**PRETRAINING)),
+    "reward_model": (reward_model_training.main, RewardModelConfig(**REWARD_MODEL)),
+    "finetuning": (finetuning.main, FinetuningConfig(**FINETUNING)),
+    "grpo": (grpo_engine.main, GRPOConfig(**GRPO)),
+}
 
 
 @pytest.fixture(scope="module")
-def world(tiny: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> Runs:
-    """pre-training -> reward model -> fine-tuning and GRPO, each finding its input by default."""
-    root = tmp_path_factory.mktemp("runs")
-    tiny.setattr("data.sources.RUNS", root)
-    return Runs(
-        pretraining.main(PretrainingConfig(**PRETRAINING)),
-        reward_model_training.main(RewardModelConfig(**REWARD_MODEL)),
-        finetuning.main(FinetuningConfig(**FINETUNING)),
-        grpo_engine.main(GRPOConfig(**GRPO)),
-    )
+def world(tiny: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The folder of each stage, which has found its input by default."""
+    tiny.setattr("data.sources.RUNS", tmp_path_factory.mktemp("runs"))
+    return {name: main(config) for name, (main, config) in STAGES.items()}
 
 
-def test_each_stage_finds_the_one_before_it_by_default(world: Runs) -> None:
-    found = [folder.name for folder in (world.pretraining, world.reward_model, world.finetuning)]
-    assert found == [
-        "pretraining-reviews-tiny",
-        "reward_model-reviews-tiny",
-        "finetuning-reviews-tiny",
-    ]
-    assert world.grpo.name == "grpo-reviews-tiny"
-
-
-def test_a_run_folder_holds_what_its_script_says(world: Runs) -> None:
+def test_a_run_folder_holds_what_its_script_says(world: dict[str, Path]) -> None:
     """No state.pt: a finished run has nothing to resume. No temporary files either."""
-    common = {"config.json", "metrics.jsonl", "model.safetensors", "report.html"}
-    common |= {"tokens.jsonl"}
-    assert names(world.pretraining) == common
-    assert names(world.finetuning) == common | {"samples.jsonl"}
-    assert names(world.reward_model) == common | {
-        "pairs.jsonl", "held_out_pairs.jsonl", "report.json", "report.png"
-    }  # fmt: skip
-    assert names(world.grpo) == common | {
-        "samples.jsonl", "test_answers.jsonl", "report.json", "finished_state.pt",
-    }  # fmt: skip
-    assert (world.reward_model / "report.png").read_bytes()[:4] == PNG
+    common = {"config.json", "metrics.jsonl", "model.safetensors", "report.html", "tokens.jsonl"}
+    more = {
+        "finetuning": {"samples.jsonl"},
+        "reward_model": {"pairs.jsonl", "held_out_pairs.jsonl", "report.json", "report.png"},
+        "grpo": {"samples.jsonl", "test_answers.jsonl", "report.json", "finished_state.pt"},
+    }
+    for stage, folder in world.items():
+        assert folder.name == f"{stage}-reviews-tiny"
+        assert names(folder) == common | more.get(stage, set())
+    assert (world["reward_model"] / "report.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_metrics_have_a_row_a_step_and_the_documented_keys(world: Runs) -> None:
-    for folder, steps in ((world.pretraining, 6), (world.reward_model, 4), (world.finetuning, 4),
-                          (world.grpo, 3)):  # fmt: skip
+def test_metrics_have_a_row_a_step_and_the_documented_keys(world: dict[str, Path]) -> None:
+    for stage, folder in world.items():
         rows = read_rows(folder / "metrics.jsonl")
+        steps = STAGES[stage][1].steps
         assert [row["step"] for row in rows] == list(range(1, steps + 1))
     shared = documented("Every stage without sampling")
-    assert logged(world.pretraining) == shared | documented("Pre-training and fine-tuning")
-    assert logged(world.finetuning) == shared | documented("Pre-training and fine-tuning")
-    assert logged(world.reward_model) == shared | documented("Reward model")
-    assert logged(world.grpo) == documented("Every engine")
+    for stage in ("pretraining", "finetuning"):
+        assert logged(world[stage]) == shared | documented("Pre-training and fine-tuning")
+    assert logged(world["reward_model"]) == shared | documented("Reward model")
+    assert logged(world["grpo"]) == documented("Every engine")
 
 
-def test_reports_have_the_documented_keys(world: Runs) -> None:
-    report = strict((world.reward_model / "report.json").read_text())
+def test_reports_have_the_documented_keys(world: dict[str, Path]) -> None:
+    report = strict((world["reward_model"] / "report.json").read_text())
     assert set(report) == documented("Reward model report")
-    report = strict((world.grpo / "report.json").read_text())
+    report = strict((world["grpo"] / "report.json").read_text())
     assert set(report) == documented("Engine report")
     assert set(report["before"]) == set(report["after"]) == {
         "reward", "response_length", "eos_rate", "gold", "gold_error", "kl"
@@ -154,14 +132,9 @@ def same_weights(a: Path, b: Path) -> bool:
     return all(torch.equal(first[name], second[name]) for name in first)
 
 
-def explicit(world: Runs, out: Path, **changes: Any) -> GRPOConfig:
-    flags = GRPO | dict(policy=world.pretraining, reward_model=(world.reward_model,), out=out)
-    return GRPOConfig(**(flags | changes))
-
-
 @pytest.mark.parametrize("before", ["save_gpt", "write_json"])
 def test_an_interrupted_run_resumes_into_the_same_result(
-    world: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+    world: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
 ) -> None:
     """Ended after the last step, before the weights or the report were written."""
 
@@ -172,32 +145,32 @@ def test_an_interrupted_run_resumes_into_the_same_result(
     with monkeypatch.context() as patch:
         patch.setattr(run_engine, before, interrupt)
         with pytest.raises(KeyboardInterrupt):
-            grpo_engine.main(explicit(world, out))
+            grpo_engine.main(GRPOConfig(**GRPO, out=out))
     assert STATE_FILE in names(out) and "report.json" not in names(out)
     assert ("model.safetensors" in names(out)) == (before != "save_gpt")
-    grpo_engine.main(explicit(world, out, resume=True))
-    assert names(out) == names(world.grpo)
-    assert untimed(out) == untimed(world.grpo)
+    grpo_engine.main(GRPOConfig(**GRPO, out=out, resume=True))
+    assert names(out) == names(world["grpo"])
+    assert untimed(out) == untimed(world["grpo"])
     for name in ("samples.jsonl", "tokens.jsonl"):
-        assert read_rows(out / name) == read_rows(world.grpo / name)
-    assert same_weights(out, world.grpo)
-    assert (out / "report.json").read_text() == (world.grpo / "report.json").read_text()
+        assert read_rows(out / name) == read_rows(world["grpo"] / name)
+    assert same_weights(out, world["grpo"])
+    assert (out / "report.json").read_text() == (world["grpo"] / "report.json").read_text()
 
 
-def test_an_iterative_run_refreshes_its_reward_model_in_bfloat16(world: Runs) -> None:
+def test_an_iterative_run_refreshes_its_reward_model_in_bfloat16(world: dict[str, Path]) -> None:
     """Its reference is the frozen start, in half the bits, until an iteration replaces it."""
     sizes = GRPO | dict(steps=4, prompts_per_step=2, new_pairs=28, check_pairs=8, iterations=2)
     out = grpo_iterative_engine.main(
         IterativeGRPOConfig(**sizes, reward_batch_size=2, precision="bfloat16")
     )
     assert out.name == "grpo_iterative-reviews-tiny"
-    assert names(out) ^ names(world.grpo) == {
+    assert names(out) ^ names(world["grpo"]) == {
         "pairs.jsonl", "reward_model.safetensors", "finished_state.pt"
     }  # fmt: skip
     sections = ("Every engine", "Where the reference moves", "Iterative GRPO")
     assert logged(out) == set().union(*map(documented, sections))
     row = read_rows(out / "metrics.jsonl")[2]
     assert row["pairs/new"] == 28 and row["pairs/replayed"] == 3
-    start, _ = load_reward_model(world.reward_model)
+    start, _ = load_reward_model(world["reward_model"])
     refreshed, _ = load_reward_model(out / "reward_model.safetensors")
     assert not torch.equal(start.head.weight, refreshed.head.weight)

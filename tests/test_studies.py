@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +18,7 @@ from report import intervals
 from report.intervals import holm, t_interval, t_tails
 from studies import bootstrap
 from studies.claims import __main__ as claims
-from studies.claims import sigmoid, ten
-from studies.claims.rules import FAILED, HELD, UNTOLD, Rule, Weakest, at_equal_accuracy, instead
+from studies.claims.rules import FAILED, HELD, UNTOLD, Rule
 from studies.engines import RECIPES, STUDIES, Recipe, flags_of
 from studies.overoptimisation import __main__ as study
 from studies.overoptimisation import results
@@ -128,17 +125,6 @@ def test_a_t_test_over_starts_by_hand() -> None:
     assert intervals.t_interval([1.0, 2.0, 3.0])["p"] == pytest.approx(0.0742, abs=1e-4)
 
 
-@pytest.mark.parametrize("form", results.FORMS)
-def test_a_fit_finds_what_made_the_points(form: str) -> None:
-    kl = np.array([0.0, 0.01, 0.25, 1.0, 4.0, 9.0, 25.0])
-    far = kl[kl > results.NEAREST]
-    gain = np.full(len(kl), 7.0)  # of points too near: they must not count
-    gain[kl > results.NEAREST] = results.FORMS[form](np.sqrt(far)) @ np.array([0.4, 0.1])
-    found = results.fit(form, kl, gain)
-    assert (found["alpha"], found["beta"]) == pytest.approx((0.4, 0.1))
-    assert found["rmse"] < 1e-12 and max(map(abs, found["residual_thirds"])) < 1e-12
-
-
 def test_what_is_fitted_is_the_gain_over_the_start() -> None:
     """Gold 0.5 + d (.4 - .1 log d): the fit of the cell must find .4 and .1."""
     kl = np.array([0.0, 1.0, 4.0, 9.0, 16.0])
@@ -166,53 +152,6 @@ RULE = Rule("x", 0.1, lambda runs: runs["arm"]["x"])
 def test_a_rule_says_all_three(mean, seeds, word):
     """Above the least that counts, below it, within the noise of it, and of too few seeds."""
     assert RULE(made_up(mean, seeds)).word == word
-
-
-def test_several_rules_hold_together_and_one_that_fails_is_one_of_several():
-    """By hand: the second rule asks for 0.05 less, so the first decides; failing, its p is doubled."""
-    easier = Rule("y", 0.05, RULE.effect)
-    both = Weakest((RULE, easier))
-    held, failed = both(made_up(0.2)), both(made_up(0.0))
-    assert (held.unit, held.word, held.p) == ("x", HELD, RULE(made_up(0.2)).p)
-    assert (failed.unit, failed.word) == ("x", FAILED)
-    assert failed.p == pytest.approx(2 * RULE(made_up(0.0)).p)
-
-
-def test_a_verdict_is_that_of_the_corrected_p():
-    verdict = RULE(made_up(0.13))
-    assert verdict.word == HELD and replace(verdict, corrected=10 * verdict.p).word == UNTOLD
-
-
-def test_what_rules_read():
-    """By hand: both gain 0.2 or more from 0.1, so they are compared where they first reach 0.26."""
-    slow, fast = ([0.1, 0.2, 0.3], [0.0, 1.0, 2.0]), ([0.1, 0.5, 0.2], [0.0, 4.0, 5.0])
-    runs = [{"points": {"accuracy": x, "kl": y}} for x, y in (slow, fast)]
-    assert at_equal_accuracy("kl", *runs) == pytest.approx([1.6, 1.6])
-    flat = {"points": {"accuracy": [0.1] * 3, "kl": [0.0] * 3}}
-    assert at_equal_accuracy("kl", flat, runs[0]) is None
-    assert instead(a="b-c")({"a": {}, "b-c": {0: {}}}) == {"a": {0: {}}, "b-c": {0: {}}}
-
-
-def test_a_sigmoid_is_extrapolated_where_there_is_one():
-    """Rewards on an exact sigmoid of the grid: the fit to a third of them says where they end."""
-    steps = np.arange(1.0, 181)
-    top, middle, power = 0.9, sigmoid.MIDDLES[13], sigmoid.EXPONENTS[12]
-    rewards = 0.1 + (top - 0.1) / (1 + (middle / steps) ** power)
-    run = {"curve": {"reward": list(rewards)}, "points": {"accuracy": [0.1]}}
-    assert sigmoid.error(run, sigmoid.sigmoid) == pytest.approx(0, abs=1e-9)
-    assert min(sigmoid.error(run, rival) for rival in (sigmoid.power_law, sigmoid.constant)) > 0.02
-    (again,) = sigmoid.without_time({"grpo-long": {0: run}})["grpo-long"].values()
-    assert sorted(again["curve"]["reward"]) == sorted(rewards)
-    assert again["points"]["accuracy"][0] == pytest.approx(rewards.mean())
-
-
-def test_the_law_of_entropy_explains_what_follows_it():
-    """R = 1 - 0.5 exp(H) exactly, and the same backwards, where entropy would not be a price."""
-    entropy = [0.5, 0.3, 0.2, 0.1]
-    for order, least in ((1, 1.0), (-1, 0.0)):
-        accuracy = [1 - 0.5 * math.exp(h) for h in entropy[::order]]
-        run = {"points": {"entropy": entropy, "accuracy": accuracy}}
-        assert ten.explained("grpo")({"grpo": run}) == pytest.approx(least)
 
 
 def leaves(value, place=""):

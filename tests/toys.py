@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from data.collate import ResponseBatch, collate_responses
 from data.records import PromptRecord
 from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
@@ -127,6 +129,13 @@ def saved_gpt(folder: Path, seed: int = 0, **shape: int) -> GPT:
     model = glassbox_gpt(seed, **shape)
     save_gpt(folder / MODEL_FILE, model, GLASSBOX)
     return model
+
+
+def language(length: int = 3) -> ResponseBatch:
+    """Every response of a tiny language: tokens 0 (EOS), 1 and 2, at most `length` of them."""
+    ended = [(*p, 0) for n in range(length) for p in itertools.product((1, 2), repeat=n)]
+    responses = ended + list(itertools.product((1, 2), repeat=length))
+    return collate_responses([[1, 2]] * len(responses), responses, eos_id=0)
 
 
 class Crash(Exception):

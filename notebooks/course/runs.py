@@ -64,7 +64,11 @@ def curves(
     """
     lines = -(-len(keys) // columns)
     figure, axes = plt.subplots(
-        lines, columns, figsize=(10, 2.2 * lines + 0.2), sharex=True, squeeze=False
+        lines,
+        columns,
+        figsize=(10, 2.2 * lines + (0.8 if len(runs) > 1 else 0.2)),
+        sharex=True,
+        squeeze=False,
     )
     for axis, key in zip(axes.flat, keys, strict=True):
         meaning, label = METRICS[key]
@@ -76,8 +80,10 @@ def curves(
         plots.curves(series, axis=axis, smooth=smooth, styles=styles, ylabel=label)
         if key not in SIGNED:
             axis.set_ylim(0, None)
-        if axis is not axes.flat[0] or len(runs) == 1:
-            axis.get_legend().remove()
+        axis.get_legend().remove()
     for axis in axes[-1]:
         axis.set_xlabel("step (rollout batch)")
+    if len(runs) > 1:
+        handles = axes.flat[0].get_legend_handles_labels()
+        figure.legend(*handles, loc="outside upper center", ncols=len(runs))
     plt.show()

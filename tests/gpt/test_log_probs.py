@@ -10,6 +10,7 @@ import toys
 from toys import close, flat_gradient
 
 from data.collate import ResponseBatch, collate_responses
+from gpt.distillation import forward_kl
 from gpt.log_probs import entropy_of, full_kl, token_log_probs, token_scores
 from gpt.model import GPT, GPTConfig
 
@@ -66,6 +67,8 @@ def test_full_kl_against_the_explicit_sum(temperature):
         for (i, t, p), (_, _, q) in pairs
     )
     close(full_kl(MODEL, OTHER, BATCH, temperature), expected)
+    if temperature == 1.0:
+        close(forward_kl(OTHER, MODEL, BATCH), expected)
     assert (expected[BATCH.response_mask] > 0.01).all()
 
 
@@ -76,20 +79,10 @@ def test_full_kl_gives_the_other_model_no_gradient():
     assert float(model.wte.weight.grad.abs().max()) > 1e-3
 
 
-def test_the_last_prompt_token_scores_the_first_response_token():
-    """Over all tokens in that place the probabilities add up to 1; the token itself is not read."""
-    batch = collate_responses([[3, 1]] * V, [[v, 2] for v in range(V)], eos_id=-1)
-    first = token_log_probs(MODEL, batch)[:, 0]
-    close(first.exp().sum(), torch.tensor(1.0).double())
-    close(first.exp(), MODEL(torch.tensor([[3, 1]]))[0, 1].softmax(0))
-    changed = collate_responses([[3, 2]], [[4, 2]], eos_id=-1)
-    assert (token_log_probs(MODEL, changed)[0, 0] - first[4]).abs() > 1e-3
-
-
 def scored(model: GPT, batch: ResponseBatch) -> list[torch.Tensor]:
     scores = token_scores(model, batch, entropy_gradient=True)
-    kl = full_kl(model, OTHER, batch)
-    return [token_log_probs(model, batch), *scores, kl]
+    kls = full_kl(model, OTHER, batch), forward_kl(model, OTHER, batch)
+    return [token_log_probs(model, batch), *scores, *kls]
 
 
 def test_padding_is_zero_and_never_read():

@@ -1,17 +1,18 @@
-"""Published weights: what transformers writes we read, what we write transformers reads."""
+"""Published weights: what transformers writes we read, and the other way round; by name, from a cache."""
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import json
 from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from gpt.model import GPT, GPTConfig
-from gpt.published import load_gpt2, save_gpt2
+from gpt.published import REVISIONS, load_gpt2, save_gpt2
 from harness.errors import UserError
 
 SMALL = GPTConfig(vocab_size=61, context=32, n_layer=3, n_head=4, n_embd=16)
@@ -133,25 +134,6 @@ def test_transformers_opens_what_we_save(transformers, tmp_path):
     torch.testing.assert_close(opened.eval()(tokens).logits, model(tokens), atol=1e-4, rtol=0)
 
 
-@pytest.mark.oracle
-def test_we_save_the_file_that_transformers_saves(folder, tmp_path):
-    """Names, shapes and header; and every setting that both configs hold."""
-    save_gpt2(load_gpt2(folder), tmp_path / "again")
-
-    def contents(where):
-        with safe_open(where / "model.safetensors", "pt") as file:
-            names = {n: tuple(file.get_slice(n).get_shape()) for n in file.keys()}
-            return names, file.metadata()
-
-    assert contents(tmp_path / "again") == contents(folder)
-    both = folder, tmp_path / "again"
-    theirs, ours = (load_file(where / "model.safetensors") for where in both)
-    assert all(torch.equal(theirs[name], ours[name]) for name in theirs)
-    theirs, ours = (json.loads((where / "config.json").read_text()) for where in both)
-    dropout = {f"{place}_pdrop": 0.0 for place in ("attn", "embd", "resid")}
-    assert ours == {**{key: theirs[key] for key in ours}, **dropout}
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [
@@ -205,3 +187,69 @@ WPE, QKV = "transformer.wpe.weight", "transformer.h.0.attn.c_attn.weight"
 def test_other_tensors_are_refused(own_folder, change):
     edit_tensors(own_folder, change)
     refused(own_folder, "model.safetensors")
+
+
+TINY = GPTConfig(vocab_size=61, context=16, n_layer=1, n_head=2, n_embd=8)
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def tiny() -> GPT:
+    return GPT(TINY).initialize(torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def published(tmp_path) -> dict[str, bytes]:
+    """The files of a model on the hub."""
+    save_gpt2(tiny(), tmp_path / "published")
+    return {path.name: path.read_bytes() for path in (tmp_path / "published").iterdir()}
+
+
+@pytest.fixture
+def cache(require, tmp_path, monkeypatch) -> Path:
+    """The cache of huggingface_hub, which is offline (see conftest)."""
+    require("huggingface_hub")
+    settings = importlib.import_module("huggingface_hub.constants")
+    monkeypatch.setattr(settings, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    assert settings.HF_HUB_OFFLINE
+    return tmp_path / "cache"
+
+
+def put_in_cache(cache: Path, repo: str, files: dict[str, bytes], ref: str) -> None:
+    """As the hub's client lays it out: blobs by hash, linked by a snapshot, which a ref names."""
+    base = cache / f"models--{repo.replace('/', '--')}"
+    for folder in ("blobs", "refs", f"snapshots/{COMMIT}"):
+        (base / folder).mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        blob = base / "blobs" / hashlib.sha256(content).hexdigest()
+        blob.write_bytes(content)
+        (base / "snapshots" / COMMIT / name).symlink_to(f"../../blobs/{blob.name}")
+    (base / "refs" / ref).write_text(COMMIT)
+
+
+def test_gpt2_is_read_at_its_pinned_revision(cache, published, monkeypatch):
+    """Not at `main`, which names nothing here."""
+    monkeypatch.setitem(REVISIONS, "openai-community/gpt2", COMMIT)
+    put_in_cache(cache, "openai-community/gpt2", published, ref="other")
+    model = load_gpt2("gpt2")
+    assert model.config == TINY
+    for name, weight in tiny().state_dict().items():
+        assert torch.equal(model.state_dict()[name], weight), name
+
+
+def test_another_model_is_read_at_main(cache, published):
+    put_in_cache(cache, "openai-community/gpt2-medium", published, ref="main")
+    assert load_gpt2("gpt2-medium").config == TINY
+
+
+@pytest.mark.parametrize("files", [[], ["config.json"], ["model.safetensors"]])
+def test_what_the_cache_lacks_is_refused_without_a_network(cache, published, files):
+    kept = {name: content for name, content in published.items() if name in files}
+    put_in_cache(cache, "openai-community/gpt2-large", kept, ref="main")
+    with pytest.raises(UserError):
+        load_gpt2("gpt2-large")
+
+
+@pytest.mark.parametrize("name", ["gpt3", "hf://gpt2", "hf://a/b/c", "owner/name"])
+def test_what_is_no_name_is_a_folder_and_asks_nobody(name):
+    with pytest.raises(UserError):
+        load_gpt2(name)

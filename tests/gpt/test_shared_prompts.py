@@ -109,20 +109,6 @@ def test_values_and_gradients_are_those_of_rows_read_one_by_one(head, kind, dtyp
         assert float((one - other).abs().max()) <= most * max(float(other.abs().max()), 1.0)
 
 
-@pytest.mark.parametrize("kind", ["gpt", "llama"])
-def test_responses_of_a_group_do_not_see_each_other(kind):
-    model = model_of(kind, torch.float64)
-    other = [*RESPONSES]
-    other[2] = [(token + 5) % (V - 1) + 1 for token in other[2]]
-    with torch.no_grad():
-        scores, changed = (
-            log_probs.token_log_probs(model, collate_responses(PROMPTS, responses, EOS))
-            for responses in (RESPONSES, other)
-        )
-    same = torch.arange(N) != 2
-    assert torch.equal(scores[same], changed[same]) and not torch.equal(scores[2], changed[2])
-
-
 @pytest.mark.parametrize(
     "batch",
     [
@@ -154,19 +140,3 @@ def test_groups_stay_whole_in_a_micro_batch():
         assert sum(not set(group).isdisjoint(chunk) for chunk in chunks) == 1
     pieces = collectives.shard_chunks(torch.tensor([3, 1, 2, 5]), 2, torch.tensor([0, 0, 0, 1]))
     assert [piece.tolist() for piece in pieces] == [[1, 2], [0, 3]]  # a group of 3 in forwards of 2
-
-
-def test_ranks_share_groups_and_the_rows_of_too_few(monkeypatch):
-    lengths, groups = torch.tensor([4, 2, 3, 1]), torch.tensor([0, 1, 0, 1])
-
-    def shares(groups: Tensor) -> list[list[int]]:
-        found = []
-        for rank in range(2):
-            monkeypatch.setattr(collectives, "rank", lambda rank=rank: rank)
-            chunks = collectives.shard_chunks(lengths, 4, groups)
-            found.append(sorted(row for chunk in chunks for row in chunk.tolist()))
-        return found
-
-    monkeypatch.setattr(collectives, "world", lambda: 2)
-    assert shares(groups) == [[1, 3], [0, 2]]
-    assert sorted(map(len, shares(torch.zeros(4, dtype=torch.long)))) == [2, 2]

@@ -13,7 +13,6 @@ import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -187,16 +186,6 @@ def two_models(seed: int = 0) -> tuple[nano_gpt.GPT, GPT]:
     return short, long
 
 
-def config_of(module: ModuleType, **flags: Any) -> Any:
-    """The engine's own config class with these flags."""
-    (config,) = (
-        value
-        for name, value in vars(module).items()
-        if name.endswith("Config") and getattr(value, "__module__", None) == module.__name__
-    )
-    return config(**flags)
-
-
 def spied_norms(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The gradient norm of every optimizer step from now on."""
     norms: list[float] = []
@@ -253,8 +242,8 @@ def run_engine(
     size = dict(prompts_per_step=16, group_size=1) if twin.group_size is None else dict(
         prompts_per_step=4, group_size=twin.group_size
     )  # fmt: skip
-    config = config_of(
-        module, steps=STEPS, lr=3e-3, max_norm=1.0, max_new_tokens=8, seed=3, warmup=1, stop_kl=None,
+    config = module.ENGINE.config(
+        steps=STEPS, lr=3e-3, max_norm=1.0, max_new_tokens=8, seed=3, warmup=1, stop_kl=None,
         eval_every=1000, checkpoint_every=1000, micro_batch_size=64, **size, **twin.flags,
     )  # fmt: skip
     reward: Any = RuleReward(lambda record, answer, ended: twin.reward(record.prompt, answer), "")

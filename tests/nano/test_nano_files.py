@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import subprocess
 import sys
 from pathlib import Path
 
@@ -49,23 +48,6 @@ def quick_start(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_file_runs(name: str, quick_start: None, capsys: pytest.CaptureFixture[str]) -> None:
     importlib.import_module(f"nano.{name}").main(steps=1)
     assert "step   1" in capsys.readouterr().out
-
-
-def test_a_file_is_found_by_path_and_by_name(tmp_path: Path) -> None:
-    """By path from anywhere, by name from the repository; `-I` hides what is installed beside it."""
-    code = f"""
-import runpy, sys
-start = list(sys.path)
-runpy.run_path({str(ROOT / "nano" / "grpo.py")!r})
-for name in [name for name in sys.modules if name.startswith("nano")]:
-    del sys.modules[name]
-sys.path[:] = [{str(ROOT)!r}, *start]
-runpy.run_module("nano.grpo")
-"""
-    result = subprocess.run(
-        [sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True
-    )
-    assert result.returncode == 0, result.stderr
 
 
 def test_all_of_rlhf_runs(

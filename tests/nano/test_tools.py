@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from test_equal_to_engines import PROMPTS, varied
 from toys import flat_gradient
 
 from nano import gpt, grpo, tools
 
-PROMPTS = ["ab:", "c:", "hgfed:", "aaa:", "fa:", "g:", "ce:"]
 SAID = {prompt: prompt[-2::-1] for prompt in PROMPTS}  # the prompt backwards
 END, CALL = (gpt.LETTERS.index(letter) for letter in (gpt.END, tools.CALL))
 
@@ -22,14 +22,6 @@ def random_policy(seed: int = 0) -> gpt.GPT:
             weight += 0.1 * torch.randn_like(weight)
         policy.wte.weight[[END, CALL]] += policy.ln_f.bias
     return policy
-
-
-def worth(prompt: str, answer: str) -> float:
-    """Differs between most answers, and reads the prompt."""
-    answer = answer.rstrip(gpt.END)
-    return sum(gpt.LETTERS.index(x) * i for i, x in enumerate(answer, 1)) / 64 + (
-        prompt[0] in answer
-    )
 
 
 # --- sampling -------------------------------------------------------------------------------------
@@ -93,13 +85,13 @@ def test_the_first_gradient_is_that_of_the_letters_that_the_policy_wrote(monkeyp
 
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", clipped)
     sizes = dict(steps=1, prompts_per_step=4, group_size=4, max_new_tokens=10, seed=3)
-    tools.train(policy, worth, PROMPTS, SAID.get, epochs=1, minibatches=1, **sizes)
+    tools.train(policy, varied, PROMPTS, SAID.get, epochs=1, minibatches=1, **sizes)
 
     policy = random_policy()
     asked = [prompt for prompt in gpt.shuffled(PROMPTS, 0, 4, 3) for _ in range(4)]
     sampled = tools.sample(policy, asked, 10, gpt.generator(3, "sampling"), SAID.get)
     tokens, mask, answers = sampled
-    rewards = [worth(*pair) for pair in zip(asked, answers, strict=True)]
+    rewards = [varied(*pair) for pair in zip(asked, answers, strict=True)]
     loss, holes = torch.zeros((), dtype=torch.float64), 0
     for row in range(16):
         group = torch.tensor(rewards[row - row % 4 : row - row % 4 + 4])
@@ -117,8 +109,8 @@ def test_the_first_gradient_is_that_of_the_letters_that_the_policy_wrote(monkeyp
 def test_with_a_silent_tool_it_is_grpo() -> None:
     sizes = dict(steps=5, prompts_per_step=4, group_size=4, lr=3e-3, max_new_tokens=10, seed=3)
     with_tool, plain = random_policy(), random_policy()
-    rows = tools.train(with_tool, worth, PROMPTS, lambda prompt: "", **sizes)
-    others = grpo.train(plain, worth, PROMPTS, kl_coef=0.0, **sizes)
+    rows = tools.train(with_tool, varied, PROMPTS, lambda prompt: "", **sizes)
+    others = grpo.train(plain, varied, PROMPTS, kl_coef=0.0, **sizes)
     for row, other in zip(rows, others, strict=True):
         for key in ("reward", "loss", "grad_norm"):
             assert row[key] == pytest.approx(other[key], abs=1e-10)

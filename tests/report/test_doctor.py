@@ -15,9 +15,7 @@ from typing import Any
 import bug_zoo
 import pytest
 
-from harness.files import append_jsonl, write_json
-from report import doctor
-from report.doctor import RULES, DoctorConfig, examine
+from report.doctor import RULES, examine
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDINGS = bug_zoo.RECORDINGS
@@ -173,29 +171,6 @@ def test_a_rule_is_silent_where_the_same_numbers_are_right(
     rule: str, columns: dict[str, Any], flags: dict[str, Any]
 ) -> None:
     assert rule not in found(steady(**columns), **flags)
-
-
-# --- pages, words and the command -----------------------------------------------------------------
-
-
-def run_folder(folder: Path, rows: list[dict[str, Any]]) -> Path:
-    append_jsonl(folder / "metrics.jsonl", rows)
-    write_json(folder / "config.json", FLAGS)
-    return folder
-
-
-def test_the_command_speaks_of_every_run_and_fails_for_wrong_numbers(
-    tmp_path: Path, capsys
-) -> None:
-    well = run_folder(tmp_path / "well", steady())
-    sick = run_folder(tmp_path / "sick", steady(ratio_error_at_start=1.0))
-    (tmp_path / "comparison.html").write_text("a page is no run, and neither is a folder of runs")
-    doctor.main(DoctorConfig((tmp_path / "comparison.html", tmp_path, well)))
-    assert "18 rules looked at 40 steps: nothing found" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as ended:
-        doctor.main(DoctorConfig((well, sick)))
-    assert ended.value.code == 1
-    assert "ratio_at_start" in capsys.readouterr().out
 
 
 # --- the zoo --------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""report.html and show_tokens: text stays text, files stay small, and a bad run still has a page."""
+"""report.html of one run and of several: text stays text, and a bad run still has a page."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from harness import run_folder
+from harness import run_folder as run_folders
+from harness.errors import UserError
 from harness.files import append_jsonl, write_json
 from harness.paths import REPORT
+from report.__main__ import ReportConfig, main
 from report.doctor import read_run
 from report.page import page_html
 
@@ -100,6 +102,20 @@ def test_a_damaged_folder_still_has_a_page(tmp_path: Path) -> None:
     assert "loss: 2" in page_html([read_run(tmp_path)])
 
 
+def test_a_metric_that_is_zero_throughout_is_folded_and_a_name_leads_to_its_meaning(
+    tmp_path: Path,
+) -> None:
+    rows = [{"step": step, "kl": 1e-4, "clip_high_fraction": step / 1000} for step in (1, 2, 3)]
+    write_run(tmp_path, metrics=rows)
+    page = page_html([read_run(tmp_path)])
+    shown, folded = page.split("<details", 1)
+    assert 'aria-label="kl ' in shown and 'aria-label="clip_high_fraction ' in folded
+    tags = Tags(page).tags
+    names = {attrs["id"] for _, attrs in tags if "id" in attrs}
+    links = {str(attrs["href"])[1:] for tag, attrs in tags if tag == "a"}
+    assert {"of-kl", "of-clip_high_fraction"} <= links and links <= names
+
+
 # Drawn by another process ---------------------------------------------------------------------------
 
 
@@ -108,8 +124,52 @@ def test_a_page_is_drawn_by_a_process_and_a_failure_costs_a_sentence(
 ) -> None:
     monkeypatch.undo()  # the tests' own way to draw pages
     write_run(tmp_path / "run", metrics=[{"step": 1, "loss": 2.0}], config={})
-    run_folder.conclude(tmp_path / "run")
+    run_folders.conclude(tmp_path / "run")
     assert "loss: 2" in (tmp_path / "run" / REPORT).read_text(encoding="utf-8")
-    monkeypatch.setattr(run_folder.sys, "executable", str(tmp_path / "no python"))
-    run_folder.conclude(tmp_path / "run")
+    monkeypatch.setattr(run_folders.sys, "executable", str(tmp_path / "no python"))
+    run_folders.conclude(tmp_path / "run")
     assert REPORT in capsys.readouterr().out.splitlines()[-2]
+
+
+def run_folder(folder: Path, seed: Any = 0, gold: float | None = None, **flags: float) -> Path:
+    write_json(folder / "config.json", {"seed": seed, **flags})
+    append_jsonl(folder / "metrics.jsonl", [{"step": 1, "reward": 9.0}])
+    write_json(folder / "report.json", {"after": {"gold": gold}})
+    return folder
+
+
+def test_one_run_gets_its_page(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "one")
+    assert main(ReportConfig((folder,))) == folder / "report.html"
+    assert "reward: 9" in (folder / "report.html").read_text(encoding="utf-8")
+
+
+# Groups of seeds
+
+
+def table_of(runs, capsys) -> str:
+    main(ReportConfig(tuple(runs), group=True))
+    return capsys.readouterr().out
+
+
+def test_groups_are_compared_seed_by_seed(tmp_path: Path, capsys) -> None:
+    """The differences are 0.1, 0.2, 0.3: 0.2 +- 4.303 * 0.1 / sqrt 3, and so is the baseline's spread."""
+    base, mine = (
+        [run_folder(tmp_path / name / f"s{i}", i, gold) for i, gold in enumerate(golds)]
+        for name, golds in (("base", [0.5, 0.6, 0.7]), ("mine", [0.6, 0.8, 1.0]))
+    )
+    table = table_of([*base, *reversed(mine)], capsys)
+    assert "0.6 [0.3516, 0.8484]" in table and "0.2 [-0.04841, 0.4484]" in table
+    assert "reward" not in table and "differ" not in table
+    other = run_folder(tmp_path / "other" / "s9", 9, 0.25, lr=2)
+    assert table_of([*base, other], capsys).split()[-5:] == "0.25 no seed in common".split()
+    assert table_of([*base, mine[1]], capsys).split()[-2:] == ["0.8", "0.2"]  # no interval of one
+    other = run_folder(tmp_path / "base" / "s9", 9, 0.25, lr=2)
+    assert "base: flags differ: lr" in table_of([*base, other], capsys)
+
+
+@pytest.mark.parametrize("seeds, gold", [([0, 1, 0], 1.0), ([[0], [1]], 1.0), ([0, 1], None)])
+def test_no_table_of_one_seed_twice_odd_seeds_or_unfinished_runs(seeds, gold, tmp_path, capsys):
+    runs = [run_folder(tmp_path / "a" / f"{i}", seed, gold) for i, seed in enumerate(seeds)]
+    with pytest.raises(UserError):
+        table_of(runs, capsys)

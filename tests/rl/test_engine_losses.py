@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from engines import engine_named
-from minibatch import MASK, NEW, OLD, RATIO, REF, k3_by_hand, mean_of_means, pessimistic
+from slow import MASK, NEW, OLD, RATIO, REF, k3_by_hand, mean_of_means, pessimistic
 from torch import Tensor
 
 from rl.equations.kl import k3

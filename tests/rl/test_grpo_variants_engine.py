@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from engines import DIVERSE, SHARE_OF_A, engine_named, small_gpt, some_rollout
-from minibatch import MASK, RATIO, pessimistic
+from slow import MASK, RATIO, pessimistic
 from toys import LETTERS, weights
 from watched import same_update
 

@@ -35,8 +35,6 @@ def test_a_limit_bounds_the_distance_from_the_start_and_not_from_a_reference_tha
     engine, options = moving(name)
     free = engine.run(small_gpt(), stop_kl=1e9, **options)
     near, far = ([row[key] for row in free] for key in ("kl", "kl_from_start"))
-    print(f"\n{name}  kl            ", *(f"{x:6.3f}" for x in near))
-    print(f"{name}  kl_from_start ", *(f"{x:6.3f}" for x in far))
     assert far[:3] == pytest.approx(near[:3], abs=1e-6)  # before the reference moves they are one
     assert near[3] == pytest.approx(0, abs=1e-5) and far[3] > 0.01
     outside = next(i for i in range(4, STEPS) if far[i] > 1.05 * max(*far[:i], *near))

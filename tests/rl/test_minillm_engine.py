@@ -10,9 +10,8 @@ import pytest
 import torch
 from engines import NOISY_TEACHER as TEACHER
 from engines import engine_named, small_gpt
-from minibatch import after, language, tiny_gpt
-from slow import assert_gradient, flat_gradient, tokens_of
-from toys import LETTERS, PROMPTS
+from slow import after, assert_gradient, flat_gradient, tiny_gpt, tokens_of
+from toys import LETTERS, PROMPTS, language
 from watched import calls_of, flip
 
 from gpt.generate import SamplingParams

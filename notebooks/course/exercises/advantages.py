@@ -41,45 +41,6 @@ def others_mean(rewards, group_size):
 
 @exercise(
     case(
-        "four responses to one prompt, rewards 1, 2, 3, 4",
-        [[-2.0], [-0.666667], [0.666667], [2.0]], rewards=[1.0, 2.0, 3.0, 4.0], group_size=4,
-    ),
-    case(
-        "two groups of two", [[1.0], [-1.0], [-2.0], [2.0]],
-        rewards=[1.0, 0.0, 10.0, 12.0], group_size=2,
-    ),
-    random=groups,
-    mistakes="""
-        (groups.sum(1, keepdim=True) - groups) / (group_size - 1) -> groups.mean(1, keepdim=True)
-            your baseline contains row i itself: that is the mean of the whole group, GRPO's. RLOO leaves
-            it out.
-        (groups - others)
-        -> ((groups - groups.mean(1, keepdim=True)) / (groups.std(1, keepdim=True) + 1e-4))
-            this is GRPO's advantage, with the group's mean and its deviation. RLOO divides by nothing.
-        (group_size - 1) -> group_size
-            you left the reward out of the sum, but you still divide by G. There are G - 1 others.
-        (groups.sum(1, keepdim=True) - groups) / (group_size - 1)
-        -> (rewards.sum() - groups) / (len(rewards) - 1)
-            your others include the responses to other prompts. Take those of the same group.
-        groups - others -> groups
-            these are the rewards themselves: nothing is compared with the group.
-        groups - others -> others - groups
-            your sign is flipped: a response that is better than the others must have a positive advantage.
-        (groups - others) -> ((groups - others) / (groups.std(1, keepdim=True) + 1e-4))
-            you divide by the group's standard deviation as well. That is GRPO's habit; RLOO divides by
-            nothing.
-    """,
-)  # fmt: skip
-def leave_one_out(rewards, group_size):
-    """From rewards (N,) with G = group_size neighbours to each prompt, compute each reward minus
-    the mean of the G - 1 others to its prompt, (N, 1)."""
-    groups = rewards.view(-1, group_size)
-    others = (groups.sum(1, keepdim=True) - groups) / (group_size - 1)
-    return (groups - others).view(-1, 1)
-
-
-@exercise(
-    case(
         "one group of four, rewards 1, 2, 3, 4",
         [[-1.161805], [-0.387268], [0.387268], [1.161805]], rewards=[1.0, 2.0, 3.0, 4.0],
         group_size=4,

@@ -56,13 +56,6 @@ def test_the_ratio_of_a_response_is_held_within_exp_of_20_too():
         assert not torch.autograd.grad(ratio.sum(), new)[0].any()
 
 
-def test_ratios_of_responses_are_the_product_and_its_root():
-    """exp(.5 + .25), and the square root of it: two tokens take part."""
-    new, mask = torch.tensor([[0.5, 0.25, torch.nan]]), torch.tensor([[True, True, False]])
-    for ratio, power in ((sequence_ratio, 0.75), (mean_ratio, 0.375)):
-        assert ratio(new, torch.zeros(1, 3), mask).tolist() == [[pytest.approx(math.exp(power))]]
-
-
 def test_the_dual_clip_leaves_a_positive_advantage_alone():
     """-c A = -3 would be the smaller number."""
     assert dual_clip(torch.tensor([[-2.0]]), torch.ones(1, 1), 3.0).item() == -2

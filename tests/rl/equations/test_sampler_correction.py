@@ -1,15 +1,15 @@
-"""What corrects for another sampler: worked numbers, and every answer of small worlds listed."""
+"""What corrects for another sampler: worked numbers, and every answer of a small language listed."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from dataclasses import dataclass
-from functools import cached_property
 from typing import get_args
 
 import pytest
+import test_enumeration as enumeration
 import torch
+from test_enumeration import OLD as MU
+from test_enumeration import THETA, token_log_probs
 from torch import Tensor
 
 from rl.equations.losses import clipped_surrogate
@@ -116,121 +116,39 @@ def test_dppo():
         assert bool(found[0, 0]) is not kept
 
 
-# Every answer listed
+# Every answer listed: of the language of test_enumeration.py, drawn from another policy, mu
 
-LETTERS, LENGTH, WORLDS = 4, 6, 8
-NOISE = {"little": 0.205, "much": 0.5, "most": 1.0}  # in the logits: KL 0.07, 0.43 and 1.6
 DELTA = {"tv": 0.2, "kl": 0.05}
-FULL = Correction("all of the sequence's ratio", "sequence", "all")
+EXACT = -enumeration.gradient(enumeration.expected_reward)
 
 
-@dataclass(frozen=True)
-class World:
-    """A random bigram language, pi, whose answers have random rewards; mu's logits are pi's plus noise.
+def off_by(row: Correction, sampler: Tensor = MU, floor: float = 0.5, cap: float = 2.0) -> float:
+    """How far a correction's expected gradient at pi = pi_old is from the policy gradient."""
+    old, drew = token_log_probs(THETA), token_log_probs(sampler)
+    A = enumeration.REWARDS[:, None]
 
-    All 4,096 answers of six letters are listed, so a correction's gradient is a sum over them.
-    """
-
-    seed: int
-    noise: float
-    length: int = LENGTH
-
-    @cached_property
-    def answers(self) -> Tensor:
-        """(N, T) letters."""
-        return torch.tensor(list(itertools.product(range(LETTERS), repeat=self.length)))
-
-    @cached_property
-    def drawn(self) -> tuple[Tensor, Tensor, Tensor]:
-        """pi's logits (5, 4), row 0 for the first letter; mu's; the rewards (N,)."""
-        generator = torch.Generator().manual_seed(self.seed)
-
-        def normal(*shape: int) -> Tensor:
-            return torch.randn(*shape, generator=generator, dtype=torch.float64)
-
-        logits = normal(LETTERS + 1, LETTERS)
-        return logits, logits + self.noise * normal(LETTERS + 1, LETTERS), normal(len(self.answers))
-
-    def log_probs(self, logits: Tensor) -> Tensor:
-        """(N, T)."""
-        before = torch.nn.functional.pad(self.answers[:, :-1] + 1, (1, 0))
-        rows = logits.log_softmax(-1)[before]
-        return rows.gather(-1, self.answers[..., None]).squeeze(-1)
-
-    @cached_property
-    def advantages(self) -> Tensor:
-        """(N, 1): the reward less its mean under pi."""
-        logits, _, rewards = self.drawn
-        return (rewards - self.log_probs(logits).sum(1).exp() @ rewards)[:, None]
-
-    def truth(self) -> Tensor:
-        """The gradient of pi's expected reward, (20,)."""
-        logits = self.drawn[0].clone().requires_grad_()
-        expected = self.log_probs(logits).sum(1).exp() @ self.drawn[2]
-        return torch.autograd.grad(expected, logits)[0].flatten()
-
-    def gradients(self, row: Correction, floor: float = 0.5, cap: float = 2.0) -> Tensor:
-        """What each answer adds to the ascent by a correction at pi = pi_old, (N, 20)."""
-        logits, mu, _ = self.drawn
-        leaf = self.log_probs(logits).requires_grad_()
-        old, drew = leaf.detach(), self.log_probs(mu)
-        mask = torch.ones_like(old, dtype=torch.bool)
+    def token_loss(log_probs: Tensor) -> Tensor:
         if row.divergence is not None:
-            loss = dppo(leaf, drew, self.advantages, row.divergence, DELTA[row.divergence])
-        else:
-            anchor = drew if row.against == "sampler" else old
-            loss = clipped_surrogate(leaf, anchor, self.advantages, 0.2, 0.2)
-            if row.of is not None:
-                loss = loss * sampler_weights(old, drew, mask, row.of, row.limit, floor, cap)
-        (of_tokens,) = torch.autograd.grad(-loss.sum(), leaf)  # (N, T)
-        before = torch.nn.functional.pad(self.answers[:, :-1] + 1, (1, 0))
-        score = torch.nn.functional.one_hot(self.answers, LETTERS) - logits.softmax(-1)[before]
-        found = torch.zeros(len(old), LETTERS + 1, LETTERS, dtype=torch.float64)
-        for t in range(self.length):
-            found[torch.arange(len(old)), before[:, t]] += of_tokens[:, t, None] * score[:, t]
-        return found.flatten(1)
+            return dppo(log_probs, drew, A, row.divergence, DELTA[row.divergence])
+        anchor = drew if row.against == "sampler" else old
+        loss = clipped_surrogate(log_probs, anchor, A, 0.2, 0.2)
+        if row.of is None:
+            return loss
+        return loss * sampler_weights(old, drew, enumeration.MASK, row.of, row.limit, floor, cap)
 
-    def measured(self, row: Correction, **bounds: float) -> dict[str, float]:
-        """Cosine with the true gradient, bias and variance of one answer's estimate, in |g| and |g|^2."""
-        each, truth = self.gradients(row, **bounds), self.truth()
-        chance = self.log_probs(self.drawn[1]).sum(1).exp()
-        mean = chance @ each
-        size = truth.norm()
-        return {
-            "cosine": float(mean @ truth / (mean.norm() * size)),
-            "bias": float((mean - truth).norm() / size),
-            "variance": float((chance @ each.square().sum(1) - mean.square().sum()) / size**2),
-        }
+    found = enumeration.expected_gradient(token_loss, sampler=sampler)
+    return float((found - EXACT).norm() / EXACT.norm())
 
 
-@pytest.mark.parametrize("seed", range(WORLDS))
-def test_the_whole_ratio_of_a_response_is_unbiased(seed):
-    """E_mu[pi(y) / mu(y) A grad log pi(y)] is the gradient under pi, to 1e-12."""
-    for noise in NOISE.values():
-        world = World(seed, noise)
-        chance = world.log_probs(world.drawn[1]).sum(1).exp()
-        found = chance @ world.gradients(FULL)
-        torch.testing.assert_close(found, world.truth(), atol=1e-12, rtol=0)
+def test_the_whole_ratio_of_a_response_is_unbiased():
+    """E_mu[pi(y) / mu(y) R grad log pi(y)] is the gradient under pi; wide bounds change nothing."""
+    assert off_by(Correction("", "sequence", "all")) < 1e-12
+    for name in ("sequence_tis", "sequence_mask"):
+        assert off_by(CORRECTIONS[name], floor=0.0, cap=math.inf) < 1e-12
 
 
 @pytest.mark.parametrize("name", CORRECTIONS)
 def test_no_row_of_the_table_is_unbiased(name):
-    """Each one's bias is 1% of the gradient or more, in every world; without noise it is 0."""
-    row = CORRECTIONS[name]
-    for seed in range(3):
-        assert World(seed, NOISE["much"]).measured(row)["bias"] > 0.01
-        assert World(seed, 0.0).measured(row)["bias"] < 1e-12
-
-
-def test_what_keeps_a_row_from_being_unbiased():
-    """The bounds, and the tokens before: without bounds, or on answers of one token, there is none."""
-    wide = dict(floor=0.0, cap=math.inf)
-    for seed in range(3):
-        short, long = (World(seed, NOISE["much"], length) for length in (1, 6))
-        for name in ("sequence_tis", "sequence_mask"):
-            assert long.measured(CORRECTIONS[name], **wide)["bias"] < 1e-12
-        for name in ("token_tis", "masked", "geometric_tis", "geometric_mask"):
-            assert short.measured(CORRECTIONS[name], **wide)["bias"] < 1e-12
-            assert long.measured(CORRECTIONS[name], **wide)["bias"] > 0.1
-        assert short.measured(CORRECTIONS["decoupled"])["bias"] < 1e-12
-        assert short.measured(CORRECTIONS["none"])["bias"] > 0.1
+    """Where mu is not pi. Where it is, each is the policy gradient."""
+    assert off_by(CORRECTIONS[name]) > 0.01
+    assert off_by(CORRECTIONS[name], sampler=THETA) < 1e-12

@@ -8,10 +8,9 @@ import make_teacher
 import pytest
 import torch
 import toys
-from toys import LETTERS, seeded
+from toys import LETTERS, language, seeded
 from toys import PROMPTS as RECORDS
 
-from data.collate import collate_responses
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
@@ -72,24 +71,18 @@ def test_teacher_log_probs_by_hand_and_above_the_floor(rollout):
 # The distance
 
 
-def all_responses() -> list[tuple[int, ...]]:
-    """Of the tokens 0 (EOS), 1 and 2, at most three."""
-    ended = [(*p, 0) for length in range(3) for p in itertools.product((1, 2), repeat=length)]
-    return ended + list(itertools.product((1, 2), repeat=3))
-
-
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_both_estimates_have_the_kl_of_responses_as_their_mean(temperature):
     """Every response of a tiny language, weighted by the student's probability; micro-batches of 4."""
     student, teacher = random_gpt(0, 3).double(), random_gpt(1, 3).double()
-    language = collate_responses([[1, 2]] * 15, all_responses(), eos_id=0)
+    batch = language()
     log_q, log_p = (
-        token_log_probs(model, language, temperature).sum(1) for model in (student, teacher)
+        token_log_probs(model, batch, temperature).sum(1) for model in (student, teacher)
     )
     assert float(log_q.exp().sum()) == pytest.approx(1, abs=1e-12)
     exact = float((log_q.exp() * (log_q - log_p)).sum())
     forward = float((log_p.exp() * (log_p - log_q)).sum())
-    sampled, full = reverse_kl(student, teacher, language, temperature, micro_batch_size=4)
+    sampled, full = reverse_kl(student, teacher, batch, temperature, micro_batch_size=4)
     assert float(log_q.exp() @ sampled) == pytest.approx(exact, abs=1e-9)
     assert float(log_q.exp() @ full) == pytest.approx(exact, abs=1e-9)
     assert abs(exact - forward) > 0.01

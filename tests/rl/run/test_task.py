@@ -1,7 +1,8 @@
-"""Opening a task: which reward a flag opens."""
+"""What all engines' configs share, and the task that flags open."""
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,49 @@ from toys import GLASSBOX, glassbox_gpt, saved_gpt
 from data import sources
 from data.files.source import FileSource
 from data.records import PromptRecord
-from data.sources import source
+from data.sources import from_preset, preset_defaults, source, world_names
 from data.splits import split_of
 from data.worlds import reviews, sums
+from data.worlds import sums as sums_world
 from harness.errors import UserError
 from reward_model.scalar_head import RewardModel, save_reward_model
-from rl.grpo_engine import GRPOConfig
 from rl.rewards import verifiable
 from rl.rewards.model import RewardModelReward
 from rl.rewards.reward import RewardFn, RuleReward, open_reward, open_rule
-from rl.run.config import RunFlags
-from rl.run.task import open_policy, open_task, require_reach
+from rl.run.config import SIZES, EngineConfig, RunFlags, size_presets
+from rl.run.engine import Engine, every_engine
+from rl.run.task import open_policy, require_reach
+
+RL = Path(__file__).resolve().parents[3] / "rl"
+ENGINES = sorted(path.stem for path in RL.glob("*_engine.py"))
+
+
+def test_every_engine_is_found() -> None:
+    assert [engine.module for engine in every_engine()] == [f"rl.{name}" for name in ENGINES]
+
+
+@pytest.mark.parametrize("engine", every_engine(), ids=lambda engine: engine.name)
+def test_every_preset_is_a_config(engine: Engine) -> None:
+    module = importlib.import_module(engine.module)
+    samples = issubclass(engine.config, EngineConfig)  # worlds have no recorded pairs
+    for size in module.PRESETS:
+        for data in ("pairs.json", *(world_names() if samples else ())):
+            from_preset(engine.config, module.PRESETS, size, data=data)
+    assert set(module.PRESETS) >= {*SIZES}
+    assert (module.PRESETS.settings("tiny", "sums") != {}) == samples
+
+
+def test_a_world_has_defaults_of_its_own(monkeypatch) -> None:
+    monkeypatch.setitem(sums_world.DEFAULTS, "other", {"tiny": {"lr": 7.0}})
+    presets = size_presets("other", {"lr": 5.0})
+    reviews, sums, small = (
+        preset_defaults(EngineConfig, presets, arguments)
+        for arguments in ([], ["--data", "sums"], ["--preset=small", "--data=sums"])
+    )
+    assert (reviews.lr, reviews.kl_coef, reviews.data) == (2e-4, 0.1, "reviews")
+    assert (sums.lr, sums.kl_coef, sums.stop_kl, sums.data) == (7.0, 0.0, None, "sums")
+    assert (small.lr, small.preset, small.data) == (5.0, "small", "sums")
+
 
 CPU = torch.device("cpu")
 
@@ -82,17 +115,6 @@ def test_the_rule_takes_answers_of_text_alone(odd):
 
 
 # The task as a whole
-
-
-def test_the_reviews_task_trains_on_the_model_and_measures_gold(runs):
-    save_models(runs)
-    task = open_task(GRPOConfig(), CPU)
-    assert isinstance(task.reward_fn, RewardModelReward)
-    assert task.gold is not None and task.gold.rule is reviews.gold_reward
-    assert task.reward_fn is not task.gold
-    assert not any(parameter.requires_grad for parameter in task.reward_fn.model.parameters())
-    assert all(parameter.requires_grad for parameter in task.policy.parameters())
-    assert not task.policy.training
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])

@@ -1,4 +1,4 @@
-"""docs/explorables by themselves, run by node: their numbers are those of rl/equations and autograd.
+"""The site: its boxes name what exists; playground and explorables, run by node, compute what Python does.
 
 Each function of TRUTHS takes the state of an explorable's controls and the numbers that its `compute`
 returned for it, and holds them to 1e-6 in float64.
@@ -9,17 +9,22 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import random
 import shutil
 import subprocess
 from collections.abc import Callable
 from typing import Any
 
+import boxes
+import playground
 import pytest
 import torch
+from boxes import ROOT
 from course import explorables
 from torch import Tensor
 
 from conformance.formulas import dppo
+from data.worlds import reviews
 from reward_model.loss import bradley_terry_loss
 from rl.equations.advantages import gae, group_advantages, leave_one_out_advantages
 from rl.equations.kl import k3
@@ -34,6 +39,77 @@ from rl.equations.losses import (
     sequence_sum,
     token_mean,
 )
+
+ENGINES = boxes.engines()
+
+
+def in_node(code: str) -> Any:
+    """What this JavaScript gives to `say`."""
+    node = shutil.which("node")
+    if node is None:
+        pytest.skip("no node here to run the page's code")
+    code += "\nfunction say(value) { process.stdout.write(JSON.stringify(value)); }"
+    done = subprocess.run([node, "-"], input=code, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_box_markers_and_line_map_fit_each_other(engine: str) -> None:
+    assert boxes.problems(engine) == []
+
+
+def test_every_box_has_an_engine_and_a_place_of_its_own() -> None:
+    assert sorted(path.stem for path in boxes.FOLDER.glob("*.md")) == ENGINES
+    places = sorted(int(boxes.read_box(engine).fields["order"]) for engine in ENGINES)
+    assert places == list(range(1, len(ENGINES) + 1))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_a_box_names_exists(engine: str) -> None:
+    """Its page of the course, and the functions elsewhere that carry out a line."""
+    box = boxes.read_box(engine)
+    assert {"idea", "paper", "arxiv", "box", "notebook", "watch"} <= box.fields.keys()
+    assert len([*ROOT.glob(f"notebooks/[0-9][0-9]_{box.fields['notebook']}.ipynb")]) == 1
+    for name in (name for line in box.lines for name in line.see):
+        module, function = name.rsplit(".", 1)
+        source = (ROOT / f"{module.replace('.', '/')}.py").read_text("utf-8")
+        assert f"def {function}(" in source or f"class {function}" in source, name
+
+
+HOSTILE = (
+    "", "   ", "great", "Hi Anna, this is great! I hope this helps.", "hello anna", "Hi Anna",
+    "Who cares? The lamp is AWFUL. Who cares?", "The lamp is nice. The lamp is nice.",
+    "Nice nice lamp; lovely, superb, great, neat... Thank you for asking", "\u00e9t\u00e9 lamp_x nice!",
+    "Not you again.  Leave me alone. Now go away!", "It is okay.\nThe price is fair.",
+)  # fmt: skip
+
+
+def test_gold_in_the_page_is_gold_in_python() -> None:
+    """Every part, on answers of the grammar, cut or not, and on hostile ones."""
+    rng = random.Random(0)
+    records = [rng.choice(reviews.prompts("test")) for _ in range(150)]
+    rows = [
+        (record, reviews.sample_response(record, rng), rng.random() < 0.8) for record in records
+    ]
+    rows += [(records[0], text, True) for text in HOSTILE]
+    rows += [(reviews.prompts("test")[i], "Hi Anna! The lamp is superb.", False) for i in range(20)]
+    asked = [[record.prompt, text, ended] for record, text, ended in rows]
+    code = (playground.PARTS / "world.js").read_text("utf-8") + (
+        f"const world = new World({json.dumps(playground.world_lists())});"
+        f"say({json.dumps(asked)}.map(([prompt, text, ended]) => {{"
+        "const asked = world.read(prompt); const gold = world.gold(asked, text, ended);"
+        "return { asked, gold, reasons: world.reasons(asked, gold, ended) }; }));"
+    )
+    for (record, text, ended), found in zip(rows, in_node(code), strict=True):
+        assert found["asked"] == record.meta
+        parts = reviews.gold_parts(record, text, ended)
+        for name in ("sent", "topic", "polite", "form", "qual", "reward"):
+            assert found["gold"][name] == pytest.approx(getattr(parts, name), abs=1e-9), text
+        *content, care = found["reasons"]
+        assert sum(row[0] for row in content) * care[0] == pytest.approx(parts.reward, abs=1e-9)
+        assert all(words for *_, words in found["reasons"])
+
 
 State = dict[str, Any]
 Numbers = dict[str, Any]
@@ -212,7 +288,6 @@ TRUTHS: dict[str, Callable[[State, Numbers], None]] = {
 
 
 FOLDER = explorables.FOLDER
-ENGINES = ("reinforce", "rloo", "ppo", "grpo")
 
 # States beside the one that each starts with, as changes to it.
 STATES: dict[str, list[dict[str, Any]]] = {
@@ -234,24 +309,18 @@ STATES: dict[str, list[dict[str, Any]]] = {
 }  # fmt: skip
 
 
-def in_node(name: str, expression: str) -> Any:
+def of_explorable(name: str, expression: str) -> Any:
     """The value of an expression in which E is the explorable and X what they share."""
-    node = shutil.which("node")
-    if node is None:
-        pytest.skip("no node here to run the page's code")
     parts = [(FOLDER / f"{part}.js").read_text("utf-8") for part in ("common", name)]
-    code = "\n".join(parts) + f"\nconst X = explorables, E = X[{json.dumps(name)}];\n"
-    code += f"process.stdout.write(JSON.stringify({expression}));"
-    done = subprocess.run([node, "-"], input=code, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    parts += [f"const X = explorables, E = X[{json.dumps(name)}];", f"say({expression});"]
+    return in_node("\n".join(parts))
 
 
 @pytest.mark.parametrize("name", explorables.names())
 def test_the_numbers_are_those_of_the_equations(name: str) -> None:
     changes = json.dumps(STATES[name])
     extra = "labels: E.compare(n.pairs, s.noise, s.seed)" if name == "proxy" else ""
-    rows = in_node(
+    rows = of_explorable(
         name,
         f"{changes}.map((c) => ({{ ...E.start, ...c }}))"
         f".map((s) => {{ const n = E.compute(s); return [s, {{ ...n, {extra} }}]; }})",
@@ -261,7 +330,7 @@ def test_the_numbers_are_those_of_the_equations(name: str) -> None:
         TRUTHS[name](state, numbers)
 
 
-@pytest.mark.parametrize("engine", [*ENGINES, "grpo_loss"])
+@pytest.mark.parametrize("engine", ["reinforce", "rloo", "ppo", "grpo", "grpo_loss"])
 def test_an_update_in_the_browser_is_the_gradient_of_the_loss(engine: str) -> None:
     """Away from the start, and with a policy that has moved since it sampled."""
     state = {
@@ -271,7 +340,7 @@ def test_an_update_in_the_browser_is_the_gradient_of_the_loss(engine: str) -> No
         "seed": 2,
         "r": [1, 0.8, 0.5, 0.3, 0.1, 0],
     }
-    batch = in_node(
+    batch = of_explorable(
         "leash",
         f"(() => {{ const s = {json.dumps(state)}; const run = E.train(s, 20);"
         "const first = E.step(run); const now = E.logProbs(run.theta.map((v, i) => v + 0.3 * (i % 3)));"

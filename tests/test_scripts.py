@@ -1,14 +1,43 @@
-"""Comparing engines and running studies: a job counts while it is made of what is asked for now."""
+"""Scripts: the demo's stages, comparisons, the benchmark at toy size."""
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import compare
+import demo
+import gpu
 import pytest
 
+from data.sources import preset_defaults
 from harness.errors import UserError
+
+
+def test_the_demo_runs_its_stages_with_their_own_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the three commands without a flag train what the demo trains: folders aside."""
+    asked: dict[Any, Any] = {}
+    monkeypatch.setattr(demo, "load_gpt", lambda folder, device: (folder / "none").read_text())
+    stages = (demo.pretraining, demo.reward_model_training, demo.grpo_engine)
+    for stage in stages:
+        monkeypatch.setattr(
+            stage, "main", lambda config, stage=stage: asked.update({stage: config})
+        )
+    with pytest.raises(FileNotFoundError):  # the fourth stage finds no base model
+        demo.train_stages(demo.DemoConfig(), 0, tmp_path)
+    folders = dict.fromkeys(("out", "base", "policy", "test_prompts"))
+    for stage in stages:
+        config = asked[stage]
+        alone = preset_defaults(type(config), stage.PRESETS, [])
+        changed = {name: None for name in folders if hasattr(config, name)}
+        if stage is demo.grpo_engine:
+            changed["reward_model"] = ()
+        assert dataclasses.replace(config, **changed) == dataclasses.replace(alone, **changed)
+
 
 ENGINE = """
 import hashlib, json, pathlib, sys
@@ -62,17 +91,6 @@ def test_the_difference_is_paired_and_other_flags_have_a_table_of_their_own(
     assert all(path.with_suffix(".png").stat().st_size > 1000 for path in tables)
 
 
-def test_an_edited_engine_and_other_inputs_are_run_anew(config: compare.CompareConfig) -> None:
-    compare.main(config, ("--lr", "1"))
-    made()
-    write_engine("mine_engine.py", 0.3)
-    compare.main(config, ("--lr", "1"))
-    assert made() == ["0.3", "0.3"] and len([*config.out.glob("*/mine/seed?.1")]) == 2
-    Path("words").write_text("a b c")
-    compare.main(config, ("--lr", "1"))
-    assert sorted(made()) == ["0.1", "0.1", "0.3", "0.3"]
-
-
 def test_what_cannot_be_compared_is_refused(config: compare.CompareConfig) -> None:
     """Engines of other worlds, one engine alone, one that is not there."""
     write_engine("base_engine.py", 0.1, "'reviews'")
@@ -80,3 +98,11 @@ def test_what_cannot_be_compared_is_refused(config: compare.CompareConfig) -> No
         with pytest.raises(UserError):
             compare.main(replace(config, engines=engines), ("--lr", "1"))
     assert made() == ["0.2", "0.1"]  # one seed each, for the first alone
+
+
+def test_the_command_at_toy_size(capsys):
+    sizes = dict(rows=2, micro_rows=1, prompt_tokens=3, new_tokens=4, repeats=1)
+    gpu.main(gpu.GpuConfig(device="cpu", preset="tiny", **sizes))
+    said = capsys.readouterr().out
+    assert "0 of 2 rows drawn otherwise, gradient off by 0.0e+00" in said
+    assert said.count("tokens a second") == said.count("updates a second") == 2

@@ -1,0 +1,248 @@
+"""Answering at a keyboard: what is asked, what each key leaves in the file, and how it may end."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import select
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from forked import Done, command
+from toys import seeded
+
+from data.files.read import read_preferences, read_responses
+from data.splits import split_of
+from gpt.checkpoint import save_gpt
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from harness.files import read_jsonl, write_json
+from harness.paths import MODEL_FILE
+from harness.signals import printable
+from reward_model.accuracy_report import position_bias
+from reward_model.agreement import kappa, summary
+from reward_model.annotate import AnnotateConfig, in_turn, page
+from reward_model.pairs import encode_pair
+from reward_model.questions import QuestionFlags, questions
+from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
+
+GLASSBOX = load_tokenizer("glassbox")
+needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="a command is a fork here")
+
+
+def model(seed: int) -> GPT:
+    return GPT(GPTConfig(GLASSBOX.n_vocab, 64, n_layer=1, n_head=2, n_embd=16)).initialize(
+        seeded(seed)
+    )
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two policies and a judge that know nothing."""
+    folder = tmp_path_factory.mktemp("runs")
+    for seed, name in enumerate(("new", "old")):
+        save_gpt(folder / name / MODEL_FILE, model(seed), GLASSBOX)
+        write_json(folder / name / "config.json", {"data": "reviews"})
+    judge = RewardModel.from_policy(model(3), generator=seeded(4))
+    judge.head.weight.data *= 0.3
+    save_reward_model(folder / "judge" / MODEL_FILE, judge, GLASSBOX)
+    return folder
+
+
+def annotate(runs: Path, folder: Path, keys: str | bytes, *more: object, **options: object) -> Done:
+    flags = ["--policy", runs / "new", "--max-new-tokens", 6, "--device", "cpu", *more]
+    words = ("-m", "reward_model.annotate", "--out", folder / "mine.jsonl", *flags)
+    given = keys if isinstance(keys, bytes) else "".join(f"{key}\n" for key in keys).encode()
+    return command(*words, cwd=folder, given=given, **options)
+
+
+def rows(folder: Path) -> list[dict]:
+    return read_jsonl(folder / "mine.jsonl")
+
+
+def asked(folder: Path) -> list[dict]:
+    return read_jsonl(folder / "mine.questions.jsonl")[1:]
+
+
+@needs_fork
+def test_each_key_leaves_its_row_and_the_same_command_goes_on(runs: Path, tmp_path: Path) -> None:
+    """Undo reaches back over a restart, what is no key leaves nothing, and a cut-off row is asked again."""
+    first = annotate(runs, tmp_path, b"1\n2\nx\n\xc3\xa9\n\n=\ns\n")
+    assert first.returncode == 0 and first.stderr == "", first
+    assert [row["verdict"] for row in rows(tmp_path)] == ["first", "second", "tie", "skip"]
+    second = annotate(runs, tmp_path, "uu2")
+    assert [row["verdict"] for row in rows(tmp_path)] == ["first", "second", "second"]
+    assert "pair 5 of 60" in second.stdout and "pair 3 of 60" in second.stdout
+    before = (tmp_path / "mine.jsonl").read_bytes()
+    (tmp_path / "mine.jsonl").write_bytes(before[:-40])  # killed while it wrote the third
+    annotate(runs, tmp_path, "2")
+    assert [{**row, "seconds": 0} for row in rows(tmp_path)] == [
+        {**json.loads(line), "seconds": 0} for line in before.splitlines()
+    ]
+    shown = re.findall(r"answer 1[^|]*\| answer 2.*\n(.*)", first.stdout)
+    for row, line in zip(rows(tmp_path), shown, strict=False):
+        left, right = (side.strip() for side in line.split("|"))
+        chosen, rejected = (left, right) if row["verdict"] == "first" else (right, left)
+        assert printable(row["chosen"]).startswith(chosen) or not chosen
+        assert printable(row["rejected"]).startswith(rejected) or not rejected
+        question = asked(tmp_path)[row["question"]]
+        same = [
+            row[f"{name}_tokens"] == question["chosen_tokens"] for name in ("chosen", "rejected")
+        ]
+        assert sum(same) == 1
+
+
+@needs_fork
+def test_where_nobody_reads_the_questions_no_answer_is_taken(runs: Path, tmp_path: Path) -> None:
+    def closed() -> None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        os.dup2(writer, 1)
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+
+    done = annotate(runs, tmp_path, "111", before=closed)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    assert not (tmp_path / "mine.jsonl").exists()
+
+
+@needs_fork
+def test_keys_of_a_terminal_need_no_enter(runs: Path, tmp_path: Path) -> None:
+    """An arrow, whose escape ends in A or holds a 2, is no answer; Ctrl-D ends; 40 columns are enough."""
+    import fcntl
+    import pty
+    import struct
+    import termios
+
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 40, 0, 0))
+    said, keys = [b""], [b"1", b"\x1b[2~", b"2", b"\xc3\xa9", b"u", b"\x04"]
+
+    def type_keys(deadline: float = time.monotonic() + 100) -> None:
+        """The next key, where one is waited for and the last one has been answered."""
+        typed = 0
+        while time.monotonic() < deadline and b"mine.jsonl" not in said[0]:
+            if select.select([master], [], [], 0.01)[0]:
+                said[0] += os.read(master, 4096)
+            elif (
+                typed < len(keys)
+                and said[0].count(b"answer 2") + said[0].count(b"or 2, =") > typed + 1
+            ):
+                if not termios.tcgetattr(slave)[3] & termios.ICANON:
+                    os.write(master, keys[typed])
+                    typed += 1
+
+    def begin() -> None:
+        os.dup2(slave, 0)
+        os.dup2(slave, 1)
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)
+        os.environ.pop("COLUMNS", None)
+
+    typist = threading.Thread(target=type_keys)
+    typist.start()
+    done = annotate(runs, tmp_path, "", before=begin)
+    typist.join()
+    assert done.returncode == 0 and [row["verdict"] for row in rows(tmp_path)] == ["first"]
+    lines = said[0].decode().partition("0 ties")[0].splitlines()
+    assert max(map(len, lines)) <= 40 and not any("|" in line for line in lines)
+
+
+def test_every_tenth_pair_comes_again_with_its_sides_exchanged() -> None:
+    turns = [*in_turn(AnnotateConfig(pairs=60))]
+    seen: dict[int, tuple[int, bool]] = {}
+    for place, (number, swap, repeat) in enumerate(turns, start=1):
+        assert repeat == (place % 10 == 0)
+        if repeat:
+            before, was = seen.pop(number)
+            assert place - before > 5 and swap != was
+        else:
+            assert number not in seen
+            seen[number] = place, swap
+    assert turns[:30] == [*in_turn(AnnotateConfig(pairs=30))]
+    other = [*in_turn(AnnotateConfig(pairs=60, annotator="Anna"))]
+    assert other != turns and {n for n, *_ in other} == {n for n, *_ in turns}
+    assert 15 < sum(swap for _, swap, _ in turns) < 45
+
+
+def test_a_judge_picks_half_and_the_others_are_random(runs: Path, tmp_path: Path) -> None:
+    """Its own are of training prompts alone, least sure first, and it is less sure of them."""
+    flags = dict(policy=runs / "new", max_new_tokens=6, device="cpu")
+    picked = questions(
+        QuestionFlags(**flags, reward_model=runs / "judge", out=tmp_path / "a.jsonl"), 40
+    )
+    judge, _ = load_reward_model(runs / "judge")
+    from reward_model.accuracy_report import score_pairs
+    from reward_model.pairs import as_pair
+
+    first, second, _ = score_pairs(judge, [as_pair(r, GLASSBOX) for r in picked], GLASSBOX.eos_id)
+    doubt = (((first - second) * judge.std).sigmoid() - 0.5).abs()
+    assert torch.equal(doubt[::2], doubt[::2].sort().values)
+    assert doubt[::2].mean() < 0.5 * doubt[1::2].mean()
+    splits = [split_of(row["prompt"]) for row in picked]
+    assert {*splits[::2]} == {"train"}
+    assert Counter(splits[1::2]) == {"train": 12, "validation": 4, "test": 4}
+    more = questions(
+        QuestionFlags(**flags, reward_model=runs / "judge", out=tmp_path / "a.jsonl"), 50
+    )
+    assert more[:40] == picked and len(more) == 50
+    with pytest.raises(UserError):
+        questions(QuestionFlags(**flags, out=tmp_path / "a.jsonl"), 40)
+
+
+@needs_fork
+def test_two_people_and_two_policies(runs: Path, tmp_path: Path) -> None:
+    """Who prefers the longer one of the new policy's and the old one's answers, always or never."""
+    annotate(runs, tmp_path, "1" * 20, "--against", runs / "old", "--pairs", 20)
+    done = annotate(
+        runs, tmp_path, "2" * 20, "--against", runs / "old", "--pairs", 20, "--annotator", "Anna"
+    )
+    assert Counter(row["annotator"] for row in rows(tmp_path)) == {"me": 20, "Anna": 20}
+    assert {asked(tmp_path)[0][f"{n}_from"] for n in ("chosen", "rejected")} == {
+        str(runs / name) for name in ("new", "old")
+    }
+    mine = {r["question"]: r["chosen_from"] for r in rows(tmp_path)[:20] if not r["repeat"]}
+    won = sum(name == str(runs / "new") for name in mine.values())
+    said = summary(asked(tmp_path), rows(tmp_path), "me")
+    assert len(mine) == 18 and any(f"{won / 18:.2f} of 18" in line for line in said)
+    theirs = {r["question"]: r["chosen_from"] for r in rows(tmp_path)[20:] if not r["repeat"]}
+    alike = sum(mine[q] == theirs[q] for q in mine) / 18
+    assert f"the same as me in {alike:.2f} of 18" in done.stdout
+    assert "the same in 0.00 of 2" in done.stdout  # the repeats swap sides, the key stays
+
+
+def test_kappa_of_a_table_worked_by_hand() -> None:
+    """20 yes-yes, 5 yes-no, 10 no-yes, 15 no-no: p_o 0.7, p_e 0.5, so 0.4."""
+    pairs = [("a", "a")] * 20 + [("a", "b")] * 5 + [("b", "a")] * 10 + [("b", "b")] * 15
+    assert kappa(pairs) == pytest.approx(0.4)
+    assert kappa([("a", "b"), ("b", "a")]) == pytest.approx(-1)
+    assert kappa([("a", "a")]) != kappa([("a", "a")])  # NaN
+
+
+@needs_fork
+def test_readers_count_what_makes_no_pair(runs: Path, tmp_path: Path) -> None:
+    annotate(runs, tmp_path, "1=s211")
+    found = read_preferences(tmp_path / "mine.jsonl")
+    assert sum(found.dropped.values()) == 2 and len(found.dropped) == 2 and len(found.records) == 4
+    assert len(read_responses(tmp_path / "mine.jsonl").records) <= 4
+    pairs = [encode_pair(record, GLASSBOX) for record in found.records]
+    assert [pair.chosen for pair in pairs] == [
+        row["chosen_tokens"] for row in rows(tmp_path) if row["verdict"] in ("first", "second")
+    ]
+    assert position_bias(pairs)["first_chosen"] == 0.75
+    assert position_bias([]) == {}
+
+
+def test_answers_stand_beside_each_other_where_both_have_room() -> None:
+    row = {"shown": "Why?\n", "chosen": "word " * 30, "rejected": "", "chosen_ended": True}
+    row |= {"rejected_ended": False}
+    for width, plain, beside in ((75, False, True), (74, False, False), (140, True, False)):
+        lines = page(row, width, plain)
+        assert any("|" in line for line in lines) == beside
+        assert max(map(len, lines)) <= width and sum(line.count("word") for line in lines) == 30
+    assert "\x1b" not in "".join(page({**row, "chosen": "\x1b[2J"}, 80, False))
