@@ -8,7 +8,7 @@ rule, never from comparing ids with the padding. All masks are bool; True means 
 
 Three layouts. Prompts to sample from are left-padded, so that all rows write their next token into one
 column. Whole sequences to score are contiguous and right-padded: [prompt, response, padding] from
-column 0. Nothing attends to padding behind it, so scoring needs no attention mask. Where rows share
+column 0. No token attends to the padding after it, so scoring needs no attention mask. Where rows share
 their prompts, `SharedPrompts` puts every prompt once and all responses into one row without padding.
 """
 
@@ -25,13 +25,13 @@ from harness.device import on_device
 
 
 def left_pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Token lists -> (tokens (N, P) int64, mask (N, P) bool) with padding in front."""
+    """Token lists -> (tokens (N, P) int64, mask (N, P) bool) with padding before the tokens."""
     tokens, mask = right_pad([row[::-1] for row in rows], pad_id)
     return tokens.flip(1), mask.flip(1)
 
 
 def right_pad(rows: Sequence[Sequence[int]], pad_id: int) -> tuple[Tensor, Tensor]:
-    """Token lists -> (tokens (N, S) int64, mask (N, S) bool) with padding behind."""
+    """Token lists -> (tokens (N, S) int64, mask (N, S) bool) with padding after the tokens."""
     width = max((len(row) for row in rows), default=0)
     tokens = torch.full((len(rows), width), pad_id, dtype=torch.long)
     lengths = torch.tensor([len(row) for row in rows], dtype=torch.long)
@@ -52,9 +52,7 @@ def first_eos_mask(response_tokens: Tensor, eos_id: int) -> tuple[Tensor, Tensor
     return mask, (is_eos & mask).any(1)
 
 
-WORTH_SHARING = (
-    0.1  # of a batch's tokens, that are prompts read before: below it the plain rows are
-)
+WORTH_SHARING = 0.1  # least share of a batch's tokens that `SharedPrompts` must save
 
 
 @dataclass(frozen=True)
@@ -113,7 +111,7 @@ class ResponseBatch:
     def sizes(self) -> Tensor:
         """(N, 2) int64 on the CPU: the tokens of each row's prompt and response.
 
-        A GPU is asked once: rows and copies of a batch know theirs from it.
+        They are read from a GPU once: `rows` and `to` hand them on.
         """
         return torch.stack([self.prompt_lengths, self.lengths], dim=1).cpu()
 
@@ -124,7 +122,7 @@ class ResponseBatch:
 
     @cached_property
     def prompts(self) -> Tensor:
-        """(N,) int64 on the CPU: a number of each row's prompt, the same for the same tokens."""
+        """(N,) int64 on the CPU: the number of each row's prompt; equal prompts have equal numbers."""
         numbers: dict[tuple[int, ...], int] = {}
         rows = zip(self.tokens.tolist(), self.sizes[:, 0].tolist(), strict=True)
         keys = [tuple(row[:length]) for row, length in rows]
@@ -138,14 +136,14 @@ class ResponseBatch:
 
     @property
     def groups(self) -> Tensor | None:
-        """`prompts`, where it is worth it to read each once: `WORTH_SHARING`. Else None."""
+        """`prompts`, if reading each only once saves enough (`WORTH_SHARING`), else None."""
         again = self.first_rows != torch.arange(len(self))
         saved = self.sizes[again, 0].sum()
         return self.prompts if saved > WORTH_SHARING * self.totals.sum() else None
 
     @cached_property
     def shared(self) -> SharedPrompts | None:
-        """The layout that reads a prompt once, where that is worth it."""
+        """The layout that reads every prompt only once, or None where that saves too little."""
         if self.groups is None:
             return None
         prompt, response = self.sizes.T

@@ -26,7 +26,7 @@ from data.sources import USUAL, Data, Presets, default_folder, run_with_presets,
 from gpt.checkpoint import load_policy, save_gpt
 from gpt.fit import open_prompts
 from gpt.generate import SamplingParams
-from gpt.log_probs import full_kl, kl_from_logits, of_both, scatter_responses
+from gpt.log_probs import compare_logits, full_kl, kl_from_logits, scatter_responses
 from gpt.lora import fit_for_training, frozen_copy, linears_to_bfloat16
 from gpt.model import GPT, Preset
 from gpt.ranks import sample
@@ -106,7 +106,7 @@ def forward_kl(student: GPT, teacher: GPT, batch: ResponseBatch) -> Tensor:
     def divergence(logits: Tensor, teacher_logits: Tensor) -> Tensor:
         return kl_from_logits(teacher_logits, logits)[:, None]
 
-    kl = of_both(divergence, student, teacher, batch, temperature=1)
+    kl = compare_logits(divergence, student, teacher, batch, temperature=1)
     return scatter_responses(kl[:, 0], batch)
 
 

@@ -142,7 +142,7 @@ def mixed_logits(
 
 
 class Reader:
-    """A model that reads along: its cache, and the hidden state (rows, D) behind the last column."""
+    """A model with its KV cache and the hidden state (rows, D) of the last column."""
 
     def __init__(
         self, model: GPT, tokens: Tensor, mask: Tensor | None, samples: int, columns: int

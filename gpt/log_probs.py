@@ -108,6 +108,7 @@ class ChunkedScore(torch.autograd.Function):
         weight: Tensor,  # (V, D)
         targets: Tensor,  # (M,)
     ) -> Tensor:
+        """`score` of all rows, (M, 1) or (M, 2)."""
         ctx.save_for_backward(hidden, weight, targets)
         ctx.rows, ctx.temperature = rows, temperature
         pieces = zip(hidden.split(rows), targets.split(rows), strict=True)
@@ -116,6 +117,7 @@ class ChunkedScore(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """The gradients of hidden and weight from that of the scores, (M, 1) or (M, 2)."""
         hidden, weight, targets = ctx.saved_tensors  # float32 at least, as in the forward pass
         grad = grad[:, :1] / ctx.temperature  # (M, 1)
         grad_hidden = torch.empty_like(hidden)
@@ -202,7 +204,7 @@ def token_scores(
     return TokenScores(*(scatter_responses(both[:, i], batch) for i in range(2)))
 
 
-def of_both(
+def compare_logits(
     compare: Callable[..., Tensor],
     model: GPT,
     other: GPT,
@@ -237,7 +239,7 @@ def full_kl(model: GPT, other: GPT, batch: ResponseBatch, temperature: float = 1
     def divergence(logits: Tensor, other_logits: Tensor) -> Tensor:
         return kl_from_logits(logits, other_logits)[:, None]
 
-    kl = of_both(divergence, model, other, batch, temperature)
+    kl = compare_logits(divergence, model, other, batch, temperature)
     return scatter_responses(kl[:, 0], batch)
 
 
@@ -260,6 +262,8 @@ def token_scores_and_kl(
         return torch.stack([chosen, entropy, kl_from_logits(logits, other_logits)], dim=1)
 
     targets = batch.of_valid(batch.response_tokens)
-    all_three = of_both(score, model, other, batch, temperature, targets, other_batch=other_batch)
+    all_three = compare_logits(
+        score, model, other, batch, temperature, targets, other_batch=other_batch
+    )
     log_probs, entropy, kl = (scatter_responses(all_three[:, i], batch) for i in range(3))
     return TokenScores(log_probs, entropy), kl

@@ -111,6 +111,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """
 
     def replace_it() -> None:
+        """Write, flush to the disk, rename."""
         require_regular(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         folder = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -168,6 +169,7 @@ def append_jsonl(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Append one JSON object a line, on the first rank, which alone reads `rows`."""
 
     def append() -> None:
+        """Write the rows at the end of the file."""
         require_regular(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

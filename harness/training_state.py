@@ -41,6 +41,7 @@ class TrainingState:
         """
 
         def write(path: Path) -> None:
+            """Fill the temporary file."""
             state = {
                 "step": self.step,
                 "stopped": self.stopped,
@@ -56,6 +57,7 @@ class TrainingState:
         write_atomically(folder / STATE_FILE, write)
 
     def load(self, folder: Path) -> None:
+        """Restore what `save` wrote. UserError for a state of other parts, or a damaged one."""
         path, state = folder / STATE_FILE, read_state(folder)
         try:
             for kind, own in (("parts", self.parts), ("generators", self.generators)):

@@ -217,6 +217,7 @@ def reference_follows(run: Run) -> Iterator[str]:
 @rule("""error: a baseline's sign is flipped, or a KL per response has a coefficient per token. Change:
     advantage = (reward - group mean) / std; average k3 over the tokens of a response (page 07).""")
 def loss_is_not_its_sum(run: Run) -> Iterator[str]:
+    """With one update a batch GRPO's policy term is near 0, so the loss is nearly its KL term alone."""
     flags, keys = run.flags, {"loss", "kl_coef", "kl_k3", "response_length"}
     others = {"variant", "policy_loss", "preference_coef", "loss", "penalty", "steps_from"}
     plain = others.isdisjoint(flags) and not flags.get("pretraining_coef")

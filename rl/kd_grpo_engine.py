@@ -55,8 +55,8 @@ from rl.rewards.teacher_reward import (
     MovingReference,
     TeacherReward,
     moved_reference,
-    opened,
     refuse_other_rewards,
+    reward_from_teacher,
 )
 from rl.run.config import require_groups, size_presets
 from rl.run.engine import Engine
@@ -220,7 +220,7 @@ ENGINE = Engine(
     presets=PRESETS,
     learns_from="teacher",
     prepare=open_text,
-    own_reward=lambda config: opened(teacher_reward),
+    own_reward=lambda config: reward_from_teacher(teacher_reward),
 )
 
 main = ENGINE.run  # config -> run folder

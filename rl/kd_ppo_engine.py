@@ -63,8 +63,8 @@ from rl.rewards.teacher_reward import (
     MovingReference,
     TeacherReward,
     moved_reference,
-    opened,
     refuse_other_rewards,
+    reward_from_teacher,
 )
 from rl.run.config import size_presets
 from rl.run.engine import Engine
@@ -226,7 +226,7 @@ ENGINE = Engine(
     learns_from="teacher",
     groups=False,
     prepare=open_text,
-    own_reward=lambda config: opened(teacher_reward),
+    own_reward=lambda config: reward_from_teacher(teacher_reward),
 )
 
 main = ENGINE.run  # config -> run folder

@@ -179,7 +179,7 @@ class Run:
             return sample_rollout(*given, mixture=mixture)
 
     def rewards(self, rollout: Rollout) -> Tensor:
-        """What the answers earn, (N,), all finite."""
+        """The rewards of the answers, (N,), all finite."""
         if self.reward_fn is None:
             raise ValueError("this run has no reward: give Run a reward_fn")
         with self.clock.phase("reward"):
@@ -234,7 +234,7 @@ class Run:
     def scores(
         self, policy: GPT, batch: ResponseBatch, *, entropy_gradient: bool = False
     ) -> TokenScores:
-        """Log-probs and entropies of the tokens, (n, T) each, with a gradient."""
+        """Log-probs and entropies of the batch's tokens, (n, T) each, with a gradient."""
         with self.precise():
             return token_scores(
                 policy, batch, self.config.temperature, entropy_gradient=entropy_gradient
@@ -294,7 +294,7 @@ class Run:
         self.close_step(step, row, StepBatch(rollout, rewards, update, self.clip_mask))
 
     def kl_from_start(self, rollout: Rollout, old_log_probs: Tensor) -> dict[str, float]:
-        """What a KL limit bounds where the reference moves; elsewhere it is `kl`."""
+        """The KL that a limit bounds where the reference moves; elsewhere that is `kl`."""
         if "start" not in self.parts:
             return {}
         start = self.log_probs(self.parts["start"], rollout)
@@ -309,7 +309,7 @@ class Run:
         *,
         updated: bool = True,
     ) -> dict[str, float]:
-        """What every engine logs of a step (docs/metrics.md); of its updates, if there were any."""
+        """The numbers that every engine logs of a step (docs/metrics.md), with those of its updates."""
         row = rollout_metrics(rollout, rewards, old_log_probs, ref_log_probs)
         row |= self.meter.metrics() if updated else {}
         row |= {"kl_coef": self.kl.coef, "lr": self.lr}

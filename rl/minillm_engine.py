@@ -52,9 +52,9 @@ from rl.loop import Run
 from rl.rewards.reward import made_of
 from rl.rewards.teacher_reward import (
     TeacherReward,
-    opened,
     refuse_other_rewards,
     refuse_reference,
+    reward_from_teacher,
     teacher_log_probs,
 )
 from rl.run.config import size_presets
@@ -200,7 +200,7 @@ ENGINE = Engine(
     learns_from="teacher",
     groups=False,
     prepare=open_text,
-    own_reward=lambda config: opened(teacher_reward),
+    own_reward=lambda config: reward_from_teacher(teacher_reward),
 )
 
 main = ENGINE.run  # config -> run folder

@@ -52,9 +52,9 @@ from rl.loop import Run
 from rl.rewards.reward import made_of
 from rl.rewards.teacher_reward import (
     TeacherReward,
-    opened,
     refuse_other_rewards,
     refuse_reference,
+    reward_from_teacher,
     teacher_log_probs,
 )
 from rl.run.config import EngineConfig, size_presets
@@ -276,7 +276,9 @@ ENGINE = Engine(
     learns_from="teacher",
     groups=False,
     prepare=require_check,
-    own_reward=lambda config: None if config.taught_by_itself else opened(teacher_reward),
+    own_reward=lambda config: (
+        None if config.taught_by_itself else reward_from_teacher(teacher_reward)
+    ),
 )
 
 main = ENGINE.run  # config -> run folder

@@ -268,6 +268,7 @@ def _ending_with_the_others(
     met = threading.Event()
 
     def watch() -> None:
+        """In a thread of its own, until the ranks have met."""
         while not met.wait(0.05):
             if gone():
                 with suppress(OSError):

@@ -35,7 +35,7 @@ class PromptCursor:
         return [prompt_batch(self.prompts, place, 1, self.seed)[0] for place in places]
 
     def state_dict(self) -> dict[str, int]:
-        """What a checkpoint has to hold."""
+        """The position, for a checkpoint."""
         return {"position": self.position}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
@@ -54,11 +54,11 @@ class GroupBuffer:
 
     @property
     def rounds(self) -> int:
-        """How often the policy was asked."""
+        """How many rounds of sampling there were."""
         return len(self.rollouts)
 
     def add(self, rollout: Rollout, rewards: Tensor, groups: Tensor) -> None:
-        """Put in one round: its rewards (n,), which of its groups to keep (n / G,) bool."""
+        """Add one round: its rollout, its rewards (n,), and which of its groups to keep, (n / G,) bool."""
         self.rollouts.append(rollout)
         self.rewards.append(rewards)
         self.kept.append(groups.repeat_interleave(rollout.group_size))
@@ -69,7 +69,7 @@ class GroupBuffer:
         return join_rollouts(self.rollouts), torch.cat(self.rewards)
 
     def to_train(self, rollout: Rollout, rewards: Tensor) -> tuple[Rollout, Tensor]:
-        """Of what was sampled, the rollout and the rewards of the groups to keep; perhaps none."""
+        """The rollout and rewards of the groups to keep, which may be none."""
         kept = torch.cat(self.kept)
         if kept.all():
             return rollout, rewards
@@ -77,7 +77,7 @@ class GroupBuffer:
         return select_rows(rollout, rows), rewards[rows]
 
     def metrics(self) -> dict[str, float]:
-        """What the filter has cost."""
+        """How much was sampled, and how many groups were dropped."""
         kept = torch.cat(self.kept)
         return {
             "sampled_responses": len(kept),

@@ -91,7 +91,7 @@ class TeacherReward:
         }
 
 
-def opened(
+def reward_from_teacher(
     make: Callable[[Any, GPT], TeacherReward],
 ) -> Callable[[Any, Tokenizer, torch.device], TeacherReward]:
     """An engine's `own_reward`: what `make(config, teacher)` makes of the teacher that the flags name."""

@@ -156,7 +156,7 @@ class EngineConfig(RunFlags):
 
 
 def check_ensemble(config: RunFlags) -> None:
-    """ValueError for flags that make no ensemble."""
+    """Raise ValueError for flags that make no ensemble."""
     folders = config.reward_model
     if not isinstance(folders, tuple):
         raise ValueError(f"reward_model must be a tuple of folders: got {folders!r}")

@@ -82,11 +82,11 @@ class Engine:
         return whole_run(self, config)
 
     def run_as_command(self) -> None:
-        """What stands under `__name__ == "__main__"`: parse the flags, then `run`."""
+        """Start the engine from the command line: parse the flags, then `run`."""
         run_with_presets(self.run, self.config, self.presets)
 
     def name_of(self, config: RunFlags) -> str:
-        """What a run with these flags is called."""
+        """The name of a run with these flags."""
         return self.name if self.run_name is None else self.run_name(config)
 
 

@@ -41,9 +41,9 @@ COLUMNS = {  # of the table of a comparison: what stands over a number of its su
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under which an evaluation runs: its random numbers, how many rows a forward has, the precision.
+    """How an evaluation runs: its random numbers, the rows of a forward, the precision.
 
-    What fits in an update, which keeps a graph, fits here in larger pieces.
+    An update keeps a graph; an evaluation keeps none, so more rows fit into memory at once.
     """
 
     micro_batch_size: int = 32
@@ -65,12 +65,12 @@ class Conditions:
         return min(8 * self.micro_batch_size, 256)
 
     def prompts_of(self, n: int) -> int:
-        """The same where each gets `n` responses, which have read the prompt together."""
+        """Prompts that are answered together, `n` times each."""
         return min(max(16 * self.micro_batch_size // n, 1), 64)
 
     @classmethod
     def of(cls, config: RunFlags) -> Conditions:
-        """Those of an engine's config."""
+        """The conditions of an engine's config."""
         return cls(config.micro_batch_size, config.precision)
 
 

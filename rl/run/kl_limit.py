@@ -47,7 +47,7 @@ class InsideLimit:
         return self._undo() if exceeds(row.get("validation/kl", 0.0), self.limit) else {}
 
     def _undo(self) -> dict[str, int]:
-        """Make the policy again what it last was inside the limit; for the log, when that was."""
+        """Restore the last policy inside the limit; returns its step, for the log."""
         load_changing_state(self.policy, self.inside)
         return {"kept_step": self.steps}
 

@@ -22,7 +22,7 @@ from rl.equations.losses import clip_acted, likelihood_ratio
 
 
 def wait_for_device() -> None:
-    """Until a GPU that this process uses has done its work; `open_device` made it the current one."""
+    """Wait until the GPU that this process uses, if any, has finished its work."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         torch.cuda.synchronize()
     elif torch.backends.mps.is_available():
@@ -113,7 +113,7 @@ def clip_mask(low: float, high: float | None = None, ratio: Ratio = token_ratio)
 
 
 def no_clip(log_probs: Tensor, old_log_probs: Tensor, advantages: Tensor, mask: Tensor) -> Tensor:
-    """Nowhere: the loss has no clip."""
+    """The mask of a loss without a clip: False everywhere."""
     return torch.zeros_like(mask)
 
 
@@ -209,7 +209,7 @@ class UpdateMeter:
 
 @dataclass(frozen=True)
 class StepBatch:
-    """What a step was trained on."""
+    """The rollout that a step was trained on, for the token log."""
 
     rollout: Rollout
     rewards: Tensor  # (N,)
@@ -235,5 +235,5 @@ def largest(deviations: Sequence[float]) -> float:
 
 
 def exceeds(kl: float, limit: float) -> bool:
-    """kl > limit, and True as well for a KL that is NaN: of that nobody knows how large it is."""
+    """Whether kl > limit; a KL that is NaN counts as above every limit."""
     return math.isnan(kl) or kl > limit

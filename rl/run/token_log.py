@@ -76,7 +76,7 @@ class TokenLog:
 
     @torch.no_grad()
     def scored(self, policy: GPT, reference: GPT | None, rollout: Rollout) -> dict[str, Tensor]:
-        """What responses can be scored by, (n, T) each: policy, reference, what the reward says."""
+        """Per token, (n, T): log-prob, entropy, KL from the reference, and what the reward says."""
         batch, size = rollout.sequences, len(rollout)
 
         def score(part: ResponseBatch) -> Tensor:
