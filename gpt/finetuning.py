@@ -26,13 +26,11 @@ from data.records import PreferenceRecord, ResponseRecord
 from data.sources import (
     USUAL,
     Data,
-    Presets,
     default_folder,
     flags_for,
     has_annotator,
     is_checked,
     is_world,
-    run_with_presets,
 )
 from data.splits import split_of
 from gpt.checkpoint import load_policy, save_gpt
@@ -44,6 +42,7 @@ from gpt.model import GPT, Preset
 from gpt.pretraining import language_model_loss, validate
 from gpt.published import load_with_tokenizer
 from gpt.ranks import sample, shard_batch
+from gpt.settings import presets_of, run_with_presets
 from gpt.token_rows import RECORDED, TextLog
 from gpt.tokenizer import Tokenizer
 from harness.device import open_device, precision
@@ -60,19 +59,7 @@ from harness.training_state import TrainingState, keep_state, saved_step
 
 SHOWN = 8  # held-out prompts that are answered at the end
 
-SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {},
-    "study": {},
-    "own": dict(batch_size=8, lr=3e-4, max_prompt_tokens=1024, max_response_tokens=1024),
-    **{
-        name: dict(batch_size=8, micro_batch_size=micro, lr=lr, max_response_tokens=tokens)
-        for name, micro, lr, tokens in [
-            ("small", None, 3e-4, 128), ("gpt2", 8, 2e-5, 512), ("gpt2-medium", 4, 1e-5, 512),
-            ("gpt2-large", 2, 1e-5, 512), ("gpt2-xl", 1, 1e-5, 512),
-        ]
-    },
-}  # fmt: skip
-PRESETS = Presets(SIZES, "finetuning")
+PRESETS = presets_of({"tiny": {}, "study": {}}, "finetuning")
 
 
 @dataclass(frozen=True)
@@ -183,8 +170,8 @@ def read_examples(
         answers = preferred_answers(read_preferences(pairs).records)
         print(f"the preferred answers to {len(answers):,} prompts, from {display_path(pairs)}")
     else:
-        result = read_responses(Path(config.data))
-        print(result.summary())
+        result = read_responses(Path(config.data), tokenizer.chat)
+        result.say()
         answers = result.records
     limits = config.limits(context)
     encoded = [encode_record(record, tokenizer) for record in answers]

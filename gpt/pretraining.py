@@ -23,13 +23,14 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from data.sources import USUAL, Data, Presets, default_folder, is_world, run_with_presets
+from data.sources import USUAL, Data, Presets, default_folder, is_world
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.corpus import Corpus, TextCorpus, open_corpus
 from gpt.generate import evaluation_mode
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, Preset, preset_config
 from gpt.ranks import shard_batch
+from gpt.settings import run_with_presets
 from gpt.token_rows import TextLog
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.device import open_device, precision

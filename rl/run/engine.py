@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from data.sources import Presets, default_folder, run_with_presets
+from data.sources import Presets, default_folder
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.lora import fit_for_training, frozen_copy, has_adapters, linears_to_bfloat16
 from gpt.model import GPT
+from gpt.settings import run_with_presets
 from harness.device import open_device
 from harness.files import append_jsonl, keep_until, reading, write_json
 from harness.metric_log import MetricLog
@@ -62,6 +63,7 @@ class Engine:
     train: Callable[..., list[dict[str, Any]]]
     presets: Presets = field(default_factory=lambda: Presets({"tiny": {}}))
     prepare: Callable[..., dict[str, Any]] | None = None
+    steps_of: Callable[..., int] | None = None  # the steps, by config and what `prepare` returns
     own_reward: Callable[[Any], Callable[..., Any] | None] = lambda config: None
     learns_from: Literal["reward", "teacher", "pairs"] = "reward"
     groups: bool = True  # whether the responses to a prompt are compared
@@ -110,6 +112,8 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
     device = open_device(config.device, config.precision)
     task = open_task(config, device, engine.own_reward(config))
     start, parts = models_of_run(engine, config, task)
+    if engine.steps_of is not None:
+        config = replace(config, steps=engine.steps_of(config, **parts))
     folder = config.out or default_folder(name, config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
