@@ -11,7 +11,6 @@ teacher for the forward KL, the student for the reverse KL. Needs a teacher: scr
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -212,7 +211,7 @@ def train(
         state.load(folder)
     seed = derive_seed(config.seed, "prompt order")
     for step in state.steps_left(config.steps):
-        begin = time.perf_counter()
+        begin = log.begins()
         lr = follow_cosine(optimizer, step, config.steps, config)
         index = epoch_shuffled_indices(step, config.batch_size, len(prompts), seed).tolist()
         author = teacher if config.loss == "forward_kl" else student

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -118,7 +117,7 @@ def train(
     ]
     model.train()
     for step in state.steps_left(log.total):
-        begin = time.perf_counter()
+        begin = log.begins()
         lr = follow_cosine(optimizer, step, log.total, config)
         if model.config.dropout > 0:  # a function of the step, so that a resumed run drops the same
             torch.manual_seed(derive_seed(config.seed, f"dropout {step}") + rank())
@@ -246,6 +245,7 @@ def main(config: FinetuningConfig) -> Path:
     log = MetricLog(
         steps, path=folder / "metrics.jsonl", every=config.eval_every, title="fine-tuning",
         show=("loss", "held_out_loss", "lr"), start=saved_step(folder) if config.resume else 0,
+        beside=steps / config.eval_every * len(held_out) / config.batch_size / 3,  # forward alone
     )  # fmt: skip
     texts = None
     if held_out:

@@ -22,7 +22,6 @@ not there. Held-out prompts are those of the validation split.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,7 +145,7 @@ def train(
     model.gpt.checkpoint_blocks = config.checkpoint_blocks
     seed = derive_seed(config.seed, "pair order")
     for step in state.steps_left(log.total):
-        begin = time.perf_counter()
+        begin = log.begins()
         lr = follow_cosine(optimizer, step, log.total, config)
         index = epoch_shuffled_indices(step, config.batch_size, len(groups), seed).tolist()
         prompts = [groups[i] for i in index]
@@ -234,6 +233,7 @@ def main(config: RewardModelConfig) -> Path:
     log = MetricLog(
         steps, path=folder / "metrics.jsonl", every=max(steps // 6, 1), title="reward model",
         show=("loss", "accuracy", "margin"), start=saved_step(folder) if config.resume else 0,
+        beside=(min(len(pairs), 2000) + len(held_out)) / len(pairs) * prompts / config.batch_size / 3,
     )  # fmt: skip
     with stepping(log, folder):
         train(model, pairs, config, log, eos_id=tokenizer.eos_id, folder=folder)

@@ -7,6 +7,7 @@ The soak, the study, the contract tests and the table of engines read it.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -105,6 +106,14 @@ def every_engine() -> tuple[Engine, ...]:
     return tuple(entry_of(f"rl.{name}") for name in names)
 
 
+def beside_steps(config: RunFlags, done: int) -> float:
+    """The work of validations and of the test, in steps: an answer without an update is 0.6 of one with."""
+    of_step = getattr(config, "prompts_per_step", 1) * getattr(config, "group_size", 1)
+    rows = 2 * config.batch_size if hasattr(config, "batch_size") else of_step
+    validations = math.ceil((config.steps - done) / config.eval_every)
+    return 0.6 * (validations * config.eval_prompts + 2 * config.test_prompts) / rows
+
+
 @reading()
 def whole_run(engine: Engine, config: RunFlags) -> Path:
     """`Engine.run`: the task, the training of its policy, and what is kept of it."""
@@ -121,7 +130,7 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
         keep_until(folder / name_of_file, done)
     log = MetricLog(
         config.steps, path=folder / "metrics.jsonl", every=config.eval_every, title=name, start=done,
-        show=(*SHOWN, "validation/gold") if task.gold else SHOWN,
+        show=(*SHOWN, "validation/gold") if task.gold else SHOWN, beside=beside_steps(config, done),
     )  # fmt: skip
     print(f"{name} on {config.data}, reward: {task.reward_name} ({device})")
     if isinstance(config, EngineConfig):
