@@ -11,19 +11,18 @@ import hashlib
 import importlib
 import random
 import shlex
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import Any, Protocol, TypeVar, cast
 
 from data import worlds
 from data.records import PromptRecord, ResponseRecord
-from harness.command_line import flag_value, run_command
+from data.templates import ChatForm
 from harness.errors import UserError
-from harness.files import as_user_error, display_path, read_object, sha256_of
-from harness.paths import RUNS, folder_of_run
+from harness.files import display_path, sha256_of
+from harness.paths import RUNS
 
 Data = str
 Config = TypeVar("Config")
@@ -61,12 +60,12 @@ class Source(Protocol):
     """(start, end, right) of the steps that a response has written, in characters."""
 
 
-def source(data: str) -> Source:
-    """The world or the file that --data names. UserError where there is neither."""
+def source(data: str, chat: ChatForm | None = None) -> Source:
+    """The world or the file that --data names, a file written in the form `chat`; UserError for neither."""
     if is_world(data):
         return cast(Source, importlib.import_module(f"data.worlds.{data}"))
     require_data(data)
-    return cast(Source, importlib.import_module("data.files.source").FileSource(Path(data)))
+    return cast(Source, importlib.import_module("data.files.source").FileSource(Path(data), chat))
 
 
 def require_data(data: str) -> None:
@@ -152,45 +151,9 @@ class Presets(dict[str, dict[str, Any]]):
         return found
 
 
-def run_with_presets(
-    main: Callable[[Config], Any], config_class: Callable[..., Config], presets: Presets
-) -> None:
-    """What stands under `__name__ == "__main__"`: parse the flags over a preset, then main."""
-    run_command(main, config_class, partial(preset_defaults, config_class, presets))
-
-
-def preset_defaults(
-    config_class: Callable[..., Config],
-    presets: Presets,
-    arguments: Sequence[str] | None = None,
-    **overrides: Any,
-) -> Config:
-    """The default config by --preset and --data, over which all flags are parsed."""
-    arguments = sys.argv[1:] if arguments is None else list(arguments)
-    data = flag_value(arguments, "--data")
-    name = flag_value(arguments, "--preset") or suited_preset(arguments, data)
-    overrides = overrides | ({} if data is None else {"data": data})
-    if name not in presets:  # a wrong name is left to the parser, which lists the choices
-        name = "tiny"
-    return from_preset(config_class, presets, name, **overrides)
-
-
 def usual_preset(data: str | None) -> str:
     """What a command takes where neither --preset nor a run to start from is named."""
     return "tiny" if data is None or is_world(data) else "own"
-
-
-def suited_preset(arguments: Sequence[str], data: str | None) -> str:
-    """tiny for a world; for a file the preset of the run that it starts from, or own."""
-    start = flag_value(arguments, "--policy") or flag_value(arguments, "--base")
-    config = folder_of_run(Path(start or "")) / "config.json"
-    if start is not None and config.is_file():
-        with as_user_error(config.parent):
-            recorded = read_object(config).get("preset")
-        of_file = data is not None and not is_world(data)
-        return str(recorded) if of_file and recorded else "tiny"
-    weights = flag_value(arguments, "--weights")
-    return "tiny" if start is not None or weights is not None else usual_preset(data)
 
 
 def from_preset(

@@ -1,4 +1,6 @@
-"""The one template that turns an instruction or a conversation into a prompt.
+"""How an instruction or a conversation becomes a prompt: in the model's own form of a chat, or in ours.
+
+A published chat model brings a template in Jinja (`ChatForm`). Ours, for all other models:
 
     ### System:            only where the conversation has one
     {system}
@@ -21,10 +23,16 @@ between them. Earlier answers end at a blank line, only the last one ends with E
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+import json
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from harness.errors import UserError
+from harness.errors import UserError, first_line
+
+if TYPE_CHECKING:
+    import jinja2
 
 HEADINGS = {"system": "### System:\n", "user": "### Instruction:\n", "assistant": "### Response:\n"}
 
@@ -34,12 +42,117 @@ class Turn(NamedTuple):
     text: str
 
 
-def conversation_prompt(turns: Sequence[Turn]) -> str:
+class Unwritable(Exception):
+    """A conversation that has no place in a model's form of a chat; the message says why."""
+
+
+class ChatForm:
+    """A model's own form of a chat: its template, rendered as transformers' apply_chat_template does.
+
+    `tokens` are the special tokens that the template may name, such as bos_token; `specials` the texts
+    of all that its vocabulary has. A template may write today's date: prompts then differ by day.
+    UserError for one that cannot write a question and its answer.
+    """
+
+    def __init__(
+        self, template: str, tokens: Iterable[tuple[str, str]] = (), specials: Iterable[str] = ()
+    ) -> None:
+        self.source, self.tokens = template, dict(tokens)
+        asked, answer = Turn("user", "What is 6 times 7?"), Turn("assistant", "It is 42.")
+        try:
+            prompt, whole = self._render([asked], True), self._render([asked, answer], False)
+            more = self._render([asked, answer, asked], True)
+        except Unwritable as error:
+            raise UserError(
+                f"its chat template cannot write a question and an answer ({error}): mend the template, or "
+                "remove it to have prompts written in this project's form"
+            ) from error
+        before, _, after = whole.rpartition(answer.text)
+        # What stands between a question and its answer, and on both sides of the answer.
+        self.before_answer = prompt.rpartition(asked.text)[2]
+        lead = before.removeprefix(prompt) if before.startswith(prompt) else ""
+        ends = [text for text in specials if after.lstrip().startswith(text)]
+        self.end = max(ends, key=len, default="")  # the special token that ends a turn
+        self.around = lead, after.partition(self.end)[0] if self.end else ""
+        self.marks = frozenset(t for t in specials if t in template or t in more or t in whole)
+
+    @cached_property
+    def _compiled(self) -> jinja2.Template:
+        from jinja2 import TemplateError, nodes
+        from jinja2.ext import Extension, loopcontrols
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        class Generation(Extension):
+            """{% generation %} marks what the model writes, for those who want a mask of it."""
+
+            tags = {"generation"}
+
+            def parse(self, parser: Any) -> nodes.Node:
+                line = next(parser.stream).lineno
+                body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+                return nodes.Scope(body, lineno=line)
+
+        def raise_exception(message: str) -> None:
+            raise TemplateError(message)
+
+        def tojson(
+            x: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None,
+            sort_keys: bool = False,
+        ) -> str:  # fmt: skip
+            return json.dumps(
+                x,
+                ensure_ascii=ensure_ascii,
+                indent=indent,
+                separators=separators,
+                sort_keys=sort_keys,
+            )
+
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+        )
+        environment.filters["tojson"] = tojson
+        environment.globals["raise_exception"] = raise_exception
+        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        return environment.from_string(self.source)
+
+    def _render(self, turns: Sequence[Turn], to_answer: bool) -> str:
+        messages = [{"role": turn.role, "content": turn.text} for turn in turns]
+        try:
+            return self._compiled.render(
+                messages=messages,
+                tools=None,
+                documents=None,
+                add_generation_prompt=to_answer,
+                **self.tokens,
+            )
+        except Exception as error:  # jinja2's own, and what a template may do to a value
+            raise Unwritable(f"the chat template says: {first_line(error)}") from error
+
+    def prompt(self, turns: Sequence[Turn]) -> str:
+        """A conversation up to where the answer starts; Unwritable if it has no place in the template.
+
+        The marks are tokens of their own, so a turn with one in it, which could end it, has none.
+        """
+        if any(mark in turn.text for turn in turns for mark in self.marks):
+            raise Unwritable("a turn holds a mark of the chat's form")
+        return self._render(turns, True)
+
+    def is_written(self, prompt: str) -> bool:
+        """Whether a prompt says everything itself: it has marks of a form, or ends where answers start."""
+        ends = HEADINGS["assistant"], self.before_answer.strip() and self.before_answer
+        marked = any(mark in prompt for mark in self.marks)
+        return marked or any(end and prompt.endswith(end) for end in ends)
+
+
+def conversation_prompt(turns: Sequence[Turn], chat: ChatForm | None = None) -> str:
     """Render a conversation whose last turn is the user's, up to where the answer starts.
 
     White space around each turn is removed, so that one conversation has one rendering.
     """
-    rendered = [f"{HEADINGS[turn.role]}{turn.text.strip()}\n\n" for turn in turns]
+    turns = [Turn(turn.role, turn.text.strip()) for turn in turns]
+    if chat is not None:
+        return chat.prompt(turns)
+    rendered = [f"{HEADINGS[turn.role]}{turn.text}\n\n" for turn in turns]
     return "".join(rendered) + HEADINGS["assistant"]
 
 
@@ -50,9 +163,9 @@ def instruction_text(instruction: str, context: str) -> str:
     return f"{instruction.strip()}\n\n### Input:\n{context.strip()}"
 
 
-def instruction_prompt(instruction: str) -> str:
+def instruction_prompt(instruction: str, chat: ChatForm | None = None) -> str:
     """Render a single instruction: a conversation of one user turn."""
-    return conversation_prompt([Turn("user", instruction)])
+    return conversation_prompt([Turn("user", instruction)], chat)
 
 
 CHAT_MARKS = ("<|im_start|>", "<|im_end|>")

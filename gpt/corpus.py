@@ -18,6 +18,7 @@ from data.files.read import read_responses, read_text, split_records
 from data.files.rows import holds_rows, rows_of
 from data.records import ResponseRecord
 from data.sources import is_world, source
+from data.templates import ChatForm
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.seeds import derive_seed
@@ -150,15 +151,17 @@ def open_corpus(
     """The corpus named by a `--data` flag: a world, or a file. UserError says what is wrong with it."""
     if is_world(data):
         return WorldCorpus(data, tokenizer, batch_size, seed)
-    return TextCorpus(read_documents(Path(data)), tokenizer, batch_size, context, seed)
+    return TextCorpus(
+        read_documents(Path(data), tokenizer.chat), tokenizer, batch_size, context, seed
+    )
 
 
-def read_documents(path: Path, *, say: bool = True) -> list[str]:
+def read_documents(path: Path, chat: ChatForm | None = None, *, say: bool = True) -> list[str]:
     """The documents of a file of texts or a folder, or prompt + answer of the training split of a file."""
     if not holds_rows(path) or "text" in next(rows_of(path), ("", {}))[1]:
         texts, summary = read_text(path)
     else:
-        result = read_responses(path)
+        result = read_responses(path, chat)
         train, summary = split_records(result.records)["train"], result.summary()
         texts = [record.prompt + record.response for record in train]
     if say:

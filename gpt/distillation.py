@@ -11,7 +11,6 @@ teacher for the forward KL, the student for the reverse KL. Needs a teacher: scr
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices, join_responses
 from data.records import PromptRecord
-from data.sources import USUAL, Data, Presets, default_folder, run_with_presets, source
+from data.sources import USUAL, Data, default_folder, source
 from gpt.checkpoint import load_policy, save_gpt
 from gpt.fit import open_prompts
 from gpt.generate import SamplingParams
@@ -30,6 +29,7 @@ from gpt.log_probs import compare_logits, full_kl, kl_from_logits, scatter_respo
 from gpt.lora import fit_for_training, frozen_copy, linears_to_bfloat16
 from gpt.model import GPT, Preset
 from gpt.ranks import sample
+from gpt.settings import presets_of, run_with_presets
 from gpt.teacher import open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
 from harness.device import open_device, precision
@@ -46,18 +46,7 @@ from harness.training_state import TrainingState, keep_state, saved_step
 
 ANSWERED = 256  # prompts that an evaluation answers together
 
-SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {},
-    "study": {},
-    **{
-        name: dict(batch_size=8, lr=lr, max_new_tokens=128, eval_prompts=32, test_prompts=64)
-        for name, lr in [
-            ("own", 1e-4), ("small", 1e-4), ("gpt2", 1e-5), ("gpt2-medium", 1e-5), ("gpt2-large", 5e-6),
-            ("gpt2-xl", 5e-6),
-        ]
-    },
-}  # fmt: skip
-PRESETS = Presets(SIZES, "distillation")
+PRESETS = presets_of({"tiny": {}, "study": {}}, "distillation")
 
 
 @dataclass(frozen=True)
@@ -222,7 +211,7 @@ def train(
         state.load(folder)
     seed = derive_seed(config.seed, "prompt order")
     for step in state.steps_left(config.steps):
-        begin = time.perf_counter()
+        begin = log.begins()
         lr = follow_cosine(optimizer, step, config.steps, config)
         index = epoch_shuffled_indices(step, config.batch_size, len(prompts), seed).tolist()
         author = teacher if config.loss == "forward_kl" else student
@@ -274,7 +263,7 @@ def main(config: DistillationConfig) -> Path:
     room = min(model.config.context for model in (student, teacher)) - config.max_new_tokens
     if room < 1:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
-    world = source(config.data)
+    world = source(config.data, tokenizer.chat)
     prompts = open_prompts(world, config.data, tokenizer, room)
     out = config.out or default_folder("distillation", config.data, config.preset)
     folder = open_run(out, config, resume=config.resume)

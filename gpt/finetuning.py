@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -26,13 +25,11 @@ from data.records import PreferenceRecord, ResponseRecord
 from data.sources import (
     USUAL,
     Data,
-    Presets,
     default_folder,
     flags_for,
     has_annotator,
     is_checked,
     is_world,
-    run_with_presets,
 )
 from data.splits import split_of
 from gpt.checkpoint import load_policy, save_gpt
@@ -44,6 +41,7 @@ from gpt.model import GPT, Preset
 from gpt.pretraining import language_model_loss, validate
 from gpt.published import load_with_tokenizer
 from gpt.ranks import sample, shard_batch
+from gpt.settings import presets_of, run_with_presets
 from gpt.token_rows import RECORDED, TextLog
 from gpt.tokenizer import Tokenizer
 from harness.device import open_device, precision
@@ -60,19 +58,7 @@ from harness.training_state import TrainingState, keep_state, saved_step
 
 SHOWN = 8  # held-out prompts that are answered at the end
 
-SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {},
-    "study": {},
-    "own": dict(batch_size=8, lr=3e-4, max_prompt_tokens=1024, max_response_tokens=1024),
-    **{
-        name: dict(batch_size=8, micro_batch_size=micro, lr=lr, max_response_tokens=tokens)
-        for name, micro, lr, tokens in [
-            ("small", None, 3e-4, 128), ("gpt2", 8, 2e-5, 512), ("gpt2-medium", 4, 1e-5, 512),
-            ("gpt2-large", 2, 1e-5, 512), ("gpt2-xl", 1, 1e-5, 512),
-        ]
-    },
-}  # fmt: skip
-PRESETS = Presets(SIZES, "finetuning")
+PRESETS = presets_of({"tiny": {}, "study": {}}, "finetuning")
 
 
 @dataclass(frozen=True)
@@ -131,7 +117,7 @@ def train(
     ]
     model.train()
     for step in state.steps_left(log.total):
-        begin = time.perf_counter()
+        begin = log.begins()
         lr = follow_cosine(optimizer, step, log.total, config)
         if model.config.dropout > 0:  # a function of the step, so that a resumed run drops the same
             torch.manual_seed(derive_seed(config.seed, f"dropout {step}") + rank())
@@ -183,8 +169,8 @@ def read_examples(
         answers = preferred_answers(read_preferences(pairs).records)
         print(f"the preferred answers to {len(answers):,} prompts, from {display_path(pairs)}")
     else:
-        result = read_responses(Path(config.data))
-        print(result.summary())
+        result = read_responses(Path(config.data), tokenizer.chat)
+        result.say()
         answers = result.records
     limits = config.limits(context)
     encoded = [encode_record(record, tokenizer) for record in answers]
@@ -259,6 +245,7 @@ def main(config: FinetuningConfig) -> Path:
     log = MetricLog(
         steps, path=folder / "metrics.jsonl", every=config.eval_every, title="fine-tuning",
         show=("loss", "held_out_loss", "lr"), start=saved_step(folder) if config.resume else 0,
+        beside=steps / config.eval_every * len(held_out) / config.batch_size / 3,  # forward alone
     )  # fmt: skip
     texts = None
     if held_out:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -23,13 +22,14 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from data.sources import USUAL, Data, Presets, default_folder, is_world, run_with_presets
+from data.sources import USUAL, Data, Presets, default_folder, is_world
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.corpus import Corpus, TextCorpus, open_corpus
 from gpt.generate import evaluation_mode
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, Preset, preset_config
 from gpt.ranks import shard_batch
+from gpt.settings import run_with_presets
 from gpt.token_rows import TextLog
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.device import open_device, precision
@@ -177,7 +177,7 @@ def train(
     expected_tokens = config.accumulation * corpus.tokens_per_batch
     model.train()
     for step in state.steps_left(config.steps):
-        begin = time.perf_counter()
+        begin = log.begins()
         lr = follow_cosine(optimizer, step, config.steps, config)
         if model.config.dropout > 0:  # a function of the step, so that a resumed run drops the same
             torch.manual_seed(derive_seed(config.seed, f"dropout {step}") + rank())
@@ -261,11 +261,13 @@ def main(config: PretrainingConfig) -> Path:
     size = f"{model.parameter_count():,} weights"
     print(f"pre-training {size} on {corpus.description} for {config.steps:,} steps ({device})")
     start = saved_step(folder) if config.resume else 0
+    held_out = corpus.held_out_batches()
     log = MetricLog(
         config.steps, path=folder / "metrics.jsonl", every=config.eval_every, title="pre-training",
         show=("loss", "held_out_loss", "lr", "tokens_per_second"), start=start,
+        beside=config.steps / config.eval_every * len(held_out) / config.accumulation / 3,
     )  # fmt: skip
-    texts = TextLog(config, folder, tokenizer, corpus.held_out_batches()[0], start)
+    texts = TextLog(config, folder, tokenizer, held_out[0], start)
     with stepping(log, folder):
         keep_best = partial(save_gpt, folder / BEST / MODEL_FILE, model, tokenizer)
         rows = train(

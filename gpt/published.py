@@ -151,7 +151,11 @@ def save_gpt2(
         write_tokenizer(folder, tokenizer, model.config.context, side)
         config |= special_ids(tokenizer)
     if score is not None:
-        config |= {"architectures": ["GPT2ForSequenceClassification"], "id2label": {"0": "reward"}}
+        kind = "Llama" if isinstance(model, Llama) else "GPT2"
+        config |= {
+            "architectures": [f"{kind}ForSequenceClassification"],
+            "id2label": {"0": "reward"},
+        }
         config |= {"label2id": {"reward": 0}}
     write_json(folder / CONFIG_FILE, config)
 

@@ -14,14 +14,14 @@ import itertools
 import json
 import re
 import unicodedata
-from collections.abc import Container, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from data.sources import say_once
-from data.templates import CHAT_MARKS
+from data.templates import CHAT_MARKS, ChatForm
 from harness.errors import UserError
 
 if TYPE_CHECKING:
@@ -46,7 +46,13 @@ PAD = "<|pad|>"
 # Every vocabulary has these bytes: visible ASCII, tab, line break, and U+FFFD for all others.
 SPELLED = (9, 10, *range(32, 127), *"\ufffd".encode())
 TOKENIZER_NAMES = ("glassbox", "gpt2")
-MORE = ("added", "other_ends", "bos_id", "chat_template")  # what only published folders say
+MORE = (
+    "added",
+    "other_ends",
+    "bos_id",
+    "chat_template",
+    "template_tokens",
+)  # what only published folders say
 
 
 @dataclass(frozen=True)
@@ -60,7 +66,10 @@ class Tokenizer:
     added: Sequence[str] = ()  # tokens that a text is cut at before all else, as "<think>" may be
     other_ends: Sequence[int] = ()  # ids that end an answer as `eos_id` does
     bos_id: int | None = None  # of a published folder, for those who open what is exported
-    chat_template: str | None = None  # the same, in Jinja
+    chat_template: str | None = None  # the model's own form of a chat, in Jinja
+    template_tokens: Mapping[str, str] = field(
+        default_factory=dict
+    )  # what it calls bos_token and so on
 
     @property
     def n_vocab(self) -> int:
@@ -98,7 +107,21 @@ class Tokenizer:
     @cached_property
     def marks(self) -> frozenset[str]:
         """The marks of a chat's turns (data/templates.py), where this tokenizer has tokens for them."""
-        return frozenset(CHAT_MARKS) & self.encoding.special_tokens_set
+        of_chat = frozenset[str]() if self.chat is None else self.chat.marks
+        return frozenset(CHAT_MARKS) & self.encoding.special_tokens_set | of_chat
+
+    @cached_property
+    def chat(self) -> ChatForm | None:
+        """The model's own form of a chat, in which files are written; None: it has none.
+
+        UserError for a template that cannot write a question and its answer.
+        """
+        if self.chat_template is None:
+            return None
+        specials = {t for t in self.encoding.special_tokens_set if not t.startswith(UNUSED)}
+        ends = {"bos_token": self.bos_id, "eos_token": self.eos_id, "pad_token": self.pad_id}
+        tokens = {n: self.encoding.decode([id]) for n, id in ends.items() if id is not None}
+        return ChatForm(self.chat_template, (self.template_tokens or tokens).items(), specials)
 
     @cached_property
     def cuts(self) -> tuple[re.Pattern[str], re.Pattern[str]]:

@@ -9,12 +9,12 @@ name every way to split each token, in the order of ids, say the same.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
 from data.sources import say_once
-from data.templates import CHAT_MARKS
+from data.templates import CHAT_MARKS, ChatForm
 from gpt.tokenizer import (
     DIGITS_PATTERN,
     END_OF_TEXT,
@@ -29,6 +29,15 @@ from harness.errors import UserError
 from harness.files import as_user_error, noted, read_object, write_json
 
 TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
+CALLED = (
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+)
 OLDER = ("vocab.json", "merges.txt", "added_tokens.json")  # instead of tokenizer.json
 GENERATION_FILE, TEMPLATE_FILE = "generation_config.json", "chat_template.jinja"
 TOKENIZER_FILES = ("tokenizer*.json", *OLDER, GENERATION_FILE, TEMPLATE_FILE)
@@ -104,7 +113,11 @@ def write_tokenizer(
         "model_max_length": context,
         "clean_up_tokenization_spaces": False,
     }
-    write_json(folder / SETTINGS_FILE, settings | ({"chat_template": template} if template else {}))
+    if template:
+        called = tokenizer.template_tokens
+        settings |= {n: called.get(n) for n in ("bos_token", "eos_token") if called}
+        settings["chat_template"] = template
+    write_json(folder / SETTINGS_FILE, settings)
 
 
 # Read ---------------------------------------------------------------------------------------------
@@ -146,15 +159,24 @@ def _read_tokenizer(folder: Path, vocab_size: int) -> Tokenizer | None:
         say_once(f"note: {folder} names no special token as the end of a text: {end} is taken")
     if end not in specials:
         raise UserError(f"{folder}: {end} is no token: set eos_token in {SETTINGS_FILE}")
-    pad, begin = text_of(named.get("pad_token")), config.get("bos_token_id")
+    template, called = chat_template_in(folder), {n: text_of(named.get(n)) for n in CALLED}
+    tokens = {name: text for name, text in called.items() if text is not None}
+    marks = frozenset[str]()
+    if template is not None:  # what ends a turn there ends an answer
+        try:
+            chat = ChatForm(template, tokens.items(), specials)
+        except UserError as error:
+            raise UserError(f"{folder}: {error}") from error
+        marks, ends, end = chat.marks, [end, *ends], chat.end or end
+    pad, begin = tokens.get("pad_token"), config.get("bos_token_id")
     tokenizer = build_tokenizer(
         folder.name, ranks, pattern,
         specials | {f"{UNUSED}{id}|>": id for id in range(vocab_size) if id not in taken},
         end, pad if pad in specials else end,
-        added=added_texts(form, ranks, path),
+        added=added_texts(form, ranks, path, marks),
         other_ends=[specials[text] for text in dict.fromkeys(ends) if text != end],
-        bos_id=vocabulary.get(text_of(named.get("bos_token")) or "", begin if begin in taken else None),
-        chat_template=_chat_template(folder, named),
+        bos_id=vocabulary.get(tokens.get("bos_token", ""), begin if begin in taken else None),
+        chat_template=template, template_tokens=tokens,
     )  # fmt: skip
     if tokenizer.decode(tokenizer.encode(VISIBLE)) != VISIBLE or named.get("add_prefix_space"):
         raise UserError(f"{path} loses text or adds a space: use another tokenizer")
@@ -165,13 +187,18 @@ def _settings(path: Path) -> dict[str, Any]:
     return read_object(noted(path)) if path.is_file() else {}
 
 
-def _chat_template(folder: Path, named: Mapping[str, Any]) -> str | None:
+def chat_template_in(folder: Path) -> str | None:
     """The template of its own file or of tokenizer_config.json; of several the default one."""
-    path, template = folder / TEMPLATE_FILE, named.get("chat_template")
+    path, template = folder / TEMPLATE_FILE, _settings(folder / SETTINGS_FILE).get("chat_template")
     if path.is_file():
         return noted(path).read_text(encoding="utf-8")
     if isinstance(template, list):
-        template = {each["name"]: each["template"] for each in template}.get("default")
+        by_name = {each["name"]: each["template"] for each in template}
+        if by_name and "default" not in by_name:
+            raise UserError(
+                f"{folder}: of its chat templates {', '.join(by_name)} none is the default: rename one"
+            )
+        template = by_name.get("default")
     return template if isinstance(template, str) else None
 
 
@@ -193,18 +220,22 @@ def _older_form(folder: Path, named: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def added_texts(form: Mapping[str, Any], ranks: Mapping[bytes, int], path: Path) -> list[str]:
+def added_texts(
+    form: Mapping[str, Any], ranks: Mapping[bytes, int], path: Path, marks: Container[str] = ()
+) -> list[str]:
     """The added tokens that stand whole in a text: not special, or words of the vocabulary.
 
-    Raises UserError for those that change the text around them, have another id than `tokenizers`
-    would give them, or would be found in another order than by length.
+    A chat's `marks` do, too, which the tokenizer knows from its template. Raises UserError for those that
+    change the text around them, have another id than `tokenizers` would give them, or would be found in
+    another order than by length.
     """
     known, ordinary = dict(form["model"]["vocab"]), set(ranks.values())
     added, texts = form.get("added_tokens") or [], list[str]()
     late = {token["content"] for token in added if token.get("normalized")}  # sought in the rest
     for token in added:
         text, id = token["content"], token["id"]
-        whole = not token.get("special") or text in CHAT_MARKS or id in ordinary
+        mark = text in CHAT_MARKS or text in marks
+        whole = not token.get("special") or mark or id in ordinary
         spelled = ranks.get(text.encode("utf-8"), None if id in ordinary else id)
         same = spelled == known.setdefault(text, len(known)) == id  # new ones are counted on
         inside = text not in late and any(text in longer for longer in late)
@@ -213,7 +244,7 @@ def added_texts(form: Mapping[str, Any], ranks: Mapping[bytes, int], path: Path)
                 f"{path}: the added token {text!r} is empty, has not the next free id, is part of a longer "
                 f"one, or sets {', '.join(STRIPPING)}: use another tokenizer"
             )
-        texts += [text] if whole and text not in CHAT_MARKS else []
+        texts += [text] if whole and not mark else []
     return list(dict.fromkeys(texts))
 
 

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 
 from harness.errors import NothingToDo, Unwritten, UserError
+from harness.metric_log import say_always
 from harness.optimizer import Diverged
 from harness.paths import REPOSITORY
 from harness.ranks.collectives import Drifted, LostRank, world
@@ -48,7 +49,15 @@ def run_command(
         given: dict[str, Any] = {} if default is None else {"default": default()}
         given["config"] = (tyro.conf.PositionalRequiredArgs,)  # as in report RUN
         config: Config = tyro.cli(config_class, prog=command_name(), **given)
+    warn_of_rate(config, given.get("default"))
     run_script(main, config)
+
+
+def warn_of_rate(config: Any, default: Any) -> None:
+    """Say that a learning rate is ten times the default or more; LoRA's usually is."""
+    given, usual = getattr(config, "lr", 0.0), getattr(default, "lr", 0.0)
+    if usual and given >= 9.99 * usual and not getattr(config, "lora_rank", 0):
+        say_always(f"warning: --lr {given:g} is {given / usual:.0f} times the usual {usual:g} here")
 
 
 def expand_arguments() -> None:

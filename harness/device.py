@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -12,6 +13,18 @@ from torch.overrides import TorchFunctionMode
 
 from harness.errors import UserError
 from harness.ranks.collectives import world
+
+
+def peak_memory() -> float:
+    """Bytes that this process has held at most: of a card where one is used, else of memory; 0: unknown."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        return float(torch.cuda.max_memory_allocated())
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0.0
+    unit = 1 if sys.platform == "darwin" else 1024
+    return float(unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 def pick_device(name: str = "auto") -> torch.device:

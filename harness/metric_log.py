@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 from tqdm import tqdm
 
+from harness.device import peak_memory
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, gone, keep_until
 from harness.ranks.collectives import is_main
@@ -31,11 +32,13 @@ class MetricLog:
     """Collects one row of numbers a step, appends it to a file and shows progress with an ETA.
 
     One line every `every` steps, in a terminal above a tqdm bar, with the metrics that `show` names.
+    After its first step a run of over a minute says how long all will take: `beside` is the work of
+    validations and tests, in steps.
     """
 
     def __init__(
         self, total: int, *, path: Path | None = None, show: Sequence[str] = (), every: int = 10,
-        title: str = "", start: int = 0,
+        title: str = "", start: int = 0, beside: float = 0.0,
     ) -> None:  # fmt: skip
         self.rows: list[dict[str, Any]] = []
         self.path, self.show, self.every, self.total, self.title = path, show, every, total, title
@@ -48,9 +51,15 @@ class MetricLog:
                 )
             if len(steps) < start:
                 print(f"note: {display_path(path)} has only {len(steps)} of {start} steps so far")
-        self.start, self.begin = start, time.perf_counter()
+        self.start, self.beside = start, beside
+        self.begin = self.step_began = time.perf_counter()
         self.has_bar = bool(show) and sys.stderr.isatty() and is_main()
         self.bar: tqdm | None = None
+
+    def begins(self) -> float:
+        """A step begins; returns time.perf_counter()."""
+        self.step_began = time.perf_counter()
+        return self.step_began
 
     def write(self, *, step: int, **metrics: Any) -> None:
         """Record step number `step`, counted from 1. Tensors of one element become numbers."""
@@ -59,6 +68,8 @@ class MetricLog:
             for key, value in metrics.items()
         }
         self.rows.append(row)
+        if step == self.start + 1 and self.show and is_main():
+            self._forecast(time.perf_counter() - self.step_began)
         if self.path is not None:
             if len(self.rows) > 1 and is_main() and not self.path.exists():
                 raise gone(self.path.parent)
@@ -71,6 +82,17 @@ class MetricLog:
             self._print(row)
         if step == self.total:
             self.close()
+
+    def _forecast(self, seconds: float) -> None:
+        steps = self.total - self.start
+        if (minutes := seconds * (steps + self.beside) / 60) >= 1:
+            whole = (
+                f"{minutes // 60:.0f} h {minutes % 60:.0f} min"
+                if minutes >= 60
+                else f"{minutes:.0f} min"
+            )
+            memory = f"{peak_memory() / 1e9:.1f} GB"
+            print(f"{seconds:.2g} s a step: {steps:,} steps in about {whole}, {memory}", flush=True)
 
     def _print(self, row: Mapping[str, Any]) -> None:
         step, elapsed = row["step"], time.perf_counter() - self.begin

@@ -151,6 +151,15 @@ def exploding_gradient(run: Run) -> Iterator[str]:
             yield f"{key} was above ten times {usual:.2g} in {len(late)} steps, up to {max(late):.2g}"
 
 
+@rule("""warning: the learning rate is too high for a model of this size: its scores jump.
+    Change: leave --lr out, or lower it ten times (page 06).""")
+def scores_jump(run: Run) -> Iterator[str]:
+    norms, losses = (run.values(key)[len(run.rows) // 5 :] for key in ("grad_norm", "loss"))
+    high, first = sum(norm > 10 for norm in norms), run.start("loss", 1)  # healthy norms are 6.4 at most
+    if "pooling" in run.flags and high >= 3 and max(losses) > first:
+        yield f"grad_norm is above 10 in {high} steps, the loss rose from {first:.2f} to {max(losses):.2f}"
+
+
 @rule("""error: --lr is too high or too low, the loss has the wrong sign, or inputs do not match targets.
     Change: train on one batch until its loss is 0; then try another --lr (page 03).""")
 def nothing_learned(run: Run) -> Iterator[str]:

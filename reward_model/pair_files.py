@@ -35,8 +35,8 @@ def file_pairs(
     config: PairFileFlags, tokenizer: Tokenizer, context: int
 ) -> tuple[list[TokenPair], list[TokenPair]]:
     """Training and held-out pairs of a preference file that fit, split by prompt."""
-    result = read_preferences(Path(config.data))
-    print(result.summary())
+    result = read_preferences(Path(config.data), tokenizer.chat)
+    result.say()
     limits = config.limits(context)
     splits = split_records(result.records)
     encoded = {name: encode_pairs(part, tokenizer) for name, part in splits.items()}
@@ -53,7 +53,7 @@ def file_pairs(
 
 def check_file(config: PairFileFlags, tokenizer: Tokenizer, context: int) -> None:
     """Refuse a file that does not fit, by every nth pair of a large one."""
-    records = read_preferences(Path(config.data)).records
+    records = read_preferences(Path(config.data), tokenizer.chat).records
     some = encode_pairs(records[:: len(records) // MOST_CHECKED + 1], tokenizer)
     check_fit(config.data, lengths_of(some), config.limits(context), "pairs")
 

@@ -287,7 +287,8 @@ def collate_comparisons(
 def pair_as_text(pair: TokenPair, tokenizer: Tokenizer) -> dict[str, Any]:
     """A row for pairs.jsonl: text to read, then tokens, which say whether an answer ended."""
     sides = ("chosen", "rejected")
-    texts = {name: tokenizer.decode(getattr(pair, name)) for name in ("prompt", *sides)}
+    texts = {name: tokenizer.decode(getattr(pair, name)) for name in sides}
+    texts = {"prompt": tokenizer.encoding.decode(pair.prompt)} | texts  # with the marks of a chat
     ends = {tokenizer.eos_id, *tokenizer.other_ends}
     ended = {f"{name}_ended": not ends.isdisjoint(getattr(pair, name)[-1:]) for name in sides}
     return texts | pair.meta | ended | {f"{name}_tokens": getattr(pair, name) for name in sides}

@@ -22,7 +22,6 @@ not there. Held-out prompts are those of the validation split.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,11 +32,9 @@ from torch import Tensor
 
 from data.collate import epoch_shuffled_indices
 from data.sources import (
-    Presets,
     default_folder,
     from_preset,
     has_annotator,
-    run_with_presets,
     source,
 )
 from gpt import pretraining
@@ -45,6 +42,7 @@ from gpt.checkpoint import load_policy
 from gpt.lora import fit_for_training
 from gpt.model import Preset, preset_config
 from gpt.pretraining import PretrainingConfig
+from gpt.settings import presets_of, run_with_presets
 from gpt.token_rows import RECORDED
 from harness.device import open_device, precision
 from harness.files import display_path, reading, write_json
@@ -70,25 +68,8 @@ from reward_model.pairs import TokenPair, by_prompt, collate_comparisons, prompt
 from reward_model.scalar_head import Pooling, RewardModel, save_reward_model
 from reward_model.world_pairs import check_world, sampled_pairs
 
-# Which defaults are measured, where, and which are not: README.md beside this file.
-SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {},
-    "study": dict(pairs=160_000),
-    "own": dict(
-        pooling="mean_score", lr=3e-4, max_prompt_tokens=1024, max_response_tokens=1024,
-    ),
-    **{  # mean_score is what their runs used, which are not kept; last_token was not tried
-        name: dict(
-            pooling="mean_score", batch_size=8, micro_batch_size=micro, lr=lr, epochs=1,
-            max_response_tokens=max_response,
-        )
-        for name, micro, lr, max_response in [
-            ("small", None, 1e-4, 128), ("gpt2", 8, 1e-5, 512), ("gpt2-medium", 4, 9e-6, 512),
-            ("gpt2-large", 2, 5e-6, 512), ("gpt2-xl", 2, 3e-6, 512),
-        ]
-    },
-}  # fmt: skip
-PRESETS = Presets(SIZES, "reward_model")
+# Which of tiny's defaults are measured, where, and which are not: README.md beside this file.
+PRESETS = presets_of({"tiny": {}, "study": dict(pairs=160_000)}, "reward_model")
 
 
 @dataclass(frozen=True)
@@ -164,7 +145,7 @@ def train(
     model.gpt.checkpoint_blocks = config.checkpoint_blocks
     seed = derive_seed(config.seed, "pair order")
     for step in state.steps_left(log.total):
-        begin = time.perf_counter()
+        begin = log.begins()
         lr = follow_cosine(optimizer, step, log.total, config)
         index = epoch_shuffled_indices(step, config.batch_size, len(groups), seed).tolist()
         prompts = [groups[i] for i in index]
@@ -252,6 +233,7 @@ def main(config: RewardModelConfig) -> Path:
     log = MetricLog(
         steps, path=folder / "metrics.jsonl", every=max(steps // 6, 1), title="reward model",
         show=("loss", "accuracy", "margin"), start=saved_step(folder) if config.resume else 0,
+        beside=(min(len(pairs), 2000) + len(held_out)) / len(pairs) * prompts / config.batch_size / 3,
     )  # fmt: skip
     with stepping(log, folder):
         train(model, pairs, config, log, eos_id=tokenizer.eos_id, folder=folder)

@@ -39,8 +39,9 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from data.sources import USUAL, Data, Presets, default_folder, has_annotator
+from data.sources import USUAL, Data, default_folder, has_annotator
 from gpt.model import GPT
+from gpt.settings import presets_of
 from gpt.tokenizer import Tokenizer
 from harness.files import display_path
 from harness.flags import AboveZero, AtLeastOne, AtLeastTwo, Count, NotNegative
@@ -74,26 +75,7 @@ from rl.run.config import RunFlags
 from rl.run.engine import Engine
 from rl.run.task import Task
 
-SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {},
-    "study": {},
-    "own": dict(
-        lr=1e-4, batch_size=16, micro_batch_size=16, steps=100, max_new_tokens=64,
-        max_response_tokens=1024, held_out_pairs=96, eval_prompts=32, test_prompts=64,
-    ),
-    "small": dict(
-        lr=3e-5, batch_size=8, micro_batch_size=16, steps=100, max_new_tokens=64, held_out_pairs=96,
-        eval_prompts=32, test_prompts=64,
-    ),
-    **{
-        name: dict(
-            lr=1e-6, warmup=150, batch_size=64, micro_batch_size=micro, steps=1000,
-            max_new_tokens=256,
-        )
-        for name, micro in [("gpt2", 16), ("gpt2-medium", 8), ("gpt2-large", 4), ("gpt2-xl", 2)]
-    },
-}  # fmt: skip
-PRESETS = Presets(SIZES, "dpo")
+PRESETS = presets_of({"tiny": {}, "study": {}}, "dpo")
 
 
 @dataclass(frozen=True)
@@ -114,6 +96,8 @@ class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
     """The price of leaving the reference; smaller goes further. Of orpo the weight of the odds ratio."""
     steps: AtLeastOne = 200
     """Optimizer steps."""
+    epochs: AtLeastOne | None = None
+    """Passes over the pairs after which it ends, if --steps do not end it before."""
     batch_size: AtLeastOne = 32
     """Pairs per optimizer step."""
     micro_batch_size: AtLeastTwo = 64
@@ -236,6 +220,13 @@ def train(
     return run.log.rows
 
 
+def steps_of(config: DPOConfig, pairs: Sequence[TokenPair], **_: Any) -> int:
+    """--steps, or those of --epochs where they are fewer."""
+    if config.epochs is None:
+        return config.steps
+    return min(config.steps, max(config.epochs * len(pairs) // config.batch_size, 1))
+
+
 def cosine(config: DPOConfig, step: int) -> float:
     """The share of the peak learning rate at 0-based `step`: a warm-up, then a cosine to a tenth."""
     return cosine_schedule(step, config.steps, peak=1.0, warmup=config.warmup)
@@ -269,6 +260,7 @@ ENGINE = Engine(
     learns_from="pairs",
     groups=False,
     prepare=recorded_pairs,
+    steps_of=steps_of,
     # A world's pairs are in a reward model's run folder, so there is a model to score with.
     own_reward=lambda config: None if has_annotator(config.data) else file_reward,
     toy="--batch-size 4 --held-out-pairs 8",

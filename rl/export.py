@@ -16,6 +16,7 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
+from data.sources import is_world
 from gpt.checkpoint import load_gpt
 from gpt.llama import Llama
 from gpt.model import GPT
@@ -57,21 +58,25 @@ def export_hub(path: Path, target: Path) -> str:
     require_regular(weights)
     flags = read_object(config) if config.exists() else {}
     kind = read_safetensors(weights, lambda file: file.metadata() or {}).get("kind", "")
+    data, offset = str(flags.get("data") or ""), 0.0
+    in_form = data == "instructions" or bool(
+        data and not is_world(data)
+    )  # of a chat, its prompts were
     if kind == "reward_model":
         reward_model, tokenizer = load_reward_model(run)
         if reward_model.pooling != "last_token":
             raise UserError(f"{display_path(run)}: transformers needs one of --pooling last_token")
         target, opens = new_folder(target), "AutoModelForSequenceClassification"
-        model, score, tokenizer = as_classifier(reward_model, tokenizer)
+        model, score, offset, tokenizer = as_classifier(reward_model, tokenizer)
+        tokenizer = tokenizer if in_form else replace(tokenizer, chat_template=None)
         save_gpt2(model, target, tokenizer, score)
     else:
         model, tokenizer = load_gpt(run)
-        if flags.get("data") != "instructions":  # its prompts had no form of a chat
-            tokenizer = replace(tokenizer, chat_template=None)
+        tokenizer = tokenizer if in_form else replace(tokenizer, chat_template=None)
         target, opens = new_folder(target), "AutoModelForCausalLM"
         save_gpt2(model, target, tokenizer)
         write_json(target / "generation_config.json", generation_config(flags, tokenizer))
-    card = model_card(run.resolve().name, flags, model, tokenizer, opens)
+    card = model_card(run.resolve().name, flags, model, tokenizer, opens, offset)
     write_text(target / "README.md", card)
     return f"transformers.{opens}.from_pretrained({display_path(target)!r})"
 
@@ -85,19 +90,23 @@ def new_folder(path: Path) -> Path:
     return path
 
 
-def as_classifier(reward_model: RewardModel, tokenizer: Tokenizer) -> tuple[GPT, Tensor, Tokenizer]:
-    """The trunk, a score (1, D) without bias, and a tokenizer whose padding is no end of text.
+def as_classifier(
+    reward_model: RewardModel, tokenizer: Tokenizer
+) -> tuple[GPT, Tensor, float, Tokenizer]:
+    """The trunk, a score (1, D) without bias, what is to be added, and a tokenizer.
 
-    (w h + b - mean) / std = w' h + c. The last LayerNorm's shift takes c in: along w' by c / |w'|^2.
-    transformers scores the last token that is no padding, so padding must be a token by itself.
+    (w h + b - mean) / std = w' h + c. The last LayerNorm's shift takes c in: along w' by c / |w'|^2. A
+    Llama's norm has no shift, so c is to be added to what transformers gives. Padding becomes no end of
+    text: transformers scores the last token that is no padding, so padding must be a token by itself.
     """
     gpt, head = reward_model.gpt, reward_model.head
     with torch.no_grad():
         score = head.weight / reward_model.std
         offset = (head.bias - reward_model.mean) / reward_model.std
-        if not isinstance(gpt.ln_f, nn.LayerNorm):
-            raise UserError("a Llama's last norm cannot hold a reward's offset: export its policy")
-        gpt.ln_f.bias.add_(offset * score[0] / score.square().sum())
+        left = float(offset)
+        if isinstance(gpt.ln_f, nn.LayerNorm):
+            gpt.ln_f.bias.add_(offset * score[0] / score.square().sum())
+            left = 0.0
         if tokenizer.pad_id == tokenizer.eos_id:
             form, pad = tokenizer.form, tokenizer.n_vocab
             form |= {"specials": form["specials"] | {PAD: pad}, "pad": PAD}
@@ -105,7 +114,7 @@ def as_classifier(reward_model: RewardModel, tokenizer: Tokenizer) -> tuple[GPT,
             tokenizer = build_tokenizer(tokenizer.name, ranks, **form)
             gpt.wte.weight = nn.Parameter(nn.functional.pad(gpt.wte.weight, (0, 0, 0, 1)))
             gpt.config = replace(gpt.config, vocab_size=pad + 1)
-    return gpt, score, tokenizer
+    return gpt, score, left, tokenizer
 
 
 def generation_config(flags: Mapping[str, Any], tokenizer: Tokenizer) -> dict[str, Any]:
@@ -119,15 +128,17 @@ USES = {
     "AutoModelForCausalLM": """inputs = tokenizer(prompt, return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs)[0]))""",
     "AutoModelForSequenceClassification": """# Prompt and answer are encoded apart, the end of text last.
-ids = tokenizer(prompt)["input_ids"] + tokenizer(answer)["input_ids"] + [tokenizer.eos_token_id]
-print(model(torch.tensor([ids])).logits[0, 0])  # the normalised reward""",
+ids = tokenizer(prompt)["input_ids"] + tokenizer(answer)["input_ids"] + [END]
+print(model(torch.tensor([ids])).logits[0, 0]OFFSET)  # the normalised reward""",
 }
 
 
 def model_card(
-    name: str, flags: Mapping[str, Any], model: GPT, tokenizer: Tokenizer, opens: str
+    name: str, flags: Mapping[str, Any], model: GPT, tokenizer: Tokenizer, opens: str, offset: float
 ) -> str:
     """What the model is, where it comes from and how it is used."""
+    use = USES[opens].replace("END", str(tokenizer.eos_id))
+    use = use.replace("OFFSET", f" + {offset!r}" if offset else "")
     kind = "llama" if isinstance(model, Llama) else "gpt2"
     shape = model.config
     template = "its first model's" if tokenizer.chat_template else "none, it was not trained on one"
@@ -149,7 +160,7 @@ from transformers import {opens}, AutoTokenizer
 folder = "."  # this folder
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = {opens}.from_pretrained(folder).eval()
-{USES[opens]}
+{use}
 ```
 
 Chat template: {template}.

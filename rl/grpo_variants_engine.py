@@ -52,7 +52,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from data.sources import from_preset, preset_defaults
+from data.sources import from_preset
+from gpt.settings import preset_defaults
 from harness.command_line import flag_value, run_command
 from harness.flags import Count, NotNegative, ZeroToOne
 from rl.batches.dynamic_sampling import SAMPLING_FILTERS, GroupBuffer, PromptCursor

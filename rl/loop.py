@@ -156,6 +156,7 @@ class Run:
             for _, optimizer, peak in self.trained:
                 set_learning_rate(optimizer, peak * share(self.config, step))
             self.clock, self.meter = Stopwatch(), UpdateMeter(self.clip_mask)
+            self.log.begins()
             yield step
             if self.ended:
                 return

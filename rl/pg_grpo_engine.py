@@ -75,7 +75,7 @@ from rl.run.engine import Engine
 from rl.run.metrics import ClipMask, clip_mask
 from rl.run.task import Task
 
-PRESETS = size_presets("pg_grpo")
+PRESETS = size_presets("pg_grpo", dict(max_response_tokens=256))
 PRESETS["own"] |= dict(max_response_tokens=1024)
 
 

@@ -23,6 +23,7 @@ import torch
 from data.records import PromptRecord
 from data.sources import Source, default_folder, source
 from data.splits import SPLITS
+from data.templates import instruction_prompt
 from gpt.checkpoint import load_policy
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl
@@ -141,7 +142,7 @@ class Talk:
         """The world or the file that the run's prompts are from; UserError for a file of plain text."""
         if not self.data:
             return None
-        found = source(self.data)
+        found = source(self.data, self.tokenizer.chat)
         found.prompts("train")
         return found
 
@@ -163,7 +164,9 @@ class Talk:
     def read(self, text: str) -> PromptRecord:
         """The prompt as the run's data have it, or as typed."""
         if self.source is None:
-            return PromptRecord(text)
+            chat = self.tokenizer.chat
+            plain = chat is not None and text.strip() and not chat.is_written(text)
+            return PromptRecord(instruction_prompt(text, chat) if plain else text)
         record = self.source.read_prompt(text)
         if record is None:  # of a world, which trains on its own prompts alone
             print(f"({self.data} has no such prompt: nothing like it was ever trained on)")

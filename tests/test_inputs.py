@@ -12,11 +12,12 @@ import pytest
 from toys import GLASSBOX, glassbox_gpt, saved_gpt, write_pairs
 
 from data import sources
-from data.sources import default_folder, preset_defaults
+from data.sources import default_folder
 from gpt import distillation, finetuning, teacher
 from gpt.distillation import DistillationConfig
 from gpt.finetuning import FinetuningConfig
 from gpt.published import save_gpt2
+from gpt.settings import preset_defaults
 from harness.errors import NothingToDo, UserError
 from harness.paths import MODEL_FILE
 from harness.run_folder import read_record

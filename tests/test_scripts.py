@@ -12,7 +12,7 @@ import demo
 import gpu
 import pytest
 
-from data.sources import preset_defaults
+from gpt.settings import preset_defaults
 from harness.errors import UserError
 
 

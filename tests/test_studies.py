@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tyro
 
-from data.sources import preset_defaults
+from gpt.settings import preset_defaults
 from harness.paths import REPOSITORY
 from report import intervals
 from report.intervals import holm, t_interval, t_tails

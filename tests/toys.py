@@ -14,13 +14,16 @@ from data.collate import ResponseBatch, collate_responses
 from data.records import PromptRecord
 from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
-from gpt.tokenizer import build_tokenizer, load_tokenizer
+from gpt.tokenizer import GPT2_PATTERN, Tokenizer, build_tokenizer, load_tokenizer
+from harness.files import read_object
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 
 LETTERS = build_tokenizer("letters", {bytes([97 + i]): i for i in range(8)})  # EOS 8, padding 9
 GLASSBOX = load_tokenizer("glassbox")
 PROMPTS = [PromptRecord(text) for text in ("ab", "c", "hgfed", "aaa", "fa", "gh", "bbbb", "e")]
+# As published: SmolLM2-Instruct (ChatML), Llama-2 and 3, Gemma, Zephyr, Phi-3; the last has the rest.
+TEMPLATES = read_object(Path(__file__).with_name("data") / "chat_templates.json")
 DOCUMENT = Path(__file__).resolve().parents[1] / "docs" / "metrics.md"
 
 
@@ -29,6 +32,18 @@ def documented(heading: str) -> set[str]:
     text = DOCUMENT.read_text(encoding="utf-8")
     (body,) = re.findall(rf"^## {re.escape(heading)}\n(.*?)(?=^## |\Z)", text, re.M | re.S)
     return set(re.findall(r"^\| `([^`]+)` \|", body, re.M))
+
+
+def chat_tokenizer(name: str) -> Tokenizer:
+    """Bytes, and the special tokens of the model, its template with them."""
+    about = TEMPLATES[name]
+    texts = dict.fromkeys([about["bos"], about["eos"], *about["more"]])
+    ranks = {bytes([value]): value for value in range(256)}
+    return build_tokenizer(
+        name, ranks, GPT2_PATTERN, {t: 256 + i for i, t in enumerate(texts)}, about["eos"], about["eos"],
+        bos_id=256, chat_template=about["template"],
+        template_tokens={"bos_token": about["bos"], "eos_token": about["eos"]},
+    )  # fmt: skip
 
 
 def one_sentence(error: pytest.ExceptionInfo) -> str:

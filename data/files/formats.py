@@ -1,7 +1,7 @@
 """The kinds of rows that public preference and instruction data come in, and how each becomes text.
 
-A `Format` is recognised by the keys of a file's first row. Where it uses the project's template (see
-templates.py) the white space around a turn is removed; plain strings stay verbatim. A question that
+A `Format` is recognised by the keys of a file's first row. It tells conversations, which are written in
+a form of a chat (data/templates.py), from plain strings. A question that
 stands in `prompt` and again in the answers is written once (`joined`, `without_prompt`).
 """
 
@@ -13,7 +13,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from data.files.rows import BadRow, Row, field, text_of
-from data.templates import HEADINGS, Turn, conversation_prompt, instruction_text
+from data.templates import (
+    HEADINGS,
+    ChatForm,
+    Turn,
+    Unwritable,
+    conversation_prompt,
+    instruction_text,
+)
 
 
 class DropRow(Exception):
@@ -23,7 +30,7 @@ class DropRow(Exception):
 class Answered(NamedTuple):
     """A prompt and one answer to it; None where the row has none."""
 
-    prompt: str
+    prompt: Any  # text, or the turns of a conversation, until it is `written`
     response: str | None
 
 
@@ -38,9 +45,31 @@ class Content(NamedTuple):
 END = re.compile(r"((<\|endoftext\|>|<\|im_end\|>)\s*)+\Z")
 
 
-def without_end(side: Answered) -> Answered:
+def without_end(side: Answered, chat: ChatForm | None = None) -> Answered:
     """An answer without the name of an EOS behind it, as templates write it: every answer gets an EOS."""
-    return side._replace(response=side.response and END.sub("", side.response))
+    text = side.response and END.sub("", side.response)
+    if chat is not None and chat.end and text:
+        text = text.removesuffix(chat.end)
+    return side._replace(response=text)
+
+
+def written(side: Answered, chat: ChatForm | None) -> Answered:
+    """A side as text: a conversation, or for a chat model a plain question, in its form.
+
+    DropRow for a conversation that has no place in it. A plain prompt that says everything itself stays
+    as it is, and so does its answer.
+    """
+    prompt, response = side
+    if isinstance(prompt, str):
+        if chat is None or not prompt.strip() or chat.is_written(prompt):
+            return side
+        prompt = (Turn("user", prompt),)
+    if chat is not None and response:
+        response = response.strip().join(chat.around)
+    try:
+        return Answered(conversation_prompt(prompt, chat), response)
+    except Unwritable as error:
+        raise DropRow(str(error)) from error
 
 
 SYSTEM = ("system", "system_prompt")
@@ -107,13 +136,13 @@ def without_question(row: Row, content: Content) -> Content:
     return content
 
 
-def asked(turns: list[Turn]) -> str:
-    """The rendered prompt; drops conversations that ask for nothing."""
+def asked(turns: list[Turn]) -> tuple[Turn, ...]:
+    """The conversation; drops those that ask for nothing."""
     if not turns or turns[-1].role != "user":
         raise DropRow("prompt does not end with a user turn")
     if not turns[-1].text.strip():
         raise DropRow("empty prompt")
-    return conversation_prompt(turns)
+    return tuple(turns)
 
 
 def alpaca_side(row: Row, key: str) -> Answered:

@@ -7,7 +7,8 @@
 
 rows.py reads the file, and the first row's keys say what kind of rows it has (formats.py). What cannot be
 used is dropped whole and counted by reason; what breaks its format is a UserError with file and line. No
-text is ever cut, and columns that are not read are named.
+text is ever cut, and columns that are not read are named. With a `chat` conversations and plain questions
+are written in that form, without one conversations in the project's (data/templates.py).
 """
 
 from __future__ import annotations
@@ -23,16 +24,20 @@ from typing import Generic, TypeVar
 from data.files.formats import (
     FORMATS,
     OWN_PAIRS,
+    RECORDED,
     Answered,
     Content,
     DropRow,
     Format,
     recorded_sides,
     without_end,
+    written,
 )
 from data.files.rows import BadRow, Row, bad_row, holds_rows, listed, rows_of, text_in, text_of
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
+from data.sources import say_once
 from data.splits import Split, split_of
+from data.templates import ChatForm
 from harness.errors import UserError
 
 Record = TypeVar("Record", PreferenceRecord, ResponseRecord, PromptRecord)
@@ -49,6 +54,13 @@ class ReadResult(Generic[Record]):
     notes: dict[str, int]  # what is odd about rows that are kept
     unread: list[str]  # columns
     answers: int  # to learn from, in a row: 2 of a pair, 0 of a prompt alone
+    forms: dict[str, int]  # in what form prompts are written, in how many rows
+
+    def say(self) -> None:
+        """Print the summary, and once the first prompt."""
+        print(self.summary())
+        if self.forms:
+            say_once(f"the first prompt: {self.records[0].prompt!r}")
 
     def summary(self) -> str:
         """One sentence about the file: kept, dropped, what is odd, columns that are not used."""
@@ -57,6 +69,7 @@ class ReadResult(Generic[Record]):
         if self.dropped:
             parts.append(f"dropped: {_reasons(self.dropped)}")
         parts += [f"{note} in {count:,}" for note, count in self.notes.items()]
+        parts += [f"prompts in {form}: {count:,}" for form, count in self.forms.items()]
         if self.unread:
             use = "for a reward alone" if isinstance(self.records[0], PromptRecord) else "not used"
             parts.append(f"columns {use}: {', '.join(map(repr, self.unread))}")
@@ -67,31 +80,35 @@ def _reasons(dropped: Mapping[str, int]) -> str:
     return ", ".join(f"{reason} {count:,}" for reason, count in dropped.items())
 
 
-def read_preferences(path: str | Path) -> ReadResult[PreferenceRecord]:
+def read_preferences(
+    path: str | Path, chat: ChatForm | None = None
+) -> ReadResult[PreferenceRecord]:
     """Read (prompt, chosen, rejected) records.
 
     Dropped: rows whose two sides answer different prompts, empty prompts or answers, identical
     answers, equal scores, ties and skipped pairs of reward_model/annotate.py. `meta` has recorded tokens,
     by which pairs are then compared, and whether the first or the second answer shown was chosen.
     """
-    return _read(path, _preference)
+    return _read(path, _preference, chat)
 
 
-def read_responses(path: str | Path) -> ReadResult[ResponseRecord]:
+def read_responses(path: str | Path, chat: ChatForm | None = None) -> ReadResult[ResponseRecord]:
     """Read (prompt, response) records to learn from; preference data gives its chosen answers.
 
     Alpaca files with `chosen` use that and not `output`, which often equals `rejected`. Dropped: empty
     prompts or answers.
     """
-    return _read(path, _response)
+    return _read(path, _response, chat)
 
 
-def read_prompts(path: str | Path, *, limit: int | None = None) -> ReadResult[PromptRecord]:
+def read_prompts(
+    path: str | Path, chat: ChatForm | None = None, *, limit: int | None = None
+) -> ReadResult[PromptRecord]:
     """Read the prompts of any file that are not empty, at most `limit`.
 
     `answer` is the ground truth, of GSM8K its final number without commas; `meta` has all other columns.
     """
-    return _read(path, _prompt, limit)
+    return _read(path, _prompt, chat, limit)
 
 
 SEPARATOR = re.compile(r"^<\|endoftext\|>[ \t\r]*$\n?", re.MULTILINE)
@@ -217,26 +234,38 @@ def _prompt(kind: Format, content: Content, row: Row) -> PromptRecord:
 
 
 def _read(
-    path: str | Path, convert: Callable[[Format, Content, Row], Record], limit: int | None = None
+    path: str | Path,
+    convert: Callable[[Format, Content, Row], Record],
+    chat: ChatForm | None,
+    limit: int | None = None,
 ) -> ReadResult[Record]:
     """Convert the rows of a file; the module's docstring says what stops and what is counted."""
     records: list[Record] = []
     dropped: Counter[str] = Counter()
     notes: Counter[str] = Counter()
+    forms: Counter[str] = Counter()
     columns: dict[str, None] = {}
     kind = None
     for place, row in rows_of(path):
         columns |= dict.fromkeys(row)
         kind = kind or _recognise(path, place, row)
         try:
-            written: Content = kind.content(row)
-            content = written._replace(sides=[*map(without_end, written.sides)])
+            found: Content = kind.content(row)
+            ended = [without_end(side, chat) for side in found.sides]
+            recorded = not row.keys().isdisjoint(RECORDED)  # by a run, as it was read there
+            sides = [written(side, None if recorded else chat) for side in ended]
+            content = found._replace(sides=sides)
             records.append(record := convert(kind, content, row))
             answers = sum(side.response is not None for side in content.sides)
-            notes["<|endoftext|> or <|im_end|> taken off"] += content.sides != [*written.sides]
+            notes["<|endoftext|> or <|im_end|> taken off"] += ended != [*found.sides]
             notes["prompt taken off the head of the answers"] += content.repeated
             notes["score_chosen is below score_rejected"] += _lead(row) < 0
-            notes["no space or line break between prompt and answer"] += _touches(record)
+            as_it_is = sides[0].prompt == found.sides[0].prompt
+            notes["no space or line break between prompt and answer"] += as_it_is and _touches(
+                record
+            )
+            ours = "this project's form" if chat is None else "the model's own form of a chat"
+            forms["the form that the file has" if as_it_is else ours] += not recorded
         except BadRow as error:
             raise bad_row(path, place, error) from None
         except DropRow as reason:
@@ -247,7 +276,9 @@ def _read(
         raise UserError(f"{path}: no row to use ({_reasons(dropped) or 'empty'}); correct it")
     notes["the same two answers judged the other way round"] += _contradicted(records)
     unread = [key for key in columns if key and key not in kind.keys + kind.more]
-    return ReadResult(records, dict(dropped), kind.name, str(path), dict(+notes), unread, answers)
+    return ReadResult(
+        records, dict(dropped), kind.name, str(path), dict(+notes), unread, answers, dict(+forms)
+    )
 
 
 def _contradicted(records: Iterable[Record]) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from data.files.read import ReadResult, read_prompts, split_records
 from data.records import PromptRecord
 from data.splits import Split
-from data.templates import HEADINGS, instruction_prompt
+from data.templates import HEADINGS, ChatForm, instruction_prompt
 
 DEFAULTS: Mapping[str, Any] = {}
 
@@ -22,14 +22,14 @@ class FileSource:
     CHECK = gold = corpus = sample_response = prefers = step_checks = None
     SORTED_BY_LENGTH = False
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, chat: ChatForm | None = None) -> None:
+        self.path, self.chat = path, chat
 
     @cached_property
     def result(self) -> ReadResult[PromptRecord]:
         """What the file holds, read once; prints what is kept of it."""
-        result = read_prompts(self.path)
-        print(result.summary())
+        result = read_prompts(self.path, self.chat)
+        result.say()
         return result
 
     @cached_property
@@ -43,7 +43,9 @@ class FileSource:
         """What someone has typed as the file's prompts are formed, with its row where it is one of them."""
         known = {record.prompt: record for records in self.splits.values() for record in records}
         formed = text
-        if all(prompt.endswith(HEADINGS["assistant"]) for prompt in known):
+        if self.chat is not None:
+            formed = text if self.chat.is_written(text) else instruction_prompt(text, self.chat)
+        elif all(prompt.endswith(HEADINGS["assistant"]) for prompt in known):
             formed = instruction_prompt(text)
         elif all(prompt.endswith("\n") for prompt in known):
             formed = text + "\n"

@@ -142,18 +142,20 @@ def kept(record: PromptRecord, response: str, has_eos: bool) -> float:
 gold, CHECK, SORTED_BY_LENGTH = kept, "constraint kept", False
 corpus = sample_response = prefers = step_checks = None  # a world of prompts alone
 # For a published model of 135 M weights: small steps, and sampling as its makers advise it.
+_RL = dict(
+    lr=2e-5, warmup=2, steps=32, prompts_per_step=4, group_size=8, minibatches=2, micro_batch_size=16,
+    kl_coef=0.1, stop_kl=8.0, temperature=0.7, max_new_tokens=48, eval_every=8, eval_prompts=48,
+    test_prompts=96, checkpoint_every=16,
+)  # fmt: skip
+_OTHERS: dict[str, dict[str, Any]] = {
+    "grpo_iterative": dict(refresh_reward_model=False, iterations=3, steps=30),
+    "grpo_single_model": dict(kl_coef=1.0, stop_kl=None),
+    "on_policy_distillation": dict(kl_coef=0.0, stop_kl=None),
+    "minillm": dict(kl_coef=0.0, stop_kl=None, pretraining_coef=0.1),
+    "kd_grpo": dict(stop_kl=None, pretraining_coef=0.1),
+    "kd_ppo": dict(stop_kl=None, pretraining_coef=0.1),
+}
 DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
-    "rl": {
-        "tiny": dict(
-            lr=2e-5, warmup=2, steps=32, prompts_per_step=4, group_size=8, minibatches=2,
-            micro_batch_size=16, kl_coef=0.1, stop_kl=8.0, temperature=0.7, max_new_tokens=48,
-            eval_every=8, eval_prompts=48, test_prompts=96, checkpoint_every=16,
-        ),
-    },
-    "grpo_iterative": {"tiny": dict(refresh_reward_model=False, steps=30)},
-    "grpo_single_model": {"tiny": dict(kl_coef=1.0, stop_kl=None)},
-    "on_policy_distillation": {"tiny": dict(kl_coef=0.0, stop_kl=None)},
-    "minillm": {"tiny": dict(kl_coef=0.0, stop_kl=None)},
-    "kd_grpo": {"tiny": dict(stop_kl=None)},
-    "kd_ppo": {"tiny": dict(stop_kl=None)},
-}  # fmt: skip
+    command: dict.fromkeys(("tiny", "chat"), settings)
+    for command, settings in {"rl": _RL, **_OTHERS}.items()
+}

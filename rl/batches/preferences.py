@@ -90,10 +90,10 @@ def open_pairs(
         results = [read_preferences(path) for path in paths]
         parts = [result.records for result in results]
     else:
-        results = [read_preferences(Path(data))]
+        results = [read_preferences(Path(data), tokenizer.chat)]
         splits = split_records(results[0].records)
         parts = [splits["train"], splits["validation"]]
-    print(results[0].summary())
+    results[0].say()
     encoded = [encode_pairs(part, tokenizer) for part in parts]
     check_fit(data, lengths_of([*encoded[0], *encoded[1]]), limits, "pairs")
     train, held_out = (keep_fitting(part, limits) for part in encoded)

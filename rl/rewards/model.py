@@ -58,6 +58,11 @@ def open_reward_model(
     if model_tokenizer.fingerprint != tokenizer.fingerprint:
         names = f"{model_tokenizer.name!r}, the policy {tokenizer.name!r}"
         raise UserError(f"{display_path(folder)} reads {names}: use one tokenizer")
+    if model_tokenizer.chat_template != tokenizer.chat_template:
+        raise UserError(
+            f"{display_path(folder)} reads prompts in another form of a chat than the policy writes: train "
+            "both from models with the same chat template"
+        )
     return model
 
 

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from data.sources import USUAL, Data, Presets
 from gpt.model import Preset
+from gpt.settings import presets_of
 from harness.flags import (
     AboveZero,
     AtLeastOne,
@@ -26,42 +27,19 @@ from harness.paths import folder_of_run
 from rl.equations.kl import AdaptiveKL, FixedKL
 from rl.rewards.reward import check_reward
 
-SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {},
-    "study": dict(stop_kl=8.0),  # tiny's other settings, and the limit of its recorded tables
-    "own": dict(
-        lr=1.5e-4, prompts_per_step=8, micro_batch_size=16, steps=40, max_new_tokens=64, eval_prompts=32,
-        test_prompts=64,
-    ),
-    "small": dict(
-        lr=3e-5, prompts_per_step=4, minibatches=1, micro_batch_size=16, kl_coef=0.04, steps=40,
-        max_new_tokens=64, eval_prompts=32, test_prompts=64,
-    ),
-    **{
-        name: dict(
-            lr=1e-6, prompts_per_step=8, minibatches=1, micro_batch_size=micro, kl_coef=0.04,
-            max_new_tokens=128, steps=200, stop_kl=None,
-        )
-        for name, micro in [("gpt2", 16), ("gpt2-medium", 8), ("gpt2-large", 4), ("gpt2-xl", 2)]
-    },
-}  # fmt: skip
-
 
 def size_presets(
     name: str, larger: Mapping[str, Any] | None = None, *, limited: bool = True
 ) -> Presets:
     """The PRESETS of engine `name`: its field defaults are those of tiny on reviews, which were tuned.
 
-    `larger` goes on top of the sizes from small on. An engine that by itself sets no limit of the KL is
-    not `limited` by study's. A world sets what differs there, under "rl" and under `name`.
+    `larger` goes on top of all other rows of gpt/settings.py. An engine that by itself sets no limit of
+    the KL is not `limited` by study's, that of the recorded tables. A world sets what differs there,
+    under "rl" and under `name`.
     """
-    presets = {
-        size: settings if size in ("tiny", "study") else settings | dict(larger or {})
-        for size, settings in SIZES.items()
-    }
-    if not limited:
-        presets["study"] = {}
-    return Presets(presets, "rl", name)
+    study = dict(stop_kl=8.0) if limited else {}
+    larger = dict(larger or {}) | ({} if limited else {"stop_kl": None})
+    return presets_of({"tiny": {}, "study": study}, "rl", name, larger=larger)
 
 
 @dataclass(frozen=True)

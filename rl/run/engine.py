@@ -7,17 +7,19 @@ The soak, the study, the contract tests and the table of engines read it.
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from data.sources import Presets, default_folder, run_with_presets
+from data.sources import Presets, default_folder
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.lora import fit_for_training, frozen_copy, has_adapters, linears_to_bfloat16
 from gpt.model import GPT
+from gpt.settings import run_with_presets
 from harness.device import open_device
 from harness.files import append_jsonl, keep_until, reading, write_json
 from harness.metric_log import MetricLog
@@ -62,6 +64,7 @@ class Engine:
     train: Callable[..., list[dict[str, Any]]]
     presets: Presets = field(default_factory=lambda: Presets({"tiny": {}}))
     prepare: Callable[..., dict[str, Any]] | None = None
+    steps_of: Callable[..., int] | None = None  # the steps, by config and what `prepare` returns
     own_reward: Callable[[Any], Callable[..., Any] | None] = lambda config: None
     learns_from: Literal["reward", "teacher", "pairs"] = "reward"
     groups: bool = True  # whether the responses to a prompt are compared
@@ -103,6 +106,14 @@ def every_engine() -> tuple[Engine, ...]:
     return tuple(entry_of(f"rl.{name}") for name in names)
 
 
+def beside_steps(config: RunFlags, done: int) -> float:
+    """The work of validations and of the test, in steps: an answer without an update is 0.6 of one with."""
+    of_step = getattr(config, "prompts_per_step", 1) * getattr(config, "group_size", 1)
+    rows = 2 * config.batch_size if hasattr(config, "batch_size") else of_step
+    validations = math.ceil((config.steps - done) / config.eval_every)
+    return 0.6 * (validations * config.eval_prompts + 2 * config.test_prompts) / rows
+
+
 @reading()
 def whole_run(engine: Engine, config: RunFlags) -> Path:
     """`Engine.run`: the task, the training of its policy, and what is kept of it."""
@@ -110,6 +121,8 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
     device = open_device(config.device, config.precision)
     task = open_task(config, device, engine.own_reward(config))
     start, parts = models_of_run(engine, config, task)
+    if engine.steps_of is not None:
+        config = replace(config, steps=engine.steps_of(config, **parts))
     folder = config.out or default_folder(name, config.data, config.preset)
     folder = open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
@@ -117,7 +130,7 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
         keep_until(folder / name_of_file, done)
     log = MetricLog(
         config.steps, path=folder / "metrics.jsonl", every=config.eval_every, title=name, start=done,
-        show=(*SHOWN, "validation/gold") if task.gold else SHOWN,
+        show=(*SHOWN, "validation/gold") if task.gold else SHOWN, beside=beside_steps(config, done),
     )  # fmt: skip
     print(f"{name} on {config.data}, reward: {task.reward_name} ({device})")
     if isinstance(config, EngineConfig):

@@ -90,7 +90,7 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
     if room < 1:
         positions = f"the policy's {policy.config.context} positions"
         raise UserError(f"--max-new-tokens leaves no room for a prompt in {positions}: lower it")
-    found = source(data)
+    found = source(data, tokenizer.chat)
     prompts = open_prompts(found, data, tokenizer, room)
     needed = learned and config.reward != "model"
     rule = open_rule(found, data, prompts, needed=needed)

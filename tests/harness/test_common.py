@@ -12,7 +12,8 @@ import torch
 import tyro
 from toys import one_sentence
 
-from data.sources import Presets, preset_defaults
+from data.sources import Presets
+from gpt.settings import preset_defaults
 from harness import files
 from harness.device import open_device
 from harness.errors import UserError

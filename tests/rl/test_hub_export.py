@@ -100,7 +100,9 @@ def test_a_reward_model_gives_the_normalised_reward(tokenizer, tmp_path, require
     torch.testing.assert_close(theirs(**batch).logits[:, 0], ours, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("data, kept", [("instructions", True), ("mine.jsonl", False)])
+@pytest.mark.parametrize(
+    "data, kept", [("instructions", True), ("mine.jsonl", True), ("reviews", False)]
+)
 def test_a_chat_template_goes_with_runs_that_asked_in_it(data, kept, tmp_path) -> None:
     tokenizer = replace(BYTES, chat_template="{{ messages }}")
     save_gpt(tmp_path / "model.safetensors", random_gpt(tokenizer), tokenizer)

@@ -12,16 +12,17 @@ from toys import GLASSBOX, glassbox_gpt, saved_gpt
 from data import sources
 from data.files.source import FileSource
 from data.records import PromptRecord
-from data.sources import from_preset, preset_defaults, source, world_names
+from data.sources import from_preset, source, world_names
 from data.splits import split_of
 from data.worlds import reviews, sums
 from data.worlds import sums as sums_world
+from gpt.settings import ROWS, preset_defaults
 from harness.errors import UserError
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.rewards import verifiable
 from rl.rewards.model import RewardModelReward
 from rl.rewards.reward import RewardFn, RuleReward, open_reward, open_rule
-from rl.run.config import SIZES, EngineConfig, RunFlags, size_presets
+from rl.run.config import EngineConfig, RunFlags, size_presets
 from rl.run.engine import Engine, every_engine
 from rl.run.task import open_policy, require_reach
 
@@ -40,7 +41,7 @@ def test_every_preset_is_a_config(engine: Engine) -> None:
     for size in module.PRESETS:
         for data in ("pairs.json", *(world_names() if samples else ())):
             from_preset(engine.config, module.PRESETS, size, data=data)
-    assert set(module.PRESETS) >= {*SIZES}
+    assert set(module.PRESETS) >= {"tiny", "study", *(row.name for row in ROWS)}
     assert (module.PRESETS.settings("tiny", "sums") != {}) == samples
 
 

@@ -1,0 +1,186 @@
+"""Which settings a command starts with: those of the shape that it makes, or of the model that it opens.
+
+--preset names a shape that is made from nothing; tiny and study, and what a world changes, stand beside
+each command. All other settings are the rows of ROWS. A command that opens weights takes the row of their
+number and of what they have read, whether --policy, --base or --weights names them: their headers are
+read for it and no tensors. Flags go over all of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from data.sources import Presets, from_preset, is_world, say_once, usual_preset
+from harness.command_line import flag_value, run_command
+from harness.files import as_user_error, display_path, parse_json, read_object, weights_in
+from harness.flags import SMALL
+from harness.paths import MODEL_FILE, folder_of_run
+from harness.safetensors_file import read_safetensors
+
+Config = TypeVar("Config")
+Settings = Mapping[str, Mapping[str, Any]]
+
+
+class Row(NamedTuple):
+    """The settings of models of one kind and size."""
+
+    name: str  # also of the --preset whose shape is that size
+    starts: tuple[str, ...]  # fresh, pre-trained, chat: what the model has read
+    most: float  # weights
+    measured: str  # where
+    settings: Settings  # by command: rl, dpo, reward_model, finetuning, distillation
+
+
+SHORT = dict(max_new_tokens=64, eval_prompts=32, test_prompts=64)
+LONG = dict(max_prompt_tokens=1024, max_response_tokens=1024)
+DISTILLED = dict(batch_size=8, max_new_tokens=128, eval_prompts=32, test_prompts=64)
+
+
+def published(lr: float, rows: int) -> Settings:
+    """Settings for weights that have read much, of two CPU cores: an hour for 1,000 pairs at 135 M.
+
+    `lr` is that of GRPO, the reward model and fine-tuning; `rows` a forward.
+    """
+    answers = dict(max_prompt_tokens=512, max_response_tokens=256, micro_batch_size=rows)
+    return {
+        "rl": SHORT | dict(
+            lr=lr, warmup=2, steps=32, prompts_per_step=4, micro_batch_size=2 * rows, max_new_tokens=48,
+            stop_kl=8.0, eval_every=8, checkpoint_every=16,
+        ),
+        "dpo": SHORT | dict(
+            lr=lr / 2, warmup=10, epochs=1, steps=10_000, batch_size=8, micro_batch_size=2 * rows,
+            max_new_tokens=48, max_response_tokens=256, held_out_pairs=96, eval_every=25,
+        ),
+        "reward_model": answers | dict(lr=lr, batch_size=8, epochs=1),
+        "finetuning": answers | dict(lr=lr, batch_size=8),
+        "distillation": DISTILLED | dict(lr=lr / 2, max_new_tokens=48, micro_batch_size=rows),
+    }  # fmt: skip
+
+
+# The first row that has the start, and room for the weights, is taken.
+ROWS = (
+    Row("own", ("fresh",), 5e6, "docs/own_dialogues.md", {
+        "rl": SHORT | dict(lr=1.5e-4, prompts_per_step=8, micro_batch_size=16, steps=40),
+        "dpo": SHORT | dict(
+            lr=1e-4, batch_size=16, micro_batch_size=16, steps=100, held_out_pairs=96,
+            max_response_tokens=1024,
+        ),
+        "reward_model": LONG | dict(pooling="mean_score", lr=3e-4),
+        "finetuning": LONG | dict(batch_size=8, lr=3e-4),
+        "distillation": DISTILLED | dict(lr=1e-4),
+    }),
+    Row("small", ("fresh",), SMALL, "not measured", {
+        "rl": SHORT | dict(
+            lr=3e-5, prompts_per_step=4, minibatches=1, micro_batch_size=16, kl_coef=0.04, steps=40,
+        ),
+        "dpo": SHORT | dict(
+            lr=3e-5, batch_size=8, micro_batch_size=16, steps=100, held_out_pairs=96,
+        ),
+        "reward_model": dict(pooling="mean_score", lr=1e-4, max_response_tokens=128),
+        "finetuning": dict(batch_size=8, lr=3e-4, max_response_tokens=128),
+        "distillation": DISTILLED | dict(lr=1e-4),
+    }),
+    Row("chat", ("chat",), 2e8, "SmolLM2-135M-Instruct (docs/real_model.md)", published(2e-5, 8)),
+    Row("gpt2", ("fresh", "pre-trained"), 2e8, "not measured, those of chat models", published(2e-5, 8)),
+    Row("gpt2-medium", ("fresh", "pre-trained", "chat"), 5e8, "not measured", published(1e-5, 4)),
+    Row("gpt2-large", ("fresh", "pre-trained", "chat"), 1e9, "not measured", published(5e-6, 2)),
+    Row("gpt2-xl", ("fresh", "pre-trained", "chat"), float("inf"), "not measured", published(2e-6, 2)),
+)  # fmt: skip
+
+
+def presets_of(
+    sizes: Mapping[str, Mapping[str, Any]], *commands: str, larger: Mapping[str, Any] | None = None
+) -> Presets:
+    """A command's PRESETS: `sizes`, and the rows, with `larger` on top of them.
+
+    The first of `commands` is that of the rows; a world sets what differs there under any of them.
+    """
+    rows = {row.name: {**row.settings[commands[0]], **(larger or {})} for row in ROWS}
+    return Presets({**rows, **sizes}, *commands)
+
+
+class Opened(NamedTuple):
+    """What the header of a model says."""
+
+    name: str
+    weights: int  # 0: there is no model
+    start: str  # fresh, pre-trained or chat
+    preset: str | None  # of the run that made it
+
+    @property
+    def row(self) -> Row:
+        """The row of ROWS that fits it."""
+        fits = (row for row in ROWS if self.start in row.starts and self.weights <= row.most)
+        return next(fits, ROWS[-1])
+
+
+def opened(named: str, of_hub: bool = False) -> Opened:
+    """What is in a run folder or one in Hugging Face's layout; `of_hub`: a model there may be named."""
+    folder = folder_of_run(Path(named))
+    if of_hub:
+        from gpt.published import published_folder  # which few runs need
+
+        folder = published_folder(named)
+    config, file = folder / "config.json", folder / MODEL_FILE
+    with as_user_error(folder):
+        flags = read_object(config) if config.is_file() else {}
+        weights = weights_in(file)
+        if "model_type" in flags:
+            from gpt.tokenizer_files import chat_template_in
+
+            read, chat = True, chat_template_in(folder) is not None
+        else:
+            header = read_safetensors(file, lambda opened: opened.metadata()) if weights else None
+            about = parse_json((header or {}).get("about", "{}"))
+            chat = bool((about.get("tokenizer_form") or {}).get("chat_template"))
+            read = weights > SMALL
+    start = "chat" if chat else "pre-trained" if read else "fresh"
+    return Opened(display_path(folder), weights, start, flags.get("preset"))
+
+
+def run_with_presets(
+    main: Callable[[Config], Any], config_class: Callable[..., Config], presets: Presets
+) -> None:
+    """What stands under `__name__ == "__main__"`: parse the flags over the settings, then main."""
+    run_command(main, config_class, partial(preset_defaults, config_class, presets))
+
+
+def preset_defaults(
+    config_class: Callable[..., Config],
+    presets: Presets,
+    arguments: Sequence[str] | None = None,
+    **overrides: Any,
+) -> Config:
+    """The default config by what --preset, --data and the start name, over which all flags are parsed.
+
+    A world's own models have the settings of its presets, whichever of them is named as the start.
+    """
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    data = flag_value(arguments, "--data")
+    overrides = overrides | ({} if data is None else {"data": data})
+    of_world = data is None or is_world(data)
+    named = next((f for f in STARTS if flag_value(arguments, f)), None)
+    start = opened(str(flag_value(arguments, named)), named == "--weights") if named else None
+    preset = flag_value(arguments, "--preset")
+    if start is None:
+        preset = preset or usual_preset(data)
+    elif not preset:
+        preset = "tiny" if of_world else start.preset
+    if start is None or (start.start == "fresh" and preset in presets) or not start.weights:
+        # a wrong name is left to the parser, which lists the choices
+        known = preset if preset in presets else None
+        return from_preset(config_class, presets, known or "tiny", **overrides)
+    row = start.row
+    say_once(
+        f"settings for {start.weights:,} {start.start} weights in {start.name}: "
+        f"row {row.name!r} of gpt/settings.py, measured: {row.measured}"
+    )
+    preset = preset if preset in presets else "tiny"
+    return from_preset(config_class, presets, row.name, **{"preset": preset} | overrides)
+
+
+STARTS = ("--policy", "--base", "--weights")  # the flags that name what a command starts from

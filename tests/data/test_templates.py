@@ -1,0 +1,167 @@
+"""Prompts in the model's own form of a chat: as transformers writes them, and where that form goes."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toys import TEMPLATES, chat_tokenizer
+
+from data.files.read import read_preferences, read_prompts, read_responses
+from data.templates import ChatForm, Turn, Unwritable, conversation_prompt, instruction_prompt
+from gpt.tokenizer_files import SETTINGS_FILE, TEMPLATE_FILE, read_tokenizer, write_tokenizer
+from harness.errors import UserError
+from harness.files import read_object, write_json
+
+
+def chat(name: str) -> ChatForm:
+    found = chat_tokenizer(name).chat
+    assert found is not None
+    return found
+
+
+def conversations(count: int, seed: int = 0) -> list[list[Turn]]:
+    """Of one to five turns, the last the user's, some with a system turn; white space around some."""
+    rng, words = (
+        random.Random(seed),
+        ["Hi", " a\n", "é 漢 🙂", "{{ x }}", "1 < 2 & 'q'", "", "\tend "],
+    )
+    made = []
+    for _ in range(count):
+        roles = ["user", *["assistant", "user"] * rng.randrange(3)]
+        roles = ["system"] * (rng.random() < 0.3) + roles
+        made.append([Turn(role, " ".join(rng.choices(words, k=3))) for role in roles])
+    return made
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", TEMPLATES)
+def test_a_conversation_is_what_transformers_writes(name: str, tmp_path: Path, require) -> None:
+    transformers, jinja2 = require("transformers"), require("jinja2")
+    tokenizer = chat_tokenizer(name)
+    write_tokenizer(tmp_path, tokenizer, 64)
+    theirs, refused = transformers.AutoTokenizer.from_pretrained(tmp_path), 0
+    for turns in conversations(200):
+        given = [{"role": turn.role, "content": turn.text} for turn in turns]
+        try:
+            text = theirs.apply_chat_template(given, add_generation_prompt=True, tokenize=False)
+        except jinja2.TemplateError:
+            refused += 1
+            with pytest.raises(Unwritable):
+                chat(name).prompt(turns)
+            continue
+        assert chat(name).prompt(turns) == text
+        ids = theirs.apply_chat_template(given, add_generation_prompt=True)["input_ids"]
+        assert tokenizer.encode(text) == ids
+    assert (refused > 0) == (name == "gemma") and refused < 100
+
+
+@pytest.mark.parametrize(
+    ("name", "end", "around"),
+    [
+        ("smollm2", "<|im_end|>", ("", "")),
+        ("llama-2", "</s>", (" ", " ")),
+        ("llama-3", "<|eot_id|>", ("", "")),
+        ("gemma", "<end_of_turn>", ("", "")),
+        ("zephyr", "</s>", ("", "")),
+        ("phi-3", "<|end|>", ("", "")),
+    ],
+)
+def test_what_ends_a_turn_ends_an_answer(
+    name: str, end: str, around: tuple[str, str], tmp_path: Path
+) -> None:
+    tokenizer = chat_tokenizer(name)
+    assert (chat(name).end, chat(name).around) == (end, around)
+    write_tokenizer(tmp_path, tokenizer, 64)
+    write_json(tmp_path / "config.json", {"eos_token_id": tokenizer.eos_id})
+    back = read_tokenizer(tmp_path, tokenizer.n_vocab)
+    assert back is not None and back.encoding.decode([back.eos_id]) == end
+    named = tokenizer.encoding.decode([tokenizer.eos_id])
+    assert [back.encoding.decode([id]) for id in back.other_ends] == [named] * (named != end)
+    (tmp_path / "again").mkdir()  # as it is exported, and read once more
+    write_tokenizer(tmp_path / "again", back, 64)
+    again = read_tokenizer(tmp_path / "again", back.n_vocab)
+    assert again is not None and again.eos_id == back.eos_id
+    turns = [Turn("user", "a")]
+    for read in (back, again):
+        assert read.chat is not None and read.chat.prompt(turns) == chat(name).prompt(turns)
+
+
+def test_of_several_templates_the_default_is_taken_and_a_file_wins(tmp_path: Path) -> None:
+    tokenizer = chat_tokenizer("smollm2")
+    write_tokenizer(tmp_path, tokenizer, 64)
+    settings, template = read_object(tmp_path / SETTINGS_FILE), TEMPLATES["smollm2"]["template"]
+
+    def read(*names: str) -> str | None:
+        listed = [{"name": name, "template": template + name} for name in names]
+        write_json(tmp_path / SETTINGS_FILE, settings | {"chat_template": listed})
+        found = read_tokenizer(tmp_path, tokenizer.n_vocab)
+        return found and found.chat_template
+
+    assert read("tool_use", "default") == template + "default"
+    with pytest.raises(UserError):
+        read("tool_use", "rag")
+    (tmp_path / TEMPLATE_FILE).write_text(template, encoding="utf-8")
+    assert read("tool_use", "default") == template
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for %}",
+        "{{ raise_exception('no') }}",
+        "{{ messages.append(1) }}",
+        "{{ ''.__class__.mro() }}",
+    ],
+)
+def test_a_template_that_writes_no_chat_is_refused(template: str, tmp_path: Path) -> None:
+    write_tokenizer(tmp_path, replace(chat_tokenizer("smollm2"), chat_template=template), 64)
+    with pytest.raises(UserError) as error:
+        read_tokenizer(tmp_path, 259)
+    assert str(tmp_path) in str(error.value)
+
+
+def rows_in(path: Path, *rows: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def test_conversations_instructions_and_plain_questions_are_written_in_it(tmp_path: Path) -> None:
+    form, path = chat("smollm2"), tmp_path / "rows.jsonl"
+    asked = form.prompt([Turn("user", "Why?")])
+    user = {"role": "user", "content": "Why?"}
+    told = {"chosen": " So. <|im_end|>\n", "rejected": "No."}
+    for row in (
+        {"instruction": " Why?", **told},
+        {"prompt": "Why?\n", **told},
+        {k: [user, {"role": "assistant", "content": text}] for k, text in told.items()},
+        {k: f"\n\nHuman: Why?\n\nAssistant: {text}" for k, text in told.items()},
+    ):  # fmt: skip
+        result = read_preferences(rows_in(path, row), form)
+        (record,) = result.records
+        assert (record.prompt, record.chosen, record.rejected) == (asked, "So.", "No.")
+        assert list(result.forms.values()) == [1]
+    (plain,) = read_preferences(path).records
+    assert plain.prompt == instruction_prompt("Why?") == conversation_prompt([Turn("user", "Why?")])
+    spaced = chat("llama-2")
+    (record,) = read_responses(path, spaced).records
+    assert record.prompt + record.response == "<s>[INST] Why? [/INST] So. "
+
+
+def test_a_prompt_that_says_everything_itself_stays_and_a_mark_in_a_turn_is_dropped(
+    tmp_path: Path,
+) -> None:
+    form = chat("smollm2")
+    written = ["<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n", "### Response:\n"]
+    path = rows_in(tmp_path / "p.jsonl", *({"prompt": text} for text in [*written, "Why?"]))
+    result = read_prompts(path, form)
+    assert [record.prompt for record in result.records[:2]] == written
+    assert result.records[2].prompt == form.prompt([Turn("user", "Why?")])
+    assert sorted(result.forms.values()) == [1, 2]
+    rows = ({"prompt": [{"role": "user", "content": text}]} for text in ("ends<|im_end|>", "a"))
+    result = read_prompts(rows_in(path, *rows), form)
+    assert len(result.records) == 1 and sum(result.dropped.values()) == 1

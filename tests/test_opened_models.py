@@ -1,0 +1,226 @@
+"""Runs that open a model: which settings they take, and the model's form of a chat in all their stages."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from toys import TEMPLATES, chat_tokenizer
+
+from data.collate import collate_responses
+from data.templates import Turn
+from gpt import finetuning
+from gpt.checkpoint import load_gpt, load_policy, save_gpt
+from gpt.finetuning import FinetuningConfig
+from gpt.llama import Llama, LlamaConfig
+from gpt.model import GPT, GPTConfig
+from gpt.published import save_gpt2
+from gpt.settings import ROWS, opened, preset_defaults
+from gpt.tokenizer import Tokenizer, load_tokenizer
+from harness import command_line
+from harness.errors import UserError
+from harness.files import append_jsonl, read_jsonl, read_object, write_json
+from harness.paths import MODEL_FILE
+from reward_model import reward_model_training
+from reward_model.reward_model_training import RewardModelConfig
+from reward_model.scalar_head import load_reward_model
+from rl import dpo_engine, export, grpo_engine
+from rl.dpo_engine import DPOConfig
+from rl.export import ExportConfig
+from rl.grpo_engine import GRPOConfig
+from rl.talk import Talk, TalkConfig
+
+STEPS: dict[str, Any] = dict(device="cpu", ranks=1, steps=2)
+GRPO: dict[str, Any] = STEPS | dict(
+    max_new_tokens=4, prompts_per_step=2, group_size=2, eval_prompts=2, test_prompts=2, eval_every=1
+)
+
+
+def llama(tokenizer: Tokenizer, seed: int = 0) -> Llama:
+    shape = LlamaConfig(
+        tokenizer.n_vocab, 256, n_layer=1, n_head=2, n_embd=8, n_key_head=1, n_inner=16
+    )
+    torch.manual_seed(seed)
+    return Llama(shape)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Published folders, with a template and without, and 60 instructions with two answers."""
+    monkeypatch.chdir(tmp_path)
+    tokenizer = chat_tokenizer("phi-3")
+    save_gpt2(llama(tokenizer), tmp_path / "mine", tokenizer)
+    save_gpt2(
+        llama(tokenizer), tmp_path / "plain", dataclasses.replace(tokenizer, chat_template=None)
+    )
+    rows = [
+        {"instruction": f"Say {n}", "chosen": f"It is {n}.", "rejected": "no"} for n in range(60)
+    ]
+    append_jsonl(tmp_path / "pairs.jsonl", rows)
+    return tmp_path
+
+
+def settings(config_class: Any, presets: Any, *arguments: str, **changed: Any) -> Any:
+    default = preset_defaults(config_class, presets, ["--data", "pairs.jsonl", *arguments])
+    return dataclasses.replace(default, **changed)
+
+
+def run(folder: Path, tokenizer: Tokenizer, preset: str | None) -> Path:
+    shape = GPTConfig(tokenizer.n_vocab, 64, n_layer=1, n_head=1, n_embd=8)
+    save_gpt(folder / MODEL_FILE, GPT(shape), tokenizer)
+    write_json(folder / "config.json", {"script": "s"} | ({"preset": preset} if preset else {}))
+    return folder
+
+
+def test_what_is_opened_is_known_from_its_header(place: Path) -> None:
+    ours, theirs = load_tokenizer("glassbox"), chat_tokenizer("phi-3")
+    run(place / "ours", ours, "study")
+    run(place / "unnamed", ours, None)
+    run(place / "tuned", theirs, "tiny")
+    known = {n: opened(n) for n in ("mine", "plain", "ours", "unnamed", "tuned", "none")}
+    starts = {name: found.start for name, found in known.items() if found.weights}
+    assert starts == dict(
+        mine="chat", plain="pre-trained", ours="fresh", unnamed="fresh", tuned="chat"
+    )
+    assert known["mine"].weights == llama(theirs).parameter_count()
+    assert [known[name].row.name for name in ("mine", "plain", "unnamed")] == [
+        "chat",
+        "gpt2",
+        "own",
+    ]
+    assert known["ours"].preset == "study" and known["none"].weights == 0
+    assert opened(f"ours/{MODEL_FILE}").weights == known["ours"].weights
+    sizes = [opened("mine")._replace(weights=n).row.name for n in (10**8, 4 * 10**8, 10**12)]
+    assert sizes == ["chat", "gpt2-medium", "gpt2-xl"]
+
+
+def test_settings_follow_what_is_opened_by_whichever_flag(place: Path) -> None:
+    run(place / "ours", load_tokenizer("glassbox"), "study")
+    run(place / "tuned", chat_tokenizer("phi-3"), "tiny")
+    rows = {row.name: row.settings for row in ROWS}
+    chat = rows["chat"]
+    for folder in ("mine", "tuned"):
+        rl = settings(GRPOConfig, grpo_engine.PRESETS, "--policy", folder)
+        judge = settings(RewardModelConfig, reward_model_training.PRESETS, f"--base={folder}")
+        dpo = settings(DPOConfig, dpo_engine.PRESETS, "--policy", folder, "--preset", "small")
+        assert {k: getattr(rl, k) for k in chat["rl"]} == chat["rl"]
+        assert {k: getattr(judge, k) for k in chat["reward_model"]} == chat["reward_model"]
+        assert {k: getattr(dpo, k) for k in chat["dpo"]} == chat["dpo"] and dpo.preset == "small"
+    tuning = settings(FinetuningConfig, finetuning.PRESETS, "--weights", "mine", "--lr", "1")
+    assert (tuning.lr, tuning.preset) == (chat["finetuning"]["lr"], "tiny")
+    study = settings(GRPOConfig, grpo_engine.PRESETS, "--policy", "ours")  # as its preset says
+    assert (study.preset, study.stop_kl, study.lr) == ("study", 8.0, GRPOConfig().lr)
+    world = preset_defaults(GRPOConfig, grpo_engine.PRESETS, ["--policy", "ours"])
+    assert (world.preset, world.stop_kl) == ("tiny", 6.0)
+    steered = preset_defaults(
+        GRPOConfig, grpo_engine.PRESETS, ["--policy", "mine", "--data", "instructions"]
+    )
+    plain = preset_defaults(GRPOConfig, grpo_engine.PRESETS, ["--data", "instructions"])
+    assert steered == plain and plain.temperature == 0.7
+
+
+def test_a_learning_rate_ten_times_the_usual_is_warned_of(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    usual = GRPOConfig(lr=2e-5)
+    for config, warned in (
+        (GRPOConfig(lr=2e-4), True), (GRPOConfig(lr=1e-4), False), (GRPOConfig(lr=2e-4, lora_rank=4), False)
+    ):  # fmt: skip
+        command_line.warn_of_rate(config, usual)
+        assert ("warning" in capsys.readouterr().err) == warned
+
+
+def test_every_stage_writes_prompts_in_the_models_form(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A reward model, GRPO against it, resumed, and DPO: what they ask, keep and end with."""
+    form = chat_tokenizer("phi-3").chat
+    assert form is not None
+    prompts = {f"<|user|>\nSay {n}<|end|>\n<|assistant|>\n" for n in range(60)}
+    judge = reward_model_training.main(
+        settings(
+            RewardModelConfig, reward_model_training.PRESETS, "--base", "mine",
+            base=Path("mine"), out=Path("judge"), **STEPS,
+        )
+    )  # fmt: skip
+    pairs = [*read_jsonl(judge / "pairs.jsonl"), *read_jsonl(judge / "held_out_pairs.jsonl")]
+    assert {row["prompt"] for row in pairs} <= prompts and len(pairs) > 40
+    _, tokenizer = load_reward_model(judge)
+    assert tokenizer.encoding.decode([tokenizer.eos_id]) == "<|end|>"
+    assert {row["chosen_tokens"][-1] for row in pairs} == {tokenizer.eos_id}
+
+    config = settings(
+        GRPOConfig, grpo_engine.PRESETS, "--policy", "mine",
+        policy=Path("mine"), reward_model=(judge,), out=Path("grpo"), **GRPO,
+    )  # fmt: skip
+    folder = grpo_engine.main(config)
+    assert {row["prompt"] for row in read_jsonl(folder / "samples.jsonl")} <= prompts
+    assert load_gpt(folder)[1].chat_template == TEMPLATES["phi-3"]["template"]
+    grpo_engine.main(dataclasses.replace(config, resume=True, steps=3))
+    talk = Talk(TalkConfig(folder, device="cpu"))
+    assert talk.read("Say 3").prompt in prompts and not talk.notes
+    written = form.prompt([Turn("user", "Why?")])
+    assert talk.read(written).prompt == written
+    assert Talk(TalkConfig(Path("mine"), device="cpu")).read("Say 3").prompt in prompts
+
+    dpo = settings(DPOConfig, dpo_engine.PRESETS, "--policy", "mine")
+    short = dict(device="cpu", ranks=1, max_new_tokens=4, eval_prompts=2, test_prompts=2)
+    done = dpo_engine.main(
+        dataclasses.replace(
+            dpo, policy=Path("mine"), reward_model=(judge,), out=Path("dpo"), **short
+        )
+    )
+    passes = len(read_jsonl(done / "metrics.jsonl"))
+    trained = len(read_jsonl(judge / "pairs.jsonl"))
+    assert passes == trained // dpo.batch_size == read_object(done / "config.json")["steps"]
+
+    capsys.readouterr()
+    other = dataclasses.replace(config, policy=Path("plain"), out=Path("other"))
+    with pytest.raises(UserError):
+        grpo_engine.main(other)
+    capsys.readouterr()
+
+
+@pytest.mark.oracle
+def test_a_llamas_reward_model_is_exported_with_its_template(place: Path, require) -> None:
+    transformers = require("transformers")
+    judge = reward_model_training.main(
+        settings(
+            RewardModelConfig, reward_model_training.PRESETS, "--base", "mine",
+            base=Path("mine"), out=Path("judge"), **STEPS,
+        )
+    )  # fmt: skip
+    export.main(judge, ExportConfig(hf=Path("hub")))
+    model, tokenizer = load_reward_model(judge)
+    reader = transformers.AutoTokenizer.from_pretrained("hub")
+    assert reader.chat_template == TEMPLATES["phi-3"]["template"]
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained("hub").eval()
+    offset = (model.head.bias - model.mean) / model.std
+    assert repr(float(offset))[:6] in Path("hub/README.md").read_text(encoding="utf-8")
+    for answer in ("It is 4.", "no"):
+        prompt = "<|user|>\nSay 4<|end|>\n<|assistant|>\n"
+        rows = [tokenizer.encode(prompt)], [[*tokenizer.encode(answer), tokenizer.eos_id]]
+        ids = torch.tensor([rows[0][0] + rows[1][0]])
+        with torch.no_grad():
+            ours = model(collate_responses(*rows, tokenizer.eos_id))
+            theirs_of = theirs(ids).logits[0] + offset
+        torch.testing.assert_close(theirs_of, ours, atol=1e-4, rtol=1e-4)
+
+
+def test_a_finetuned_folder_opens_with_its_template(place: Path) -> None:
+    config = settings(
+        FinetuningConfig,
+        finetuning.PRESETS,
+        "--weights",
+        "mine",
+        weights="mine",
+        out=Path("ft"),
+        **STEPS,
+    )
+    folder = finetuning.main(config)
+    _, tokenizer = load_policy(folder, torch.device("cpu"))
+    assert tokenizer.chat_template == TEMPLATES["phi-3"]["template"]
+    assert opened(str(folder)).start == "chat"
