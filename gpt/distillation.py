@@ -283,7 +283,7 @@ def main(config: DistillationConfig) -> Path:
         config.steps, path=folder / "metrics.jsonl", every=config.eval_every, title=config.loss,
         show=("loss", "validation/reverse_kl_full", "validation/gold"), start=done,
     )  # fmt: skip
-    print(f"distillation on {config.data}: {config.loss} ({device})")
+    print(f"distillation on {config.data}: {config.loss} ({device}, {config.precision})")
     with stepping(log, folder):
         train(
             config, student, teacher, tokenizer, prompts["train"], log,

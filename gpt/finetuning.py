@@ -241,7 +241,7 @@ def main(config: FinetuningConfig) -> Path:
     folder = open_run(folder, config, resume=config.resume)
     steps = config.steps or max(config.epochs * len(examples) // config.batch_size, 1)
     answers = f"{len(examples)} answers, {len(held_out)} held out,"
-    print(f"fine-tuning on {answers} for {steps} steps ({device})")
+    print(f"fine-tuning on {answers} for {steps} steps ({device}, {config.precision})")
     log = MetricLog(
         steps, path=folder / "metrics.jsonl", every=config.eval_every, title="fine-tuning",
         show=("loss", "held_out_loss", "lr"), start=saved_step(folder) if config.resume else 0,

@@ -132,10 +132,7 @@ def masked_attention(
         tokens = x[0].transpose(0, 1).index_select(0, places.flatten())
         return tokens.unflatten(0, places.shape).transpose(1, 2)
 
-    prompts, columns = (
-        mask.prompts,
-        mask.places,
-    )  # (U, P) and (N, S): a response sees its prompt too
+    prompts, columns = mask.prompts, mask.places  # (U, P), (N, S): a response sees its prompt too
     of_prompts = kernel(at(query, prompts), at(key, prompts), at(value, prompts), None)
     behind = at(query, mask.responses)
     of_responses = kernel(behind, at(key, columns), at(value, columns), mask.mask)

@@ -259,7 +259,8 @@ def main(config: PretrainingConfig) -> Path:
     model = GPT(shape).initialize(make_generator(config.seed, "weights")).to(device)
     model.checkpoint_blocks = config.checkpoint_blocks
     size = f"{model.parameter_count():,} weights"
-    print(f"pre-training {size} on {corpus.description} for {config.steps:,} steps ({device})")
+    where = f"({device}, {config.precision})"
+    print(f"pre-training {size} on {corpus.description} for {config.steps:,} steps {where}")
     start = saved_step(folder) if config.resume else 0
     held_out = corpus.held_out_batches()
     log = MetricLog(

@@ -70,6 +70,18 @@ def open_device(name: str = "auto", dtype: str = "float32") -> torch.device:
     return device
 
 
+def has_fast_bfloat16(name: str = "auto") -> bool:
+    """Whether the device is a CPU with products of bfloat16: AVX-512 BF16, AMX or Arm's.
+
+    Of Arm's an older PyTorch cannot say it: False.
+    """
+    if pick_device(name).type != "cpu":
+        return False
+    says = getattr(torch.cpu, "get_capabilities", dict)()
+    has = says.get("avx512_bf16") or says.get("amx_bf16") or says.get("bf16")  # the last is Arm's
+    return bool(has) or torch.cpu._is_avx512_bf16_supported()
+
+
 def on_device(tensor: Tensor, device: torch.device) -> Tensor:
     """`tensor` on this device; the copy to a GPU is not waited for."""
     return tensor.to(device, non_blocking=device.type == "cuda")

@@ -11,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args, get_type_hints
 
+from harness.device import has_fast_bfloat16
 from harness.errors import UserError
 from harness.files import weights_in
 
@@ -98,8 +99,9 @@ class TrainingFlags:
     """Run folder; default runs/COMMAND-DATA-PRESET."""
     resume: bool = False
     """Continue the run in the run folder."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16: autocast over float32 weights, for GPUs."""
+    precision: Literal["float32", "bfloat16", "auto"] = "float32"
+    """bfloat16: autocast over float32 weights. auto: that on a CPU which has bfloat16 products (AMX,
+    AVX-512 BF16, Arm's) for a model of 50M weights or more, else float32."""
     checkpoint_every: AtLeastOne = 100
     """Steps between resumable checkpoints."""
     checkpoint_blocks: bool = False
@@ -108,6 +110,9 @@ class TrainingFlags:
 
     def __post_init__(self) -> None:
         check_ranges(self)
+        if self.precision == "auto":  # from here on one of the two: a run folder records which
+            faster = not self.is_small and has_fast_bfloat16(self.device)
+            object.__setattr__(self, "precision", "bfloat16" if faster else "float32")
 
     fixed_length = False  # whether a learning rate or a stage depends on how many steps there are
 

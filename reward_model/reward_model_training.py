@@ -229,7 +229,7 @@ def main(config: RewardModelConfig) -> Path:
     prompts = len(by_prompt(pairs))
     steps = config.steps or max(config.epochs * prompts // config.batch_size, 1)
     counts = f"{len(pairs):,} pairs of {prompts:,} prompts"
-    print(f"training a reward model on {counts} for {steps} steps ({device})")
+    print(f"training a reward model on {counts} for {steps} steps ({device}, {config.precision})")
     log = MetricLog(
         steps, path=folder / "metrics.jsonl", every=max(steps // 6, 1), title="reward model",
         show=("loss", "accuracy", "margin"), start=saved_step(folder) if config.resume else 0,

@@ -132,7 +132,7 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
         config.steps, path=folder / "metrics.jsonl", every=config.eval_every, title=name, start=done,
         show=(*SHOWN, "validation/gold") if task.gold else SHOWN, beside=beside_steps(config, done),
     )  # fmt: skip
-    print(f"{name} on {config.data}, reward: {task.reward_name} ({device})")
+    print(f"{name} on {config.data}, reward: {task.reward_name} ({device}, {config.precision})")
     if isinstance(config, EngineConfig):
         print(batch_description(config))
     run = Run(

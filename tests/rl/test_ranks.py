@@ -23,7 +23,7 @@ from forked import Done, command, forked, has_ended
 from ranks_worker import ON_FOUR
 
 from gpt.finetuning import FinetuningConfig
-from harness import signals
+from harness import flags, signals
 from harness.command_line import errors_as_sentences
 from harness.ranks import launch
 from rl.grpo_engine import GRPOConfig
@@ -297,6 +297,10 @@ def test_the_weights_of_what_is_named_and_the_memory_that_is_there_decide(tmp_pa
         config = GRPOConfig(policy=tmp_path / name)
         assert (config.largest_model, config.is_small) == (count, name == "tiny")
         assert config.largest_model == FinetuningConfig(weights=str(tmp_path / name)).largest_model
+        for fast in (False, True):  # whether the processor has products of bfloat16
+            monkeypatch.setattr(flags, "has_fast_bfloat16", lambda device, fast=fast: fast)
+            chosen = GRPOConfig(policy=tmp_path / name, precision="auto").precision
+            assert chosen == ("bfloat16" if fast and name == "large" else "float32")
     monkeypatch.setattr(launch, "cores", lambda: 8)
     room = launch.BYTES_A_RANK + launch.BYTES_A_WEIGHT * 40
     for left, ranks in [(0, 1), (room, 1), (3 * room, 3), (100 * room, 8)]:

@@ -96,7 +96,8 @@ def test_rollout_log_probs_restore_the_order_of_rows(micro_batch_size):
 def test_the_old_log_probs_are_the_samplers_own_in_float32_alone():
     """In bfloat16 cached decode and whole forward round differently: the rollout is scored again."""
     rollout, half = rollout_of(), GRPOConfig(precision="bfloat16")
-    assert old_policy_log_probs(MODEL, rollout, GRPOConfig()) is rollout.log_probs
-    again = old_policy_log_probs(MODEL, rollout, half)
+    order = [torch.arange(len(rollout)).flip(0)]
+    assert old_policy_log_probs(MODEL, rollout, GRPOConfig(), order) is rollout.log_probs
+    again = old_policy_log_probs(MODEL, rollout, half, order)
     assert torch.equal(again, rollout_log_probs(MODEL, rollout, half))
     assert not torch.equal(again, rollout.log_probs)
