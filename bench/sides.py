@@ -1,9 +1,11 @@
 """What each side of bench/peers.py does: one process runs one of these functions.
 
 A side sets up its models, then `while turns.next()` does one repetition each time. Both sides start
-from the same random weights and the same prompts. The end of a text has an id that no model can
+from the same weights and the same prompts of random ids. The end of a text has an id that no model can
 draw (the first one behind its vocabulary), so every response is as long as it may be; both sides
 look for it in every step all the same.
+
+bfloat16 is autocast over float32 weights on both sides, and TRL's reference has bfloat16 weights, as ours.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,31 +29,42 @@ from turns import Case, Side, Turns
 
 from data.collate import ResponseBatch, join_responses
 from data.records import PromptRecord
+from gpt.checkpoint import load_policy
 from gpt.generate import Generation, SamplingParams, generate
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig, preset_config
-from gpt.published import save_gpt2
+from gpt.published import CONFIG_FILE, read_config, save_gpt2
 from gpt.tokenizer import load_tokenizer
 from harness.device import precision
 from harness.metric_log import MetricLog
 from harness.ranks.launch import RankRequest, run_on_ranks
 from harness.seeds import make_generator
+from reward_model import reward_model_training
+from reward_model.pairs import TokenPair
+from reward_model.scalar_head import RewardModel
 from rl import grpo_engine
 from rl.batches.rollout import Rollout
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.loop import Run
+from rl.run.engine import models_of_run
+from rl.run.task import Task
 
 LR, CLIP, KL_COEF, MAX_NORM = 1e-6, 0.2, 0.1, 1.0
+AT_ONCE = 128  # rows of a forward
 BETAS = (0.9, 0.95)
 
 
 def shape(case: Case) -> GPTConfig:
     """The model's shape; tiny has the vocabulary of the project's own tokenizer."""
+    if case.folder:
+        return read_config(Path(case.folder) / CONFIG_FILE)
     own = load_tokenizer("glassbox").n_vocab if case.preset == "tiny" else 50257
     return preset_config(case.preset, own)
 
 
 def model_of(case: Case, device: str = "cpu") -> GPT:
+    if case.folder:
+        return load_policy(Path(case.folder), torch.device(device))[0].eval()
     return GPT(shape(case)).initialize(make_generator(0, "weights")).eval().to(device)
 
 
@@ -92,7 +107,8 @@ def sample_ours(side: Side, turns: Turns) -> None:
     """gpt.generate."""
     model, generator = model_of(side.case), make_generator(0, "sampling")
     while turns.next():
-        drawn = sampled(model, side.case, generator)
+        with precision(model.device, side.case.precision):
+            drawn = sampled(model, side.case, generator)
         all_drawn(drawn.response_mask.sum(1).tolist(), side.case)
 
 
@@ -152,17 +168,46 @@ def engine_ours(side: Side, turns: Turns) -> None:
     case, policy = side.case, model_of(side.case)
     config = grpo_engine.GRPOConfig(
         prompts_per_step=case.prompts, group_size=case.group, max_new_tokens=case.new_tokens,
-        updates_per_batch=1, minibatches=1, micro_batch_size=case.rows, lr=LR, warmup=0,
-        clip_range=CLIP, kl_coef=KL_COEF, max_norm=MAX_NORM, stop_kl=None,
-        steps=10**9, checkpoint_every=10**9, device="cpu",
+        updates_per_batch=1, minibatches=1, micro_batch_size=min(case.rows, AT_ONCE), lr=LR, warmup=0,
+        clip_range=CLIP, kl_coef=KL_COEF, max_norm=MAX_NORM, stop_kl=None, lora_rank=case.lora_rank,
+        precision=case.precision, steps=10**9, checkpoint_every=10**9, device="cpu",
     )  # fmt: skip
     records = [PromptRecord(text_of(prompt)) for prompt in prompts_of(case, 256)]
     numbers: Any = Numbers(policy.config.vocab_size)
+    reward = EvenShare(case)
+    start, _ = models_of_run(
+        grpo_engine.ENGINE, config, Task(policy, numbers, {}, reward, None)
+    )  # as for the command
     if turns.next():
         try:
-            reward = EvenShare(case)
-            run = Run(config, policy, numbers, reward, records, TurnLog(turns))
+            run = Run(config, policy, numbers, reward, records, TurnLog(turns), start=start)
             grpo_engine.train(run)
+        except Over:
+            pass
+
+
+def pairs_of(case: Case) -> list[TokenPair]:
+    """Prompts and two answers to each, all of random ids."""
+    answers = replace(case, prompt_tokens=case.new_tokens)
+    drawn = prompts_of(answers, 512)
+    return [
+        TokenPair(prompt, *drawn[2 * i : 2 * i + 2])
+        for i, prompt in enumerate(prompts_of(case, 256))
+    ]
+
+
+def reward_ours(side: Side, turns: Turns) -> None:
+    """Steps of a reward model's training."""
+    case = side.case
+    model = RewardModel.from_policy(model_of(case), generator=make_generator(0, "head"))
+    config = reward_model_training.RewardModelConfig(
+        batch_size=case.prompts, lr=LR, warmup=0, weight_decay=0.0, max_norm=MAX_NORM,
+        precision=case.precision, device="cpu",
+    )  # fmt: skip
+    if turns.next():
+        try:
+            pairs, log = pairs_of(case), TurnLog(turns)
+            reward_model_training.train(model, pairs, config, log, eos_id=shape(case).vocab_size)
         except Over:
             pass
 
@@ -182,12 +227,17 @@ def loss_ours(
 
 @contextmanager
 def peer_model(case: Case) -> Iterator[Any]:
-    """transformers' GPT-2 with our weights (dropout 0), from a folder that stays while it is used."""
-    from transformers import GPT2LMHeadModel
+    """transformers' model with our weights (dropout 0), from a folder that stays while it is used."""
+    import transformers
 
+    kind: Any = transformers.AutoModelForCausalLM
+    more: dict[str, Any] = {}
+    if case.task == "reward":
+        kind, more = transformers.AutoModelForSequenceClassification, {"num_labels": 1}
     with tempfile.TemporaryDirectory(prefix="peer-") as folder:
-        save_gpt2(model_of(case), folder)
-        yield GPT2LMHeadModel.from_pretrained(folder).eval()
+        if not case.folder:
+            save_gpt2(model_of(case), folder)
+        yield kind.from_pretrained(case.folder or folder, dtype="float32", **more).eval()
 
 
 def sample_peer(side: Side, turns: Turns) -> None:
@@ -198,6 +248,8 @@ def sample_peer(side: Side, turns: Turns) -> None:
     torch.manual_seed(0)
     with peer_model(case) as model:
         end = model.config.vocab_size
+        if case.precision == "bfloat16":
+            model = model.to(torch.bfloat16)
         while turns.next():
             drawn = model.generate(
                 tokens, attention_mask=torch.ones_like(tokens), do_sample=True, temperature=1.0,
@@ -220,13 +272,23 @@ def peer_tokenizer(vocab: int) -> Any:
     )
 
 
-def trl_config(side: Side, folder: str) -> Any:
+def as_ours(case: Case) -> dict[str, Any]:
+    """The options of a trainer of TRL that make its optimizer and precision ours, and nothing else."""
+    return dict(
+        output_dir=str(Path(tempfile.gettempdir(), "peer-trl")),  # where nothing is written
+        learning_rate=LR, lr_scheduler_type="constant", warmup_steps=0, optim="adamw_torch_fused",
+        adam_beta1=BETAS[0], adam_beta2=BETAS[1], weight_decay=0.0, max_grad_norm=MAX_NORM,
+        bf16=case.precision == "bfloat16", gradient_checkpointing=False, use_cpu=True,
+        logging_strategy="no", save_strategy="no", report_to="none", disable_tqdm=True,
+        max_steps=10**6, seed=0,
+    )  # fmt: skip
+
+
+def trl_config(case: Case) -> Any:
     """TRL's options, all of them said that change the work or the loss (docs/benchmarks.md)."""
     import trl
 
-    case = side.case
     return trl.GRPOConfig(
-        output_dir=f"{folder}/trl",
         # The paper's loss.
         loss_type="grpo", scale_rewards="group", importance_sampling_level="token",
         use_bias_correction_kl=False,
@@ -235,14 +297,7 @@ def trl_config(side: Side, folder: str) -> Any:
         steps_per_generation=1, num_iterations=1, num_generations=case.group,
         max_completion_length=case.new_tokens, temperature=1.0, top_p=1.0, top_k=0,
         epsilon=CLIP, beta=KL_COEF, mask_truncated_completions=False,
-        # The same optimizer.
-        learning_rate=LR, lr_scheduler_type="constant", warmup_steps=0, optim="adamw_torch_fused",
-        adam_beta1=BETAS[0], adam_beta2=BETAS[1], weight_decay=0.0, max_grad_norm=MAX_NORM,
-        # The same precision, and nothing beside the steps.
-        bf16=False, gradient_checkpointing=False,
-        use_cpu=True,
-        logging_strategy="no", save_strategy="no", report_to="none", disable_tqdm=True,
-        max_steps=10**6, seed=0,
+        **as_ours(case),
     )  # fmt: skip
 
 
@@ -270,9 +325,16 @@ def engine_peer(side: Side, turns: Turns) -> None:
         return [even_share(row) for row in completion_ids]
 
     texts = [text_of(prompt) for prompt in prompts_of(case, 256)]
+    adapters = None
+    if case.lora_rank:
+        from peft import LoraConfig
+
+        adapters = LoraConfig(
+            r=case.lora_rank, lora_alpha=2 * case.lora_rank, target_modules="all-linear"
+        )
     with peer_model(case) as model:
         trainer = trl.GRPOTrainer(
-            model=model, reward_funcs=reward, args=trl_config(side, model.name_or_path),
+            model=model, reward_funcs=reward, args=trl_config(case), peft_config=adapters,
             train_dataset=Dataset.from_dict({"prompt": texts}),
             processing_class=peer_tokenizer(model.config.vocab_size),
             callbacks=[turn_callback(turns)],
@@ -281,11 +343,35 @@ def engine_peer(side: Side, turns: Turns) -> None:
             trainer.train()
 
 
+def reward_peer(side: Side, turns: Turns) -> None:
+    """TRL's RewardTrainer, one step a turn."""
+    import trl
+    from datasets import Dataset
+
+    case = side.case
+    rows = [
+        {"chosen_ids": pair.prompt + pair.chosen, "rejected_ids": pair.prompt + pair.rejected}
+        for pair in pairs_of(case)
+    ]
+    with peer_model(case) as model:
+        trainer = trl.RewardTrainer(
+            model=model,
+            args=trl.RewardConfig(per_device_train_batch_size=case.prompts, **as_ours(case)),
+            train_dataset=Dataset.from_list(rows),
+            processing_class=peer_tokenizer(model.config.vocab_size),
+            callbacks=[turn_callback(turns)],
+        )
+        if turns.next():
+            trainer.train()
+
+
 FUNCTIONS: dict[tuple[str, str], Callable[[Side, Turns], None]] = {
     ("ours", "sample"): sample_ours,
     ("ours", "grpo"): engine_ours,
+    ("ours", "reward"): reward_ours,
     ("peer", "sample"): sample_peer,
     ("peer", "grpo"): engine_peer,
+    ("peer", "reward"): reward_peer,
 }
 
 
