@@ -16,7 +16,7 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -29,21 +29,23 @@ from turns import Case, Side, Turns
 
 from data.collate import ResponseBatch, join_responses
 from data.records import PromptRecord
-from gpt.checkpoint import load_policy
+from gpt.checkpoint import build, load_policy
 from gpt.generate import Generation, SamplingParams, generate
+from gpt.llama import LlamaConfig
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig, preset_config
 from gpt.published import CONFIG_FILE, read_config, save_gpt2
 from gpt.tokenizer import load_tokenizer
 from harness.device import precision
 from harness.metric_log import MetricLog
+from harness.optimizer import adamw, clip_and_step
 from harness.ranks.launch import RankRequest, run_on_ranks
 from harness.seeds import make_generator
 from reward_model import reward_model_training
 from reward_model.pairs import TokenPair
 from reward_model.scalar_head import RewardModel
 from rl import grpo_engine
-from rl.batches.rollout import Rollout
+from rl.batches.rollout import Rollout, micro_batches
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.loop import Run
 from rl.run.engine import models_of_run
@@ -58,6 +60,8 @@ def shape(case: Case) -> GPTConfig:
     """The model's shape; tiny has the vocabulary of the project's own tokenizer."""
     if case.folder:
         return read_config(Path(case.folder) / CONFIG_FILE)
+    if case.preset == "smollm2":
+        return LlamaConfig()
     own = load_tokenizer("glassbox").n_vocab if case.preset == "tiny" else 50257
     return preset_config(case.preset, own)
 
@@ -65,7 +69,7 @@ def shape(case: Case) -> GPTConfig:
 def model_of(case: Case, device: str = "cpu") -> GPT:
     if case.folder:
         return load_policy(Path(case.folder), torch.device(device))[0].eval()
-    return GPT(shape(case)).initialize(make_generator(0, "weights")).eval().to(device)
+    return build(shape(case)).initialize(make_generator(0, "weights")).eval().to(device)
 
 
 def prompts_of(case: Case, count: int) -> list[list[int]]:
@@ -76,12 +80,13 @@ def prompts_of(case: Case, count: int) -> list[list[int]]:
 
 
 def sampled_batch(case: Case) -> tuple[ResponseBatch, Tensor, Tensor]:
-    """Rows as if sampled: the batch, old log-probs (N, T) and advantages (N, 1), all random."""
+    """Groups as if sampled: the batch, old log-probs (N, T) and advantages (N, 1), all random."""
     generator = make_generator(0, "responses")
     size = (case.rows, case.new_tokens)
     tokens = torch.randint(shape(case).vocab_size, size, generator=generator)
     whole = torch.ones(size, dtype=torch.bool)
-    batch = join_responses(prompts_of(case, case.rows), tokens, whole, ~whole[:, 0])
+    prompts = [prompt for prompt in prompts_of(case, case.prompts) for _ in range(case.group)]
+    batch = join_responses(prompts, tokens, whole, ~whole[:, 0])
     uniform = -math.log(shape(case).vocab_size)  # about what random weights give
     old = uniform + 0.1 * torch.randn(size, generator=generator)
     return batch, old, torch.randn(case.rows, 1, generator=generator)
@@ -105,7 +110,7 @@ def sampled(model: GPT, case: Case, generator: torch.Generator) -> Generation:
 
 def sample_ours(side: Side, turns: Turns) -> None:
     """gpt.generate."""
-    model, generator = model_of(side.case), make_generator(0, "sampling")
+    model, generator = model_of(side.case, side.device), make_generator(0, "sampling")
     while turns.next():
         with precision(model.device, side.case.precision):
             drawn = sampled(model, side.case, generator)
@@ -165,12 +170,12 @@ class TurnLog(MetricLog):
 
 def engine_ours(side: Side, turns: Turns) -> None:
     """GRPO's whole steps: rollout, reward, reference, one update, metrics."""
-    case, policy = side.case, model_of(side.case)
+    case, policy = side.case, model_of(side.case, side.device)
     config = grpo_engine.GRPOConfig(
         prompts_per_step=case.prompts, group_size=case.group, max_new_tokens=case.new_tokens,
         updates_per_batch=1, minibatches=1, micro_batch_size=min(case.rows, AT_ONCE), lr=LR, warmup=0,
         clip_range=CLIP, kl_coef=KL_COEF, max_norm=MAX_NORM, stop_kl=None, lora_rank=case.lora_rank,
-        precision=case.precision, steps=10**9, checkpoint_every=10**9, device="cpu",
+        precision=case.precision, steps=10**9, checkpoint_every=10**9, device=side.device,
     )  # fmt: skip
     records = [PromptRecord(text_of(prompt)) for prompt in prompts_of(case, 256)]
     numbers: Any = Numbers(policy.config.vocab_size)
@@ -199,10 +204,11 @@ def pairs_of(case: Case) -> list[TokenPair]:
 def reward_ours(side: Side, turns: Turns) -> None:
     """Steps of a reward model's training."""
     case = side.case
-    model = RewardModel.from_policy(model_of(case), generator=make_generator(0, "head"))
+    trunk = model_of(case, side.device)
+    model = RewardModel.from_policy(trunk, generator=make_generator(0, "head"))
     config = reward_model_training.RewardModelConfig(
         batch_size=case.prompts, lr=LR, warmup=0, weight_decay=0.0, max_norm=MAX_NORM,
-        precision=case.precision, device="cpu",
+        precision=case.precision, device=side.device,
     )  # fmt: skip
     if turns.next():
         try:
@@ -212,14 +218,35 @@ def reward_ours(side: Side, turns: Turns) -> None:
             pass
 
 
-def loss_ours(
-    model: GPT, batch: ResponseBatch, old: Tensor, advantages: Tensor, dtype: str
-) -> Tensor:
-    """The clipped surrogate's mean over responses; in bfloat16 under autocast."""
-    with precision(model.device, dtype):
-        log_probs = token_log_probs(model, batch)
-    token_loss = clipped_surrogate(log_probs, old, advantages, CLIP, CLIP)
-    return sequence_mean(token_loss, batch.response_mask)
+class Accumulated:
+    """A policy's update: the gradient of the clipped surrogate over all rows, a few in a forward."""
+
+    def __init__(self, case: Case, device: str) -> None:
+        self.case = case
+        self.batch, self.old, self.advantages = (x.to(device) for x in sampled_batch(case))
+
+    def backward(self, model: GPT) -> None:
+        """Add the gradient of the mean over responses to the model's; in bfloat16 under autocast."""
+        for part, batch in micro_batches(self.batch, torch.arange(self.case.rows), 16):
+            with precision(model.device, self.case.precision):
+                log_probs = token_log_probs(model, batch)
+            old, advantages = self.old[part], self.advantages[part]
+            token_loss = clipped_surrogate(log_probs, old, advantages, CLIP, CLIP)
+            loss = sequence_mean(token_loss, batch.response_mask)
+            (loss * len(part) / self.case.rows).backward()
+
+
+def update_ours(side: Side, turns: Turns) -> None:
+    """An optimizer step on sampled groups."""
+    model, work = model_of(side.case, side.device), Accumulated(side.case, side.device)
+    optimizer = adamw(model, LR, betas=BETAS, weight_decay=0.0)
+    while turns.next():
+        optimizer.zero_grad(set_to_none=True)
+        work.backward(model)
+        clip_and_step(optimizer, model.parameters(), MAX_NORM)
+
+
+OURS = {"sample": sample_ours, "update": update_ours, "grpo": engine_ours, "reward": reward_ours}
 
 
 # The peers ----------------------------------------------------------------------------------------
@@ -365,19 +392,12 @@ def reward_peer(side: Side, turns: Turns) -> None:
             trainer.train()
 
 
-FUNCTIONS: dict[tuple[str, str], Callable[[Side, Turns], None]] = {
-    ("ours", "sample"): sample_ours,
-    ("ours", "grpo"): engine_ours,
-    ("ours", "reward"): reward_ours,
-    ("peer", "sample"): sample_peer,
-    ("peer", "grpo"): engine_peer,
-    ("peer", "reward"): reward_peer,
-}
+PEERS = {"sample": sample_peer, "grpo": engine_peer, "reward": reward_peer}
 
 
 def work(side: Side, pipe: Any) -> None:
     """What a process does. Whatever a library prints goes to the error stream."""
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     torch.set_num_threads(side.threads)
-    function = FUNCTIONS[side.library, side.case.task]
+    function = (OURS if side.library == "ours" else PEERS)[side.case.task]
     run_on_ranks(lambda: function(side, Turns(pipe)), RankRequest(side.ranks, "cpu"))

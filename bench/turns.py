@@ -25,7 +25,7 @@ from harness.ranks.collectives import all_reduce_sum, on_main
 class Case:
     """The work of one repetition. Rows = prompts x group; two of a prompt are a pair to compare."""
 
-    task: Literal["sample", "grpo", "reward"]
+    task: Literal["sample", "update", "grpo", "reward"]
     preset: str = "tiny"
     prompts: int = 8
     group: int = 1
@@ -56,6 +56,7 @@ class Side:
     case: Case
     threads: int
     ranks: int = 1
+    device: str = "cpu"
 
 
 def reset_peak() -> None:

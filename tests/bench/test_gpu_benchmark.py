@@ -7,14 +7,28 @@ import pytest
 import torch
 
 from harness.errors import UserError
+from harness.files import read_json
 
 
-def test_the_command_at_toy_size(capsys):
-    sizes = dict(rows=2, micro_rows=1, prompt_tokens=3, new_tokens=4, repeats=1)
-    gpu.main(gpu.GpuConfig(device="cpu", preset="tiny", **sizes))
-    said = capsys.readouterr().out
-    assert "0 of 2 rows drawn otherwise, gradient off by 0.0e+00" in said
-    assert said.count("tokens a second") == said.count("updates a second") == 2
+def test_the_command_at_toy_size(tmp_path):
+    path = tmp_path / "gpu.json"
+    gpu.main(gpu.GpuConfig(device="cpu", toy=True, repeats=1, keep=path))
+    found = read_json(path)
+    assert found["beside_the_cpu"][0]["drawn_otherwise"] == 0
+    assert found["beside_the_cpu"][0]["gradient_off"] < 1e-6
+    works = {(row["work"], row["precision"]) for row in found["numbers"]}
+    assert len(works) == 12 and found["left_out"] == []
+    assert all(
+        value > 0 for row in found["numbers"] for value in row.values() if value.__class__ is float
+    )
+
+
+def test_what_does_not_fit_in_the_minutes_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "gpu.json"
+    monkeypatch.setattr(gpu, "marked_tests", lambda: "none")
+    gpu.main(gpu.GpuConfig(device="cpu", toy=True, minutes=0.0, keep=path))
+    found = read_json(path)
+    assert found["numbers"] == [] and len(found["left_out"]) == 12
 
 
 @pytest.mark.skipif(
