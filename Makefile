@@ -82,7 +82,7 @@ report-picture:
 		--screenshot=docs/report.png "file://$(CURDIR)/runs/demo/grpo/report.html"
 
 gpu: .venv/.ok
-	$(PY) bench/gpu.py $(ARGS)
+	$(PY) bench/gpu.py --keep docs/gpu.json $(ARGS)
 
 # Keeps runs/, which holds trained models.
 clean:

@@ -17,13 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from data.records import PromptRecord
-from gpt.lora import fit_for_training, frozen_copy
-from gpt.model import GPT
+from gpt.checkpoint import build
 from reward_model.scalar_head import RewardModel
-from rl.actor_critic import ValueModel
 from rl.loop import Run
 from rl.memory import ENGINES, MemoryConfig, config_of, memory, shape_of
 from rl.rewards.model import RewardModelReward
+from rl.run.engine import models_of_run
+from rl.run.task import Task
 
 FEW: Any = dict(prompts_per_step=2, group_size=2, micro_batch_size=2)
 CASES = {
@@ -64,19 +64,21 @@ class LiveBytes(TorchDispatchMode):
 
 def peaks(case: MemoryConfig) -> tuple[int, int]:
     """(measured, forecast) bytes of two steps."""
-    config = replace(config_of(case), steps=2, stop_kl=None)
-    policy = GPT(shape_of(case.preset)).initialize(torch.Generator().manual_seed(0)).eval()
+    engine, config = ENGINES[case.engine], replace(config_of(case), steps=2)
+    torch.manual_seed(0)
+    policy = build(shape_of(case.model)).eval()
+    torch.nn.init.normal_(policy.wte.weight, std=0.02)
     judge = RewardModel.from_policy(policy).eval().requires_grad_(False)
-    policy = fit_for_training(config, policy)
-    reference, models = frozen_copy(policy), dict[str, Any]()
-    if case.engine == "ppo":
-        models["value_model"] = ValueModel.from_policy(policy)
     numbers: Any = Numbers(policy.config.vocab_size)
-    records = [PromptRecord("1 " * case.prompt_tokens)] * config.prompts_per_step
-    with LiveBytes(policy, judge, reference, *models.values()) as live:
-        reward = RewardModelReward(judge)
-        run = Run(config, policy, numbers, reward, records, start=reference)
-        ENGINES[case.engine].train(run, **models)
+    prompts = [f"{i} " * case.prompt_tokens for i in range(config.prompts_per_step)]
+    records, reward = (
+        [PromptRecord(p) for p in prompts],
+        RewardModelReward(judge, 2, config.precision),
+    )
+    start, parts = models_of_run(engine, config, Task(policy, numbers, {}, reward, None))
+    models = [each for each in parts.values() if isinstance(each, torch.nn.Module)]
+    with LiveBytes(policy, judge, start, *models) as live:
+        engine.train(Run(config, policy, numbers, reward, records, start=start), **parts)
     return live.peak, max(sum(parts.values()) for parts in memory(case).values())
 
 

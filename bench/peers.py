@@ -1,10 +1,12 @@
 """The same work here and in the libraries that most people use: transformers and TRL.
 
     make bench                                          sets up .venv-peers, then this
-    python bench/peers.py --only grpo --pairs 3         the comparisons whose names start with "grpo"
+    python bench/peers.py --only grpo-tiny --pairs 3    the comparisons with "grpo-tiny" in their names
+    python bench/peers.py --keep docs/benchmarks.json   and scripts/write_tables.py makes the page's tables
 
 Every side runs in a process of its own and they take turns (bench/turns.py). What they do stands in
-bench/sides.py. CPU only. Nothing here is a test: timings are not asserted.
+bench/sides.py. CPU only. Nothing here is a test: timings are not asserted. The comparisons at real
+size need a folder with the weights of SmolLM2-135M-Instruct, which scripts/smollm2.py writes.
 """
 
 from __future__ import annotations
@@ -12,27 +14,47 @@ from __future__ import annotations
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
 import importlib.util
+import platform
 import statistics
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+import time
+from dataclasses import asdict, dataclass, field, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
 
 import sides
+import torch
+import torch.nn.functional as F
 from turns import Case, Side, measure
 
+from gpt.checkpoint import build
 from harness.command_line import run_command
+from harness.device import shapes_alone
 from harness.errors import UserError
+from harness.files import read_json, write_json
 from harness.flags import AtLeastOne, check_ranges
+from harness.paths import MODEL_FILE
 from harness.ranks.launch import cores
 from rl.run.evaluation import format_table
 
-PEERS = {"sample": "transformers", "grpo": "TRL"}
-NEEDED = ("transformers", "trl", "accelerate", "datasets")
+PEERS = {"sample": "transformers", "grpo": "TRL", "reward": "TRL"}
+WORK = {"sample": "sampling", "grpo": "a GRPO step", "reward": "a reward model's step"}
+NEEDED = ("transformers", "trl", "accelerate", "datasets", "peft")
+BOTH = ("float32", "bfloat16")
+REAL = dict(preset="smollm2", prompts=4, group=8, prompt_tokens=60, new_tokens=48)
 CASES = {
     "sampling-tiny": Case("sample", prompts=64),
     "grpo-tiny-8x8": Case("grpo", prompts=8, group=8),
     "grpo-tiny-16x8": Case("grpo", prompts=16, group=8),
     "sampling-gpt2": Case("sample", "gpt2", prompts=8, prompt_tokens=32, new_tokens=64),
 }
+for _name, _case in {
+    "sampling-smollm2": Case("sample", **REAL),
+    "grpo-smollm2": Case("grpo", **REAL),
+    "grpo-lora-smollm2": Case("grpo", **REAL, lora_rank=16),
+    "reward-smollm2": Case("reward", **REAL | dict(prompts=8, group=2, new_tokens=30)),
+}.items():  # each precision is a comparison: four such sides at once would fill 24 GB
+    CASES |= {f"{_name}-{dtype}": replace(_case, precision=dtype) for dtype in BOTH}
 
 
 @dataclass(frozen=True)
@@ -40,18 +62,23 @@ class PeersConfig:
     """Time the same work here and in transformers and TRL."""
 
     only: str = ""
-    """Run the comparisons whose names start with this; by default all."""
+    """Run the comparisons whose names contain this; by default all."""
     pairs: AtLeastOne = 7
-    """Counted repetitions of each side, after one that is not counted."""
+    """Counted repetitions of each side, after one that is not counted; at SmolLM2's size at most 3 in
+    all, each counted."""
     threads: AtLeastOne = field(default_factory=cores)
     """Threads of a side; the small model is measured on one thread as well."""
+    weights: Path = Path("runs/smollm2")
+    """Folder of SmolLM2-135M-Instruct, as scripts/smollm2.py writes it."""
+    keep: Path | None = None
+    """Keep what is measured in this JSON file; of another machine or version it keeps nothing."""
 
     def __post_init__(self) -> None:
         check_ranges(self)
 
 
 def sides_of(case: Case, threads: int) -> list[Side]:
-    """The first is what the others are compared with.
+    """Both sides as they may be run.
 
     A model of 128 columns is quick on one thread too; a larger one wants all cores, either way. Ours
     runs a small model by default as a single-threaded process per core.
@@ -61,33 +88,116 @@ def sides_of(case: Case, threads: int) -> list[Side]:
         label = "1 thread" if count == 1 else f"{count} threads"
         found.append(Side(f"{PEERS[case.task]}, {label}", "peer", case, count))
         found.append(Side(f"ours, {label}", "ours", case, count))
-    if threads > 1:
+    if threads > 1 and case.preset != "smollm2":
         found.append(Side(f"ours, {threads} ranks of 1 thread", "ours", case, 1, ranks=threads))
     return found
 
 
-def table(compared: Sequence[Side], pairs: int) -> str:
-    """Measure one comparison: median seconds, times as fast as the first side, peak of memory."""
-    reports = measure(compared, pairs, sides.work)
-    seconds = [[report["seconds"] for report in own] for own in reports]
+def operations(case: Case) -> float:
+    """The least multiplications and additions of matrix products that the work needs.
+
+    A prompt is read once, a token goes through every weight of the blocks, an answer's through the head
+    too; a backward pass costs twice its forward, and half of that where the weights are frozen. Left
+    out: attention's own products, an optimizer's step.
+    """
+    shape = sides.shape(case)
+    with shapes_alone():
+        blocks = sum(p.numel() for p in build(shape).h.parameters() if p.ndim == 2)
+    answers = case.rows * case.new_tokens
+    forward = 2.0 * blocks * (case.prompts * case.prompt_tokens + answers)
+    if case.task == "reward":
+        return 3 * forward
+    forward += 2.0 * shape.vocab_size * shape.n_embd * answers
+    passes = (
+        1 if case.task == "sample" else 4 if case.lora_rank else 5
+    )  # sampling, reference, update
+    return passes * forward
+
+
+def ceiling(precision: str, threads: int, size: int = 2048) -> float:
+    """Operations a second of a product of two square matrices, the best of 8."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    one, other = torch.rand(2, size, size, dtype=getattr(torch, precision))
+    times = []
+    for _ in range(8):
+        begin = time.perf_counter()
+        F.linear(one, other)
+        times.append(time.perf_counter() - begin)
+    torch.set_num_threads(before)
+    return 2.0 * size**3 / min(times)
+
+
+def measured(case: Case, threads: int, pairs: int) -> dict[str, Any]:
+    """One comparison: what every side took, and the ceilings of the machine at that time."""
+    compared = sides_of(case, threads)
+    ceilings = {side.threads * side.ranks: 0.0 for side in compared}
+    ceilings = {count: ceiling(case.precision, count) for count in ceilings}
+    large = case.preset == "smollm2"
+    reports = measure(compared, min(pairs, 3) if large else pairs, sides.work, warm_up=not large)
+    least = operations(case)
+    rows = []
+    for side, own in zip(compared, reports, strict=True):
+        used = side.threads * side.ranks
+        seconds = [report["seconds"] for report in own]
+        rows.append(
+            {
+                "label": side.label, "library": side.library, "threads": side.threads,
+                "ranks": side.ranks, "seconds": [round(number, 4) for number in seconds],
+                "cpu": round(statistics.median(report["cpu"] for report in own), 3),
+                "mib": round(max(report["mib"] for report in own)),
+                "share": round(least / statistics.median(seconds) / ceilings[used], 3),
+            }
+        )  # fmt: skip
+    peers = [row["seconds"] for row in rows if row["library"] == "peer"]
+    best = min(peers, key=statistics.median)  # what every side is compared with, turn by turn
+    for row in rows:
+        ratios = [a / b for a, b in zip(best, row["seconds"], strict=True)]
+        row["times"] = round(statistics.median(ratios), 3)
+    return {
+        "described": f"{WORK[case.task]}, {case.preset}: {case.described}",
+        "case": asdict(case) | {"folder": ""},
+        "gigaflops": {count: round(rate / 1e9) for count, rate in ceilings.items()}, "sides": rows,
+    }  # fmt: skip
+
+
+def table(found: dict[str, Any]) -> str:
+    """Median seconds, times as fast as the peer's best, CPU seconds, memory, share of the ceiling."""
     rows = [
         [
-            side.label,
-            f"{statistics.median(own):.4g}",
-            f"{min(own):.4g}-{max(own):.4g}",
-            f"{statistics.median(a / b for a, b in zip(seconds[0], own, strict=True)):.2f}",
-            f"{max(report['mib'] for report in each):.0f}",
+            side["label"],
+            f"{statistics.median(side['seconds']):.4g}",
+            f"{min(side['seconds']):.4g}-{max(side['seconds']):.4g}",
+            f"{side['times']:.2f}",
+            f"{side['cpu']:.4g}", f"{side['mib']}", f"{side['share']:.0%}",
         ]
-        for side, own, each in zip(compared, seconds, reports, strict=True)
-    ]
-    return format_table(["", "seconds", "min-max", "times as fast", "MiB"], rows)
+        for side in found["sides"]
+    ]  # fmt: skip
+    titles = ["", "seconds", "min-max", "times as fast", "CPU seconds", "MiB", "of the ceiling"]
+    return format_table(titles, rows)
+
+
+def machine() -> dict[str, Any]:
+    """Where, with what and when it is measured."""
+    info = Path("/proc/cpuinfo")  # only Linux has it
+    names = (
+        [line for line in info.read_text().splitlines() if line.startswith("model name")]
+        if (info.exists())
+        else [f": {platform.processor()}"]
+    )
+    versions = {name: version(name) for name in ("torch", *NEEDED)}
+    return {
+        "processor": names[0].split(":", 1)[1].strip(), "cores": cores(),
+        "versions": {"python": platform.python_version()} | versions,
+        "date": time.strftime("%Y-%m-%d"),
+    }  # fmt: skip
 
 
 def main(config: PeersConfig) -> None:
-    chosen = {name: case for name, case in CASES.items() if name.startswith(config.only)}
+    chosen = {name: case for name, case in CASES.items() if config.only in name}
     if not chosen:
         raise UserError(
-            f"--only {config.only}: no comparison's name starts with it; there are {', '.join(CASES)}"
+            f"--only {config.only}: no comparison's name contains it; there are {', '.join(CASES)}"
         )
     missing = [package for package in NEEDED if importlib.util.find_spec(package) is None]
     if missing:
@@ -95,11 +205,28 @@ def main(config: PeersConfig) -> None:
             f"the comparison needs {', '.join(missing)}, not installed here: run  make bench , "
             "or install bench/requirements-peers.txt"
         )
+    if any(case.preset == "smollm2" for case in chosen.values()):
+        if not (config.weights / MODEL_FILE).is_file():
+            raise UserError(
+                f"{config.weights} holds no {MODEL_FILE}: run  python scripts/smollm2.py --out "
+                f"{config.weights} , name another folder with --weights, or leave these comparisons out"
+                " with --only tiny"
+            )
+        folder = str(config.weights.resolve())
+        chosen = {
+            name: replace(case, folder=folder) if case.preset == "smollm2" else case
+            for name, case in chosen.items()
+        }
+    here, kept = machine(), dict[str, Any]()
+    if config.keep is not None and config.keep.exists():
+        before = read_json(config.keep)
+        kept = before["cases"] if before.get("machine") == here else {}
     for name, case in chosen.items():
-        work = {"sample": "Sampling", "grpo": "A GRPO step"}[case.task]
-        print(f"\n{name}: {work}, {case.preset}: {case.described}", flush=True)
-        compared = sides_of(case, config.threads)
-        print(table(compared, config.pairs), flush=True)
+        print(f"\n{name}: {case.described}", flush=True)
+        found = kept[name] = measured(case, config.threads, config.pairs)
+        print(f"{table(found)}\nceilings in GFLOP/s, by threads: {found['gigaflops']}", flush=True)
+        if config.keep is not None:
+            write_json(config.keep, {"machine": here, "cases": kept})
 
 
 if __name__ == "__main__":

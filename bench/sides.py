@@ -1,9 +1,11 @@
 """What each side of bench/peers.py does: one process runs one of these functions.
 
 A side sets up its models, then `while turns.next()` does one repetition each time. Both sides start
-from the same random weights and the same prompts. The end of a text has an id that no model can
+from the same weights and the same prompts of random ids. The end of a text has an id that no model can
 draw (the first one behind its vocabulary), so every response is as long as it may be; both sides
 look for it in every step all the same.
+
+bfloat16 is autocast over float32 weights on both sides, and TRL's reference has bfloat16 weights, as ours.
 """
 
 from __future__ import annotations
@@ -14,8 +16,10 @@ import math
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,32 +29,47 @@ from turns import Case, Side, Turns
 
 from data.collate import ResponseBatch, join_responses
 from data.records import PromptRecord
+from gpt.checkpoint import build, load_policy
 from gpt.generate import Generation, SamplingParams, generate
+from gpt.llama import LlamaConfig
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig, preset_config
-from gpt.published import save_gpt2
+from gpt.published import CONFIG_FILE, read_config, save_gpt2
 from gpt.tokenizer import load_tokenizer
 from harness.device import precision
 from harness.metric_log import MetricLog
+from harness.optimizer import adamw, clip_and_step
 from harness.ranks.launch import RankRequest, run_on_ranks
 from harness.seeds import make_generator
+from reward_model import reward_model_training
+from reward_model.pairs import TokenPair
+from reward_model.scalar_head import RewardModel
 from rl import grpo_engine
-from rl.batches.rollout import Rollout
+from rl.batches.rollout import Rollout, micro_batches
 from rl.equations.losses import clipped_surrogate, sequence_mean
 from rl.loop import Run
+from rl.run.engine import models_of_run
+from rl.run.task import Task
 
 LR, CLIP, KL_COEF, MAX_NORM = 1e-6, 0.2, 0.1, 1.0
+AT_ONCE = 128  # rows of a forward
 BETAS = (0.9, 0.95)
 
 
 def shape(case: Case) -> GPTConfig:
     """The model's shape; tiny has the vocabulary of the project's own tokenizer."""
+    if case.folder:
+        return read_config(Path(case.folder) / CONFIG_FILE)
+    if case.preset == "smollm2":
+        return LlamaConfig()
     own = load_tokenizer("glassbox").n_vocab if case.preset == "tiny" else 50257
     return preset_config(case.preset, own)
 
 
 def model_of(case: Case, device: str = "cpu") -> GPT:
-    return GPT(shape(case)).initialize(make_generator(0, "weights")).eval().to(device)
+    if case.folder:
+        return load_policy(Path(case.folder), torch.device(device))[0].eval()
+    return build(shape(case)).initialize(make_generator(0, "weights")).eval().to(device)
 
 
 def prompts_of(case: Case, count: int) -> list[list[int]]:
@@ -61,12 +80,13 @@ def prompts_of(case: Case, count: int) -> list[list[int]]:
 
 
 def sampled_batch(case: Case) -> tuple[ResponseBatch, Tensor, Tensor]:
-    """Rows as if sampled: the batch, old log-probs (N, T) and advantages (N, 1), all random."""
+    """Groups as if sampled: the batch, old log-probs (N, T) and advantages (N, 1), all random."""
     generator = make_generator(0, "responses")
     size = (case.rows, case.new_tokens)
     tokens = torch.randint(shape(case).vocab_size, size, generator=generator)
     whole = torch.ones(size, dtype=torch.bool)
-    batch = join_responses(prompts_of(case, case.rows), tokens, whole, ~whole[:, 0])
+    prompts = [prompt for prompt in prompts_of(case, case.prompts) for _ in range(case.group)]
+    batch = join_responses(prompts, tokens, whole, ~whole[:, 0])
     uniform = -math.log(shape(case).vocab_size)  # about what random weights give
     old = uniform + 0.1 * torch.randn(size, generator=generator)
     return batch, old, torch.randn(case.rows, 1, generator=generator)
@@ -90,9 +110,10 @@ def sampled(model: GPT, case: Case, generator: torch.Generator) -> Generation:
 
 def sample_ours(side: Side, turns: Turns) -> None:
     """gpt.generate."""
-    model, generator = model_of(side.case), make_generator(0, "sampling")
+    model, generator = model_of(side.case, side.device), make_generator(0, "sampling")
     while turns.next():
-        drawn = sampled(model, side.case, generator)
+        with precision(model.device, side.case.precision):
+            drawn = sampled(model, side.case, generator)
         all_drawn(drawn.response_mask.sum(1).tolist(), side.case)
 
 
@@ -149,32 +170,83 @@ class TurnLog(MetricLog):
 
 def engine_ours(side: Side, turns: Turns) -> None:
     """GRPO's whole steps: rollout, reward, reference, one update, metrics."""
-    case, policy = side.case, model_of(side.case)
+    case, policy = side.case, model_of(side.case, side.device)
     config = grpo_engine.GRPOConfig(
         prompts_per_step=case.prompts, group_size=case.group, max_new_tokens=case.new_tokens,
-        updates_per_batch=1, minibatches=1, micro_batch_size=case.rows, lr=LR, warmup=0,
-        clip_range=CLIP, kl_coef=KL_COEF, max_norm=MAX_NORM, stop_kl=None,
-        steps=10**9, checkpoint_every=10**9, device="cpu",
+        updates_per_batch=1, minibatches=1, micro_batch_size=min(case.rows, AT_ONCE), lr=LR, warmup=0,
+        clip_range=CLIP, kl_coef=KL_COEF, max_norm=MAX_NORM, stop_kl=None, lora_rank=case.lora_rank,
+        precision=case.precision, steps=10**9, checkpoint_every=10**9, device=side.device,
     )  # fmt: skip
     records = [PromptRecord(text_of(prompt)) for prompt in prompts_of(case, 256)]
     numbers: Any = Numbers(policy.config.vocab_size)
+    reward = EvenShare(case)
+    start, _ = models_of_run(
+        grpo_engine.ENGINE, config, Task(policy, numbers, {}, reward, None)
+    )  # as for the command
     if turns.next():
         try:
-            reward = EvenShare(case)
-            run = Run(config, policy, numbers, reward, records, TurnLog(turns))
+            run = Run(config, policy, numbers, reward, records, TurnLog(turns), start=start)
             grpo_engine.train(run)
         except Over:
             pass
 
 
-def loss_ours(
-    model: GPT, batch: ResponseBatch, old: Tensor, advantages: Tensor, dtype: str
-) -> Tensor:
-    """The clipped surrogate's mean over responses; in bfloat16 under autocast."""
-    with precision(model.device, dtype):
-        log_probs = token_log_probs(model, batch)
-    token_loss = clipped_surrogate(log_probs, old, advantages, CLIP, CLIP)
-    return sequence_mean(token_loss, batch.response_mask)
+def pairs_of(case: Case) -> list[TokenPair]:
+    """Prompts and two answers to each, all of random ids."""
+    answers = replace(case, prompt_tokens=case.new_tokens)
+    drawn = prompts_of(answers, 512)
+    return [
+        TokenPair(prompt, *drawn[2 * i : 2 * i + 2])
+        for i, prompt in enumerate(prompts_of(case, 256))
+    ]
+
+
+def reward_ours(side: Side, turns: Turns) -> None:
+    """Steps of a reward model's training."""
+    case = side.case
+    trunk = model_of(case, side.device)
+    model = RewardModel.from_policy(trunk, generator=make_generator(0, "head"))
+    config = reward_model_training.RewardModelConfig(
+        batch_size=case.prompts, lr=LR, warmup=0, weight_decay=0.0, max_norm=MAX_NORM,
+        precision=case.precision, device=side.device,
+    )  # fmt: skip
+    if turns.next():
+        try:
+            pairs, log = pairs_of(case), TurnLog(turns)
+            reward_model_training.train(model, pairs, config, log, eos_id=shape(case).vocab_size)
+        except Over:
+            pass
+
+
+class Accumulated:
+    """A policy's update: the gradient of the clipped surrogate over all rows, a few in a forward."""
+
+    def __init__(self, case: Case, device: str) -> None:
+        self.case = case
+        self.batch, self.old, self.advantages = (x.to(device) for x in sampled_batch(case))
+
+    def backward(self, model: GPT) -> None:
+        """Add the gradient of the mean over responses to the model's; in bfloat16 under autocast."""
+        for part, batch in micro_batches(self.batch, torch.arange(self.case.rows), 16):
+            with precision(model.device, self.case.precision):
+                log_probs = token_log_probs(model, batch)
+            old, advantages = self.old[part], self.advantages[part]
+            token_loss = clipped_surrogate(log_probs, old, advantages, CLIP, CLIP)
+            loss = sequence_mean(token_loss, batch.response_mask)
+            (loss * len(part) / self.case.rows).backward()
+
+
+def update_ours(side: Side, turns: Turns) -> None:
+    """An optimizer step on sampled groups."""
+    model, work = model_of(side.case, side.device), Accumulated(side.case, side.device)
+    optimizer = adamw(model, LR, betas=BETAS, weight_decay=0.0)
+    while turns.next():
+        optimizer.zero_grad(set_to_none=True)
+        work.backward(model)
+        clip_and_step(optimizer, model.parameters(), MAX_NORM)
+
+
+OURS = {"sample": sample_ours, "update": update_ours, "grpo": engine_ours, "reward": reward_ours}
 
 
 # The peers ----------------------------------------------------------------------------------------
@@ -182,12 +254,17 @@ def loss_ours(
 
 @contextmanager
 def peer_model(case: Case) -> Iterator[Any]:
-    """transformers' GPT-2 with our weights (dropout 0), from a folder that stays while it is used."""
-    from transformers import GPT2LMHeadModel
+    """transformers' model with our weights (dropout 0), from a folder that stays while it is used."""
+    import transformers
 
+    kind: Any = transformers.AutoModelForCausalLM
+    more: dict[str, Any] = {}
+    if case.task == "reward":
+        kind, more = transformers.AutoModelForSequenceClassification, {"num_labels": 1}
     with tempfile.TemporaryDirectory(prefix="peer-") as folder:
-        save_gpt2(model_of(case), folder)
-        yield GPT2LMHeadModel.from_pretrained(folder).eval()
+        if not case.folder:
+            save_gpt2(model_of(case), folder)
+        yield kind.from_pretrained(case.folder or folder, dtype="float32", **more).eval()
 
 
 def sample_peer(side: Side, turns: Turns) -> None:
@@ -198,6 +275,8 @@ def sample_peer(side: Side, turns: Turns) -> None:
     torch.manual_seed(0)
     with peer_model(case) as model:
         end = model.config.vocab_size
+        if case.precision == "bfloat16":
+            model = model.to(torch.bfloat16)
         while turns.next():
             drawn = model.generate(
                 tokens, attention_mask=torch.ones_like(tokens), do_sample=True, temperature=1.0,
@@ -220,13 +299,23 @@ def peer_tokenizer(vocab: int) -> Any:
     )
 
 
-def trl_config(side: Side, folder: str) -> Any:
+def as_ours(case: Case) -> dict[str, Any]:
+    """The options of a trainer of TRL that make its optimizer and precision ours, and nothing else."""
+    return dict(
+        output_dir=str(Path(tempfile.gettempdir(), "peer-trl")),  # where nothing is written
+        learning_rate=LR, lr_scheduler_type="constant", warmup_steps=0, optim="adamw_torch_fused",
+        adam_beta1=BETAS[0], adam_beta2=BETAS[1], weight_decay=0.0, max_grad_norm=MAX_NORM,
+        bf16=case.precision == "bfloat16", gradient_checkpointing=False, use_cpu=True,
+        logging_strategy="no", save_strategy="no", report_to="none", disable_tqdm=True,
+        max_steps=10**6, seed=0,
+    )  # fmt: skip
+
+
+def trl_config(case: Case) -> Any:
     """TRL's options, all of them said that change the work or the loss (docs/benchmarks.md)."""
     import trl
 
-    case = side.case
     return trl.GRPOConfig(
-        output_dir=f"{folder}/trl",
         # The paper's loss.
         loss_type="grpo", scale_rewards="group", importance_sampling_level="token",
         use_bias_correction_kl=False,
@@ -235,14 +324,7 @@ def trl_config(side: Side, folder: str) -> Any:
         steps_per_generation=1, num_iterations=1, num_generations=case.group,
         max_completion_length=case.new_tokens, temperature=1.0, top_p=1.0, top_k=0,
         epsilon=CLIP, beta=KL_COEF, mask_truncated_completions=False,
-        # The same optimizer.
-        learning_rate=LR, lr_scheduler_type="constant", warmup_steps=0, optim="adamw_torch_fused",
-        adam_beta1=BETAS[0], adam_beta2=BETAS[1], weight_decay=0.0, max_grad_norm=MAX_NORM,
-        # The same precision, and nothing beside the steps.
-        bf16=False, gradient_checkpointing=False,
-        use_cpu=True,
-        logging_strategy="no", save_strategy="no", report_to="none", disable_tqdm=True,
-        max_steps=10**6, seed=0,
+        **as_ours(case),
     )  # fmt: skip
 
 
@@ -270,9 +352,16 @@ def engine_peer(side: Side, turns: Turns) -> None:
         return [even_share(row) for row in completion_ids]
 
     texts = [text_of(prompt) for prompt in prompts_of(case, 256)]
+    adapters = None
+    if case.lora_rank:
+        from peft import LoraConfig
+
+        adapters = LoraConfig(
+            r=case.lora_rank, lora_alpha=2 * case.lora_rank, target_modules="all-linear"
+        )
     with peer_model(case) as model:
         trainer = trl.GRPOTrainer(
-            model=model, reward_funcs=reward, args=trl_config(side, model.name_or_path),
+            model=model, reward_funcs=reward, args=trl_config(case), peft_config=adapters,
             train_dataset=Dataset.from_dict({"prompt": texts}),
             processing_class=peer_tokenizer(model.config.vocab_size),
             callbacks=[turn_callback(turns)],
@@ -281,17 +370,34 @@ def engine_peer(side: Side, turns: Turns) -> None:
             trainer.train()
 
 
-FUNCTIONS: dict[tuple[str, str], Callable[[Side, Turns], None]] = {
-    ("ours", "sample"): sample_ours,
-    ("ours", "grpo"): engine_ours,
-    ("peer", "sample"): sample_peer,
-    ("peer", "grpo"): engine_peer,
-}
+def reward_peer(side: Side, turns: Turns) -> None:
+    """TRL's RewardTrainer, one step a turn."""
+    import trl
+    from datasets import Dataset
+
+    case = side.case
+    rows = [
+        {"chosen_ids": pair.prompt + pair.chosen, "rejected_ids": pair.prompt + pair.rejected}
+        for pair in pairs_of(case)
+    ]
+    with peer_model(case) as model:
+        trainer = trl.RewardTrainer(
+            model=model,
+            args=trl.RewardConfig(per_device_train_batch_size=case.prompts, **as_ours(case)),
+            train_dataset=Dataset.from_list(rows),
+            processing_class=peer_tokenizer(model.config.vocab_size),
+            callbacks=[turn_callback(turns)],
+        )
+        if turns.next():
+            trainer.train()
+
+
+PEERS = {"sample": sample_peer, "grpo": engine_peer, "reward": reward_peer}
 
 
 def work(side: Side, pipe: Any) -> None:
     """What a process does. Whatever a library prints goes to the error stream."""
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     torch.set_num_threads(side.threads)
-    function = FUNCTIONS[side.library, side.case.task]
+    function = (OURS if side.library == "ours" else PEERS)[side.case.task]
     run_on_ranks(lambda: function(side, Turns(pipe)), RankRequest(side.ranks, "cpu"))

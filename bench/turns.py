@@ -23,14 +23,17 @@ from harness.ranks.collectives import all_reduce_sum, on_main
 
 @dataclass(frozen=True)
 class Case:
-    """The work of one repetition. Rows = prompts x group."""
+    """The work of one repetition. Rows = prompts x group; two of a prompt are a pair to compare."""
 
-    task: Literal["sample", "grpo"]
+    task: Literal["sample", "update", "grpo", "reward"]
     preset: str = "tiny"
     prompts: int = 8
     group: int = 1
     prompt_tokens: int = 16
     new_tokens: int = 32
+    precision: str = "float32"
+    lora_rank: int = 0
+    folder: str = ""  # with published weights, which the model then has; else random ones
 
     @property
     def rows(self) -> int:
@@ -39,7 +42,9 @@ class Case:
     @property
     def described(self) -> str:
         rows = f"{self.prompts} x {self.group} rows" if self.group > 1 else f"{self.prompts} rows"
-        return f"{rows}, prompts of {self.prompt_tokens}, responses of {self.new_tokens} tokens"
+        lora = f", LoRA of rank {self.lora_rank}" if self.lora_rank else ""
+        sizes = f"prompts of {self.prompt_tokens}, responses of {self.new_tokens} tokens"
+        return f"{rows}, {sizes}{lora}, {self.precision}"
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class Side:
     case: Case
     threads: int
     ranks: int = 1
+    device: str = "cpu"
 
 
 def reset_peak() -> None:
@@ -74,24 +80,23 @@ class Turns:
 
     def __init__(self, pipe: Any) -> None:
         self.pipe = pipe
-        self.begin: float | None = None
-        self.base = 0.0  # MiB before the first repetition: weights and libraries
+        self.begin: tuple[float, float] | None = None  # seconds, and seconds of CPU
 
     def next(self) -> bool:
         """Report the repetition that ends here, if one does, and wait for the next; False: no more.
 
         Of several ranks the first reports and waits, for all; the memory is that of all together.
         """
-        now = time.perf_counter()
+        now, cpu = time.perf_counter(), time.process_time()
         report: dict[str, float] = {}
         if self.begin is None:
             reset_peak()
-            self.base = all_reduce_sum({"mib": peak_mib()})["mib"]
         else:
-            mib = all_reduce_sum({"mib": peak_mib()})["mib"] - self.base
-            report = {"seconds": now - self.begin, "mib": mib}
+            begin, cpu_begin = self.begin
+            every = all_reduce_sum({"mib": peak_mib(), "cpu": cpu - cpu_begin})
+            report = {"seconds": now - begin, **every}
         goes_on = on_main(lambda: self._say_and_wait(report))
-        self.begin = time.perf_counter()
+        self.begin = time.perf_counter(), time.process_time()
         return goes_on
 
     def _say_and_wait(self, report: dict[str, float]) -> bool:
@@ -118,7 +123,7 @@ class Worker:
         self.read()
 
     def read(self) -> dict[str, float]:
-        """One repetition's seconds, and the MiB above the start at the peak so far."""
+        """One repetition's seconds, those of all CPUs, and the most MiB that were resident so far."""
         try:
             return self.pipe.recv()
         except EOFError:
@@ -135,19 +140,19 @@ class Worker:
 
 
 def measure(
-    sides: Sequence[Side], rounds: int, work: Callable[[Side, Any], None]
+    sides: Sequence[Side], rounds: int, work: Callable[[Side, Any], None], *, warm_up: int = 1
 ) -> list[list[dict[str, float]]]:
-    """Every side in turn, `rounds` times after one round that is not counted; a list per side."""
+    """Every side in turn, `rounds` times after `warm_up` that are not counted; a list per side."""
     workers: list[Worker] = []
     reports: list[list[dict[str, float]]] = [[] for _ in sides]
     try:
         for side in sides:
             workers.append(Worker(side, work))
-        for _ in range(rounds + 1):
+        for _ in range(rounds + warm_up):
             for worker, own in zip(workers, reports, strict=True):
                 worker.pipe.send(True)
                 own.append(worker.read())
     finally:
         for worker in workers:
             worker.close()
-    return [own[1:] for own in reports]
+    return [own[warm_up:] for own in reports]

@@ -21,9 +21,14 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer, parse_ranks
 from harness.device import shapes_alone
 from harness.errors import UserError
-from harness.files import as_user_error, display_path, read_object
+from harness.files import as_user_error, display_path, parse_json, read_object
 from harness.paths import MODEL_FILE, folder_of_run
-from harness.safetensors_file import load_weights, require_floats, save_weights
+from harness.safetensors_file import (
+    load_weights,
+    read_safetensors,
+    require_floats,
+    save_weights,
+)
 
 
 def about_gpt(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -75,7 +80,7 @@ def load_gpt(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, Token
     return model.to(device).eval(), tokenizer
 
 
-def gpt_config_of(about: Mapping[str, Any], tensors: Mapping[str, Tensor], path: Path) -> GPTConfig:
+def gpt_config_of(about: Mapping[str, Any], tensors: Iterable[str], path: Path) -> GPTConfig:
     """The shape in a header; UserError for one that is damaged."""
     kinds = (k for k, v in about.items() if isinstance(v, dict) and k != "tokenizer_form")
     kind = next(kinds, "gpt")
@@ -137,6 +142,22 @@ def load_policy(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
         model, tokenizer = importlib.import_module("gpt.published").load_with_tokenizer(folder)
         return model.to(device), tokenizer
     return load_gpt(folder, device)
+
+
+def read_shape(folder: Path) -> GPTConfig:
+    """The shape of the model in a folder as `load_policy` opens it, without its weights; UserError."""
+    folder = folder_of_run(folder)
+    path, config = folder / MODEL_FILE, folder / "config.json"
+    if not path.exists():
+        raise UserError(f"there is no {MODEL_FILE} in {display_path(folder)}: pass a run folder")
+    if config.is_file() and "model_type" in read_object(config):
+        shape: GPTConfig = importlib.import_module("gpt.published").read_config(config)
+        return shape
+    about, names = read_safetensors(
+        path, lambda file: ((file.metadata() or {}).get("about", "{}"), list(file.keys()))
+    )
+    with as_user_error(path):
+        return gpt_config_of(parse_json(about), names, path)
 
 
 def load_strictly(

@@ -51,3 +51,9 @@ def keep_freed_memory() -> None:
     libc = ctypes.CDLL(None)
     libc.mallopt(M_MMAP_MAX, 0)
     libc.mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def give_back_freed_memory() -> None:
+    """Give the kernel the freed pages of that heap, where a phase ends that held much."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)

@@ -50,8 +50,9 @@ def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
     if not path.exists():
         raise UserError(f"there is no checkpoint at {path}: check the path, or train it first")
     require_regular(noted(path))
-    metadata, tensors = read_safetensors(
-        path, lambda file: (file.metadata() or {}, {k: file.get_tensor(k) for k in file.keys()})
+    metadata, tensors = read_safetensors(  # cloned: else one tensor in use holds the mapped file
+        path,
+        lambda file: (file.metadata() or {}, {k: file.get_tensor(k).clone() for k in file.keys()}),
     )
     if metadata.get("kind") != kind:
         remedy = "pass the run folder of the right script"

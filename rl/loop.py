@@ -22,8 +22,10 @@ from gpt.lora import frozen_copy
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
+from harness.flags import SMALL
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, check_losses, clip_and_step, set_learning_rate
+from harness.process import give_back_freed_memory
 from harness.ranks.collectives import check_alike
 from harness.seeds import make_generator
 from harness.training_state import TrainingState, keep_state
@@ -218,12 +220,20 @@ class Run:
         size = self.config.group_size if groups else 1
         epochs = self.config.updates_per_batch if epochs is None else epochs
         generator = self.generators["minibatches"]
+        self.give_back()
         with self.clock.phase("update"):
             for rows in epoch_minibatches(
                 len(rollout), self.config.minibatches, epochs, generator, size
             ):
                 self.zero_grad()
                 yield rows
+            self.zero_grad()  # while a step samples there are none
+        self.give_back()
+
+    def give_back(self) -> None:
+        """A large model's rollouts and updates fill each other's gaps badly: start each without any."""
+        if self.policy.parameter_count() >= SMALL:
+            give_back_freed_memory()
 
     def zero_grad(self) -> None:
         """Zero the gradients and the running loss."""

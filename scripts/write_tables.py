@@ -21,6 +21,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import jinja2
@@ -237,6 +238,25 @@ def cell(value: Any, digits: int | None) -> str:
     return f"{numbers[0]} ({numbers[1]}{word}{numbers[2]})"
 
 
+def benchmarks() -> str:
+    """docs/benchmarks.md: the peer's best side and ours of each work, from bench/peers.py --keep."""
+    rows = []
+    for name, found in read_json(REPOSITORY / "docs" / "benchmarks.json")["cases"].items():
+        best = [
+            min(
+                (side for side in found["sides"] if side["library"] == library),
+                key=lambda side: median(side["seconds"]),
+            )
+            for library in ("peer", "ours")
+        ]
+        sides = [f"{median(side['seconds']):.3g} ({side['label']})" for side in best]
+        memory = ", ".join(cell(side["mib"], 0) for side in best)
+        shares = ", ".join(f"{side['share']:.0%}" for side in best)
+        rows.append([name, *sides, f"{best[1]['times']:.2f}", memory, shares])
+    titles = ["work", "peer", "ours", "times as fast", "MiB", "of the ceiling"]
+    return page_with("docs/benchmarks.md", {"benchmarks": markdown(titles, rows)})
+
+
 def real_model() -> str:
     """docs/real_model.md, from the recording of page 18."""
     found = read_json(REAL_MODEL)
@@ -275,6 +295,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "docs/demo_seeds.svg": picture,
     **{page: partial(measured, page) for page in MEASURED_PAGES},
     "docs/results.md": results,
+    "docs/benchmarks.md": benchmarks,
     "docs/real_model.md": real_model,
     "tests/rl/run/defaults.json": defaults,
 }

@@ -6,6 +6,7 @@ import itertools
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -74,7 +75,7 @@ def flat_gradient(model: torch.nn.Module) -> torch.Tensor:
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
-def kept_for_backward(model: GPT, tokens: torch.Tensor) -> int:
+def kept_for_backward(model: GPT, tokens: torch.Tensor, mask: Any = None) -> int:
     """Bytes of the activations that a forward pass of the blocks keeps, each storage once."""
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     kept: dict[int, int] = {}
@@ -88,7 +89,7 @@ def kept_for_backward(model: GPT, tokens: torch.Tensor) -> int:
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
-        assert model.hidden(tokens).requires_grad
+        assert model.hidden(tokens, mask).requires_grad
     return sum(kept.values())
 
 

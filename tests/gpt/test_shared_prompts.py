@@ -15,6 +15,7 @@ from gpt import log_probs
 from gpt.llama import Llama, LlamaConfig
 from gpt.lora import add_adapters
 from gpt.model import GPT
+from harness.device import open_device, precision
 from harness.ranks import collectives
 from reward_model.scalar_head import Pooling, RewardModel
 from rl.actor_critic import ValueModel
@@ -78,7 +79,7 @@ HEADS: dict[str, Callable[[GPT, ResponseBatch], Tensor]] = {
         log_probs.token_scores(model, batch, 0.7, entropy_gradient=True)
     ),
     "kl": lambda model, batch: log_probs.token_scores_and_kl(
-        model, model_of("gpt", model.wte.weight.dtype, seed=5), batch
+        model, model_of("gpt", model.wte.weight.dtype, seed=5).to(model.device), batch
     )[1],
     "mean_score": lambda model, batch: reward_model(model, "mean_score").raw_scores(batch),
     "last_token": lambda model, batch: reward_model(model, "last_token").raw_scores(batch),
@@ -90,9 +91,7 @@ HEADS: dict[str, Callable[[GPT, ResponseBatch], Tensor]] = {
 def value_and_gradient(head: str, model: GPT, batch: ResponseBatch) -> tuple[Tensor, Tensor]:
     model.zero_grad()
     value = HEADS[head](model, batch)
-    (
-        value * torch.linspace(-1, 1, value.numel(), dtype=value.dtype).view_as(value)
-    ).mean().backward()
+    (value * torch.linspace(-1, 1, value.numel()).to(value).view_as(value)).mean().backward()
     gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
     return value.detach(), torch.cat(gradients)
 
@@ -107,6 +106,20 @@ def test_values_and_gradients_are_those_of_rows_read_one_by_one(head, kind, dtyp
     for one, other in zip(together, value_and_gradient(head, model, apart(BATCH)), strict=True):
         assert float(other.abs().max()) > 1e-4
         assert float((one - other).abs().max()) <= most * max(float(other.abs().max()), 1.0)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no card here")
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 1e-5), ("bfloat16", 0.05)])
+@pytest.mark.parametrize("kind", ["gpt", "llama", "gpt lora checkpointed", "llama checkpointed"])
+@pytest.mark.parametrize("head", HEADS)
+def test_a_card_has_the_values_and_gradients_of_the_cpu(head, kind, dtype, most):
+    model, device = model_of(kind, torch.float32), open_device("cuda", dtype)
+    plain = value_and_gradient(head, model, apart(BATCH))
+    with precision(device, dtype):
+        found = value_and_gradient(head, model.to(device), BATCH.to(device))
+    for one, other in zip(found, plain, strict=True):
+        assert float((one.cpu() - other).norm()) <= most * float(other.norm())
 
 
 @pytest.mark.parametrize(

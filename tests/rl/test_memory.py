@@ -1,26 +1,61 @@
-"""The formula of rl.memory: its parts against real models, its sum against a measured peak."""
+"""What rl.memory says: its parts against real models, its sum against a measured peak."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 from memory import peaks
 
+from gpt.checkpoint import save_gpt
+from gpt.llama import Llama, LlamaConfig
 from gpt.model import GPT, preset_config
-from rl.memory import MemoryConfig, memory, parameters, shape_of
+from gpt.published import save_gpt2
+from gpt.tokenizer import load_tokenizer
+from harness.errors import UserError
+from harness.paths import MODEL_FILE
+from rl.memory import MemoryConfig, memory, numbers, shape_of
 
 
 def test_the_weights_are_those_of_a_real_model() -> None:
     shape = shape_of("tiny")
-    assert parameters(shape) == GPT(shape).parameter_count()
-    assert parameters(preset_config("gpt2-xl", 50257)) == 1_557_611_200  # the published 1.5B
+    assert numbers(shape)[0] == GPT(shape).parameter_count()
+    assert numbers(preset_config("gpt2-xl", 50257))[0] == 1_557_611_200  # the published 1.5B
     whole = memory(MemoryConfig("tiny", "ppo"))["update"]  # policy, critic; reference, reward model
-    assert whole["weights"] == 4 * 4 * parameters(shape)
+    assert whole["weights"] == 4 * 4 * numbers(shape)[0]
     assert whole["gradients"] == whole["weights"] / 2 and whole["Adam"] == whole["weights"]
+
+
+def llama(folder: Path) -> str:
+    shape = LlamaConfig(300, 64, n_layer=3, n_head=4, n_embd=64, n_key_head=2, n_inner=160)
+    save_gpt2(Llama(shape), folder)
+    return str(folder)
+
+
+def test_the_shape_is_read_from_folders_of_published_weights_and_of_runs(tmp_path) -> None:
+    assert numbers(shape_of(llama(tmp_path / "hub")))[0] == 300 * 64 + 3 * 43_136 + 64
+    model = GPT(preset_config("tiny", load_tokenizer("glassbox").n_vocab))
+    save_gpt(tmp_path / MODEL_FILE, model, load_tokenizer("glassbox"))
+    assert shape_of(str(tmp_path)) == shape_of(str(tmp_path / MODEL_FILE)) == model.config
+    with pytest.raises(UserError):
+        shape_of(str(tmp_path / "nothing"))
+
+
+FLAGS = dict(prompts_per_step=4, group_size=2, micro_batch_size=2, max_new_tokens=24)
 
 
 @pytest.mark.parametrize("engine", ["grpo", "ppo"])
 def test_a_measured_peak_is_near_the_forecast(engine) -> None:
     """A copy of the weights, a gradient or a moment too many is 9% of the sum or more."""
-    flags = dict(prompts_per_step=4, group_size=2, micro_batch_size=2, max_new_tokens=24)
-    measured, forecast = peaks(MemoryConfig("tiny", engine, prompt_tokens=8, **flags))
+    measured, forecast = peaks(MemoryConfig("tiny", engine, prompt_tokens=8, **FLAGS))
     assert measured == pytest.approx(forecast, rel=0.07)
+
+
+@pytest.mark.parametrize("lora_rank", [0, 4])
+def test_a_llama_in_bfloat16_whose_groups_share_prompts(lora_rank, tmp_path) -> None:
+    flags = FLAGS | dict(
+        group_size=4, micro_batch_size=8, precision="bfloat16", lora_rank=lora_rank
+    )
+    case = MemoryConfig(llama(tmp_path), prompt_tokens=32, **flags)
+    measured, forecast = peaks(case)
+    assert measured == pytest.approx(forecast, rel=0.1)
