@@ -43,6 +43,12 @@ def read_safetensors(path: Path, read: Callable[[Any], T]) -> T:
         ) from error
 
 
+def kind_of(path: Path) -> str | None:
+    """What a checkpoint is, "gpt" or "reward_model"; None for a file of another program."""
+    found: str | None = read_safetensors(path, lambda file: (file.metadata() or {}).get("kind"))
+    return found
+
+
 def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and `about` of a checkpoint of this kind. UserError if it is missing or another kind."""
     if path.is_dir():

@@ -159,6 +159,10 @@ def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
     both = zip_longest(unsure[:picked], usual)
     names = {"chosen_from": flags.policy, "rejected_from": flags.against or flags.policy}
     more = {name: str(folder) for name, folder in names.items()}
-    typed = {record.prompt: record.meta.get("typed", record.prompt) for record in records}
-    rows = [pair_as_text(p, tokenizer) | more for two in both for p in two if p]
-    return [row | {"shown": typed[row["prompt"]]} for row in rows[:count]]
+    asked = {tuple(tokenizer.encode(record.prompt)): record for record in records}
+    rows = []
+    for pair in (p for two in both for p in two if p):
+        record = asked[tuple(pair.prompt)]  # decoding leaves out a chat's marks
+        texts = {"prompt": record.prompt, "shown": record.meta.get("typed", record.prompt)}
+        rows.append(pair_as_text(pair, tokenizer) | texts | more)
+    return rows[:count]

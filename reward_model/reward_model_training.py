@@ -35,23 +35,27 @@ from data.sources import (
     default_folder,
     from_preset,
     has_annotator,
+    is_world,
     source,
 )
 from gpt import pretraining
 from gpt.checkpoint import load_policy
 from gpt.lora import fit_for_training
-from gpt.model import Preset, preset_config
+from gpt.model import GPT, Preset, preset_config
 from gpt.pretraining import PretrainingConfig
 from gpt.settings import presets_of, run_with_presets
 from gpt.token_rows import RECORDED
+from gpt.tokenizer import Tokenizer
 from harness.device import open_device, precision
+from harness.errors import UserError
 from harness.files import display_path, reading, write_json
 from harness.flags import AtLeastOne, Count, MemoryFlags, NotNegative, OptimizerFlags
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
-from harness.paths import MODEL_FILE
+from harness.paths import MODEL_FILE, folder_of_run
 from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard
 from harness.run_folder import conclude, finish_run, open_run, run_stage, stepping
+from harness.safetensors_file import kind_of
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
 from reward_model.accuracy_report import normalise_and_test, plot_report, record_prefixes
@@ -65,11 +69,17 @@ from reward_model.pair_files import (
     kept_pairs,
 )
 from reward_model.pairs import TokenPair, by_prompt, collate_comparisons, prompts_per_forward
-from reward_model.scalar_head import Pooling, RewardModel, save_reward_model
+from reward_model.scalar_head import (
+    Pooling,
+    RewardModel,
+    load_reward_model,
+    save_reward_model,
+)
 from reward_model.world_pairs import check_world, sampled_pairs
 
 # Which of tiny's defaults are measured, where, and which are not: README.md beside this file.
 PRESETS = presets_of({"tiny": {}, "study": dict(pairs=160_000)}, "reward_model")
+FEWEST = 50  # steps of a reward model that goes on with a few pairs (README.md beside this file)
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,8 @@ class RewardModelConfig(OptimizerFlags, MemoryFlags, PairFileFlags):
     preset: Preset = "tiny"
     """Size of the base model and matching defaults, applied before all other flags."""
     base: Path | None = None
-    """Run folder of the base model; default: gpt.pretraining's for this data and preset."""
+    """Run folder of the base model; default: gpt.pretraining's for this data and preset. That of a reward
+    model goes on from what it has learned, which suits few pairs of a file."""
     pooling: Pooling = "last_token"
     """How token scores become one score: the last token's, or their mean."""
     epochs: AtLeastOne = 1
@@ -202,6 +213,23 @@ def pretraining_of(config: RewardModelConfig) -> PretrainingConfig:
     )  # fmt: skip
 
 
+def open_base(
+    config: RewardModelConfig, base: Path, device: torch.device
+) -> tuple[RewardModel | None, GPT, Tokenizer]:
+    """The reward model to go on from, if the base is one, its trunk or else the base, and the tokenizer."""
+    path = folder_of_run(base) / MODEL_FILE
+    if not path.exists() or kind_of(path) != "reward_model":
+        return None, *load_policy(base, device)
+    judge, tokenizer = load_reward_model(path, device)
+    if is_world(config.data):
+        raise UserError(
+            f"{base} is a reward model, which writes no answers: give --data a file of pairs"
+        )
+    if judge.pooling != config.pooling:
+        raise UserError(f"{base} pools its scores otherwise: give --pooling {judge.pooling}")
+    return judge, judge.gpt, tokenizer
+
+
 @reading()
 def main(config: RewardModelConfig) -> Path:
     """Make or read the pairs, train, report, and return the run folder."""
@@ -212,7 +240,7 @@ def main(config: RewardModelConfig) -> Path:
         check_file(config, tokenizer, preset_config(config.preset, tokenizer.n_vocab).context)
     base = base_folder(config)  # whose pre-training may be of another precision
     device = open_device(config.device, config.precision)
-    policy, tokenizer = load_policy(base, device)
+    judge, policy, tokenizer = open_base(config, base, device)
     folder = config.out or default_folder("reward_model", config.data, config.preset)
     if not made:  # too few pairs are refused before an earlier run is moved aside
         pairs, held_out = file_pairs(config, tokenizer, policy.config.context)
@@ -226,8 +254,11 @@ def main(config: RewardModelConfig) -> Path:
 
     fit_for_training(config, policy)  # which the pairs were sampled from, and is the trunk now
     model = RewardModel.from_policy(policy, config.pooling, make_generator(config.seed, "head"))
+    if judge is not None:
+        model.head.load_state_dict(judge.head.state_dict())
     prompts = len(by_prompt(pairs))
-    steps = config.steps or max(config.epochs * prompts // config.batch_size, 1)
+    fewest = 1 if judge is None else FEWEST
+    steps = config.steps or max(config.epochs * prompts // config.batch_size, fewest)
     counts = f"{len(pairs):,} pairs of {prompts:,} prompts"
     print(f"training a reward model on {counts} for {steps} steps ({device}, {config.precision})")
     log = MetricLog(

@@ -20,11 +20,12 @@ import torch
 from torch import Tensor, nn
 
 from data.collate import ResponseBatch, collate_responses
-from data.sources import USUAL, Data, from_preset, suited_preset
+from data.sources import USUAL, Data, from_preset
 from gpt.checkpoint import build, read_shape
 from gpt.log_probs import CHUNK_ELEMENTS, response_hidden
 from gpt.lora import add_adapters
 from gpt.model import GPT, PRESETS, GPTConfig, preset_config
+from gpt.settings import preset_defaults
 from gpt.tokenizer import load_tokenizer
 from gpt.tokenizer_training import OWN_VOCABULARY
 from harness.command_line import run_command
@@ -80,10 +81,10 @@ def config_of(flags: MemoryConfig) -> Any:
     """The engine's config: its preset, with the flags that are given."""
     engine, ours = ENGINES[flags.engine], ("model", "engine", "prompt_tokens", "reward_models")
     given = {k: v for k, v in vars(flags).items() if k not in ours and v is not None}
-    preset = flags.model
-    if preset not in PRESETS:
-        preset = suited_preset(["--policy", flags.model], flags.data)
-    return from_preset(engine.config, engine.presets, preset, **given)
+    if flags.model in PRESETS:
+        return from_preset(engine.config, engine.presets, flags.model, **given)
+    arguments = ["--policy", flags.model, "--data", flags.data]
+    return preset_defaults(engine.config, engine.presets, arguments, **given)
 
 
 def numbers(shape: GPTConfig, lora_rank: int = 0) -> tuple[int, int, int]:
