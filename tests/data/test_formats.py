@@ -11,7 +11,6 @@ import pytest
 
 from data.files.read import read_preferences, read_prompts, read_responses
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord
-from data.templates import Turn, conversation_prompt, instruction_prompt
 from harness.errors import UserError
 
 Row = dict[str, Any]
@@ -46,19 +45,6 @@ GSM8K = [
     {"question": "And now?", "answer": "It fell.\n#### -2.5"},
 ]
 CONVERSATION = {"chosen": said("Hi", "a"), "rejected": said("Hi", "b")}
-
-
-def test_templates() -> None:
-    asked = instruction_prompt("Name a colour.")
-    assert asked == "### Instruction:\nName a colour.\n\n### Response:\n"
-    turns = [
-        Turn("system", "Be brief."), Turn("user", "Hi"), Turn("assistant", " Hello!\n"),
-        Turn("user", "Name a colour."),
-    ]  # fmt: skip
-    assert conversation_prompt(turns) == (
-        f"### System:\nBe brief.\n\n{HI}Hello!\n\n### Instruction:\nName a colour.\n\n"
-        "### Response:\n"
-    )
 
 
 SCORED = {

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from toys import GLASSBOX, Crash, CrashingLog, flat_gradient, weights, write_pairs
+from toys import GLASSBOX, Crash, CrashingLog, weights, write_pairs
 
 from data.records import PreferenceRecord
 from data.splits import split_of
-from gpt import finetuning
 from gpt.finetuning import FinetuningConfig, preferred_answers, read_examples, train
 from gpt.fit import Limits, check_fit
 from gpt.model import GPT, GPTConfig
@@ -43,25 +42,6 @@ def test_the_loss_is_the_mean_over_response_tokens_alone():
     assert count == 7
     assert rows[0]["loss"] == pytest.approx(total / count, abs=1e-5)
     assert rows[0]["held_out_loss"] == pytest.approx(total / count, abs=1e-5)
-
-
-@pytest.mark.parametrize("size", [1, 3])
-def test_micro_batches_change_no_gradient(monkeypatch, size):
-    """In float64; forwards have at most `size` rows."""
-    gradients, logs, rows = [], [], []
-    real = finetuning.language_model_loss
-    monkeypatch.setattr(
-        finetuning, "language_model_loss", lambda m, b, **k: rows.append(len(b)) or real(m, b, **k)
-    )
-    for micro_batch_size in (None, size):
-        model = small_gpt().double()
-        config = replace(CONFIG, lr=0.0, max_norm=1e9, micro_batch_size=micro_batch_size)
-        logs += train(config, model, EXAMPLES, [], MetricLog(1), eos_id=EOS)
-        gradients.append(flat_gradient(model))
-    assert rows[0] == 8 and max(rows[1:]) == size and sum(rows[1:]) == 8
-    torch.testing.assert_close(gradients[1], gradients[0], rtol=0, atol=1e-6)
-    assert logs[1]["loss"] == pytest.approx(logs[0]["loss"], abs=1e-9)
-    assert float(gradients[0].norm()) > 1e-2
 
 
 def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
 import random
@@ -13,7 +12,7 @@ import pytest
 import torch
 from forked import forked
 from safetensors.torch import load_file
-from toys import flat_gradient, saved_gpt, seeded
+from toys import saved_gpt, seeded
 
 from gpt.model import GPT, GPTConfig
 from harness.files import read_jsonl
@@ -48,51 +47,12 @@ def synthetic_pairs(count: int, seed: int) -> list[TokenPair]:
     return pairs
 
 
-def swapped(pairs: list[TokenPair]) -> list[TokenPair]:
-    return [TokenPair(pair.prompt, pair.rejected, pair.chosen) for pair in pairs]
-
-
 TRAIN, HELD_OUT = synthetic_pairs(320, 0), synthetic_pairs(100, 1)
 
 
 def accuracy(model: RewardModel, pairs: list[TokenPair]) -> float:
     chosen, rejected, _ = score_pairs(model, pairs, EOS)
     return float((chosen > rejected).double().mean())
-
-
-def comparisons(prompts: int, responses: int) -> list[TokenPair]:
-    """Every two of `responses` answers to each prompt."""
-    rng = random.Random(0)
-    pairs = []
-    for i in range(prompts):
-        answers = [[6 + j, *(rng.randrange(V) for _ in range(j))] for j in range(responses)]
-        pairs += [TokenPair([7, 8 + i], a, b) for a, b in itertools.combinations(answers, 2)]
-    return pairs
-
-
-@pytest.mark.parametrize("weighting", ["pair", "prompt"])
-def test_micro_batches_change_no_gradient(monkeypatch, weighting):
-    """In float64, with prompts of 3 and of 2 answers: forwards of all, of several and of one prompt."""
-    pairs = [*comparisons(4, 3), *swapped(synthetic_pairs(3, 2))]
-    gradients, logs, rows = [], [], []
-    real = RewardModel.raw_scores
-    monkeypatch.setattr(
-        RewardModel, "raw_scores", lambda self, b: rows.append(len(b)) or real(self, b)
-    )
-    for size in (None, 7, 2):
-        model = fresh_model().double()
-        config = replace(
-            CONFIG, batch_size=7, micro_batch_size=size, pair_weighting=weighting, max_norm=1e9, lr=0.0,
-        )  # fmt: skip
-        [row] = train(model, pairs, config, MetricLog(1), eos_id=EOS)
-        gradients.append(flat_gradient(model))
-        logs.append([row[name] for name in ("loss", "accuracy", "margin", "grad_norm")])
-    assert rows[0] == 18 and len(rows) == 1 + 3 + 7
-    assert max(rows[1:4]) <= 7 and sorted(rows[4:]) == [2, 2, 2, 3, 3, 3, 3]
-    for gradient, log in zip(gradients[1:], logs[1:], strict=True):
-        torch.testing.assert_close(gradient, gradients[0], rtol=0, atol=1e-6)
-        assert log == pytest.approx([float(x) for x in logs[0]], abs=1e-9)
-    assert float(gradients[0].norm()) > 1e-2
 
 
 @pytest.mark.parametrize("pooling", ["mean_score", "last_token"])

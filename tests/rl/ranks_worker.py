@@ -105,8 +105,10 @@ def engine_runs(seen: list[torch.Tensor]) -> dict[str, Any]:
 
 
 def other_loops(seen: list[torch.Tensor]) -> dict[str, Any]:
-    """Pre-training, fine-tuning, distillation and the reward model."""
+    """Pre-training, fine-tuning, distillation and the reward model; on several ranks in micro-batches."""
     done: dict[str, Any] = {}
+    several = collectives.world() > 1
+    parts: dict[str, Any] = dict(micro_batch_size=1 if several else None)
 
     def keep(name: str, model: torch.nn.Module, rows: Any) -> None:
         done[name] = {"rows": numbers(rows), "gradients": list(seen), "weights": weights(model)}
@@ -119,7 +121,7 @@ def other_loops(seen: list[torch.Tensor]) -> dict[str, Any]:
 
     model = small_gpt().double()
     examples = [(pair.prompt, pair.chosen) for pair in PAIRS]
-    tuning = finetuning.FinetuningConfig(batch_size=3, warmup=1, eval_every=1)
+    tuning = finetuning.FinetuningConfig(batch_size=3, warmup=1, eval_every=1, **parts)
     held_out = [(pair.prompt, pair.chosen) for pair in HELD_OUT]
     rows = finetuning.train(tuning, model, examples, held_out, MetricLog(3), eos_id=8)
     keep("finetuning", model, rows)
@@ -128,7 +130,7 @@ def other_loops(seen: list[torch.Tensor]) -> dict[str, Any]:
     for loss in ("forward_kl", "reverse_kl"):
         model = small_gpt().double()
         distilling = distillation.DistillationConfig(
-            steps=2, batch_size=3, loss=loss, max_new_tokens=6, warmup=1
+            steps=2, batch_size=3, loss=loss, max_new_tokens=6, warmup=1, **parts
         )
         rows = distillation.train(distilling, model, teacher, LETTERS, PROMPTS, MetricLog(2))
         keep(f"distillation-{loss}", model, rows)
@@ -137,7 +139,10 @@ def other_loops(seen: list[torch.Tensor]) -> dict[str, Any]:
         trunk, head = small_gpt().double(), make_generator(0, "head")
         judge = RewardModel.from_policy(trunk, "mean_score", head).double()
         fitting = reward_model_training.RewardModelConfig(
-            batch_size=3, warmup=1, pair_weighting=weighting
+            batch_size=3,
+            warmup=1,
+            pair_weighting=weighting,
+            micro_batch_size=2 if several else None,
         )
         log = MetricLog(3)
         rows = reward_model_training.train(judge, [*PAIRS, *OFFLINE], fitting, log, eos_id=8)

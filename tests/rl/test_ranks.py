@@ -126,6 +126,7 @@ def test_an_engine_is_the_same_on_any_number_of_ranks(results, engine, world):
 @pytest.mark.parametrize("loop", ["pretraining", "finetuning", "distillation", "reward_model"])
 @pytest.mark.parametrize("world", WORLDS)
 def test_every_other_loop_is_the_same(results, loop, world):
+    """And the same in micro-batches, which all but one rank have."""
     names = [name for name in results[world]["loops"] if name.startswith(loop)]
     assert names
     for name in names:
