@@ -86,11 +86,7 @@ class MetricLog:
     def _forecast(self, seconds: float) -> None:
         steps = self.total - self.start
         if (minutes := seconds * (steps + self.beside) / 60) >= 1:
-            whole = (
-                f"{minutes // 60:.0f} h {minutes % 60:.0f} min"
-                if minutes >= 60
-                else f"{minutes:.0f} min"
-            )
+            whole = f"{minutes // 60:.0f} h " * (minutes >= 60) + f"{minutes % 60:.0f} min"
             memory = f"{peak_memory() / 1e9:.1f} GB"
             print(f"{seconds:.2g} s a step: {steps:,} steps in about {whole}, {memory}", flush=True)
 

@@ -155,11 +155,9 @@ def exploding_gradient(run: Run) -> Iterator[str]:
     Change: leave --lr out, or lower it ten times (page 06).""")
 def scores_jump(run: Run) -> Iterator[str]:
     norms, losses = (run.values(key)[len(run.rows) // 5 :] for key in ("grad_norm", "loss"))
-    high, first = (
-        sum(norm > 10 for norm in norms),
-        run.start("loss", 1),
-    )  # healthy norms are 6.4 at most
-    if "pooling" in run.flags and high >= 3 and max(losses) > first:
+    high, first = sum(norm > 10 for norm in norms), run.start("loss", 1)  # healthy: 6.4 at most
+    of_pairs = run.values("margin") and not run.values("reward") and not run.values("reward_chosen")
+    if of_pairs and high >= 3 and max(losses) > first:
         yield f"grad_norm is above 10 in {high} steps, the loss rose from {first:.2f} to {max(losses):.2f}"
 
 
@@ -229,7 +227,7 @@ def reference_follows(run: Run) -> Iterator[str]:
 @rule("""error: a baseline's sign is flipped, or a KL per response has a coefficient per token. Change:
     advantage = (reward - group mean) / std; average k3 over the tokens of a response (page 07).""")
 def loss_is_not_its_sum(run: Run) -> Iterator[str]:
-    """With one update a batch GRPO's policy term is near 0, so the loss is nearly its KL term alone."""
+    # With one update a batch GRPO's policy term is near 0: the loss is nearly its KL term alone.
     flags, keys = run.flags, {"loss", "kl_coef", "kl_k3", "response_length"}
     others = {"variant", "policy_loss", "preference_coef", "loss", "penalty", "steps_from"}
     plain = others.isdisjoint(flags) and not flags.get("pretraining_coef")
