@@ -77,7 +77,7 @@ def has_fast_bfloat16(name: str = "auto") -> bool:
     """
     if pick_device(name).type != "cpu":
         return False
-    says = getattr(torch.cpu, "get_capabilities", dict)()
+    says: dict[str, bool] = getattr(torch.cpu, "get_capabilities", dict)()
     has = says.get("avx512_bf16") or says.get("amx_bf16") or says.get("bf16")  # the last is Arm's
     return bool(has) or torch.cpu._is_avx512_bf16_supported()
 

@@ -155,7 +155,10 @@ def exploding_gradient(run: Run) -> Iterator[str]:
     Change: leave --lr out, or lower it ten times (page 06).""")
 def scores_jump(run: Run) -> Iterator[str]:
     norms, losses = (run.values(key)[len(run.rows) // 5 :] for key in ("grad_norm", "loss"))
-    high, first = sum(norm > 10 for norm in norms), run.start("loss", 1)  # healthy norms are 6.4 at most
+    high, first = (
+        sum(norm > 10 for norm in norms),
+        run.start("loss", 1),
+    )  # healthy norms are 6.4 at most
     if "pooling" in run.flags and high >= 3 and max(losses) > first:
         yield f"grad_norm is above 10 in {high} steps, the loss rose from {first:.2f} to {max(losses):.2f}"
 
