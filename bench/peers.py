@@ -86,7 +86,12 @@ def sides_of(case: Case, threads: int) -> list[Side]:
     found = []
     for count in {threads: None, 1: None} if case.preset == "tiny" else (threads,):
         label = "1 thread" if count == 1 else f"{count} threads"
-        found.append(Side(f"{PEERS[case.task]}, {label}", "peer", case, count))
+        peer = Side(f"{PEERS[case.task]}, {label}", "peer", case, count)
+        half = replace(peer, label=f"{peer.label}, bfloat16 weights", weights="bfloat16")
+        if case.precision == "float32":
+            found.append(peer)
+        else:
+            found += [half] if case.task == "sample" else [peer, half]
         found.append(Side(f"ours, {label}", "ours", case, count))
     if threads > 1 and case.preset != "smollm2":
         found.append(Side(f"ours, {threads} ranks of 1 thread", "ours", case, 1, ranks=threads))

@@ -5,7 +5,9 @@ from the same weights and the same prompts of random ids. The end of a text has 
 draw (the first one behind its vocabulary), so every response is as long as it may be; both sides
 look for it in every step all the same.
 
-bfloat16 is autocast over float32 weights on both sides, and TRL's reference has bfloat16 weights, as ours.
+bfloat16 is autocast over float32 weights in training. A peer also has weights in bfloat16: always where it
+samples alone, and in one more side of TRL, as it opens a folder that says so. An optimizer's small steps
+are then lost in rounding.
 """
 
 from __future__ import annotations
@@ -253,18 +255,18 @@ OURS = {"sample": sample_ours, "update": update_ours, "grpo": engine_ours, "rewa
 
 
 @contextmanager
-def peer_model(case: Case) -> Iterator[Any]:
+def peer_model(side: Side) -> Iterator[Any]:
     """transformers' model with our weights (dropout 0), from a folder that stays while it is used."""
     import transformers
 
-    kind: Any = transformers.AutoModelForCausalLM
+    case, kind = side.case, transformers.AutoModelForCausalLM
     more: dict[str, Any] = {}
     if case.task == "reward":
         kind, more = transformers.AutoModelForSequenceClassification, {"num_labels": 1}
     with tempfile.TemporaryDirectory(prefix="peer-") as folder:
         if not case.folder:
             save_gpt2(model_of(case), folder)
-        yield kind.from_pretrained(case.folder or folder, dtype="float32", **more).eval()
+        yield kind.from_pretrained(case.folder or folder, dtype=side.weights, **more).eval()
 
 
 def sample_peer(side: Side, turns: Turns) -> None:
@@ -273,10 +275,8 @@ def sample_peer(side: Side, turns: Turns) -> None:
     rows = [prompt for prompt in prompts_of(case, case.prompts) for _ in range(case.group)]
     tokens = torch.tensor(rows)
     torch.manual_seed(0)
-    with peer_model(case) as model:
+    with peer_model(side) as model:
         end = model.config.vocab_size
-        if case.precision == "bfloat16":
-            model = model.to(torch.bfloat16)
         while turns.next():
             drawn = model.generate(
                 tokens, attention_mask=torch.ones_like(tokens), do_sample=True, temperature=1.0,
@@ -359,7 +359,7 @@ def engine_peer(side: Side, turns: Turns) -> None:
         adapters = LoraConfig(
             r=case.lora_rank, lora_alpha=2 * case.lora_rank, target_modules="all-linear"
         )
-    with peer_model(case) as model:
+    with peer_model(side) as model:
         trainer = trl.GRPOTrainer(
             model=model, reward_funcs=reward, args=trl_config(case), peft_config=adapters,
             train_dataset=Dataset.from_dict({"prompt": texts}),
@@ -380,7 +380,7 @@ def reward_peer(side: Side, turns: Turns) -> None:
         {"chosen_ids": pair.prompt + pair.chosen, "rejected_ids": pair.prompt + pair.rejected}
         for pair in pairs_of(case)
     ]
-    with peer_model(case) as model:
+    with peer_model(side) as model:
         trainer = trl.RewardTrainer(
             model=model,
             args=trl.RewardConfig(per_device_train_batch_size=case.prompts, **as_ours(case)),

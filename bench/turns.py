@@ -57,6 +57,7 @@ class Side:
     threads: int
     ranks: int = 1
     device: str = "cpu"
+    weights: str = "float32"  # a peer's
 
 
 def reset_peak() -> None:

@@ -96,7 +96,7 @@ def numbers(shape: GPTConfig, lora_rank: int = 0) -> tuple[int, int, int]:
     return (
         model.parameter_count(),
         sum(p.numel() for m in linear for p in m.parameters()),
-        (lora_rank * widths),
+        lora_rank * widths,
     )
 
 
@@ -138,11 +138,9 @@ def activations(shape: GPTConfig, config: Any, batch: ResponseBatch) -> int:
     return one + (two - one) * (shape.n_layer - 1) + (again if config.checkpoint_blocks else 0)
 
 
-def memory(
-    flags: MemoryConfig, shape: GPTConfig | None = None, config: Any = None
-) -> dict[str, dict[str, int]]:
+def memory(flags: MemoryConfig) -> dict[str, dict[str, int]]:
     """The bytes of every part while the run samples and while it updates: one of them is its peak."""
-    shape, config = shape or shape_of(flags.model), config or config_of(flags)
+    shape, config = shape_of(flags.model), config_of(flags)
     V, D, L = shape.vocab_size, shape.n_embd, shape.n_layer
     P, linear, adapters = numbers(shape, config.lora_rank)
     rows = config.prompts_per_step * config.group_size
