@@ -32,12 +32,11 @@ class Row(NamedTuple):
     starts: tuple[str, ...]  # fresh, pre-trained, chat: what the model has read
     most: float  # weights
     measured: str  # where
-    settings: Settings  # by command: rl, dpo, reward_model, finetuning, distillation
+    settings: Settings  # by command: rl, dpo, reward_model, finetuning
 
 
 SHORT = dict(max_new_tokens=64, eval_prompts=32, test_prompts=64)
 LONG = dict(max_prompt_tokens=1024, max_response_tokens=1024)
-DISTILLED = dict(batch_size=8, max_new_tokens=128, eval_prompts=32, test_prompts=64)
 
 
 def well_read(lr: float, rows: int) -> Settings:
@@ -57,7 +56,6 @@ def well_read(lr: float, rows: int) -> Settings:
         ),
         "reward_model": answers | dict(lr=lr, batch_size=8, epochs=1),
         "finetuning": answers | dict(lr=lr, batch_size=8),
-        "distillation": DISTILLED | dict(lr=lr / 2, max_new_tokens=48, micro_batch_size=rows),
     }  # fmt: skip
 
 
@@ -71,7 +69,6 @@ ROWS = (
         ),
         "reward_model": LONG | dict(pooling="mean_score", lr=3e-4),
         "finetuning": LONG | dict(batch_size=8, lr=3e-4),
-        "distillation": DISTILLED | dict(lr=1e-4),
     }),
     Row("small", ("fresh",), SMALL, "not measured", {
         "rl": SHORT | dict(
@@ -82,7 +79,6 @@ ROWS = (
         ),
         "reward_model": dict(pooling="mean_score", lr=1e-4, max_response_tokens=128),
         "finetuning": dict(batch_size=8, lr=3e-4, max_response_tokens=128),
-        "distillation": DISTILLED | dict(lr=1e-4),
     }),
     Row("chat", ("chat",), 2e8, "SmolLM2-135M-Instruct (docs/real_model.md)", well_read(2e-5, 8)),
     Row("gpt2", ("fresh", "pre-trained"), 2e8, "not measured, those of chat models", well_read(2e-5, 8)),
