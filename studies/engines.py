@@ -45,7 +45,8 @@ from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.model import RewardModelReward
 from rl.rewards.reward import RewardFn, made_of, open_rule
 from rl.rewards.teacher_reward import TeacherReward
-from rl.run.evaluation import Evaluation, best_of_n, evaluate, win_rate
+from rl.run.evaluation import Evaluation, evaluate, win_rate
+from studies.best_of import best_of_n
 from studies.pages import markdown, spread
 from studies.runner import Job, StudyFlags, finished, go, once, read_record
 

@@ -48,7 +48,8 @@ from reward_model.pairs import Labelled, PairSampling, sample_pairs
 from reward_model.scalar_head import RewardModel
 from rl.actor_critic import ValueModel
 from rl.rewards.model import RewardModelReward
-from rl.run.evaluation import best_of_n, evaluate
+from rl.run.evaluation import evaluate
+from studies.best_of import best_of_n
 
 # 3 prompts on 4 ranks leave one without rows; 2 rows of one forward.
 SHAPE = dict(
