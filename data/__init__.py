@@ -1,1 +1,3 @@
 """Worlds, record types, file readers and collation: data before it is a model's input."""
+
+import harness as harness  # before PyTorch is loaded

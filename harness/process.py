@@ -1,6 +1,7 @@
 """What a process is set up to do before PyTorch is loaded: only for a command, never for an import.
 
-`python -m rl.grpo_engine` imports the package `rl` before the module, and the package this file.
+`python -m rl.grpo_engine` imports the package `rl` before the module, and every package this file. A
+script that imports PyTorch itself imports `harness` before.
 """
 
 from __future__ import annotations

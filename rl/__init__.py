@@ -12,3 +12,5 @@ for _name in ("harness", "data", "gpt", "reward_model"):
             f"another package {_name!r} hides Glassbox's {_ours}: start Python from another folder, or "
             "rename that one"
         )
+
+import harness as harness  # noqa: E402  (the right one, before PyTorch is loaded)

@@ -10,8 +10,6 @@ it has read are the same, so the same command goes on after an interruption.
 
 from __future__ import annotations
 
-import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
-
 import hashlib
 import shlex
 import sys

@@ -14,8 +14,6 @@ the engines that learn from a teacher look for it.
 
 from __future__ import annotations
 
-import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

@@ -11,8 +11,6 @@ not what this would write.
 
 from __future__ import annotations
 
-import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
-
 import dataclasses
 import importlib
 import json

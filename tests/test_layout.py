@@ -97,6 +97,11 @@ def test_imports_make_no_circle() -> None:
     graphlib.TopologicalSorter(graph).prepare()  # a CycleError names the circle
 
 
+def test_every_package_prepares_its_process_before_pytorch_is_loaded() -> None:
+    for package in (*PACKAGES[1:-1], "studies"):
+        assert "harness" in imported_modules(tree_of(ROOT / package / "__init__.py"), package)
+
+
 def test_engines_import_no_engine() -> None:
     for path in sorted((ROOT / "rl").glob("*_engine.py")):
         names = imported_modules(tree_of(path), "rl")
