@@ -29,7 +29,7 @@ from harness.metric_log import MetricLog
 from harness.optimizer import adamw
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import changing_state, load_changing_state
-from reward_model.accuracy_report import score_pairs
+from reward_model.accuracy_report import preference_report, score_pairs
 from reward_model.pairs import (
     Annotator,
     PairSampling,
@@ -109,22 +109,6 @@ def as_row(pair: TokenPair, tokenizer: Tokenizer, step: int) -> dict[str, Any]:
 
 
 # --- training again -------------------------------------------------------------------------------
-
-
-def order_accuracy(
-    model: RewardModel, pairs: Sequence[TokenPair], eos_id: int, micro_batch_size: int = 64
-) -> float:
-    """The share of pairs that the model orders as gold does, or where that is unknown the labels.
-
-    Pairs of equal gold are left out; a tie of the model is wrong.
-    """
-    chosen, rejected, _ = score_pairs(model, pairs, eos_id, micro_batch_size)
-    right = []
-    for gap, pair in zip((chosen - rejected).tolist(), pairs, strict=True):
-        gold = pair.meta.get("gold_chosen", 1.0) - pair.meta.get("gold_rejected", 0.0)
-        if gold:
-            right.append(gap * gold > 0)
-    return sum(right) / max(len(right), 1)
 
 
 class ContinualRewardModel:
@@ -226,12 +210,20 @@ class ContinualRewardModel:
 
     @torch.no_grad()
     def _measure(self, fresh: Sequence[TokenPair], when: str) -> dict[str, float]:
-        """Accuracy on the policy's new responses and on the probe, and the probe's mean reward."""
-        how = (self.tokenizer.eos_id, self.config.scored_at_once)
-        with precision(self.model.device, self.config.precision):
-            numbers = {f"fresh_accuracy/{when}": order_accuracy(self.model, fresh, *how)}
-            if self.probe:
-                chosen, rejected, _ = score_pairs(self.model, self.probe, *how)
+        """Accuracy on the policy's new responses and on the probe, and the probe's mean reward.
+
+        The share of pairs that the model orders as gold does, or where that is unknown the labels.
+        """
+        numbers: dict[str, float] = {}
+        for name, pairs in {"fresh": fresh, "probe": self.probe}.items():
+            if not pairs:
+                continue
+            with precision(self.model.device, self.config.precision):
+                chosen, rejected, batch = score_pairs(
+                    self.model, pairs, self.tokenizer.eos_id, self.config.scored_at_once
+                )
+            found = preference_report(chosen, rejected, batch.lengths.cpu(), pairs).numbers
+            numbers[f"{name}_accuracy/{when}"] = found.get("gold_accuracy", found["accuracy"])
+            if name == "probe":
                 numbers[f"probe_reward/{when}"] = float(torch.cat([chosen, rejected]).mean())
-                numbers[f"probe_accuracy/{when}"] = order_accuracy(self.model, self.probe, *how)
         return numbers

@@ -117,15 +117,16 @@ def require_reach(
     prompts: Mapping[str, Sequence[PromptRecord]],
     max_new_tokens: int,
 ) -> None:
-    """UserError for a reward model that cannot read the longest row that the policy may write."""
-    models = made_of(reward_fn).reward_models
-    reach = min((model.gpt.config.context for model in models), default=policy.config.context)
+    """UserError for a reward model or a teacher that cannot read the longest row that may be written."""
+    made = made_of(reward_fn)
+    models = [*(model.gpt for model in made.reward_models), made.teacher or policy]
+    reach = min(model.config.context for model in models)
     if reach >= policy.config.context:
         return
     texts = {record.prompt for records in prompts.values() for record in records}
     longest = max(len(tokenizer.encode(text)) for text in texts)
     if longest + max_new_tokens > reach:
         raise UserError(
-            f"a reward model reads {reach} tokens, a prompt has up to {longest} and --max-new-tokens adds "
-            f"{max_new_tokens}: lower that, or train the reward model on a base with more positions"
+            f"what pays the reward reads {reach} tokens, a prompt has up to {longest} and --max-new-tokens "
+            f"adds {max_new_tokens}: lower that, or take a reward model or teacher with more positions"
         )
