@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from data.collate import epoch_shuffled_indices
-from data.records import PreferenceRecord, ResponseRecord
+from data.records import PreferenceRecord, ResponseRecord, split_of
 from data.sources import (
     USUAL,
     Data,
@@ -31,7 +31,6 @@ from data.sources import (
     is_checked,
     is_world,
 )
-from data.splits import split_of
 from gpt.checkpoint import load_policy, save_gpt
 from gpt.corpus import Example, collate_examples, encode_record
 from gpt.fit import AnswerFileFlags, check_fit

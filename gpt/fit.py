@@ -10,9 +10,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from data.records import PromptRecord
+from data.records import SPLITS, PromptRecord
 from data.sources import Source
-from data.splits import SPLITS
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.flags import AtLeastOne

@@ -38,8 +38,7 @@ try:
     from course.exercises import check
 
     from data.collate import collate_documents, collate_responses
-    from data.records import PromptRecord
-    from data.splits import split_of
+    from data.records import PromptRecord, split_of
     from data.worlds import reviews
     from gpt import finetuning, pretraining
     from gpt.corpus import WorldCorpus, encode_record

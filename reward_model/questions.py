@@ -14,8 +14,8 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from data.records import shuffled, split_of
 from data.sources import is_world, source
-from data.splits import shuffled, split_of
 from gpt.checkpoint import load_policy
 from gpt.fit import open_prompts
 from gpt.generate import SamplingParams

@@ -20,9 +20,8 @@ from typing import Any
 
 import torch
 
-from data.records import PromptRecord
+from data.records import SPLITS, PromptRecord
 from data.sources import Source, default_folder, source
-from data.splits import SPLITS
 from data.templates import instruction_prompt
 from gpt.checkpoint import load_policy
 from gpt.generate import SamplingParams

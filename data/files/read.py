@@ -33,9 +33,8 @@ from data.files.formats import (
     written,
 )
 from data.files.rows import BadRow, Row, bad_row, holds_rows, listed, rows_of, text_in, text_of
-from data.records import RECORDED, PreferenceRecord, PromptRecord, ResponseRecord
+from data.records import RECORDED, PreferenceRecord, PromptRecord, ResponseRecord, Split, split_of
 from data.sources import say_once
-from data.splits import Split, split_of
 from data.templates import ChatForm
 from harness.errors import UserError
 

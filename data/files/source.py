@@ -15,8 +15,7 @@ from data.files.read import (
     read_text,
 )
 from data.files.rows import holds_rows, rows_of
-from data.records import PreferenceRecord, PromptRecord, ResponseRecord
-from data.splits import Split
+from data.records import PreferenceRecord, PromptRecord, ResponseRecord, Split
 from data.templates import HEADINGS, ChatForm, instruction_prompt
 
 DEFAULTS: Mapping[str, Any] = {}

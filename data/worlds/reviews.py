@@ -21,8 +21,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from data.records import PromptRecord, ResponseRecord
-from data.splits import pick, shuffled, split_of
+from data.records import PromptRecord, ResponseRecord, pick, shuffled, split_of
 
 # fmt: off
 NAMES = (

@@ -17,8 +17,7 @@ import random
 import re
 from typing import Any, NamedTuple
 
-from data.records import PromptRecord, ResponseRecord
-from data.splits import SPLITS, pick, split_of
+from data.records import SPLITS, PromptRecord, ResponseRecord, pick, split_of
 
 FIRST, LAST = 100, 999  # both terms
 STEPS_PROBABILITY = 0.30

@@ -8,8 +8,7 @@ from itertools import combinations
 
 import pytest
 
-from data.records import PromptRecord
-from data.splits import split_of
+from data.records import PromptRecord, split_of
 from data.worlds import reviews, sums
 from data.worlds.instructions import (
     CONSTRAINTS,

@@ -8,8 +8,7 @@ import pytest
 import torch
 from toys import GLASSBOX, Crash, CrashingLog, weights, write_pairs
 
-from data.records import PreferenceRecord
-from data.splits import split_of
+from data.records import PreferenceRecord, split_of
 from gpt.finetuning import FinetuningConfig, preferred_answers, read_examples, train
 from gpt.fit import Limits, check_fit
 from gpt.model import GPT, GPTConfig

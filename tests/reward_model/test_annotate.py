@@ -18,7 +18,7 @@ from forked import Done, command
 from toys import seeded
 
 from data.files.read import read_preferences, read_responses
-from data.splits import split_of
+from data.records import split_of
 from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer

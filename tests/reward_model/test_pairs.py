@@ -13,8 +13,7 @@ import toys
 from toys import GLASSBOX, write_pairs
 
 from data.files.read import read_preferences
-from data.records import PreferenceRecord, PromptRecord
-from data.splits import split_of
+from data.records import PreferenceRecord, PromptRecord, split_of
 from data.worlds import reviews
 from gpt.fit import Limits
 from gpt.generate import SamplingParams

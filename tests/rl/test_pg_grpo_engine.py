@@ -16,7 +16,7 @@ from slow import log_prob, tokens_of
 from toys import GLASSBOX, glassbox_gpt, weights
 from watched import Noted, Validations
 
-from data.splits import split_of
+from data.records import split_of
 from harness.errors import UserError
 from harness.files import append_jsonl
 from rl.batches.preferences import Compared

@@ -11,9 +11,8 @@ from toys import GLASSBOX, glassbox_gpt, saved_gpt
 
 from data import sources
 from data.files.source import FileSource
-from data.records import PromptRecord
+from data.records import PromptRecord, split_of
 from data.sources import from_preset, source, world_names
-from data.splits import split_of
 from data.worlds import reviews, sums
 from data.worlds import sums as sums_world
 from gpt.settings import ROWS, preset_defaults
