@@ -189,7 +189,7 @@ def memorising(run: Run) -> Iterator[str]:
 @rule("""error: sampler and scorer disagree: a temperature is missing, dropout is on, or a mask is shifted.
     Change: score a fresh sample with the policy that wrote it; log-probs must be the same (page 02).""")
 def ratio_at_start(run: Run) -> Iterator[str]:
-    limit = 0.05 if run.flags.get("precision") == "bfloat16" else 1e-4
+    limit = 1e-3 if run.flags.get("precision") == "bfloat16" else 1e-4
     errors = run.values("ratio_error_at_start")
     if bad := sum(error > limit for error in errors):
         yield f"|ratio - 1| is up to {max(errors):.2g} before the first update (not 0 in {bad} steps)"
