@@ -210,8 +210,8 @@ def pairs_of(case: Case) -> list[TokenPair]:
 def reward_ours(side: Side, turns: Turns) -> None:
     """Steps of a reward model's training."""
     case = side.case
-    trunk = model_of(case, side.device)
-    model = RewardModel.from_policy(trunk, generator=make_generator(0, "head"))
+    head = make_generator(0, "head")
+    model = RewardModel.from_policy(model_of(case, side.device), generator=head)
     config = reward_model_training.RewardModelConfig(
         batch_size=case.prompts, micro_batch_size=at_once(case), lr=LR, warmup=0,
         weight_decay=0.0, max_norm=MAX_NORM,

@@ -245,6 +245,7 @@ def main(config: RewardModelConfig) -> Path:
 
     fit_for_training(config, policy)  # which the pairs were sampled from, and is the trunk now
     model = RewardModel.from_policy(policy, config.pooling, make_generator(config.seed, "head"))
+    del policy  # the trunk is a copy
     prompts = len(by_prompt(pairs))
     steps = config.steps or max(config.epochs * prompts // config.batch_size, 1)
     counts = f"{len(pairs):,} pairs of {prompts:,} prompts"
