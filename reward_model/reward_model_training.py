@@ -254,10 +254,12 @@ def main(config: RewardModelConfig) -> Path:
 
     fit_for_training(config, policy)  # which the pairs were sampled from, and is the trunk now
     model = RewardModel.from_policy(policy, config.pooling, make_generator(config.seed, "head"))
+    fewest = 1
     if judge is not None:
+        fewest = FEWEST
         model.head.load_state_dict(judge.head.state_dict())
+    del policy, judge  # the trunk is a copy
     prompts = len(by_prompt(pairs))
-    fewest = 1 if judge is None else FEWEST
     steps = config.steps or max(config.epochs * prompts // config.batch_size, fewest)
     counts = f"{len(pairs):,} pairs of {prompts:,} prompts"
     print(f"training a reward model on {counts} for {steps} steps ({device}, {config.precision})")
