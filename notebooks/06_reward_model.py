@@ -12,7 +12,7 @@
 # **You need** [02](02_tokens_padding_masks.ipynb) (masks, which column is which) and
 # the base model of [03](03_pretraining_and_sft.ipynb), which has learned to write reviews.
 #
-# **It takes** about 15 seconds on one CPU core, after start-up.
+# **It takes** about 25 seconds on one CPU core, after start-up, and twenty answers of yours.
 
 # %%
 import copy
