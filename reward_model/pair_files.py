@@ -34,7 +34,10 @@ class PairFileFlags(AnswerFileFlags, PairFlags):
 def file_pairs(
     config: PairFileFlags, tokenizer: Tokenizer, context: int
 ) -> tuple[list[TokenPair], list[TokenPair]]:
-    """Training and held-out pairs of a preference file that fit, split by prompt."""
+    """Training and held-out pairs of a preference file that fit, split by prompt.
+
+    The held-out ones are those of the validation split, or where it has none of the test split.
+    """
     result = read_preferences(Path(config.data), tokenizer.chat)
     result.say()
     limits = config.limits(context)
@@ -43,12 +46,13 @@ def file_pairs(
     everything = [pair for part in encoded.values() for pair in part]
     check_fit(config.data, lengths_of(everything), limits, "pairs")
     fitting = {name: keep_fitting(part, limits) for name, part in encoded.items()}
-    if not fitting["train"] or not fitting["validation"]:
+    held_out = fitting["validation"] or fitting["test"]  # of few pairs none may be in the first
+    if not fitting["train"] or not held_out:
         usable = sum(map(len, fitting.values()))
         raise UserError(
             f"{config.data}: {usable} usable pairs, or their prompts, are too few: give more"
         )
-    return fitting["train"], fitting["validation"]
+    return fitting["train"], held_out
 
 
 def check_file(config: PairFileFlags, tokenizer: Tokenizer, context: int) -> None:

@@ -47,6 +47,8 @@ LEFT = {  # a part of a command: why it is not run
     "open ": "a user's own",
     "-m pytest": "these tests",
     "scripts/demo.py": "tests/test_scripts.py",
+    "mine.jsonl": "somebody answers (tests/reward_model/test_annotate.py)",
+    "runs/my-": "comes of these answers",
 }
 FILES = {"docs/extending.md": ("my_rewards.py", "tis_engine.py")}  # a page's blocks of Python
 SLOW = {"docs/extending.md"}  # six trainings, each in a process of its own
