@@ -270,7 +270,7 @@ def main(config: DistillationConfig) -> Path:
         prompts["validation"][: config.eval_prompts],
         prompts["test"][: config.test_prompts],
     )
-    out = config.out or default_folder("distillation", config.data, config.preset)
+    out = config.out or default_folder("distillation", config.data, config.model_name)
     folder = open_run(out, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)

@@ -127,7 +127,7 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
     start, parts = models_of_run(engine, config, task)
     if engine.steps_of is not None:
         config = replace(config, steps=engine.steps_of(config, **parts))
-    folder = config.out or default_folder(name, config.data, config.preset)
+    folder = config.out or default_folder(name, config.data, config.model_name)
     folder = open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
     for name_of_file in ("samples.jsonl", TOKENS):
