@@ -11,6 +11,7 @@ teacher for the forward KL, the student for the reverse KL. Needs a teacher: scr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.files import append_jsonl, keep_until, reading, write_json
 from harness.flags import AtLeastOne, Count, MemoryFlags, OptimizerFlags
-from harness.metric_log import MetricLog, per_second
+from harness.metric_log import UNTRAINED, MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, shard
@@ -265,7 +266,11 @@ def main(config: DistillationConfig) -> Path:
         raise UserError(f"--max-new-tokens {config.max_new_tokens} leaves no room for a prompt")
     world = source(config.data, tokenizer.chat)
     prompts = open_prompts(world, config.data, tokenizer, room)
-    out = config.out or default_folder("distillation", config.data, config.preset)
+    asked, tests = (
+        prompts["validation"][: config.eval_prompts],
+        prompts["test"][: config.test_prompts],
+    )
+    out = config.out or default_folder("distillation", config.data, config.model_name)
     folder = open_run(out, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
     keep_until(folder / "samples.jsonl", done)
@@ -275,13 +280,15 @@ def main(config: DistillationConfig) -> Path:
             return measure(model, teacher, tokenizer, records, config.max_new_tokens, world.gold)
 
     def validate(model: GPT, step: int) -> dict[str, float]:
-        numbers, answers = measured(model, prompts["validation"][: config.eval_prompts])
+        numbers, answers = measured(model, asked)
         append_jsonl(folder / "samples.jsonl", [{"step": step} | row for row in answers[:8]])
         return {f"validation/{name}": value for name, value in numbers.items()}
 
+    answers = math.ceil((config.steps - done) / config.eval_every) * len(asked) + 3 * len(tests)
     log = MetricLog(
         config.steps, path=folder / "metrics.jsonl", every=config.eval_every, title=config.loss,
         show=("loss", "validation/reverse_kl_full", "validation/gold"), start=done,
+        beside=UNTRAINED * answers / config.batch_size,
     )  # fmt: skip
     print(f"distillation on {config.data}: {config.loss} ({device}, {config.precision})")
     with stepping(log, folder):
@@ -292,7 +299,7 @@ def main(config: DistillationConfig) -> Path:
     save_gpt(folder / MODEL_FILE, student, tokenizer)
     if config.test_prompts:
         models = {"before": start, "after": student, "teacher": teacher}
-        report = tested(models, measured, prompts["test"][: config.test_prompts])
+        report = tested(models, measured, tests)
         write_json(folder / "report.json", report)
     conclude(folder)
     finish_run(folder)

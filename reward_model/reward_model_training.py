@@ -241,7 +241,7 @@ def main(config: RewardModelConfig) -> Path:
     base = base_folder(config)  # whose pre-training may be of another precision
     device = open_device(config.device, config.precision)
     judge, policy, tokenizer = open_base(config, base, device)
-    folder = config.out or default_folder("reward_model", config.data, config.preset)
+    folder = config.out or default_folder("reward_model", config.data, config.model_name)
     if not made:  # too few pairs are refused before an earlier run is moved aside
         pairs, held_out = file_pairs(config, tokenizer, policy.config.context)
     folder = open_run(folder, config, resume=config.resume)
