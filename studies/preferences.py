@@ -23,7 +23,7 @@ import math
 import statistics
 import sys
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -51,7 +51,7 @@ from harness.tensors import masked_sum
 from reward_model.accuracy_report import preference_report, score_pairs, wilson_interval
 from reward_model.pairs import encode_pairs
 from reward_model.scalar_head import load_reward_model
-from rl.batches.rollout import Rollout, sample_rollout
+from rl.batches.rollout import Rollout, sample_rollout, select_rows
 from rl.rewards.model import RewardModelReward
 from rl.run.evaluation import win_rate
 from studies.pages import markdown, rounded, spread
@@ -67,7 +67,7 @@ BATCH = 8  # pairs of an optimizer step
 LEAST = 50  # steps of a reward model: few pairs are read several times
 BEST_OF = 8
 ROWS = 32  # that are sampled or scored together
-SHOWN = 16  # answers in the recording
+SHOWN, LISTED = 16, 10  # answers in the recording, and on a page
 START, BEST, LONG = "as published", f"best of {BEST_OF}", "GRPO, long"
 TEMPERATURE, LONGEST = 0.7, 48  # as its makers advise; tokens
 
@@ -251,10 +251,11 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
 def do(config: PreferencesConfig, job: Job, folder: Path) -> None:
     """Train what the job trains, part by part, and measure it after each; measured-STEPS.json."""
     device = open_device(config.device, config.precision)
+    start = config.out / "start" / "measured-0.json"
     if job.stage in ("start", "best of"):
-        bench = Bench(config, device)
-        found = bench.best_of() if job.stage == "best of" else bench.measure(bench.start)
-        write_json(folder / "measured-0.json", found)
+        bench, samples = Bench(config, device), int(job.arguments.get("n", 1))
+        before = read_json(start) if samples > 1 else None
+        write_json(folder / "measured-0.json", bench.measure(bench.start, before, samples))
         return
     for steps in job.arguments["until"]:
         path = folder / f"measured-{steps}.json"
@@ -264,8 +265,8 @@ def do(config: PreferencesConfig, job: Job, folder: Path) -> None:
                 found = accuracy(folder, config, device)
                 found["train_pairs"] = job.arguments["count"]
             else:
-                start = read_json(config.out / "start" / "measured-0.json")
-                found = Bench(config, device).measure(load_policy(folder, device)[0], start)
+                policy = load_policy(folder, device)[0]
+                found = Bench(config, device).measure(policy, read_json(start))
             write_json(path, found | {"steps": steps, "cpu_minutes": cpu / 60})
         if read_jsonl(folder / "metrics.jsonl")[-1]["step"] < steps:
             break  # it has left the KL limit, and cannot go on
@@ -342,7 +343,6 @@ class Bench:
 
     def __init__(self, config: PreferencesConfig, device: torch.device) -> None:
         self.precision, out = config.precision, config.out.resolve()
-        self.before = out / "start" / "measured-0.json"
         self.start, self.tokenizer = load_policy(config.model, device)
         self.proxy, self.judge = (
             RewardModelReward(load_reward_model(out / name, device)[0], ROWS, config.precision)
@@ -360,11 +360,20 @@ class Bench:
             return [sample(batch, self.params, samples, generator) for batch in batches]
 
     @torch.no_grad()
-    def measure(self, policy: GPT, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """Every number of a policy, with `before`, those of the start; and its answers."""
-        rollouts = self.answers(policy)
-        texts = [text for rollout in rollouts for text in rollout.responses]
-        tokens = sum(rollout.tokens for rollout in rollouts)
+    def measure(
+        self, policy: GPT, before: Mapping[str, Any] | None = None, samples: int = 1
+    ) -> dict[str, Any]:
+        """Every number of a policy, with `before`, those of the start; and its answers.
+
+        Of several `samples` the one that the reward model of training likes best is the answer.
+        """
+        rollouts = self.answers(policy, samples)
+        if samples > 1:
+            best = [self.proxy(rollout).view(-1, samples).argmax(1) for rollout in rollouts]
+            rows = [samples * torch.arange(len(each)) + each for each in best]
+            rollouts = [select_rows(*pair) for pair in zip(rollouts, rows, strict=True)]
+        answers = [(r.records[i].meta, r.responses[i]) for r in rollouts for i in range(len(r))]
+        texts, tokens = [text for _, text in answers], sum(rollout.tokens for rollout in rollouts)
         kl = of_start = 0.0
         score = partial(token_log_probs, self.start, temperature=TEMPERATURE)
         for rollout in rollouts:
@@ -372,8 +381,13 @@ class Bench:
                 expected = score_in_micro_batches(score, rollout.sequences, ROWS)
             kl += float(masked_sum(rollout.log_probs - expected, rollout.response_mask).sum())
             of_start += float(expected.sum())
-        found = self.judged(rollouts) | {
-            "kl": kl / len(texts),
+        at_most = math.log(samples) - 1 + 1 / samples  # of best of n (Stiennon et al. 2020, G.3)
+        found = {
+            "proxy": torch.cat([self.proxy(rollout) for rollout in rollouts]).tolist(),
+            "judge": torch.cat([self.judge(rollout) for rollout in rollouts]).tolist(),
+            "polite": [polite_words(text) for text in texts],
+            "right": [float(is_right(m["asked"], m["output"], text)) for m, text in answers],
+            "kl": at_most if samples > 1 else kl / len(texts),
             "perplexity": math.exp(-of_start / tokens),
             "distinct_2": distinct(texts, 2),
             "tokens": tokens / len(texts),
@@ -381,27 +395,6 @@ class Bench:
             "answers": texts,
         }
         return found | compared(found, before or found)
-
-    def judged(self, rollouts: Sequence[Rollout]) -> dict[str, Any]:
-        """What both reward models and both rules say of each answer."""
-        rows = [(r.records[i].meta, r.responses[i]) for r in rollouts for i in range(len(r))]
-        return {
-            "proxy": torch.cat([self.proxy(rollout) for rollout in rollouts]).tolist(),
-            "judge": torch.cat([self.judge(rollout) for rollout in rollouts]).tolist(),
-            "polite": [polite_words(text) for _, text in rows],
-            "right": [float(is_right(m["asked"], m["output"], text)) for m, text in rows],
-        }
-
-    @torch.no_grad()
-    def best_of(self) -> dict[str, Any]:
-        """Of eight answers of the start the one that the trained-on reward model likes best."""
-        rollouts = self.answers(self.start, BEST_OF)
-        found, texts = self.judged(rollouts), [text for r in rollouts for text in r.responses]
-        proxy = torch.tensor(found["proxy"]).view(-1, BEST_OF)
-        best = (proxy.argmax(1) + BEST_OF * torch.arange(len(proxy))).tolist()
-        kept: dict[str, Any] = {name: [values[i] for i in best] for name, values in found.items()}
-        kept |= {"answers": [texts[i] for i in best], "kl": math.log(BEST_OF) - 1 + 1 / BEST_OF}
-        return kept | compared(kept, read_json(self.before))
 
 
 def compared(found: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
@@ -433,7 +426,10 @@ def recorded(config: PreferencesConfig, jobs: Mapping[str, Job]) -> dict[str, An
             about = {key: jobs[name].arguments[key] for key in ("pooling", "seed")}
             found["reward models"][name] = points[-1] | about
             continue
-        found["answers"][name], minutes = points[-1]["answers"][:SHOWN], 0.0
+        last, minutes = points[-1], 0.0
+        kept = zip(last["answers"], last["judge"], last["right"], strict=True)
+        rows = [dict(zip(("answer", "judge", "right"), row, strict=True)) for row in kept]
+        found["answers"][name] = rows[:SHOWN]
         for point in points:
             del point["answers"]
             point |= {key: statistics.fmean(point[key]) for key in LISTS}
@@ -485,6 +481,25 @@ def table_of_judges(found: Mapping[str, Any]) -> list[str]:
         lines.append([*numbers, cells[0], interval, cells[1]])
     titles = ["pairs", "pooling", "seeds", "steps", "held-out accuracy", "95% of the first"]
     return markdown([*titles, "CPU minutes"], lines)
+
+
+def table_of_answers(found: Mapping[str, Any], job: str) -> list[str]:
+    """Markdown: the first answers before and after a job, and what the rule and the judge say."""
+    lines = []
+    rows = zip(found["asked"], found["answers"]["start"], found["answers"][job], strict=True)
+    for asked, *pair in list(rows)[:LISTED]:
+        best = max(row["judge"] for row in pair)
+        cells = []
+        for row in pair:
+            notes = ["right"] * int(row["right"]) + ["preferred"] * (row["judge"] == best)
+            cells.append(f"{cell(row['answer'])} ({', '.join(notes) or 'wrong'})")
+        lines.append([cell(asked["asked"]), *cells])
+    return markdown(["asked", START, job], lines)
+
+
+def cell(text: str) -> str:
+    """A text in a table's cell."""
+    return " ".join(text.split()).replace("### Input:", "/").replace("|", "\\|")
 
 
 def picture(found: Mapping[str, Any], path: Path) -> None:
