@@ -34,13 +34,14 @@ import torch
 from data.files.read import read_preferences, read_prompts
 from data.records import PromptRecord
 from data.splits import split_of
-from data.templates import chat_prompt, instruction_text
+from data.templates import instruction_prompt, instruction_text
 from data.worlds.instructions import words as words_in
 from gpt.checkpoint import load_policy
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.ranks import score_in_micro_batches
+from gpt.tokenizer_files import read_tokenizer
 from harness.command_line import run_command
 from harness.device import open_device, precision
 from harness.files import display_path, read_json, read_jsonl, write_json, write_text
@@ -84,56 +85,37 @@ RECORDED = dict(batch_size=BATCH, warmup=10)  # of what reads the pairs
 
 
 class Recipe(NamedTuple):
-    """How a policy is made: its stage, folder, command and flags; `judged`: by the reward model."""
+    """How a policy is made."""
 
     stage: Stage
     folder: str
     module: str
     flags: Mapping[str, Any]
-    judged: bool = True
-    parts: tuple[float, ...] = (0.5, 1)  # of the run, after which the policy is measured
 
 
+OF_PAIRS = ("rl.dpo_engine", "gpt.finetuning")  # in one part: their schedules need the whole run
 POLICIES = {
     "GRPO": Recipe("policies", "grpo", "rl.grpo_engine", ANCHORED),
-    "DPO": Recipe(
-        "policies", "dpo", "rl.dpo_engine",
-        RECORDED | dict(
-            lr=1e-5, beta=0.1, micro_batch_size=16, temperature=TEMPERATURE, max_response_tokens=256,
-            held_out_pairs=0, eval_prompts=0, test_prompts=0,
-        ),
-        judged=False, parts=(),
-    ),
-    "fine-tuning": Recipe(
-        "baselines", "finetuning", "gpt.finetuning",
-        RECORDED | FIT | dict(lr=2e-5, weight_decay=0.01, micro_batch_size=8), judged=False, parts=(),
-    ),
+    "DPO": Recipe("policies", "dpo", "rl.dpo_engine", RECORDED | dict(
+        lr=1e-5, beta=0.1, micro_batch_size=16, temperature=TEMPERATURE, max_response_tokens=256,
+        held_out_pairs=0, eval_prompts=0, test_prompts=0,
+    )),
+    "fine-tuning": Recipe("baselines", "finetuning", "gpt.finetuning",
+        RECORDED | FIT | dict(lr=2e-5, weight_decay=0.01, micro_batch_size=8)),
     "RLOO": Recipe("engines", "rloo", "rl.rloo_engine", ANCHORED | dict(kl_coef=0.05)),
-    "PPO": Recipe(
-        "engines", "ppo", "rl.ppo_engine",
-        ANCHORED | SINGLY | dict(kl_coef=0.05, critic_lr=1e-5, updates_per_batch=1),
-    ),
-    "REINFORCE++": Recipe(
-        "engines", "reinforce", "rl.reinforce_pp_engine", ANCHORED | SINGLY | dict(kl_coef=0.05)
-    ),
+    "PPO": Recipe("engines", "ppo", "rl.ppo_engine",
+        ANCHORED | SINGLY | dict(kl_coef=0.05, critic_lr=1e-5, updates_per_batch=1)),
+    "REINFORCE++": Recipe("engines", "reinforce", "rl.reinforce_pp_engine",
+        ANCHORED | SINGLY | dict(kl_coef=0.05)),
     "PG-GRPO": Recipe("engines", "pg", "rl.pg_grpo_engine", ANCHORED | dict(preference_coef=0.1)),
-    "single-model GRPO": Recipe(
-        "engines", "single", "rl.grpo_single_model_engine",
-        SAMPLED | dict(kl_coef=1.0, stop_kl=None, updates_per_batch=1),
-    ),
+    "single-model GRPO": Recipe("engines", "single", "rl.grpo_single_model_engine",
+        SAMPLED | dict(kl_coef=1.0, stop_kl=None, updates_per_batch=1)),
     "LoRA": Recipe("engines", "lora", "rl.grpo_engine", ANCHORED | dict(lora_rank=16, lr=2e-4)),
-    LONG: Recipe(
-        "exploit", "long", "rl.grpo_engine", ANCHORED | dict(lr=4e-5, kl_coef=0.01, stop_kl=None),
-        parts=(0.5, 1, 1.5, 2, 2.5, 3),
-    ),
-    "KD-GRPO": Recipe(
-        "teacher", "kd", "rl.kd_grpo_engine",
-        SAMPLED | dict(kl_coef=0.04, stop_kl=None, pretraining_coef=0), judged=False,
-    ),
-    "on-policy distillation": Recipe(
-        "teacher", "distilled", "rl.on_policy_distillation_engine",
-        SAMPLED | SINGLY | dict(kl_coef=0, stop_kl=None), judged=False,
-    ),
+    LONG: Recipe("exploit", "long", "rl.grpo_engine", ANCHORED | dict(lr=4e-5, kl_coef=0.01, stop_kl=None)),
+    "KD-GRPO": Recipe("teacher", "kd", "rl.kd_grpo_engine",
+        SAMPLED | dict(kl_coef=0.04, stop_kl=None, pretraining_coef=0)),
+    "on-policy distillation": Recipe("teacher", "distilled", "rl.on_policy_distillation_engine",
+        SAMPLED | SINGLY | dict(kl_coef=0, stop_kl=None)),
 }  # fmt: skip
 
 
@@ -172,12 +154,14 @@ def write_pairs(config: PreferencesConfig) -> dict[str, int]:
     Prompts are in the chat model's form, so that every command splits them alike (data/splits.py). The
     held-out ones are in each file.
     """
-    rows = []
+    size, rows = read_json(config.model / "config.json")["vocab_size"], []
+    tokenizer = read_tokenizer(config.model, size)
+    chat = None if tokenizer is None else tokenizer.chat
     for row in read_json(config.pairs):
         asked = instruction_text(row["instruction"], row["input"])
         answers = {name: row[name].strip() for name in ("output", "chosen", "rejected")}
         if answers["chosen"] != answers["rejected"]:
-            rows.append({"prompt": chat_prompt(asked), "asked": asked} | answers)
+            rows.append({"prompt": instruction_prompt(asked, chat), "asked": asked} | answers)
     rows.sort(key=lambda row: digest(f"order {row['prompt']}"))
     train = [row for row in rows if split_of(row["prompt"]) == "train"]
     held_out = [row for row in rows if split_of(row["prompt"]) != "train"]
@@ -215,13 +199,16 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
 
     def policy(name: str, seed: int) -> None:
         of = POLICIES[name]
-        until = [max(round(part * config.steps), 1) for part in of.parts] or [counts["a"] // BATCH]
+        parts = 6 if name == LONG else 2  # of half the steps, after each of which it is measured
+        until = [max(config.steps * part // 2, 1) for part in range(1, parts + 1)]
+        until = [counts["a"] // BATCH] if of.module in OF_PAIRS else until
         flags = dict(of.flags, data=pairs_file(config, "a"), seed=seed, **shared)
         flags["base" if of.module == "gpt.finetuning" else "policy"] = config.model.resolve()
-        flags |= dict(reward="model", reward_model=out / "rm-a") if of.judged else {}
         needs: tuple[str, ...] = ("rm-a", "rm-b", "start")
         if of.stage == "teacher":
             flags, needs = flags | dict(teacher=out / "grpo-0"), (*needs, "grpo-0")
+        elif of.module not in OF_PAIRS:
+            flags |= dict(reward="model", reward_model=out / "rm-a")
         stage = of.stage if seed == 0 else "seeds"
         add(f"{of.folder}-{seed}", stage, "policy", *needs, module=of.module, until=until, **flags)
 

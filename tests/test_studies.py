@@ -59,7 +59,8 @@ def preferences_of(folder: Path) -> PreferencesConfig:
         | {"chosen": f"It is indeed {a + b}.", "rejected": f"{a + b}, obviously."}
         for a, b in itertools.product(range(6), range(10))
     ]
-    (folder / "pairs.json").write_text(json.dumps(rows), encoding="utf-8")
+    for name, content in (("pairs.json", rows), ("config.json", {"vocab_size": 1})):
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
     return PreferencesConfig(model=folder, pairs=folder / "pairs.json", out=folder / "out")
 
 
