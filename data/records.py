@@ -29,6 +29,11 @@ class ResponseRecord:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
 
+# What a reward model's run records beside the text of a pair (reward_model/pairs.py): whether an answer
+# ended, and its token ids.
+RECORDED = ("chosen_ended", "rejected_ended", "chosen_tokens", "rejected_tokens")
+
+
 @dataclass(frozen=True)
 class PreferenceRecord:
     """A prompt with a preferred and a rejected answer (reward models, DPO)."""

@@ -15,14 +15,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from data import worlds
 from data.records import PromptRecord, ResponseRecord
-from data.templates import ChatForm
 from harness.errors import UserError
 from harness.files import display_path, sha256_of
 from harness.paths import RUNS
+
+if TYPE_CHECKING:
+    from data.files.source import FileSource
+    from data.templates import ChatForm
 
 Data = str
 Config = TypeVar("Config")
@@ -64,8 +67,14 @@ def source(data: str, chat: ChatForm | None = None) -> Source:
     """The world or the file that --data names, a file written in the form `chat`; UserError for neither."""
     if is_world(data):
         return cast(Source, importlib.import_module(f"data.worlds.{data}"))
-    require_data(data)
-    return cast(Source, importlib.import_module("data.files.source").FileSource(Path(data), chat))
+    return cast(Source, file_source(data, chat))
+
+
+def file_source(data: str | Path, chat: ChatForm | None = None) -> FileSource:
+    """The file of that name, which has documents, answers or pairs as well; UserError without one."""
+    require_data(str(data))
+    found: FileSource = importlib.import_module("data.files.source").FileSource(Path(data), chat)
+    return found
 
 
 def require_data(data: str) -> None:

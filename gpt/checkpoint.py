@@ -137,27 +137,50 @@ def load_policy(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
         raise UserError(
             f"there is no {MODEL_FILE} in {display_path(folder)}: pass a run folder or published weights"
         )
-    config = folder / "config.json"
-    if config.is_file() and "model_type" in read_object(config):  # then that file alone is imported
-        model, tokenizer = importlib.import_module("gpt.published").load_with_tokenizer(folder)
+    if is_published(folder):
+        model, tokenizer = hub_file("published").load_with_tokenizer(folder)
         return model.to(device), tokenizer
     return load_gpt(folder, device)
+
+
+def is_published(folder: Path) -> bool:
+    """Whether a folder is in Hugging Face's layout, by its config.json."""
+    config = folder / "config.json"
+    return config.is_file() and "model_type" in read_object(config)
+
+
+def hub_file(name: str) -> Any:
+    """The file of gpt/ that reads folders of that layout: their model, or their tokenizer_files."""
+    return importlib.import_module(f"gpt.{name}")
 
 
 def read_shape(folder: Path) -> GPTConfig:
     """The shape of the model in a folder as `load_policy` opens it, without its weights; UserError."""
     folder = folder_of_run(folder)
-    path, config = folder / MODEL_FILE, folder / "config.json"
+    path = folder / MODEL_FILE
     if not path.exists():
         raise UserError(f"there is no {MODEL_FILE} in {display_path(folder)}: pass a run folder")
-    if config.is_file() and "model_type" in read_object(config):
-        shape: GPTConfig = importlib.import_module("gpt.published").read_config(config)
+    if is_published(folder):
+        shape: GPTConfig = hub_file("published").read_config(folder / "config.json")
         return shape
+    with as_user_error(path):
+        return gpt_config_of(*read_header(path), path)
+
+
+def has_chat_template(folder: Path) -> bool:
+    """Whether the model in a folder, a run's or of that layout, brings a form of a chat."""
+    if is_published(folder):
+        return hub_file("tokenizer_files").chat_template_in(folder) is not None
+    about, _ = read_header(folder / MODEL_FILE)
+    return bool((about.get("tokenizer_form") or {}).get("chat_template"))
+
+
+def read_header(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """What a checkpoint says of its model, and the names of its tensors, which are not read."""
     about, names = read_safetensors(
         path, lambda file: ((file.metadata() or {}).get("about", "{}"), list(file.keys()))
     )
-    with as_user_error(path):
-        return gpt_config_of(parse_json(about), names, path)
+    return dict(parse_json(about)), names
 
 
 def load_strictly(

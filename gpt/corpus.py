@@ -8,17 +8,13 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from data.collate import ResponseBatch, collate_documents, collate_responses
-from data.files.read import read_responses, read_text, split_records
-from data.files.rows import holds_rows, rows_of
 from data.records import ResponseRecord
-from data.sources import is_world, source
-from data.templates import ChatForm
+from data.sources import file_source, is_world, source
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.seeds import derive_seed
@@ -151,19 +147,5 @@ def open_corpus(
     """The corpus named by a `--data` flag: a world, or a file. UserError says what is wrong with it."""
     if is_world(data):
         return WorldCorpus(data, tokenizer, batch_size, seed)
-    return TextCorpus(
-        read_documents(Path(data), tokenizer.chat), tokenizer, batch_size, context, seed
-    )
-
-
-def read_documents(path: Path, chat: ChatForm | None = None, *, say: bool = True) -> list[str]:
-    """The documents of a file of texts or a folder, or prompt + answer of the training split of a file."""
-    if not holds_rows(path) or "text" in next(rows_of(path), ("", {}))[1]:
-        texts, summary = read_text(path)
-    else:
-        result = read_responses(path, chat)
-        train, summary = split_records(result.records)["train"], result.summary()
-        texts = [record.prompt + record.response for record in train]
-    if say:
-        print(summary)
-    return texts
+    texts = file_source(data, tokenizer.chat).documents()
+    return TextCorpus(texts, tokenizer, batch_size, context, seed)

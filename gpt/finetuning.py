@@ -20,12 +20,12 @@ from typing import Any
 import torch
 
 from data.collate import epoch_shuffled_indices
-from data.files.read import read_preferences, read_responses
 from data.records import PreferenceRecord, ResponseRecord
 from data.sources import (
     USUAL,
     Data,
     default_folder,
+    file_source,
     flags_for,
     has_annotator,
     is_checked,
@@ -166,10 +166,10 @@ def read_examples(
                 "not there: run python -m reward_model.reward_model_training"
                 f"{flags_for(config.data, config.preset)} first"
             )
-        answers = preferred_answers(read_preferences(pairs).records)
+        answers = preferred_answers(file_source(pairs).pairs().records)
         print(f"the preferred answers to {len(answers):,} prompts, from {display_path(pairs)}")
     else:
-        result = read_responses(Path(config.data), tokenizer.chat)
+        result = file_source(config.data, tokenizer.chat).responses()
         result.say()
         answers = result.records
     limits = config.limits(context)
@@ -193,7 +193,7 @@ def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT,
     base = config.base or default_folder("pretraining", config.data, config.preset)
     if config.base is None and not (base / MODEL_FILE).exists():
         if not is_world(config.data):
-            read_responses(config.data)  # refuses prompts alone
+            file_source(config.data).responses()  # refuses prompts alone
         made = has_annotator(config.data)
         stage = "reward_model.reward_model_training" if made else "gpt.pretraining"
         raise UserError(

@@ -243,6 +243,21 @@ def full_kl(model: GPT, other: GPT, batch: ResponseBatch, temperature: float = 1
     return scatter_responses(kl[:, 0], batch)
 
 
+def forward_kl(model: GPT, other: GPT, batch: ResponseBatch, temperature: float = 1.0) -> Tensor:
+    """KL(other || model) at each response position, (N, T), 0 at padding; `other` gets no gradient.
+
+    Of distillation (Hinton et al. 2015, arXiv:1503.02531), `other` being the teacher: on responses
+    that it wrote, the sum over a response is the KL of whole responses in expectation, and so is its
+    gradient, because the text does not depend on the model.
+    """
+
+    def divergence(logits: Tensor, other_logits: Tensor) -> Tensor:
+        return kl_from_logits(other_logits, logits)[:, None]
+
+    kl = compare_logits(divergence, model, other, batch, temperature)
+    return scatter_responses(kl[:, 0], batch)
+
+
 def token_scores_and_kl(
     model: GPT,
     other: GPT,

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from data.sources import Presets, from_preset, is_world, say_once, usual_preset
+from gpt.checkpoint import has_chat_template, hub_file, is_published
 from harness.command_line import flag_value, option, run_command
-from harness.files import as_user_error, display_path, parse_json, read_object, weights_in
+from harness.files import as_user_error, display_path, read_object, weights_in
 from harness.flags import SMALL, STARTS
 from harness.paths import MODEL_FILE, folder_of_run
-from harness.safetensors_file import read_safetensors
 
 Config = TypeVar("Config")
 Settings = Mapping[str, Mapping[str, Any]]
@@ -32,15 +32,14 @@ class Row(NamedTuple):
     starts: tuple[str, ...]  # fresh, pre-trained, chat: what the model has read
     most: float  # weights
     measured: str  # where
-    settings: Settings  # by command: rl, dpo, reward_model, finetuning, distillation
+    settings: Settings  # by command: rl, dpo, reward_model, finetuning
 
 
 SHORT = dict(max_new_tokens=64, eval_prompts=32, test_prompts=64)
 LONG = dict(max_prompt_tokens=1024, max_response_tokens=1024)
-DISTILLED = dict(batch_size=8, max_new_tokens=128, eval_prompts=32, test_prompts=64)
 
 
-def published(lr: float, rows: int) -> Settings:
+def well_read(lr: float, rows: int) -> Settings:
     """Settings for weights that have read much, of two CPU cores: an hour for 1,000 pairs at 135 M.
 
     `lr` is that of GRPO, the reward model and fine-tuning; `rows` a forward.
@@ -57,7 +56,6 @@ def published(lr: float, rows: int) -> Settings:
         ),
         "reward_model": answers | dict(lr=lr, batch_size=8, epochs=1),
         "finetuning": answers | dict(lr=lr, batch_size=8),
-        "distillation": DISTILLED | dict(lr=lr / 2, max_new_tokens=48, micro_batch_size=rows),
     }  # fmt: skip
     return {command: {"precision": "auto", **settings} for command, settings in by_command.items()}
 
@@ -72,7 +70,6 @@ ROWS = (
         ),
         "reward_model": LONG | dict(pooling="mean_score", lr=3e-4),
         "finetuning": LONG | dict(batch_size=8, lr=3e-4),
-        "distillation": DISTILLED | dict(lr=1e-4),
     }),
     Row("small", ("fresh",), SMALL, "not measured", {
         "rl": SHORT | dict(
@@ -83,13 +80,12 @@ ROWS = (
         ),
         "reward_model": dict(pooling="mean_score", lr=1e-4, max_response_tokens=128),
         "finetuning": dict(batch_size=8, lr=3e-4, max_response_tokens=128),
-        "distillation": DISTILLED | dict(lr=1e-4),
     }),
-    Row("chat", ("chat",), 2e8, "SmolLM2-135M-Instruct (docs/real_model.md)", published(2e-5, 8)),
-    Row("gpt2", ("fresh", "pre-trained"), 2e8, "not measured, those of chat models", published(2e-5, 8)),
-    Row("gpt2-medium", ("fresh", "pre-trained", "chat"), 5e8, "not measured", published(1e-5, 4)),
-    Row("gpt2-large", ("fresh", "pre-trained", "chat"), 1e9, "not measured", published(5e-6, 2)),
-    Row("gpt2-xl", ("fresh", "pre-trained", "chat"), float("inf"), "not measured", published(2e-6, 2)),
+    Row("chat", ("chat",), 2e8, "SmolLM2-135M-Instruct (docs/real_model.md)", well_read(2e-5, 8)),
+    Row("gpt2", ("fresh", "pre-trained"), 2e8, "not measured, those of chat models", well_read(2e-5, 8)),
+    Row("gpt2-medium", ("fresh", "pre-trained", "chat"), 5e8, "not measured", well_read(1e-5, 4)),
+    Row("gpt2-large", ("fresh", "pre-trained", "chat"), 1e9, "not measured", well_read(5e-6, 2)),
+    Row("gpt2-xl", ("fresh", "pre-trained", "chat"), float("inf"), "not measured", well_read(2e-6, 2)),
 )  # fmt: skip
 
 
@@ -121,24 +117,14 @@ class Opened(NamedTuple):
 
 def opened(named: str, of_hub: bool = False) -> Opened:
     """What is in a run folder or one in Hugging Face's layout; `of_hub`: a model there may be named."""
-    folder = folder_of_run(Path(named))
-    if of_hub:
-        from gpt.published import published_folder  # which few runs need
-
-        folder = published_folder(named)
-    config, file = folder / "config.json", folder / MODEL_FILE
+    folder = hub_file("published").published_folder(named) if of_hub else Path(named)
+    folder = folder_of_run(folder)
+    config = folder / "config.json"
     with as_user_error(folder):
         flags = read_object(config) if config.is_file() else {}
-        weights = weights_in(file)
-        if "model_type" in flags:
-            from gpt.tokenizer_files import chat_template_in
-
-            read, chat = True, chat_template_in(folder) is not None
-        else:
-            header = read_safetensors(file, lambda opened: opened.metadata()) if weights else None
-            about = parse_json((header or {}).get("about", "{}"))
-            chat = bool((about.get("tokenizer_form") or {}).get("chat_template"))
-            read = weights > SMALL
+        weights = weights_in(folder / MODEL_FILE)
+        read = weights > SMALL or is_published(folder)
+        chat = weights > 0 and has_chat_template(folder)
     start = "chat" if chat else "pre-trained" if read else "fresh"
     return Opened(folder, weights, start, flags.get("preset"))
 

@@ -23,9 +23,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.sources import data_name
+from data.sources import data_name, file_source
 from data.worlds import reviews, sums
-from gpt.corpus import read_documents
 from gpt.tokenizer import PATTERN, RANKS_FILE, Tokenizer, build_tokenizer, rank_lines
 from harness.command_line import run_command
 from harness.files import display_path, write_atomically
@@ -53,7 +52,7 @@ def own_tokenizer(data: str) -> Tokenizer:
     It counts in the first OWN_TEXT characters, and takes one id for each 100 of them, 512 to 4,096.
     """
     texts, size = list[str](), 0
-    for text in read_documents(Path(data), say=False):
+    for text in file_source(data).documents(say=False):
         texts.append(text[: OWN_TEXT - size])
         size += len(texts[-1])
         if size >= OWN_TEXT:

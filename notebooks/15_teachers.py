@@ -493,7 +493,7 @@ holds(
 #
 # **At full size**: `python scripts/make_teacher.py` once, then `python -m rl.kd_grpo_engine`,
 # `rl.minillm_engine` or `rl.on_policy_distillation_engine`. On texts of the *teacher* the forward KL is
-# the usual loss: `python -m gpt.distillation`.
+# the usual loss: `python -m rl.on_policy_distillation_engine --divergence forward`.
 #
 # ## 7. Exercises
 #

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from data.files.read import read_preferences, split_records
+from data.sources import file_source
 from gpt.fit import AnswerFileFlags, check_fit
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
@@ -38,11 +38,10 @@ def file_pairs(
 
     The held-out ones are those of the validation split, or where it has none of the test split.
     """
-    result = read_preferences(Path(config.data), tokenizer.chat)
+    result = file_source(config.data, tokenizer.chat).pairs()
     result.say()
     limits = config.limits(context)
-    splits = split_records(result.records)
-    encoded = {name: encode_pairs(part, tokenizer) for name, part in splits.items()}
+    encoded = {name: encode_pairs(part, tokenizer) for name, part in result.splits.items()}
     everything = [pair for part in encoded.values() for pair in part]
     check_fit(config.data, lengths_of(everything), limits, "pairs")
     fitting = {name: keep_fitting(part, limits) for name, part in encoded.items()}
@@ -57,7 +56,7 @@ def file_pairs(
 
 def check_file(config: PairFileFlags, tokenizer: Tokenizer, context: int) -> None:
     """Refuse a file that does not fit, by every nth pair of a large one."""
-    records = read_preferences(Path(config.data), tokenizer.chat).records
+    records = file_source(config.data, tokenizer.chat).pairs().records
     some = encode_pairs(records[:: len(records) // MOST_CHECKED + 1], tokenizer)
     check_fit(config.data, lengths_of(some), config.limits(context), "pairs")
 

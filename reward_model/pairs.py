@@ -13,8 +13,7 @@ from typing import Any
 import torch
 
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
-from data.files.formats import RECORDED
-from data.records import PreferenceRecord, PromptRecord
+from data.records import RECORDED, PreferenceRecord, PromptRecord
 from gpt.fit import Limits
 from gpt.generate import SamplingParams
 from gpt.model import GPT

@@ -36,7 +36,6 @@ what the student learned before.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 from torch import Tensor
@@ -45,7 +44,7 @@ from data.collate import ResponseBatch
 from gpt.corpus import Corpus
 from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
 from gpt.model import GPT
-from harness.flags import KLLimit, NotNegative
+from harness.flags import NotNegative
 from rl.batches.rollout import Update
 from rl.equations.advantages import group_advantages
 from rl.equations.kl import loss_estimator
@@ -53,6 +52,7 @@ from rl.equations.losses import grpo_objective, policy_gradient, sequence_mean, 
 from rl.loop import Run
 from rl.rewards.teacher_reward import (
     MovingReference,
+    TeacherFlags,
     TeacherReward,
     moved_reference,
     refuse_other_rewards,
@@ -67,11 +67,9 @@ PRESETS = size_presets("kd_grpo", dict(pretraining_coef=1.0), limited=False)
 
 
 @dataclass(frozen=True)
-class KDGRPOConfig(MovingReference, TextConfig):
+class KDGRPOConfig(TeacherFlags, MovingReference, TextConfig):
     """Distil a teacher into a policy with GRPO."""
 
-    teacher: Path | None = None
-    """Run folder of the teacher; default: the one of this data."""
     teacher_reward: Literal["reverse_kl", "mean", "sum"] = "reverse_kl"
     """reverse_kl: log p_teacher - log p_student. mean, sum: log p_teacher alone, over the tokens."""
     per_token: bool = False
@@ -90,13 +88,6 @@ class KDGRPOConfig(MovingReference, TextConfig):
     """beta, the weight of the KL to the reference; with 0 and no stop_kl none is asked."""
     kl_estimator: Literal["k3", "k2", "full", "k1"] = "k3"
     """k3, k2 of the sampled tokens, or full, over the vocabulary; k1 is refused, and says why."""
-    pretraining_coef: NotNegative = 0.1
-    """lambda, the weight of the language model's loss on pre-training text; 0 needs no text. MiniLLM
-    and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
-    back."""
-    stop_kl: KLLimit | None = None
-    """Stop once the KL per response from the start exceeds this many nats, however often the reference
-    is renewed, and keep the last policy inside them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

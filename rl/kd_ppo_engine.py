@@ -36,7 +36,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -45,7 +44,7 @@ from torch import Tensor
 from gpt.corpus import Corpus
 from gpt.model import GPT
 from gpt.pretraining import held_out_loss
-from harness.flags import AboveZero, KLLimit, NotNegative
+from harness.flags import AboveZero
 from rl.actor_critic import (
     ActorCriticConfig,
     ValueModel,
@@ -61,6 +60,7 @@ from rl.loop import Run
 from rl.rewards.reward import RewardFn, made_of
 from rl.rewards.teacher_reward import (
     MovingReference,
+    TeacherFlags,
     TeacherReward,
     moved_reference,
     refuse_other_rewards,
@@ -81,11 +81,9 @@ PRESETS = size_presets(
 
 
 @dataclass(frozen=True)
-class KDPPOConfig(MovingReference, ActorCriticConfig):
+class KDPPOConfig(TeacherFlags, MovingReference, ActorCriticConfig):
     """Distil a teacher into a policy with PPO."""
 
-    teacher: Path | None = None
-    """Run folder of the teacher; default: the one of this data."""
     teacher_reward: Literal["reverse_kl", "sum"] = "reverse_kl"
     """reverse_kl: log p_teacher - log p_student, summed over a response. sum: log p_teacher alone."""
     placement: Literal["dense", "terminal"] = "dense"
@@ -98,13 +96,6 @@ class KDPPOConfig(MovingReference, ActorCriticConfig):
     pt_mode: Literal["loss", "reward_bonus"] = "loss"
     """loss: pretraining_coef * L_PT is part of the loss. reward_bonus: minus that number is added to
     every response's reward, which cannot hold the text; it is there to show that."""
-    pretraining_coef: NotNegative = 0.1
-    """lambda, the weight of the language model's loss on pre-training text; 0 needs no text. MiniLLM
-    and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
-    back."""
-    stop_kl: KLLimit | None = None
-    """Stop once the KL per response from the start exceeds this many nats, however often the reference
-    is renewed, and keep the last policy inside them."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -29,7 +29,6 @@ log p(y) / q(y) of the sampled responses, about minus the reverse KL.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from torch import Tensor
@@ -51,6 +50,7 @@ from rl.equations.token_rewards import teacher_rewards
 from rl.loop import Run
 from rl.rewards.reward import made_of
 from rl.rewards.teacher_reward import (
+    TeacherFlags,
     TeacherReward,
     refuse_other_rewards,
     refuse_reference,
@@ -70,11 +70,9 @@ PRESETS = size_presets(
 
 
 @dataclass(frozen=True)
-class MiniLLMConfig(TextConfig):
+class MiniLLMConfig(TeacherFlags, TextConfig):
     """Distil a teacher into a policy with MiniLLM."""
 
-    teacher: Path | None = None
-    """Run folder of the teacher; default: the one of this data."""
     teacher_share: Annotated[
         float, Range("[0, 1)", "must be in [0, 1), or the weights of the samples have no bound")
     ] = 0.2
@@ -91,9 +89,6 @@ class MiniLLMConfig(TextConfig):
     """Must be left out: no KL to a reference is measured in training."""
     clip_range: NotNegative = 0.2
     """epsilon: the clip of the ratio to 1 - epsilon ... 1 + epsilon."""
-    pretraining_coef: NotNegative = 0.1
-    """lambda_PT: the weight of the language model's loss on pre-training text. The paper has 1, and so
-    have the larger presets; a world's text is worse than what its teacher writes, and 1 holds back."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

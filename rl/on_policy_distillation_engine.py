@@ -5,19 +5,21 @@ student as its own teacher SDPO, Hübotter et al. 2026, arXiv:2601.20802.)
 
     line 1   student q <- start; teacher p frozen            policy; reward_fn's teacher
     line 2   for each batch of prompts                       run.prompts
-    line 3     y ~ q                                         run.sample
+    line 3     y ~ q; with --divergence forward y ~ p        run.sample, teachers_text
     line 4     p reads the same prompt; with --teacher self  right_answers, lessons
                p is q, shown another right answer as well
     line 5     A_t = log p(y_t) - log q(y_t), no discount    teacher_log_probs, teacher_rewards
     line 6     for the inner epochs, in minibatches          updates_per_batch, minibatches
     line 7       L_t = -(q / q_old) A_t                      distillation_loss: clipped_surrogate, unclipped
                  or KL(q(.|s_t) || p(.|s_t))                 token_scores_and_kl (--divergence full)
+                 or KL(p(.|s_t) || q(.|s_t))                 forward_kl (--divergence forward)
     line 8       descend the mean over the tokens            token_mean, run.optimizer_step
 
 The expected gradient of line 7 is that of the token KLs at the prefixes as they were drawn. What a
 token changes for the tokens after it is left out: no reward is passed back, so there is no credit
 to assign and little noise. MiniLLM and KD-GRPO keep that part, and with it the gradient of the KL of
-whole responses. `full` sums over the vocabulary what `sampled` draws.
+whole responses. `full` sums over the vocabulary what `sampled` draws. `forward` is the control, on the
+teacher's text: classical distillation, in which nothing the student writes is ever seen.
 With --teacher self no other model is needed: p is the student behind a longer prompt, which holds a
 right answer of the same group (`--lesson`). A response without another right answer in its group has
 no teacher and is left out. It takes a start that has learned to read one text after another, which
@@ -25,7 +27,7 @@ the sums' own has not. What is new next to MiniLLM: no long part, no mixture and
 
     python scripts/make_teacher.py                          the teacher, once
     python -m rl.on_policy_distillation_engine              reviews
-    python -m rl.on_policy_distillation_engine --divergence full
+    python -m rl.on_policy_distillation_engine --divergence full      or forward
     python -m rl.on_policy_distillation_engine --data sums --teacher self --group-size 8 --policy runs/start
 """
 
@@ -40,12 +42,13 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, join_responses
-from gpt.log_probs import TokenScores, token_scores, token_scores_and_kl
+from data.records import PromptRecord
+from gpt.log_probs import TokenScores, forward_kl, token_scores, token_scores_and_kl
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.flags import AtLeastOne, KLLimit
-from rl.batches.rollout import Rollout, Update, select_rows
+from rl.batches.rollout import Rollout, Update, sample_rollout, select_rows
 from rl.equations.losses import clipped_surrogate, token_mean
 from rl.equations.token_rewards import teacher_rewards
 from rl.loop import Run
@@ -77,8 +80,9 @@ class OnPolicyDistillationConfig(EngineConfig):
     answer of the same group; then a rule has to check the answers."""
     lesson: str = "{prompt}{answer}\n{prompt}"
     """What the policy as its own teacher reads in the place of a prompt: {answer} is the right answer."""
-    divergence: Literal["sampled", "full"] = "sampled"
-    """sampled: log q - log p of the token that was drawn. full: the KL over the whole vocabulary."""
+    divergence: Literal["sampled", "full", "forward"] = "sampled"
+    """sampled: log q - log p of the token that was drawn. full: the KL over the whole vocabulary.
+    forward: KL(p || q), on responses that the teacher writes."""
     prompts_per_step: AtLeastOne = 128
     """Prompts per rollout batch."""
     group_size: AtLeastOne = 1
@@ -98,6 +102,8 @@ class OnPolicyDistillationConfig(EngineConfig):
         refuse_reference("on-policy distillation", self.kl_coef, self.stop_kl)
         if not self.taught_by_itself:
             refuse_other_rewards(self.reward, self.reward_model)
+        elif self.divergence == "forward":
+            raise ValueError("divergence forward needs a teacher that writes: self is the policy")
         elif self.group_size < 2:
             raise ValueError(
                 f"group_size must be at least 2 with the teacher self, which is shown another answer "
@@ -178,9 +184,13 @@ def scores_and_kl(
     batch: ResponseBatch,
     judged: ResponseBatch | None,  # the responses as the teacher reads them, where that differs
 ) -> tuple[TokenScores, Tensor | None]:
-    """The policy's scores and, with --divergence full, KL(q(.|s_t) || p(.|s_t)), (n, T) each."""
+    """The policy's scores and, over the whole vocabulary, full or forward, the KL, (n, T) each."""
     if config.divergence == "sampled":
         return token_scores(policy, batch, config.temperature), None
+    if config.divergence == "forward":
+        with torch.no_grad():  # for the log
+            scores = token_scores(policy, batch, config.temperature)
+        return scores, forward_kl(policy, teacher, batch, config.temperature)
     return token_scores_and_kl(policy, teacher, batch, config.temperature, other_batch=judged)
 
 
@@ -188,20 +198,28 @@ def distillation_loss(  # lines 7 and 8
     log_probs: Tensor,  # (n, T)
     old_log_probs: Tensor,  # (n, T)
     advantages: Tensor,  # (n, T)
-    token_kl: Tensor | None,  # (n, T), with --divergence full
+    token_kl: Tensor | None,  # (n, T), with --divergence full or forward
     response_mask: Tensor,  # (n, T)
     *,
     tokens: int,
 ) -> Tensor:
     """-1/tokens sum_{i,t} (q / q_old) A_t, or the mean of the token KLs, of some rows of a minibatch.
 
-    Both have the gradient of KL(q(.|s_t) || p(.|s_t)) at fixed prefixes s_t, the first on average and
+    Of KL(q(.|s_t) || p(.|s_t)) both have the gradient at fixed prefixes s_t, the first on average and
     as long as q is q_old. `tokens` are those of the whole minibatch.
     """
     token_loss = token_kl
     if token_loss is None:
         token_loss = clipped_surrogate(log_probs, old_log_probs, advantages, math.inf, math.inf)
     return token_mean(token_loss, response_mask, denominator=tokens)
+
+
+def teachers_text(run: Run, teacher: GPT, prompts: list[PromptRecord]) -> Rollout:  # line 3
+    """One response of the teacher to each prompt, with the policy's log-probs."""
+    group_size, generator = run.config.group_size, run.generators["sampling"]
+    with run.clock.phase("rollout"), run.precise():
+        rollout = sample_rollout(teacher, run.tokenizer, prompts, run.params, group_size, generator)
+    return replace(rollout, log_probs=run.log_probs(run.policy, rollout))
 
 
 def train(run: Run) -> list[dict[str, Any]]:
@@ -216,7 +234,9 @@ def train(run: Run) -> list[dict[str, Any]]:
     teacher = policy if check is not None else made.teacher  # line 1
     assert teacher is not None, "the reward of this run brings neither a teacher nor a check"
     for step in run.steps():
-        rollout = run.sample(run.prompts(step))  # lines 2-3
+        prompts = run.prompts(step)  # line 2
+        forward = config.divergence == "forward"
+        rollout = teachers_text(run, teacher, prompts) if forward else run.sample(prompts)  # line 3
         rewards = run.rewards(rollout)  # (N,), for the log
         taught, written, judged = Lessons(torch.arange(len(rollout)), rollout, rollout)
         if check is not None:  # line 4

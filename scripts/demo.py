@@ -66,11 +66,11 @@ from rl.run.evaluation import (
     Comparison,
     Conditions,
     Evaluation,
-    best_of_n,
     evaluate,
     format_table,
     win_rate,
 )
+from studies.best_of import best_of_n
 
 # What --budget small asks for instead of the presets, which are the recipe of the full one.
 SMALL: dict[str, dict[str, Any]] = {

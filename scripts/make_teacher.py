@@ -9,7 +9,7 @@
 
 What judges the answers is what an RL engine would train on: the reward model on the reviews, the
 rule on the sums. The gold reward judges with `--reward gold` alone. Writes runs/teacher-DATA, where
-gpt.distillation, rl.minillm_engine, rl.kd_grpo_engine and rl.kd_ppo_engine look for it.
+the engines that learn from a teacher look for it.
 """
 
 from __future__ import annotations

@@ -55,8 +55,6 @@ SCRIPTS = {
     "gpt.pretraining": "--batch-size 2 --eval-every 100",
     "gpt.finetuning": "--base {inputs}/base --pairs {inputs}/reward_model/pairs.jsonl --batch-size 4 "
     "--eval-every 3",
-    "gpt.distillation": "--base {inputs}/base --teacher {inputs}/teacher --batch-size 4 "
-    f"--max-new-tokens 8 {EVALUATED}",
     REWARD_MODEL: "--base {inputs}/base --pairs 64 --held-out-pairs 16 --responses-per-prompt 4 "
     "--max-response-tokens 12 --batch-size 4",
     **{e.module: f"{ENGINE_FLAGS[e.learns_from]} {e.toy}" for e in every_engine()},

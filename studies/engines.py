@@ -5,7 +5,7 @@
     python -m studies.engines --studies sums --jobs 2          two runs at a time, the threads shared out
 
 Four studies: `reviews` and `sums`, every engine in a world; `distillation`, the engines that learn
-from a teacher beside supervised distillation; `pairs`, PG-GRPO's weights and kinds of pairs beside
+from a teacher; `pairs`, PG-GRPO's weights and kinds of pairs beside
 GRPO and DPO. The start of a world (a base model; for reviews also a reward model, a fine-tuned policy
 and a teacher) is trained once by the `study` preset, so the seeds vary the last stage alone. Each run
 is a script of this project with its default flags but for those in RECIPES. What is finished is kept:
@@ -45,7 +45,8 @@ from rl.kd_grpo_engine import KDGRPOConfig
 from rl.rewards.model import RewardModelReward
 from rl.rewards.reward import RewardFn, made_of, open_rule
 from rl.rewards.teacher_reward import TeacherReward
-from rl.run.evaluation import Evaluation, best_of_n, evaluate, win_rate
+from rl.run.evaluation import Evaluation, evaluate, win_rate
+from studies.best_of import best_of_n
 from studies.pages import markdown, spread
 from studies.runner import Job, StudyFlags, finished, go, once, read_record
 
@@ -64,7 +65,7 @@ class Recipe:
 ITERATIVE, KD_GRPO, KD_PPO = "rl.grpo_iterative_engine", "rl.kd_grpo_engine", "rl.kd_ppo_engine"
 MINILLM, REINFORCE = "rl.minillm_engine", "rl.reinforce_pp_engine"
 ON_POLICY = "rl.on_policy_distillation_engine"
-VARIANTS, DISTILLATION = "rl.grpo_variants_engine", "gpt.distillation"
+VARIANTS = "rl.grpo_variants_engine"
 ALONE: dict[str, Any] = dict(kl_coef=0, pretraining_coef=0)  # nothing else that holds back
 
 ENGINES = {  # that learn from a reward, in both worlds
@@ -87,13 +88,12 @@ OF_REVIEWS = {  # whose pairs are labelled
     "grpo_iterative_frozen": Recipe(ITERATIVE, dict(refresh_reward_model=False)),
 }
 STUDENTS = {  # that learn from a teacher
-    "forward_kl": Recipe(DISTILLATION),
-    "reverse_kl": Recipe(DISTILLATION, dict(loss="reverse_kl")),
     "kd_grpo": Recipe(KD_GRPO),
     "kd_ppo": Recipe(KD_PPO),
     "minillm": Recipe(MINILLM),
     "on_policy_distillation": Recipe(ON_POLICY),
     "on_policy_distillation_full": Recipe(ON_POLICY, dict(divergence="full")),
+    "forward_kl": Recipe(ON_POLICY, dict(divergence="forward")),  # of the teacher's own text
     "kd_grpo_per_token": Recipe(KD_GRPO, dict(per_token=True)),
     # Without the student's log-probs: what collapses.
     "kd_grpo_sum": Recipe(KD_GRPO, dict(teacher_reward="sum") | ALONE),
@@ -221,7 +221,7 @@ def flags_of(study: Study, name: str, folder: Path) -> dict[str, Any]:
     """What a run is started with, but for its seed and device."""
     recipe = RECIPES[name]
     flags: dict[str, Any] = dict(preset="study", data=study.world, test_prompts=0, **recipe.flags)
-    flags["base" if recipe.module == DISTILLATION else "policy"] = folder / "pretraining"
+    flags["policy"] = folder / "pretraining"
     if study.teacher:
         return flags | dict(teacher=folder / "teacher")
     return flags | (dict(reward_model=folder / "reward_model") if study.world == "reviews" else {})

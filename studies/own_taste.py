@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from data.files.read import read_preferences, split_records
+from data.files.read import read_preferences
 from data.sources import from_preset
 from data.worlds import reviews
 from gpt.checkpoint import load_policy
@@ -162,7 +162,7 @@ def do(job: Job, folder: Path) -> None:
             if name == "60":  # which a policy is trained on
                 judge, _ = load_reward_model(reward_model_training.main(config))
             else:
-                records = split_records(read_preferences(file).records)["train"]
+                records = read_preferences(file).splits["train"]
                 training = encode_pairs(records, tokenizer)
                 judge, _ = load_reward_model(demo / "reward_model")
                 if name == "base":

@@ -13,8 +13,7 @@ from toys import GLASSBOX, glassbox_gpt, saved_gpt, write_pairs
 
 from data import sources
 from data.sources import default_folder
-from gpt import distillation, finetuning, teacher
-from gpt.distillation import DistillationConfig
+from gpt import finetuning, teacher
 from gpt.finetuning import FinetuningConfig
 from gpt.published import save_gpt2
 from gpt.settings import preset_defaults
@@ -25,6 +24,7 @@ from reward_model import reward_model_training
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl import grpo_engine
+from rl import on_policy_distillation_engine as distillation
 from rl.grpo_engine import GRPOConfig
 from rl.talk import Talk, TalkConfig
 
@@ -89,7 +89,7 @@ FOLDER = {MODEL_FILE, "config.json", "tokenizer.json", "tokenizer_config.json"}
         (finetuning.main, FinetuningConfig(**DATA, **ANSWERS), {"pairs.jsonl", BASE}),
         (
             distillation.main,
-            DistillationConfig(**DATA, **SHORT, batch_size=2),
+            distillation.OnPolicyDistillationConfig(**DATA, **SHORT, prompts_per_step=2),
             {"pairs.jsonl", BASE, TEACHER},
         ),
         (reward_model_training.main, RewardModelConfig(**DATA, **ANSWERS), {"pairs.jsonl", BASE}),

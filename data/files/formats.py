@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from data.files.rows import BadRow, Row, field, text_of
+from data.records import RECORDED
 from data.templates import (
     HEADINGS,
     ChatForm,
@@ -273,11 +274,6 @@ def ground_truth(row: Row) -> Any:
     if type(value) in (int, float):
         return str(value)
     return text_of(row, "answer") if isinstance(value, str) else value
-
-
-# What a reward model's run records beside the text of a pair (reward_model/pairs.py): whether an answer
-# ended, and its token ids.
-RECORDED = ("chosen_ended", "rejected_ended", "chosen_tokens", "rejected_tokens")
 
 
 def recorded_sides(row: Row) -> dict[str, Any]:

@@ -24,7 +24,6 @@ from typing import Generic, TypeVar
 from data.files.formats import (
     FORMATS,
     OWN_PAIRS,
-    RECORDED,
     Answered,
     Content,
     DropRow,
@@ -34,7 +33,7 @@ from data.files.formats import (
     written,
 )
 from data.files.rows import BadRow, Row, bad_row, holds_rows, listed, rows_of, text_in, text_of
-from data.records import PreferenceRecord, PromptRecord, ResponseRecord
+from data.records import RECORDED, PreferenceRecord, PromptRecord, ResponseRecord
 from data.sources import say_once
 from data.splits import Split, split_of
 from data.templates import ChatForm
@@ -55,6 +54,14 @@ class ReadResult(Generic[Record]):
     unread: list[str]  # columns
     answers: int  # to learn from, in a row: 2 of a pair, 0 of a prompt alone
     forms: dict[str, int]  # in what form prompts are written, in how many rows
+
+    @property
+    def splits(self) -> dict[Split, list[Record]]:
+        """The records by a hash of their prompt: train, validation and test (80, 10 and 10 %)."""
+        splits: dict[Split, list[Record]] = {"train": [], "validation": [], "test": []}
+        for record in self.records:
+            splits[split_of(record.prompt)].append(record)
+        return splits
 
     def say(self) -> None:
         """Print the summary, and once the first prompt."""
@@ -147,14 +154,6 @@ def read_text(path: str | Path) -> tuple[list[str], str]:
     if deeper := sum(file.is_file() for file in others):
         summary += f"; files not read, in folders of their own or not called .txt: {deeper:,}"
     return kept, summary
-
-
-def split_records(records: Iterable[Record]) -> dict[Split, list[Record]]:
-    """Records by a hash of their prompt: train, validation and test (80, 10 and 10 %)."""
-    splits: dict[Split, list[Record]] = {"train": [], "validation": [], "test": []}
-    for record in records:
-        splits[split_of(record.prompt)].append(record)
-    return splits
 
 
 def _touches(record: PreferenceRecord | ResponseRecord | PromptRecord) -> bool:

@@ -1,4 +1,4 @@
-"""A file of yours as a source of prompts (data/sources.py says what a source is)."""
+"""A file of yours as a source of prompts (data/sources.py says what a source is), documents and pairs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from data.files.read import ReadResult, read_prompts, split_records
-from data.records import PromptRecord
+from data.files.read import (
+    ReadResult,
+    read_preferences,
+    read_prompts,
+    read_responses,
+    read_text,
+)
+from data.files.rows import holds_rows, rows_of
+from data.records import PreferenceRecord, PromptRecord, ResponseRecord
 from data.splits import Split
 from data.templates import HEADINGS, ChatForm, instruction_prompt
 
@@ -34,7 +41,7 @@ class FileSource:
 
     @cached_property
     def splits(self) -> dict[Split, list[PromptRecord]]:
-        return split_records(self.result.records)
+        return self.result.splits
 
     def prompts(self, split: Split) -> list[PromptRecord]:
         return self.splits[split]
@@ -50,3 +57,23 @@ class FileSource:
         elif all(prompt.endswith("\n") for prompt in known):
             formed = text + "\n"
         return known.get(text) or known.get(formed) or PromptRecord(formed)
+
+    def pairs(self) -> ReadResult[PreferenceRecord]:
+        """Its preference pairs."""
+        return read_preferences(self.path, self.chat)
+
+    def responses(self) -> ReadResult[ResponseRecord]:
+        """Its prompts, each with an answer to learn from."""
+        return read_responses(self.path, self.chat)
+
+    def documents(self, *, say: bool = True) -> list[str]:
+        """Its texts, or those of a folder, or prompt + answer of the training split of its rows."""
+        if not holds_rows(self.path) or "text" in next(rows_of(self.path), ("", {}))[1]:
+            texts, summary = read_text(self.path)
+        else:
+            result = self.responses()
+            summary = result.summary()
+            texts = [record.prompt + record.response for record in result.splits["train"]]
+        if say:
+            print(summary)
+        return texts

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices
-from data.files.read import read_preferences, split_records
-from data.sources import default_folder, flags_for, has_annotator, is_checked
+from data.sources import default_folder, file_source, flags_for, has_annotator, is_checked
 from gpt.fit import Limits, check_fit
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
@@ -87,11 +86,11 @@ def open_pairs(
                 f"there are no preference pairs in {display_path(folder)}: make them with\n"
                 f"    python -m reward_model.reward_model_training{flags_for(data, preset)}"
             )
-        results = [read_preferences(path) for path in paths]
+        results = [file_source(path).pairs() for path in paths]
         parts = [result.records for result in results]
     else:
-        results = [read_preferences(Path(data), tokenizer.chat)]
-        splits = split_records(results[0].records)
+        results = [file_source(data, tokenizer.chat).pairs()]
+        splits = results[0].splits
         parts = [splits["train"], splits["validation"]]
     results[0].say()
     encoded = [encode_pairs(part, tokenizer) for part in parts]

@@ -16,7 +16,7 @@ from torch import Tensor
 from gpt.model import GPT
 from gpt.teacher import ReverseKL, open_teacher, reverse_kl
 from gpt.tokenizer import Tokenizer
-from harness.flags import AtLeastOne
+from harness.flags import AtLeastOne, KLLimit, NotNegative
 from harness.tensors import masked_mean, masked_sum
 from rl.batches.rollout import Rollout, ScoringConfig, rollout_log_probs
 from rl.equations.losses import token_mean
@@ -104,9 +104,24 @@ def reward_from_teacher(
 
 
 @dataclass(frozen=True)
+class TeacherFlags:
+    """The teacher"""
+
+    teacher: Path | None = None
+    """Run folder of the teacher; default: the one of this data."""
+    pretraining_coef: NotNegative = 0.1
+    """lambda, the weight of the language model's loss on pre-training text; 0 needs no text. MiniLLM
+    and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
+    back."""
+
+
+@dataclass(frozen=True)
 class MovingReference:
     """KL to the reference"""
 
+    stop_kl: KLLimit | None = None
+    """Stop once the KL per response from the start exceeds this many nats, however often the reference
+    is renewed, and keep the last policy inside them."""
     renew_reference: AtLeastOne | None = None
     """Rollout batches after which the reference becomes the policy, again and again; default: never."""
 

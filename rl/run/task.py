@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
 from data.records import PromptRecord
-from data.sources import default_folder, flags_for, is_world, source
+from data.sources import default_folder, file_source, flags_for, is_world, source
 from gpt.checkpoint import load_policy
 from gpt.fit import open_prompts
 from gpt.lora import linears_to_bfloat16
@@ -57,7 +57,7 @@ def open_policy(
             raise UserError(f"{data} needs a model that has read English: {make}")
         checked, answers = found.CHECK is not None, 2  # a world's annotator compares two
         if not is_world(data):
-            result = cast(Any, found).result  # of data/files/source.py
+            result = file_source(data).result
             checked, answers = result.records[0].answer is not None, result.answers
         if not answers:
             raise UserError(

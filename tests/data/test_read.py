@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from data.files import rows
-from data.files.read import read_preferences, read_prompts, read_responses, read_text, split_records
-from data.records import PreferenceRecord, PromptRecord, ResponseRecord
-from gpt.corpus import read_documents
+from data.files.read import read_preferences, read_prompts, read_responses, read_text
+from data.records import PromptRecord, ResponseRecord
+from data.sources import file_source
 from harness.errors import UserError
 
 ROWS = [{"prompt": f"{i}?", "response": f" {i}"} for i in range(3)]
@@ -109,9 +109,9 @@ BAD_TEXTS = [
 def test_a_bad_row_of_texts_is_named_by_its_line(tmp_path: Path, line: bytes) -> None:
     rows = [b'{"text": "word"}'] * 3
     (tmp_path / "a.jsonl").write_bytes(b"\n".join([*rows[:2], line, rows[2]]))
-    for tokenizer_or_corpus in (read_text, read_documents):
+    for read in (read_text, lambda path: file_source(path).documents()):
         with pytest.raises(UserError, match="a.jsonl:3: "):
-            tokenizer_or_corpus(tmp_path / "a.jsonl")
+            read(tmp_path / "a.jsonl")
 
 
 def test_a_file_of_another_kind_is_no_text(tmp_path: Path) -> None:
@@ -168,9 +168,10 @@ def test_pairs_that_contradict_each_other_are_counted(tmp_path: Path) -> None:
     assert len(result.records) == 4 and list(result.notes.values()) == [2]
 
 
-def test_splits_follow_the_prompt_alone() -> None:
-    records = [PreferenceRecord(f"{i % 300}?", f" {i}", "") for i in range(600)]
-    splits = split_records(records)
+def test_splits_follow_the_prompt_alone(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{i % 300}?", "chosen": f" {i}", "rejected": " x"} for i in range(600)]
+    result = read_preferences(lines(tmp_path, *rows))
+    records, splits = result.records, result.splits
     assert sorted(splits) == ["test", "train", "validation"]
     kept = [record.chosen for rows in splits.values() for record in rows]
     assert sorted(kept) == sorted(record.chosen for record in records)

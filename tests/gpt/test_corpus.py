@@ -12,8 +12,9 @@ from toys import GLASSBOX as TOKENIZER
 from toys import write_pairs
 
 from data.collate import ResponseBatch
+from data.sources import file_source
 from data.worlds import reviews
-from gpt.corpus import POOL, TextCorpus, WorldCorpus, open_corpus, read_documents
+from gpt.corpus import POOL, TextCorpus, WorldCorpus, open_corpus
 
 EOS = TOKENIZER.eos_id
 
@@ -157,7 +158,7 @@ def test_corpus_of_a_preference_file(tmp_path, name, capsys):
     rows = write_pairs(path, 100)
     if name.endswith("l"):
         path.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    documents = read_documents(path)
+    documents = file_source(path).documents()
     expected = [row["prompt"] + row["chosen"] for row in rows if bucket(row["prompt"]) == "train"]
     assert documents == expected and 60 < len(documents) < 95
     assert "100 of 100 rows kept" in capsys.readouterr().out

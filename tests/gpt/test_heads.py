@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from data.collate import collate_responses
-from gpt.distillation import forward_kl
 from gpt.generate import SamplingParams, generate
-from gpt.log_probs import full_kl, token_log_probs, token_scores
+from gpt.log_probs import forward_kl, full_kl, token_log_probs, token_scores
 from gpt.log_probs import token_scores_and_kl as scores_and_kl
 from gpt.lora import linears_to_bfloat16
 from gpt.model import GPT, GPTConfig

@@ -10,8 +10,7 @@ import toys
 from toys import close, flat_gradient
 
 from data.collate import ResponseBatch, collate_responses
-from gpt.distillation import forward_kl
-from gpt.log_probs import entropy_of, full_kl, token_log_probs, token_scores
+from gpt.log_probs import entropy_of, forward_kl, full_kl, token_log_probs, token_scores
 from gpt.model import GPT, GPTConfig
 
 V, EOS = 7, 0
@@ -67,9 +66,25 @@ def test_full_kl_against_the_explicit_sum(temperature):
         for (i, t, p), (_, _, q) in pairs
     )
     close(full_kl(MODEL, OTHER, BATCH, temperature), expected)
-    if temperature == 1.0:
-        close(forward_kl(OTHER, MODEL, BATCH), expected)
+    close(forward_kl(OTHER, MODEL, BATCH, temperature), expected)
     assert (expected[BATCH.response_mask] > 0.01).all()
+
+
+def test_forward_kl_on_the_teachers_text_is_the_kl_of_responses_and_so_is_its_gradient():
+    student, other, teacher = (
+        toys.random_gpt(3, 12, seed=seed, dtype=torch.float64) for seed in (0, 0, 1)
+    )
+    batch = toys.language()
+    with torch.no_grad():
+        log_p = token_log_probs(teacher, batch).sum(1)
+    assert float(log_p.exp().sum()) == pytest.approx(1, abs=1e-12)
+    exact = (log_p.exp() * (log_p - token_log_probs(student, batch).sum(1))).sum()
+    exact.backward()
+    estimate = (log_p.exp() * forward_kl(other, teacher, batch).sum(1)).sum()
+    estimate.backward()
+    close(estimate, exact)
+    close(flat_gradient(other), flat_gradient(student))
+    assert exact.item() > 0.1
 
 
 def test_full_kl_gives_the_other_model_no_gradient():

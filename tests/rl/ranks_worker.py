@@ -26,17 +26,15 @@ from engines import (
     OFFLINE,
     PAIRS,
     SHARE_OF_A,
-    SHARP_TEACHER,
     Engine,
     Texts,
     engine_named,
     small_gpt,
-    teacher_in,
 )
 from toys import LETTERS, PROMPTS, weights
 from watched import numbers, seen_gradients
 
-from gpt import distillation, finetuning, pretraining
+from gpt import finetuning, pretraining
 from gpt.generate import Mixture, SamplingParams
 from gpt.lora import add_adapters
 from gpt.ranks import sample
@@ -50,7 +48,8 @@ from reward_model.pairs import Labelled, PairSampling, sample_pairs
 from reward_model.scalar_head import RewardModel
 from rl.actor_critic import ValueModel
 from rl.rewards.model import RewardModelReward
-from rl.run.evaluation import best_of_n, evaluate
+from rl.run.evaluation import evaluate
+from studies.best_of import best_of_n
 
 # 3 prompts on 4 ranks leave one without rows; 2 rows of one forward.
 SHAPE = dict(
@@ -105,7 +104,7 @@ def engine_runs(seen: list[torch.Tensor]) -> dict[str, Any]:
 
 
 def other_loops(seen: list[torch.Tensor]) -> dict[str, Any]:
-    """Pre-training, fine-tuning, distillation and the reward model; on several ranks in micro-batches."""
+    """Pre-training, fine-tuning and the reward model; on several ranks in micro-batches."""
     done: dict[str, Any] = {}
     several = collectives.world() > 1
     parts: dict[str, Any] = dict(micro_batch_size=1 if several else None)
@@ -125,15 +124,6 @@ def other_loops(seen: list[torch.Tensor]) -> dict[str, Any]:
     held_out = [(pair.prompt, pair.chosen) for pair in HELD_OUT]
     rows = finetuning.train(tuning, model, examples, held_out, MetricLog(3), eos_id=8)
     keep("finetuning", model, rows)
-
-    teacher = teacher_in(SHARP_TEACHER, torch.float64)
-    for loss in ("forward_kl", "reverse_kl"):
-        model = small_gpt().double()
-        distilling = distillation.DistillationConfig(
-            steps=2, batch_size=3, loss=loss, max_new_tokens=6, warmup=1, **parts
-        )
-        rows = distillation.train(distilling, model, teacher, LETTERS, PROMPTS, MetricLog(2))
-        keep(f"distillation-{loss}", model, rows)
 
     for weighting in ("pair", "prompt"):
         trunk, head = small_gpt().double(), make_generator(0, "head")

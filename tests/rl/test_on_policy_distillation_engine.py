@@ -24,7 +24,7 @@ from rl.rewards.verifiable import VerifiableReward
 from rl.run.evaluation import evaluate
 
 CONTRACT = {
-    "forms": {"sampled": {}, "full": {"divergence": "full"}},
+    "forms": {"sampled": {}, "full": {"divergence": "full"}, "forward": {"divergence": "forward"}},
     "headings": ("With a teacher", "On-policy distillation"),
     "absent": {
         "kl": "there is no reference",
@@ -167,7 +167,7 @@ def test_the_first_gradient_of_a_policy_that_teaches_itself(gradients, divergenc
 # Learning
 
 
-@pytest.mark.parametrize("divergence", ["sampled", "full"])
+@pytest.mark.parametrize("divergence", ["sampled", "full", "forward"])
 def test_the_student_reaches_the_teacher_and_flees_with_the_sign_flipped(monkeypatch, divergence):
     def distance(policy: GPT) -> float:
         params, judge = SamplingParams(max_new_tokens=6), ENGINE.taught_by(CONFIG, SHARP_TEACHER)

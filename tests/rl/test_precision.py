@@ -13,10 +13,9 @@ from torch import Tensor
 from toys import LETTERS, PROMPTS, seeded
 
 from data.collate import ResponseBatch, collate_responses
-from gpt import distillation, finetuning, pretraining
-from gpt.distillation import forward_kl
+from gpt import finetuning, pretraining
 from gpt.generate import SamplingParams
-from gpt.log_probs import full_kl, token_log_probs, token_scores, token_scores_and_kl
+from gpt.log_probs import forward_kl, full_kl, token_log_probs, token_scores, token_scores_and_kl
 from gpt.model import GPT
 from gpt.pretraining import language_model_loss
 from harness.metric_log import MetricLog
@@ -91,16 +90,6 @@ def test_pretraining_and_finetuning_with_their_held_out_losses(products):
     config = finetuning.FinetuningConfig(precision="bfloat16")
     rows += finetuning.train(config, small_gpt(), examples, examples, MetricLog(1), eos_id=8)
     assert all("held_out_loss" in row for row in rows) and products.keys() == {torch.bfloat16}
-
-
-@pytest.mark.parametrize("loss", ["forward_kl", "reverse_kl"])
-def test_distillation_and_its_sampling(products, loss):
-    config = distillation.DistillationConfig(
-        steps=1, batch_size=4, max_new_tokens=4, loss=loss, precision="bfloat16"
-    )
-    teacher = small_gpt(1).requires_grad_(False)
-    distillation.train(config, small_gpt(), teacher, LETTERS, PROMPTS, MetricLog(1))
-    assert products.keys() == {torch.bfloat16}
 
 
 EOS, V = 8, 10

@@ -123,7 +123,7 @@ def test_an_engine_is_the_same_on_any_number_of_ranks(results, engine, world):
         assert_same(but_for_signs(results[world]["engines"][name]), but_for_signs(one))
 
 
-@pytest.mark.parametrize("loop", ["pretraining", "finetuning", "distillation", "reward_model"])
+@pytest.mark.parametrize("loop", ["pretraining", "finetuning", "reward_model"])
 @pytest.mark.parametrize("world", WORLDS)
 def test_every_other_loop_is_the_same(results, loop, world):
     """And the same in micro-batches, which all but one rank have."""

@@ -14,7 +14,8 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from rl.rewards.reward import RuleReward
-from rl.run.evaluation import Conditions, best_of_n, compare, evaluate
+from rl.run.evaluation import Conditions, compare, evaluate
+from studies.best_of import best_of_n
 
 RECORDS = [PromptRecord("abcdefgh"[i % 8] + "abcdefgh"[i // 8]) for i in range(40)]
 ONE_TOKEN = SamplingParams(max_new_tokens=1)
