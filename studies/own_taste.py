@@ -149,7 +149,7 @@ def do(job: Job, folder: Path) -> None:
         rows = annotate(demo / "pretraining", folder / "mine.jsonl", taste, seed)
         held_out = preferred(pairs, taste, tokenizer)
         for name in dict.fromkeys([*map(str, SIZES), *OF_60]):
-            given = rows[: 60 if name in OF_60 else int(name)]
+            given: list[Any] = rows[: 60 if name in OF_60 else int(name)]
             usable = sum(row["verdict"] in ("first", "second") for row in given)
             if name == "replay":  # as many old pairs as new ones
                 given = [*given, *draw_history(visits, usable, random.Random(seed))]

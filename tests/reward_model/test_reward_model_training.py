@@ -12,7 +12,7 @@ import pytest
 import torch
 from forked import forked
 from safetensors.torch import load_file
-from toys import saved_gpt, seeded, write_pairs
+from toys import GLASSBOX, saved_gpt, seeded, write_pairs
 
 from gpt.model import GPT, GPTConfig
 from harness.errors import UserError
