@@ -110,12 +110,12 @@ def every_engine() -> tuple[Engine, ...]:
 def beside_steps(
     config: RunFlags, prompts: Mapping[str, Sequence[PromptRecord]], done: int
 ) -> float:
-    """The work of validations and of the test, in steps."""
-    of_step = getattr(config, "prompts_per_step", 1) * getattr(config, "group_size", 1)
-    rows = 2 * config.batch_size if hasattr(config, "batch_size") else of_step
+    """The work of validations and of the test, in steps; a pair of DPO is one answer's."""
+    of_step = getattr(config, "prompts_per_step", 1) * getattr(config, "group_size", 1) / UNTRAINED
+    rows = getattr(config, "batch_size", of_step)
     validations = math.ceil((config.steps - done) / config.eval_every)
     validated = validations * len(prompts["validation"][: config.eval_prompts])
-    return UNTRAINED * (validated + 2 * len(prompts["test"][: config.test_prompts])) / rows
+    return (validated + 2 * len(prompts["test"][: config.test_prompts])) / rows
 
 
 @reading()
