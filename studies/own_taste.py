@@ -29,7 +29,7 @@ from gpt.generate import SamplingParams
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError
-from harness.files import display_path, read_json, read_jsonl, read_object, write_json
+from harness.files import read_json, read_jsonl, read_object, write_json
 from harness.paths import ANSWERS, REPOSITORY, RUNS
 from harness.seeds import make_generator
 from reward_model.accuracy_report import score_pairs
@@ -194,7 +194,6 @@ def main(config: OwnTasteConfig) -> None:
         line.append(", ".join(f"{r['before']:.2f} to {r['after']:.2f}, {r['kl']:.1f}" for r in of))
         lines.append(line)
     print(*markdown(["taste", *JUDGES, "share, KL of each policy"], lines), sep="\n")
-    print(f"wrote {display_path(out)}")
 
 
 if __name__ == "__main__":
