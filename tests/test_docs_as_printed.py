@@ -39,7 +39,6 @@ MORE = {  # what is run, and the flags that are added
 LEFT = {  # a part of a command: why it is not run
     "pip install": "downloads",
     "--weights gpt2": "downloads",
-    "--preset small": "downloads GPT-2's tokenizer",
     "runs/answers": "comes of what was downloaded",
     "smollm2": "needs a package of 98 MB",
     "python3 -m venv": "a user's own",
