@@ -373,7 +373,9 @@ def algorithm_map() -> Picture:
     pg = p.box(365, 572, 341, ["pg_grpo", "~plus DPO's loss on pairs of the group"], "policy")
     dpo = p.box(365, 668, 341, ["dpo", "~no sampling: recorded pairs, no reward model"], "proxy")
     p.arrow(dpo.top, pg.bottom, "its loss")
-    p.box(14, 668, 335, ["kd_grpo, kd_ppo", "~GRPO, PPO; reward = log p / q, p a teacher"], "teacher")
+    p.box(
+        14, 668, 335, ["kd_grpo, kd_ppo", "~GRPO, PPO; reward = log p / q, p a teacher"], "teacher"
+    )
     p.box(14, 736, 335, ["minillm", "~the reverse KL to a teacher is the loss"], "teacher")
     p.text(536, 752, "blue: no critic; pink: a critic;")
     p.text(536, 772, "orange: pairs; light blue: a teacher")
