@@ -254,9 +254,7 @@ curves = {
     for name, kind in (("secret letter", False), ("easy letter", True))
 }
 middle = [step + 3 for step in steps]
-plots.curves(
-    curves, middle, xlabel="batch (mean of five)", ylabel="calls per answer", xticks=middle
-)
+plots.curves(curves, middle, xlabel="batch (of five)", ylabel="calls per answer", xticks=middle)
 last = {name: curve[-1] for name, curve in curves.items()}
 holds(
     last["secret letter"] > 4 * last["easy letter"], "in the end it asks for secrets far more often"
