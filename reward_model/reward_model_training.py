@@ -58,7 +58,7 @@ from harness.run_folder import conclude, finish_run, open_run, run_stage, steppi
 from harness.safetensors_file import kind_of
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
-from reward_model.accuracy_report import normalise_and_test, plot_report, record_prefixes
+from reward_model.accuracy_report import normalise_and_test, record_prefixes
 from reward_model.loss import bradley_terry_loss
 from reward_model.pair_files import (
     PairFileFlags,
@@ -68,14 +68,20 @@ from reward_model.pair_files import (
     keep_pairs,
     kept_pairs,
 )
-from reward_model.pairs import TokenPair, by_prompt, collate_comparisons, prompts_per_forward
+from reward_model.pairs import (
+    TokenPair,
+    by_prompt,
+    check_world,
+    collate_comparisons,
+    prompts_per_forward,
+)
 from reward_model.scalar_head import (
     Pooling,
     RewardModel,
     load_reward_model,
     save_reward_model,
 )
-from reward_model.world_pairs import check_world, sampled_pairs
+from reward_model.world_pairs import sampled_pairs
 
 # Which of tiny's defaults are measured, where, and which are not: README.md beside this file.
 PRESETS = presets_of({"tiny": {}, "study": dict(pairs=160_000)}, "reward_model")
@@ -276,7 +282,6 @@ def main(config: RewardModelConfig) -> Path:
         record_prefixes(model, held_out[:RECORDED], tokenizer, folder)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
     write_json(folder / "report.json", report.numbers)
-    plot_report(report, folder / "report.png")
     print(report.text())
     conclude(folder)
     finish_run(folder)
