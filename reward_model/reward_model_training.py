@@ -58,7 +58,7 @@ from harness.run_folder import conclude, finish_run, open_run, run_stage, steppi
 from harness.safetensors_file import kind_of
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
-from reward_model.accuracy_report import normalise_and_test, record_prefixes
+from reward_model.accuracy_report import normalise_and_test, plot_report, record_prefixes
 from reward_model.loss import bradley_terry_loss
 from reward_model.pair_files import (
     PairFileFlags,
@@ -282,6 +282,7 @@ def main(config: RewardModelConfig) -> Path:
         record_prefixes(model, held_out[:RECORDED], tokenizer, folder)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
     write_json(folder / "report.json", report.numbers)
+    plot_report(report, folder / "report.png")
     print(report.text())
     conclude(folder)
     finish_run(folder)
