@@ -54,7 +54,6 @@ from rl.run.engine import models_of_run
 from rl.run.task import Task
 
 LR, CLIP, KL_COEF, MAX_NORM = 1e-6, 0.2, 0.1, 1.0
-AT_ONCE = 128  # rows of a forward
 BETAS = (0.9, 0.95)
 
 
@@ -66,6 +65,11 @@ def shape(case: Case) -> GPTConfig:
         return LlamaConfig()
     own = load_tokenizer("glassbox").n_vocab if case.preset == "tiny" else 50257
     return preset_config(case.preset, own)
+
+
+def at_once(case: Case) -> int:
+    """Rows of a forward with a gradient, on both sides: the small model's whole batch."""
+    return 128 if case.preset == "tiny" else 16
 
 
 def model_of(case: Case, device: str = "cpu") -> GPT:
@@ -175,7 +179,7 @@ def engine_ours(side: Side, turns: Turns) -> None:
     case, policy = side.case, model_of(side.case, side.device)
     config = grpo_engine.GRPOConfig(
         prompts_per_step=case.prompts, group_size=case.group, max_new_tokens=case.new_tokens,
-        updates_per_batch=1, minibatches=1, micro_batch_size=min(case.rows, AT_ONCE), lr=LR, warmup=0,
+        updates_per_batch=1, minibatches=1, micro_batch_size=at_once(case), lr=LR, warmup=0,
         clip_range=CLIP, kl_coef=KL_COEF, max_norm=MAX_NORM, stop_kl=None, lora_rank=case.lora_rank,
         precision=case.precision, steps=10**9, checkpoint_every=10**9, device=side.device,
     )  # fmt: skip
@@ -206,10 +210,11 @@ def pairs_of(case: Case) -> list[TokenPair]:
 def reward_ours(side: Side, turns: Turns) -> None:
     """Steps of a reward model's training."""
     case = side.case
-    trunk = model_of(case, side.device)
-    model = RewardModel.from_policy(trunk, generator=make_generator(0, "head"))
+    head = make_generator(0, "head")
+    model = RewardModel.from_policy(model_of(case, side.device), generator=head)
     config = reward_model_training.RewardModelConfig(
-        batch_size=case.prompts, lr=LR, warmup=0, weight_decay=0.0, max_norm=MAX_NORM,
+        batch_size=case.prompts, micro_batch_size=at_once(case), lr=LR, warmup=0,
+        weight_decay=0.0, max_norm=MAX_NORM,
         precision=case.precision, device=side.device,
     )  # fmt: skip
     if turns.next():
@@ -229,7 +234,9 @@ class Accumulated:
 
     def backward(self, model: GPT) -> None:
         """Add the gradient of the mean over responses to the model's; in bfloat16 under autocast."""
-        for part, batch in micro_batches(self.batch, torch.arange(self.case.rows), 16):
+        for part, batch in micro_batches(
+            self.batch, torch.arange(self.case.rows), at_once(self.case)
+        ):
             with precision(model.device, self.case.precision):
                 log_probs = token_log_probs(model, batch)
             old, advantages = self.old[part], self.advantages[part]
@@ -315,13 +322,14 @@ def trl_config(case: Case) -> Any:
     """TRL's options, all of them said that change the work or the loss (docs/benchmarks.md)."""
     import trl
 
+    rows = min(case.rows, at_once(case))
     return trl.GRPOConfig(
         # The paper's loss.
         loss_type="grpo", scale_rewards="group", importance_sampling_level="token",
         use_bias_correction_kl=False,
         # One batch of prompts x group rows, sampled, scored and trained on once, one optimizer step.
-        per_device_train_batch_size=case.rows, gradient_accumulation_steps=1,
-        steps_per_generation=1, num_iterations=1, num_generations=case.group,
+        per_device_train_batch_size=rows, gradient_accumulation_steps=case.rows // rows,
+        steps_per_generation=case.rows // rows, num_iterations=1, num_generations=case.group,
         max_completion_length=case.new_tokens, temperature=1.0, top_p=1.0, top_k=0,
         epsilon=CLIP, beta=KL_COEF, mask_truncated_completions=False,
         **as_ours(case),

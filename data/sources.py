@@ -106,14 +106,14 @@ def is_checked(data: str) -> bool:
 # --- the default folders of runs ------------------------------------------------------------------
 
 
-def default_folder(stage: str, data: str, preset: str) -> Path:
-    """runs/STAGE-DATA-PRESET: where a stage writes by default and the next one looks.
+def default_folder(stage: str, data: str, model: str) -> Path:
+    """runs/STAGE-DATA-MODEL: where a stage writes by default and the next one looks.
 
     Says, where that is new, that there is one of a file with the same name and other content.
     """
     name = data_name(data)
-    folder = RUNS / f"{stage}-{name}-{preset}"
-    alike = f"{stage}-{glob.escape(name[:-DIGITS])}{'?' * DIGITS}-{preset}"
+    folder = RUNS / f"{stage}-{name}-{model}"
+    alike = f"{stage}-{glob.escape(name[:-DIGITS])}{'?' * DIGITS}-{glob.escape(model)}"
     if not is_world(data) and not folder.exists() and (others := sorted(RUNS.glob(alike))):
         listed = ", ".join(map(display_path, others))
         say_once(f"not used, of another {Path(data).name}: {listed}")

@@ -236,7 +236,7 @@ def main(config: FinetuningConfig) -> Path:
     model, tokenizer = starting_model(config, device)
     fit_for_training(config, model)
     examples, held_out = read_examples(config, tokenizer, model.config.context)
-    folder = config.out or default_folder("finetuning", config.data, config.preset)
+    folder = config.out or default_folder("finetuning", config.data, config.model_name)
     folder = open_run(folder, config, resume=config.resume)
     steps = config.steps or max(config.epochs * len(examples) // config.batch_size, 1)
     answers = f"{len(examples)} answers, {len(held_out)} held out,"

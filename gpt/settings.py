@@ -16,9 +16,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from data.sources import Presets, from_preset, is_world, say_once, usual_preset
 from gpt.checkpoint import has_chat_template, hub_file, is_published
-from harness.command_line import flag_value, run_command
+from harness.command_line import flag_value, option, run_command
 from harness.files import as_user_error, display_path, read_object, weights_in
-from harness.flags import SMALL
+from harness.flags import SMALL, STARTS
 from harness.paths import MODEL_FILE, folder_of_run
 
 Config = TypeVar("Config")
@@ -45,7 +45,7 @@ def well_read(lr: float, rows: int) -> Settings:
     `lr` is that of GRPO, the reward model and fine-tuning; `rows` a forward.
     """
     answers = dict(max_prompt_tokens=512, max_response_tokens=256, micro_batch_size=rows)
-    return {
+    by_command: Settings = {
         "rl": SHORT | dict(
             lr=lr, warmup=2, steps=32, prompts_per_step=4, micro_batch_size=2 * rows, max_new_tokens=48,
             stop_kl=8.0, eval_every=8, checkpoint_every=16,
@@ -57,11 +57,12 @@ def well_read(lr: float, rows: int) -> Settings:
         "reward_model": answers | dict(lr=lr, batch_size=8, epochs=1),
         "finetuning": answers | dict(lr=lr, batch_size=8),
     }  # fmt: skip
+    return {command: {"precision": "auto", **settings} for command, settings in by_command.items()}
 
 
 # The first row that has the start, and room for the weights, is taken.
 ROWS = (
-    Row("own", ("fresh",), 5e6, "docs/own_dialogues.md", {
+    Row("own", ("fresh",), 5e6, "not measured", {
         "rl": SHORT | dict(lr=1.5e-4, prompts_per_step=8, micro_batch_size=16, steps=40),
         "dpo": SHORT | dict(
             lr=1e-4, batch_size=16, micro_batch_size=16, steps=100, held_out_pairs=96,
@@ -102,7 +103,7 @@ def presets_of(
 class Opened(NamedTuple):
     """What the header of a model says."""
 
-    name: str
+    folder: Path
     weights: int  # 0: there is no model
     start: str  # fresh, pre-trained or chat
     preset: str | None  # of the run that made it
@@ -125,7 +126,7 @@ def opened(named: str, of_hub: bool = False) -> Opened:
         read = weights > SMALL or is_published(folder)
         chat = weights > 0 and has_chat_template(folder)
     start = "chat" if chat else "pre-trained" if read else "fresh"
-    return Opened(display_path(folder), weights, start, flags.get("preset"))
+    return Opened(folder, weights, start, flags.get("preset"))
 
 
 def run_with_presets(
@@ -149,24 +150,22 @@ def preset_defaults(
     data = flag_value(arguments, "--data")
     overrides = overrides | ({} if data is None else {"data": data})
     of_world = data is None or is_world(data)
-    named = next((f for f in STARTS if flag_value(arguments, f)), None)
+    named = next((f for f in map(option, STARTS) if flag_value(arguments, f)), None)
     start = opened(str(flag_value(arguments, named)), named == "--weights") if named else None
     preset = flag_value(arguments, "--preset")
     if start is None:
         preset = preset or usual_preset(data)
     elif not preset:
         preset = "tiny" if of_world else start.preset
-    if start is None or (start.start == "fresh" and preset in presets) or not start.weights:
+    of_preset = start and start.start == "fresh" and preset in presets
+    if named is None or start is None or of_preset or not start.weights:
         # a wrong name is left to the parser, which lists the choices
         known = preset if preset in presets else None
         return from_preset(config_class, presets, known or "tiny", **overrides)
     row = start.row
     say_once(
-        f"settings for {start.weights:,} {start.start} weights in {start.name}: "
+        f"settings for {start.weights:,} {start.start} weights in {display_path(start.folder)}: "
         f"row {row.name!r} of gpt/settings.py, measured: {row.measured}"
     )
-    preset = preset if preset in presets else "tiny"
-    return from_preset(config_class, presets, row.name, **{"preset": preset} | overrides)
-
-
-STARTS = ("--policy", "--base", "--weights")  # the flags that name what a command starts from
+    given = {"preset": preset if preset in presets else "tiny", named[2:]: start.folder}
+    return from_preset(config_class, presets, row.name, **given | overrides)

@@ -6,6 +6,8 @@ A function takes the group that it reads. A field's docstring is its help text.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,8 +15,10 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args, get_ty
 
 from harness.device import has_fast_bfloat16
 from harness.errors import UserError
-from harness.files import weights_in
+from harness.files import read_object, weights_in
+from harness.paths import folder_of_run
 
+STARTS = ("policy", "base", "weights")  # the flags that name what a command starts from
 SMALL = 50_000_000  # weights up to which a model is small: more than our presets, fewer than GPT-2
 LARGEST = 1e12  # what multiplies numbers in float32 must leave room for them
 LARGEST_INTEGER = 2**63 - 1
@@ -76,6 +80,21 @@ def check_ranges(config: object) -> None:
             raise UserError(f"{name} {allowed.words}: got {value}")
 
 
+def published_start(flags: Mapping[str, Any]) -> str | None:
+    """The name of the published weights that these flags start from, through other runs; None for none."""
+    for _ in range(99):  # runs that name each other have no first one
+        named = next((Path(flags[flag]) for flag in STARTS if flags.get(flag)), None)
+        if named is None:
+            return None
+        folder = folder_of_run(named)
+        of_hub, flags = bool(flags.get("weights")) and not folder.exists(), {}
+        with suppress(OSError, UserError):
+            flags = read_object(folder / "config.json")
+        if of_hub or "model_type" in flags:
+            return folder.resolve().name
+    return None
+
+
 # Groups of flags ---------------------------------------------------------------------------------
 
 
@@ -96,7 +115,7 @@ class TrainingFlags:
     ranks: AtLeastOne | None = None
     """Processes that share the work; default: one per core for small models on a CPU, else one."""
     out: Path | None = None
-    """Run folder; default runs/COMMAND-DATA-PRESET."""
+    """Run folder; default runs/COMMAND-DATA-MODEL: the preset, or the published model at the start."""
     resume: bool = False
     """Continue the run in the run folder."""
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
@@ -126,6 +145,11 @@ class TrainingFlags:
             each for value in named for each in (value if isinstance(value, tuple) else [value])
         ]
         return max(0 if each is None else weights_in(Path(each)) for each in every)
+
+    @property
+    def model_name(self) -> str:
+        """What run folders call the model: the published one that it comes from, else the preset."""
+        return published_start(vars(self)) or self.preset
 
     @property
     def is_small(self) -> bool:

@@ -16,6 +16,8 @@ from harness.errors import UserError
 from harness.files import append_jsonl, display_path, gone, keep_until
 from harness.ranks.collectives import is_main
 
+UNTRAINED = 0.6  # the work of an answer that is sampled and scored, where one with its update is 1
+
 
 def per_second(count: float, begin: float) -> float:
     """How many a second since `begin` of time.perf_counter, also by a clock that stands still."""
@@ -32,8 +34,8 @@ class MetricLog:
     """Collects one row of numbers a step, appends it to a file and shows progress with an ETA.
 
     One line every `every` steps, in a terminal above a tqdm bar, with the metrics that `show` names.
-    After its first step a run of over a minute says how long all will take: `beside` is the work of
-    validations and tests, in steps.
+    After one step a run of over a minute says how long all will take: `beside` is the work of validations
+    and tests, in steps. A first step of under ten seconds is mostly the costs of a start: then the second.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class MetricLog:
                 )
             if len(steps) < start:
                 print(f"note: {display_path(path)} has only {len(steps)} of {start} steps so far")
-        self.start, self.beside = start, beside
+        self.start, self.beside, self.foretold = start, beside, False
         self.begin = self.step_began = time.perf_counter()
         self.has_bar = bool(show) and sys.stderr.isatty() and is_main()
         self.bar: tqdm | None = None
@@ -68,8 +70,10 @@ class MetricLog:
             for key, value in metrics.items()
         }
         self.rows.append(row)
-        if step == self.start + 1 and self.show and is_main():
-            self._forecast(time.perf_counter() - self.step_began)
+        taken = time.perf_counter() - self.step_began
+        if not self.foretold and (taken >= 10 or step > self.start + 1):
+            self.foretold = True
+            self._forecast(taken)
         if self.path is not None:
             if len(self.rows) > 1 and is_main() and not self.path.exists():
                 raise gone(self.path.parent)
@@ -85,10 +89,14 @@ class MetricLog:
 
     def _forecast(self, seconds: float) -> None:
         steps = self.total - self.start
-        if (minutes := seconds * (steps + self.beside) / 60) >= 1:
-            whole = f"{minutes // 60:.0f} h " * (minutes >= 60) + f"{minutes % 60:.0f} min"
-            memory = f"{peak_memory() / 1e9:.1f} GB"
-            print(f"{seconds:.2g} s a step: {steps:,} steps in about {whole}, {memory}", flush=True)
+        if (whole := seconds * (steps + self.beside)) >= 60 and self.show and is_main():
+            hours, minutes = divmod(round(whole / 60), 60)
+            time_of_all = f"{hours} h " * (hours > 0) + f"{minutes} min"
+            of_step, memory = float(f"{seconds:.2g}"), f"{peak_memory() / 1e9:.1f} GB"
+            print(
+                f"{of_step:g} s a step: {steps:,} steps in about {time_of_all}, {memory}",
+                flush=True,
+            )
 
     def _print(self, row: Mapping[str, Any]) -> None:
         step, elapsed = row["step"], time.perf_counter() - self.begin

@@ -453,10 +453,7 @@ holds(
 # visited.
 #
 # **In the engines.** `--kl-estimator` of `rl.grpo_engine` takes `k2` or `k3` and refuses `k1`, with a
-# sentence that says why. All estimators are in [rl/equations/kl.py](../rl/equations/kl.py). A rule
-# that adapts the coefficient is `--kl-target`
-# ([arXiv:1909.08593](https://arxiv.org/abs/1909.08593), section 2.2). Its target is in nats per
-# *response*.
+# sentence that says why. All estimators are in [rl/equations/kl.py](../rl/equations/kl.py).
 #
 # ## 6. Exercises
 #

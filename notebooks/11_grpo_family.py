@@ -526,8 +526,7 @@ plt.show()
 # At equal KL only MaxRL differs measurably from GRPO in our worlds, on sums
 # ([archive](../docs/archive.md#one-budget)).
 # So choose by the *reason*: long answers of very different lengths (sections 2 and 5), several updates
-# per batch (4 and 6), many silent groups (7), a noisy learned reward (3). Without such a reason the
-# choice matters little.
+# per batch (4 and 6), many silent groups (7), a noisy learned reward (3).
 #
 # The command: `python -m rl.grpo_variants_engine --variant dapo`, or any of the fields by hand.
 #

@@ -437,8 +437,6 @@ holds(learned["GPT-2"][-1] > 2 * learned["GPT-2"][0], "so does the GPT-2")
 assert "llama" not in plots.source(grpo_engine).lower()
 
 # %% [markdown]
-# The word *Llama* does not occur in the engine's file.
-#
 # ## 7. The command
 #
 # ```

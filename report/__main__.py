@@ -57,7 +57,7 @@ def main(config: ReportConfig) -> Path | None:
         ) from error
     if findings:
         print(f"python -m report.doctor {run.label} says:\n{as_text(findings)}")
-    names = (REPORT, "report.json", "samples.jsonl")
+    names = (REPORT, "report.png", "report.json", "samples.jsonl")
     there = [name for name in names if (run.folder / name).exists()]
     at_home = alone and not config.out
     print(f"wrote {run.label} ({', '.join(there)})" if at_home else f"wrote {display_path(path)}")

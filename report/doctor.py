@@ -155,9 +155,12 @@ def exploding_gradient(run: Run) -> Iterator[str]:
     Change: leave --lr out, or lower it ten times (page 06).""")
 def scores_jump(run: Run) -> Iterator[str]:
     norms, losses = (run.values(key)[len(run.rows) // 5 :] for key in ("grad_norm", "loss"))
-    high, first = sum(norm > 10 for norm in norms), run.start("loss", 1)  # healthy: 6.4 at most
+    high, first = sum(norm > 10 for norm in norms), run.start("loss", 1)  # healthy: a tenth
+    worse = sum(
+        loss > max(first, math.log(2)) + 0.1 for loss in losses
+    )  # a coin's; healthy: 1 step
     of_pairs = run.values("margin") and not run.values("reward") and not run.values("reward_chosen")
-    if of_pairs and high >= 3 and max(losses) > first:
+    if of_pairs and high >= max(3, len(norms) / 6) and worse >= 2:
         yield f"grad_norm is above 10 in {high} steps, the loss rose from {first:.2f} to {max(losses):.2f}"
 
 
@@ -189,7 +192,7 @@ def memorising(run: Run) -> Iterator[str]:
 @rule("""error: sampler and scorer disagree: a temperature is missing, dropout is on, or a mask is shifted.
     Change: score a fresh sample with the policy that wrote it; log-probs must be the same (page 02).""")
 def ratio_at_start(run: Run) -> Iterator[str]:
-    limit = 0.05 if run.flags.get("precision") == "bfloat16" else 1e-4
+    limit = 1e-3 if run.flags.get("precision") == "bfloat16" else 1e-4
     errors = run.values("ratio_error_at_start")
     if bad := sum(error > limit for error in errors):
         yield f"|ratio - 1| is up to {max(errors):.2g} before the first update (not 0 in {bad} steps)"

@@ -15,7 +15,7 @@ from data.collate import ResponseBatch
 from gpt.ranks import score_in_micro_batches
 from gpt.token_rows import token_rows
 from gpt.tokenizer import Tokenizer
-from harness.files import append_jsonl
+from harness.files import append_jsonl, save_figure
 from harness.paths import TOKENS
 from harness.ranks.collectives import on_main
 from reward_model.pairs import TokenPair, collate_pairs
@@ -24,10 +24,12 @@ from reward_model.scalar_head import RewardModel
 
 @dataclass(frozen=True)
 class Report:
-    """`numbers` are for report.json."""
+    """`numbers` are for report.json; the rest is what the figure draws."""
 
     numbers: dict[str, Any]
     margins: Tensor  # (K,) score of chosen minus rejected
+    scores: Tensor  # (2K,)
+    lengths: Tensor  # (2K,) response tokens
 
     def text(self) -> str:
         n = self.numbers
@@ -120,12 +122,13 @@ def preference_report(
     """
     margins = chosen - rejected
     longer = lengths[: len(chosen)].double() - lengths[len(chosen) :].double()
+    scores = torch.cat([chosen, rejected])
     count = len(pairs)
     numbers: dict[str, Any] = {
         "pairs": count,
         **accuracy_numbers(margins, scale),
         "length_accuracy": _share(longer),
-        "length_correlation": correlation(torch.cat([chosen, rejected]), lengths),
+        "length_correlation": correlation(scores, lengths),
         "mean_margin": float(margins.mean()),
     }
     if all("gold_chosen" in pair.meta for pair in pairs):
@@ -142,7 +145,7 @@ def preference_report(
         if prefers is not None:
             both = [(p.meta["gold_chosen"], p.meta["gold_rejected"]) for p in pairs]
             numbers["label_ceiling"] = sum(prefers(max(g), min(g)) for g in both) / count
-    return Report(numbers, margins)
+    return Report(numbers, margins, scores, lengths)
 
 
 def _share(differences: Tensor) -> float:
@@ -210,3 +213,39 @@ def record_prefixes(
             kind=f"held-out pair {number + 1}", step=0,
         )  # fmt: skip
         append_jsonl(folder / TOKENS, rows)
+
+
+def plot_report(report: Report, path: Path) -> None:
+    """Three panels: margins, calibration, score against length."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12, 3.8), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    accuracy = report.numbers["accuracy"]
+    left.hist(report.margins.numpy(), bins=40, color="tab:blue", alpha=0.8)
+    left.axvline(0, color="black", linewidth=1)
+    left.set(
+        xlabel="score of chosen minus rejected (standard deviations)",
+        ylabel="held-out pairs",
+        title=f"{accuracy:.1%} of the labels ordered right",
+    )
+    claimed, won, counts = zip(*report.numbers["calibration"], strict=True)
+    middle.plot([0.5, 1], [0.5, 1], color="grey", linestyle="--", label="calibrated")
+    errors = [(w - wilson_interval(w * n, n)[0], wilson_interval(w * n, n)[1] - w)
+              for w, n in zip(won, counts, strict=True)]  # fmt: skip
+    middle.errorbar(
+        claimed, won, yerr=list(zip(*errors, strict=True)), marker="o", label="95% interval"
+    )
+    middle.set(
+        xlabel="probability claimed for the preferred answer",
+        ylabel="share of labels that agree",
+        title="calibration",
+    )
+    middle.legend()
+    right.scatter(report.lengths.numpy(), report.scores.numpy(), s=5, alpha=0.3)
+    right.set(
+        xlabel="response length (tokens)",
+        ylabel="score (standard deviations)",
+        title=f"correlation with length {report.numbers['length_correlation']:+.2f}",
+    )
+    save_figure(figure, path)

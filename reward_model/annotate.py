@@ -131,10 +131,10 @@ def ask(config: AnnotateConfig, asked: Sequence[Row], rows: list[Row]) -> None:
     while (done := sum(row["annotator"] == config.annotator for row in rows)) < len(turns):
         number, swap, repeat = turns[done]
         row = swapped(asked[number]) if swap else asked[number]
-        pace = 60 * given / (time.monotonic() - begin)
+        pace = f", {60 * given / (time.monotonic() - begin):.1f} a minute" * (given > 0)
         width = min(shutil.get_terminal_size((80, 24)).columns, WIDEST)
         shown_row = page(row, width, config.plain)
-        say(f"pair {done + 1} of {len(turns)}, {pace:.1f} a minute", *shown_row)
+        say(f"pair {done + 1} of {len(turns)}{pace}", *shown_row)
         shown = time.monotonic()
         while (typed := key().lower()) not in (*VERDICTS, "u", "q"):
             say(HELP)

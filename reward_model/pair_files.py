@@ -34,10 +34,14 @@ class PairFileFlags(AnswerFileFlags, PairFlags):
 def file_pairs(
     config: PairFileFlags, tokenizer: Tokenizer, context: int
 ) -> tuple[list[TokenPair], list[TokenPair]]:
-    """Training and held-out pairs of a preference file that fit, split by prompt."""
+    """Training and held-out pairs of a preference file that fit, split by prompt.
+
+    The held-out ones are those of the validation split, or where it has none of the test split.
+    """
     result = file_source(config.data, tokenizer.chat).pairs()
     result.say()
-    parts = [result.splits[name] for name in ("train", "validation")]
+    splits = result.splits
+    parts = [splits["train"], splits["validation"] or splits["test"]]  # of few pairs one is empty
     return fitting_pairs(config.data, parts, tokenizer, config.limits(context))
 
 

@@ -58,7 +58,7 @@ from harness.run_folder import conclude, finish_run, open_run, run_stage, steppi
 from harness.safetensors_file import kind_of
 from harness.seeds import derive_seed, make_generator
 from harness.training_state import TrainingState, keep_state, saved_step
-from reward_model.accuracy_report import normalise_and_test, record_prefixes
+from reward_model.accuracy_report import normalise_and_test, plot_report, record_prefixes
 from reward_model.loss import bradley_terry_loss
 from reward_model.pair_files import (
     PairFileFlags,
@@ -247,7 +247,7 @@ def main(config: RewardModelConfig) -> Path:
     base = base_folder(config)  # whose pre-training may be of another precision
     device = open_device(config.device, config.precision)
     judge, policy, tokenizer = open_base(config, base, device)
-    folder = config.out or default_folder("reward_model", config.data, config.preset)
+    folder = config.out or default_folder("reward_model", config.data, config.model_name)
     if not made:  # too few pairs are refused before an earlier run is moved aside
         pairs, held_out = file_pairs(config, tokenizer, policy.config.context)
     folder = open_run(folder, config, resume=config.resume)
@@ -260,10 +260,12 @@ def main(config: RewardModelConfig) -> Path:
 
     fit_for_training(config, policy)  # which the pairs were sampled from, and is the trunk now
     model = RewardModel.from_policy(policy, config.pooling, make_generator(config.seed, "head"))
+    fewest = 1
     if judge is not None:
+        fewest = FEWEST
         model.head.load_state_dict(judge.head.state_dict())
+    del policy, judge  # the trunk is a copy
     prompts = len(by_prompt(pairs))
-    fewest = 1 if judge is None else FEWEST
     steps = config.steps or max(config.epochs * prompts // config.batch_size, fewest)
     counts = f"{len(pairs):,} pairs of {prompts:,} prompts"
     print(f"training a reward model on {counts} for {steps} steps ({device}, {config.precision})")
@@ -280,6 +282,7 @@ def main(config: RewardModelConfig) -> Path:
         record_prefixes(model, held_out[:RECORDED], tokenizer, folder)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
     write_json(folder / "report.json", report.numbers)
+    plot_report(report, folder / "report.png")
     print(report.text())
     conclude(folder)
     finish_run(folder)

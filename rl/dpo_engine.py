@@ -242,7 +242,7 @@ def recorded_pairs(config: DPOConfig, task: Task) -> dict[str, Any]:  # line 1
 
 def file_reward(config: DPOConfig, tokenizer: Tokenizer, device: torch.device) -> RewardFn | None:
     """What scores the validation samples of a file; None if no flag names it and none is there."""
-    folder = default_folder("reward_model", config.data, config.preset)
+    folder = default_folder("reward_model", config.data, config.model_name)
     named = config.reward != "auto" or bool(config.reward_model)
     if not named and not (folder / MODEL_FILE).exists():
         print(f"no reward model in {display_path(folder)}: the validations report no reward")

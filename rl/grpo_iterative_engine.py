@@ -173,7 +173,9 @@ def open_refresh(config: IterativeGRPOConfig, task: Task) -> dict[str, Any]:
             f"nobody is there to label new pairs for {config.data}: add --no-refresh-reward-model, "
             "or use the reviews"
         )
-    folder = config.first_reward_model or default_folder("reward_model", config.data, config.preset)
+    folder = config.first_reward_model or default_folder(
+        "reward_model", config.data, config.model_name
+    )
     original = read_visits(folder / "pairs.jsonl")
     held_out = read_visits(folder / "held_out_pairs.jsonl")
     probe = [as_pair(row, task.tokenizer) for visit in held_out for row in visit]

@@ -156,7 +156,7 @@ class Talk:
         folders = tuple(Path(folder) for folder in ([named] if isinstance(named, str) else named))
         flags: dict[str, Any] = dict(
             reward=kind, data=self.data, preset=self.preset, reward_model=folders,
-            ensemble=self.flags.get("ensemble", "mean"),
+            ensemble=self.flags.get("ensemble", "mean"), policy=self.flags.get("policy"),
         )  # fmt: skip
         return open_reward(RunFlags(**flags), self.tokenizer, self.device, self.rule)
 

@@ -4,7 +4,7 @@
     python scripts/write_tables.py --demo runs/demo    keeps what the demos of several seeds ended at first
 
 It writes the tables of engines in README.md and rl/README.md, the defaults of all flags
-(tests/rl/run/defaults.json), the tables of docs/measured.json and of the recording of a
+(tests/rl/run/defaults.json), the tables of docs/measured.json and of the recordings of a
 real model, and what the demo's seeds ended at (docs/demo_seeds.json). A test fails where one of them is
 not what this would write.
 """
@@ -31,6 +31,7 @@ from harness.files import display_path, read_json, write_text
 from harness.paths import REPOSITORY
 from rl.run.config import EngineConfig
 from rl.run.engine import every_engine
+from studies import preferences
 from studies import real_model as steered
 from studies.pages import average, filled, markdown, rounded, spread
 
@@ -40,6 +41,7 @@ FIRST = (  # on the front page
 )
 MEASURED = REPOSITORY / "docs" / "measured.json"
 MEASURED_PAGES = tuple(f"docs/{name}.md" for name in ("archive", "lora", "ranks"))
+PREFERENCES = REPOSITORY / "docs" / "preferences.json"
 REAL_MODEL = REPOSITORY / "notebooks" / "course" / "recordings" / "real_model.json"
 
 
@@ -256,10 +258,13 @@ def benchmarks() -> str:
 
 
 def real_model() -> str:
-    """docs/real_model.md, from the recording of page 18."""
-    found = read_json(REAL_MODEL)
+    """docs/real_model.md, from the recordings of page 18 and of the preferences."""
+    found, preferred = read_json(REAL_MODEL), read_json(PREFERENCES)
     tables = {"real model": steered.table(found)}
     tables["real model by constraint"] = steered.by_constraint(found)
+    tables["reward models"] = preferences.table_of_judges(preferred)
+    tables["preferences"] = preferences.table(preferred)
+    tables["answers"] = preferences.table_of_answers(preferred, "grpo-0")
     return page_with("docs/real_model.md", tables)
 
 

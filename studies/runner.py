@@ -28,7 +28,7 @@ from harness.command_line import command_name
 from harness.errors import UserError
 from harness.files import display_path, read_json, read_object, sha256_of, write_json
 from harness.flags import AtLeastOne, check_ranges
-from harness.paths import REPOSITORY, RUNS, STATE_FILE
+from harness.paths import MODEL_FILE, REPOSITORY, RUNS, STATE_FILE
 from harness.run_folder import CONFIG_FILE, INPUTS, lock, unlock
 
 AROUND = ("harness", "data", "gpt", "reward_model", "rl")  # what every job is made with
@@ -130,7 +130,7 @@ def is_done(job: Job, root: Path) -> bool:
     return (
         "wall" in found
         and found["asked"] == asked(job, root)
-        and all(digest(REPOSITORY / path) == was for path, was in found["inputs"].items())
+        and all(digest(root / path) == was for path, was in found["inputs"].items())
     )
 
 
@@ -158,7 +158,8 @@ def run_job(
     """
     folder, wanted, code = root / job.name, asked(job, root), project()
     begun = read_record(folder) == {"asked": wanted}
-    resume = resume and begun and (folder / STATE_FILE).exists()
+    kept = any((folder / file).exists() for file in (STATE_FILE, MODEL_FILE))
+    resume = resume and begun and kept
     if folder.exists() and not resume:
         clear(folder, keep=not begun)
     if job.is_command:
@@ -172,7 +173,7 @@ def run_job(
     wall, cpu = run_into_log(job.stage, command, log, threads=threads, append=resume)
     config = folder / CONFIG_FILE
     read = read_object(config).get(INPUTS, {}) if config.exists() else {}
-    inputs = {os.path.relpath(path, REPOSITORY): was for path, was in read.items()}
+    inputs = {os.path.relpath(path, root): was for path, was in read.items()}
     seconds = {"wall": wall, "cpu": wall if cpu is None else cpu}
     write_json(record_of(folder), {"asked": wanted, "inputs": inputs, "project": code} | seconds)
     return wall

@@ -39,7 +39,6 @@ MORE = {  # what is run, and the flags that are added
 LEFT = {  # a part of a command: why it is not run
     "pip install": "downloads",
     "--weights gpt2": "downloads",
-    "--preset small": "downloads GPT-2's tokenizer",
     "runs/answers": "comes of what was downloaded",
     "smollm2": "needs a package of 98 MB",
     "python3 -m venv": "a user's own",
@@ -47,6 +46,8 @@ LEFT = {  # a part of a command: why it is not run
     "open ": "a user's own",
     "-m pytest": "these tests",
     "scripts/demo.py": "tests/test_scripts.py",
+    "mine.jsonl": "somebody answers (tests/reward_model/test_annotate.py)",
+    "runs/my-": "comes of these answers",
 }
 FILES = {"docs/extending.md": ("my_rewards.py", "tis_engine.py")}  # a page's blocks of Python
 SLOW = {"docs/extending.md"}  # six trainings, each in a process of its own

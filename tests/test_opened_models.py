@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from forked import command
 from toys import TEMPLATES, chat_tokenizer
 
 from data.collate import collate_responses
@@ -20,7 +21,7 @@ from gpt.model import GPT, GPTConfig
 from gpt.published import save_gpt2
 from gpt.settings import ROWS, opened, preset_defaults
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness import command_line
+from harness import command_line, flags
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl, read_object, write_json
 from harness.paths import MODEL_FILE
@@ -51,6 +52,7 @@ def llama(tokenizer: Tokenizer, seed: int = 0) -> Llama:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Published folders, with a template and without, and 60 instructions with two answers."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("data.sources.RUNS", tmp_path / "runs")
     tokenizer = chat_tokenizer("phi-3")
     save_gpt2(llama(tokenizer), tmp_path / "mine", tokenizer)
     save_gpt2(
@@ -100,8 +102,9 @@ def test_what_is_opened_is_known_from_its_header(place: Path) -> None:
 def test_settings_follow_what_is_opened_by_whichever_flag(place: Path) -> None:
     run(place / "ours", load_tokenizer("glassbox"), "study")
     run(place / "tuned", chat_tokenizer("phi-3"), "tiny")
-    rows = {row.name: row.settings for row in ROWS}
-    chat = rows["chat"]
+    row = next(row for row in ROWS if row.name == "chat")
+    precision = {"precision": "float32"}  # of so few weights
+    chat = {command: {**of_row, **precision} for command, of_row in row.settings.items()}
     for folder in ("mine", "tuned"):
         rl = settings(GRPOConfig, grpo_engine.PRESETS, "--policy", folder)
         judge = settings(RewardModelConfig, reward_model_training.PRESETS, f"--base={folder}")
@@ -119,7 +122,68 @@ def test_settings_follow_what_is_opened_by_whichever_flag(place: Path) -> None:
         GRPOConfig, grpo_engine.PRESETS, ["--policy", "mine", "--data", "instructions"]
     )
     plain = preset_defaults(GRPOConfig, grpo_engine.PRESETS, ["--data", "instructions"])
-    assert steered == plain and plain.temperature == 0.7
+    assert steered == dataclasses.replace(plain, policy=Path("mine")) and plain.temperature == 0.7
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_large_model_takes_bfloat16_where_the_processor_has_it(
+    place: Path, monkeypatch: pytest.MonkeyPatch, fast: bool
+) -> None:
+    run(place / "ours", load_tokenizer("glassbox"), "study")
+    monkeypatch.setattr(flags, "has_fast_bfloat16", lambda device: fast)
+    monkeypatch.setattr(flags, "weights_in", lambda path: 10**8)
+    judge = settings(RewardModelConfig, reward_model_training.PRESETS, "--base", "mine")
+    rl = settings(GRPOConfig, grpo_engine.PRESETS, "--policy=mine")
+    taken = {each.precision for each in (judge, rl)}
+    assert taken == {"bfloat16" if fast else "float32"}
+    world = preset_defaults(
+        GRPOConfig, grpo_engine.PRESETS, ["--policy", "mine", "--data", "instructions"]
+    )
+    assert world.precision == "float32"  # as its recorded runs
+
+
+def test_a_run_is_called_as_the_published_model_that_it_comes_from(place: Path) -> None:
+    run(place / "ours", load_tokenizer("glassbox"), "study")
+    run(place / "tuned", chat_tokenizer("phi-3"), "tiny")
+    write_json(place / "tuned" / "config.json", {"script": "s", "base": None, "weights": "mine"})
+    run(place / "again", chat_tokenizer("phi-3"), "tiny")
+    write_json(place / "again" / "config.json", {"script": "s", "policy": "again"})
+    named = {
+        "mine": "mine", f"mine/{MODEL_FILE}": "mine", "tuned": "mine", "ours": "study", "again": "study"
+    }  # fmt: skip
+    for start, name in named.items():
+        assert GRPOConfig(policy=Path(start), preset="study").model_name == name
+    assert FinetuningConfig(weights="hf://someone/theirs").model_name == "theirs"
+    assert GRPOConfig().model_name == "tiny"
+
+
+def test_four_commands_from_pairs_to_a_look_at_the_policy(place: Path) -> None:
+    """As the pages print them, but for fewer steps: every other setting is that of the model's row."""
+    short = ["--device", "cpu", "--ranks", 1, "--steps", 2]
+    fewer = ["--max-new-tokens", 4, "--eval-prompts", 2, "--test-prompts", 2]
+    pairs = ["--data", "pairs.jsonl"]
+    trained = command(
+        "-m", "reward_model.reward_model_training", "--base", "mine", *pairs, *short, cwd=place
+    )
+    assert trained.returncode == 0, trained.stderr
+    [judge] = map(str, place.glob("runs/reward_model-pairs-*-mine"))
+    steer = ["-m", "rl.grpo_engine", "--policy", "mine", *pairs, "--reward-model", judge]
+    steered = command(*steer, *short, *fewer, cwd=place)
+    assert steered.returncode == 0, steered.stderr
+    [folder] = place.glob("runs/grpo-pairs-*-mine")
+    again = command(*steer, *short[:-1], 3, *fewer, "--resume", cwd=place)
+    assert again.returncode == 0 and len(read_jsonl(folder / "metrics.jsonl")) == 3, again.stderr
+    chat = next(row.settings for row in ROWS if row.name == "chat")
+    for each, of_row in ((judge, chat["reward_model"]), (folder, chat["rl"])):
+        config = read_object(Path(each) / "config.json")
+        assert {"lr": config["lr"], "precision": config["precision"]} == {
+            "lr": of_row["lr"], "precision": "float32"
+        }  # fmt: skip
+    assert "warning" not in trained.stderr + steered.stderr
+    asked = command("-m", "rl.talk", folder, "--device", "cpu", cwd=place, given=b"Say 3\n")
+    assert asked.returncode == 0 and "reward" in asked.stdout, asked.stderr
+    page = command("-m", "report", folder, cwd=place)
+    assert page.returncode == 0 and (folder / "report.html").stat().st_size > 10_000, page.stderr
 
 
 def test_a_learning_rate_ten_times_the_usual_is_warned_of(

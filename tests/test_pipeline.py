@@ -89,12 +89,13 @@ def test_a_run_folder_holds_what_its_script_says(world: dict[str, Path]) -> None
     common = {"config.json", "metrics.jsonl", "model.safetensors", "report.html", "tokens.jsonl"}
     more = {
         "finetuning": {"samples.jsonl"},
-        "reward_model": {"pairs.jsonl", "held_out_pairs.jsonl", "report.json"},
+        "reward_model": {"pairs.jsonl", "held_out_pairs.jsonl", "report.json", "report.png"},
         "grpo": {"samples.jsonl", "test_answers.jsonl", "report.json", "finished_state.pt"},
     }
     for stage, folder in world.items():
         assert folder.name == f"{stage}-reviews-tiny"
         assert names(folder) == common | more.get(stage, set())
+    assert (world["reward_model"] / "report.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_metrics_have_a_row_a_step_and_the_documented_keys(world: dict[str, Path]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import re
 from pathlib import Path
@@ -12,35 +13,95 @@ import numpy as np
 import pytest
 import tyro
 
+from data.records import split_of
 from gpt.settings import preset_defaults
+from harness.files import read_jsonl
 from harness.paths import REPOSITORY
 from report import intervals
 from report.intervals import holm, t_interval, t_tails
-from studies import bootstrap
+from studies import bootstrap, preferences
 from studies.claims import __main__ as claims
 from studies.claims.rules import FAILED, HELD, UNTOLD, Rule
 from studies.engines import RECIPES, STUDIES, Recipe, flags_of
 from studies.overoptimisation import __main__ as study
 from studies.overoptimisation import results
 from studies.pages import filled
+from studies.preferences import PreferencesConfig
 from studies.runner import words
 
 
-@pytest.mark.parametrize(("name", "recipe"), RECIPES.items(), ids=RECIPES)
-def test_the_flags_of_a_run_are_flags_of_its_script(name: str, recipe: Recipe) -> None:
-    """Its own, those of the study and those of the start, parsed by the script's own parser."""
-    module = importlib.import_module(recipe.module)
+def parsed_by(name: str, flags: list[str]) -> Any:
+    """The config that a command makes of these flags."""
+    module = importlib.import_module(name)
     (config,) = (
         value
         for name, value in vars(module).items()
         if name.endswith("Config") and value.__module__ == module.__name__
     )
+    default = preset_defaults(config, module.PRESETS, flags)
+    return tyro.cli(config, default=default, args=flags)
+
+
+@pytest.mark.parametrize(("name", "recipe"), RECIPES.items(), ids=RECIPES)
+def test_the_flags_of_a_run_are_flags_of_its_script(name: str, recipe: Recipe) -> None:
+    """Its own, those of the study and those of the start, parsed by the script's own parser."""
     for each in STUDIES.values():
         if name in each.runs:
             flags = words(flags_of(each, name, Path("start")) | dict(seed=1, device="cpu"))
-            default = preset_defaults(config, module.PRESETS, flags)
-            parsed = tyro.cli(config, default=default, args=flags)
+            parsed = parsed_by(recipe.module, flags)
             assert (parsed.data, parsed.seed, parsed.test_prompts) == (each.world, 1, 0)
+
+
+def preferences_of(folder: Path) -> PreferencesConfig:
+    """The study of preferences on sixty pairs of sums, said politely or not."""
+    rows = [
+        {"instruction": f"What is {a} and {b}?", "input": "", "output": f"It is {a + b}."}
+        | {"chosen": f"It is indeed {a + b}.", "rejected": f"{a + b}, obviously."}
+        for a, b in itertools.product(range(6), range(10))
+    ]
+    for name, content in (("pairs.json", rows), ("config.json", {"vocab_size": 1})):
+        (folder / name).write_text(json.dumps(content), encoding="utf-8")
+    return PreferencesConfig(model=folder, pairs=folder / "pairs.json", out=folder / "out")
+
+
+def test_the_flags_of_every_job_of_the_preferences_are_flags_of_its_command(tmp_path: Path) -> None:
+    for job in preferences.plan(preferences_of(tmp_path)).values():
+        if "module" in job.arguments:
+            flags = preferences.flags_of(job, job.arguments["until"][-1])
+            parsed = parsed_by(job.arguments["module"], flags)
+            assert (parsed.device, parsed.seed) == ("auto", job.arguments["seed"])
+
+
+def test_a_judge_of_preferences_has_seen_no_pair_of_the_others(tmp_path: Path) -> None:
+    """Halves and held-out prompts are apart, and a subset of the curve is one of the next."""
+    config = preferences_of(tmp_path)
+    counts = preferences.write_pairs(config)
+
+    def prompts(name: str) -> list[str]:
+        return [row["prompt"] for row in read_jsonl(preferences.pairs_file(config, name))]
+
+    train = {name: set(prompts(name)[:count]) for name, count in counts.items()}
+    held_out = set(prompts("all")[counts["all"] :])
+    assert train["a"] | train["b"] == train["all"] and not train["a"] & train["b"]
+    assert not train["all"] & held_out and held_out == set(prompts("a")[counts["a"] :])
+    assert {split_of(prompt) for prompt in held_out} == {"validation", "test"}
+    assert counts["a"] + counts["b"] == counts["all"] and train["50"] <= train["100"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "right"),
+    [
+        ("It is Jakarta.", True),
+        ("The capital of Indonesia is indeed Indonesia.", False),
+        ("", False),
+    ],
+)
+def test_the_rule_of_rightness_wants_the_words_that_the_reference_adds(
+    answer: str, right: bool
+) -> None:
+    asked, reference = "What is the capital of Indonesia?", "The capital of Indonesia is Jakarta."
+    assert preferences.is_right(asked, reference, answer) is right
+    assert preferences.polite_words(answer) == answer.count("indeed")
 
 
 DOCS = REPOSITORY / "docs"
@@ -53,7 +114,7 @@ def test_the_page_of_the_study_is_that_of_its_numbers() -> None:
 
 
 def test_the_tables_of_one_budget_hold_their_recorded_means() -> None:
-    text = (DOCS / "study.md").read_text(encoding="utf-8")
+    text = (DOCS / "archive.md").read_text(encoding="utf-8")
     part = text.split("<!-- one budget -->")[1].split("<!-- end of one budget -->")[0]
     tables = [
         [line.split(" | ") for line in t.splitlines()]

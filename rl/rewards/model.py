@@ -30,7 +30,7 @@ def open_kind(config: RewardFlags, tokenizer: Tokenizer, device: torch.device) -
     if is_checked(config.data) and not config.reward_model:
         raise UserError(f"{config.data} is checked by a rule: leave --reward {config.reward} out")
     flags = flags_for(config.data, config.preset)
-    default = default_folder("reward_model", config.data, config.preset)
+    default = default_folder("reward_model", config.data, config.model_name)
     folders = config.reward_model or (default,)
     models = [open_reward_model(folder, tokenizer, device, flags) for folder in folders]
     if len(models) == 1:

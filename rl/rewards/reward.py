@@ -149,6 +149,9 @@ class RewardFlags(Protocol):
     def preset(self) -> str: ...
 
     @property
+    def model_name(self) -> str: ...
+
+    @property
     def scored_rows(self) -> int: ...
 
     @property

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
+from data.records import PromptRecord
 from data.sources import Presets, default_folder
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
@@ -22,7 +23,7 @@ from gpt.model import GPT
 from gpt.settings import run_with_presets
 from harness.device import open_device
 from harness.files import append_jsonl, keep_until, reading, write_json
-from harness.metric_log import MetricLog
+from harness.metric_log import UNTRAINED, MetricLog
 from harness.paths import ANSWERS, MODEL_FILE, TOKENS
 from harness.ranks.collectives import on_main
 from harness.run_folder import conclude, finish_run, open_run, stepping
@@ -106,12 +107,15 @@ def every_engine() -> tuple[Engine, ...]:
     return tuple(entry_of(f"rl.{name}") for name in names)
 
 
-def beside_steps(config: RunFlags, done: int) -> float:
-    """The work of validations and of the test, in steps: an answer without an update is 0.6 of one with."""
-    of_step = getattr(config, "prompts_per_step", 1) * getattr(config, "group_size", 1)
-    rows = 2 * config.batch_size if hasattr(config, "batch_size") else of_step
+def beside_steps(
+    config: RunFlags, prompts: Mapping[str, Sequence[PromptRecord]], done: int
+) -> float:
+    """The work of validations and of the test, in steps; a pair of DPO is one answer's."""
+    of_step = getattr(config, "prompts_per_step", 1) * getattr(config, "group_size", 1) / UNTRAINED
+    rows = getattr(config, "batch_size", of_step)
     validations = math.ceil((config.steps - done) / config.eval_every)
-    return 0.6 * (validations * config.eval_prompts + 2 * config.test_prompts) / rows
+    validated = validations * len(prompts["validation"][: config.eval_prompts])
+    return (validated + 2 * len(prompts["test"][: config.test_prompts])) / rows
 
 
 @reading()
@@ -123,14 +127,15 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
     start, parts = models_of_run(engine, config, task)
     if engine.steps_of is not None:
         config = replace(config, steps=engine.steps_of(config, **parts))
-    folder = config.out or default_folder(name, config.data, config.preset)
+    folder = config.out or default_folder(name, config.data, config.model_name)
     folder = open_run(folder, config, resume=config.resume)
     done = saved_step(folder) if config.resume else 0
     for name_of_file in ("samples.jsonl", TOKENS):
         keep_until(folder / name_of_file, done)
     log = MetricLog(
         config.steps, path=folder / "metrics.jsonl", every=config.eval_every, title=name, start=done,
-        show=(*SHOWN, "validation/gold") if task.gold else SHOWN, beside=beside_steps(config, done),
+        show=(*SHOWN, "validation/gold") if task.gold else SHOWN,
+        beside=beside_steps(config, task.prompts, done),
     )  # fmt: skip
     print(f"{name} on {config.data}, reward: {task.reward_name} ({device}, {config.precision})")
     if isinstance(config, EngineConfig):
@@ -139,6 +144,7 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
         config, task.policy, task.tokenizer, task.reward_fn, task.prompts["train"], log,
         start=start, validate=open_validation(config, task, start, folder), folder=folder,
     )  # fmt: skip
+    run.whole_groups = engine.groups
     with stepping(log, folder):
         rows = engine.train(run, **parts)
     if rows and (kept := rows[-1].get("kept_step")) is not None:

@@ -78,6 +78,7 @@ def test_policy_heads_are_float32_under_autocast(chunk_elements, monkeypatch):
             "kl": (full_kl(MODEL, OTHER, BATCH), kl),
             "both": (scores_and_kl(MODEL, OTHER, BATCH)[1], kl),
             "beside": (scores_and_kl(MODEL, OTHER, BATCH)[0].log_probs, chosen),
+            "beside, entropy": (scores_and_kl(MODEL, OTHER, BATCH)[0].entropy, entropy),
             "forward_kl": (forward_kl(MODEL, OTHER, BATCH), forward),
         }
     for name, (value, expected) in found.items():

@@ -14,7 +14,7 @@ from toys import one_sentence
 
 from data.sources import Presets
 from gpt.settings import preset_defaults
-from harness import files
+from harness import files, metric_log
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl, write_atomically, write_json
@@ -144,3 +144,27 @@ def test_a_crash_while_resuming_loses_no_metrics(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="disk full"):
         MetricLog(9, path=path, start=1)
     assert read_jsonl(path) == [{"step": 1}, {"step": 2}]
+
+
+@pytest.mark.parametrize(
+    "seconds, said",
+    [
+        ([163.0, 9.0], "160 s a step: 40 steps in about 2 h 4 min"),
+        ([4.0, 2.0, 9.0], "2 s a step: 40 steps in about 2 min"),
+        ([9.0, 0.5, 0.5], ""),
+    ],
+    ids=["slow: of the first step", "of the second", "under a minute"],
+)
+def test_a_run_says_once_how_long_it_will_take_with_its_validations(
+    monkeypatch, capsys, seconds, said
+):
+    now = 0.0
+    monkeypatch.setattr(metric_log.time, "perf_counter", lambda: now)
+    log = MetricLog(43, show=("loss",), every=100, start=3, beside=5.5)
+    for step, taken in enumerate(seconds, 4):
+        log.begins()
+        now += taken
+        log.write(step=step, loss=1.0)
+        now += 1000.0  # between two steps
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.rpartition(",")[0] for line in lines] == ([said] if said else [])

@@ -151,7 +151,7 @@ def test_a_rule_finds_its_example_and_says_what_it_saw_and_what_to_do(rule: str)
 @pytest.mark.parametrize(
     ("rule", "columns", "flags"),
     [
-        ("ratio_at_start", dict(ratio_error_at_start=0.01), dict(precision="bfloat16")),
+        ("ratio_at_start", dict(ratio_error_at_start=5e-4), dict(precision="bfloat16")),
         ("ratio_always_one", dict(approx_kl=0.0), dict(minibatches=1)),
         ("impossible_length", dict(eos_rate=0.5, response_length=25.0), {}),
         ("reference_follows", {"kl": 0.0, "validation/kl": 3.0}, dict(renew_reference=5)),

@@ -12,16 +12,17 @@ import pytest
 import torch
 from forked import forked
 from safetensors.torch import load_file
-from toys import saved_gpt, seeded
+from toys import GLASSBOX, saved_gpt, seeded, write_pairs
 
 from gpt.model import GPT, GPTConfig
+from harness.errors import UserError
 from harness.files import read_jsonl
 from harness.metric_log import MetricLog
 from harness.training_state import saved_step
 from reward_model.accuracy_report import score_pairs
 from reward_model.pairs import TokenPair, collate_pairs
 from reward_model.reward_model_training import RewardModelConfig, main, train
-from reward_model.scalar_head import RewardModel
+from reward_model.scalar_head import RewardModel, save_reward_model
 
 V, EOS = 20, 0
 CONFIG = RewardModelConfig(batch_size=16, lr=5e-3, warmup=2)
@@ -122,3 +123,22 @@ def test_a_killed_run_resumes_into_the_same_model(tmp_path):
         for name in ("pairs.jsonl", "held_out_pairs.jsonl", "report.json"):
             assert (out / name).read_bytes() == (whole / name).read_bytes(), name
         assert {path.name for path in out.iterdir()} == {path.name for path in whole.iterdir()}
+
+
+def test_a_reward_model_goes_on_from_another_one(tmp_path, capsys):
+    """At learning rate 0 it is the one that it started from, head and all; few pairs get 50 steps."""
+    shape = GPTConfig(GLASSBOX.n_vocab, context=64, n_layer=1, n_head=2, n_embd=16)
+    judge = RewardModel.from_policy(GPT(shape).initialize(seeded(0)), "mean_score", seeded(1))
+    save_reward_model(tmp_path / "judge" / "model.safetensors", judge, GLASSBOX)
+    write_pairs(tmp_path / "mine.json")
+    config = RewardModelConfig(
+        data=str(tmp_path / "mine.json"), base=tmp_path / "judge", pooling="mean_score", lr=0.0,
+        ranks=1, device="cpu", out=tmp_path / "mine",
+    )  # fmt: skip
+    after, before = (load_file(main(config) / "model.safetensors"), judge.state_dict())
+    for name in before.keys() - {"mean", "std"}:
+        assert torch.equal(after[name], before[name]), name
+    assert len(read_jsonl(tmp_path / "mine" / "metrics.jsonl")) == 50
+    for wrong in (dict(data="reviews"), dict(pooling="last_token")):
+        with pytest.raises(UserError):
+            main(replace(config, **wrong))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from dataclasses import replace
@@ -13,6 +14,7 @@ import torch
 from engines import HELD_OUT, PAIRS, SHARE_OF_A, engine_named, small_gpt
 from slow import log_prob
 from toys import GLASSBOX, LETTERS, PROMPTS, saved_gpt
+from watched import Validations
 
 from data import sources
 from gpt.generate import SamplingParams
@@ -59,6 +61,31 @@ def test_it_learns_what_was_preferred_and_the_opposite_from_swapped_pairs(loss, 
     assert swapped or rows[-1]["held_out_accuracy"] == 1
     assert (rows[-1]["held_out_margin"] > 0) == (not swapped)
     assert samples(policy) < 0.85 * before if swapped else samples(policy) > 1.5 * before
+
+
+def test_the_metrics_of_a_step_are_those_of_the_policy_before_it():
+    """Step 2 by hand: the policy after step 1 against the start, on the pairs of step 2."""
+    start, seen = small_gpt(), Validations()
+    rows = run(copy.deepcopy(start), steps=2, batch_size=6, eval_every=1, validate=seen)
+    now, ref = (
+        torch.tensor(
+            [[log_prob(m, p.prompt, y).item() for y in (p.chosen, p.rejected)] for p in PAIRS]
+        )
+        for m in (seen.policies[0], start)
+    )
+    rewards = 0.1 * (now - ref)
+    expected = {
+        "loss": float(torch.log1p((rewards[:, 1] - rewards[:, 0]).exp()).mean()),
+        "accuracy": float((rewards[:, 0] > rewards[:, 1]).float().mean()),
+        "margin": float((rewards[:, 0] - rewards[:, 1]).mean()),
+        "reward_chosen": float(rewards[:, 0].mean()),
+        "reward_rejected": float(rewards[:, 1].mean()),
+        "log_prob_chosen": float(now[:, 0].mean()),
+        "log_prob_rejected": float(now[:, 1].mean()),
+        "drift": float((ref - now).mean()),
+    }
+    assert {key: rows[1][key] for key in expected} == pytest.approx(expected, abs=1e-5)
+    assert abs(expected["margin"]) > 0.01
 
 
 # Files

@@ -18,7 +18,7 @@ from harness.files import write_json
 from harness.paths import MODEL_FILE
 from reward_model.scalar_head import RewardModel, load_reward_model, save_reward_model
 from rl import talk
-from rl.talk import Talk, TalkConfig
+from rl.talk import Answer, Talk, TalkConfig
 
 KETTLE = "Review the red kettle for Anna."
 
@@ -98,3 +98,8 @@ def test_settings_that_no_run_writes_are_refused_before_a_prompt(runs: Path, fla
 def test_a_prompt_without_room_costs_that_prompt_alone(runs: Path) -> None:
     with pytest.raises(UserError):
         talk_to(run_folder(runs / "short", 2, context=4)).answer("a longer prompt than that is")
+
+
+def test_what_a_model_writes_does_not_steer_the_terminal() -> None:
+    lines = Answer("it", "a\x1b[2Jb\u202e", True, 1.0, None, None).lines(40)
+    assert "\x1b" not in "".join(lines) and "\u202e" not in "".join(lines)

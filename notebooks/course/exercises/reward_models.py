@@ -226,3 +226,36 @@ def worst_case(scores):
     """From the scores (K, N) that K reward models give to the same N responses, compute the lowest
     score of each response, of shape (N,)."""
     return scores.amin(0)
+
+
+def counts(generator: torch.Generator) -> Arguments:
+    size = number(generator, 2, 3)
+    return {"table": torch.randint(1, 20, (size, size), generator=generator).float()}
+
+
+@exercise(
+    case("20 and 15 pairs of one mind, 5 and 10 of two", 0.4, table=[[20.0, 5.0], [10.0, 15.0]]),
+    case("never of one mind", -1.0, table=[[0.0, 7.0], [7.0, 0.0]]),
+    random=counts,
+    mistakes="""
+        (alike - chance) / (1 - chance) -> alike
+            this is the share on which they agree. Take off what chance gives, and divide by what it leaves.
+        (alike - chance) / (1 - chance) -> alike - chance
+            divide by 1 - p_e: two people who always agree have a kappa of 1.
+        (table.sum(0) * table.sum(1)).sum() / n**2 -> 1 / len(table)
+            chance is not 1 over the number of verdicts: it depends on how often each person gives them.
+        (table.sum(0) * table.sum(1)).sum() / n**2 -> (table.sum(0) ** 2).sum() / n**2
+            you use one person's verdicts twice: rows are one, columns the other.
+        n**2 -> n
+            the two sums are counts: each is divided by n, so the product by n squared.
+        table.diag().sum() / n -> table.diag().sum()
+            p_o is a share: divide the diagonal's sum by the number of pairs.
+    """,
+)
+def kappa(table):
+    """From the counts table (verdicts, verdicts), one person's verdicts in rows and the other's in
+    columns, compute Cohen's kappa, (p_o - p_e) / (1 - p_e), a scalar."""
+    n = table.sum()
+    alike = table.diag().sum() / n  # p_o
+    chance = (table.sum(0) * table.sum(1)).sum() / n**2  # p_e
+    return (alike - chance) / (1 - chance)

@@ -1,0 +1,572 @@
+"""Pairs that people wrote and a published chat model: what each engine makes of them.
+
+    python -m studies.preferences --model runs/smollm2 --pairs pairs.json --out runs/preferences
+    python -m studies.preferences ... --stages judges policies --seeds 1 --steps 4    (a cheap look)
+
+`--pairs` has rows of instruction, input, output (a reference answer), chosen and rejected. They are split
+by prompt: a tenth validates, a tenth tests. Of the rest one half trains the reward model that pays every
+engine, and is what DPO and fine-tuning read; the other half a reward model of another seed, the judge. It
+says which of two answers to a test prompt it prefers, that of a policy or that of the start. Two more
+judges are rules: polite words, and whether an answer has the content words of the reference answer.
+
+The stages, in the order of their worth: `judges`, both reward models; `policies`, GRPO and DPO; `curve`,
+reward models of 50 to 400 pairs; `seeds`; `baselines`, best of 8 and fine-tuning; `engines`; `exploit`,
+GRPO with a small penalty that goes on; `poolings`, reward models of all pairs; `teacher`, the start taught
+by the steered policy. A finished job is kept even where engines have changed since: each takes minutes.
+recording.json has every number, and answers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+
+from data.collate import collate_responses
+from data.files.read import read_preferences, read_prompts
+from data.records import PromptRecord, split_of
+from data.templates import instruction_prompt, instruction_text
+from data.worlds.instructions import words as words_in
+from gpt.checkpoint import load_policy
+from gpt.generate import SamplingParams
+from gpt.log_probs import token_log_probs
+from gpt.model import GPT
+from gpt.ranks import score_in_micro_batches
+from gpt.tokenizer import Tokenizer
+from gpt.tokenizer_files import read_tokenizer
+from harness.command_line import run_command
+from harness.device import open_device, precision
+from harness.files import display_path, read_json, read_jsonl, write_json, write_text
+from harness.flags import AtLeastOne
+from harness.paths import FINISHED_STATE, MODEL_FILE, RUNS, STATE_FILE
+from harness.seeds import make_generator
+from harness.tensors import masked_sum
+from reward_model.accuracy_report import preference_report, score_pairs, wilson_interval
+from reward_model.pairs import encode_pairs
+from reward_model.scalar_head import RewardModel, load_reward_model
+from rl.batches.rollout import Rollout, sample_rollout, select_rows
+from rl.rewards.model import RewardModelReward
+from rl.run.evaluation import win_rate
+from studies.pages import markdown, rounded, spread
+from studies.real_model import distinct
+from studies.runner import Job, StudyFlags, digest, finished, go, run_into_log, words
+
+Stage = Literal[
+    "judges", "policies", "curve", "seeds", "baselines", "engines", "exploit", "poolings", "teacher"
+]
+STAGES: tuple[Stage, ...] = get_args(Stage)
+CURVE = (50, 100, 200, 400)  # pairs
+BATCH = 8  # pairs of an optimizer step
+LEAST = 50  # steps of a reward model: few pairs are read several times
+BEST_OF = 8
+ROWS = 32  # that are sampled or scored together
+SHOWN, LISTED = 16, 10  # answers in the recording, and on a page
+START, BEST, LONG = "as published", f"best of {BEST_OF}", "GRPO, long"
+TEMPERATURE, LONGEST = 0.7, 48  # as its makers advise; tokens
+
+# Flags of every engine that samples: 4 prompts with 8 answers, two optimizer steps.
+SAMPLED: dict[str, Any] = dict(
+    lr=2e-5, warmup=2, prompts_per_step=4, group_size=8, minibatches=2, micro_batch_size=16,
+    temperature=TEMPERATURE, max_new_tokens=LONGEST, eval_prompts=0, test_prompts=0,
+    checkpoint_every=8,
+)  # fmt: skip
+ANCHORED = SAMPLED | dict(kl_coef=0.1, stop_kl=8.0)
+SINGLY = dict(prompts_per_step=32, group_size=1)  # the same number of answers, one a prompt
+FIT = dict(max_prompt_tokens=512, max_response_tokens=256)
+RECORDED = dict(batch_size=BATCH, warmup=10)  # of what reads the pairs
+
+
+class Recipe(NamedTuple):
+    """How a policy is made."""
+
+    stage: Stage
+    folder: str
+    module: str
+    flags: Mapping[str, Any]
+
+
+OF_PAIRS = ("rl.dpo_engine", "gpt.finetuning")  # in one part: their schedules need the whole run
+POLICIES = {
+    "GRPO": Recipe("policies", "grpo", "rl.grpo_engine", ANCHORED),
+    "DPO": Recipe("policies", "dpo", "rl.dpo_engine", RECORDED | dict(
+        lr=1e-5, beta=0.1, micro_batch_size=16, temperature=TEMPERATURE, max_response_tokens=256,
+        held_out_pairs=0, eval_prompts=0, test_prompts=0,
+    )),
+    "fine-tuning": Recipe("baselines", "finetuning", "gpt.finetuning",
+        RECORDED | FIT | dict(lr=2e-5, weight_decay=0.01, micro_batch_size=8)),
+    "RLOO": Recipe("engines", "rloo", "rl.rloo_engine", ANCHORED | dict(kl_coef=0.05)),
+    "PPO": Recipe("engines", "ppo", "rl.ppo_engine",
+        ANCHORED | SINGLY | dict(kl_coef=0.05, critic_lr=1e-5, updates_per_batch=1)),
+    "REINFORCE++": Recipe("engines", "reinforce", "rl.reinforce_pp_engine",
+        ANCHORED | SINGLY | dict(kl_coef=0.05)),
+    "PG-GRPO": Recipe("engines", "pg", "rl.pg_grpo_engine", ANCHORED | dict(preference_coef=0.1)),
+    "single-model GRPO": Recipe("engines", "single", "rl.grpo_single_model_engine",
+        SAMPLED | dict(kl_coef=1.0, stop_kl=None, updates_per_batch=1)),
+    "LoRA": Recipe("engines", "lora", "rl.grpo_engine", ANCHORED | dict(lora_rank=16, lr=2e-4)),
+    LONG: Recipe("exploit", "long", "rl.grpo_engine", ANCHORED | dict(lr=4e-5, kl_coef=0.01, stop_kl=None)),
+    "KD-GRPO": Recipe("teacher", "kd", "rl.kd_grpo_engine",
+        SAMPLED | dict(kl_coef=0.04, stop_kl=None, pretraining_coef=0)),
+    "on-policy distillation": Recipe("teacher", "distilled", "rl.on_policy_distillation_engine",
+        SAMPLED | SINGLY | dict(kl_coef=0, stop_kl=None)),
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferencesConfig(StudyFlags):
+    """Steer a published chat model by preference pairs, and let unseen judges compare."""
+
+    model: Path = RUNS / "smollm2"
+    """Folder of the chat model, in Hugging Face's layout."""
+    pairs: Path = Path("instruction-data-with-preference.json")
+    """A JSON list of instruction, input, output, chosen, rejected."""
+    out: Path = RUNS / "preferences"
+    """Folder of the jobs and of recording.json."""
+    stages: tuple[Stage, ...] = STAGES
+    """Which parts of it."""
+    jobs: AtLeastOne = 1
+    """Runs at a time, each with up to 8 GB."""
+    steps: AtLeastOne = 16
+    """Batches of 32 answers of every engine that samples."""
+    precision: Literal["float32", "bfloat16"] = "bfloat16"
+    """Of all jobs."""
+    device: str = "auto"
+    """auto (cuda, then mps, then cpu) or a device name."""
+
+
+# --- the pairs ------------------------------------------------------------------------------------
+
+
+def drawn(text: str) -> int:
+    return zlib.crc32(text.encode())
+
+
+def write_pairs(config: PreferencesConfig) -> dict[str, int]:
+    """Write the files of pairs that jobs read, and return how many pairs of each are to train on.
+
+    Prompts are in the chat model's form, so that every command splits them alike (data/records.py). The
+    held-out ones are in each file.
+    """
+    size, rows = read_json(config.model / "config.json")["vocab_size"], []
+    tokenizer = read_tokenizer(config.model, size)
+    chat = None if tokenizer is None else tokenizer.chat
+    for row in read_json(config.pairs):
+        asked = instruction_text(row["instruction"], row["input"])
+        answers = {name: row[name].strip() for name in ("output", "chosen", "rejected")}
+        if answers["chosen"] != answers["rejected"]:
+            rows.append({"prompt": instruction_prompt(asked, chat), "asked": asked} | answers)
+    rows.sort(key=lambda row: drawn(f"order {row['prompt']}"))
+    train = [row for row in rows if split_of(row["prompt"]) == "train"]
+    held_out = [row for row in rows if split_of(row["prompt"]) != "train"]
+    halves = [[row for row in train if drawn(f"half {row['prompt']}") % 2 == n] for n in (0, 1)]
+    parts = {"all": train, "a": halves[0], "b": halves[1]}
+    parts |= {str(count): train[:count] for count in CURVE}
+    for name, part in parts.items():
+        path = pairs_file(config, name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = "".join(f"{json.dumps(row)}\n" for row in [*part, *held_out])
+        if not path.exists() or path.read_text("utf-8") != text:  # jobs may be reading it
+            write_text(path, text)
+    return {name: len(part) for name, part in parts.items()}
+
+
+def pairs_file(config: PreferencesConfig, name: str) -> Path:
+    return config.out.resolve() / "pairs" / f"{name}.jsonl"
+
+
+def plan(config: PreferencesConfig) -> dict[str, Job]:
+    """Every reward model, the start, best of 8, and every policy; those that others need come first."""
+    counts, out, jobs = write_pairs(config), config.out.resolve(), dict[str, Job]()
+    shared = dict(device=config.device, precision=config.precision)
+
+    def add(name: str, stage: Stage, kind: str, *needs: str, **arguments: Any) -> None:
+        jobs[name] = Job(name, kind, arguments, needs, frozenset([stage]))
+
+    def reward_model(name: str, stage: Stage, pairs: str, seed: int, pooling: str) -> None:
+        add(
+            name, stage, "reward model", module="reward_model.reward_model_training", count=counts[pairs],
+            until=(max(counts[pairs] // BATCH, LEAST),), data=pairs_file(config, pairs),
+            base=config.model.resolve(), lr=2e-5, weight_decay=0.01, micro_batch_size=16, pooling=pooling,
+            seed=seed, **RECORDED, **FIT, **shared,
+        )  # fmt: skip
+
+    def policy(name: str, seed: int) -> None:
+        of = POLICIES[name]
+        parts = 6 if name == LONG else 2  # of half the steps, after each of which it is measured
+        until = [max(config.steps * part // 2, 1) for part in range(1, parts + 1)]
+        until = [counts["a"] // BATCH] if of.module in OF_PAIRS else until
+        flags = dict(of.flags, data=pairs_file(config, "a"), seed=seed, **shared)
+        flags["base" if of.module == "gpt.finetuning" else "policy"] = config.model.resolve()
+        needs: tuple[str, ...] = ("rm-a",)
+        if of.stage == "teacher":
+            flags, needs = flags | dict(teacher=out / "grpo-0"), (*needs, "grpo-0")
+        elif of.module not in OF_PAIRS:
+            flags |= dict(reward="model", reward_model=out / "rm-a")
+        stage = of.stage if seed == 0 else "seeds"
+        add(f"{of.folder}-{seed}", stage, "policy", *needs, module=of.module, until=until, **flags)
+
+    reward_model("rm-a", "judges", "a", 0, "mean_score")
+    reward_model("rm-b", "judges", "b", 1, "mean_score")
+    add("start", "policies", "start", "rm-a", model=config.model.resolve())
+    seeded = [name for name, of in POLICIES.items() if of.stage == "policies"]
+    for name in seeded:
+        policy(name, 0)
+    for count in CURVE:
+        reward_model(f"rm-{count}", "curve", str(count), 0, "mean_score")
+    for seed in range(1, config.seeds):
+        for name in seeded:
+            policy(name, seed)
+    add("best", "baselines", "best of", "rm-a", model=config.model.resolve(), n=BEST_OF)
+    for name in [name for name in POLICIES if name not in seeded]:
+        policy(name, 0)
+    for pooling, short in (("mean_score", "mean"), ("last_token", "last")):
+        for seed in range(config.seeds):
+            reward_model(f"rm-all-{short}-{seed}", "poolings", "all", seed, pooling)
+    return jobs
+
+
+# --- one job --------------------------------------------------------------------------------------
+
+
+def do(config: PreferencesConfig, job: Job, folder: Path) -> None:
+    """Train what the job trains, part by part, and measure it after each; measured-STEPS.json."""
+    device = open_device(config.device, config.precision)
+    if job.stage in ("start", "best of"):
+        bench = Bench(config, device)
+        found = bench.measure(bench.start, job.arguments.get("n", 1))
+        write_json(folder / "measured-0.json", found)
+        return
+    for steps in job.arguments["until"]:
+        path = folder / f"measured-{steps}.json"
+        if not path.exists():
+            cpu = train(job, folder, steps)
+            if job.stage == "reward model":
+                found = accuracy(folder, config, device)
+                found["train_pairs"] = job.arguments["count"]
+            else:
+                found = Bench(config, device).measure(load_policy(folder, device)[0])
+            write_json(path, found | {"steps": steps, "cpu_minutes": cpu / 60})
+        if read_jsonl(folder / "metrics.jsonl")[-1]["step"] < steps:
+            break  # it has left the KL limit, and cannot go on
+    (folder / FINISHED_STATE).unlink(missing_ok=True)  # 2 GB
+
+
+def flags_of(job: Job, steps: int) -> list[str]:
+    """The command line of a job's command, up to so many steps."""
+    own = ("module", "until", "count")
+    return words({k: v for k, v in job.arguments.items() if k not in own} | {"steps": steps})
+
+
+def train(job: Job, folder: Path, steps: int) -> float:
+    """Run the job's command from where it was; returns its CPU seconds."""
+    module, log = job.arguments["module"], folder.with_name(f"{folder.name}-run.log")
+    begun = any((folder / name).exists() for name in (STATE_FILE, MODEL_FILE))
+    flags = [*flags_of(job, steps), "--out", str(folder), *["--resume"] * begun]
+    wall, cpu = run_into_log(module, [sys.executable, "-m", module, *flags], log, append=begun)
+    return wall if cpu is None else cpu
+
+
+def accuracy(folder: Path, config: PreferencesConfig, device: torch.device) -> dict[str, Any]:
+    """How a reward model orders the held-out pairs, and how the longer answer does.
+
+    Those of the validation split are among them: nothing is chosen by them.
+    """
+    model, tokenizer = load_reward_model(folder, device)
+    records = read_preferences(pairs_file(config, "all")).records
+    pairs = encode_pairs([r for r in records if split_of(r.prompt) != "train"], tokenizer)
+    with precision(device, config.precision):
+        chosen, rejected, batch = score_pairs(model, pairs, tokenizer.eos_id, ROWS)
+    report = preference_report(chosen, rejected, batch.lengths.cpu(), pairs, float(model.std))
+    names = ("pairs", "accuracy", "accuracy_interval", "length_accuracy", "calibration_error")
+    return {name: report.numbers[name] for name in names}
+
+
+# --- the judges -----------------------------------------------------------------------------------
+
+POLITE = frozenset(  # of the training pairs: in chosen answers five times as often, or more
+    "i'd i'm indeed may kindly happy glad would could help assist suggest please thank lovely "
+    "appreciate clarify delighted certainly".split()
+)
+FUNCTION_WORDS = frozenset(
+    "a an the is are was were be been being am do does did to of in on at by for from with as that this "
+    "these those it its he she they we you i his her their our your my me him them and or but not no so if "
+    "then than there here can will shall should must have has had what which who whom whose how when where "
+    "why into about over up out very".split()
+)
+
+
+def polite_words(text: str) -> int:
+    return sum(word in POLITE for word in words_in(text))
+
+
+def is_right(asked: str, reference: str, answer: str) -> bool:
+    """Whether an answer has at least half of the words that the reference answer adds to the question.
+
+    Function words and polite ones do not count; where nothing is added, all other words of it do.
+    """
+    known = FUNCTION_WORDS | POLITE
+    wanted = set(words_in(reference)) - known
+    new = wanted - set(words_in(asked)) or wanted
+    return 2 * len(new & set(words_in(answer))) >= len(new)
+
+
+def test_prompts(config: PreferencesConfig) -> list[PromptRecord]:
+    records = read_prompts(pairs_file(config, "all")).records
+    test = {record.prompt: record for record in records if split_of(record.prompt) == "test"}
+    return list(test.values())
+
+
+class Bench:
+    """The start, the reward model of training, and the test prompts that every policy answers."""
+
+    def __init__(self, config: PreferencesConfig, device: torch.device) -> None:
+        self.precision, out = config.precision, config.out.resolve()
+        self.start, self.tokenizer = load_policy(config.model, device)
+        model = load_reward_model(out / "rm-a", device)[0]
+        self.proxy = RewardModelReward(model, ROWS, config.precision)
+        self.prompts = test_prompts(config)
+        self.params = SamplingParams(TEMPERATURE, max_new_tokens=LONGEST)
+
+    def answers(self, policy: GPT, samples: int = 1) -> list[Rollout]:
+        """Sampled with the same random numbers for every policy."""
+        size, generator = 2 * ROWS // samples, make_generator(0, "evaluation")
+        batches = [self.prompts[i : i + size] for i in range(0, len(self.prompts), size)]
+        sample = partial(sample_rollout, policy, self.tokenizer)
+        with precision(policy.device, self.precision):
+            return [sample(batch, self.params, samples, generator) for batch in batches]
+
+    @torch.no_grad()
+    def measure(self, policy: GPT, samples: int = 1) -> dict[str, Any]:
+        """Every number of a policy but the judge's, and its answers.
+
+        Of several `samples` the one that the reward model of training likes best is the answer.
+        """
+        rollouts = self.answers(policy, samples)
+        if samples > 1:
+            best = [self.proxy(rollout).view(-1, samples).argmax(1) for rollout in rollouts]
+            rows = [samples * torch.arange(len(each)) + each for each in best]
+            rollouts = [select_rows(*pair) for pair in zip(rollouts, rows, strict=True)]
+        answers = [(r.records[i].meta, r.responses[i]) for r in rollouts for i in range(len(r))]
+        texts, tokens = [text for _, text in answers], sum(rollout.tokens for rollout in rollouts)
+        kl = of_start = 0.0
+        score = partial(token_log_probs, self.start, temperature=TEMPERATURE)
+        for rollout in rollouts:
+            with precision(policy.device, self.precision):
+                expected = score_in_micro_batches(score, rollout.sequences, ROWS)
+            kl += float(masked_sum(rollout.log_probs - expected, rollout.response_mask).sum())
+            of_start += float(expected.sum())
+        at_most = math.log(samples) - 1 + 1 / samples  # of best of n (Stiennon et al. 2020, G.3)
+        return {
+            "proxy": torch.cat([self.proxy(rollout) for rollout in rollouts]).tolist(),
+            "polite": [polite_words(text) for text in texts],
+            "right": [float(is_right(m["asked"], m["output"], text)) for m, text in answers],
+            "kl": at_most if samples > 1 else kl / len(texts),
+            "perplexity": math.exp(-of_start / tokens),
+            "distinct_2": distinct(texts, 2),
+            "tokens": tokens / len(texts),
+            "ended": statistics.mean(float(e) for r in rollouts for e in r.has_eos),
+            "answers": texts,
+        }
+
+
+class Judge:
+    """The reward model that no engine is paid by, and its verdicts, which are kept in files.
+
+    It reads answers as text: one of as many tokens as were allowed has not ended.
+    """
+
+    def __init__(self, config: PreferencesConfig) -> None:
+        self.config, self.out = config, config.out.resolve()
+        self.prompts = [record.prompt for record in test_prompts(config)]
+
+    @cached_property
+    def model(self) -> tuple[RewardModel, Tokenizer]:
+        return load_reward_model(self.out / "rm-b", open_device(self.config.device))
+
+    def scores(self, path: Path) -> list[float]:
+        """Of the answers in a measured-STEPS.json."""
+        kept = self.out / "judged" / f"{path.parent.name}-{path.name}"
+        by = [digest(self.out / "rm-b.json"), digest(path)]
+        if not kept.exists() or read_json(kept)["by"] != by:
+            write_json(kept, {"by": by, "scores": self.judge(read_json(path)["answers"])})
+        scores: list[float] = read_json(kept)["scores"]
+        return scores
+
+    def judge(self, answers: Sequence[str]) -> list[float]:
+        model, tokenizer = self.model
+        encoded = [tokenizer.encode(answer) for answer in answers]
+        ended = [ids + [tokenizer.eos_id] * (len(ids) < LONGEST) for ids in encoded]
+        prompts = [tokenizer.encode(prompt) for prompt in self.prompts]
+        batch = collate_responses(prompts, ended, tokenizer.eos_id).to(model.device)
+        with precision(model.device, self.config.precision):
+            found: list[float] = score_in_micro_batches(model, batch, ROWS).tolist()
+        return found
+
+
+def compared(found: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
+    """How often each reward model prefers a policy's answer to the start's; a tie counts half."""
+    tensors = [(torch.tensor(x["judge"]), torch.tensor(x["proxy"])) for x in (found, before)]
+    by_judge, by_proxy = (win_rate(*pair) for pair in zip(*tensors, strict=True))
+    count = len(found["judge"])
+    about = {"interval": wilson_interval(by_judge * count, count), "prompts": count}
+    return {"preferred": by_judge, "preferred_by_proxy": by_proxy} | about
+
+
+# --- the recording --------------------------------------------------------------------------------
+
+LISTS = ("proxy", "judge", "polite", "right")  # a value of each answer; recorded are their means
+ANSWERS = ("answers", "judge", "right")  # what is recorded of an answer
+
+
+def recorded(config: PreferencesConfig, jobs: Mapping[str, Job]) -> dict[str, Any]:
+    """What all jobs that are done have measured: reward models, and of policies every point."""
+    out, done = config.out.resolve(), finished(jobs, config.out.resolve())
+    found: dict[str, Any] = {"reward models": {}, "policies": {}, "answers": {}}
+    asked = [record.meta for record in test_prompts(config)[:SHOWN]]
+    found["asked"] = [{name: meta[name] for name in ("asked", "output")} for meta in asked]
+    judge, start = Judge(config), dict[str, Any]()
+    for name in jobs:
+        paths = list(out.glob(f"{name}/measured-*.json")) if name in done else []
+        points = {path: read_json(path) for path in paths}
+        if not points:
+            continue
+        if jobs[name].stage == "reward model":
+            about = {key: jobs[name].arguments[key] for key in ("pooling", "seed")}
+            found["reward models"][name] = points.popitem()[1] | about
+            continue
+        listed, minutes = sorted(points.values(), key=lambda point: point.get("steps", 0)), 0.0
+        for path, point in points.items():
+            point["judge"] = judge.scores(path)
+        start = start or listed[0]
+        kept = zip(*(listed[-1][key] for key in ANSWERS), strict=True)
+        found["answers"][name] = [dict(zip(ANSWERS, row, strict=True)) for row in kept][:SHOWN]
+        found["policies"][name] = [point | compared(point, start) for point in listed]
+        for point in found["policies"][name]:
+            del point["answers"]
+            point |= {key: statistics.fmean(point[key]) for key in LISTS}
+            if "steps" in point:  # those of the parts before it, too
+                minutes = point["cpu_minutes"] = minutes + point["cpu_minutes"]
+    return rounded(found)
+
+
+def of_policy(found: Mapping[str, Any], name: str) -> list[list[dict[str, Any]]]:
+    """The points of a policy's seeds; one list for each."""
+    folder = {START: "start", BEST: "best"}.get(name) or f"{POLICIES[name].folder}-"
+    return [points for job, points in found["policies"].items() if job.startswith(folder)]
+
+
+COLUMNS = (  # title, measurement, digits
+    ("preferred by the unseen judge", "preferred", 2), ("by the trained-on one", "preferred_by_proxy", 2),
+    ("right", "right", 2), ("polite words", "polite", 2), ("KL, nats", "kl", 1), ("ended", "ended", 2),
+    ("tokens", "tokens", 0), ("distinct-2", "distinct_2", 2), ("perplexity of the start", "perplexity", 1),
+    ("CPU minutes", "cpu_minutes", 0),
+)  # fmt: skip
+
+
+def table(found: Mapping[str, Any]) -> list[str]:
+    """Markdown: a line per policy, the mean over its seeds and their range."""
+    lines = []
+    for name in (START, BEST, *POLICIES):
+        if runs := of_policy(found, name):
+            last = [points[-1] for points in runs]
+            cells = [spread([p[key] for p in last if key in p], n) for _, key, n in COLUMNS]
+            lines.append([name, str(len(runs)), *cells])
+    return markdown(["policy", "seeds", *(title for title, _, _ in COLUMNS)], lines)
+
+
+def table_of_judges(found: Mapping[str, Any]) -> list[str]:
+    """Markdown: a line per number of pairs and pooling, the mean of its seeds and their range."""
+    groups: dict[tuple[int, str], list[dict[str, Any]]] = {}
+    for row in found["reward models"].values():
+        groups.setdefault((row["train_pairs"], row["pooling"]), []).append(row)
+    lines = []
+    for (count, pooling), rows in sorted(groups.items()):
+        numbers = [str(n) for n in (count, pooling, len(rows), rows[0]["steps"])]
+        interval = " to ".join(f"{bound:.3f}" for bound in rows[0]["accuracy_interval"])
+        cells = [
+            spread([row[key] for row in rows], n)
+            for key, n in (("accuracy", 3), ("cpu_minutes", 0))
+        ]
+        lines.append([*numbers, cells[0], interval, cells[1]])
+    titles = ["pairs", "pooling", "seeds", "steps", "held-out accuracy", "95% of the first"]
+    return markdown([*titles, "CPU minutes"], lines)
+
+
+def table_of_answers(found: Mapping[str, Any], job: str) -> list[str]:
+    """Markdown: the first answers before and after a job, and what the rule and the judge say."""
+    lines = []
+    rows = zip(found["asked"], found["answers"]["start"], found["answers"][job], strict=True)
+    for asked, *pair in list(rows)[:LISTED]:
+        best = max(row["judge"] for row in pair)
+        cells = []
+        for row in pair:
+            notes = "right" if row["right"] else "wrong"
+            notes += ", preferred" * (row["judge"] == best)
+            cells.append(f"{cell(row['answers'])} ({notes})")
+        lines.append([cell(asked["asked"]), *cells])
+    return markdown(["asked", START, job], lines)
+
+
+def cell(text: str) -> str:
+    """A text in a table's cell."""
+    return " ".join(text.split()).replace("### Input:", "/").replace("|", "\\|")
+
+
+def picture(found: Mapping[str, Any], path: Path) -> None:
+    """The judge against the KL for every engine, the long run's judges, and the learning curve."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(14, 4.2), layout="constrained")
+    engines, parting, curve = figure.subplots(1, 3, width_ratios=[1.4, 1, 1])
+    for number, name in enumerate(POLICIES):
+        style: dict[str, Any] = dict(color=f"C{number % 10}", linestyle="--" if number > 9 else "-")
+        for seed, points in enumerate(of_policy(found, name)):
+            kl, preferred = ([p[key] for p in points] for key in ("kl", "preferred"))
+            label = name if seed == 0 else None
+            engines.plot(
+                [0, *kl], [0.5, *preferred], marker="o", markersize=3, label=label, **style
+            )
+    engines.axhline(0.5, color="grey", linewidth=0.5)
+    engines.set(xlabel="KL to the start (nats)", title="share preferred by the unseen judge")
+    engines.legend(fontsize=7, frameon=False)
+    labels = dict(preferred_by_proxy="preferred by the reward model of training")
+    labels |= dict(preferred="preferred by the unseen judge", right="right")
+    for points in of_policy(found, LONG):
+        for key, label in labels.items():
+            xs, ys = ([p[name] for p in points] for name in ("steps", key))
+            parting.plot(xs, ys, marker="o", label=label)
+        parting.legend(fontsize=8, frameon=False)
+    parting.set(xlabel="step", title="GRPO with a small penalty", ylim=(0, 1))
+    for pooling in ("mean_score", "last_token"):
+        rows = [row for row in found["reward models"].values() if row["pooling"] == pooling]
+        low, high = ([abs(r["accuracy"] - r["accuracy_interval"][i]) for r in rows] for i in (0, 1))
+        counts, right = ([row[key] for row in rows] for key in ("train_pairs", "accuracy"))
+        if rows:
+            curve.errorbar(counts, right, [low, high], fmt="o", label=pooling)
+            curve.axhline(rows[0]["length_accuracy"], color="grey", linestyle="--", linewidth=0.8)
+    curve.set(xscale="log", xlabel="pairs", title="held-out accuracy; dashed: longer wins")
+    curve.legend(fontsize=8, frameon=False)
+    figure.savefig(path, dpi=150)
+
+
+def main(config: PreferencesConfig) -> None:
+    jobs = plan(config)
+    asked = go(config, jobs, config.stages, partial(do, config), threads=None, resume=True)
+    if asked and {"rm-a", "rm-b", "start"} <= finished(jobs, config.out.resolve()):
+        found, out = recorded(config, jobs), config.out.resolve()
+        write_json(out / "recording.json", found)
+        picture(found, out / "preferences.png")
+        print("\n".join([*table_of_judges(found), "", *table(found)]))
+        print(f"wrote {display_path(out)}")
+
+
+if __name__ == "__main__":
+    run_command(main, PreferencesConfig)
