@@ -12,7 +12,8 @@ import platform
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
+from harness.paths import REPOSITORY
+
 PACKAGES = ("harness", "data", "gpt", "reward_model", "rl", "report", "studies")
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # glibc's malloc.h
 
@@ -23,8 +24,8 @@ def is_command() -> bool:
     if "-m" in arguments[:-1]:
         module = arguments[arguments.index("-m") + 1]
         return module.split(".")[0] in PACKAGES
-    script = Path(sys.argv[0]).resolve() if sys.argv and sys.argv[0] else ROOT
-    return script.parent in (ROOT / "scripts", ROOT / "bench")
+    script = Path(sys.argv[0]).resolve() if sys.argv and sys.argv[0] else REPOSITORY
+    return script.parent in (REPOSITORY / "scripts", REPOSITORY / "bench")
 
 
 def prepare() -> None:

@@ -34,7 +34,8 @@ import torch.multiprocessing as multiprocessing
 from harness import signals
 from harness.errors import UserError, first_line
 from harness.files import sha256_of
-from harness.process import PACKAGES, ROOT
+from harness.paths import REPOSITORY
+from harness.process import PACKAGES
 from harness.ranks import collectives
 
 MAX_DEFAULT_RANKS = 8  # a batch of 16 prompts gives more ranks too little to do
@@ -188,8 +189,8 @@ def _kill(rank: Any) -> None:
 
 def _require_agreement(flags: Mapping[str, str]) -> None:
     """UserError where a rank was started with other flags than rank 0, or runs other code."""
-    files = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
-    digests = {path.relative_to(ROOT).as_posix(): sha256_of(path)[:12] for path in files}
+    files = sorted(path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py"))
+    digests = {path.relative_to(REPOSITORY).as_posix(): sha256_of(path)[:12] for path in files}
     first, *others = collectives.gather({**flags, **digests})
     for number, other in enumerate(others, start=1):
         for name in first | other:
