@@ -16,8 +16,6 @@ from harness.errors import UserError
 from harness.files import append_jsonl, display_path, gone, keep_until
 from harness.ranks.collectives import is_main
 
-UNTRAINED = 0.6  # the work of an answer that is sampled and scored, where one with its update is 1
-
 
 def per_second(count: float, begin: float) -> float:
     """How many a second since `begin` of time.perf_counter, also by a clock that stands still."""
