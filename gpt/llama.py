@@ -20,7 +20,6 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from gpt.model import (
     GPT,
@@ -29,7 +28,6 @@ from gpt.model import (
     Mask,
     masked_attention,
     plain_attention,
-    row_positions,
 )
 
 Turn = tuple[Tensor, Tensor]  # cos and sin
@@ -199,25 +197,11 @@ class Llama(GPT):
             name = name.replace(ours, theirs)
         return name
 
-    def hidden(
-        self, tokens: Tensor, attention_mask: Mask = None, cache: KVCache | None = None
-    ) -> Tensor:
-        """Hidden states after the final norm, (N, S, D); arguments and errors as in `GPT.hidden`."""
-        S, past = tokens.shape[1], 0 if cache is None else cache.length
-        positions = row_positions(tokens, attention_mask, past, self.config.context)
-        x = self.wte(tokens)  # (N, S, D), without positions
+    def embedded(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Turn]:
+        """The embedding, (N, S, D), without positions: they are the turn of queries and keys."""
+        x = self.wte(tokens)
         width = self.config.n_embd // self.config.n_head
-        turn = rotation(positions, width, self.config.rope_base, x.dtype)
-        mask = self._attention_mask(attention_mask, past, S, tokens.device)
-        again = self.checkpoint_blocks and cache is None and torch.is_grad_enabled()
-        for layer, block in enumerate(self.h):
-            if again:
-                x = checkpoint(block, x, turn, mask, cache, layer, use_reentrant=False)
-            else:
-                x = block(x, turn, mask, cache, layer)
-        if cache is not None:
-            cache.length += S
-        return self.ln_f(x)
+        return x, rotation(positions, width, self.config.rope_base, x.dtype)
 
 
 MODEL, SHAPE = Llama, LlamaConfig  # of a checkpoint whose header says llama (gpt/checkpoint.py)

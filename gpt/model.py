@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn as nn
@@ -296,18 +296,22 @@ class GPT(nn.Module):
         """
         S, past = tokens.shape[1], 0 if cache is None else cache.length
         positions = row_positions(tokens, attention_mask, past, self.config.context)
-        x = self.wte(tokens) + self.wpe(positions)  # (N, S, D)
-        x = F.dropout(x, self.config.dropout, self.training)
+        x, *more = self.embedded(tokens, positions)  # (N, S, D)
         mask = self._attention_mask(attention_mask, past, S, tokens.device)
         again = self.checkpoint_blocks and cache is None and torch.is_grad_enabled()
         for layer, block in enumerate(self.h):
             if again:
-                x = checkpoint(block, x, mask, cache, layer, use_reentrant=False)
+                x = checkpoint(block, x, *more, mask, cache, layer, use_reentrant=False)
             else:
-                x = block(x, mask, cache, layer)
+                x = block(x, *more, mask, cache, layer)
         if cache is not None:
             cache.length += S
         return self.ln_f(x)
+
+    def embedded(self, tokens: Tensor, positions: Tensor) -> tuple[Any, ...]:
+        """The sum of both embeddings, (N, S, D); behind it a model may give more that its blocks read."""
+        x = self.wte(tokens) + self.wpe(positions)
+        return (F.dropout(x, self.config.dropout, self.training),)
 
     @staticmethod
     def _attention_mask(attention_mask: Mask, past: int, new: int, device: torch.device) -> Mask:

@@ -13,7 +13,6 @@ import hashlib
 import itertools
 import json
 import re
-import unicodedata
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -151,25 +150,12 @@ class Tokenizer:
                 "\ufffd" if self.unspelled.intersection(c.encode("utf-8", "replace")) else c
                 for c in text
             )
-        if len(text) < LONG_BLANK:
-            return self.encoding.encode_ordinary(text)
-        ids, start, pattern = list[int](), 0, self.encoding._pat_str
-        # tiktoken's white space is Python's without four control characters. A run of it is a piece, but
-        # for its last character where a word follows: that begins the next piece, or is one.
-        blank = r"[^\S\n\x1c-\x1f]" if pattern == PATTERN else r"[^\S\x1c-\x1f]"
-        for run in re.finditer(rf"{blank}{blank}+", text):
-            if run.end() - run.start() < LONG_BLANK:
-                continue
-            if pattern not in (PATTERN, GPT2_PATTERN, DIGITS_PATTERN):
-                blanks = f"{run.end() - run.start():,} blanks in a row"
-                raise UserError(f"{blanks} are too much for tokenizer {self.name!r}: take them out")
-            after = text[run.end() : run.end() + 1]
-            digit = pattern == DIGITS_PATTERN and unicodedata.category(after or " ")[0] == "N"
-            end = run.end() - (after not in ("", "\n") and not digit)
-            ids += self.encoding.encode_ordinary(text[start : run.start()])
-            ids += self.encoding._encode_single_piece(text[run.start() : end])
-            start = end
-        return ids + self.encoding.encode_ordinary(text[start:])
+        if (
+            len(text) > LONG_BLANK
+            and max(map(len, re.findall(r"\s+", text)), default=0) > LONG_BLANK
+        ):
+            raise UserError(f"there are over {LONG_BLANK:,} blanks in a row: take them out")
+        return self.encoding.encode_ordinary(text)
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of `ids` without end-of-text and padding; broken UTF-8 becomes U+FFFD."""

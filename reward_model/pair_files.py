@@ -16,7 +16,7 @@ from reward_model.pairs import (
     TokenPair,
     as_pair,
     encode_pairs,
-    keep_fitting,
+    fitting_pairs,
     lengths_of,
     pair_as_text,
 )
@@ -40,18 +40,9 @@ def file_pairs(
     """
     result = file_source(config.data, tokenizer.chat).pairs()
     result.say()
-    limits = config.limits(context)
-    encoded = {name: encode_pairs(part, tokenizer) for name, part in result.splits.items()}
-    everything = [pair for part in encoded.values() for pair in part]
-    check_fit(config.data, lengths_of(everything), limits, "pairs")
-    fitting = {name: keep_fitting(part, limits) for name, part in encoded.items()}
-    held_out = fitting["validation"] or fitting["test"]  # of few pairs none may be in the first
-    if not fitting["train"] or not held_out:
-        usable = sum(map(len, fitting.values()))
-        raise UserError(
-            f"{config.data}: {usable} usable pairs, or their prompts, are too few: give more"
-        )
-    return fitting["train"], held_out
+    splits = result.splits
+    parts = [splits["train"], splits["validation"] or splits["test"]]  # of few pairs one is empty
+    return fitting_pairs(config.data, parts, tokenizer, config.limits(context))
 
 
 def check_file(config: PairFileFlags, tokenizer: Tokenizer, context: int) -> None:

@@ -14,7 +14,8 @@ import torch
 
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
 from data.records import RECORDED, PreferenceRecord, PromptRecord
-from gpt.fit import Limits
+from data.sources import is_checked
+from gpt.fit import Limits, check_fit
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.ranks import sample
@@ -98,6 +99,33 @@ def keep_fitting(pairs: Sequence[TokenPair], limits: Limits) -> list[TokenPair]:
     if alike:
         print(f"left out {alike:,} of {len(pairs):,} pairs that --cut-answers makes alike")
     return kept
+
+
+def check_world(data: str) -> None:
+    """UserError for a world whose answers a rule checks: it has no pairs."""
+    if is_checked(data):
+        raise UserError(
+            f"{data} is checked by a rule, so nobody compares answers: python -m rl.grpo_engine --data "
+            f"{data}, or a file of pairs"
+        )
+
+
+def fitting_pairs(
+    data: str,
+    records: Sequence[Sequence[PreferenceRecord]],  # to train on, and held-out ones
+    tokenizer: Tokenizer,
+    limits: Limits,
+) -> tuple[list[TokenPair], list[TokenPair]]:
+    """The pairs of both that fit; the others are left out, counted. UserError where too few are left."""
+    encoded = [encode_pairs(part, tokenizer) for part in records]
+    check_fit(data, lengths_of([pair for part in encoded for pair in part]), limits, "pairs")
+    train, held_out = (keep_fitting(part, limits) for part in encoded)
+    if not train or not held_out:
+        raise UserError(
+            f"{data}: {len(train)} pairs to train on and {len(held_out)} held-out ones, or their prompts, "
+            "are too few: give more"
+        )
+    return train, held_out
 
 
 MOST_FRUITLESS = 500  # prompts in a row without two different answers: a policy that has collapsed

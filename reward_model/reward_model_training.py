@@ -68,14 +68,20 @@ from reward_model.pair_files import (
     keep_pairs,
     kept_pairs,
 )
-from reward_model.pairs import TokenPair, by_prompt, collate_comparisons, prompts_per_forward
+from reward_model.pairs import (
+    TokenPair,
+    by_prompt,
+    check_world,
+    collate_comparisons,
+    prompts_per_forward,
+)
 from reward_model.scalar_head import (
     Pooling,
     RewardModel,
     load_reward_model,
     save_reward_model,
 )
-from reward_model.world_pairs import check_world, sampled_pairs
+from reward_model.world_pairs import sampled_pairs
 
 # Which of tiny's defaults are measured, where, and which are not: README.md beside this file.
 PRESETS = presets_of({"tiny": {}, "study": dict(pairs=160_000)}, "reward_model")

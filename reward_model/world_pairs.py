@@ -7,7 +7,7 @@ import random
 import time
 
 from data.records import PromptRecord
-from data.sources import USUAL, Data, Source, is_checked, source
+from data.sources import USUAL, Data, Source, source
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -44,12 +44,6 @@ class WorldAnnotator:
         if key not in self.judged:
             self.judged[key] = self.gold(prompt, text, ended)
         return self.judged[key]
-
-
-def check_world(data: str) -> None:
-    """UserError for a world that has no pairs."""
-    if is_checked(data):
-        raise UserError(f"{data} is checked by a rule: python -m rl.grpo_engine --data {data}")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -49,7 +49,7 @@ from harness.metric_log import per_second
 from harness.optimizer import cosine_schedule
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum
-from reward_model.pairs import TokenPair
+from reward_model.pairs import TokenPair, check_world
 from rl.batches.preferences import (
     BatchLossName,
     Compared,
@@ -66,7 +66,6 @@ from rl.batches.preferences import (
     pair_log_probs,
     pair_losses,
     pair_metrics,
-    require_pairs,
     sides,
 )
 from rl.loop import Run
@@ -115,7 +114,7 @@ class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_pairs(self.data)
+        check_world(self.data)
         check_preference_flags(self, self.loss)
         if self.loss == "kto" and self.batch_size < 2:
             raise ValueError(

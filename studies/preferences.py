@@ -23,14 +23,15 @@ import math
 import statistics
 import sys
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 
+from data.collate import collate_responses
 from data.files.read import read_preferences, read_prompts
 from data.records import PromptRecord
 from data.splits import split_of
@@ -41,6 +42,7 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.ranks import score_in_micro_batches
+from gpt.tokenizer import Tokenizer
 from gpt.tokenizer_files import read_tokenizer
 from harness.command_line import run_command
 from harness.device import open_device, precision
@@ -51,13 +53,13 @@ from harness.seeds import make_generator
 from harness.tensors import masked_sum
 from reward_model.accuracy_report import preference_report, score_pairs, wilson_interval
 from reward_model.pairs import encode_pairs
-from reward_model.scalar_head import load_reward_model
+from reward_model.scalar_head import RewardModel, load_reward_model
 from rl.batches.rollout import Rollout, sample_rollout, select_rows
 from rl.rewards.model import RewardModelReward
 from rl.run.evaluation import win_rate
 from studies.pages import markdown, rounded, spread
 from studies.real_model import distinct
-from studies.runner import Job, StudyFlags, finished, go, run_into_log, words
+from studies.runner import Job, StudyFlags, digest, finished, go, run_into_log, words
 
 Stage = Literal[
     "judges", "policies", "curve", "seeds", "baselines", "engines", "exploit", "poolings", "teacher"
@@ -144,7 +146,7 @@ class PreferencesConfig(StudyFlags):
 # --- the pairs ------------------------------------------------------------------------------------
 
 
-def digest(text: str) -> int:
+def drawn(text: str) -> int:
     return zlib.crc32(text.encode())
 
 
@@ -162,10 +164,10 @@ def write_pairs(config: PreferencesConfig) -> dict[str, int]:
         answers = {name: row[name].strip() for name in ("output", "chosen", "rejected")}
         if answers["chosen"] != answers["rejected"]:
             rows.append({"prompt": instruction_prompt(asked, chat), "asked": asked} | answers)
-    rows.sort(key=lambda row: digest(f"order {row['prompt']}"))
+    rows.sort(key=lambda row: drawn(f"order {row['prompt']}"))
     train = [row for row in rows if split_of(row["prompt"]) == "train"]
     held_out = [row for row in rows if split_of(row["prompt"]) != "train"]
-    halves = [[row for row in train if digest(f"half {row['prompt']}") % 2 == n] for n in (0, 1)]
+    halves = [[row for row in train if drawn(f"half {row['prompt']}") % 2 == n] for n in (0, 1)]
     parts = {"all": train, "a": halves[0], "b": halves[1]}
     parts |= {str(count): train[:count] for count in CURVE}
     for name, part in parts.items():
@@ -204,7 +206,7 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
         until = [counts["a"] // BATCH] if of.module in OF_PAIRS else until
         flags = dict(of.flags, data=pairs_file(config, "a"), seed=seed, **shared)
         flags["base" if of.module == "gpt.finetuning" else "policy"] = config.model.resolve()
-        needs: tuple[str, ...] = ("rm-a", "rm-b", "start")
+        needs: tuple[str, ...] = ("rm-a",)
         if of.stage == "teacher":
             flags, needs = flags | dict(teacher=out / "grpo-0"), (*needs, "grpo-0")
         elif of.module not in OF_PAIRS:
@@ -214,7 +216,7 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
 
     reward_model("rm-a", "judges", "a", 0, "mean_score")
     reward_model("rm-b", "judges", "b", 1, "mean_score")
-    add("start", "policies", "start", "rm-a", "rm-b", model=config.model.resolve())
+    add("start", "policies", "start", "rm-a", model=config.model.resolve())
     seeded = [name for name, of in POLICIES.items() if of.stage == "policies"]
     for name in seeded:
         policy(name, 0)
@@ -223,7 +225,7 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
     for seed in range(1, config.seeds):
         for name in seeded:
             policy(name, seed)
-    add("best", "baselines", "best of", "start", model=config.model.resolve(), n=BEST_OF)
+    add("best", "baselines", "best of", "rm-a", model=config.model.resolve(), n=BEST_OF)
     for name in [name for name in POLICIES if name not in seeded]:
         policy(name, 0)
     for pooling, short in (("mean_score", "mean"), ("last_token", "last")):
@@ -238,11 +240,10 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
 def do(config: PreferencesConfig, job: Job, folder: Path) -> None:
     """Train what the job trains, part by part, and measure it after each; measured-STEPS.json."""
     device = open_device(config.device, config.precision)
-    start = config.out / "start" / "measured-0.json"
     if job.stage in ("start", "best of"):
-        bench, samples = Bench(config, device), int(job.arguments.get("n", 1))
-        before = read_json(start) if samples > 1 else None
-        write_json(folder / "measured-0.json", bench.measure(bench.start, before, samples))
+        bench = Bench(config, device)
+        found = bench.measure(bench.start, job.arguments.get("n", 1))
+        write_json(folder / "measured-0.json", found)
         return
     for steps in job.arguments["until"]:
         path = folder / f"measured-{steps}.json"
@@ -252,8 +253,7 @@ def do(config: PreferencesConfig, job: Job, folder: Path) -> None:
                 found = accuracy(folder, config, device)
                 found["train_pairs"] = job.arguments["count"]
             else:
-                policy = load_policy(folder, device)[0]
-                found = Bench(config, device).measure(policy, read_json(start))
+                found = Bench(config, device).measure(load_policy(folder, device)[0])
             write_json(path, found | {"steps": steps, "cpu_minutes": cpu / 60})
         if read_jsonl(folder / "metrics.jsonl")[-1]["step"] < steps:
             break  # it has left the KL limit, and cannot go on
@@ -326,15 +326,13 @@ def test_prompts(config: PreferencesConfig) -> list[PromptRecord]:
 
 
 class Bench:
-    """The start, both reward models, and the test prompts that every policy answers."""
+    """The start, the reward model of training, and the test prompts that every policy answers."""
 
     def __init__(self, config: PreferencesConfig, device: torch.device) -> None:
         self.precision, out = config.precision, config.out.resolve()
         self.start, self.tokenizer = load_policy(config.model, device)
-        self.proxy, self.judge = (
-            RewardModelReward(load_reward_model(out / name, device)[0], ROWS, config.precision)
-            for name in ("rm-a", "rm-b")
-        )
+        model = load_reward_model(out / "rm-a", device)[0]
+        self.proxy = RewardModelReward(model, ROWS, config.precision)
         self.prompts = test_prompts(config)
         self.params = SamplingParams(TEMPERATURE, max_new_tokens=LONGEST)
 
@@ -347,10 +345,8 @@ class Bench:
             return [sample(batch, self.params, samples, generator) for batch in batches]
 
     @torch.no_grad()
-    def measure(
-        self, policy: GPT, before: Mapping[str, Any] | None = None, samples: int = 1
-    ) -> dict[str, Any]:
-        """Every number of a policy, with `before`, those of the start; and its answers.
+    def measure(self, policy: GPT, samples: int = 1) -> dict[str, Any]:
+        """Every number of a policy but the judge's, and its answers.
 
         Of several `samples` the one that the reward model of training likes best is the answer.
         """
@@ -369,9 +365,8 @@ class Bench:
             kl += float(masked_sum(rollout.log_probs - expected, rollout.response_mask).sum())
             of_start += float(expected.sum())
         at_most = math.log(samples) - 1 + 1 / samples  # of best of n (Stiennon et al. 2020, G.3)
-        found = {
+        return {
             "proxy": torch.cat([self.proxy(rollout) for rollout in rollouts]).tolist(),
-            "judge": torch.cat([self.judge(rollout) for rollout in rollouts]).tolist(),
             "polite": [polite_words(text) for text in texts],
             "right": [float(is_right(m["asked"], m["output"], text)) for m, text in answers],
             "kl": at_most if samples > 1 else kl / len(texts),
@@ -381,7 +376,40 @@ class Bench:
             "ended": statistics.mean(float(e) for r in rollouts for e in r.has_eos),
             "answers": texts,
         }
-        return found | compared(found, before or found)
+
+
+class Judge:
+    """The reward model that no engine is paid by, and its verdicts, which are kept in files.
+
+    It reads answers as text: one of as many tokens as were allowed has not ended.
+    """
+
+    def __init__(self, config: PreferencesConfig) -> None:
+        self.config, self.out = config, config.out.resolve()
+        self.prompts = [record.prompt for record in test_prompts(config)]
+
+    @cached_property
+    def model(self) -> tuple[RewardModel, Tokenizer]:
+        return load_reward_model(self.out / "rm-b", open_device(self.config.device))
+
+    def scores(self, path: Path) -> list[float]:
+        """Of the answers in a measured-STEPS.json."""
+        kept = self.out / "judged" / f"{path.parent.name}-{path.name}"
+        by = [digest(self.out / "rm-b.json"), digest(path)]
+        if not kept.exists() or read_json(kept)["by"] != by:
+            write_json(kept, {"by": by, "scores": self.judge(read_json(path)["answers"])})
+        scores: list[float] = read_json(kept)["scores"]
+        return scores
+
+    def judge(self, answers: Sequence[str]) -> list[float]:
+        model, tokenizer = self.model
+        encoded = [tokenizer.encode(answer) for answer in answers]
+        ended = [ids + [tokenizer.eos_id] * (len(ids) < LONGEST) for ids in encoded]
+        prompts = [tokenizer.encode(prompt) for prompt in self.prompts]
+        batch = collate_responses(prompts, ended, tokenizer.eos_id).to(model.device)
+        with precision(model.device, self.config.precision):
+            found: list[float] = score_in_micro_batches(model, batch, ROWS).tolist()
+        return found
 
 
 def compared(found: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
@@ -396,6 +424,7 @@ def compared(found: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, A
 # --- the recording --------------------------------------------------------------------------------
 
 LISTS = ("proxy", "judge", "polite", "right")  # a value of each answer; recorded are their means
+ANSWERS = ("answers", "judge", "right")  # what is recorded of an answer
 
 
 def recorded(config: PreferencesConfig, jobs: Mapping[str, Job]) -> dict[str, Any]:
@@ -404,26 +433,28 @@ def recorded(config: PreferencesConfig, jobs: Mapping[str, Job]) -> dict[str, An
     found: dict[str, Any] = {"reward models": {}, "policies": {}, "answers": {}}
     asked = [record.meta for record in test_prompts(config)[:SHOWN]]
     found["asked"] = [{name: meta[name] for name in ("asked", "output")} for meta in asked]
+    judge, start = Judge(config), dict[str, Any]()
     for name in jobs:
-        paths = out.glob(f"{name}/measured-*.json") if name in done else []
-        points = sorted(map(read_json, paths), key=lambda point: point.get("steps", 0))
+        paths = list(out.glob(f"{name}/measured-*.json")) if name in done else []
+        points = {path: read_json(path) for path in paths}
         if not points:
             continue
         if jobs[name].stage == "reward model":
             about = {key: jobs[name].arguments[key] for key in ("pooling", "seed")}
-            found["reward models"][name] = points[-1] | about
+            found["reward models"][name] = points.popitem()[1] | about
             continue
-        last, minutes = points[-1], 0.0
-        kept = zip(last["answers"], last["judge"], last["right"], strict=True)
-        rows = [dict(zip(("answer", "judge", "right"), row, strict=True)) for row in kept]
-        found["answers"][name] = rows[:SHOWN]
-        for point in points:
+        listed, minutes = sorted(points.values(), key=lambda point: point.get("steps", 0)), 0.0
+        for path, point in points.items():
+            point["judge"] = judge.scores(path)
+        start = start or listed[0]
+        kept = zip(*(listed[-1][key] for key in ANSWERS), strict=True)
+        found["answers"][name] = [dict(zip(ANSWERS, row, strict=True)) for row in kept][:SHOWN]
+        found["policies"][name] = [point | compared(point, start) for point in listed]
+        for point in found["policies"][name]:
             del point["answers"]
             point |= {key: statistics.fmean(point[key]) for key in LISTS}
             if "steps" in point:  # those of the parts before it, too
-                minutes += point["cpu_minutes"]
-                point["cpu_minutes"] = minutes
-        found["policies"][name] = points
+                minutes = point["cpu_minutes"] = minutes + point["cpu_minutes"]
     return rounded(found)
 
 
@@ -478,8 +509,9 @@ def table_of_answers(found: Mapping[str, Any], job: str) -> list[str]:
         best = max(row["judge"] for row in pair)
         cells = []
         for row in pair:
-            notes = ["right"] * int(row["right"]) + ["preferred"] * (row["judge"] == best)
-            cells.append(f"{cell(row['answer'])} ({', '.join(notes) or 'wrong'})")
+            notes = "right" if row["right"] else "wrong"
+            notes += ", preferred" * (row["judge"] == best)
+            cells.append(f"{cell(row['answers'])} ({notes})")
         lines.append([cell(asked["asked"]), *cells])
     return markdown(["asked", START, job], lines)
 
@@ -528,7 +560,8 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
 
 def main(config: PreferencesConfig) -> None:
     jobs = plan(config)
-    if go(config, jobs, config.stages, partial(do, config), threads=None, resume=True):
+    asked = go(config, jobs, config.stages, partial(do, config), threads=None, resume=True)
+    if asked and {"rm-a", "rm-b", "start"} <= finished(jobs, config.out.resolve()):
         found, out = recorded(config, jobs), config.out.resolve()
         write_json(out / "recording.json", found)
         picture(found, out / "preferences.png")

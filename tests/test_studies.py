@@ -114,7 +114,7 @@ def test_the_page_of_the_study_is_that_of_its_numbers() -> None:
 
 
 def test_the_tables_of_one_budget_hold_their_recorded_means() -> None:
-    text = (DOCS / "study.md").read_text(encoding="utf-8")
+    text = (DOCS / "archive.md").read_text(encoding="utf-8")
     part = text.split("<!-- one budget -->")[1].split("<!-- end of one budget -->")[0]
     tables = [
         [line.split(" | ") for line in t.splitlines()]

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices
-from data.sources import default_folder, file_source, flags_for, has_annotator, is_checked
-from gpt.fit import Limits, check_fit
+from data.sources import default_folder, file_source, flags_for, has_annotator
+from gpt.fit import Limits
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -26,7 +26,7 @@ from harness.flags import AboveZero, AtLeastOne, NotNegative, Range
 from harness.ranks.collectives import all_gather_list, scatter_rows, shard_chunks
 from harness.seeds import derive_seed
 from harness.tensors import masked_sum
-from reward_model.pairs import TokenPair, collate_pairs, encode_pairs, keep_fitting, lengths_of
+from reward_model.pairs import TokenPair, check_world, collate_pairs, fitting_pairs
 from rl.batches.rollout import ScoringConfig
 from rl.equations.preference_losses import (
     dpo_loss,
@@ -56,15 +56,6 @@ class RecordedPairFlags:
 # --- where pairs come from ------------------------------------------------------------------------
 
 
-def require_pairs(data: str) -> None:
-    """Refuse a world in which nobody has compared answers."""
-    if is_checked(data):
-        raise UserError(
-            f"{data}: answers are checked by a rule, so there are no preference pairs: use a "
-            "world with an annotator, or a file of pairs"
-        )
-
-
 def open_pairs(
     data: str,
     preset: str,
@@ -77,7 +68,7 @@ def open_pairs(
     Of a file its own pairs; of a world those of the reward model's run `folder`, with the
     annotator's noisy labels.
     """
-    require_pairs(data)
+    check_world(data)
     if has_annotator(data):
         folder = folder or default_folder("reward_model", data, preset)
         paths = [folder / name for name in ("pairs.jsonl", "held_out_pairs.jsonl")]
@@ -93,15 +84,7 @@ def open_pairs(
         splits = results[0].splits
         parts = [splits["train"], splits["validation"]]
     results[0].say()
-    encoded = [encode_pairs(part, tokenizer) for part in parts]
-    check_fit(data, lengths_of([*encoded[0], *encoded[1]]), limits, "pairs")
-    train, held_out = (keep_fitting(part, limits) for part in encoded)
-    if not train or not held_out:
-        raise UserError(
-            f"{data}: {len(train)} pairs to train on and {len(held_out)} held-out ones are too few: "
-            "give more pairs"
-        )
-    return train, held_out
+    return fitting_pairs(data, parts, tokenizer, limits)
 
 
 # --- the log-prob of a whole response -------------------------------------------------------------

@@ -190,8 +190,8 @@ def test_covariances_are_those_of_the_tokens_that_take_part():
 def test_a_batch_of_truncated_responses_teaches_nothing(monkeypatch):
     """No token takes part: the loss is 0, not 0 / 0."""
 
-    def cut_off(*arguments):
-        rollout = sample_rollout(*arguments)
+    def cut_off(*arguments, **options):
+        rollout = sample_rollout(*arguments, **options)
         has_eos = torch.zeros(len(rollout), dtype=torch.bool)
         return replace(rollout, sequences=replace(rollout.sequences, has_eos=has_eos))
 
