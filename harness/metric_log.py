@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from torch import Tensor
@@ -15,8 +16,6 @@ from harness.device import peak_memory
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, gone, keep_until
 from harness.ranks.collectives import is_main
-
-UNTRAINED = 0.6  # the work of an answer that is sampled and scored, where one with its update is 1
 
 
 def per_second(count: float, begin: float) -> float:
@@ -34,8 +33,8 @@ class MetricLog:
     """Collects one row of numbers a step, appends it to a file and shows progress with an ETA.
 
     One line every `every` steps, in a terminal above a tqdm bar, with the metrics that `show` names.
-    After one step a run of over a minute says how long all will take: `beside` is the work of validations
-    and tests, in steps. A first step of under ten seconds is mostly the costs of a start: then the second.
+    After one step, or ten seconds of steps, a run of over a minute says how long all will take, by the
+    steps after the first, which has the costs of a start. `beside`: validations and tests, in steps.
     """
 
     def __init__(
@@ -53,7 +52,8 @@ class MetricLog:
                 )
             if len(steps) < start:
                 print(f"note: {display_path(path)} has only {len(steps)} of {start} steps so far")
-        self.start, self.beside, self.foretold = start, beside, False
+        self.start, self.beside = start, beside
+        self.seconds: list[float] = []  # of the first steps
         self.begin = self.step_began = time.perf_counter()
         self.has_bar = bool(show) and sys.stderr.isatty() and is_main()
         self.bar: tqdm | None = None
@@ -70,10 +70,10 @@ class MetricLog:
             for key, value in metrics.items()
         }
         self.rows.append(row)
-        taken = time.perf_counter() - self.step_began
-        if not self.foretold and (taken >= 10 or step > self.start + 1):
-            self.foretold = True
-            self._forecast(taken)
+        if sum(self.seconds) < 10:
+            self.seconds.append(time.perf_counter() - self.step_began)
+            if sum(self.seconds) >= 10:
+                self._forecast(fmean(self.seconds[1:] or self.seconds))
         if self.path is not None:
             if len(self.rows) > 1 and is_main() and not self.path.exists():
                 raise gone(self.path.parent)

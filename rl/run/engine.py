@@ -23,7 +23,7 @@ from gpt.model import GPT
 from gpt.settings import run_with_presets
 from harness.device import open_device
 from harness.files import append_jsonl, keep_until, reading, write_json
-from harness.metric_log import UNTRAINED, MetricLog
+from harness.metric_log import MetricLog
 from harness.paths import ANSWERS, MODEL_FILE, TOKENS
 from harness.ranks.collectives import on_main
 from harness.run_folder import conclude, finish_run, open_run, stepping
@@ -110,12 +110,15 @@ def every_engine() -> tuple[Engine, ...]:
 def beside_steps(
     config: RunFlags, prompts: Mapping[str, Sequence[PromptRecord]], done: int
 ) -> float:
-    """The work of validations and of the test, in steps; a pair of DPO is one answer's."""
-    of_step = getattr(config, "prompts_per_step", 1) * getattr(config, "group_size", 1) / UNTRAINED
-    rows = getattr(config, "batch_size", of_step)
+    """The work of validations and of the test, in steps: an answer without an update is 0.6 of one with.
+
+    DPO samples nothing in its steps: there an answer is as much as a pair.
+    """
+    of_step = getattr(config, "prompts_per_step", 1) * getattr(config, "group_size", 1)
+    answers = getattr(config, "batch_size", of_step / 0.6)  # that take as long as a step
     validations = math.ceil((config.steps - done) / config.eval_every)
     validated = validations * len(prompts["validation"][: config.eval_prompts])
-    return (validated + 2 * len(prompts["test"][: config.test_prompts])) / rows
+    return (validated + 2 * len(prompts["test"][: config.test_prompts])) / answers
 
 
 @reading()

@@ -150,10 +150,10 @@ def test_a_crash_while_resuming_loses_no_metrics(tmp_path, monkeypatch):
     "seconds, said",
     [
         ([163.0, 9.0], "160 s a step: 40 steps in about 2 h 4 min"),
-        ([4.0, 2.0, 9.0], "2 s a step: 40 steps in about 2 min"),
+        ([4.0, 2.0, 9.0, 9.0], "5.5 s a step: 40 steps in about 4 min"),
         ([9.0, 0.5, 0.5], ""),
     ],
-    ids=["slow: of the first step", "of the second", "under a minute"],
+    ids=["a slow step", "ten seconds of steps", "under a minute"],
 )
 def test_a_run_says_once_how_long_it_will_take_with_its_validations(
     monkeypatch, capsys, seconds, said

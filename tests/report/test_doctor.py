@@ -119,7 +119,7 @@ COLUMNS_OF: dict[str, dict[str, Any]] = {  # rule -> columns that show it
     "reward_falls": dict(reward=lambda step: -0.05 * step),
     "reward_flat": dict(reward=lambda step: 0.1 * (step % 3)),
     "critic_is_worse": dict(explained_variance=-0.3),
-    "scores_jump": dict(reward=None, margin=24.0, grad_norm=15.0, loss=lambda step: 0.7 + step % 3),
+    "scores_jump": dict(reward=None, margin=24.0, grad_norm=20.0, loss=lambda step: 0.7 + step % 3),
     "exploding_gradient": dict(grad_norm=lambda step: 9.0 if step in (20, 30, 38) else 0.4),
     "collapse": dict(entropy=lambda step: 1.2 / step),
     "seldom_ends": dict(eos_rate=0.25, response_length=40.0),
