@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import statistics
 import sys
 import zlib
@@ -307,15 +308,18 @@ def polite_words(text: str) -> int:
     return sum(word in POLITE for word in words_in(text))
 
 
-def is_right(asked: str, reference: str, answer: str) -> bool:
+def is_right(meta: Mapping[str, str], answer: str) -> bool:
     """Whether an answer has at least half of the words that the reference answer adds to the question.
 
     Function words and polite ones do not count; where nothing is added, all other words of it do.
     """
-    known = FUNCTION_WORDS | POLITE
-    wanted = set(words_in(reference)) - known
-    new = wanted - set(words_in(asked)) or wanted
-    return 2 * len(new & set(words_in(answer))) >= len(new)
+
+    def content(text: str) -> set[str]:  # 3,000 is one word
+        return set(words_in(re.sub(r"(?<=\d),(?=\d{3})", "", text))) - FUNCTION_WORDS - POLITE
+
+    wanted = content(meta["output"])
+    new = wanted - content(meta["asked"]) or wanted
+    return 2 * len(new & content(answer)) >= len(new)
 
 
 def test_prompts(config: PreferencesConfig) -> list[PromptRecord]:
@@ -345,7 +349,7 @@ class Bench:
 
     @torch.no_grad()
     def measure(self, policy: GPT, samples: int = 1) -> dict[str, Any]:
-        """Every number of a policy but the judge's, and its answers.
+        """Every number of a policy but those of the unseen judges, and its answers.
 
         Of several `samples` the one that the reward model of training likes best is the answer.
         """
@@ -354,8 +358,8 @@ class Bench:
             best = [self.proxy(rollout).view(-1, samples).argmax(1) for rollout in rollouts]
             rows = [samples * torch.arange(len(each)) + each for each in best]
             rollouts = [select_rows(*pair) for pair in zip(rollouts, rows, strict=True)]
-        answers = [(r.records[i].meta, r.responses[i]) for r in rollouts for i in range(len(r))]
-        texts, tokens = [text for _, text in answers], sum(rollout.tokens for rollout in rollouts)
+        texts = [text for rollout in rollouts for text in rollout.responses]
+        tokens = sum(rollout.tokens for rollout in rollouts)
         kl = of_start = 0.0
         score = partial(token_log_probs, self.start, temperature=TEMPERATURE)
         for rollout in rollouts:
@@ -366,8 +370,6 @@ class Bench:
         at_most = math.log(samples) - 1 + 1 / samples  # of best of n (Stiennon et al. 2020, G.3)
         return {
             "proxy": torch.cat([self.proxy(rollout) for rollout in rollouts]).tolist(),
-            "polite": [polite_words(text) for text in texts],
-            "right": [float(is_right(m["asked"], m["output"], text)) for m, text in answers],
             "kl": at_most if samples > 1 else kl / len(texts),
             "perplexity": math.exp(-of_start / tokens),
             "distinct_2": distinct(texts, 2),
@@ -430,8 +432,8 @@ def recorded(config: PreferencesConfig, jobs: Mapping[str, Job]) -> dict[str, An
     """What all jobs that are done have measured: reward models, and of policies every point."""
     out, done = config.out.resolve(), finished(jobs, config.out.resolve())
     found: dict[str, Any] = {"reward models": {}, "policies": {}, "answers": {}}
-    asked = [record.meta for record in test_prompts(config)[:SHOWN]]
-    found["asked"] = [{name: meta[name] for name in ("asked", "output")} for meta in asked]
+    asked = [record.meta for record in test_prompts(config)]
+    found["asked"] = [{name: meta[name] for name in ("asked", "output")} for meta in asked[:SHOWN]]
     judge, start = Judge(config), dict[str, Any]()
     for name in jobs:
         paths = list(out.glob(f"{name}/measured-*.json")) if name in done else []
@@ -444,7 +446,9 @@ def recorded(config: PreferencesConfig, jobs: Mapping[str, Job]) -> dict[str, An
             continue
         listed, minutes = sorted(points.values(), key=lambda point: point.get("steps", 0)), 0.0
         for path, point in points.items():
-            point["judge"] = judge.scores(path)
+            point["judge"], texts = judge.scores(path), point["answers"]
+            point["polite"] = [*map(polite_words, texts)]
+            point["right"] = [is_right(*both) for both in zip(asked, texts, strict=True)]
         start = start or listed[0]
         kept = zip(*(listed[-1][key] for key in ANSWERS), strict=True)
         found["answers"][name] = [dict(zip(ANSWERS, row, strict=True)) for row in kept][:SHOWN]
@@ -553,6 +557,8 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
             curve.errorbar(counts, right, [low, high], fmt="o", label=pooling)
             curve.axhline(rows[0]["length_accuracy"], color="grey", linestyle="--", linewidth=0.8)
     curve.set(xscale="log", xlabel="pairs", title="held-out accuracy; dashed: longer wins")
+    curve.set_xticks([*CURVE, 800], [*map(str, CURVE), "800"])
+    curve.set_xticks([], minor=True)
     curve.legend(fontsize=8, frameon=False)
     figure.savefig(path, dpi=150)
 

@@ -99,8 +99,8 @@ def test_a_judge_of_preferences_has_seen_no_pair_of_the_others(tmp_path: Path) -
 def test_the_rule_of_rightness_wants_the_words_that_the_reference_adds(
     answer: str, right: bool
 ) -> None:
-    asked, reference = "What is the capital of Indonesia?", "The capital of Indonesia is Jakarta."
-    assert preferences.is_right(asked, reference, answer) is right
+    meta = {"asked": "What is the capital of Indonesia?", "output": "The capital is Jakarta."}
+    assert preferences.is_right(meta, answer) is right
     assert preferences.polite_words(answer) == answer.count("indeed")
 
 

@@ -68,7 +68,7 @@ SECTIONS = {
     "Course": "/notebooks/README /notebooks/[0-9]*",
     "Code beside the paper": " ".join(f"/docs/boxes/{box.engine}" for box in beside.all_boxes()),
     "Play": "explorables",
-    "Guide": "guide faq your_data /data/README /reward_model/README /rl/README",
+    "Guide": "guide faq your_pairs /data/README /reward_model/README /rl/README",
     "Results": "results claims overoptimisation real_model benchmarks archive",
     "Proofs": "equations reliability",
     "Look up": "glossary cheat_sheet metrics papers",
