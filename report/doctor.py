@@ -155,7 +155,7 @@ def exploding_gradient(run: Run) -> Iterator[str]:
     Change: leave --lr out, or lower it ten times (page 06).""")
 def scores_jump(run: Run) -> Iterator[str]:
     norms, losses = (run.values(key)[len(run.rows) // 5 :] for key in ("grad_norm", "loss"))
-    high, first = sum(norm > 15 for norm in norms), run.start("loss", 1)  # healthy: in one step
+    high, first = sum(norm > 15 for norm in norms), run.start("loss", 1)  # healthy: in two at most
     worse = sum(loss > max(first, math.log(2)) + 0.1 for loss in losses)  # log 2: a coin's
     of_pairs = run.values("margin") and not run.values("reward") and not run.values("reward_chosen")
     if of_pairs and high >= max(3, len(norms) / 10) and worse >= 2:
