@@ -49,7 +49,7 @@ REWARD_MODEL = "--base {base} --pairs 72 --held-out-pairs 8 --max-response-token
 @pytest.mark.parametrize(
     ("module", "flags", "files", "lines"),
     [
-        ("rl.grpo_engine", ENGINE, 56, 8_550),
+        ("rl.grpo_engine", ENGINE, 57, 9_000),
         ("rl.ppo_engine", ENGINE, 63, 9_750),
         ("reward_model.reward_model_training", REWARD_MODEL, 48, 7_510),
     ],
@@ -89,9 +89,9 @@ def lines_of(*folders: str) -> int:
 @pytest.mark.parametrize(
     ("folders", "most"),
     [
-        (PRODUCT, 20_360),
-        (("tests",), 18_580),
-        (("scripts", "studies", "bench"), 6_840),
+        (PRODUCT, 21_080),
+        (("tests",), 19_380),
+        (("scripts", "studies", "bench"), 8_110),
         (("docs",), 535),
     ],
 )
