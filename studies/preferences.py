@@ -70,7 +70,7 @@ BATCH = 8  # pairs of an optimizer step
 LEAST = 50  # steps of a reward model: few pairs are read several times
 BEST_OF = 8
 ROWS = 32  # that are sampled or scored together
-SHOWN, LISTED = 16, 10  # answers in the recording, and on a page
+SHOWN, LISTED = 16, 2  # answers in the recording, and on a page
 START, BEST, LONG = "as published", f"best of {BEST_OF}", "GRPO, long"
 TEMPERATURE, LONGEST = 0.7, 48  # as its makers advise; tokens
 
