@@ -63,7 +63,7 @@ class ReadResult(Generic[Record]):
         return splits
 
     def train_and_held_out(self) -> tuple[list[Record], list[Record]]:
-        """The training split, and the validation split; of few records the test split or the last prompt."""
+        """The training split, and the validation split or, of few records, the test split or one prompt."""
         splits = self.splits
         train, held_out = splits["train"], splits["validation"] or splits["test"]
         if not held_out:
