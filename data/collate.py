@@ -59,8 +59,7 @@ WORTH_SHARING = 0.1  # least share of a batch's tokens that `SharedPrompts` must
 class SharedPrompts:
     """A batch as one row of M tokens without padding: each of U prompts once, and N responses.
 
-    A response sees its own prompt and itself. Where indices stand for padding, what is there means
-    nothing.
+    A response attends to its own prompt and to itself. Values at padding mean nothing.
     """
 
     tokens: Tensor  # (1, M) int64
@@ -136,7 +135,7 @@ class ResponseBatch:
 
     @property
     def groups(self) -> Tensor | None:
-        """`prompts`, if reading each only once saves enough (`WORTH_SHARING`), else None."""
+        """`prompts`, if reading each prompt only once saves enough (`WORTH_SHARING`), else None."""
         again = self.first_rows != torch.arange(len(self))
         saved = self.sizes[again, 0].sum()
         return self.prompts if saved > WORTH_SHARING * self.totals.sum() else None
@@ -176,7 +175,7 @@ class ResponseBatch:
 
     @cached_property
     def valid(self) -> Tensor:
-        """(M,) int64: where the M response tokens stand in the flattened (N, T)."""
+        """(M,) int64: the positions of the M response tokens in the flattened (N, T)."""
         lengths = self.sizes[:, 1]
         row = torch.arange(len(lengths)).repeat_interleave(lengths)
         before = (lengths.cumsum(0) - lengths)[row]  # tokens of earlier rows
@@ -216,7 +215,7 @@ def join_responses(
 ) -> ResponseBatch:
     """Put each row's prompt and response next to each other (right-padded with 0).
 
-    response_tokens, response_mask: (N, T); has_eos: (N,). What stands at padding is never read.
+    response_tokens, response_mask: (N, T); has_eos: (N,). Values at padding are never read.
     """
     if len(prompts) != len(response_tokens):
         raise ValueError(
@@ -258,8 +257,7 @@ def collate_documents(rows: Sequence[Sequence[int]]) -> ResponseBatch:
 def epoch_shuffled_indices(step: int, batch_size: int, count: int, seed: int) -> Tensor:
     """The `batch_size` indices below `count` that 0-based `step` visits, (batch_size,) int64.
 
-    Every epoch visits each index once in an order of its own, so a resumed run needs no iterator
-    state.
+    Every epoch visits each index once, in another order, so a resumed run needs no iterator state.
     """
     positions = torch.arange(step * batch_size, (step + 1) * batch_size)
     epochs = positions // count

@@ -3,7 +3,7 @@
 The text in a record is exactly what is tokenized: tokens(prompt) + tokens(response) + EOS. Nothing
 adds a separator later, so a space or a newline between the two belongs to one of the strings.
 
-A split is decided by a real hash of the text. One that is linear in the numbers leaks structure: for
+A split is decided by a real hash of the text. A hash that is linear in the numbers leaks structure: for
 the sum of a and b, (a * 1000003 + b) % 10 equals (3a + b) % 10, so one pair of unit digits always
 lands in one split. Draws use `random.Random.random` alone, whose sequence Python promises to keep.
 """

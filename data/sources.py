@@ -64,7 +64,7 @@ class Source(Protocol):
 
 
 def source(data: str, chat: ChatForm | None = None) -> Source:
-    """The world or the file that --data names, a file written in the form `chat`; UserError for neither."""
+    """The world or the file (its chats in the form `chat`) that --data names; UserError for neither."""
     if is_world(data):
         return cast(Source, importlib.import_module(f"data.worlds.{data}"))
     return cast(Source, file_source(data, chat))
@@ -109,7 +109,7 @@ def is_checked(data: str) -> bool:
 def default_folder(stage: str, data: str, model: str) -> Path:
     """runs/STAGE-DATA-MODEL: where a stage writes by default and the next one looks.
 
-    Says, where that is new, that there is one of a file with the same name and other content.
+    Says so, once, where runs of a file with the same name and other content exist.
     """
     name = data_name(data)
     folder = RUNS / f"{stage}-{name}-{model}"

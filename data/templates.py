@@ -17,7 +17,7 @@ A published chat model brings a template in Jinja (`ChatForm`). Ours, for all ot
     ### Response:
 
 The headings are those of Stanford Alpaca (Taori et al. 2023) without its opening sentence. A prompt
-ends with the line break after its last heading, and the answer starts right there: nothing stands
+ends with the line break after its last heading, and the answer starts right there, with nothing
 between them. Earlier answers end at a blank line, only the last one ends with EOS.
 """
 
@@ -43,7 +43,7 @@ class Turn(NamedTuple):
 
 
 class Unwritable(Exception):
-    """A conversation that has no place in a model's form of a chat; the message says why."""
+    """A conversation that a model's template cannot write; the message says why."""
 
 
 class ChatForm:

@@ -41,7 +41,7 @@ def run_command(
     config_class: Callable[..., Config],
     default: Callable[[], Config] | None = None,
 ) -> None:
-    """What stands under `__name__ == "__main__"`: parse the flags over what `default` gives, then main."""
+    """What a script calls under `__name__ == "__main__"`: parse flags over `default`, then call main."""
     import tyro  # takes a moment that an import of the module need not
 
     expand_arguments()
@@ -61,7 +61,7 @@ def warn_of_rate(config: Any, default: Any) -> None:
 
 
 def expand_arguments() -> None:
-    """~ and ~USER at the start of every value on the command line, also behind =, as home folders."""
+    """~ and ~USER at the start of every value on the command line, also after =, as home folders."""
     split = [re.fullmatch(r"(--[\w-]+=)?(.*)", value, re.DOTALL) for value in sys.argv[1:]]
     sys.argv[1:] = [(m[1] or "") + os.path.expanduser(m[2]) for m in split if m]
 
@@ -131,7 +131,7 @@ def errors_as_sentences(config: Any = None) -> Iterator[None]:
 
 
 def _again(config: Any, *, resume: bool) -> str:
-    """What to type to go on, with --resume where it is wanted and the command has it."""
+    """The command that continues, with --resume where it is wanted and the command has it."""
     more = ["--resume"] * (resume and not getattr(config, "resume", True))
     return f"; this goes on from what is saved: {command_name()} {shlex.join(sys.argv[1:] + more)}"
 
@@ -144,7 +144,7 @@ def _farewell(end: Interrupted, config: Any) -> str:
 
 
 def _going_on(config: Any) -> str:
-    """The command that goes on with what is saved, if there is one."""
+    """The command that continues from what is saved, if there is one."""
     saved = saved_run()
     if saved and hasattr(config, "resume"):  # of one of its stages it takes up what is left itself
         return _again(config, resume=read_record(saved)[SCRIPT] == script_of(config))
@@ -165,7 +165,7 @@ def _remedy_of_memory(error: BaseException, config: Any) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether a device, or the machine, had no memory left: each of them says so in its own way."""
+    """Whether the error means that a device, or the machine, had no memory left."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)):
         return True
     words = ("can't allocate memory", "not enough memory", "out of memory")

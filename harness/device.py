@@ -16,7 +16,7 @@ from harness.ranks.collectives import world
 
 
 def peak_memory() -> float:
-    """Bytes that this process has held at most: of a card where one is used, else of memory; 0: unknown."""
+    """Peak memory of this process in bytes: of the card if one is used, else of the machine; 0: unknown."""
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         return float(torch.cuda.max_memory_allocated())
     try:
@@ -73,7 +73,7 @@ def open_device(name: str = "auto", dtype: str = "float32") -> torch.device:
 def has_fast_bfloat16(name: str = "auto") -> bool:
     """Whether the device is a CPU with products of bfloat16: AVX-512 BF16, AMX or Arm's.
 
-    Of Arm's an older PyTorch cannot say it: False.
+    An older PyTorch does not know it of Arm: False.
     """
     if pick_device(name).type != "cpu":
         return False

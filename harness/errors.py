@@ -8,12 +8,12 @@ class UserError(ValueError):
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception of others says, in one line."""
+    """The message of a library's exception, in one line."""
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 class Unwritten(UserError):
-    """A file could not be written; the command adds how it goes on."""
+    """A file could not be written; the command adds how to continue."""
 
 
 class NothingToDo(Exception):

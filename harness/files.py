@@ -77,7 +77,7 @@ def expanded(path: Path) -> Path:
 
 
 def weights_in(path: Path) -> int:
-    """How many numbers the safetensors file, or those in the folder, hold, by their headers; 0 if none."""
+    """How many numbers the safetensors file or files hold, by their headers; 0 if there is no file."""
     path, count = expanded(path), 0
     for file in path.glob("*.safetensors") if path.is_dir() else [path]:
         with suppress(OSError, SafetensorError), safe_open(file, "pt") as tensors:
@@ -94,7 +94,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds. UserError if it is no regular file, no UTF-8 or no JSON."""
+    """What a JSON file holds. UserError unless it is a regular file of JSON in UTF-8."""
     require_regular(path)
     try:
         return parse_json(path.read_bytes())
@@ -107,7 +107,7 @@ def read_json(path: Path) -> Any:
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` fill a temporary file on the first rank, then rename it into place.
 
-    In a folder beside `path`, as safetensors puts a temporary file next to the one that it writes.
+    In a folder beside `path`, because safetensors puts a temporary file next to the one that it writes.
     """
 
     def replace_it() -> None:

@@ -102,7 +102,7 @@ def _begin(folder: Path, config: Flags) -> Path:
 
 
 def finish_run(folder: Path, *, can_go_on: bool = False) -> None:
-    """The run is complete: its state goes last, or gets another name if the run `can_go_on`."""
+    """The run is complete: remove its state last, or rename it if the run `can_go_on`."""
 
     def finish() -> None:
         if not (folder / CONFIG_FILE).exists():
@@ -158,7 +158,7 @@ def page_of(folder: Path) -> str:
 
 
 def page_of_the_unfinished(folder: Path) -> None:
-    """Begin to draw a run that ends before its time, without waiting: a signal wants it gone."""
+    """Begin to draw a run that ends early, without waiting, because a signal has asked it to end."""
     if is_main():
         with suppress(OSError):
             subprocess.Popen(**_drawing(folder))

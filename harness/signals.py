@@ -1,4 +1,4 @@
-"""What happens to a run from outside: signals that end it, and output that nobody takes.
+"""What happens to a run from outside: signals that end it, and output that nobody reads.
 
 A signal (Ctrl-C, SIGTERM, a closed terminal) lets the step end and be saved, a second one ends the
 run. harness/watchdog.py sends the second one where a step lasts, and kills what answers neither.
@@ -174,7 +174,7 @@ class ForgivingOutput:
 
 @contextmanager
 def forgiving_output() -> Iterator[None]:
-    """While this is open, print never fails, neither by where it goes to nor by an unknown character."""
+    """While this is open, print never fails, whether the output is closed or a character unknown."""
     stream: Any = sys.stdout
     if isinstance(stream, ForgivingOutput):
         yield

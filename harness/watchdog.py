@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 def children(process: int) -> list[int]:
-    """The processes that this one has started, but for the one that asks."""
+    """The processes that this one has started, except the one that asks."""
     found: list[str] = []
     with suppress(OSError):  # it may end meanwhile
         if Path("/proc/self/task").exists():
@@ -49,7 +49,7 @@ def watch(run: int, numbers: set[int], step: float, last: float, then: str) -> N
     """Return once the process `run` says that it is done; before, see that signals end it in time.
 
     A signal is sent again after `step` seconds; `last` seconds after the second one the run is killed,
-    with all that it has started, and `then` goes on the sentence that says so.
+    with all that it has started, and `then` continues the sentence that says so.
     """
     started: list[int] = []
     number, ask, end = 0, float("inf"), float("inf")

@@ -73,7 +73,7 @@ class Run:
 
 
 def runs_among(paths: Sequence[Path]) -> list[Run]:
-    """The runs among paths such as runs/*, and a line about those that are none. UserError for no run."""
+    """The runs among paths such as runs/*; prints which paths are none. UserError if there is no run."""
     runs = [path for path in paths if (path / "metrics.jsonl").is_file()]
     others = ", ".join(display_path(path) for path in paths if path not in runs)
     if not runs:

@@ -1,4 +1,4 @@
-"""Means over seeds with intervals: of groups of runs, and of what sets two groups apart."""
+"""Means over seeds with intervals: of groups of runs, and of the difference of two groups."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def t_quantile(freedom: float) -> float:
 
 
 def t_interval(values: Sequence[float]) -> dict[str, float]:
-    """Mean of n >= 2 runs with the interval that knows how few they are, and the p of its being 0."""
+    """Mean of n >= 2 runs, its 95% interval by Student's t, and the p-value of a mean of 0."""
     mean, freedom = float(np.mean(values)), len(values) - 1
     error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
     half = t_quantile(freedom) * error if error else 0.0
@@ -81,7 +81,7 @@ class Group:
 
 
 def measured(run: Run) -> dict[str, float]:
-    """Its last numbers on validation prompts and held-out text, and those of report.json on test ones."""
+    """A run's last numbers on validation prompts and held-out text, and report.json's on test prompts."""
     last = {k: value for row in run.rows for k, value in row.items() if k.startswith(MEASURED)}
     after = run.results.get("after", run.results)
     return flat(last | {"test": after if isinstance(after, Mapping) else {}})
@@ -108,7 +108,7 @@ def shown(values: Sequence[float]) -> str:
 
 
 def group_table(runs: Sequence[Run]) -> str:
-    """A line for each number that all runs were tested or validated on, and what to know beside it.
+    """A line for each number that all runs were tested or validated on, and notes on it.
 
     Differences to the first group are between runs of the same seed.
     """

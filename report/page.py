@@ -1,6 +1,6 @@
 """report.html: what a run did, on one page that needs no server and no network.
 
-It is made of files of the run folder: config.json, metrics.jsonl, report.json, samples.jsonl,
+It is made from files of the run folder: config.json, metrics.jsonl, report.json, samples.jsonl,
 test_answers.jsonl and tokens.jsonl. matplotlib draws the curves; docs/metrics.md says what they are.
 """
 
@@ -140,7 +140,7 @@ def drawing(base: str, curves: Sequence[Curve], axis: Any) -> str:
 
 
 def draw(curve: Curve, axis: Any) -> None:
-    """A validation's points with dots, a step's thin under their running mean."""
+    """Draw validations as dots, and steps as a thin line under their running mean."""
     steps, values = zip(*curve.points, strict=True)
     if curve.dots or len(steps) < 3:
         dots: dict[str, Any] = {"linestyle": "dashed", "marker": "o", "markersize": 3.5}
@@ -158,7 +158,7 @@ def running_mean(values: Sequence[float]) -> list[float]:
 
 
 def base_of(key: str) -> str:
-    """What a metric is called, whatever it is measured on."""
+    """The name of a metric, whatever it is measured on."""
     return key.removeprefix("validation/").removeprefix("held_out_")
 
 

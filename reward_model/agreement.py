@@ -1,4 +1,4 @@
-"""What a person's answers show: bias of position and length, agreement, and a win rate."""
+"""What a person's answers show: bias by position and length, agreement, and a win rate."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@
 
 Keys: 1 or 2 prefers an answer, = is a tie, s skips, u takes the last one back, q ends; the same command
 goes on. Every tenth pair comes a second time, in the other order. OUT has a row for each pair, on disk
-before the next one is shown; what is asked stands beside it (mine.questions.jsonl).
+before the next one is shown; the questions are in a file beside it (mine.questions.jsonl).
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def key() -> str:
 
 
 def say(*lines: str) -> None:
-    """Print; EOFError where nobody reads it any more, so that no answer can be meant."""
+    """Print; EOFError if the output is closed, because the person no longer sees the question."""
     print(*lines, sep="\n", flush=True)
     if getattr(sys.stdout, "lost", False):
         raise EOFError

@@ -52,7 +52,7 @@ Visit = list[Mapping[str, Any]]  # the comparisons of one prompt's responses, ro
 def history_count(new: int, history: int, fraction: float, replay: Replay) -> int:
     """How many of `history` old pairs join `new` ones: "10% of historical data" can be read in two ways.
 
-    share_of_mix: `fraction` of the mix is old, n f / (1 - f); share_of_history: that of what is old.
+    share_of_mix: `fraction` of the mix is old, n f / (1 - f); share_of_history: of the old pairs.
     """
     if not 0 <= fraction < 1:
         raise ValueError(f"the replay fraction must be at least 0 and below 1: got {fraction}")
@@ -67,7 +67,7 @@ def history_count(new: int, history: int, fraction: float, replay: Replay) -> in
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """The visits of a reward model's own training, and how much of what is old is replayed."""
+    """The prompt visits of a reward model's first training, and how many of its pairs are replayed."""
 
     visits: Sequence[Visit]
     fraction: float = 0.1

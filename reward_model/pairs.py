@@ -85,7 +85,7 @@ def lengths_of(pairs: Sequence[TokenPair]) -> list[tuple[int, int]]:
 
 
 def keep_fitting(pairs: Sequence[TokenPair], limits: Limits) -> list[TokenPair]:
-    """The pairs that fit. With `limits.cut` long answers are cut; pairs left equal are counted and out."""
+    """The pairs that fit. With `limits.cut` long answers are cut; pairs then equal are dropped, counted."""
     kept, alike = [], 0
     for pair, lengths in zip(pairs, lengths_of(pairs), strict=True):
         if limits.reason(*lengths) is not None:
@@ -135,8 +135,8 @@ MOST_FRUITLESS = 500  # prompts in a row without two different answers: a policy
 class PairSampling:
     """How pairs are made: K responses to a prompt, every two of them compared.
 
-    Half of the K may be hotter: RL takes the policy to text that it hardly writes yet, and a reward
-    model is only reliable on the kind of text that was compared.
+    Half of the K may have a higher temperature: RL takes the policy to text that it hardly writes yet,
+    and a reward model is only reliable on the kind of text that was compared.
     """
 
     params: SamplingParams
@@ -280,9 +280,9 @@ def by_prompt(pairs: Sequence[TokenPair]) -> list[list[TokenPair]]:
 def prompts_per_forward(
     groups: Sequence[Sequence[TokenPair]], responses: int | None
 ) -> list[list[Sequence[TokenPair]]]:
-    """The prompts, each with its pairs, in forwards of at most so many different responses; None: in one.
+    """Prompts with their pairs in forward passes of at most `responses` different ones; None: in one pass.
 
-    A prompt whose own responses are more than that has a forward for itself.
+    A prompt with more responses than that has a forward pass of its own.
     """
     parts: list[list[Sequence[TokenPair]]] = []
     room = 0.0

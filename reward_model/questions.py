@@ -88,7 +88,7 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 
 
 def questions(flags: QuestionFlags, count: int) -> list[Row]:
-    """At least `count` pairs, kept beside OUT. UserError where models or flags are no more those."""
+    """At least `count` pairs, kept beside OUT. UserError if models or flags have changed."""
     path = flags.out.with_suffix(".questions.jsonl")
     models = {"policy": flags.policy, "against": flags.against, "reward model": flags.reward_model}
     files = {name: folder_of_run(folder) / MODEL_FILE for name, folder in models.items() if folder}
@@ -113,7 +113,7 @@ def questions(flags: QuestionFlags, count: int) -> list[Row]:
 
 
 def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
-    """`count` rows as in pairs.jsonl, in which nothing is chosen; of ten one of each held-out split."""
+    """`count` rows as in pairs.jsonl, in which nothing is chosen; one in ten from each held-out split."""
     if flags.policy is None:
         raise UserError("name the model that answers: --policy RUN")
     device, about = open_device(flags.device), folder_of_run(flags.policy) / "config.json"

@@ -94,7 +94,7 @@ class RewardModel(nn.Module):
 
     @torch.no_grad()
     def normalize_on(self, batch: ResponseBatch, micro_batch_size: int = 64) -> None:
-        """Set `mean` and `std` so that these reference responses score 0 on average, spread 1."""
+        """Set `mean` and `std` so that these reference responses have mean 0 and standard deviation 1."""
         scores = score_in_micro_batches(self.raw_scores, batch, micro_batch_size)
         self.mean.copy_(scores.mean())
         self.std.copy_(scores.std().clamp(min=1e-6) if len(scores) > 1 else torch.ones(()))

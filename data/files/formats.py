@@ -2,7 +2,7 @@
 
 A `Format` is recognised by the keys of a file's first row. It tells conversations, which are written in
 a form of a chat (data/templates.py), from plain strings. A question that
-stands in `prompt` and again in the answers is written once (`joined`, `without_prompt`).
+is in `prompt` and again in the answers is written once (`joined`, `without_prompt`).
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ END = re.compile(r"((<\|endoftext\|>|<\|im_end\|>)\s*)+\Z")
 
 
 def without_end(side: Answered, chat: ChatForm | None = None) -> Answered:
-    """An answer without the name of an EOS behind it, as templates write it: every answer gets an EOS."""
+    """An answer without the name of an EOS at its end, as templates write it: every answer gets an EOS."""
     text = side.response and END.sub("", side.response)
     if chat is not None and chat.end and text:
         text = text.removesuffix(chat.end)
@@ -57,8 +57,8 @@ def without_end(side: Answered, chat: ChatForm | None = None) -> Answered:
 def written(side: Answered, chat: ChatForm | None) -> Answered:
     """A side as text: a conversation, or for a chat model a plain question, in its form.
 
-    DropRow for a conversation that has no place in it. A plain prompt that says everything itself stays
-    as it is, and so does its answer.
+    DropRow for a conversation that the template cannot write. A plain prompt that already has the form
+    of a chat stays as it is, and so does its answer.
     """
     prompt, response = side
     if isinstance(prompt, str):
@@ -138,7 +138,7 @@ def without_question(row: Row, content: Content) -> Content:
 
 
 def asked(turns: list[Turn]) -> tuple[Turn, ...]:
-    """The conversation; drops those that ask for nothing."""
+    """The conversation; DropRow where it asks nothing."""
     if not turns or turns[-1].role != "user":
         raise DropRow("prompt does not end with a user turn")
     if not turns[-1].text.strip():
@@ -160,7 +160,7 @@ TRANSCRIPT = re.compile(r"\s*Human:.*\n\nAssistant:", re.DOTALL)
 def hh_side(row: Row, key: str) -> Answered:
     """A transcript of HH-RLHF (Bai et al. 2022, arXiv:2204.05862), split at its last assistant turn.
 
-    The two transcripts have no prompt apart, and their answers may begin alike.
+    The transcripts have no separate prompt, and their answers may begin alike.
     """
     before, marker, answer = text_of(row, key).rpartition("\n\nAssistant:")
     if not marker or "\n\nHuman:" in answer:
@@ -227,7 +227,7 @@ def chat_side(row: Row, key: str) -> Answered:
 
 
 def opening_of(row: Row) -> list[Turn]:
-    """The turns of `prompt`, a list or one user's string, behind the system turn of another column."""
+    """The turns of `prompt`, a list or one user's string, after the system turn of another column."""
     if isinstance(row.get("prompt"), list):
         turns = turns_of(row, "prompt")
     else:
@@ -279,7 +279,7 @@ def ground_truth(row: Row) -> Any:
 def recorded_sides(row: Row) -> dict[str, Any]:
     """Those of the four keys that the row has, and which answer a person chose, the first or the second.
 
-    BadRow for a value that is none of its kind.
+    BadRow for a value of another kind.
     """
     found = {key: row[key] for key in RECORDED if key in row}
     for key, value in found.items():

@@ -1,7 +1,7 @@
 """From a file to its rows: JSON lines, one JSON array or a CSV table, each gzipped or not.
 
-JSON and gzip are told by their content, CSV by its name. What cannot be read, or could be misread, is a
-UserError with its place: the line, in an array the number of the record.
+JSON and gzip are recognised by their content, CSV by its name. What cannot be read, or could be misread,
+is a UserError with its place: the line, in an array the number of the record.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BadRow(ValueError):
 
 
 def bad_row(path: str | Path, place: str, why: object) -> UserError:
-    """The error for a row that cannot be meant so."""
+    """The error for a row whose values cannot be right."""
     return UserError(f"{path}:{place}: {why}; correct the row or remove it")
 
 
@@ -111,7 +111,7 @@ def _parsed(path: str | Path, text: str, line: int) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; ValueError for a key that stands twice, of which the last would win."""
+    """A JSON object; ValueError for a key that occurs twice: the last one would win."""
     row = dict(pairs)
     if len(row) < len(pairs):
         names = [name for name, _ in pairs]
@@ -120,7 +120,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _whole(path: str | Path, stream: IO[bytes]) -> str:
-    """What is read at once, an array or a text; UserError where it is too large for that."""
+    """An array or a text, read at once; UserError where it is too large for that."""
     content = bytearray()
     while block := stream.read(2**20):  # a bound given to one read would be allocated
         content += block

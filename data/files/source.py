@@ -46,7 +46,7 @@ class FileSource:
         return self.splits[split]
 
     def read_prompt(self, text: str) -> PromptRecord:
-        """What someone has typed as the file's prompts are formed, with its row where it is one of them."""
+        """A typed prompt in the form of the file's prompts, with its row if it is one of them."""
         known = {record.prompt: record for records in self.splits.values() for record in records}
         formed = text
         if self.chat is not None:

@@ -5,7 +5,7 @@
 An answer is worth 1 if it has ended, holds at least four words, names the topic and keeps to the one
 constraint of its prompt, else 0. That it is one sentence is asked for and not checked. There are eight
 constraints, and SmolLM2-135M-Instruct (scripts/smollm2.py) starts out keeping each in 5 to 60 % of its
-answers: what never succeeds teaches a group nothing, and what always does neither. Two of them, and 102
+answers: a group in which all succeed, or none, learns nothing. Two of them, and 102
 topics, are never trained on.
 """
 
@@ -112,7 +112,7 @@ def _prompt(topic: str, rule: str) -> PromptRecord:
 
 
 def read_prompt(text: str) -> PromptRecord:
-    """What someone has typed, as a chat's prompt; with its rule where it is one of this world's."""
+    """A typed text as a chat's prompt, with its rule if it is one of this world's."""
     for name, rule in CONSTRAINTS.items():
         form = re.escape(rule.prompt).replace(re.escape("{topic}"), "([a-z]+)")
         if match := re.fullmatch(form, text.strip()):

@@ -114,7 +114,7 @@ def _all_prompts(bucket: str, held_out: bool) -> Iterator[PromptRecord]:
 
 
 def read_prompt(text: str) -> PromptRecord | None:
-    """The prompt of this world that someone has typed, white space around it aside; None for any other."""
+    """The prompt of this world that was typed, without white space around it; None for any other text."""
     for template in TEMPLATES:
         match = re.fullmatch(_pattern(template), text.strip())
         if match is not None:

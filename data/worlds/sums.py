@@ -71,7 +71,7 @@ def _prompt(a: int, b: int) -> PromptRecord:
 
 
 def read_prompt(text: str) -> PromptRecord | None:
-    """The prompt of this world that someone has typed, white space around it aside; None for any other."""
+    """The prompt of this world that was typed, without white space around it; None for any other text."""
     match = re.fullmatch(r"([1-9][0-9]{2})\+([1-9][0-9]{2})=", text.strip())
     return None if match is None else _prompt(int(match[1]), int(match[2]))
 

@@ -1,6 +1,6 @@
 """One run on several processes ("ranks"): torch.distributed, and nothing around it.
 
-Every rank runs the whole program with the whole batch in hand. Only what takes time is shared out:
+Every rank runs the whole program with the whole batch in hand. Only slow work is divided:
 sampling, scoring, and the forward and backward passes of an update. What was sampled or scored is
 gathered at once, so that advantages, the KL controller and the metrics come from the same numbers
 everywhere. Losses are divided by the whole minibatch's denominator, so the gradients of the ranks are
@@ -72,8 +72,8 @@ def shard(items: Any) -> Any:
 def shard_chunks(lengths: Tensor, size: int, groups: Tensor | None = None) -> list[Tensor]:
     """This rank's row indices in chunks of at most `size` rows of similar length; perhaps no chunk.
 
-    Sorting saves padding; no loss minds the order of rows. Rows of one number in `groups` (N,) are
-    neighbours, in one chunk where it has room, on one rank unless there are more ranks than numbers.
+    Sorting saves padding; no loss minds the order of rows. Rows with the same number in `groups` (N,)
+    are neighbours, in one chunk if it has room, on one rank unless there are more ranks than groups.
     """
     known = lengths.tolist()
     numbers = range(len(known)) if groups is None else groups.tolist()
@@ -158,7 +158,7 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 
 def _sum_bucket(parameters: Sequence[nn.Parameter]) -> None:
-    """One message: the gradients behind each other, then which of them are there."""
+    """One message: the gradients one after the other, then which of them exist."""
     first = parameters[0]
     gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     there = torch.tensor([float(p.grad is not None) for p in parameters])
@@ -177,7 +177,7 @@ def _sum_bucket(parameters: Sequence[nn.Parameter]) -> None:
 def _safely(collective: Callable[..., T], *arguments: Any) -> T:
     """Call it; a broken connection becomes LostRank, which is told apart from an error of ours.
 
-    In a thread of its own, as Python answers no signal while it waits in C++. On a GPU nothing waits.
+    In another thread, because Python answers no signal while it waits in C++. On a GPU nothing waits.
     """
     outcome: Future[T] = Future()
 
