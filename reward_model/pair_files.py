@@ -34,14 +34,10 @@ class PairFileFlags(AnswerFileFlags, PairFlags):
 def file_pairs(
     config: PairFileFlags, tokenizer: Tokenizer, context: int
 ) -> tuple[list[TokenPair], list[TokenPair]]:
-    """Training and held-out pairs of a preference file that fit, split by prompt.
-
-    The held-out ones are those of the validation split, or where it has none of the test split.
-    """
+    """Training and held-out pairs of a preference file that fit, split by prompt."""
     result = file_source(config.data, tokenizer.chat).pairs()
     result.say()
-    splits = result.splits
-    parts = [splits["train"], splits["validation"] or splits["test"]]  # of few pairs one is empty
+    parts = result.train_and_held_out()
     return fitting_pairs(config.data, parts, tokenizer, config.limits(context))
 
 

@@ -70,7 +70,7 @@ BATCH = 8  # pairs of an optimizer step
 LEAST = 50  # steps of a reward model: few pairs are read several times
 BEST_OF = 8
 ROWS = 32  # that are sampled or scored together
-SHOWN, LISTED = 16, 10  # answers in the recording, and on a page
+SHOWN, LISTED = 16, 2  # answers in the recording, and on a page
 START, BEST, LONG = "as published", f"best of {BEST_OF}", "GRPO, long"
 TEMPERATURE, LONGEST = 0.7, 48  # as its makers advise; tokens
 
@@ -528,8 +528,9 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
     """The judge against the KL for every engine, the long run's judges, and the learning curve."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(14, 4.2), layout="constrained")
-    engines, parting, curve = figure.subplots(1, 3, width_ratios=[1.4, 1, 1])
+    long_runs = of_policy(found, LONG)
+    figure = Figure(figsize=(14 if long_runs else 10, 4.2), layout="constrained")
+    engines, *partings, curve = figure.subplots(1, 3 if long_runs else 2)
     for number, name in enumerate(POLICIES):
         style: dict[str, Any] = dict(color=f"C{number % 10}", linestyle="--" if number > 9 else "-")
         for seed, points in enumerate(of_policy(found, name)):
@@ -538,17 +539,20 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
             engines.plot(
                 [0, *kl], [0.5, *preferred], marker="o", markersize=3, label=label, **style
             )
+    for (best,) in of_policy(found, BEST):
+        engines.plot(best["kl"], best["preferred"], "kx", label=BEST)
     engines.axhline(0.5, color="grey", linewidth=0.5)
-    engines.set(xlabel="KL to the start (nats)", title="share preferred by the unseen judge")
+    title = "Preferred to the start by the unseen judge"
+    engines.set(xlabel="KL to the start (nats)", ylabel="share of prompts", title=title)
     engines.legend(fontsize=7, frameon=False)
     labels = dict(preferred_by_proxy="preferred by the reward model of training")
     labels |= dict(preferred="preferred by the unseen judge", right="right")
-    for points in of_policy(found, LONG):
+    for points, parting in zip(long_runs, partings, strict=False):  # one seed
         for key, label in labels.items():
             xs, ys = ([p[name] for p in points] for name in ("steps", key))
             parting.plot(xs, ys, marker="o", label=label)
         parting.legend(fontsize=8, frameon=False)
-    parting.set(xlabel="step", title="GRPO with a small penalty", ylim=(0, 1))
+        parting.set(xlabel="step", title="GRPO with a small penalty", ylim=(0, 1))
     for pooling in ("mean_score", "last_token"):
         rows = [row for row in found["reward models"].values() if row["pooling"] == pooling]
         low, high = ([abs(r["accuracy"] - r["accuracy_interval"][i]) for r in rows] for i in (0, 1))
@@ -556,10 +560,11 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
         if rows:
             curve.errorbar(counts, right, [low, high], fmt="o", label=pooling)
             curve.axhline(rows[0]["length_accuracy"], color="grey", linestyle="--", linewidth=0.8)
-    curve.set(xscale="log", xlabel="pairs", title="held-out accuracy; dashed: longer wins")
+    title = "Held-out pairs ordered right (dashed: longer wins)"
+    curve.set(xscale="log", xlabel="training pairs", ylabel="accuracy", title=title)
     curve.set_xticks([*CURVE, 800], [*map(str, CURVE), "800"])
     curve.set_xticks([], minor=True)
-    curve.legend(fontsize=8, frameon=False)
+    curve.legend(fontsize=8, frameon=False, loc="center right")
     figure.savefig(path, dpi=150)
 
 

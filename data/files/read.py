@@ -62,6 +62,16 @@ class ReadResult(Generic[Record]):
             splits[split_of(record.prompt)].append(record)
         return splits
 
+    def train_and_held_out(self) -> tuple[list[Record], list[Record]]:
+        """The training split, and the validation split or, of few records, the test split or one prompt."""
+        splits = self.splits
+        train, held_out = splits["train"], splits["validation"] or splits["test"]
+        if not held_out:
+            last = train[-1].prompt
+            held_out = [record for record in train if record.prompt == last]
+            train = [record for record in train if record.prompt != last]
+        return train, held_out
+
     def say(self) -> None:
         """Print the summary, and once the first prompt."""
         print(self.summary())

@@ -78,13 +78,12 @@ def open_pairs(
                 f"    python -m reward_model.reward_model_training{flags_for(data, preset)}"
             )
         results = [file_source(path).pairs() for path in paths]
-        parts = [result.records for result in results]
+        train, held_out = (result.records for result in results)
     else:
         results = [file_source(data, tokenizer.chat).pairs()]
-        splits = results[0].splits
-        parts = [splits["train"], splits["validation"]]
+        train, held_out = results[0].train_and_held_out()
     results[0].say()
-    return fitting_pairs(data, parts, tokenizer, limits)
+    return fitting_pairs(data, [train, held_out], tokenizer, limits)
 
 
 # --- the log-prob of a whole response -------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import re
 from dataclasses import replace
@@ -20,6 +21,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.ranks import sample
 from gpt.tokenizer import build_tokenizer
+from harness.errors import UserError
 from harness.files import append_jsonl
 from reward_model import pairs as pairs_module
 from reward_model.pair_files import file_pairs
@@ -250,3 +252,15 @@ def test_file_pairs_are_split_by_prompt(tmp_path, capsys):
         assert prompts == {row["prompt"] for row in rows if split_of(row["prompt"]) == split}
     assert all(pair.chosen[-1] == GLASSBOX.eos_id for pair in train + held_out)
     assert "60 of 60 rows kept" in capsys.readouterr().out
+
+
+def test_of_few_pairs_the_last_prompt_is_held_out(tmp_path):
+    rows = [row for row in write_pairs(tmp_path / "all.json") if split_of(row["prompt"]) == "train"]
+    (tmp_path / "few.json").write_text(json.dumps([*rows[:4], rows[3] | {"rejected": "Why?"}]))
+    config = RewardModelConfig(data=str(tmp_path / "few.json"))
+    train, held_out = file_pairs(config, GLASSBOX, 128)
+    assert [GLASSBOX.decode(pair.prompt) for pair in held_out] == [rows[3]["prompt"]] * 2
+    assert len(train) == 3
+    write_pairs(tmp_path / "one.json", count=1)
+    with pytest.raises(UserError):
+        file_pairs(RewardModelConfig(data=str(tmp_path / "one.json")), GLASSBOX, 128)
