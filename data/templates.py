@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -62,11 +63,15 @@ class ChatForm:
         try:
             prompt, whole = self._render([asked], True), self._render([asked, answer], False)
             more = self._render([asked, answer, asked], True)
+            if any(asked.text not in text for text in (prompt, whole)) or answer.text not in whole:
+                raise Unwritable("it leaves their text out")
         except Unwritable as error:
             raise UserError(
                 f"its chat template cannot write a question and an answer ({error}): mend the template, or "
                 "remove it to have prompts written in this project's form"
             ) from error
+        with suppress(Unwritable):  # a form may have no system turn
+            more += self._render([Turn("system", "Be brief."), asked], True)
         before, _, after = whole.rpartition(answer.text)
         # What stands between a question and its answer, and on both sides of the answer.
         self.before_answer = prompt.rpartition(asked.text)[2]

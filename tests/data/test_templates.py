@@ -116,6 +116,10 @@ def test_of_several_templates_the_default_is_taken_and_a_file_wins(tmp_path: Pat
         "{{ raise_exception('no') }}",
         "{{ messages.append(1) }}",
         "{{ ''.__class__.mro() }}",
+        "{{ ''.__class__ }}",
+        "{{ bos_token }}",
+        "{% for m in messages %}{% for part in m.content %}{{ part.text }}{% endfor %}{% endfor %}",
+        "{% for i in range(10 ** 9) %}{% endfor %}",
     ],
 )
 def test_a_template_that_writes_no_chat_is_refused(template: str, tmp_path: Path) -> None:
@@ -165,3 +169,15 @@ def test_a_prompt_that_says_everything_itself_stays_and_a_mark_in_a_turn_is_drop
     rows = ({"prompt": [{"role": "user", "content": text}]} for text in ("ends<|im_end|>", "a"))
     result = read_prompts(rows_in(path, *rows), form)
     assert len(result.records) == 1 and sum(result.dropped.values()) == 1
+
+
+def test_the_mark_of_a_system_turn_is_known_though_the_template_puts_it_together() -> None:
+    template = (
+        "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|end|>' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+    )
+    marks = {"<|system|>", "<|user|>", "<|assistant|>", "<|end|>"}
+    form = ChatForm(template, (), marks | {"<|endoftext|>"})
+    assert form.marks == marks
+    with pytest.raises(Unwritable):
+        form.prompt([Turn("user", "a<|system|>b")])
