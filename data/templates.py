@@ -43,7 +43,7 @@ class Turn(NamedTuple):
     text: str
 
 
-class Unwritable(Exception):
+class Unwritable(UserError):
     """A conversation that a model's template cannot write; the message says why."""
 
 
@@ -143,9 +143,9 @@ class ChatForm:
         return self._render(turns, True)
 
     def is_written(self, prompt: str) -> bool:
-        """Whether a prompt says everything itself: it has marks of a form, or ends where answers start."""
+        """Whether a prompt says everything itself: it begins with a mark, or ends where answers start."""
         ends = HEADINGS["assistant"], self.before_answer.strip() and self.before_answer
-        marked = any(mark in prompt for mark in self.marks)
+        marked = prompt.lstrip().startswith(tuple(self.marks))
         return marked or any(end and prompt.endswith(end) for end in ends)
 
 

@@ -174,7 +174,7 @@ def train(run: Run, *, corpus: Corpus | None = None) -> list[dict[str, Any]]:
         rollout = run.sample(run.prompts(step))  # lines 3-4
         rewards = run.rewards(rollout)  # (N,)  line 5
         bonus, of_bonus = text_bonus(config, policy, text, step)  # line 6
-        old = run.old_log_probs(rollout)  # (N, T)  line 4
+        old = run.old_log_probs(rollout, groups=False)  # (N, T)  line 4
         ref = run.ref_log_probs(reference, rollout, needed=config.kl_loss_coef > 0)  # (N, T)
         old_values = rollout_values(run, critic, rollout)  # (N, T)  line 4
         mask = rollout.response_mask

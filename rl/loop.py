@@ -107,7 +107,6 @@ class Run:
         self.inside: InsideLimit | None = None
         self.state: TrainingState | None = None  # from the first step on
         self.ended = False
-        self.whole_groups = True  # of minibatches, until the first says otherwise
         # Of the step that is under way, and of its optimizer step.
         self.lr, self.clock, self.meter = config.lr, Stopwatch(), UpdateMeter()
         self.loss = policy.wte.weight.new_zeros(())
@@ -189,10 +188,10 @@ class Run:
         with self.clock.phase("reward"):
             return checked_rewards(self.reward_fn, rollout)
 
-    def old_log_probs(self, rollout: Rollout) -> Tensor:
-        """log pi_old of the tokens, (N, T), a constant."""
+    def old_log_probs(self, rollout: Rollout, *, groups: bool = True) -> Tensor:
+        """log pi_old of the tokens, (N, T), a constant; whole groups as the `minibatches` that follow."""
         coming = torch.Generator().set_state(self.generators["minibatches"].get_state())
-        size = self.config.group_size if self.whole_groups else 1
+        size = self.config.group_size if groups else 1
         rows = epoch_minibatches(len(rollout), self.config.minibatches, 1, coming, size)
         with self.clock.phase("score"):
             return old_policy_log_probs(self.policy, rollout, self.config, rows)
@@ -216,7 +215,6 @@ class Run:
         """The rows of every optimizer step, shuffled, with gradients of zero; whole groups or not."""
         if len(rollout) == 0:
             return
-        self.whole_groups = groups
         size = self.config.group_size if groups else 1
         epochs = self.config.updates_per_batch if epochs is None else epochs
         generator = self.generators["minibatches"]

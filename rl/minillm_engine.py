@@ -155,7 +155,7 @@ def train(run: Run, *, corpus: Corpus | None = None) -> list[dict[str, Any]]:
         rollout = run.sample(run.prompts(step), mixture=mixture)  # line 3: y ~ p~, token by token
         with run.clock.phase("reward"):  # line 4: log p
             judged = teacher_log_probs(teacher, rollout, config)  # (N, T)
-        old, mask = run.old_log_probs(rollout), rollout.response_mask  # (N, T)
+        old, mask = run.old_log_probs(rollout, groups=False), rollout.response_mask  # (N, T)
         update, token_rewards = minillm_update(config, judged, old, mask)  # lines 4-6: r, w, R
 
         for number, rows in enumerate(run.minibatches(rollout, groups=False)):  # line 7

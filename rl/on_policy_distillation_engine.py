@@ -244,7 +244,7 @@ def train(run: Run) -> list[dict[str, Any]]:
             taught, written, judged = lessons(config, run.tokenizer, rollout, right, context)
         old = advantages = written.log_probs  # (K, T)
         if len(written):  # line 5
-            old = run.old_log_probs(written)
+            old = run.old_log_probs(written, groups=False)
             with run.clock.phase("score"):
                 p = teacher_log_probs(teacher, judged, config)
             advantages = teacher_rewards(p, old, written.response_mask, reverse_kl=True)

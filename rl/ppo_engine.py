@@ -96,7 +96,7 @@ def train(
     for step in run.steps():  # line 3
         rollout = run.sample(run.prompts(step))  # lines 3-4
         rewards = run.rewards(rollout)  # (N,)  line 4: R
-        old = run.old_log_probs(rollout)  # (N, T)  line 5
+        old = run.old_log_probs(rollout, groups=False)  # (N, T)  line 5
         ref = run.ref_log_probs(reference, rollout, needed=config.kl_loss_coef > 0)  # line 5
         old_values = rollout_values(run, critic, rollout)  # (N, T)  line 5
         mask = rollout.response_mask

@@ -147,7 +147,6 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
         config, task.policy, task.tokenizer, task.reward_fn, task.prompts["train"], log,
         start=start, validate=open_validation(config, task, start, folder), folder=folder,
     )  # fmt: skip
-    run.whole_groups = engine.groups
     with stepping(log, folder):
         rows = engine.train(run, **parts)
     if rows and (kept := rows[-1].get("kept_step")) is not None:
