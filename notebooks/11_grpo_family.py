@@ -100,10 +100,9 @@ for name, changes in CHANGES.items():
     TEXTS[name] = "\n".join(lines)
 
 # %% [markdown]
-# The engine has one loop. A name only fills in fields, and each field picks a small function from a
-# table. Are these the same losses? On a random batch all six agree, in value and in gradient. (DAPO's
-# `sampling_filter` is section 7. Its `overlong_buffer` lowers the reward of responses near the length
-# limit.)
+# The engine has one loop: a name fills in fields, and each field picks a function from a table. On a
+# random batch all six losses agree, in value and in gradient. (DAPO's `sampling_filter` is section 7. Its
+# `overlong_buffer` lowers the reward by 0 to 1, linearly over the last fifth before the length limit.)
 
 # %%
 BOUND = {"cispo": dict(clip_high=4.0)}  # its own bound: 5 = 1 + clip_high

@@ -198,7 +198,8 @@ assert smollm2.parameter_count() == sum(counts.values()) == 134_515_008
 # %% [markdown]
 # ## 2. A task that a rule can check
 #
-# A prompt is a chat, in the form that the model was trained on. Each mark between turns is one token:
+# A prompt is a chat in the **template** that the model was trained on: any other is new to it. Each mark
+# between turns is one token; the last opens the assistant's turn:
 
 # %%
 record = read_prompt("Write about bread in at most twelve words.")
@@ -223,12 +224,12 @@ holds(rewards == [1, 0, 0, 1], "the rule rewards what it says, not what was mean
 
 # %% [markdown]
 # The last answer earns 1: a rule rewards what it says, not what was meant. The KL penalty holds the
-# policy back from such answers, because the published model hardly writes them
+# policy back from such answers: the published model hardly writes them
 # ([13](13_when_the_proxy_breaks.ipynb)).
 #
-# There are eight constraints. They were chosen so that the published model keeps each of them sometimes
-# but not always, because a group of equal rewards teaches nothing ([07](07_grpo.ipynb), section 1). Two of
-# them are **held out**, like the topics of the test: no run is trained on them.
+# The eight constraints were chosen so that the published model keeps each sometimes but not always: a group
+# of equal rewards teaches nothing ([07](07_grpo.ipynb), section 1). Two are **held out** of all training,
+# like the test's topics.
 #
 # ## 3. The recorded runs
 #
