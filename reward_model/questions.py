@@ -145,17 +145,21 @@ def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
         )  # fmt: skip
         return by_prompt([pair for batch in batches for pair in batch])
 
-    def doubt(pair: TokenPair) -> float:
-        """|P - 1/2|, P = sigmoid(r(x, y_1) - r(x, y_2)): small where the judge does not know."""
-        assert judge is not None
-        first, second, _ = score_pairs(judge[0], [pair], tokenizer.eos_id)
-        return abs(float(((first - second) * float(judge[0].std)).sigmoid()) - 0.5)
+    def least_sure(groups: list[list[TokenPair]]) -> list[TokenPair]:
+        """Of each prompt the pair with the least |P - 1/2|, P = sigmoid(r(x, y_1) - r(x, y_2)), sorted."""
+        if judge is None or not groups:
+            return []
+        first, second, _ = score_pairs(judge[0], [p for g in groups for p in g], tokenizer.eos_id)
+        doubts = (((first - second) * float(judge[0].std)).sigmoid() - 0.5).abs()
+        by_group = zip(groups, doubts.split([len(group) for group in groups]), strict=True)
+        found = [(float(doubt.min()), group[int(doubt.argmin())]) for group, doubt in by_group]
+        return [pair for _, pair in sorted(found, key=lambda each: each[0])]
 
     picked, tenth = count // 2 if judge else 0, max(count // 10, 1)
     shares = {"validation": tenth, "test": tenth, "train": max(count - picked - 2 * tenth, 0)}
     usual = [group[0] for name, n in shares.items() for group in pairs(name, n, 2)[:n]]
     usual = shuffled(usual, random.Random(derive_seed(seed, "order")))
-    unsure = sorted((min(group, key=doubt) for group in pairs("train", picked, FEW)), key=doubt)
+    unsure = least_sure(pairs("train", picked, FEW))
     both = zip_longest(unsure[:picked], usual)
     names = {"chosen_from": flags.policy, "rejected_from": flags.against or flags.policy}
     more = {name: str(folder) for name, folder in names.items()}
