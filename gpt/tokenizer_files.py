@@ -30,14 +30,8 @@ from harness.files import as_user_error, noted, read_object, write_json
 
 TOKENIZER_FILE, SETTINGS_FILE = "tokenizer.json", "tokenizer_config.json"
 CALLED = (
-    "bos_token",
-    "eos_token",
-    "unk_token",
-    "sep_token",
-    "pad_token",
-    "cls_token",
-    "mask_token",
-)
+    "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token",
+)  # fmt: skip
 OLDER = ("vocab.json", "merges.txt", "added_tokens.json")  # instead of tokenizer.json
 GENERATION_FILE, TEMPLATE_FILE = "generation_config.json", "chat_template.jinja"
 TOKENIZER_FILES = ("tokenizer*.json", *OLDER, GENERATION_FILE, TEMPLATE_FILE)

@@ -168,14 +168,13 @@ def memory(flags: MemoryConfig) -> dict[str, dict[str, int]]:
     }
 
     several = len(batch) < math.ceil(rows / config.minibatches)  # forwards of an optimizer step
-    chunk = min(
-        batch.response_mask.numel() * V, max(CHUNK_ELEMENTS, V)
-    )  # of logits formed together
+    # Of the logits that are formed together.
+    chunk = min(batch.response_mask.numel() * V, max(CHUNK_ELEMENTS, V))
     update = {
         "gradients": 4 * T if several else 0,
         "activations": activations(shape, config, batch) * learners,
-        "logits": 4
-        * max(4 * chunk, 2 * chunk + 2 * head),  # forward; backward with the head's gradient
+        # Of the forward; of the backward, with the head's gradient.
+        "logits": max(4 * 4 * chunk, 4 * (2 * chunk + 2 * head)),
     }
     if sum(update.values()) < 4 * T:  # the end of the backward pass, where nothing else is left
         update = {"gradients": 4 * T}
