@@ -67,7 +67,7 @@ Stage = Literal[
 STAGES: tuple[Stage, ...] = get_args(Stage)
 CURVE = (50, 100, 200, 400)  # pairs
 BATCH = 8  # pairs of an optimizer step
-LEAST = 50  # steps of a reward model: few pairs are read several times
+PASSES, LEAST = 2, 50  # over the pairs; but at least so many steps
 BEST_OF = 8
 ROWS = 32  # that are sampled or scored together
 SHOWN, LISTED = 16, 2  # answers in the recording, and on a page
@@ -194,7 +194,7 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
     def reward_model(name: str, stage: Stage, pairs: str, seed: int, pooling: str) -> None:
         add(
             name, stage, "reward model", module="reward_model.reward_model_training", count=counts[pairs],
-            until=(max(counts[pairs] // BATCH, LEAST),), data=pairs_file(config, pairs),
+            until=(max(PASSES * counts[pairs] // BATCH, LEAST),), data=pairs_file(config, pairs),
             base=config.model.resolve(), lr=2e-5, weight_decay=0.01, micro_batch_size=16, pooling=pooling,
             seed=seed, **RECORDED, **FIT, **shared,
         )  # fmt: skip
