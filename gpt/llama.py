@@ -26,8 +26,8 @@ from gpt.model import (
     GPTConfig,
     KVCache,
     Mask,
+    fused_attention,
     masked_attention,
-    plain_attention,
 )
 
 Turn = tuple[Tensor, Tensor]  # cos and sin
@@ -135,11 +135,10 @@ class GroupedAttention(nn.Module):
         shared, S = self.n_head // self.n_key_head, query.shape[2]
         if S == 1 and not torch.is_grad_enabled():  # the heads of a group as the columns of one
             grouped = query.unflatten(1, (self.n_key_head, shared))[:, :, :, 0]  # (N, K, H / K, d)
-            return plain_attention(grouped, key, value, mask).flatten(1, 2)[:, :, None]
+            merged = F.scaled_dot_product_attention(grouped, key, value, mask)
+            return merged.flatten(1, 2)[:, :, None]
         key, value = (x.repeat_interleave(shared, dim=1) for x in (key, value))  # (N, H, ., d)
-        return F.scaled_dot_product_attention(
-            query, key, value, mask, is_causal=mask is None and S > 1
-        )
+        return fused_attention(query, key, value, mask)
 
 
 class SwiGLU(nn.Module):

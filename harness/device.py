@@ -50,17 +50,19 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def open_device(name: str = "auto", dtype: str = "float32") -> torch.device:
-    """`pick_device`, and on CUDA: make it the current device and choose the float32 product.
+    """`pick_device`, made the current one on CUDA; and choose the float32 product.
 
-    It is exact with --precision float32 and TF32 with bfloat16, where it serves the heads alone and
-    moves their log-probs by about 0.002 nats.
+    It is exact with --precision float32. With bfloat16, where it serves the heads alone, its factors
+    are rounded: on CUDA to TF32, which moves log-probs by about 0.002 nats; on a CPU that has such
+    products to bfloat16, as all other weights are. The logits stay float32.
     """
     device = pick_device(name)
+    rounded = "high" if device.type == "cuda" else "medium"
+    torch.set_float32_matmul_precision(rounded if dtype == "bfloat16" else "highest")
     if device.type != "cuda":
         return device
     if device.index is not None:
         torch.cuda.set_device(device)
-    torch.backends.cuda.matmul.allow_tf32 = dtype == "bfloat16"
     if dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         print(
             f"note: {torch.cuda.get_device_name(device)} has no bfloat16 arithmetic and emulates it, "
