@@ -124,7 +124,8 @@ class GroupedAttention(nn.Module):
             part.view(N, S, -1, D // self.n_head).transpose(1, 2)  # (N, heads, S, d)
             for part in (self.q_proj(x), self.k_proj(x), self.v_proj(x))
         ]
-        query, key, value = rotated(heads[0], turn), rotated(heads[1], turn), heads[2]
+        value = heads[2]  # under autocast narrower than what has been turned
+        query, key = (rotated(part, turn).to(value.dtype) for part in heads[:2])
         if cache is not None:
             key, value = cache.extend(layer, key, value)  # turned: a column keeps its position
         merged = masked_attention(self.kernel, query, key, value, mask)

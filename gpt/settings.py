@@ -54,7 +54,7 @@ def well_read(lr: float, rows: int) -> Settings:
             lr=lr / 2, warmup=10, epochs=1, steps=10_000, batch_size=8, micro_batch_size=2 * rows,
             max_new_tokens=48, max_response_tokens=256, held_out_pairs=96, eval_every=25,
         ),
-        "reward_model": answers | dict(lr=lr, batch_size=8, epochs=1),
+        "reward_model": answers | dict(lr=lr, batch_size=8, epochs=2),
         "finetuning": answers | dict(lr=lr, batch_size=8),
     }  # fmt: skip
     return {command: {"precision": "auto", **settings} for command, settings in by_command.items()}

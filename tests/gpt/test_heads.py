@@ -86,6 +86,19 @@ def test_policy_heads_are_float32_under_autocast(chunk_elements, monkeypatch):
         torch.testing.assert_close(value.double(), expected, rtol=1e-4, atol=1e-4, msg=name)
 
 
+def test_rounded_factors_do_not_round_the_logits():
+    """`open_device` asks for such products in bfloat16; a processor without them rounds nothing."""
+    torch.set_float32_matmul_precision("medium")
+    with torch.no_grad(), autocast():
+        found, hidden = token_log_probs(MODEL, BATCH), MODEL.hidden(BATCH.tokens)
+    near = []
+    for rounded in (lambda x: x, torch.Tensor.bfloat16):
+        logits = rounded(hidden).double() @ rounded(MODEL.wte.weight).double().T.detach()
+        expected = at_responses(logits.log_softmax(-1)).gather(2, BATCH.response_tokens[..., None])
+        near.append(float(((found - expected[..., 0]) * MASK).abs().max()))
+    assert min(near) < 1e-4
+
+
 def test_value_and_reward_heads_are_float32_under_autocast():
     """Values near -80: bfloat16 would step by 0.5."""
     critic, reward = ValueModel.from_policy(MODEL), RewardModel.from_policy(MODEL, "last_token")
