@@ -40,6 +40,7 @@ from rl.batches.rollout import (
     sample_rollout,
 )
 from rl.equations.kl import FixedKL
+from rl.equations.token_rewards import score_missing_eos
 from rl.rewards.reward import RewardFn, checked_rewards
 from rl.run.config import EngineConfig, RunFlags, kl_controller, warmed_up
 from rl.run.kl_limit import InsideLimit
@@ -182,11 +183,12 @@ class Run:
             return sample_rollout(*given, mixture=mixture)
 
     def rewards(self, rollout: Rollout) -> Tensor:
-        """The rewards of the answers, (N,), all finite."""
+        """The rewards of the answers, (N,), all finite; an answer that was cut off pays its penalty."""
         if self.reward_fn is None:
             raise ValueError("this run has no reward: give Run a reward_fn")
         with self.clock.phase("reward"):
-            return checked_rewards(self.reward_fn, rollout)
+            rewards = checked_rewards(self.reward_fn, rollout)
+        return score_missing_eos(rewards, rollout.has_eos, self.config.missing_eos_penalty)
 
     def old_log_probs(self, rollout: Rollout, *, groups: bool = True) -> Tensor:
         """log pi_old of the tokens, (N, T), a constant; whole groups as the `minibatches` that follow."""

@@ -53,11 +53,10 @@ from rl.rewards.teacher_reward import (
     TeacherFlags,
     TeacherReward,
     refuse_other_rewards,
-    refuse_reference,
     reward_from_teacher,
     teacher_log_probs,
 )
-from rl.run.config import size_presets
+from rl.run.config import refuse_others, size_presets
 from rl.run.engine import Engine
 from rl.run.metrics import clip_mask
 from rl.run.pretraining_loss import TextConfig, open_text, text_gradient, text_of
@@ -93,7 +92,7 @@ class MiniLLMConfig(TeacherFlags, TextConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_other_rewards(self.reward, self.reward_model)
-        refuse_reference("MiniLLM", self.kl_coef, self.stop_kl)
+        refuse_others("MiniLLM", self)
 
 
 @dataclass(frozen=True)

@@ -56,11 +56,10 @@ from rl.rewards.reward import made_of
 from rl.rewards.teacher_reward import (
     TeacherReward,
     refuse_other_rewards,
-    refuse_reference,
     reward_from_teacher,
     teacher_log_probs,
 )
-from rl.run.config import EngineConfig, size_presets
+from rl.run.config import EngineConfig, refuse_others, size_presets
 from rl.run.engine import Engine
 from rl.run.metrics import StepBatch
 from rl.run.task import Task
@@ -99,7 +98,7 @@ class OnPolicyDistillationConfig(EngineConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        refuse_reference("on-policy distillation", self.kl_coef, self.stop_kl)
+        refuse_others("on-policy distillation", self)
         if not self.taught_by_itself:
             refuse_other_rewards(self.reward, self.reward_model)
         elif self.divergence == "forward":

@@ -3,7 +3,7 @@
     line 1   policy <- start, reference <- frozen copy          policy, reference
     line 2   critic <- reward model                             value_model (a GPT of its own)
     line 3   for each batch of prompts                          run.prompts
-    line 4     y ~ policy; scores R = r_phi(x, y)               run.sample, run.rewards, score_missing_eos
+    line 4     y ~ policy; scores R = r_phi(x, y)               run.sample, run.rewards
     line 5     l_old, l_ref, V_old: constants from here on      run.old_log_probs, rollout_values
     line 6     r_t = -beta (l_old - l_ref)_t, and R at the end  token_level_rewards (InstructGPT, Eq. 2)
     line 7     A, returns = GAE(r, V_old); A = whiten(A)        gae, whiten (arXiv:1506.02438, Eq. 16)
@@ -42,7 +42,7 @@ from rl.actor_critic import (
     train_critic,
 )
 from rl.equations.advantages import whiten
-from rl.equations.token_rewards import score_missing_eos, token_level_rewards
+from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
 from rl.rewards.reward import made_of
 from rl.run.config import size_presets
@@ -69,8 +69,6 @@ class PPOConfig(ActorCriticConfig):
     critic: Literal["auto", "reward_model", "policy"] = "auto"
     """Start of the critic: the reward model (auto, where there is one; of several the first) or the
     policy with a zero head."""
-    missing_eos_penalty: NotNegative = 0.0
-    """What is taken off the score of a response that was cut off."""
     whiten_rewards: bool = False
     """Scale the token rewards r of a batch to (r - mean) / std + mean: spread 1, the mean as it was."""
     target_kl: AboveZero | None = None
@@ -101,8 +99,7 @@ def train(
         old_values = rollout_values(run, critic, rollout)  # (N, T)  line 5
         mask = rollout.response_mask
         token_rewards = token_level_rewards(  # line 6: r_t, (N, T)
-            score_missing_eos(rewards, rollout.has_eos, config.missing_eos_penalty),
-            old, ref, mask, run.kl.coef,
+            rewards, old, ref, mask, run.kl.coef
         )  # fmt: skip
         if config.whiten_rewards:
             token_rewards = whiten(token_rewards, mask, shift_mean=False)

@@ -136,9 +136,3 @@ def refuse_other_rewards(reward: str, reward_model: Sequence[Path]) -> None:
     """ValueError if the flags name a reward: an engine that distils learns from its teacher alone."""
     if reward != "auto" or reward_model:
         raise ValueError("the teacher is the reward here: leave --reward and --reward-model out")
-
-
-def refuse_reference(engine: str, kl_coef: float, stop_kl: float | None) -> None:
-    """ValueError if the flags ask for the KL to a reference of an engine that has none."""
-    if kl_coef or stop_kl is not None:
-        raise ValueError(f"{engine} has no reference: leave --kl-coef and --stop-kl out")

@@ -113,6 +113,8 @@ class EngineConfig(RunFlags):
     minibatches: AtLeastOne = 2
     """Optimizer steps per pass."""
 
+    missing_eos_penalty: NotNegative = 0.0
+    """What is taken off the reward of an answer that was cut off."""
     kl_coef: float = 0.1
     """beta, the weight of the KL penalty; with 0 and no stop_kl no reference is asked."""
     kl_target: AboveZero | None = None
@@ -131,6 +133,14 @@ class EngineConfig(RunFlags):
     def updates(self) -> int:
         """The most optimizer steps that a batch can take."""
         return self.updates_per_batch * self.minibatches
+
+
+def refuse_others(engine: str, config: EngineConfig) -> None:
+    """ValueError for flags of a reference, or of a reward, of an engine that has a teacher alone."""
+    if config.kl_coef or config.stop_kl is not None:
+        raise ValueError(f"{engine} has no reference: leave --kl-coef and --stop-kl out")
+    if config.missing_eos_penalty:
+        raise ValueError(f"{engine} learns from no reward: leave --missing-eos-penalty out")
 
 
 def check_ensemble(config: RunFlags) -> None:

@@ -47,6 +47,8 @@ def test_the_edges_are_allowed():
 
 
 ONE, TWO = (Path("a"),), (Path("a"), Path("b"))
+# Of engines that learn from a teacher alone.
+OF_REWARDS = (dict(kl_coef=0.1), dict(stop_kl=8.0), dict(missing_eos_penalty=1.0))
 REFUSED: dict[str, list[dict[str, Any]]] = {
     "grpo": [
         dict(kl_target=6.0, kl_coef=0.0),
@@ -54,6 +56,7 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
         dict(reward_model=(Path("a"), Path("b/../a"))),
         dict(ensemble="min", reward_model=ONE),
         dict(group_size=1),
+        dict(missing_eos_penalty=-1.0),
     ],
     "dpo": [
         dict(label_smoothing=0.5),
@@ -83,10 +86,9 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
         dict(reward="model"),
         dict(kl_loss_coef=0.1),
     ],
-    "minillm": [dict(kl_coef=0.1), dict(stop_kl=8.0), dict(reward="gold")],
+    "minillm": [*OF_REWARDS, dict(reward="gold")],
     "on_policy_distillation": [
-        dict(kl_coef=0.1),
-        dict(stop_kl=8.0),
+        *OF_REWARDS,
         dict(reward="gold"),
         dict(teacher=Path("self")),
         dict(lesson="{prompt}"),
@@ -95,7 +97,7 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
     "pg_grpo": [
         dict(label_smoothing=0.1, preference_loss="ipo"),
     ],
-    "ppo": [dict(missing_eos_penalty=-1.0), dict(kl_loss_coef=0.1)],
+    "ppo": [dict(kl_loss_coef=0.1)],
     "rloo": [dict(updates_per_batch=2)],
     "reinforce_pp": [
         dict(variant="baseline"),
