@@ -11,7 +11,7 @@ judges are rules: polite words, and whether an answer has the content words of t
 
 The stages, in the order of their worth: `judges`, both reward models; `policies`, GRPO and DPO; `curve`,
 reward models of 50 to 400 pairs; `seeds`; `baselines`, best of 8 and fine-tuning; `engines`; `exploit`,
-GRPO with a small penalty that goes on; `poolings`, reward models of all pairs; `teacher`, the start taught
+GRPO that pays cut-off answers too, with a small penalty; `poolings`, reward models of all pairs; `teacher`, the start taught
 by the steered policy. A finished job is kept even where engines have changed since: each takes minutes.
 recording.json has every number, and answers.
 """
@@ -71,14 +71,14 @@ PASSES, LEAST = 2, 50  # over the pairs; but at least so many steps
 BEST_OF = 8
 ROWS = 32  # that are sampled or scored together
 SHOWN, LISTED = 16, 2  # answers in the recording, and on a page
-START, BEST, LONG = "as published", f"best of {BEST_OF}", "GRPO, long"
+START, BEST, LONG = "as published", f"best of {BEST_OF}", "GRPO without a price"
 TEMPERATURE, LONGEST = 0.7, 48  # as its makers advise; tokens
 
 # Flags of every engine that samples: 4 prompts with 8 answers, two optimizer steps.
 SAMPLED: dict[str, Any] = dict(
     lr=2e-5, warmup=2, prompts_per_step=4, group_size=8, minibatches=2, micro_batch_size=16,
-    temperature=TEMPERATURE, max_new_tokens=LONGEST, eval_prompts=0, test_prompts=0,
-    checkpoint_every=8,
+    temperature=TEMPERATURE, max_new_tokens=LONGEST, missing_eos_penalty=1.0, eval_prompts=0,
+    test_prompts=0, checkpoint_every=8,
 )  # fmt: skip
 ANCHORED = SAMPLED | dict(kl_coef=0.1, stop_kl=8.0)
 SINGLY = dict(prompts_per_step=32, group_size=1)  # the same number of answers, one a prompt
@@ -113,7 +113,8 @@ POLICIES = {
     "single-model GRPO": Recipe("engines", "single", "rl.grpo_single_model_engine",
         SAMPLED | dict(kl_coef=1.0, stop_kl=None, updates_per_batch=1)),
     "LoRA": Recipe("engines", "lora", "rl.grpo_engine", ANCHORED | dict(lora_rank=16, lr=2e-4)),
-    LONG: Recipe("exploit", "long", "rl.grpo_engine", ANCHORED | dict(lr=4e-5, kl_coef=0.01, stop_kl=None)),
+    LONG: Recipe("exploit", "long", "rl.grpo_engine",
+        ANCHORED | dict(kl_coef=0.01, missing_eos_penalty=0.0, stop_kl=None)),
     "KD-GRPO": Recipe("teacher", "kd", "rl.kd_grpo_engine",
         SAMPLED | dict(kl_coef=0.04, stop_kl=None, pretraining_coef=0)),
     "on-policy distillation": Recipe("teacher", "distilled", "rl.on_policy_distillation_engine",
@@ -135,7 +136,7 @@ class PreferencesConfig(StudyFlags):
     """Which parts of it."""
     jobs: AtLeastOne = 1
     """Runs at a time, each with up to 8 GB."""
-    steps: AtLeastOne = 16
+    steps: AtLeastOne = 24
     """Batches of 32 answers of every engine that samples."""
     precision: Literal["float32", "bfloat16"] = "bfloat16"
     """Of all jobs."""
@@ -201,8 +202,8 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
 
     def policy(name: str, seed: int) -> None:
         of = POLICIES[name]
-        parts = 6 if name == LONG else 2  # of half the steps, after each of which it is measured
-        until = [max(config.steps * part // 2, 1) for part in range(1, parts + 1)]
+        parts = 3 if name == LONG else 2  # of a run, after each of which it is measured
+        until = [max(config.steps * part // parts, 1) for part in range(1, parts + 1)]
         until = [counts["a"] // BATCH] if of.module in OF_PAIRS else until
         flags = dict(of.flags, data=pairs_file(config, "a"), seed=seed, **shared)
         flags["base" if of.module == "gpt.finetuning" else "policy"] = config.model.resolve()
@@ -215,7 +216,7 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
         add(f"{of.folder}-{seed}", stage, "policy", *needs, module=of.module, until=until, **flags)
 
     reward_model("rm-a", "judges", "a", 0, "mean_score")
-    reward_model("rm-b", "judges", "b", 1, "mean_score")
+    reward_model("rm-b", "judges", "b", 1, "last_token")
     add("start", "policies", "start", "rm-a", model=config.model.resolve())
     seeded = [name for name, of in POLICIES.items() if of.stage == "policies"]
     for name in seeded:
@@ -552,7 +553,7 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
             xs, ys = ([p[name] for p in points] for name in ("steps", key))
             parting.plot(xs, ys, marker="o", label=label)
         parting.legend(fontsize=8, frameon=False)
-        parting.set(xlabel="step", title="GRPO with a small penalty", ylim=(0, 1))
+        parting.set(xlabel="step", title="GRPO, no price on answers without an end", ylim=(0, 1))
     for pooling in ("mean_score", "last_token"):
         rows = [row for row in found["reward models"].values() if row["pooling"] == pooling]
         low, high = ([abs(r["accuracy"] - r["accuracy_interval"][i]) for r in rows] for i in (0, 1))
