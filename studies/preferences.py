@@ -11,9 +11,9 @@ judges are rules: polite words, and whether an answer has the content words of t
 
 The stages, in the order of their worth: `judges`, both reward models; `policies`, GRPO and DPO; `curve`,
 reward models of 50 to 400 pairs; `seeds`; `baselines`, best of 8 and fine-tuning; `engines`; `exploit`,
-GRPO that pays cut-off answers too, with a small penalty; `poolings`, reward models of all pairs; `teacher`, the start taught
-by the steered policy. A finished job is kept even where engines have changed since: each takes minutes.
-recording.json has every number, and answers.
+GRPO to which a cut-off answer costs nothing, with a small penalty; `poolings`, reward models of all
+pairs; `teacher`, the start taught by the steered policy. A finished job is kept even where engines have
+changed since: each takes minutes. recording.json has every number, and answers.
 """
 
 from __future__ import annotations
