@@ -81,6 +81,7 @@ SAMPLED: dict[str, Any] = dict(
     test_prompts=0, checkpoint_every=8,
 )  # fmt: skip
 ANCHORED = SAMPLED | dict(kl_coef=0.1, stop_kl=8.0)
+TAUGHT = SAMPLED | dict(missing_eos_penalty=0.0, stop_kl=None)
 SINGLY = dict(prompts_per_step=32, group_size=1)  # the same number of answers, one a prompt
 FIT = dict(max_prompt_tokens=512, max_response_tokens=256)
 RECORDED = dict(batch_size=BATCH, warmup=10)  # of what reads the pairs
@@ -116,9 +117,9 @@ POLICIES = {
     LONG: Recipe("exploit", "long", "rl.grpo_engine",
         ANCHORED | dict(kl_coef=0.01, missing_eos_penalty=0.0, stop_kl=None)),
     "KD-GRPO": Recipe("teacher", "kd", "rl.kd_grpo_engine",
-        SAMPLED | dict(kl_coef=0.04, stop_kl=None, pretraining_coef=0)),
+        TAUGHT | dict(kl_coef=0.04, pretraining_coef=0)),
     "on-policy distillation": Recipe("teacher", "distilled", "rl.on_policy_distillation_engine",
-        SAMPLED | SINGLY | dict(kl_coef=0, stop_kl=None)),
+        TAUGHT | SINGLY | dict(kl_coef=0)),
 }  # fmt: skip
 
 

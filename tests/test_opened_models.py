@@ -122,7 +122,8 @@ def test_settings_follow_what_is_opened_by_whichever_flag(place: Path) -> None:
         GRPOConfig, grpo_engine.PRESETS, ["--policy", "mine", "--data", "instructions"]
     )
     plain = preset_defaults(GRPOConfig, grpo_engine.PRESETS, ["--data", "instructions"])
-    assert steered == dataclasses.replace(plain, policy=Path("mine")) and plain.temperature == 0.7
+    opened = dict(policy=Path("mine"), precision=steered.precision)
+    assert steered == dataclasses.replace(plain, **opened) and plain.temperature == 0.7
 
 
 @pytest.mark.parametrize("fast", [True, False])
@@ -134,12 +135,9 @@ def test_a_large_model_takes_bfloat16_where_the_processor_has_it(
     monkeypatch.setattr(flags, "weights_in", lambda path: 10**8)
     judge = settings(RewardModelConfig, reward_model_training.PRESETS, "--base", "mine")
     rl = settings(GRPOConfig, grpo_engine.PRESETS, "--policy=mine")
-    taken = {each.precision for each in (judge, rl)}
+    world = settings(GRPOConfig, grpo_engine.PRESETS, "--policy", "mine", "--data", "instructions")
+    taken = {each.precision for each in (judge, rl, world)}
     assert taken == {"bfloat16" if fast else "float32"}
-    world = preset_defaults(
-        GRPOConfig, grpo_engine.PRESETS, ["--policy", "mine", "--data", "instructions"]
-    )
-    assert world.precision == "float32"  # as its recorded runs
 
 
 def test_a_run_is_called_as_the_published_model_that_it_comes_from(place: Path) -> None:
