@@ -223,7 +223,7 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
     for name in seeded:
         policy(name, 0)
     for count in CURVE:
-        reward_model(f"rm-{count}", "curve", str(count), 0, "mean_score")
+        reward_model(f"rm-{count}", "curve", str(count), 0, "last_token")
     for seed in range(1, config.seeds):
         for name in seeded:
             policy(name, seed)
