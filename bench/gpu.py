@@ -140,8 +140,7 @@ def measured(config: GpuConfig, case: Case, kind: str, device: torch.device) -> 
     """Run and print one kind of work in one precision."""
     dtype = "bfloat16" if kind == "bfloat16" else "float32"
     open_device(config.device, dtype)
-    if kind == "TF32":
-        torch.set_float32_matmul_precision("high")
+    torch.backends.cuda.matmul.allow_tf32 = kind != "float32"  # in bfloat16 the heads', as in a run
     turns = Timed(config.repeats, device)
     side = Side(kind, "ours", replace(case, precision=dtype), 1, device=str(device))
     OURS[case.task](side, turns)

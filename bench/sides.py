@@ -38,7 +38,7 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig, preset_config
 from gpt.published import CONFIG_FILE, read_config, save_gpt2
 from gpt.tokenizer import load_tokenizer
-from harness.device import open_device, precision
+from harness.device import precision
 from harness.metric_log import MetricLog
 from harness.optimizer import adamw, clip_and_step
 from harness.ranks.launch import RankRequest, run_on_ranks
@@ -407,7 +407,5 @@ def work(side: Side, pipe: Any) -> None:
     """What a process does. Whatever a library prints goes to the error stream."""
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     torch.set_num_threads(side.threads)
-    if side.library == "ours":
-        open_device(side.device, side.case.precision)  # as every command
     function = (OURS if side.library == "ours" else PEERS)[side.case.task]
     run_on_ranks(lambda: function(side, Turns(pipe)), RankRequest(side.ranks, "cpu"))

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from data.collate import ResponseBatch
 from gpt.model import GPT, head_product
-from harness.device import without_autocast
+from harness.device import float32_heads, rounds_factors
 from harness.tensors import at_least_float32
 
 CHUNK_ELEMENTS = 2**24  # logits per chunk: 64 MiB of float32
@@ -111,6 +111,7 @@ class ChunkedScore(torch.autograd.Function):
         """`score` of all rows, (M, 1) or (M, 2)."""
         ctx.save_for_backward(hidden, weight, targets)
         ctx.rows, ctx.temperature = rows, temperature
+        ctx.rounded = rounds_factors(hidden.device)
         pieces = zip(hidden.split(rows), targets.split(rows), strict=True)
         return torch.cat([score(piece, weight, target, temperature) for piece, target in pieces])
 
@@ -124,7 +125,7 @@ class ChunkedScore(torch.autograd.Function):
         grad_weight = None  # of a frozen head, under adapters
         if ctx.needs_input_grad[4]:
             grad_weight = torch.zeros_like(weight)  # a sum of many chunks
-        with without_autocast(hidden.device):
+        with float32_heads(hidden.device, ctx.rounded):
             for start in range(0, len(hidden), ctx.rows):
                 chunk = slice(start, start + ctx.rows)
                 logits = _logits(hidden[chunk], weight, ctx.temperature)

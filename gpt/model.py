@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from data.collate import SharedPrompts
-from harness.device import without_autocast
+from harness.device import float32_heads, rounds_factors
 from harness.tensors import at_least_float32
 
 
@@ -372,9 +372,10 @@ def head_product(hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> 
 
     The one product behind every head, in float32 whatever autocast says. The logits of published GPT-2
     weights lie between -120 and -70, where neighbouring bfloat16 numbers are 0.5 apart: log-probs would
-    be off by 0.1 nats per token, and one ratio in a hundred would leave PPO's clip range at once.
+    be off by 0.1 nats per token, and one ratio in a hundred would leave PPO's clip range at once. Its
+    factors may be rounded (`float32_heads`), which is the same for sampler and scorer.
     """
-    with without_autocast(hidden.device):
+    with float32_heads(hidden.device, rounds_factors(hidden.device)):
         bias = None if bias is None else at_least_float32(bias)
         return F.linear(at_least_float32(hidden), at_least_float32(weight), bias)
 

@@ -50,19 +50,17 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def open_device(name: str = "auto", dtype: str = "float32") -> torch.device:
-    """`pick_device`, made the current one on CUDA; and choose the float32 product.
+    """`pick_device`, and on CUDA: make it the current device and choose the float32 product.
 
-    It is exact with --precision float32. With bfloat16, where it serves the heads alone, its factors
-    are rounded: on CUDA to TF32, which moves log-probs by about 0.002 nats; on a CPU that has such
-    products to bfloat16, as all other weights (0.005 nats; those 0.014). Logits stay float32.
+    It is exact with --precision float32 and TF32 with bfloat16, where it serves the heads alone and
+    moves their log-probs by about 0.002 nats.
     """
     device = pick_device(name)
-    rounded = "high" if device.type == "cuda" else "medium"
-    torch.set_float32_matmul_precision(rounded if dtype == "bfloat16" else "highest")
     if device.type != "cuda":
         return device
     if device.index is not None:
         torch.cuda.set_device(device)
+    torch.backends.cuda.matmul.allow_tf32 = dtype == "bfloat16"
     if dtype == "bfloat16" and not torch.cuda.is_bf16_supported(including_emulation=False):
         print(
             f"note: {torch.cuda.get_device_name(device)} has no bfloat16 arithmetic and emulates it, "
@@ -101,6 +99,29 @@ def without_autocast(device: torch.device) -> AbstractContextManager[None]:
     if device.type == "meta":  # shapes alone: autocast does not know this device
         return nullcontext()
     return torch.autocast(device.type, enabled=False)
+
+
+def rounds_factors(device: torch.device) -> bool:
+    """Whether this is autocast on a CPU: `float32_heads` may then round a product's factors."""
+    return device.type == "cpu" and torch.is_autocast_enabled("cpu")
+
+
+@contextmanager
+def float32_heads(device: torch.device, rounded: bool) -> Iterator[None]:
+    """Inside, products have the dtype of their inputs; of `rounded` factors where that is faster.
+
+    A CPU with bfloat16 products then rounds the factors to it, as autocast does with all other weights,
+    and adds up in float32. SmolLM2's log-probs move by 0.005 nats in the mean, by its blocks' by 0.014.
+    """
+    before = torch.get_float32_matmul_precision()
+    with without_autocast(device):
+        try:
+            if rounded:
+                torch.set_float32_matmul_precision("medium")
+            yield
+        finally:
+            if rounded:
+                torch.set_float32_matmul_precision(before)
 
 
 class _NothingDrawn(TorchFunctionMode):

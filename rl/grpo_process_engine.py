@@ -52,7 +52,7 @@ from rl.rewards.step_rewards import (
     StepRewards,
     checked_steps,
 )
-from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.config import EngineConfig, refuse_penalty, require_groups, size_presets
 from rl.run.engine import Engine
 from rl.run.evaluation import Conditions
 from rl.run.metrics import clip_mask
@@ -74,6 +74,7 @@ class ProcessGRPOConfig(EngineConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_groups(self)
+        refuse_penalty("process-supervised GRPO", self)
 
 
 def open_step_rewards(config: ProcessGRPOConfig, task: Task) -> dict[str, StepRewardFn]:

@@ -63,7 +63,7 @@ from rl.equations.advantages import group_advantages, maxrl_advantages
 from rl.equations.kl import absolute, k3
 from rl.equations.token_rewards import overlong_penalty
 from rl.loop import Run
-from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.config import EngineConfig, refuse_penalty, require_groups, size_presets
 from rl.run.engine import Engine
 from rl.run.metrics import ClipMask, StepBatch, clip_mask, no_clip, rollout_metrics
 
@@ -145,6 +145,7 @@ class GRPOVariantsConfig(EngineConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        refuse_penalty("the GRPO family", self, "; --overlong-buffer has one")
         if self.reward_scale != "mean" or self.sampling_filter == "dynamic":
             require_groups(self)
         if self.reward_scale == "mean" and self.overlong_buffer:

@@ -66,7 +66,7 @@ from rl.rewards.teacher_reward import (
     refuse_other_rewards,
     reward_from_teacher,
 )
-from rl.run.config import size_presets
+from rl.run.config import refuse_penalty, size_presets
 from rl.run.engine import Engine
 from rl.run.metrics import clip_mask, explained_variance
 from rl.run.pretraining_loss import open_text, text_gradient, text_of
@@ -100,6 +100,7 @@ class KDPPOConfig(TeacherFlags, MovingReference, ActorCriticConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_other_rewards(self.reward, self.reward_model)
+        refuse_penalty("KD-PPO", self)
 
 
 def rewards_of_tokens(

@@ -228,7 +228,6 @@ class Run:
                 self.zero_grad()
                 yield rows
             self.zero_grad()  # while a step samples there are none
-        self.give_back()
 
     def give_back(self) -> None:
         """A large model's rollouts and updates fill each other's gaps badly: start each without any."""

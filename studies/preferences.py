@@ -1,4 +1,4 @@
-"""Pairs that people wrote and a published chat model: what each engine makes of them.
+"""Preference pairs and a published chat model: what each engine makes of them.
 
     python -m studies.preferences --model runs/smollm2 --pairs pairs.json --out runs/preferences
     python -m studies.preferences ... --stages judges policies --seeds 1 --steps 4    (a cheap look)
@@ -11,8 +11,8 @@ judges are rules: polite words, and whether an answer has the content words of t
 
 The stages, in the order of their worth: `judges`, both reward models; `policies`, GRPO and DPO; `curve`,
 reward models of 50 to 400 pairs; `seeds`; `baselines`, best of 8 and fine-tuning; `engines`; `exploit`,
-GRPO to which a cut-off answer costs nothing, with a small penalty; `poolings`, reward models of all
-pairs; `teacher`, the start taught by the steered policy. A finished job is kept even where engines have
+GRPO to which a cut-off answer costs nothing; `poolings`, reward models of all pairs; `teacher`, the start
+taught by the steered policy. A finished job is kept even where engines have
 changed since: each takes minutes. recording.json has every number, and answers.
 """
 
@@ -71,7 +71,7 @@ PASSES, LEAST = 2, 50  # over the pairs; but at least so many steps
 BEST_OF = 8
 ROWS = 32  # that are sampled or scored together
 SHOWN, LISTED = 16, 2  # answers in the recording, and on a page
-START, BEST, LONG = "as published", f"best of {BEST_OF}", "GRPO without a price"
+START, BEST, UNPRICED = "as published", f"best of {BEST_OF}", "GRPO, cut-off answers unpriced"
 TEMPERATURE, LONGEST = 0.7, 48  # as its makers advise; tokens
 
 # Flags of every engine that samples: 4 prompts with 8 answers, two optimizer steps.
@@ -114,8 +114,8 @@ POLICIES = {
     "single-model GRPO": Recipe("engines", "single", "rl.grpo_single_model_engine",
         SAMPLED | dict(kl_coef=1.0, stop_kl=None, updates_per_batch=1)),
     "LoRA": Recipe("engines", "lora", "rl.grpo_engine", ANCHORED | dict(lora_rank=16, lr=2e-4)),
-    LONG: Recipe("exploit", "long", "rl.grpo_engine",
-        ANCHORED | dict(kl_coef=0.01, missing_eos_penalty=0.0, stop_kl=None)),
+    UNPRICED: Recipe("exploit", "unpriced", "rl.grpo_engine",
+        ANCHORED | dict(missing_eos_penalty=0.0, stop_kl=None)),
     "KD-GRPO": Recipe("teacher", "kd", "rl.kd_grpo_engine",
         TAUGHT | dict(kl_coef=0.04, pretraining_coef=0)),
     "on-policy distillation": Recipe("teacher", "distilled", "rl.on_policy_distillation_engine",
@@ -203,7 +203,7 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
 
     def policy(name: str, seed: int) -> None:
         of = POLICIES[name]
-        parts = 3 if name == LONG else 2  # of a run, after each of which it is measured
+        parts = 3 if name == UNPRICED else 2  # of a run, after each of which it is measured
         until = [max(config.steps * part // parts, 1) for part in range(1, parts + 1)]
         until = [counts["a"] // BATCH] if of.module in OF_PAIRS else until
         flags = dict(of.flags, data=pairs_file(config, "a"), seed=seed, **shared)
@@ -376,7 +376,7 @@ class Bench:
             "perplexity": math.exp(-of_start / tokens),
             "distinct_2": distinct(texts, 2),
             "tokens": tokens / len(texts),
-            "ended": statistics.mean(float(e) for r in rollouts for e in r.has_eos),
+            "ended": [bool(e) for rollout in rollouts for e in rollout.has_eos],
             "answers": texts,
         }
 
@@ -384,7 +384,7 @@ class Bench:
 class Judge:
     """The reward model that no engine is paid by, and its verdicts, which are kept in files.
 
-    It reads answers as text: one of as many tokens as were allowed has not ended.
+    It reads the text of an answer, behind it the end if there was one. All of its pairs have ended.
     """
 
     def __init__(self, config: PreferencesConfig) -> None:
@@ -393,23 +393,26 @@ class Judge:
 
     @cached_property
     def model(self) -> tuple[RewardModel, Tokenizer]:
-        return load_reward_model(self.out / "rm-b", open_device(self.config.device))
+        device = open_device(self.config.device, self.config.precision)
+        return load_reward_model(self.out / "rm-b", device)
 
     def scores(self, path: Path) -> list[float]:
         """Of the answers in a measured-STEPS.json."""
         kept = self.out / "judged" / f"{path.parent.name}-{path.name}"
         by = [digest(self.out / "rm-b.json"), digest(path)]
         if not kept.exists() or read_json(kept)["by"] != by:
-            write_json(kept, {"by": by, "scores": self.judge(read_json(path)["answers"])})
+            found = read_json(path)
+            scores = self.judge(found["answers"], found["ended"])
+            write_json(kept, {"by": by, "scores": scores})
         scores: list[float] = read_json(kept)["scores"]
         return scores
 
-    def judge(self, answers: Sequence[str]) -> list[float]:
+    def judge(self, answers: Sequence[str], ended: Sequence[bool]) -> list[float]:
         model, tokenizer = self.model
-        encoded = [tokenizer.encode(answer) for answer in answers]
-        ended = [ids + [tokenizer.eos_id] * (len(ids) < LONGEST) for ids in encoded]
+        both = zip(answers, ended, strict=True)
+        read = [tokenizer.encode(answer) + [tokenizer.eos_id] * end for answer, end in both]
         prompts = [tokenizer.encode(prompt) for prompt in self.prompts]
-        batch = collate_responses(prompts, ended, tokenizer.eos_id).to(model.device)
+        batch = collate_responses(prompts, read, tokenizer.eos_id).to(model.device)
         with precision(model.device, self.config.precision):
             found: list[float] = score_in_micro_batches(model, batch, ROWS).tolist()
         return found
@@ -426,7 +429,13 @@ def compared(found: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, A
 
 # --- the recording --------------------------------------------------------------------------------
 
-LISTS = ("proxy", "judge", "polite", "right")  # a value of each answer; recorded are their means
+LISTS = (
+    "proxy",
+    "judge",
+    "polite",
+    "right",
+    "ended",
+)  # a value of each answer; recorded are their means
 ANSWERS = ("answers", "judge", "right")  # what is recorded of an answer
 
 
@@ -527,12 +536,12 @@ def cell(text: str) -> str:
 
 
 def picture(found: Mapping[str, Any], path: Path) -> None:
-    """The judge against the KL for every engine, the long run's judges, and the learning curve."""
+    """The judge against the KL for every engine, the unpriced run's judges, and the learning curve."""
     from matplotlib.figure import Figure
 
-    long_runs = of_policy(found, LONG)
-    figure = Figure(figsize=(14 if long_runs else 10, 4.2), layout="constrained")
-    engines, *partings, curve = figure.subplots(1, 3 if long_runs else 2)
+    unpriced = of_policy(found, UNPRICED)
+    figure = Figure(figsize=(14 if unpriced else 10, 4.2), layout="constrained")
+    engines, *partings, curve = figure.subplots(1, 3 if unpriced else 2)
     for number, name in enumerate(POLICIES):
         style: dict[str, Any] = dict(color=f"C{number % 10}", linestyle="--" if number > 9 else "-")
         for seed, points in enumerate(of_policy(found, name)):
@@ -549,12 +558,12 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
     engines.legend(fontsize=7, frameon=False)
     labels = dict(preferred_by_proxy="preferred by the reward model of training")
     labels |= dict(preferred="preferred by the unseen judge", right="right")
-    for points, parting in zip(long_runs, partings, strict=False):  # one seed
+    for points, parting in zip(unpriced, partings, strict=False):  # one seed
         for key, label in labels.items():
             xs, ys = ([p[name] for p in points] for name in ("steps", key))
             parting.plot(xs, ys, marker="o", label=label)
         parting.legend(fontsize=8, frameon=False)
-        parting.set(xlabel="step", title="GRPO, no price on answers without an end", ylim=(0, 1))
+        parting.set(xlabel="step", title=UNPRICED, ylim=(0, 1))
     for pooling in ("mean_score", "last_token"):
         rows = [row for row in found["reward models"].values() if row["pooling"] == pooling]
         low, high = ([abs(r["accuracy"] - r["accuracy_interval"][i]) for r in rows] for i in (0, 1))

@@ -12,7 +12,7 @@ import importlib
 import io
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -131,14 +131,6 @@ def require_package(name: str, installs: str = "make dev") -> ModuleType:
         if os.environ.get("REQUIRE_ORACLES") == "1":
             pytest.fail(f"REQUIRE_ORACLES=1, but {reason}")
         pytest.skip(reason, allow_module_level=True)
-
-
-@pytest.fixture(autouse=True)
-def float32_product() -> Iterator[None]:
-    """The one that a test's command chooses (`open_device`) is gone after it."""
-    before = torch.get_float32_matmul_precision()
-    yield
-    torch.set_float32_matmul_precision(before)
 
 
 @pytest.fixture(autouse=True)

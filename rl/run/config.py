@@ -137,10 +137,15 @@ class EngineConfig(RunFlags):
 
 def refuse_others(engine: str, config: EngineConfig) -> None:
     """ValueError for flags of a reference, or of a reward, of an engine that has a teacher alone."""
+    refuse_penalty(engine, config)
     if config.kl_coef or config.stop_kl is not None:
         raise ValueError(f"{engine} has no reference: leave --kl-coef and --stop-kl out")
+
+
+def refuse_penalty(engine: str, config: EngineConfig, instead: str = "") -> None:
+    """ValueError for the penalty of an engine that does not learn from an answer's reward as it is."""
     if config.missing_eos_penalty:
-        raise ValueError(f"{engine} learns from no reward: leave --missing-eos-penalty out")
+        raise ValueError(f"{engine}: leave --missing-eos-penalty out{instead}")
 
 
 def check_ensemble(config: RunFlags) -> None:

@@ -25,8 +25,9 @@ from harness.signals import printable
 from harness.tensors import masked_sum
 from rl.batches.rollout import Rollout, sample_rollout, select_rows
 from rl.equations.kl import k1
+from rl.equations.token_rewards import score_missing_eos
 from rl.rewards.reward import Check, RewardFn, finite_rewards, made_of
-from rl.run.config import RunFlags
+from rl.run.config import EngineConfig, RunFlags
 from rl.run.task import Task
 from rl.run.token_log import StepBatch, TokenLog
 
@@ -49,10 +50,12 @@ class Conditions:
     micro_batch_size: int = 32
     precision: str = "float32"
     seed: int = 0
+    missing_eos_penalty: float = 0.0
 
     def rewards(self, reward_fn: RewardFn, rollout: Rollout) -> Tensor:
-        """The rewards (N,), checked as in training."""
-        return finite_rewards(reward_fn(rollout), reward_fn.name, rollout)
+        """The rewards (N,), checked as in training, less the same penalty."""
+        rewards = finite_rewards(reward_fn(rollout), reward_fn.name, rollout)
+        return score_missing_eos(rewards, rollout.has_eos, self.missing_eos_penalty)
 
     @property
     def scored(self) -> int:
@@ -71,7 +74,8 @@ class Conditions:
     @classmethod
     def of(cls, config: RunFlags) -> Conditions:
         """The conditions of an engine's config."""
-        return cls(config.micro_batch_size, config.precision)
+        penalty = config.missing_eos_penalty if isinstance(config, EngineConfig) else 0.0
+        return cls(config.micro_batch_size, config.precision, missing_eos_penalty=penalty)
 
 
 @dataclass(frozen=True)

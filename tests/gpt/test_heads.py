@@ -69,6 +69,7 @@ def test_policy_heads_are_float32_under_autocast(chunk_elements, monkeypatch):
     kl = (log_p.exp() * (log_p - log_other)).sum(-1) * MASK
     forward = (log_other.exp() * (log_other - log_p)).sum(-1) * MASK
     monkeypatch.setattr("gpt.log_probs.CHUNK_ELEMENTS", chunk_elements)
+    monkeypatch.setattr("gpt.model.rounds_factors", lambda device: False)
     with autocast():
         found = {
             "log_probs": (token_log_probs(MODEL, BATCH), chosen),
@@ -87,8 +88,7 @@ def test_policy_heads_are_float32_under_autocast(chunk_elements, monkeypatch):
 
 
 def test_rounded_factors_do_not_round_the_logits():
-    """`open_device` asks for such products in bfloat16; a processor without them rounds nothing."""
-    torch.set_float32_matmul_precision("medium")
+    """A CPU with products of bfloat16 rounds them under autocast; another one rounds nothing."""
     with torch.no_grad(), autocast():
         found, hidden = token_log_probs(MODEL, BATCH), MODEL.hidden(BATCH.tokens)
     near = []
@@ -97,6 +97,7 @@ def test_rounded_factors_do_not_round_the_logits():
         expected = at_responses(logits.log_softmax(-1)).gather(2, BATCH.response_tokens[..., None])
         near.append(float(((found - expected[..., 0]) * MASK).abs().max()))
     assert min(near) < 1e-4
+    assert torch.get_float32_matmul_precision() == "highest"  # outside of heads
 
 
 def test_value_and_reward_heads_are_float32_under_autocast():

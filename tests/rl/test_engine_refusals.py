@@ -68,11 +68,13 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
         dict(reward_model=TWO, iterations=2),
         dict(replay_fraction=1.0),
     ],
+    "grpo_process": [dict(missing_eos_penalty=1.0)],
     "grpo_single_model": [dict(stop_kl=8.0)],
     "grpo_variants": [
         *(dict(surrogate=name, reducer="token_mean") for name in OF_SEQUENCES),
         dict(dual_clip=3.0, surrogate="cispo"),
         dict(dual_clip=1.1),
+        dict(missing_eos_penalty=1.0),
         dict(overlong_buffer=9),
         dict(reward_scale="mean", sampling_filter="dynamic", group_size=1),
     ],
@@ -85,6 +87,7 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
     "kd_ppo": [
         dict(reward="model"),
         dict(kl_loss_coef=0.1),
+        dict(missing_eos_penalty=1.0),
     ],
     "minillm": [*OF_REWARDS, dict(reward="gold")],
     "on_policy_distillation": [
