@@ -39,8 +39,8 @@ from rl.batches.rollout import (
     rollout_log_probs,
     sample_rollout,
 )
+from rl.equations.advantages import score_missing_eos
 from rl.equations.kl import FixedKL
-from rl.equations.token_rewards import score_missing_eos
 from rl.rewards.reward import RewardFn, checked_rewards
 from rl.run.config import EngineConfig, RunFlags, kl_controller, warmed_up
 from rl.run.kl_limit import InsideLimit

@@ -50,21 +50,6 @@ def token_level_rewards(
 
 
 @torch.no_grad()
-def score_missing_eos(
-    scores: Tensor,  # (N,)
-    has_eos: Tensor,  # (N,) bool
-    penalty: float,
-) -> Tensor:  # (N,)
-    """`penalty` off the score of a response that never ended, before any other reward arithmetic.
-
-    (Ziegler et al. 2019, arXiv:1909.08593, give such a response a fixed score of -1 instead.)
-    """
-    axes("N", scores=scores, mask=has_eos)
-    scores = at_least_float32(scores)
-    return torch.where(has_eos, scores, scores - penalty)
-
-
-@torch.no_grad()
 def overlong_penalty(
     lengths: Tensor,  # (N,)
     max_length: int,

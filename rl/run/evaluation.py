@@ -24,8 +24,8 @@ from harness.seeds import make_generator
 from harness.signals import printable
 from harness.tensors import masked_sum
 from rl.batches.rollout import Rollout, sample_rollout, select_rows
+from rl.equations.advantages import score_missing_eos
 from rl.equations.kl import k1
-from rl.equations.token_rewards import score_missing_eos
 from rl.rewards.reward import Check, RewardFn, finite_rewards, made_of
 from rl.run.config import EngineConfig, RunFlags
 from rl.run.task import Task

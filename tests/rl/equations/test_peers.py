@@ -30,6 +30,7 @@ from rl.equations.advantages import (
     group_advantages,
     leave_one_out_advantages,
     maxrl_advantages,
+    score_missing_eos,
     whiten,
 )
 from rl.equations.kl import AdaptiveKL
@@ -55,7 +56,6 @@ from rl.equations.preference_losses import dpo_loss, ipo_loss, kto_loss, orpo_lo
 from rl.equations.token_rewards import (
     at_last_token,
     overlong_penalty,
-    score_missing_eos,
     token_level_rewards,
 )
 

@@ -19,6 +19,7 @@ from rl.equations.advantages import (
     leave_one_out_advantages,
     maxrl_advantages,
     process_advantages,
+    score_missing_eos,
     whiten,
 )
 from rl.equations.ensembles import ensemble_mean, worst_case
@@ -59,7 +60,6 @@ from rl.equations.preference_losses import (
 from rl.equations.token_rewards import (
     at_last_token,
     overlong_penalty,
-    score_missing_eos,
     token_level_rewards,
 )
 
