@@ -80,20 +80,21 @@ class PeersConfig:
 def sides_of(case: Case, threads: int) -> list[Side]:
     """Both sides as they may be run.
 
-    A model of 128 columns is quick on one thread too; a larger one wants all cores, either way. Ours
-    runs a small model by default as a single-threaded process per core.
+    A model of 128 columns is quick on one thread too; a larger one wants all cores, either way: ours as a
+    single-threaded process per core, by default where the model is small.
     """
-    found = []
+    found, large = [], case.preset == "smollm2"
     for count in {threads: None, 1: None} if case.preset == "tiny" else (threads,):
         label = "1 thread" if count == 1 else f"{count} threads"
         peer = Side(f"{PEERS[case.task]}, {label}", "peer", case, count)
         half = replace(peer, label=f"{peer.label}, bfloat16 weights", weights="bfloat16")
         if case.precision == "float32":
             found.append(peer)
-        else:
-            found += [half] if case.task == "sample" else [peer, half]
-        found.append(Side(f"ours, {label}", "ours", case, count))
-    if threads > 1 and case.preset != "smollm2":
+        else:  # at SmolLM2's size TRL is quicker with these weights, and more sides would not fit
+            found += [half] if case.task == "sample" or large else [peer, half]
+        if not large or case.task == "sample":
+            found.append(Side(f"ours, {label}", "ours", case, count))
+    if threads > 1:
         found.append(Side(f"ours, {threads} ranks of 1 thread", "ours", case, 1, ranks=threads))
     return found
 
