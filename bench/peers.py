@@ -92,7 +92,7 @@ def sides_of(case: Case, threads: int) -> list[Side]:
             found.append(peer)
         else:  # at SmolLM2's size TRL is quicker with these weights, and more sides would not fit
             found += [half] if case.task == "sample" or large else [peer, half]
-        if not large or case.task == "sample":
+        if not large or case.task == "sample" or threads == 1:
             found.append(Side(f"ours, {label}", "ours", case, count))
     if threads > 1:
         found.append(Side(f"ours, {threads} ranks of 1 thread", "ours", case, 1, ranks=threads))
