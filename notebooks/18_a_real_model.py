@@ -389,14 +389,23 @@ COLUMNS = {
     "the payer prefers": lambda points: mean([p["preferred_by_proxy"] for p in points]),
     **{
         title: (lambda points, key=key: mean([p[key] for p in points]))
-        for title, key in (("ended", "ended"), ("polite words", "polite"), ("right", "right"), ("KL", "kl"))
+        for title, key in (
+            ("ended", "ended"),
+            ("polite words", "polite"),
+            ("right", "right"),
+            ("KL", "kl"),
+        )
     },
 }
 plots.table(
-    ["policy", *COLUMNS], [[name, *(of(points) for of in COLUMNS.values())] for name, points in ends.items()]
+    ["policy", *COLUMNS],
+    [[name, *(of(points) for of in COLUMNS.values())] for name, points in ends.items()],
 )
 paid, free = (ends[name][0] for name in ("GRPO", "without that price"))
-holds(free["preferred_by_proxy"] > 0.6 > 0.5 > free["preferred"], "the judge does not like what the payer pays for")
+holds(
+    free["preferred_by_proxy"] > 0.6 > 0.5 > free["preferred"],
+    "the judge does not like what the payer pays for",
+)
 holds(free["ended"] < 0.2 < 0.6 < paid["ended"], "without the price hardly an answer ends")
 
 # %% [markdown]
@@ -404,14 +413,17 @@ holds(free["ended"] < 0.2 < 0.6 < paid["ended"], "without the price hardly an an
 # published model's; *right* is a rule about the reference answer's words.
 #
 # Without the price answers grow until they are cut off: a mean counts every soft word, and an end adds
-# nothing. The reward model is sure that this is better; the judge, which reads the end, prefers the
-# published model. With the price answers end more often than before, and polite words, rare at first, come.
+# nothing; then polite words take the place of the answer. The reward model is sure that this is better; the
+# judge, which reads the end, prefers the published model. With the price answers end as often as before, and
+# polite words are twice as many.
 # **One answer of each**:
 
 # %%
-asked = [row["asked"] for row in pairs["asked"]]
-shown = [[pairs["answers"][job][0]["answers"] for job in ("start", "grpo-0", "unpriced-0")]]
-plots.table(["asked", *list(RUNS)[:3]], [[asked[0], *(" ".join(text.split()) for text in shown[0])]])
+asked, at = [row["asked"] for row in pairs["asked"]], 6
+shown = [[pairs["answers"][job][at]["answers"] for job in ("start", "grpo-0", "unpriced-0")]]
+plots.table(
+    ["asked", *list(RUNS)[:3]], [[asked[at], *(" ".join(text.split()) for text in shown[0])]]
+)
 
 # %% [markdown]
 # All engines, three seeds and what else it cost: [docs/real_model.md](../docs/real_model.md#preferences).
