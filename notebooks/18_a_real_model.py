@@ -413,9 +413,9 @@ holds(free["ended"] < 0.2 < 0.6 < paid["ended"], "without the price hardly an an
 # published model's; *right* is a rule about the reference answer's words.
 #
 # Without the price answers grow until they are cut off: a mean counts every soft word, and an end adds
-# nothing; then polite words take the place of the answer. The reward model is sure that this is better; the
-# judge, which reads the end, prefers the published model. With the price answers end as often as before, and
-# polite words are twice as many.
+# nothing; then polite words take the place of the answer. The reward model is sure that this is better;
+# the judge, which reads the end, prefers the published model. With the price answers end as often as
+# before, and polite words are twice as many.
 # **One answer of each**:
 
 # %%

@@ -402,8 +402,8 @@ class Judge:
         by = [digest(self.out / "rm-b.json"), digest(path)]
         if not kept.exists() or read_json(kept)["by"] != by:
             found = read_json(path)
-            scores = self.judge(found["answers"], found["ended"])
-            write_json(kept, {"by": by, "scores": scores})
+            judged = self.judge(found["answers"], found["ended"])
+            write_json(kept, {"by": by, "scores": judged})
         scores: list[float] = read_json(kept)["scores"]
         return scores
 
