@@ -366,12 +366,13 @@ holds(abs(likely[1] / likely[0] - 1) < 0.15, "GRPO's answers are about as likely
 # little more alike. LoRA, GRPO with adapters alone, gains about as much at the smallest KL. RLOO and LoRA
 # have one seed each: that ranks nothing.
 #
-# ## 5. Pairs that people wrote
+# ## 5. Preference pairs
 #
 # The constraints had a rule. A taste has none, only pairs: here questions with a more and a less polite
-# answer. Half of the training pairs make a reward model ([06](06_reward_model.ipynb)) that pays GRPO. The
-# other half make a **judge** that training never sees, of another seed. The first reads the mean of an
-# answer's token scores, the judge the score of its last token.
+# answer, both written by a language model. Half of the training pairs make a reward model
+# ([06](06_reward_model.ipynb)) that pays GRPO. The other half make a **judge** that training never sees,
+# of another seed. The first reads the mean of an answer's token scores, the judge the score of its last
+# token.
 #
 # A cut-off answer has no end-of-turn token, and costs 1 in GRPO's reward. **Predict:** which answers will a
 # mean of token scores pay for, if being cut off costs nothing?
@@ -384,22 +385,19 @@ ends = {
     for name, folder in RUNS.items()
 }
 COLUMNS = {
-    "seeds": len,
-    "the judge prefers": lambda points: mean([p["preferred"] for p in points]),
-    "the payer prefers": lambda points: mean([p["preferred_by_proxy"] for p in points]),
-    **{
-        title: (lambda points, key=key: mean([p[key] for p in points]))
-        for title, key in (
-            ("ended", "ended"),
-            ("polite words", "polite"),
-            ("right", "right"),
-            ("KL", "kl"),
-        )
-    },
+    "the judge prefers": "preferred",
+    "the payer prefers": "preferred_by_proxy",
+    "ended": "ended",
+    "polite words": "polite",
+    "right": "right",
+    "KL": "kl",
 }
 plots.table(
-    ["policy", *COLUMNS],
-    [[name, *(of(points) for of in COLUMNS.values())] for name, points in ends.items()],
+    ["policy", "seeds", *COLUMNS],
+    [
+        [name, len(points), *(mean([point[key] for point in points]) for key in COLUMNS.values())]
+        for name, points in ends.items()
+    ],
 )
 paid, free = (ends[name][0] for name in ("GRPO", "without that price"))
 holds(
@@ -416,17 +414,18 @@ holds(free["ended"] < 0.2 < 0.6 < paid["ended"], "without the price hardly an an
 # nothing; then polite words take the place of the answer. The reward model is sure that this is better;
 # the judge, which reads the end, prefers the published model. With the price answers end as often as
 # before, and polite words are twice as many.
+#
 # **One answer of each**:
 
 # %%
-asked, at = [row["asked"] for row in pairs["asked"]], 6
-shown = [[pairs["answers"][job][at]["answers"] for job in ("start", "grpo-0", "unpriced-0")]]
-plots.table(
-    ["asked", *list(RUNS)[:3]], [[asked[at], *(" ".join(text.split()) for text in shown[0])]]
-)
+at = 6  # the seventh question
+answers = [pairs["answers"][job][at]["answers"] for job in ("start", "grpo-0", "unpriced-0")]
+row = [pairs["asked"][at]["asked"], *(" ".join(text.split()) for text in answers)]
+plots.table(["asked", *list(RUNS)[:3]], [row])
 
 # %% [markdown]
-# All engines, three seeds and what else it cost: [docs/real_model.md](../docs/real_model.md#preferences).
+# One seed of each ranks nothing. What else it cost:
+# [docs/real_model.md](../docs/real_model.md#preferences).
 #
 # ## 6. LoRA: thin matrices beside a frozen one
 #
