@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -33,7 +33,7 @@ from gpt.model import GPT
 from gpt.ranks import score_in_micro_batches
 from harness.command_line import run_command
 from harness.device import open_device
-from harness.files import display_path, read_jsonl, write_json
+from harness.files import display_path, read_json, read_jsonl, write_json
 from harness.flags import AtLeastOne
 from harness.paths import RUNS
 from harness.seeds import make_generator
@@ -66,6 +66,8 @@ class RealModelConfig(StudyFlags):
     """Runs at a time, with all threads and about 7 GB for each process of one."""
     steps: int | None = None
     """Steps of each run; default: the engine's own for this world."""
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Of each run; auto is bfloat16 where the processor has it."""
     device: str = "auto"
     """auto (cuda, then mps, then cpu) or a device name."""
 
@@ -82,7 +84,8 @@ def plan(config: RealModelConfig) -> dict[str, Job]:
     for name, seed in runs_of(config):
         module, own, _ = ENGINES[name]
         flags: dict[str, Any] = dict(data="instructions", policy=config.out.resolve() / "smollm2")
-        flags |= dict(seed=seed, device=config.device, test_prompts=0) | own
+        flags |= dict(seed=seed, device=config.device, precision=config.precision, test_prompts=0)
+        flags |= own
         flags |= {} if config.steps is None else dict(steps=config.steps)
         parts = frozenset(["runs"])
         jobs.append(Job(f"{name.lower()}-{seed}", module, flags, (weights.name,), parts))
@@ -275,6 +278,7 @@ def recorded(folder: Path, bench: Bench, seed: int) -> tuple[dict[str, Any], lis
     minutes = sum(step[f"seconds/{part}"] for step in steps for part in parts) / 60
     row |= {"minutes": round(minutes, 1), "seed": seed, "steps": len(steps)}
     row |= {"kept_step": steps[-1].get("kept_step", len(steps))}
+    row |= {"precision": read_json(folder / "config.json")["precision"]}
     return row, [{key: round(step[key], 4) for key in CURVE if key in step} for step in steps]
 
 
