@@ -1,19 +1,19 @@
 """The preference study's reward model and its GRPO in TRL: the same weights, pairs, steps and judges.
 
     python -m studies.preferences --stages judges policies --seeds 1      reward models, the start, GRPO
-    python bench/trl_preferences.py --trainer reward                      with .venv-peers (make bench)
+    python bench/trl_preferences.py --trainer reward     (in .venv-peers: make .venv-peers/.ok)
     python bench/trl_preferences.py --trainer grpo
 
-`reward` trains TRL's RewardTrainer on rm-a's pairs and says how it orders the held-out ones. `grpo` is
+`reward` trains TRL's RewardTrainer on rm-b's pairs and says how it orders the held-out ones. `grpo` is
 paid by rm-a itself, so that only the loop differs, and its policy is measured as the study's are. Each
 writes what it found, its minutes and its peak of memory to trl-reward.json or trl-grpo.json in --out.
+Warm-ups start at 0 here, ours above it; GRPO has no KL limit.
 """
 
 from __future__ import annotations
 
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
-import resource
 import shutil
 import tempfile
 import time
@@ -26,11 +26,8 @@ import torch
 import trl
 from datasets import Dataset
 from torch import Tensor
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForSequenceClassification,
-    AutoTokenizer,
-)
+from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
+from transformers import AutoModelForSequenceClassification as Classifier
 
 from data.collate import collate_responses
 from data.files.read import read_preferences
@@ -39,9 +36,9 @@ from gpt.checkpoint import load_policy
 from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
-from harness.device import precision
+from harness.device import peak_memory, precision
 from harness.files import read_json, write_json
-from harness.flags import AtLeastOne
+from harness.flags import AtLeastOne, check_ranges
 from reward_model.accuracy_report import wilson_interval
 from reward_model.pairs import encode_pairs
 from reward_model.scalar_head import load_reward_model
@@ -65,6 +62,9 @@ class TRLConfig:
     steps: AtLeastOne = study.PreferencesConfig.steps
     """Of GRPO: batches of 32 answers."""
 
+    def __post_init__(self) -> None:
+        check_ranges(self)
+
 
 def options(lr: float, warmup: int, steps: int, rows: int) -> dict[str, Any]:
     """What both trainers are given: the optimizer of this project, a bfloat16 autocast, no logs."""
@@ -77,42 +77,49 @@ def options(lr: float, warmup: int, steps: int, rows: int) -> dict[str, Any]:
     )  # fmt: skip
 
 
-def minutes(trainer: Any) -> float:
-    begin = time.perf_counter()
+def trained(trainer: Any) -> dict[str, Any]:
+    """Train, and return what it took."""
+    begin, cpu = time.perf_counter(), time.process_time()
     trainer.train()
-    return (time.perf_counter() - begin) / 60
+    took = {"minutes": time.perf_counter() - begin, "cpu_minutes": time.process_time() - cpu}
+    return {name: seconds / 60 for name, seconds in took.items()} | {"gb": peak_memory() / 1e9}
 
 
-def records_of(config: study.PreferencesConfig, held_out: bool) -> list[PreferenceRecord]:
-    records = read_preferences(study.pairs_file(config, "a")).records
+def records_of(
+    config: study.PreferencesConfig, half: str, *, held_out: bool
+) -> list[PreferenceRecord]:
+    records = read_preferences(study.pairs_file(config, half)).records
     return [record for record in records if (split_of(record.prompt) != "train") == held_out]
 
 
 def reward(config: study.PreferencesConfig, tokenizer: Any, own: Tokenizer) -> dict[str, Any]:
-    """RewardTrainer, two passes over the pairs of rm-a."""
+    """RewardTrainer, two passes over the pairs of rm-b."""
     ids = [
         {"chosen_ids": pair.prompt + pair.chosen, "rejected_ids": pair.prompt + pair.rejected}
-        for pair in encode_pairs(records_of(config, held_out=False), own)
+        for pair in encode_pairs(records_of(config, "b", held_out=False), own)
     ]
     pad = tokenizer.convert_tokens_to_ids(PAD)
-    model = AutoModelForSequenceClassification.from_pretrained(
-        config.model, num_labels=1, dtype="float32", pad_token_id=pad
-    )
+    more: dict[str, Any] = dict(num_labels=1, pad_token_id=pad)
+    model = Classifier.from_pretrained(config.model, dtype="float32", **more)
     steps = study.PASSES * len(ids) // study.BATCH
-    given = options(2e-5, 10, steps, study.BATCH) | dict(weight_decay=0.01)
+    given = options(2e-5, 10, steps, study.BATCH) | dict(
+        weight_decay=0.01, lr_scheduler_type="cosine_with_min_lr",
+        lr_scheduler_kwargs={"min_lr_rate": 0.1},
+    )  # fmt: skip
     trainer = trl.RewardTrainer(
         model=model, args=trl.RewardConfig(**given), train_dataset=Dataset.from_list(ids),
         processing_class=tokenizer,
     )  # fmt: skip
-    found: dict[str, Any] = {"steps": steps, "minutes": minutes(trainer)}
+    found: dict[str, Any] = {"steps": steps} | trained(trainer)
 
     @torch.no_grad()
-    def score(answer: list[int]) -> float:
-        return float(model(torch.tensor([pair.prompt + answer])).logits)
+    def score(tokens: list[int]) -> float:
+        with precision(CPU, config.precision):
+            return float(model(torch.tensor([tokens])).logits)
 
-    pairs, right = encode_pairs(records_of(config, held_out=True), own), 0
+    pairs, right = encode_pairs(records_of(config, "b", held_out=True), own), 0
     for pair in pairs:
-        right += score(pair.chosen) > score(pair.rejected)
+        right += score(pair.prompt + pair.chosen) > score(pair.prompt + pair.rejected)
     found |= {"pairs": len(pairs), "accuracy": right / len(pairs)}
     return found | {"accuracy_interval": wilson_interval(right, len(pairs))}
 
@@ -137,25 +144,27 @@ class Paid:
 
 
 def grpo(config: study.PreferencesConfig, tokenizer: Any, own: Tokenizer) -> dict[str, Any]:
-    """GRPOTrainer with the flags of the study's GRPO."""
+    """GRPOTrainer with the flags of the study's GRPO, but without its KL limit."""
     flags = study.POLICIES["GRPO"].flags
-    prompts = list(dict.fromkeys(record.prompt for record in records_of(config, held_out=False)))
+    records = records_of(config, "a", held_out=False)
+    prompts = list(dict.fromkeys(record.prompt for record in records))
     if any(tokenizer(prompt)["input_ids"] != own.encode(prompt) for prompt in prompts):
         raise RuntimeError("TRL's tokens of a prompt are others than those that rm-a has read")
-    each, rows = flags["minibatches"], flags["prompts_per_step"] * flags["group_size"]
-    given = options(flags["lr"], each * flags["warmup"], each * config.steps, rows // each) | dict(
+    minibatches, rows = flags["minibatches"], flags["prompts_per_step"] * flags["group_size"]
+    warmup, steps = minibatches * flags["warmup"], minibatches * config.steps
+    given = options(flags["lr"], warmup, steps, rows // minibatches) | dict(
         loss_type="grpo", scale_rewards="group", importance_sampling_level="token", num_iterations=1,
-        gradient_accumulation_steps=1, weight_decay=0.0,
-        steps_per_generation=each, num_generations=flags["group_size"], epsilon=0.2,
+        gradient_accumulation_steps=1, weight_decay=0.0, steps_per_generation=minibatches,
+        num_generations=flags["group_size"], epsilon=0.2,
         max_completion_length=flags["max_new_tokens"], temperature=flags["temperature"], top_p=1.0,
         top_k=0, beta=flags["kl_coef"], use_bias_correction_kl=False,
     )  # fmt: skip
     model = AutoModelForCausalLM.from_pretrained(config.model, dtype="float32")
     trainer = trl.GRPOTrainer(
-        model=model, reward_funcs=Paid(config, own).__call__, args=trl.GRPOConfig(**given),
+        model=model, reward_funcs=Paid(config, own), args=trl.GRPOConfig(**given),
         train_dataset=Dataset.from_dict({"prompt": prompts}), processing_class=tokenizer,
     )  # fmt: skip
-    found: dict[str, Any] = {"steps": config.steps, "minutes": minutes(trainer)}
+    found: dict[str, Any] = {"steps": config.steps} | trained(trainer)
     folder = config.out.resolve() / "trl-grpo"
     shutil.copytree(config.model, folder, dirs_exist_ok=True)  # the tokenizer
     model.save_pretrained(folder)
@@ -169,13 +178,13 @@ def grpo(config: study.PreferencesConfig, tokenizer: Any, own: Tokenizer) -> dic
 
 
 def main(config: TRLConfig) -> None:
+    set_seed(0)  # the head is drawn before a trainer sees it
     tokenizer = AutoTokenizer.from_pretrained(config.model, pad_token=PAD)
     own = load_policy(config.model, CPU)[1]
     of_study = study.PreferencesConfig(out=config.out, model=config.model, steps=config.steps)
     found = {"reward": reward, "grpo": grpo}[config.trainer](of_study, tokenizer, own)
-    found["mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
     write_json(config.out / f"trl-{config.trainer}.json", found)
-    shown = ("accuracy", "preferred", "kl", "minutes", "mib")
+    shown = ("accuracy", "preferred", "kl", "minutes", "cpu_minutes", "gb")
     print("  ".join(f"{name} {found[name]:.3f}" for name in shown if name in found))
 
 

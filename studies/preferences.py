@@ -11,9 +11,9 @@ judges are rules: polite words, and whether an answer has the content words of t
 
 The stages, in the order of their worth: `judges`, both reward models; `policies`, GRPO and DPO; `curve`,
 reward models of 50 to 400 pairs; `seeds`; `baselines`, best of 8 and fine-tuning; `engines`; `exploit`,
-GRPO to which a cut-off answer costs nothing; `poolings`, reward models of all pairs; `teacher`, the start
-taught by the steered policy. A finished job is kept even where engines have
-changed since: each takes minutes. recording.json has every number, and answers.
+GRPO to which a cut-off answer costs nothing, without a KL limit; `poolings`, reward models of all pairs;
+`teacher`, the start taught by the steered policy. A finished job is kept even where engines have changed
+since: each takes minutes. recording.json has every number, and answers.
 """
 
 from __future__ import annotations
@@ -419,9 +419,16 @@ class Judge:
 
 
 def compared(found: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, Any]:
-    """How often each reward model prefers a policy's answer to the start's; a tie counts half."""
-    tensors = [(torch.tensor(x["judge"]), torch.tensor(x["proxy"])) for x in (found, before)]
-    by_judge, by_proxy = (win_rate(*pair) for pair in zip(*tensors, strict=True))
+    """How often each reward model prefers a policy's answer to the start's; a tie counts half.
+
+    The same answer is one, although its scores differ in their last digits where its batch does.
+    """
+    both = [[*zip(x["answers"], x["ended"], strict=True)] for x in (found, before)]
+    other = torch.tensor([one != two for one, two in zip(*both, strict=True)])
+    by_judge, by_proxy = (
+        win_rate(*(torch.tensor(x[key]) * other for x in (found, before)))
+        for key in ("judge", "proxy")
+    )
     count = len(found["judge"])
     about = {"interval": wilson_interval(by_judge * count, count), "prompts": count}
     return {"preferred": by_judge, "preferred_by_proxy": by_proxy} | about
@@ -429,13 +436,7 @@ def compared(found: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, A
 
 # --- the recording --------------------------------------------------------------------------------
 
-LISTS = (
-    "proxy",
-    "judge",
-    "polite",
-    "right",
-    "ended",
-)  # a value of each answer; recorded are their means
+LISTS = ("proxy", "judge", "polite", "right", "ended")  # of each answer; recorded are their means
 ANSWERS = ("answers", "judge", "right")  # what is recorded of an answer
 
 
