@@ -306,8 +306,8 @@ by_gain = sorted((b - a, rule) for a, b, rule in zip(before, after, rules) if ru
 holds(by_gain[0][1] == "without the", "without the rises the least")
 
 # %% [markdown]
-# All six trained constraints rise, *without the* the least. The held-out ones are not worse in the
-# mean; with 16 answers to each of them a single bar says little.
+# All six trained constraints rise, *without the* the least. Together the held-out ones are not worse;
+# with 16 answers to each of them a single bar says little.
 #
 # **Four answers**, the first four prompts of the test, before and after:
 
@@ -369,17 +369,18 @@ holds(abs(likely[1] / likely[0] - 1) < 0.15, "GRPO's answers are about as likely
 # ## 5. Preference pairs
 #
 # The constraints had a rule. A taste has none, only pairs: here questions with a more and a less polite
-# answer, both written by a language model. Half of the training pairs make a reward model
-# ([06](06_reward_model.ipynb)) that pays GRPO. The other half make a **judge** that training never sees,
-# of another seed. The first reads the mean of an answer's token scores, the judge the score of its last
-# token.
+# answer, both written by a language model. Half of the training pairs are what DPO reads
+# ([14](14_dpo_and_pg_grpo.ipynb)), and make a reward model ([06](06_reward_model.ipynb)), the **payer** of
+# GRPO. The other half make a **judge** that training never sees, of another seed. The payer reads the mean
+# of an answer's token scores, the judge the score of its last token.
 #
-# A cut-off answer has no end-of-turn token, and costs 1 in GRPO's reward. **Predict:** which answers will a
-# mean of token scores pay for, if being cut off costs nothing?
+# A cut-off answer has no end-of-turn token, and costs 1 in GRPO's reward; 8 nats from the start GRPO stops.
+# One run has neither price nor limit. **Predict:** which answers will a mean of token scores pay for, if
+# being cut off costs nothing?
 
 # %%
 pairs = json.loads(Path("../docs/preferences.json").read_text(encoding="utf-8"))
-RUNS = {"as published": "start", "GRPO": "grpo-", "without that price": "unpriced-", "DPO": "dpo-"}
+RUNS = {"as published": "start", "GRPO": "grpo-", "neither": "unpriced-", "DPO": "dpo-"}
 ends = {
     name: [points[-1] for job, points in pairs["policies"].items() if job.startswith(folder)]
     for name, folder in RUNS.items()
@@ -410,7 +411,7 @@ holds(free["ended"] < 0.2 < 0.6 < paid["ended"], "without the price hardly an an
 # *Prefers* is the share of unseen questions on which the policy's answer has a higher score than the
 # published model's; *right* is a rule about the reference answer's words.
 #
-# Without the price answers grow until they are cut off: a mean counts every soft word, and an end adds
+# With neither, answers grow until they are cut off: a mean counts every soft word, and an end adds
 # nothing; then polite words take the place of the answer. The reward model is sure that this is better;
 # the judge, which reads the end, prefers the published model. With the price answers end as often as
 # before, and polite words are twice as many.
