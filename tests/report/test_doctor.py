@@ -119,7 +119,9 @@ COLUMNS_OF: dict[str, dict[str, Any]] = {  # rule -> columns that show it
     "reward_falls": dict(reward=lambda step: -0.05 * step),
     "reward_flat": dict(reward=lambda step: 0.1 * (step % 3)),
     "critic_is_worse": dict(explained_variance=-0.3),
-    "scores_jump": dict(reward=None, margin=24.0, grad_norm=20.0, loss=lambda step: 0.7 + step % 3),
+    "scores_jump": dict(
+        reward=None, margin=24.0, grad_norm=20.0, loss=lambda step: 0.7 + (step > 9)
+    ),
     "exploding_gradient": dict(grad_norm=lambda step: 9.0 if step in (20, 30, 38) else 0.4),
     "collapse": dict(entropy=lambda step: 1.2 / step),
     "seldom_ends": dict(eos_rate=0.25, response_length=40.0),
@@ -161,6 +163,11 @@ def test_a_rule_finds_its_example_and_says_what_it_saw_and_what_to_do(rule: str)
         ("loss_is_not_its_sum", dict(loss=0.2), dict(preference_coef=1.0)),
         ("exploding_gradient", dict(grad_norm=lambda step: 9.0 if step < 3 else 0.4), {}),
         ("scores_jump", dict(reward=None, margin=6.0, grad_norm=6.0, loss=lambda s: 1 + s % 3), {}),
+        (
+            "scores_jump",
+            dict(reward=None, margin=9.0, grad_norm=20.0, loss=lambda s: 1.0 / (s % 5 + 1)),
+            {},
+        ),
         ("collapse", dict(eos_rate=0.25, response_length=40.0), {}),  # nothing fell
         ("seldom_ends", dict(eos_rate=lambda step: 1 - step / 60, response_length=40.0), {}),
         ("kl_runs_away", dict(kl=lambda step: 0.22 * (step - 1)), dict(stop_kl=None)),
