@@ -264,7 +264,6 @@ def real_model() -> str:
     tables["real model by constraint"] = steered.by_constraint(found)
     tables["reward models"] = preferences.table_of_judges(preferred)
     tables["preferences"] = preferences.table(preferred)
-    tables["answers"] = preferences.table_of_answers(preferred, "grpo-0")
     return page_with("docs/real_model.md", tables)
 
 

@@ -70,7 +70,7 @@ BATCH = 8  # pairs of an optimizer step
 PASSES, LEAST = 2, 50  # over the pairs; but at least so many steps
 BEST_OF = 8
 ROWS = 32  # that are sampled or scored together
-SHOWN, LISTED = 16, 2  # answers in the recording, and on a page
+SHOWN = 16  # answers in the recording
 START, BEST, UNPRICED = "as published", f"best of {BEST_OF}", "GRPO, cut-off answers unpriced"
 TEMPERATURE, LONGEST = 0.7, 48  # as its makers advise; tokens
 
@@ -514,26 +514,6 @@ def table_of_judges(found: Mapping[str, Any]) -> list[str]:
         lines.append([*numbers, cells[0], interval, cells[1]])
     titles = ["pairs", "pooling", "seeds", "steps", "held-out accuracy", "95% of the first"]
     return markdown([*titles, "CPU minutes"], lines)
-
-
-def table_of_answers(found: Mapping[str, Any], job: str) -> list[str]:
-    """Markdown: the first answers before and after a job, and what the rule and the judge say."""
-    lines = []
-    rows = zip(found["asked"], found["answers"]["start"], found["answers"][job], strict=True)
-    for asked, *pair in list(rows)[:LISTED]:
-        best = max(row["judge"] for row in pair)
-        cells = []
-        for row in pair:
-            notes = "right" if row["right"] else "wrong"
-            notes += ", preferred" * (row["judge"] == best)
-            cells.append(f"{cell(row['answers'])} ({notes})")
-        lines.append([cell(asked["asked"]), *cells])
-    return markdown(["asked", START, job], lines)
-
-
-def cell(text: str) -> str:
-    """A text in a table's cell."""
-    return " ".join(text.split()).replace("### Input:", "/").replace("|", "\\|")
 
 
 def picture(found: Mapping[str, Any], path: Path) -> None:
