@@ -441,14 +441,14 @@ recorded = json.loads(Path("../docs/preferences.json").read_text(encoding="utf-8
 curve = sorted(
     (row["train_pairs"], row["accuracy"], row["accuracy_interval"])
     for row in recorded["reward models"].values()
-    if row["pooling"] == "last_token" and row["seed"] == 0
+    if row["pooling"] == "last_token"
 )
 counts, right, bands = zip(*curve, strict=True)
 low, high = zip(*bands, strict=True)
 figure, axis = plots.panels(1)
 plots.curves({"last token": (counts, right)}, axis=axis, marker=True, ylim=(0.5, 1))
 axis.fill_between(counts, low, high, alpha=0.15)
-axis.set(xscale="log", xlabel="training pairs", ylabel="held-out pairs ordered right (band: 95%)")
+axis.set(xscale="log", xlabel="training pairs", ylabel="held-out accuracy (band: 95%)")
 axis.set_xticks(counts, [str(count) for count in counts])
 plt.show()
 holds(right[-1] > right[0] + 0.05, "more pairs order more of the held-out pairs right")

@@ -400,7 +400,7 @@ plots.table(
         for name, points in ends.items()
     ],
 )
-paid, free = (ends[name][0] for name in ("GRPO", "without that price"))
+paid, free = (ends[name][0] for name in ("GRPO", "neither"))
 holds(
     free["preferred_by_proxy"] > 0.6 > 0.5 > free["preferred"],
     "the judge does not like what the payer pays for",
@@ -412,21 +412,22 @@ holds(free["ended"] < 0.2 < 0.6 < paid["ended"], "without the price hardly an an
 # published model's; *right* is a rule about the reference answer's words.
 #
 # With neither, answers grow until they are cut off: a mean counts every soft word, and an end adds
-# nothing; then polite words take the place of the answer. The reward model is sure that this is better;
-# the judge, which reads the end, prefers the published model. With the price answers end as often as
-# before, and polite words are twice as many.
+# nothing. The payer is sure that this is better; the judge, which reads the end, prefers the published
+# model. With both, more answers end than before. Yet one seed of three turns to manners: fewer of its
+# answers are right, and the judge falls for some.
 #
-# **One answer of each**:
+# **Two answers of each**, GRPO's from that seed:
 
 # %%
-at = 6  # the seventh question
-answers = [pairs["answers"][job][at]["answers"] for job in ("start", "grpo-0", "unpriced-0")]
-row = [pairs["asked"][at]["asked"], *(" ".join(text.split()) for text in answers)]
-plots.table(["asked", *list(RUNS)[:3]], [row])
+shown = []
+for at in (11, 4):  # the twelfth question and the fifth
+    answers = [pairs["answers"][job][at]["answers"] for job in ("start", "grpo-0", "unpriced-0")]
+    shown.append([pairs["asked"][at]["asked"], *(" ".join(text.split()) for text in answers)])
+plots.table(["asked", *list(RUNS)[:3]], shown)
 
 # %% [markdown]
-# One seed of each ranks nothing. What else it cost:
-# [docs/real_model.md](../docs/real_model.md#preferences).
+# One seed of a run ranks nothing. With a payer that reads the last token, as the default settings have
+# it, no price was needed: [docs/real_model.md](../docs/real_model.md#preferences).
 #
 # ## 6. LoRA: thin matrices beside a frozen one
 #

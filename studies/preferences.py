@@ -482,8 +482,7 @@ def of_policy(found: Mapping[str, Any], name: str) -> list[list[dict[str, Any]]]
 COLUMNS = (  # title, measurement, digits
     ("preferred by the unseen judge", "preferred", 2), ("by the trained-on one", "preferred_by_proxy", 2),
     ("right", "right", 2), ("polite words", "polite", 2), ("KL, nats", "kl", 1), ("ended", "ended", 2),
-    ("tokens", "tokens", 0), ("distinct-2", "distinct_2", 2), ("perplexity of the start", "perplexity", 1),
-    ("CPU minutes", "cpu_minutes", 0),
+    ("perplexity of the start", "perplexity", 1), ("CPU minutes", "cpu_minutes", 0),
 )  # fmt: skip
 
 
@@ -535,8 +534,8 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
         engines.plot(best["kl"], best["preferred"], "kx", label=BEST)
     engines.axhline(0.5, color="grey", linewidth=0.5)
     title = "Preferred to the start by the unseen judge"
-    engines.set(xlabel="KL to the start (nats)", ylabel="share of prompts", title=title)
-    engines.legend(fontsize=7, frameon=False)
+    engines.set(xlabel="KL to the start (nats)", ylabel="share of prompts", title=title, ylim=(0.1, 0.8))
+    engines.legend(fontsize=7, frameon=False, loc="lower left")
     labels = dict(preferred_by_proxy="preferred by the reward model of training")
     labels |= dict(preferred="preferred by the unseen judge", right="right")
     for points, parting in zip(unpriced, partings, strict=False):  # one seed
