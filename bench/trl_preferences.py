@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import harness  # isort: skip  # noqa: F401  (before PyTorch is loaded)
 
+import importlib.util
 import shutil
 import tempfile
 import time
@@ -23,11 +24,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-import trl
-from datasets import Dataset
 from torch import Tensor
-from transformers import AutoModelForCausalLM, AutoTokenizer, set_seed
-from transformers import AutoModelForSequenceClassification as Classifier
 
 from data.collate import collate_responses
 from data.files.read import read_preferences
@@ -37,6 +34,7 @@ from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
 from harness.device import peak_memory, precision
+from harness.errors import UserError
 from harness.files import read_json, write_json
 from harness.flags import AtLeastOne, check_ranges
 from reward_model.accuracy_report import wilson_interval
@@ -94,6 +92,10 @@ def records_of(
 
 def reward(config: study.PreferencesConfig, tokenizer: Any, own: Tokenizer) -> dict[str, Any]:
     """RewardTrainer, two passes over the pairs of rm-b."""
+    import trl
+    from datasets import Dataset
+    from transformers import AutoModelForSequenceClassification as Classifier
+
     ids = [
         {"chosen_ids": pair.prompt + pair.chosen, "rejected_ids": pair.prompt + pair.rejected}
         for pair in encode_pairs(records_of(config, "b", held_out=False), own)
@@ -145,6 +147,10 @@ class Paid:
 
 def grpo(config: study.PreferencesConfig, tokenizer: Any, own: Tokenizer) -> dict[str, Any]:
     """GRPOTrainer with the flags of the study's GRPO, but without its KL limit."""
+    import trl
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM
+
     flags = study.POLICIES["GRPO"].flags
     records = records_of(config, "a", held_out=False)
     prompts = list(dict.fromkeys(record.prompt for record in records))
@@ -178,6 +184,10 @@ def grpo(config: study.PreferencesConfig, tokenizer: Any, own: Tokenizer) -> dic
 
 
 def main(config: TRLConfig) -> None:
+    if importlib.util.find_spec("trl") is None:
+        raise UserError("this needs TRL: make .venv-peers/.ok  sets up .venv-peers with it")
+    from transformers import AutoTokenizer, set_seed
+
     set_seed(0)  # the head is drawn before a trainer sees it
     tokenizer = AutoTokenizer.from_pretrained(config.model, pad_token=PAD)
     own = load_policy(config.model, CPU)[1]

@@ -42,7 +42,7 @@ LONG = dict(max_prompt_tokens=1024, max_response_tokens=1024)
 def well_read(lr: float, rows: int) -> Settings:
     """Settings for weights that have read much, for two CPU cores: under an hour for 1,000 pairs at 135 M.
 
-    `lr` is that of RL, reward model and fine-tuning, DPO's is half; `rows` a forward, twice those in RL and DPO.
+    `lr` is that of RL, reward model and fine-tuning, DPO's is half; RL and DPO have 2 * `rows` a forward.
     """
     answers = dict(max_prompt_tokens=512, max_response_tokens=256, micro_batch_size=rows)
     by_command: Settings = {

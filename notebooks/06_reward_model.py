@@ -434,7 +434,8 @@ holds(n["accuracy_interval"][0] > 0.55, "the small model is better than a coin")
 # accuracy over the number of pairs. While each doubling still adds more than the interval, buy more. Where
 # the curve is flat below the ceiling, a larger model or better labels help, not more of the same. Recorded
 # from a published model of 135 million weights, on pairs of a more and a less polite answer, which have
-# fewer errors: two passes, but at least 50 steps of 8 pairs ([docs/real_model.md](../docs/real_model.md#preferences)):
+# fewer errors: two passes, but at least 50 steps of 8 pairs
+# ([docs/real_model.md](../docs/real_model.md#preferences)):
 
 # %% tags=["hide-input"]
 recorded = json.loads(Path("../docs/preferences.json").read_text(encoding="utf-8"))

@@ -534,7 +534,9 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
         engines.plot(best["kl"], best["preferred"], "kx", label=BEST)
     engines.axhline(0.5, color="grey", linewidth=0.5)
     title = "Preferred to the start by the unseen judge"
-    engines.set(xlabel="KL to the start (nats)", ylabel="share of prompts", title=title, ylim=(0.1, 0.8))
+    engines.set(
+        xlabel="KL to the start (nats)", ylabel="share of prompts", title=title, ylim=(0.1, 0.8)
+    )
     engines.legend(fontsize=7, frameon=False, loc="lower left")
     labels = dict(preferred_by_proxy="preferred by the reward model of training")
     labels |= dict(preferred="preferred by the unseen judge", right="right")
