@@ -104,7 +104,7 @@ def reward(config: study.PreferencesConfig, tokenizer: Any, own: Tokenizer) -> d
     more: dict[str, Any] = dict(num_labels=1, pad_token_id=pad)
     model = Classifier.from_pretrained(config.model, dtype="float32", **more)
     steps = study.PASSES * len(ids) // study.BATCH
-    given = options(2e-5, 10, steps, study.BATCH) | dict(
+    given = options(2e-5, study.RECORDED["warmup"], steps, study.BATCH) | dict(
         weight_decay=0.01, lr_scheduler_type="cosine_with_min_lr",
         lr_scheduler_kwargs={"min_lr_rate": 0.1},
     )  # fmt: skip
@@ -142,7 +142,7 @@ class Paid:
         with precision(CPU, self.config.precision):
             scores: Tensor = score_in_micro_batches(self.model, batch, study.ROWS)
         priced = score_missing_eos(scores, batch.has_eos, study.SAMPLED["missing_eos_penalty"])
-        return list(map(float, priced))
+        return priced.tolist()
 
 
 def grpo(config: study.PreferencesConfig, tokenizer: Any, own: Tokenizer) -> dict[str, Any]:

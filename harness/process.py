@@ -43,8 +43,8 @@ def keep_freed_memory() -> None:
     """Let glibc serve tensors of any size from one heap that never shrinks, in large pages.
 
     By default it gives the tens of megabytes of each chunk's logits back to the kernel, which has to
-    clear every page again: 40% of an update's CPU time with GPT-2's vocabulary. Not
-    where an environment variable already tunes its allocator.
+    clear every page again: 40% of an update's CPU time with GPT-2's vocabulary. Not where an environment
+    variable already tunes its allocator.
     """
     os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")  # PyTorch's; only Linux reads it
     tuned = any(name.startswith("MALLOC_") for name in os.environ)

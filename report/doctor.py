@@ -151,13 +151,17 @@ def exploding_gradient(run: Run) -> Iterator[str]:
             yield f"{key} was above ten times {usual:.2g} in {len(late)} steps, up to {max(late):.2g}"
 
 
+def worst_of_five(losses: Sequence[float]) -> float:
+    """The highest median of five steps in a row; 0 of fewer."""
+    return max((median(losses[i : i + 5]) for i in range(len(losses) - 4)), default=0.0)
+
+
 @rule("""warning: the learning rate is too high for a model of this size: its scores jump.
     Change: leave --lr out, or lower it ten times (page 06).""")
 def scores_jump(run: Run) -> Iterator[str]:
     norms, losses = (run.values(key)[len(run.rows) // 5 :] for key in ("grad_norm", "loss"))
     high, first = sum(norm > 15 for norm in norms), run.start("loss", 1)
-    # Of five steps: a confident model's loss on the eight pairs of one may be 1.2 and its norm 50.
-    worst = max((median(losses[i : i + 5]) for i in range(len(losses) - 4)), default=0.0)
+    worst = worst_of_five(losses)  # a confident model's on the eight pairs of one step may be 1.2
     of_pairs = run.values("margin") and not run.values("reward") and not run.values("reward_chosen")
     if of_pairs and high >= max(3, len(norms) / 10) and worst > max(first, math.log(2)) + 0.1:
         yield (
@@ -173,7 +177,7 @@ def nothing_learned(run: Run) -> Iterator[str]:
     supervised = len(losses) >= 20 and not run.values("reward")  # a loss of RL says nothing
     if supervised and accuracy < 0.55:
         yield f"accuracy is {accuracy:.3f} over the last third, a coin has 0.5"
-    worst = max((median(losses[i : i + 5]) for i in range(len(losses) - 4)), default=0.0)
+    worst = worst_of_five(losses)
     if supervised and worst > 1.5 * losses[0] + 0.05:
         yield f"loss climbed from {losses[0]:.3g} to {worst:.3g} (median of five steps)"
 
