@@ -81,18 +81,15 @@ def sides_of(case: Case, threads: int) -> list[Side]:
     """Both sides as they may be run.
 
     A model of 128 columns is quick on one thread too; a larger one wants all cores, either way: ours as a
-    single-threaded process per core, by default where the model is small.
+    single-threaded process per core, by default where the model is small. At SmolLM2's size one thread a
+    process is the quicker way to train, and both would not fit.
     """
-    found, large = [], case.preset == "smollm2"
+    found, half = list[Side](), ", bfloat16 weights" * (case.precision == "bfloat16")
     for count in {threads: None, 1: None} if case.preset == "tiny" else (threads,):
         label = "1 thread" if count == 1 else f"{count} threads"
-        peer = Side(f"{PEERS[case.task]}, {label}", "peer", case, count)
-        half = replace(peer, label=f"{peer.label}, bfloat16 weights", weights="bfloat16")
-        if case.precision == "float32":
-            found.append(peer)
-        else:  # at SmolLM2's size TRL is quicker with these weights, and more sides would not fit
-            found += [half] if case.task == "sample" or large else [peer, half]
-        if not large or case.task == "sample" or threads == 1:
+        name = f"{PEERS[case.task]}, {label}{half}"
+        found.append(Side(name, "peer", case, count, weights=case.precision))
+        if case.preset != "smollm2" or case.task == "sample" or threads == 1:
             found.append(Side(f"ours, {label}", "ours", case, count))
     if threads > 1:
         found.append(Side(f"ours, {threads} ranks of 1 thread", "ours", case, 1, ranks=threads))
