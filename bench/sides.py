@@ -5,8 +5,8 @@ from the same weights and the same prompts of random ids. The end of a text has 
 draw (the first one behind its vocabulary), so every response is as long as it may be; both sides
 look for it in every step all the same.
 
-bfloat16 is autocast over float32 weights in our training. A peer then has bfloat16 weights, as it opens a folder
-that says so: that is quicker, and an optimizer's small steps are lost in rounding.
+bfloat16 is autocast over float32 weights in our training. A peer then has bfloat16 weights, as it opens a
+folder that says so: that is quicker, and an optimizer's small steps are lost in rounding.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class MetricLog:
 
     One line every `every` steps, in a terminal above a tqdm bar, with the metrics that `show` names.
     After one step, or ten seconds of steps, a run of over a minute says how long all will take, by the
-    steps after the first, which has the costs of a start. `beside`: validations and tests, in steps.
+    steps after the first, which has the costs of a start. `beside`: validations and the test, in steps.
     """
 
     def __init__(
@@ -54,6 +54,7 @@ class MetricLog:
                 print(f"note: {display_path(path)} has only {len(steps)} of {start} steps so far")
         self.start, self.beside = start, beside
         self.seconds: list[float] = []  # of the first steps
+        self.is_long = False  # over a minute
         self.begin = self.step_began = time.perf_counter()
         self.has_bar = bool(show) and sys.stderr.isatty() and is_main()
         self.bar: tqdm | None = None
@@ -89,7 +90,9 @@ class MetricLog:
 
     def _forecast(self, seconds: float) -> None:
         steps = self.total - self.start
-        if (whole := seconds * (steps + self.beside)) >= 60 and self.show and is_main():
+        whole = seconds * (steps + self.beside)
+        self.is_long = whole >= 60
+        if self.is_long and self.show and is_main():
             hours, minutes = divmod(round(whole / 60), 60)
             time_of_all = f"{hours} h " * (hours > 0) + f"{minutes} min"
             of_step, memory = float(f"{seconds:.2g}"), f"{peak_memory() / 1e9:.1f} GB"

@@ -145,7 +145,7 @@ corpus = sample_response = prefers = step_checks = None  # a world of prompts al
 _RL = dict(
     lr=2e-5, warmup=2, steps=32, prompts_per_step=4, group_size=8, minibatches=2, micro_batch_size=16,
     kl_coef=0.1, stop_kl=8.0, temperature=0.7, max_new_tokens=48, eval_every=8, eval_prompts=48,
-    test_prompts=96, checkpoint_every=16,
+    test_prompts=32, checkpoint_every=16,
 )  # fmt: skip
 _OTHERS: dict[str, dict[str, Any]] = {
     "grpo_iterative": dict(refresh_reward_model=False, iterations=3, steps=30),

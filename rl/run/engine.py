@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from data.records import PromptRecord
 from data.sources import Presets, default_folder
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
@@ -30,7 +29,7 @@ from harness.run_folder import conclude, finish_run, open_run, stepping
 from harness.training_state import saved_step
 from rl.loop import Run
 from rl.run.config import EngineConfig, RunFlags
-from rl.run.evaluation import Conditions, Validation, compare
+from rl.run.evaluation import Conditions, Validation, answers_of_test, compare
 from rl.run.task import Task, open_task, to_bfloat16
 from rl.run.token_log import TokenLog
 
@@ -107,9 +106,7 @@ def every_engine() -> tuple[Engine, ...]:
     return tuple(entry_of(f"rl.{name}") for name in names)
 
 
-def beside_steps(
-    config: RunFlags, prompts: Mapping[str, Sequence[PromptRecord]], done: int
-) -> float:
+def beside_steps(config: RunFlags, task: Task, done: int) -> float:
     """The work of validations and of the test, in steps: an answer without an update is 0.6 of one with.
 
     DPO samples nothing in its steps: there an answer is as much as a pair.
@@ -117,8 +114,13 @@ def beside_steps(
     of_step = getattr(config, "prompts_per_step", 1) * getattr(config, "group_size", 1)
     answers = getattr(config, "batch_size", of_step / 0.6)  # that take as long as a step
     validations = math.ceil((config.steps - done) / config.eval_every)
-    validated = validations * len(prompts["validation"][: config.eval_prompts])
-    return (validated + 2 * len(prompts["test"][: config.test_prompts])) / answers
+    validated = validations * len(task.prompts["validation"][: config.eval_prompts])
+    return (validated + 2 * answers_to_test(config, task)) / answers
+
+
+def answers_to_test(config: RunFlags, task: Task) -> int:
+    """Answers to test prompts, of one model."""
+    return len(task.prompts["test"][: config.test_prompts]) * answers_of_test(task.gold)
 
 
 @reading()
@@ -138,7 +140,7 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
     log = MetricLog(
         config.steps, path=folder / "metrics.jsonl", every=config.eval_every, title=name, start=done,
         show=(*SHOWN, "validation/gold") if task.gold else SHOWN,
-        beside=beside_steps(config, task.prompts, done),
+        beside=beside_steps(config, task, done),
     )  # fmt: skip
     print(f"{name} on {config.data}, reward: {task.reward_name} ({device}, {config.precision})")
     if isinstance(config, EngineConfig):
@@ -155,6 +157,9 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
         print(f"kept is the policy of step {kept}, the last one inside {limit}")
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
     if config.test_prompts:
+        if log.is_long:
+            answers = answers_to_test(config, task)
+            on_main(lambda: print(f"test: {answers} answers, before and after", flush=True))
         report(name, config, task, start, folder)
     conclude(folder)
     finish_run(folder, can_go_on=not config.fixed_length)

@@ -308,6 +308,11 @@ class Comparison:
         return "\n".join(lines)
 
 
+def answers_of_test(gold: RewardFn | None) -> int:
+    """How often `compare` lets a model answer a test prompt."""
+    return 1 + (PASS_K + 1) * (made_of(gold).check is not None)
+
+
 def compare(
     before: GPT,
     task: Task,

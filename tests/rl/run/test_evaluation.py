@@ -14,6 +14,9 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from rl.rewards.reward import RuleReward
+from rl.rewards.verifiable import VerifiableReward
+from rl.run import evaluation
+from rl.run.engine import answers_to_test
 from rl.run.evaluation import Conditions, compare, evaluate
 from studies.best_of import best_of_n
 
@@ -103,3 +106,23 @@ def test_compare_asks_both_models_the_same_test_prompts():
         0.5 + (float(after.reward.mean()) - float(before.reward.mean())) / 2
     )
     assert float(after.reward.mean()) > float(before.reward.mean()) + 0.1
+
+
+@pytest.mark.parametrize("checked", [False, True])
+def test_a_run_counts_every_answer_of_its_test_before_it_starts(monkeypatch, checked):
+    gold = (
+        VerifiableReward(lambda record, text, ended: float(text == "a"), "a") if checked else INDEX
+    )
+    task = SimpleNamespace(
+        policy=EVEN, tokenizer=LETTERS, reward_fn=INDEX, gold=gold, prompts={"test": RECORDS}
+    )
+    rows = []
+    sampled = evaluation.sample_rollout
+
+    def counted(*arguments):
+        rows.append(len(rollout := sampled(*arguments)))
+        return rollout
+
+    monkeypatch.setattr(evaluation, "sample_rollout", counted)
+    compare(EVEN, task, ONE_TOKEN, 7, after="GRPO")
+    assert sum(rows) == 2 * answers_to_test(SimpleNamespace(test_prompts=7), task)
