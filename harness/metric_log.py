@@ -52,8 +52,9 @@ class MetricLog:
                 )
             if len(steps) < start:
                 print(f"note: {display_path(path)} has only {len(steps)} of {start} steps so far")
-        self.start, self.beside = start, beside
-        self.seconds: list[float] = []  # of the first steps
+        self.start, self.last, self.beside = start, start, beside
+        self.seconds: list[float] = []  # a step, of the first rows
+        self.timed = 0.0  # seconds of those rows
         self.is_long = False  # over a minute
         self.begin = self.step_began = time.perf_counter()
         self.has_bar = bool(show) and sys.stderr.isatty() and is_main()
@@ -65,15 +66,21 @@ class MetricLog:
         return self.step_began
 
     def write(self, *, step: int, **metrics: Any) -> None:
-        """Record step number `step`, counted from 1. Tensors of one element become numbers."""
+        """Record step number `step`, counted from 1. Tensors of one element become numbers.
+
+        A row may stand for several steps. Where nobody says that one `begins`, it does so at the last row.
+        """
         row = {"step": step} | {
             key: value.item() if isinstance(value, Tensor) else value
             for key, value in metrics.items()
         }
         self.rows.append(row)
-        if sum(self.seconds) < 10:
-            self.seconds.append(time.perf_counter() - self.step_began)
-            if sum(self.seconds) >= 10:
+        done, self.last, taken = step - self.last, step, time.perf_counter() - self.step_began
+        self.begins()
+        if self.timed < 10:
+            self.timed += taken
+            self.seconds.append(taken / max(done, 1))
+            if self.timed >= 10:
                 self._forecast(fmean(self.seconds[1:] or self.seconds))
         if self.path is not None:
             if len(self.rows) > 1 and is_main() and not self.path.exists():
@@ -83,7 +90,7 @@ class MetricLog:
             options: dict[str, Any] = {"initial": self.start, "desc": self.title, "unit": "step"}
             self.bar = self.bar or tqdm(total=self.total, **options)
             self.bar.update(step - self.bar.n)
-        if self.show and (step % self.every == 0 or step == self.total):
+        if self.show and (step % self.every < done or step == self.total):
             self._print(row)
         if step == self.total:
             self.close()

@@ -168,3 +168,15 @@ def test_a_run_says_once_how_long_it_will_take_with_its_validations(
         now += 1000.0  # between two steps
     lines = capsys.readouterr().out.splitlines()
     assert [line.rpartition(",")[0] for line in lines] == ([said] if said else [])
+
+
+def test_a_row_may_stand_for_several_steps(monkeypatch, capsys):
+    now = 0.0
+    monkeypatch.setattr(metric_log.time, "perf_counter", lambda: now)
+    log = MetricLog(1000, show=("loss",), every=250, title="pairs")
+    for step in (120, 240, 360, 480, 600):
+        now += 12.0
+        log.write(step=step, loss=1.0)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("0.1 s a step: 1,000 steps in about 2 min,")
+    assert [line.split()[1] for line in lines[1:]] == ["360/1000", "600/1000"]
