@@ -183,11 +183,10 @@ def table(found: dict[str, Any]) -> str:
 def machine() -> dict[str, Any]:
     """Where, with what and when it is measured."""
     info = Path("/proc/cpuinfo")  # only Linux has it
-    names = (
-        [line for line in info.read_text().splitlines() if line.startswith("model name")]
-        if (info.exists())
-        else [f": {platform.processor()}"]
+    lines = (
+        info.read_text().splitlines() if info.exists() else [f"model name:{platform.processor()}"]
     )
+    names = [line for line in lines if line.startswith("model name")] or [":"]
     versions = {name: version(name) for name in ("torch", *NEEDED)}
     return {
         "processor": names[0].split(":", 1)[1].strip(), "cores": cores(),

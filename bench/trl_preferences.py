@@ -28,7 +28,7 @@ from torch import Tensor
 
 from data.collate import collate_responses
 from data.files.read import read_preferences
-from data.records import PreferenceRecord, split_of
+from data.records import split_of
 from gpt.checkpoint import load_policy
 from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
@@ -83,9 +83,7 @@ def trained(trainer: Any) -> dict[str, Any]:
     return {name: seconds / 60 for name, seconds in took.items()} | {"gb": peak_memory() / 1e9}
 
 
-def records_of(
-    config: study.PreferencesConfig, half: str, *, held_out: bool
-) -> list[PreferenceRecord]:
+def records_of(config: study.PreferencesConfig, half: str, *, held_out: bool) -> list[Any]:
     records = read_preferences(study.pairs_file(config, half)).records
     return [record for record in records if (split_of(record.prompt) != "train") == held_out]
 
@@ -119,9 +117,8 @@ def reward(config: study.PreferencesConfig, tokenizer: Any, own: Tokenizer) -> d
         with precision(CPU, config.precision):
             return float(model(torch.tensor([tokens])).logits)
 
-    pairs, right = encode_pairs(records_of(config, "b", held_out=True), own), 0
-    for pair in pairs:
-        right += score(pair.prompt + pair.chosen) > score(pair.prompt + pair.rejected)
+    pairs = encode_pairs(records_of(config, "b", held_out=True), own)
+    right = sum(score(p.prompt + p.chosen) > score(p.prompt + p.rejected) for p in pairs)
     found |= {"pairs": len(pairs), "accuracy": right / len(pairs)}
     return found | {"accuracy_interval": wilson_interval(right, len(pairs))}
 
@@ -141,8 +138,8 @@ class Paid:
         batch = collate_responses(asked, completion_ids, self.own.eos_id)
         with precision(CPU, self.config.precision):
             scores: Tensor = score_in_micro_batches(self.model, batch, study.ROWS)
-        priced = score_missing_eos(scores, batch.has_eos, study.SAMPLED["missing_eos_penalty"])
-        return priced.tolist()
+        price = study.SAMPLED["missing_eos_penalty"]
+        return score_missing_eos(scores, batch.has_eos, price).tolist()
 
 
 def grpo(config: study.PreferencesConfig, tokenizer: Any, own: Tokenizer) -> dict[str, Any]:

@@ -46,6 +46,7 @@ from gpt.tokenizer import Tokenizer
 from gpt.tokenizer_files import read_tokenizer
 from harness.command_line import run_command
 from harness.device import open_device, precision
+from harness.errors import UserError
 from harness.files import display_path, read_json, read_jsonl, write_json, write_text
 from harness.flags import AtLeastOne
 from harness.paths import FINISHED_STATE, MODEL_FILE, RUNS, STATE_FILE
@@ -135,6 +136,8 @@ class PreferencesConfig(StudyFlags):
     """Folder of the jobs and of recording.json."""
     stages: tuple[Stage, ...] = STAGES
     """Which parts of it."""
+    also: tuple[Path, ...] = ()
+    """Other runs from the same model, to be judged as well. NAME-1 is another seed of NAME."""
     jobs: AtLeastOne = 1
     """Runs at a time, each with up to 8 GB."""
     steps: AtLeastOne = 24
@@ -440,6 +443,21 @@ LISTS = ("proxy", "judge", "polite", "right", "ended")  # of each answer; record
 ANSWERS = ("answers", "judge", "right")  # what is recorded of an answer
 
 
+def also_measured(config: PreferencesConfig, jobs: Mapping[str, Job]) -> dict[str, Path]:
+    """Where the numbers of each run of --also are; those that are not yet there are measured."""
+    found, device = dict[str, Path](), open_device(config.device, config.precision)
+    for folder in config.also:
+        if folder.name in jobs:
+            raise UserError(
+                f"--also {folder}: a job of this study has that name; rename the folder"
+            )
+        path = config.out / folder.name / f"measured-{digest(folder / MODEL_FILE)!s:.8}.json"
+        if not path.exists():
+            write_json(path, Bench(config, device).measure(load_policy(folder, device)[0]))
+        found[folder.name] = path
+    return found
+
+
 def recorded(config: PreferencesConfig, jobs: Mapping[str, Job]) -> dict[str, Any]:
     """What all jobs that are done have measured: reward models, and of policies every point."""
     out, done = config.out.resolve(), finished(jobs, config.out.resolve())
@@ -447,12 +465,11 @@ def recorded(config: PreferencesConfig, jobs: Mapping[str, Job]) -> dict[str, An
     asked = [record.meta for record in test_prompts(config)]
     found["asked"] = [{name: meta[name] for name in ("asked", "output")} for meta in asked[:SHOWN]]
     judge, start = Judge(config), dict[str, Any]()
-    for name in jobs:
-        paths = list(out.glob(f"{name}/measured-*.json")) if name in done else []
+    files = {name: [*out.glob(f"{name}/measured-*.json")] for name in jobs if name in done}
+    files |= {name: [path] for name, path in also_measured(config, jobs).items()}
+    for name, paths in files.items():
         points = {path: read_json(path) for path in paths}
-        if not points:
-            continue
-        if jobs[name].stage == "reward model":
+        if name in jobs and jobs[name].stage == "reward model":
             about = {key: jobs[name].arguments[key] for key in ("pooling", "seed")}
             found["reward models"][name] = points.popitem()[1] | about
             continue
@@ -473,10 +490,14 @@ def recorded(config: PreferencesConfig, jobs: Mapping[str, Job]) -> dict[str, An
     return rounded(found)
 
 
-def of_policy(found: Mapping[str, Any], name: str) -> list[list[dict[str, Any]]]:
-    """The points of a policy's seeds; one list for each."""
-    folder = {START: "start", BEST: "best"}.get(name) or f"{POLICIES[name].folder}-"
-    return [points for job, points in found["policies"].items() if job.startswith(folder)]
+def by_policy(found: Mapping[str, Any]) -> dict[str, list[list[dict[str, Any]]]]:
+    """The points of every seed by the name of its policy, in the order of POLICIES."""
+    names = {"start": START, "best": BEST} | {of.folder: name for name, of in POLICIES.items()}
+    groups: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in names.values()}
+    for job, points in found["policies"].items():
+        folder = re.sub(r"-\d+$", "", job)
+        groups.setdefault(names.get(folder, folder), []).append(points)
+    return {name: runs for name, runs in groups.items() if runs}
 
 
 COLUMNS = (  # title, measurement, digits
@@ -489,11 +510,10 @@ COLUMNS = (  # title, measurement, digits
 def table(found: Mapping[str, Any]) -> list[str]:
     """Markdown: a line per policy, the mean over its seeds and their range."""
     lines = []
-    for name in (START, BEST, *POLICIES):
-        if runs := of_policy(found, name):
-            last = [points[-1] for points in runs]
-            cells = [spread([p[key] for p in last if key in p], n) for _, key, n in COLUMNS]
-            lines.append([name, str(len(runs)), *cells])
+    for name, runs in by_policy(found).items():
+        last = [points[-1] for points in runs]
+        cells = [spread([p[key] for p in last if key in p], n) for _, key, n in COLUMNS]
+        lines.append([name, str(len(runs)), *cells])
     return markdown(["policy", "seeds", *(title for title, _, _ in COLUMNS)], lines)
 
 
@@ -519,18 +539,19 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
     """The judge against the KL for every engine, the unpriced run's judges, and the learning curve."""
     from matplotlib.figure import Figure
 
-    unpriced = of_policy(found, UNPRICED)
+    policies = by_policy(found)
+    unpriced = policies.get(UNPRICED, [])
     figure = Figure(figsize=(14 if unpriced else 10, 4.2), layout="constrained")
     engines, *partings, curve = figure.subplots(1, 3 if unpriced else 2)
-    for number, name in enumerate(POLICIES):
+    for number, name in enumerate(name for name in policies if name not in (START, BEST)):
         style: dict[str, Any] = dict(color=f"C{number % 10}", linestyle="--" if number > 9 else "-")
-        for seed, points in enumerate(of_policy(found, name)):
+        for seed, points in enumerate(policies[name]):
             kl, preferred = ([p[key] for p in points] for key in ("kl", "preferred"))
             label = name if seed == 0 else None
             engines.plot(
                 [0, *kl], [0.5, *preferred], marker="o", markersize=3, label=label, **style
             )
-    for (best,) in of_policy(found, BEST):
+    for (best,) in policies.get(BEST, []):
         engines.plot(best["kl"], best["preferred"], "kx", label=BEST)
     engines.axhline(0.5, color="grey", linewidth=0.5)
     title = "Preferred to the start by the unseen judge"
