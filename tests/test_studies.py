@@ -104,6 +104,18 @@ def test_the_rule_of_rightness_wants_the_words_that_the_reference_adds(
     assert preferences.polite_words(answer) == answer.count("indeed")
 
 
+def test_the_seeds_of_a_policy_stand_together_and_other_runs_last() -> None:
+    jobs = ["mine", "start", "grpo-1", "mine-1", "grpo-0"]
+    found = preferences.by_policy({"policies": {job: [{"job": job}] for job in jobs}})
+    seeds = {name: [points[0]["job"] for points in runs] for name, runs in found.items()}
+    assert seeds == {
+        "as published": ["start"],
+        "GRPO": ["grpo-1", "grpo-0"],
+        "mine": ["mine", "mine-1"],
+    }
+    assert [*seeds] == ["as published", "GRPO", "mine"]
+
+
 DOCS = REPOSITORY / "docs"
 NUMBERS = json.loads((DOCS / study.JSON).read_text(encoding="utf-8"))
 
