@@ -261,7 +261,6 @@ def real_model() -> str:
     """docs/real_model.md, from the recordings of page 18 and of the preferences."""
     found, preferred = read_json(REAL_MODEL), read_json(PREFERENCES)
     tables = {"real model": steered.table(found)}
-    tables["real model by constraint"] = steered.by_constraint(found)
     tables["reward models"] = preferences.table_of_judges(preferred)
     tables["preferences"] = preferences.table(preferred)
     return page_with("docs/real_model.md", tables)

@@ -213,20 +213,6 @@ def table(found: Mapping[str, Any]) -> list[str]:
     )
 
 
-def by_constraint(found: Mapping[str, Any]) -> list[str]:
-    """Markdown: the share of right answers to each constraint before, after GRPO, and best of eight."""
-    start, after = found["rows"][START][0]["right"], found["rows"]["GRPO"]
-    lines = [
-        [
-            labelled(rule), f"{start[rule]:.2f}",
-            f"{statistics.mean(row['right'][rule] for row in after):.2f}",
-            f"{found['best_of'][rule]:.2f}",
-        ]
-        for rule in CONSTRAINTS
-    ]  # fmt: skip
-    return markdown(["constraint", START, "GRPO", f"best of {BEST_OF}"], lines)
-
-
 def picture(found: Mapping[str, Any], path: Path) -> None:
     """The way of each GRPO run, and what its constraints were worth before and after."""
     from matplotlib.figure import Figure
@@ -299,7 +285,7 @@ def main(config: RealModelConfig) -> None:
     write_json(out / "recording.json", found)
     if "GRPO" in rows:
         picture(found, out / "real_model.png")
-        print("\n".join([*table(found), "", *by_constraint(found)]))
+        print("\n".join(table(found)))
     print(f"wrote {display_path(out)}")
 
 
