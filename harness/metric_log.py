@@ -52,7 +52,8 @@ class MetricLog:
                 )
             if len(steps) < start:
                 print(f"note: {display_path(path)} has only {len(steps)} of {start} steps so far")
-        self.start, self.last, self.beside = start, start, beside
+        self.start, self.beside = start, beside
+        self.last = self.printed = start  # steps
         self.seconds: list[float] = []  # a step, of the first rows
         self.timed = 0.0  # seconds of those rows
         self.is_long = False  # over a minute
@@ -109,7 +110,8 @@ class MetricLog:
             )
 
     def _print(self, row: Mapping[str, Any]) -> None:
-        step, elapsed = row["step"], time.perf_counter() - self.begin
+        self.printed = step = row["step"]
+        elapsed = time.perf_counter() - self.begin
         shown = "  ".join(f"{key} {row[key]:.4g}" for key in self.show if key in row)
         left = elapsed / max(step - self.start, 1) * (self.total - step)
         line = f"{self.title} {step}/{self.total}  {shown}"
@@ -120,8 +122,7 @@ class MetricLog:
 
     def close(self) -> None:
         """The end of the run, before `total` steps too: print the last row if it was not due."""
-        row = self.rows[-1] if self.rows else None
-        if self.show and row and row["step"] % self.every and row["step"] != self.total:
-            self._print(row)
+        if self.show and self.rows and self.rows[-1]["step"] != self.printed:
+            self._print(self.rows[-1])
         if self.bar is not None:
             self.bar.close()

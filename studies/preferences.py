@@ -443,14 +443,27 @@ LISTS = ("proxy", "judge", "polite", "right", "ended")  # of each answer; record
 ANSWERS = ("answers", "judge", "right")  # what is recorded of an answer
 
 
-def also_measured(config: PreferencesConfig, jobs: Mapping[str, Job]) -> dict[str, Path]:
+def without_seed(name: str) -> str:
+    return re.sub(r"-\d+$", "", name)
+
+
+def check_also(config: PreferencesConfig, jobs: Mapping[str, Job]) -> None:
+    taken = {without_seed(name) for name in jobs}
+    for number, folder in enumerate(config.also):
+        if not (folder / MODEL_FILE).is_file():
+            raise UserError(
+                f"--also {folder}: no {MODEL_FILE} there; give folders of finished runs"
+            )
+        if without_seed(folder.name) in taken or folder.name in [
+            f.name for f in config.also[:number]
+        ]:
+            raise UserError(f"--also {folder}: another run here has that name; rename the folder")
+
+
+def also_measured(config: PreferencesConfig) -> dict[str, Path]:
     """Where the numbers of each run of --also are; those that are not yet there are measured."""
     found, device = dict[str, Path](), open_device(config.device, config.precision)
     for folder in config.also:
-        if folder.name in jobs:
-            raise UserError(
-                f"--also {folder}: a job of this study has that name; rename the folder"
-            )
         path = config.out / folder.name / f"measured-{digest(folder / MODEL_FILE)!s:.8}.json"
         if not path.exists():
             write_json(path, Bench(config, device).measure(load_policy(folder, device)[0]))
@@ -466,7 +479,7 @@ def recorded(config: PreferencesConfig, jobs: Mapping[str, Job]) -> dict[str, An
     found["asked"] = [{name: meta[name] for name in ("asked", "output")} for meta in asked[:SHOWN]]
     judge, start = Judge(config), dict[str, Any]()
     files = {name: [*out.glob(f"{name}/measured-*.json")] for name in jobs if name in done}
-    files |= {name: [path] for name, path in also_measured(config, jobs).items()}
+    files |= {name: [path] for name, path in also_measured(config).items()}
     for name, paths in files.items():
         points = {path: read_json(path) for path in paths}
         if name in jobs and jobs[name].stage == "reward model":
@@ -495,13 +508,13 @@ def by_policy(found: Mapping[str, Any]) -> dict[str, list[list[dict[str, Any]]]]
     names = {"start": START, "best": BEST} | {of.folder: name for name, of in POLICIES.items()}
     groups: dict[str, list[list[dict[str, Any]]]] = {name: [] for name in names.values()}
     for job, points in found["policies"].items():
-        folder = re.sub(r"-\d+$", "", job)
+        folder = without_seed(job)
         groups.setdefault(names.get(folder, folder), []).append(points)
     return {name: runs for name, runs in groups.items() if runs}
 
 
 COLUMNS = (  # title, measurement, digits
-    ("preferred by the unseen judge", "preferred", 2), ("by the trained-on one", "preferred_by_proxy", 2),
+    ("preferred by the unseen judge", "preferred", 2), ("by the study's payer", "preferred_by_proxy", 2),
     ("right", "right", 2), ("polite words", "polite", 2), ("KL, nats", "kl", 1), ("ended", "ended", 2),
     ("perplexity of the start", "perplexity", 1), ("CPU minutes", "cpu_minutes", 0),
 )  # fmt: skip
@@ -556,9 +569,9 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
     engines.axhline(0.5, color="grey", linewidth=0.5)
     title = "Preferred to the start by the unseen judge"
     engines.set(
-        xlabel="KL to the start (nats)", ylabel="share of prompts", title=title, ylim=(0.1, 0.8)
+        xlabel="KL to the start (nats)", ylabel="share of prompts", title=title, ylim=(0.1, 0.85)
     )
-    engines.legend(fontsize=7, frameon=False, loc="lower left")
+    engines.legend(fontsize=7, frameon=False, loc="lower left", ncols=2)
     labels = dict(preferred_by_proxy="preferred by the reward model of training")
     labels |= dict(preferred="preferred by the unseen judge", right="right")
     for points, parting in zip(unpriced, partings, strict=False):  # one seed
@@ -584,6 +597,7 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
 
 def main(config: PreferencesConfig) -> None:
     jobs = plan(config)
+    check_also(config, jobs)
     asked = go(config, jobs, config.stages, partial(do, config), threads=None, resume=True)
     if asked and {"rm-a", "rm-b", "start"} <= finished(jobs, config.out.resolve()):
         found, out = recorded(config, jobs), config.out.resolve()

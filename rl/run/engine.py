@@ -24,7 +24,7 @@ from harness.device import open_device
 from harness.files import append_jsonl, keep_until, reading, write_json
 from harness.metric_log import MetricLog
 from harness.paths import ANSWERS, MODEL_FILE, TOKENS
-from harness.ranks.collectives import on_main
+from harness.ranks.collectives import is_main, on_main
 from harness.run_folder import conclude, finish_run, open_run, stepping
 from harness.training_state import saved_step
 from rl.loop import Run
@@ -157,9 +157,8 @@ def whole_run(engine: Engine, config: RunFlags) -> Path:
         print(f"kept is the policy of step {kept}, the last one inside {limit}")
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
     if config.test_prompts:
-        if log.is_long:
-            answers = answers_to_test(config, task)
-            on_main(lambda: print(f"test: {answers} answers, before and after", flush=True))
+        if log.is_long and is_main():
+            print(f"test: {answers_to_test(config, task)} answers, before and after", flush=True)
         report(name, config, task, start, folder)
     conclude(folder)
     finish_run(folder, can_go_on=not config.fixed_length)
