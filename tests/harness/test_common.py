@@ -177,6 +177,7 @@ def test_a_row_may_stand_for_several_steps(monkeypatch, capsys):
     for step in (120, 240, 360, 480, 600):
         now += 12.0
         log.write(step=step, loss=1.0)
+    log.close()
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("0.1 s a step: 1,000 steps in about 2 min,")
     assert [line.split()[1] for line in lines[1:]] == ["360/1000", "600/1000"]
