@@ -53,7 +53,7 @@ class MetricLog:
             if len(steps) < start:
                 print(f"note: {display_path(path)} has only {len(steps)} of {start} steps so far")
         self.start, self.beside = start, beside
-        self.last = self.printed = start  # steps
+        self.reached = self.printed = start  # steps
         self.seconds: list[float] = []  # a step, of the first rows
         self.timed = 0.0  # seconds of those rows
         self.is_long = False  # over a minute
@@ -76,8 +76,9 @@ class MetricLog:
             for key, value in metrics.items()
         }
         self.rows.append(row)
-        done, self.last, taken = step - self.last, step, time.perf_counter() - self.step_began
-        self.begins()
+        now = time.perf_counter()
+        done, taken = step - self.reached, now - self.step_began
+        self.reached, self.step_began = step, now
         if self.timed < 10:
             self.timed += taken
             self.seconds.append(taken / max(done, 1))

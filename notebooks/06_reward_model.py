@@ -439,12 +439,13 @@ holds(n["accuracy_interval"][0] > 0.55, "the small model is better than a coin")
 
 # %% tags=["hide-input"]
 recorded = json.loads(Path("../docs/preferences.json").read_text(encoding="utf-8"))
-curve = sorted(
-    (row["train_pairs"], row["accuracy"], row["accuracy_interval"])
+curve = {
+    row["train_pairs"]: (row["accuracy"], row["accuracy_interval"])  # one seed of each
     for row in recorded["reward models"].values()
     if row["pooling"] == "last_token"
-)
-counts, right, bands = zip(*curve, strict=True)
+}
+counts = sorted(curve)
+right, bands = zip(*(curve[count] for count in counts), strict=True)
 low, high = zip(*bands, strict=True)
 figure, axis = plots.panels(1)
 plots.curves({"last token": (counts, right)}, axis=axis, marker=True, ylim=(0.5, 1))

@@ -381,13 +381,14 @@ holds(abs(likely[1] / likely[0] - 1) < 0.15, "GRPO's answers are about as likely
 # %%
 pairs = json.loads(Path("../docs/preferences.json").read_text(encoding="utf-8"))
 RUNS = {"as published": "start", "GRPO": "grpo-", "neither": "unpriced-", "DPO": "dpo-"}
+RUNS["four commands"] = "the four commands"  # docs/your_pairs.md; their payer is another
 ends = {
     name: [points[-1] for job, points in pairs["policies"].items() if job.startswith(folder)]
     for name, folder in RUNS.items()
 }
 COLUMNS = {
     "the judge prefers": "preferred",
-    "the payer prefers": "preferred_by_proxy",
+    "the mean-score payer": "preferred_by_proxy",
     "ended": "ended",
     "polite words": "polite",
     "right": "right",
@@ -426,8 +427,8 @@ for at in (11, 4):  # the twelfth question and the fifth
 plots.table(["asked", *list(RUNS)[:3]], shown)
 
 # %% [markdown]
-# One seed of a run ranks nothing. With a payer that reads the last token, as the default settings have
-# it, no price was needed: [docs/real_model.md](../docs/real_model.md#preferences).
+# The [four commands](../docs/your_pairs.md) have default settings: their own payer reads the last token,
+# and answers end without a price. Every engine: [docs/real_model.md](../docs/real_model.md#preferences).
 #
 # ## 6. LoRA: thin matrices beside a frozen one
 #

@@ -571,7 +571,7 @@ def picture(found: Mapping[str, Any], path: Path) -> None:
     engines.set(
         xlabel="KL to the start (nats)", ylabel="share of prompts", title=title, ylim=(0.1, 0.85)
     )
-    engines.legend(fontsize=7, frameon=False, loc="lower left", ncols=2)
+    engines.legend(fontsize=7, frameon=False, loc="lower left", ncols=2, handlelength=3)
     labels = dict(preferred_by_proxy="preferred by the reward model of training")
     labels |= dict(preferred="preferred by the unseen judge", right="right")
     for points, parting in zip(unpriced, partings, strict=False):  # one seed
