@@ -183,13 +183,11 @@ def table(found: dict[str, Any]) -> str:
 def machine() -> dict[str, Any]:
     """Where, with what and when it is measured."""
     info = Path("/proc/cpuinfo")  # only Linux has it
-    lines = (
-        info.read_text().splitlines() if info.exists() else [f"model name:{platform.processor()}"]
-    )
-    names = [line for line in lines if line.startswith("model name")] or [":"]
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
     versions = {name: version(name) for name in ("torch", *NEEDED)}
     return {
-        "processor": names[0].split(":", 1)[1].strip(), "cores": cores(),
+        "processor": names[0] if names else platform.processor(), "cores": cores(),
         "versions": {"python": platform.python_version()} | versions,
         "date": time.strftime("%Y-%m-%d"),
     }  # fmt: skip

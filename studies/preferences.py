@@ -448,27 +448,29 @@ def without_seed(name: str) -> str:
 
 
 def check_also(config: PreferencesConfig, jobs: Mapping[str, Job]) -> None:
-    taken = {without_seed(name) for name in jobs}
-    for number, folder in enumerate(config.also):
+    taken, names = {without_seed(name) for name in jobs}, set[str]()
+    for folder in config.also:
         if not (folder / MODEL_FILE).is_file():
             raise UserError(
                 f"--also {folder}: no {MODEL_FILE} there; give folders of finished runs"
             )
-        if without_seed(folder.name) in taken or folder.name in [
-            f.name for f in config.also[:number]
-        ]:
+        if without_seed(folder.name) in taken or folder.name in names:
             raise UserError(f"--also {folder}: another run here has that name; rename the folder")
+        names.add(folder.name)
 
 
 def also_measured(config: PreferencesConfig) -> dict[str, Path]:
     """Where the numbers of each run of --also are; those that are not yet there are measured."""
-    found, device = dict[str, Path](), open_device(config.device, config.precision)
-    for folder in config.also:
-        path = config.out / folder.name / f"measured-{digest(folder / MODEL_FILE)!s:.8}.json"
-        if not path.exists():
-            write_json(path, Bench(config, device).measure(load_policy(folder, device)[0]))
-        found[folder.name] = path
-    return found
+    files = {
+        folder: config.out / folder.name / f"measured-{digest(folder / MODEL_FILE)!s:.8}.json"
+        for folder in config.also
+    }
+    if missing := [folder for folder, path in files.items() if not path.exists()]:
+        device = open_device(config.device, config.precision)
+        bench = Bench(config, device)
+        for folder in missing:
+            write_json(files[folder], bench.measure(load_policy(folder, device)[0]))
+    return {folder.name: path for folder, path in files.items()}
 
 
 def recorded(config: PreferencesConfig, jobs: Mapping[str, Job]) -> dict[str, Any]:
