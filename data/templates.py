@@ -79,6 +79,8 @@ class ChatForm:
         ends = [text for text in specials if after.lstrip().startswith(text)]
         self.end = max(ends, key=len, default="")  # the special token that ends a turn
         self.around = lead, after.partition(self.end)[0] if self.end else ""
+        dated = ", which writes the date: prompts, and their splits, differ by day"
+        self.name = "the model's own form of a chat" + dated * ("strftime_now" in template)
         self.marks = frozenset(t for t in specials if t in template or t in more or t in whole)
 
     @cached_property
@@ -139,14 +141,18 @@ class ChatForm:
         The marks are tokens of their own, so a turn with one in it, which could end it, has none.
         """
         if any(mark in turn.text for turn in turns for mark in self.marks):
-            raise Unwritable("a turn holds a mark of the chat's form")
+            held = next(mark for turn in turns for mark in self.marks if mark in turn.text)
+            raise Unwritable(f"a turn holds {held}, a mark of the chat's form: take it out")
         return self._render(turns, True)
 
+    def is_in_form(self, prompt: str) -> bool:
+        """Whether a prompt has this form: it begins with a mark, or ends where its answers start."""
+        end = self.before_answer.strip() and self.before_answer
+        return prompt.lstrip().startswith(tuple(self.marks)) or bool(end and prompt.endswith(end))
+
     def is_written(self, prompt: str) -> bool:
-        """Whether a prompt says everything itself: it begins with a mark, or ends where answers start."""
-        ends = HEADINGS["assistant"], self.before_answer.strip() and self.before_answer
-        marked = prompt.lstrip().startswith(tuple(self.marks))
-        return marked or any(end and prompt.endswith(end) for end in ends)
+        """Whether a prompt says everything itself, in this form or in the project's."""
+        return self.is_in_form(prompt) or prompt.endswith(HEADINGS["assistant"])
 
 
 def conversation_prompt(turns: Sequence[Turn], chat: ChatForm | None = None) -> str:

@@ -185,9 +185,19 @@ def chat_template_in(folder: Path) -> str | None:
     """The template of its own file or of tokenizer_config.json; of several the default one."""
     path, template = folder / TEMPLATE_FILE, _settings(folder / SETTINGS_FILE).get("chat_template")
     if path.is_file():
-        return noted(path).read_text(encoding="utf-8")
+        try:
+            return noted(path).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path} is no UTF-8 ({error}): save it as that") from error
+    if isinstance(template, dict):
+        template = [{"name": name, "template": text} for name, text in template.items()]
     if isinstance(template, list):
-        by_name = {each["name"]: each["template"] for each in template}
+        try:
+            by_name = {each["name"]: each["template"] for each in template}
+        except (TypeError, KeyError) as error:
+            raise UserError(
+                f"{folder}: the chat templates of {SETTINGS_FILE} have no name and template: mend them"
+            ) from error
         if by_name and "default" not in by_name:
             raise UserError(
                 f"{folder}: of its chat templates {', '.join(by_name)} none is the default: rename one"

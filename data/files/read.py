@@ -127,6 +127,7 @@ def read_prompts(
     return _read(path, _prompt, chat, limit)
 
 
+OURS = "this project's form"
 SEPARATOR = re.compile(r"^<\|endoftext\|>[ \t\r]*$\n?", re.MULTILINE)
 
 
@@ -265,14 +266,14 @@ def _read(
             content = found._replace(sides=sides)
             records.append(record := convert(kind, content, row))
             answers = sum(side.response is not None for side in content.sides)
-            notes["<|endoftext|> or <|im_end|> taken off"] += ended != [*found.sides]
+            notes["a mark of the end taken off"] += ended != [*found.sides]
             notes["prompt taken off the head of the answers"] += content.repeated
             notes["score_chosen is below score_rejected"] += _lead(row) < 0
             as_it_is = sides[0].prompt == found.sides[0].prompt
             notes["no space or line break between prompt and answer"] += as_it_is and _touches(
                 record
             )
-            ours = "this project's form" if chat is None else "the model's own form of a chat"
+            ours = OURS if chat is None else chat.name
             forms["the form that the file has" if as_it_is else ours] += not recorded
         except BadRow as error:
             raise bad_row(path, place, error) from None

@@ -42,15 +42,21 @@ class FileSource:
     def splits(self) -> dict[Split, list[PromptRecord]]:
         return self.result.splits
 
+    @cached_property
+    def is_in_form(self) -> bool:
+        """Whether prompts of it are in the form `chat`."""
+        chat, records = self.chat, self.result.records
+        return chat is not None and any(chat.is_in_form(record.prompt) for record in records)
+
     def prompts(self, split: Split) -> list[PromptRecord]:
         return self.splits[split]
 
     def read_prompt(self, text: str) -> PromptRecord:
         """A typed prompt in the form of the file's prompts, with its row if it is one of them."""
         known = {record.prompt: record for records in self.splits.values() for record in records}
-        formed = text
-        if self.chat is not None:
-            formed = text if self.chat.is_written(text) else instruction_prompt(text, self.chat)
+        formed, chat = text, self.chat
+        if chat is not None and self.is_in_form:
+            formed = text if chat.is_written(text) else instruction_prompt(text, chat)
         elif all(prompt.endswith(HEADINGS["assistant"]) for prompt in known):
             formed = instruction_prompt(text)
         elif all(prompt.endswith("\n") for prompt in known):

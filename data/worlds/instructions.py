@@ -155,7 +155,10 @@ _OTHERS: dict[str, dict[str, Any]] = {
     "kd_grpo": dict(stop_kl=None, pretraining_coef=0.1),
     "kd_ppo": dict(stop_kl=None, pretraining_coef=0.1),
 }
+_OF_OTHER_SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # rows of gpt/settings.py
+_BY_SIZE = ("lr", "micro_batch_size")
 DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
     command: dict.fromkeys(("tiny", "chat"), settings)
+    | dict.fromkeys(_OF_OTHER_SIZES, {k: v for k, v in settings.items() if k not in _BY_SIZE})
     for command, settings in {"rl": _RL, **_OTHERS}.items()
 }
