@@ -16,7 +16,7 @@ import torch
 import torch.nn as nn
 from torch import Tensor
 
-from data.sources import is_world
+from data.sources import file_source, is_world
 from gpt.checkpoint import load_gpt
 from gpt.llama import Llama
 from gpt.model import GPT
@@ -59,26 +59,37 @@ def export_hub(path: Path, target: Path) -> str:
     flags = read_object(config) if config.exists() else {}
     kind = read_safetensors(weights, lambda file: file.metadata() or {}).get("kind", "")
     data, offset = str(flags.get("data") or ""), 0.0
-    in_form = data == "instructions" or bool(
-        data and not is_world(data)
-    )  # of a chat, its prompts were
     if kind == "reward_model":
         reward_model, tokenizer = load_reward_model(run)
         if reward_model.pooling != "last_token":
             raise UserError(f"{display_path(run)}: transformers needs one of --pooling last_token")
         target, opens = new_folder(target), "AutoModelForSequenceClassification"
         model, score, offset, tokenizer = as_classifier(reward_model, tokenizer)
-        tokenizer = tokenizer if in_form else replace(tokenizer, chat_template=None)
+        tokenizer = with_form_of(data, tokenizer)
         save_gpt2(model, target, tokenizer, score)
     else:
         model, tokenizer = load_gpt(run)
-        tokenizer = tokenizer if in_form else replace(tokenizer, chat_template=None)
+        tokenizer = with_form_of(data, tokenizer)
         target, opens = new_folder(target), "AutoModelForCausalLM"
         save_gpt2(model, target, tokenizer)
         write_json(target / "generation_config.json", generation_config(flags, tokenizer))
     card = model_card(run.resolve().name, flags, model, tokenizer, opens, offset)
     write_text(target / "README.md", card)
     return f"transformers.{opens}.from_pretrained({display_path(target)!r})"
+
+
+def with_form_of(data: str, tokenizer: Tokenizer) -> Tokenizer:
+    """The tokenizer with its chat template only if the run's prompts were in that form.
+
+    The file of --data is asked; where that is gone, the template goes along, and a line says so.
+    """
+    chat, asked = tokenizer.chat, data == "instructions"
+    if chat is not None and data and not is_world(data):
+        if asked := not Path(data).exists():
+            print(f"{data} is gone: that its prompts were in the chat template is a guess")
+        else:
+            asked = file_source(data, chat).is_in_form
+    return tokenizer if asked else replace(tokenizer, chat_template=None)
 
 
 def new_folder(path: Path) -> Path:
@@ -124,6 +135,11 @@ def generation_config(flags: Mapping[str, Any], tokenizer: Tokenizer) -> dict[st
     return special_ids(tokenizer) | sampling
 
 
+CHAT = """# A question in the form of its training.
+prompt = tokenizer.apply_chat_template(
+    [{"role": "user", "content": question}], add_generation_prompt=True, tokenize=False
+)
+"""
 USES = {
     "AutoModelForCausalLM": """inputs = tokenizer(prompt, return_tensors="pt")
 print(tokenizer.decode(model.generate(**inputs)[0]))""",
@@ -138,6 +154,7 @@ def model_card(
 ) -> str:
     """What the model is, where it comes from and how it is used."""
     use = USES[opens].replace("END", str(tokenizer.eos_id))
+    use = CHAT * (tokenizer.chat_template is not None) + use
     use = use.replace("OFFSET", f" + {offset!r}" if offset else "")
     kind = "llama" if isinstance(model, Llama) else "gpt2"
     shape = model.config
