@@ -159,7 +159,9 @@ def read_shape(folder: Path) -> GPTConfig:
     folder = folder_of_run(folder)
     path = folder / MODEL_FILE
     if not path.exists():
-        raise UserError(f"there is no {MODEL_FILE} in {display_path(folder)}: pass a run folder")
+        raise UserError(
+            f"there is no {MODEL_FILE} in {display_path(folder)}: name a run or published weights"
+        )
     if is_published(folder):
         shape: GPTConfig = hub_file("published").read_config(folder / "config.json")
         return shape

@@ -10,13 +10,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args
 
 from data.sources import Presets, from_preset, is_world, say_once, usual_preset
 from gpt.checkpoint import has_chat_template, hub_file, is_published
-from harness.command_line import flag_value, option, run_command
+from gpt.model import Preset
+from harness.command_line import RATES, flag_value, option, run_command
+from harness.errors import UserError
 from harness.files import as_user_error, display_path, read_object, weights_in
 from harness.flags import SMALL, STARTS
 from harness.paths import MODEL_FILE, folder_of_run
@@ -51,7 +54,7 @@ def well_read(lr: float, rows: int) -> Settings:
             stop_kl=8.0, eval_every=8, checkpoint_every=16,
         ),
         "dpo": SHORT | dict(
-            lr=lr / 2, warmup=10, epochs=1, steps=10_000, batch_size=8, micro_batch_size=2 * rows,
+            lr=lr / 2, warmup=10, epochs=1, batch_size=8, micro_batch_size=2 * rows,
             max_new_tokens=48, max_response_tokens=256, held_out_pairs=96, eval_every=25,
         ),
         "reward_model": answers | dict(lr=lr, batch_size=8, epochs=2),
@@ -65,7 +68,7 @@ ROWS = (
     Row("own", ("fresh",), 5e6, "not measured", {
         "rl": SHORT | dict(lr=1.5e-4, prompts_per_step=8, micro_batch_size=16, steps=40),
         "dpo": SHORT | dict(
-            lr=1e-4, batch_size=16, micro_batch_size=16, steps=100, held_out_pairs=96,
+            lr=1e-4, batch_size=16, micro_batch_size=16, epochs=2, held_out_pairs=96,
             max_response_tokens=1024,
         ),
         "reward_model": LONG | dict(pooling="mean_score", lr=3e-4),
@@ -76,7 +79,7 @@ ROWS = (
             lr=3e-5, prompts_per_step=4, minibatches=1, micro_batch_size=16, kl_coef=0.04, steps=40,
         ),
         "dpo": SHORT | dict(
-            lr=3e-5, batch_size=8, micro_batch_size=16, steps=100, held_out_pairs=96,
+            lr=3e-5, batch_size=8, micro_batch_size=16, epochs=2, held_out_pairs=96,
         ),
         "reward_model": dict(pooling="mean_score", lr=1e-4, max_response_tokens=128),
         "finetuning": dict(batch_size=8, lr=3e-4, max_response_tokens=128),
@@ -87,6 +90,7 @@ ROWS = (
     Row("gpt2-large", ("fresh", "pre-trained", "chat"), 1e9, "not measured", well_read(5e-6, 2)),
     Row("gpt2-xl", ("fresh", "pre-trained", "chat"), float("inf"), "not measured", well_read(2e-6, 2)),
 )  # fmt: skip
+NO_SHAPES = {row.name for row in ROWS}.difference(get_args(Preset))
 
 
 def presets_of(
@@ -144,28 +148,63 @@ def preset_defaults(
 ) -> Config:
     """The default config by what --preset, --data and the start name, over which all flags are parsed.
 
-    A world's own models have the settings of its presets, whichever of them is named as the start.
+    A world's own models have the settings of its presets, whichever of them is named as the start. With
+    --steps a default number of passes does not count, where there need be none. UserError for --preset
+    beside weights that have read much, and so have their shape.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     data = flag_value(arguments, "--data")
     overrides = overrides | ({} if data is None else {"data": data})
+    if flag_value(arguments, "--steps") and getattr(config_class, "epochs", ...) is None:
+        overrides = {"epochs": None} | overrides
     of_world = data is None or is_world(data)
     named = next((f for f in map(option, STARTS) if flag_value(arguments, f)), None)
     start = opened(str(flag_value(arguments, named)), named == "--weights") if named else None
-    preset = flag_value(arguments, "--preset")
+    preset, shapes = flag_value(arguments, "--preset"), presets.keys() - NO_SHAPES
     if start is None:
         preset = preset or usual_preset(data)
     elif not preset:
         preset = "tiny" if of_world else start.preset
-    of_preset = start and start.start == "fresh" and preset in presets
+    of_preset = start and start.start == "fresh" and preset in shapes
     if named is None or start is None or of_preset or not start.weights:
         # a wrong name is left to the parser, which lists the choices
-        known = preset if preset in presets else None
-        return from_preset(config_class, presets, known or "tiny", **overrides)
+        known = preset if preset in shapes else None
+        config = from_preset(config_class, presets, known or "tiny", **overrides)
+        return with_lora(config, arguments)
+    if flag_value(arguments, "--preset"):
+        raise UserError(
+            f"--preset {preset} names a shape that is made from nothing: leave it out with {named}"
+        )
     row = start.row
+    given: dict[str, Any] = {"preset": preset if preset in shapes else "tiny"}
+    given[named[2:]] = str(start.folder) if named == "--weights" else start.folder
+    if hasattr(config_class, "critic_lr"):
+        given["critic_lr"] = presets[row.name]["lr"] / 2
+    config = with_lora(from_preset(config_class, presets, row.name, **given | overrides), arguments)
     say_once(
         f"settings for {start.weights:,} {start.start} weights in {display_path(start.folder)}: "
-        f"row {row.name!r} of gpt/settings.py, measured: {row.measured}"
+        f"row {row.name!r} of gpt/settings.py, measured: {row.measured}; {told(config, arguments)}"
     )
-    given = {"preset": preset if preset in presets else "tiny", named[2:]: start.folder}
-    return from_preset(config_class, presets, row.name, **given | overrides)
+    return config
+
+
+def told(config: Any, arguments: Sequence[str]) -> str:
+    """The most important of the settings that no flag changes, as flags."""
+    length = "steps" if getattr(config, "epochs", None) is None else "epochs"
+    names = (*RATES, length, "batch_size", "prompts_per_step")
+    defaults = [name for name in names if flag_value(arguments, option(name)) is None]
+    found = {name: getattr(config, name, None) for name in defaults}
+    return ", ".join(
+        f"{option(name)} {value}" for name, value in found.items() if value is not None
+    )
+
+
+def with_lora(config: Config, arguments: Sequence[str]) -> Config:
+    """The defaults for adapters, where --lora-rank asks for them: ten times the learning rates.
+
+    That factor is Schulman et al.'s (2025, LoRA Without Regret), over many models.
+    """
+    if flag_value(arguments, "--lora-rank") not in (None, "0"):
+        rates = {name: 10 * getattr(config, name) for name in RATES if hasattr(config, name)}
+        return replace(config, **rates)  # type: ignore[type-var]
+    return config

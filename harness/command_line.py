@@ -25,6 +25,7 @@ from harness.run_folder import SCRIPT, read_record, saved_run, script_of
 from harness.signals import Interrupted, forgiving_output, signals_noted, watched
 
 Config = TypeVar("Config")
+RATES = ("lr", "critic_lr")
 
 
 def flag_value(arguments: Sequence[str], flag: str) -> str | None:
@@ -54,10 +55,12 @@ def run_command(
 
 
 def warn_of_rate(config: Any, default: Any) -> None:
-    """Say that a learning rate is ten times the default or more; LoRA's usually is."""
-    given, usual = getattr(config, "lr", 0.0), getattr(default, "lr", 0.0)
-    if usual and given >= 9.99 * usual and not getattr(config, "lora_rank", 0):
-        say_always(f"warning: --lr {given:g} is {given / usual:.0f} times the usual {usual:g} here")
+    """Say that a learning rate is ten times the default or more."""
+    for name in RATES:
+        given, usual = getattr(config, name, 0.0), getattr(default, name, 0.0)
+        if usual and given >= 9.99 * usual:
+            flag, times = option(name), f"{given / usual:.0f} times the usual {usual:g} here"
+            say_always(f"warning: {flag} {given:g} is {times}: leave it out to have that")
 
 
 def expand_arguments() -> None:

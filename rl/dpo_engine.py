@@ -96,7 +96,7 @@ class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
     steps: AtLeastOne = 200
     """Optimizer steps."""
     epochs: AtLeastOne | None = None
-    """Passes over the pairs after which it ends, if --steps do not end it before."""
+    """Passes over the pairs; overrides steps."""
     batch_size: AtLeastOne = 32
     """Pairs per optimizer step."""
     micro_batch_size: AtLeastTwo = 64
@@ -220,10 +220,10 @@ def train(
 
 
 def steps_of(config: DPOConfig, pairs: Sequence[TokenPair], **_: Any) -> int:
-    """--steps, or those of --epochs where they are fewer."""
+    """--steps, or those of --epochs."""
     if config.epochs is None:
         return config.steps
-    return min(config.steps, max(config.epochs * len(pairs) // config.batch_size, 1))
+    return max(config.epochs * len(pairs) // config.batch_size, 1)
 
 
 def cosine(config: DPOConfig, step: int) -> float:

@@ -30,6 +30,7 @@ from gpt.tokenizer import load_tokenizer
 from gpt.tokenizer_training import OWN_VOCABULARY
 from harness.command_line import run_command
 from harness.device import precision, shapes_alone
+from harness.errors import UserError
 from harness.flags import AtLeastOne, Count
 from rl import grpo_engine, ppo_engine
 
@@ -71,6 +72,8 @@ class MemoryConfig:
 def shape_of(model: str) -> GPTConfig:
     """The shape of a folder's model, or a preset's with the vocabulary that its models have."""
     if model not in PRESETS:
+        if not Path(model).exists():
+            raise UserError(f"{model} is neither a folder nor one of {', '.join(PRESETS)}")
         return read_shape(Path(model))
     if model in ("tiny", "study"):
         return preset_config(model, load_tokenizer("glassbox").n_vocab)

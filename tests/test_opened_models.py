@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from forked import command
 from toys import TEMPLATES, chat_tokenizer
 
 from data.collate import collate_responses
-from data.templates import Turn
+from data.templates import HEADINGS, Turn
 from gpt import finetuning
 from gpt.checkpoint import load_gpt, load_policy, save_gpt
 from gpt.finetuning import FinetuningConfig
@@ -24,14 +25,15 @@ from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness import command_line, flags
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl, read_object, write_json
-from harness.paths import MODEL_FILE
+from harness.paths import MODEL_FILE, REPOSITORY
 from reward_model import reward_model_training
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import load_reward_model
-from rl import dpo_engine, export, grpo_engine
+from rl import dpo_engine, export, grpo_engine, ppo_engine
 from rl.dpo_engine import DPOConfig
 from rl.export import ExportConfig
 from rl.grpo_engine import GRPOConfig
+from rl.ppo_engine import PPOConfig
 from rl.talk import Talk, TalkConfig
 
 STEPS: dict[str, Any] = dict(device="cpu", ranks=1, steps=2)
@@ -108,10 +110,10 @@ def test_settings_follow_what_is_opened_by_whichever_flag(place: Path) -> None:
     for folder in ("mine", "tuned"):
         rl = settings(GRPOConfig, grpo_engine.PRESETS, "--policy", folder)
         judge = settings(RewardModelConfig, reward_model_training.PRESETS, f"--base={folder}")
-        dpo = settings(DPOConfig, dpo_engine.PRESETS, "--policy", folder, "--preset", "small")
+        dpo = settings(DPOConfig, dpo_engine.PRESETS, "--policy", folder)
         assert {k: getattr(rl, k) for k in chat["rl"]} == chat["rl"]
         assert {k: getattr(judge, k) for k in chat["reward_model"]} == chat["reward_model"]
-        assert {k: getattr(dpo, k) for k in chat["dpo"]} == chat["dpo"] and dpo.preset == "small"
+        assert {k: getattr(dpo, k) for k in chat["dpo"]} == chat["dpo"]
     tuning = settings(FinetuningConfig, finetuning.PRESETS, "--weights", "mine", "--lr", "1")
     assert (tuning.lr, tuning.preset) == (chat["finetuning"]["lr"], "tiny")
     study = settings(GRPOConfig, grpo_engine.PRESETS, "--policy", "ours")  # as its preset says
@@ -123,6 +125,8 @@ def test_settings_follow_what_is_opened_by_whichever_flag(place: Path) -> None:
     )
     plain = preset_defaults(GRPOConfig, grpo_engine.PRESETS, ["--data", "instructions"])
     opened = dict(policy=Path("mine"), precision=steered.precision)
+    large = grpo_engine.PRESETS.settings("gpt2-medium", "instructions")
+    assert (large["temperature"], large["kl_coef"], large["lr"]) == (0.7, 0.1, 1e-5)
     assert steered == dataclasses.replace(plain, **opened) and plain.temperature == 0.7
 
 
@@ -155,44 +159,114 @@ def test_a_run_is_called_as_the_published_model_that_it_comes_from(place: Path) 
     assert GRPOConfig().model_name == "tiny"
 
 
-def test_four_commands_from_pairs_to_a_look_at_the_policy(place: Path) -> None:
-    """As the pages print them, but for fewer steps: every other setting is that of the model's row."""
+def test_the_four_commands_as_their_page_prints_them(place: Path) -> None:
+    """But for fewer steps: every other setting is that of the model's row."""
+    page = (REPOSITORY / "docs" / "your_pairs.md").read_text(encoding="utf-8")
+    printed = page.partition("```bash\n")[2].partition("```")[0].splitlines()
+    train, steer, ask, give = (shlex.split(line)[1:] for line in printed)
     short = ["--device", "cpu", "--ranks", 1, "--steps", 2]
     fewer = ["--max-new-tokens", 4, "--eval-prompts", 2, "--test-prompts", 2]
-    pairs = ["--data", "pairs.jsonl"]
-    trained = command(
-        "-m", "reward_model.reward_model_training", "--base", "mine", *pairs, *short, cwd=place
-    )
+    trained = command(*train, *short, cwd=place)
     assert trained.returncode == 0, trained.stderr
-    [judge] = map(str, place.glob("runs/reward_model-pairs-*-mine"))
-    steer = ["-m", "rl.grpo_engine", "--policy", "mine", *pairs, "--reward-model", judge]
     steered = command(*steer, *short, *fewer, cwd=place)
     assert steered.returncode == 0, steered.stderr
-    [folder] = place.glob("runs/grpo-pairs-*-mine")
+    judge, folder = place / "runs" / "judge", place / "runs" / "steered"
     again = command(*steer, *short[:-1], 3, *fewer, "--resume", cwd=place)
     assert again.returncode == 0 and len(read_jsonl(folder / "metrics.jsonl")) == 3, again.stderr
     chat = next(row.settings for row in ROWS if row.name == "chat")
     for each, of_row in ((judge, chat["reward_model"]), (folder, chat["rl"])):
-        config = read_object(Path(each) / "config.json")
+        config = read_object(each / "config.json")
         assert {"lr": config["lr"], "precision": config["precision"]} == {
             "lr": of_row["lr"], "precision": "float32"
         }  # fmt: skip
     assert "warning" not in trained.stderr + steered.stderr
-    asked = command("-m", "rl.talk", folder, "--device", "cpu", cwd=place, given=b"Say 3\n")
+    asked = command(*ask, "--device", "cpu", cwd=place, given=b"Say 3\n")
     assert asked.returncode == 0 and "reward" in asked.stdout, asked.stderr
-    page = command("-m", "report", folder, cwd=place)
-    assert page.returncode == 0 and (folder / "report.html").stat().st_size > 10_000, page.stderr
+    given = command(*give, cwd=place)
+    assert given.returncode == 0 and (place / "steered" / "config.json").exists(), given.stderr
 
 
 def test_a_learning_rate_ten_times_the_usual_is_warned_of(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    usual = GRPOConfig(lr=2e-5)
-    for config, warned in (
-        (GRPOConfig(lr=2e-4), True), (GRPOConfig(lr=1e-4), False), (GRPOConfig(lr=2e-4, lora_rank=4), False)
-    ):  # fmt: skip
-        command_line.warn_of_rate(config, usual)
-        assert ("warning" in capsys.readouterr().err) == warned
+    usual = PPOConfig(lr=2e-5, critic_lr=1e-5)
+    for rates, warned in (
+        (dict(lr=2e-4), 1),
+        (dict(lr=1e-4), 0),
+        (dict(lr=2e-4, critic_lr=1e-4), 2),
+    ):
+        command_line.warn_of_rate(dataclasses.replace(usual, **rates), usual)
+        assert capsys.readouterr().err.count("warning") == warned
+
+
+def test_adapters_take_ten_times_the_learning_rates_and_a_critic_half_the_policys(
+    place: Path,
+) -> None:
+    start = ["--policy", "mine"]
+    full = settings(PPOConfig, ppo_engine.PRESETS, *start)
+    lora = settings(PPOConfig, ppo_engine.PRESETS, *start, "--lora-rank", "4")
+    assert [lora.lr, lora.critic_lr] == pytest.approx([10 * full.lr, 10 * full.critic_lr])
+    assert full.critic_lr == full.lr / 2 == 1e-5
+
+
+def test_no_preset_beside_weights_that_have_their_shape(place: Path) -> None:
+    for preset in ("small", "chat", "gpt2-xl"):
+        with pytest.raises(UserError):
+            settings(GRPOConfig, grpo_engine.PRESETS, "--policy", "mine", "--preset", preset)
+    assert settings(GRPOConfig, grpo_engine.PRESETS, "--preset", "chat").preset == "tiny"
+
+
+def test_dpo_takes_the_passes_or_the_steps_that_are_asked_for(place: Path) -> None:
+    start, pairs = ["--policy", "mine"], [None] * 64
+    by_flags = {
+        (): 8, ("--epochs", "3"): 24, ("--steps", "100"): 100, ("--steps", "9", "--epochs", "None"): 9
+    }  # fmt: skip
+    for given, steps in by_flags.items():
+        config = settings(DPOConfig, dpo_engine.PRESETS, *start, *given)
+        flags = {
+            name[2:]: int(value)
+            for name, value in zip(given[::2], given[1::2], strict=True)
+            if value != "None"
+        }
+        assert dpo_engine.steps_of(dataclasses.replace(config, **flags), pairs) == steps
+
+
+def test_a_missing_reward_model_is_made_from_the_policys_weights(place: Path) -> None:
+    """The command that the message prints makes what the next try of the run looks for."""
+    config = settings(
+        GRPOConfig,
+        grpo_engine.PRESETS,
+        "--policy",
+        "mine",
+        policy=Path("mine"),
+        out=Path("grpo"),
+        **GRPO,
+    )
+    with pytest.raises(UserError) as missing:
+        grpo_engine.main(config)
+    printed = shlex.split(str(missing.value).partition("python ")[2])
+    made = command(*printed, "--device", "cpu", "--ranks", 1, "--steps", 2, cwd=place)
+    assert made.returncode == 0, made.stderr
+    grpo_engine.main(config)
+
+
+def test_a_run_that_was_asked_in_another_form_is_talked_to_and_exported_in_that(
+    place: Path,
+) -> None:
+    rows = [
+        {"prompt": f"{HEADINGS['user']}Say {n}\n\n{HEADINGS['assistant']}", "answer": "x"}
+        for n in range(40)
+    ]
+    append_jsonl(place / "verbatim.jsonl", rows)
+    run = settings(
+        GRPOConfig, grpo_engine.PRESETS, "--policy", "mine", policy=Path("mine"), out=Path("own"),
+        data="verbatim.jsonl", reward="rule", **GRPO,
+    )  # fmt: skip
+    folder = grpo_engine.main(run)
+    talk = Talk(TalkConfig(folder, device="cpu"))
+    assert talk.read("Say 99").prompt == rows[0]["prompt"].replace("Say 0", "Say 99")
+    export.main(folder, ExportConfig(hf=Path("hub")))
+    assert "chat_template" not in read_object(Path("hub/tokenizer_config.json"))
 
 
 def test_every_stage_writes_prompts_in_the_models_form(

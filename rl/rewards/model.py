@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +31,8 @@ def open_kind(config: RewardFlags, tokenizer: Tokenizer, device: torch.device) -
     if is_checked(config.data) and not config.reward_model:
         raise UserError(f"{config.data} is checked by a rule: leave --reward {config.reward} out")
     flags = flags_for(config.data, config.preset)
+    if config.policy is not None and config.model_name != config.preset:  # from published weights
+        flags = f" --data {shlex.quote(config.data)} --base {shlex.quote(str(config.policy))}"
     default = default_folder("reward_model", config.data, config.model_name)
     folders = config.reward_model or (default,)
     models = [open_reward_model(folder, tokenizer, device, flags) for folder in folders]

@@ -149,6 +149,9 @@ class RewardFlags(Protocol):
     def preset(self) -> str: ...
 
     @property
+    def policy(self) -> Path | None: ...
+
+    @property
     def model_name(self) -> str: ...
 
     @property
