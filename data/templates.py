@@ -140,10 +140,13 @@ class ChatForm:
 
         The marks are tokens of their own, so a turn with one in it, which could end it, has none.
         """
-        if any(mark in turn.text for turn in turns for mark in self.marks):
-            held = next(mark for turn in turns for mark in self.marks if mark in turn.text)
+        if held := next(filter(None, (self.held(turn.text) for turn in turns)), ""):
             raise Unwritable(f"a turn holds {held}, a mark of the chat's form: take it out")
         return self._render(turns, True)
+
+    def held(self, text: str) -> str:
+        """A mark that the text holds; "" for none."""
+        return min((mark for mark in self.marks if mark in text), default="")
 
     def is_in_form(self, prompt: str) -> bool:
         """Whether a prompt has this form: it begins with a mark, or ends where its answers start."""

@@ -76,13 +76,13 @@ def check_fit(source: str, lengths: Lengths, limits: Limits, what: str) -> None:
     share = left_out / len(lengths)
     counts = ", ".join(f"{reason} {count:,}" for reason, count in reasons.items())
     text = f"{left_out:,} of {len(lengths):,} {what} ({share:.0%}) do not fit: {counts}"
-    flags = "raise --max-prompt-tokens and --max-response-tokens, or give --cut-answers"
-    flags = flags.partition(", ")[0] if limits.cut else flags
+    flags = "raise --max-prompt-tokens and --max-response-tokens"
+    flags += ", give --cut-answers" * (not limits.cut)
     if not limits.answer:  # prompts alone
         flags = "lower --max-new-tokens"
     prompt, answer = (max(side) for side in zip(*lengths, strict=True))
-    longest = f"the longest: {prompt:,} and {answer:,} tokens"
-    advice = f"{flags} ({longest}; the model has {limits.context:,} positions)"
+    longest = f"the longest: {prompt:,} and {answer:,} tokens, with room for {limits.context:,}"
+    advice = f"{flags}, or take a model with more positions ({longest})"
     if share > REFUSE_FROM:
         raise UserError(f"{source}: {text}; {advice}")
     if share > WARN_FROM:

@@ -148,15 +148,12 @@ def preset_defaults(
 ) -> Config:
     """The default config by what --preset, --data and the start name, over which all flags are parsed.
 
-    A world's own models have the settings of its presets, whichever of them is named as the start. With
-    --steps a default number of passes does not count, where there need be none. UserError for --preset
-    beside weights that have read much, and so have their shape.
+    A world's own models have the settings of its presets, whichever of them is named as the start.
+    UserError for another --preset than theirs beside weights that have read much.
     """
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     data = flag_value(arguments, "--data")
     overrides = overrides | ({} if data is None else {"data": data})
-    if flag_value(arguments, "--steps") and getattr(config_class, "epochs", ...) is None:
-        overrides = {"epochs": None} | overrides
     of_world = data is None or is_world(data)
     named = next((f for f in map(option, STARTS) if flag_value(arguments, f)), None)
     start = opened(str(flag_value(arguments, named)), named == "--weights") if named else None
@@ -171,7 +168,7 @@ def preset_defaults(
         known = preset if preset in shapes else None
         config = from_preset(config_class, presets, known or "tiny", **overrides)
         return with_lora(config, arguments)
-    if flag_value(arguments, "--preset"):
+    if preset in shapes and flag_value(arguments, "--preset") not in (None, start.preset):
         raise UserError(
             f"--preset {preset} names a shape that is made from nothing: leave it out with {named}"
         )
@@ -191,7 +188,8 @@ def preset_defaults(
 def told(config: Any, arguments: Sequence[str]) -> str:
     """The most important of the settings that no flag changes, as flags."""
     length = "steps" if getattr(config, "epochs", None) is None else "epochs"
-    names = (*RATES, length, "batch_size", "prompts_per_step")
+    lengths = () if flag_value(arguments, "--steps") else (length,)
+    names = (*RATES, *lengths, "batch_size", "prompts_per_step")
     defaults = [name for name in names if flag_value(arguments, option(name)) is None]
     found = {name: getattr(config, name, None) for name in defaults}
     return ", ".join(
@@ -205,6 +203,7 @@ def with_lora(config: Config, arguments: Sequence[str]) -> Config:
     That factor is Schulman et al.'s (2025, LoRA Without Regret), over many models.
     """
     if flag_value(arguments, "--lora-rank") not in (None, "0"):
-        rates = {name: 10 * getattr(config, name) for name in RATES if hasattr(config, name)}
+        usual = {name: getattr(config, name) for name in RATES if hasattr(config, name)}
+        rates = {name: float(f"{10 * rate:.6g}") for name, rate in usual.items()}
         return replace(config, **rates)  # type: ignore[type-var]
     return config

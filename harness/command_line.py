@@ -29,12 +29,13 @@ RATES = ("lr", "critic_lr")
 
 
 def flag_value(arguments: Sequence[str], flag: str) -> str | None:
-    """What a command line gives to `flag`, as `--flag value` or `--flag=value`; None if nothing."""
+    """What a command line gives to `flag` last, as `--flag value` or `--flag=value`; None if nothing."""
+    found = None
     for index, argument in enumerate(arguments):
         name, equals, value = argument.partition("=")
-        if name == flag and (equals or index + 1 < len(arguments)):
-            return value if equals else arguments[index + 1]
-    return None
+        if name.replace("_", "-") == flag and (equals or index + 1 < len(arguments)):
+            found = value if equals else arguments[index + 1]
+    return found
 
 
 def run_command(

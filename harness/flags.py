@@ -178,4 +178,5 @@ class MemoryFlags(TrainingFlags):
     """Flags of a command that can train adapters."""
 
     lora_rank: Count = 0
-    """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py); 0 trains all weights."""
+    """LoRA: train adapters of this rank beside frozen weights (gpt/lora.py), by default at ten times the
+    learning rates; 0 trains all weights."""

@@ -31,6 +31,7 @@ needs none.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -41,8 +42,9 @@ from torch import Tensor
 
 from data.sources import USUAL, Data, default_folder, has_annotator
 from gpt.model import GPT
-from gpt.settings import presets_of
+from gpt.settings import preset_defaults, presets_of
 from gpt.tokenizer import Tokenizer
+from harness.command_line import flag_value, run_command
 from harness.files import display_path
 from harness.flags import AboveZero, AtLeastOne, AtLeastTwo, Count, NotNegative
 from harness.metric_log import per_second
@@ -226,6 +228,13 @@ def steps_of(config: DPOConfig, pairs: Sequence[TokenPair], **_: Any) -> int:
     return max(config.epochs * len(pairs) // config.batch_size, 1)
 
 
+def command_line_defaults(arguments: Sequence[str] | None = None) -> DPOConfig:
+    """The default config of a command line, without a number of passes where --steps is given."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    given = {"epochs": None} if flag_value(arguments, "--steps") else {}
+    return preset_defaults(DPOConfig, PRESETS, arguments, **given)
+
+
 def cosine(config: DPOConfig, step: int) -> float:
     """The share of the peak learning rate at 0-based `step`: a warm-up, then a cosine to a tenth."""
     return cosine_schedule(step, config.steps, peak=1.0, warmup=config.warmup)
@@ -269,4 +278,4 @@ ENGINE = Engine(
 main = ENGINE.run  # config -> run folder
 
 if __name__ == "__main__":
-    ENGINE.run_as_command()
+    run_command(main, DPOConfig, command_line_defaults)

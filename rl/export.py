@@ -81,14 +81,15 @@ def export_hub(path: Path, target: Path) -> str:
 def with_form_of(data: str, tokenizer: Tokenizer) -> Tokenizer:
     """The tokenizer with its chat template only if the run's prompts were in that form.
 
-    The file of --data is asked; where that is gone, the template goes along, and a line says so.
+    The file of --data is asked; where that cannot be read, the template goes along, and a line says so.
     """
     chat, asked = tokenizer.chat, data == "instructions"
     if chat is not None and data and not is_world(data):
-        if asked := not Path(data).exists():
-            print(f"{data} is gone: that its prompts were in the chat template is a guess")
-        else:
+        try:
             asked = file_source(data, chat).is_in_form
+        except (UserError, OSError) as error:
+            print(f"that prompts were in the chat template is a guess: {error}")
+            asked = True
     return tokenizer if asked else replace(tokenizer, chat_template=None)
 
 

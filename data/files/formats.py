@@ -49,21 +49,18 @@ END = re.compile(r"((<\|endoftext\|>|<\|im_end\|>)\s*)+\Z")
 def without_end(side: Answered, chat: ChatForm | None = None) -> Answered:
     """An answer without the name of an EOS at its end, as templates write it: every answer gets an EOS."""
     text = side.response and END.sub("", side.response)
-    if chat is not None and chat.end and text:
-        text = text.removesuffix(chat.end)
+    if chat is not None and chat.end and text and text.rstrip().endswith(chat.end):
+        text = text.rstrip().removesuffix(chat.end)
     return side._replace(response=text)
 
 
 def written(side: Answered, chat: ChatForm | None) -> Answered:
     """A side as text: a conversation, or for a chat model a plain question, in its form.
 
-    DropRow for a conversation that the template cannot write, and for an answer with a mark, which would
-    end it there. A plain prompt that already has the form
+    DropRow for a conversation that the template cannot write. A plain prompt that already has the form
     of a chat stays as it is, and so does its answer.
     """
     prompt, response = side
-    if chat is not None and response and any(mark in response for mark in chat.marks):
-        raise DropRow("a mark of the chat's form in an answer")
     if isinstance(prompt, str):
         if chat is None or not prompt.strip() or chat.is_written(prompt):
             return side

@@ -166,6 +166,11 @@ def read_text(path: str | Path) -> tuple[list[str], str]:
     return kept, summary
 
 
+def _ends_within(record: PreferenceRecord | ResponseRecord | PromptRecord, end: str) -> bool:
+    """Whether an answer to learn from would end before its last word."""
+    return any(end in getattr(record, name, "") for name in ("chosen", "rejected", "response"))
+
+
 def _touches(record: PreferenceRecord | ResponseRecord | PromptRecord) -> bool:
     """Whether a word of the prompt runs into a word of an answer: nothing is put between them."""
     answers = [getattr(record, name, " ") for name in ("chosen", "rejected", "response")]
@@ -264,7 +269,10 @@ def _read(
             recorded = not row.keys().isdisjoint(RECORDED)  # by a run, as it was read there
             sides = [written(side, None if recorded else chat) for side in ended]
             content = found._replace(sides=sides)
-            records.append(record := convert(kind, content, row))
+            record = convert(kind, content, row)
+            if chat is not None and chat.end and not recorded and _ends_within(record, chat.end):
+                raise DropRow(f"{chat.end} within an answer")
+            records.append(record)
             answers = sum(side.response is not None for side in content.sides)
             notes["a mark of the end taken off"] += ended != [*found.sides]
             notes["prompt taken off the head of the answers"] += content.repeated

@@ -16,7 +16,7 @@ from data.files.read import (
 )
 from data.files.rows import holds_rows, rows_of
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord, Split
-from data.templates import HEADINGS, ChatForm, instruction_prompt
+from data.templates import HEADINGS, ChatForm, Unwritable, instruction_prompt
 
 DEFAULTS: Mapping[str, Any] = {}
 
@@ -52,11 +52,16 @@ class FileSource:
         return self.splits[split]
 
     def read_prompt(self, text: str) -> PromptRecord:
-        """A typed prompt in the form of the file's prompts, with its row if it is one of them."""
+        """A typed prompt in the form of the file's prompts, with its row if it is one of them.
+
+        Unwritable for one with a mark of a chat, which could end a turn, in neither form.
+        """
         known = {record.prompt: record for records in self.splits.values() for record in records}
         formed, chat = text, self.chat
-        if chat is not None and self.is_in_form:
+        if chat is not None and (self.is_in_form or chat.is_written(text)):
             formed = text if chat.is_written(text) else instruction_prompt(text, chat)
+        elif chat is not None and chat.held(text):
+            raise Unwritable(f"{chat.held(text)} is a mark of the chat's form: take it out")
         elif all(prompt.endswith(HEADINGS["assistant"]) for prompt in known):
             formed = instruction_prompt(text)
         elif all(prompt.endswith("\n") for prompt in known):
