@@ -441,8 +441,8 @@ holds(n["accuracy_interval"][0] > 0.55, "the small model is better than a coin")
 recorded = json.loads(Path("../docs/preferences.json").read_text(encoding="utf-8"))
 curve = {
     row["train_pairs"]: (row["accuracy"], row["accuracy_interval"])  # one seed of each
-    for row in recorded["reward models"].values()
-    if row["pooling"] == "last_token"
+    for name, row in recorded["reward models"].items()
+    if row["pooling"] == "last_token" and name != "rm-b"  # that is of the other half
 }
 counts = sorted(curve)
 right, bands = zip(*(curve[count] for count in counts), strict=True)
