@@ -140,13 +140,14 @@ class ChatForm:
 
         The marks are tokens of their own, so a turn with one in it, which could end it, has none.
         """
-        if held := next(filter(None, (self.held(turn.text) for turn in turns)), ""):
-            raise Unwritable(f"a turn holds {held}, a mark of the chat's form: take it out")
+        for turn in turns:
+            self.refuse_marks(turn.text)
         return self._render(turns, True)
 
-    def held(self, text: str) -> str:
-        """A mark that the text holds; "" for none."""
-        return min((mark for mark in self.marks if mark in text), default="")
+    def refuse_marks(self, text: str) -> None:
+        """Unwritable for a text that holds a mark."""
+        if held := [mark for mark in self.marks if mark in text]:
+            raise Unwritable(f"a turn holds {min(held)}, a mark of the chat's form: take it out")
 
     def is_in_form(self, prompt: str) -> bool:
         """Whether a prompt has this form: it begins with a mark, or ends where its answers start."""

@@ -16,7 +16,7 @@ from data.files.read import (
 )
 from data.files.rows import holds_rows, rows_of
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord, Split
-from data.templates import HEADINGS, ChatForm, Unwritable, instruction_prompt
+from data.templates import HEADINGS, ChatForm, instruction_prompt
 
 DEFAULTS: Mapping[str, Any] = {}
 
@@ -60,12 +60,13 @@ class FileSource:
         formed, chat = text, self.chat
         if chat is not None and (self.is_in_form or chat.is_written(text)):
             formed = text if chat.is_written(text) else instruction_prompt(text, chat)
-        elif chat is not None and chat.held(text):
-            raise Unwritable(f"{chat.held(text)} is a mark of the chat's form: take it out")
-        elif all(prompt.endswith(HEADINGS["assistant"]) for prompt in known):
-            formed = instruction_prompt(text)
-        elif all(prompt.endswith("\n") for prompt in known):
-            formed = text + "\n"
+        else:
+            if chat is not None:
+                chat.refuse_marks(text)
+            if all(prompt.endswith(HEADINGS["assistant"]) for prompt in known):
+                formed = instruction_prompt(text)
+            elif all(prompt.endswith("\n") for prompt in known):
+                formed = text + "\n"
         return known.get(text) or known.get(formed) or PromptRecord(formed)
 
     def pairs(self) -> ReadResult[PreferenceRecord]:
