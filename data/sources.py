@@ -12,13 +12,13 @@ import importlib
 import random
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from pkgutil import iter_modules
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from data import worlds
 from data.records import PromptRecord, ResponseRecord
+from harness.console import say_once
 from harness.errors import UserError
 from harness.files import display_path, sha256_of
 from harness.paths import RUNS
@@ -31,7 +31,6 @@ Data = str
 Config = TypeVar("Config")
 USUAL = "reviews"  # the world of a command without --data
 DIGITS = 6  # of a file's digest in the names of run folders
-say_once = cache(print)
 
 
 class Source(Protocol):

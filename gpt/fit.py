@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from data.records import SPLITS, PromptRecord
 from data.sources import Source
 from gpt.tokenizer import Tokenizer
+from harness.console import say_always
 from harness.errors import UserError
 from harness.flags import AtLeastOne
-from harness.metric_log import say_always
 
 Lengths = Sequence[tuple[int, int]]  # tokens of a prompt, and of its longest answer with the EOS
 WARN_FROM, REFUSE_FROM = 0.1, 0.5  # shares of the rows

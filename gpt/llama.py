@@ -21,14 +21,8 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpt.model import (
-    GPT,
-    GPTConfig,
-    KVCache,
-    Mask,
-    fused_attention,
-    masked_attention,
-)
+from gpt.attention import Mask, fused_attention, masked_attention
+from gpt.model import GPT, GPTConfig, KVCache
 
 Turn = tuple[Tensor, Tensor]  # cos and sin
 PUBLISHED = (  # our names and those of published files

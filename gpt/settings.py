@@ -15,10 +15,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
 
-from data.sources import Presets, from_preset, is_world, say_once, usual_preset
+from data.sources import Presets, from_preset, is_world, usual_preset
 from gpt.checkpoint import has_chat_template, hub_file, is_published
 from gpt.model import Preset
 from harness.command_line import RATES, flag_value, option, run_command
+from harness.console import say_once
 from harness.errors import UserError
 from harness.files import as_user_error, display_path, read_object, weights_in
 from harness.flags import SMALL, STARTS

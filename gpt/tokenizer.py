@@ -19,8 +19,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from data.sources import say_once
 from data.templates import CHAT_MARKS, ChatForm
+from harness.console import say_once
 from harness.errors import UserError
 
 if TYPE_CHECKING:

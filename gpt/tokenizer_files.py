@@ -13,7 +13,6 @@ from collections.abc import Container, Mapping
 from pathlib import Path
 from typing import Any
 
-from data.sources import say_once
 from data.templates import CHAT_MARKS, ChatForm
 from gpt.tokenizer import (
     DIGITS_PATTERN,
@@ -25,6 +24,7 @@ from gpt.tokenizer import (
     Tokenizer,
     build_tokenizer,
 )
+from harness.console import say_once
 from harness.errors import UserError
 from harness.files import as_user_error, noted, read_object, write_json
 

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from harness.console import say_always
 from harness.errors import NothingToDo, Unwritten, UserError
-from harness.metric_log import say_always
 from harness.optimizer import Diverged
 from harness.paths import REPOSITORY
 from harness.ranks.collectives import Drifted, LostRank, world

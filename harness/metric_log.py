@@ -23,12 +23,6 @@ def per_second(count: float, begin: float) -> float:
     return count / max(time.perf_counter() - begin, 1e-9)
 
 
-def say_always(text: str) -> None:
-    """A warning, on stderr; of several ranks the first one says it."""
-    if is_main():
-        print(text, file=sys.stderr, flush=True)
-
-
 class MetricLog:
     """Collects one row of numbers a step, appends it to a file and shows progress with an ETA.
 

@@ -139,11 +139,6 @@ def signal_of_any_rank() -> int:
 # Output -------------------------------------------------------------------------------------------
 
 
-def printable(text: str) -> str:
-    """The text with control characters as their escapes: it must not steer the terminal."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text.strip())
-
-
 class ForgivingOutput:
     """A text stream of which a failed write is forgotten, and with it all that follows."""
 

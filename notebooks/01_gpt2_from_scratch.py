@@ -34,7 +34,8 @@ try:
     from course.saved_models import base
 
     from gpt import generate as generation
-    from gpt.model import GPT, PRESETS, Block, GPTConfig, KVCache, causal_mask, plain_attention
+    from gpt.attention import causal_mask, plain_attention
+    from gpt.model import GPT, PRESETS, Block, GPTConfig, KVCache
     from report.tokens import show_tokens
 except ModuleNotFoundError as error:
     raise ImportError("run `make notebooks`, or choose the kernel of .venv") from error

@@ -34,9 +34,10 @@ try:
     from data import collate
     from data.worlds import reviews
     from gpt import finetuning
+    from gpt.attention import row_positions
     from gpt.generate import SamplingParams, generate
     from gpt.log_probs import token_log_probs
-    from gpt.model import GPT, GPTConfig, row_positions
+    from gpt.model import GPT, GPTConfig
     from gpt.pretraining import language_model_loss
     from gpt.tokenizer import load_tokenizer
     from harness.metric_log import MetricLog

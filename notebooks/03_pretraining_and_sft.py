@@ -41,10 +41,11 @@ try:
     from data.records import PromptRecord, split_of
     from data.worlds import reviews
     from gpt import finetuning, pretraining
+    from gpt.attention import causal_mask, plain_attention
     from gpt.corpus import WorldCorpus, encode_record
     from gpt.generate import SamplingParams, generate
     from gpt.log_probs import token_log_probs
-    from gpt.model import GPT, GPTConfig, causal_mask, plain_attention
+    from gpt.model import GPT, GPTConfig
     from gpt.tokenizer import load_tokenizer
     from harness.metric_log import MetricLog
     from harness.optimizer import cosine_schedule

@@ -31,6 +31,7 @@ except ModuleNotFoundError as error:
 # %%
 from data.records import PromptRecord
 from data.worlds.instructions import HELD_OUT, kept, read_prompt
+from gpt.attention import causal_mask, plain_attention
 from gpt.llama import (
     GroupedAttention,
     Llama,
@@ -42,7 +43,7 @@ from gpt.llama import (
     rotation,
 )
 from gpt.lora import LoRALinear, add_adapters
-from gpt.model import GPT, Block, GPTConfig, KVCache, causal_mask, plain_attention
+from gpt.model import GPT, Block, GPTConfig, KVCache
 from gpt.tokenizer import load_tokenizer
 from harness.seeds import make_generator
 from reward_model.accuracy_report import wilson_interval

@@ -24,11 +24,11 @@ from dataclasses import dataclass
 from itertools import zip_longest
 
 from harness.command_line import run_command
+from harness.console import printable
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path
 from harness.flags import AtLeastOne
 from harness.seeds import derive_seed
-from harness.signals import printable
 from reward_model.agreement import summary
 from reward_model.questions import QuestionFlags, Row, questions, whole_rows, write_rows
 

@@ -28,6 +28,7 @@ from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl
 from gpt.model import GPT
 from harness.command_line import run_command
+from harness.console import printable
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import as_user_error, read_object, reading
@@ -35,7 +36,6 @@ from harness.flags import AtLeastOne, NotNegative, check_ranges
 from harness.paths import folder_of_run
 from harness.run_folder import input_digests
 from harness.seeds import make_generator
-from harness.signals import printable
 from rl.batches.rollout import sample_rollout
 from rl.rewards.function import open_function
 from rl.rewards.reward import RewardFn, is_function, made_of, open_reward, open_rule

@@ -30,7 +30,6 @@ from typing import Any, Literal
 
 import saved_models
 import torch
-import write_tables
 
 from data.collate import collate_responses
 from data.files.read import read_preferences
@@ -47,13 +46,13 @@ from gpt.pretraining import PretrainingConfig
 from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
+from harness.console import printable
 from harness.device import open_device
 from harness.files import display_path, read_json, read_jsonl, save_figure, write_json
 from harness.flags import AtLeastOne, AtLeastTwo, check_ranges
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE, REPORT, RUNS
 from harness.run_folder import finish_run, open_stages, run_stage
-from harness.signals import printable
 from report.page import running_mean, write_page
 from reward_model import reward_model_training
 from reward_model.reward_model_training import RewardModelConfig
@@ -71,6 +70,7 @@ from rl.run.evaluation import (
     win_rate,
 )
 from studies.best_of import best_of_n
+from studies.pages import summary as summary_of_seeds
 
 # What --budget small asks for instead of the presets, which are the recipe of the full one.
 SMALL: dict[str, dict[str, Any]] = {
@@ -386,7 +386,7 @@ def main(config: DemoConfig) -> None:
         results += [read_json(place / "results.json") if done else pipeline(config, seed, place)]
     write_json(folder / "results.json", results)
     heading("means (lowest to highest)")
-    print("\n".join(write_tables.summary(results)))
+    print("\n".join(summary_of_seeds(results)))
     finish_run(folder)
 
 

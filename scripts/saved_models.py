@@ -9,8 +9,8 @@ that convince.
 All three come from one run of the pipeline. The base is stored in bfloat16. The other two are its
 descendants, so their files hold only what training has changed, in 8 bits a weight.
 
-    python scripts/saved_models.py                    makes them again: the demo, then its files
-    python scripts/saved_models.py --run runs/demo    from a demo that has been trained already
+    python scripts/demo.py --out runs/kept        trains them again
+    python scripts/saved_models.py runs/kept      makes these files of a demo that has ended
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path
-from harness.paths import RUNS
 from harness.safetensors_file import load_weights, save_weights
 from reward_model.scalar_head import RewardModel
 
@@ -138,22 +137,16 @@ def keep(run: Path) -> None:
 
 @dataclass(frozen=True)
 class KeepConfig:
-    """What to keep: the models of a finished demo, or of one that is trained now."""
+    """What to keep: the models of a finished demo."""
 
-    run: Path | None = None
-    """Folder of a finished scripts/demo.py; default: train one."""
+    run: Path
+    """Folder of a finished scripts/demo.py."""
 
 
 def main(config: KeepConfig) -> None:
-    run = config.run
-    if run is None:
-        import demo
-
-        run = RUNS / "kept"
-        demo.main(demo.DemoConfig(out=run))
-    elif not (run / "results.json").exists():
-        raise UserError(f"{display_path(run)} is no finished demo: it holds no results.json")
-    keep(run)
+    if not (config.run / "results.json").exists():
+        raise UserError(f"{display_path(config.run)} is no finished demo: it holds no results.json")
+    keep(config.run)
     size = sum(path.stat().st_size for path in FILES.values())
     print(f"kept {len(FILES)} models in {display_path(FOLDER)}, {size / 1e6:.2f} MB")
 

@@ -33,7 +33,17 @@ from rl.run.config import EngineConfig
 from rl.run.engine import every_engine
 from studies import preferences
 from studies import real_model as steered
-from studies.pages import average, filled, markdown, rounded, spread
+from studies.pages import (
+    TEST,
+    UNSEEN,
+    average,
+    column,
+    filled,
+    markdown,
+    rounded,
+    spread,
+    summary,
+)
 
 FIRST = (  # on the front page
     *("grpo", "ppo", "grpo_variants", "rloo", "reinforce_pp", "dpo"),
@@ -54,7 +64,6 @@ def page_with(page: str, tables: Mapping[str, Sequence[str]]) -> str:
 
 KEPT = REPOSITORY / "docs" / "demo_seeds.json"
 PICTURE = REPOSITORY / "scripts" / "demo_seeds.svg.jinja"
-TEST, UNSEEN = "test", "held_out_items"
 
 
 def of_runs(folder: Path) -> list[dict[str, Any]]:
@@ -71,23 +80,6 @@ def of_runs(folder: Path) -> list[dict[str, Any]]:
         row["reward_model"] = {"gold_accuracy": round(judged["gold_accuracy"], 4)}
         rows.append(row)
     return sorted(rows, key=lambda row: row["seed"])
-
-
-def column(rows: Sequence[Mapping[str, Any]], who: str, key: str, where: str = TEST) -> list[float]:
-    """A number of every seed; none where it was not measured."""
-    values = [row[where][who][key] for row in rows]
-    return [] if None in values else values
-
-
-def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The four contestants: mean (lowest to highest) over the seeds."""
-    shown = (("gold", TEST, 3), ("win_rate", TEST, 3), ("kl", TEST, 1), ("gold", UNSEEN, 3))
-    lines = []
-    for name in rows[0][TEST]:
-        cells = [spread(column(rows, name, key, where), digits) for key, where, digits in shown]
-        lines.append([name, *(f"**{cell}**" if name == "GRPO" else cell for cell in cells)])
-    head = ["gold reward", "win rate over base", "KL (nats)", "gold, new items"]
-    return markdown([f"{len(rows)} seeds", *head], lines)
 
 
 def by_seed() -> list[str]:

@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+TEST, UNSEEN = "test", "held_out_items"  # where the demo measures
+
 
 def spread(values: Sequence[float], digits: int) -> str:
     """ "mean (lowest to highest)", the one number, or a dash where there is none."""
@@ -61,3 +63,23 @@ def filled(text: str, tables: Mapping[str, Sequence[str]]) -> str:
     for mark, lines in tables.items():
         text = between_marks(text, mark, lines)
     return text
+
+
+# --- the demo's seeds -----------------------------------------------------------------------------
+
+
+def column(rows: Sequence[Mapping[str, Any]], who: str, key: str, where: str = TEST) -> list[float]:
+    """A number of every seed; none where it was not measured."""
+    values = [row[where][who][key] for row in rows]
+    return [] if None in values else values
+
+
+def summary(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The four contestants: mean (lowest to highest) over the seeds."""
+    shown = (("gold", TEST, 3), ("win_rate", TEST, 3), ("kl", TEST, 1), ("gold", UNSEEN, 3))
+    lines = []
+    for name in rows[0][TEST]:
+        cells = [spread(column(rows, name, key, where), digits) for key, where, digits in shown]
+        lines.append([name, *(f"**{cell}**" if name == "GRPO" else cell for cell in cells)])
+    head = ["gold reward", "win rate over base", "KL (nats)", "gold, new items"]
+    return markdown([f"{len(rows)} seeds", *head], lines)

@@ -34,8 +34,8 @@ from data.files.formats import (
 )
 from data.files.rows import BadRow, Row, bad_row, holds_rows, listed, rows_of, text_in, text_of
 from data.records import RECORDED, PreferenceRecord, PromptRecord, ResponseRecord, Split, split_of
-from data.sources import say_once
 from data.templates import ChatForm
+from harness.console import say_once
 from harness.errors import UserError
 
 Record = TypeVar("Record", PreferenceRecord, ResponseRecord, PromptRecord)

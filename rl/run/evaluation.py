@@ -18,10 +18,10 @@ from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
+from harness.console import printable
 from harness.device import precision
 from harness.files import append_jsonl
 from harness.seeds import make_generator
-from harness.signals import printable
 from harness.tensors import masked_sum
 from rl.batches.rollout import Rollout, sample_rollout, select_rows
 from rl.equations.advantages import score_missing_eos

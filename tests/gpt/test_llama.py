@@ -13,11 +13,11 @@ from torch import Tensor
 from toys import flat_gradient, kept_for_backward
 
 from data.templates import CHAT_TEMPLATE, chat_prompt
+from gpt.attention import plain_attention
 from gpt.checkpoint import load_gpt, load_policy, save_gpt
 from gpt.generate import SamplingParams, generate
 from gpt.llama import GroupedAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, rotated, rotation
 from gpt.lora import adapters, add_adapters, merged_state
-from gpt.model import plain_attention
 from gpt.published import load_gpt2, save_gpt2
 from gpt.tokenizer import DIGITS_PATTERN, Tokenizer, build_tokenizer, load_tokenizer
 from gpt.tokenizer_files import read_tokenizer, write_tokenizer

@@ -22,10 +22,10 @@ from data.records import split_of
 from gpt.checkpoint import save_gpt
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import load_tokenizer
+from harness.console import printable
 from harness.errors import UserError
 from harness.files import read_jsonl, write_json
 from harness.paths import MODEL_FILE
-from harness.signals import printable
 from reward_model.accuracy_report import position_bias
 from reward_model.agreement import kappa, summary
 from reward_model.annotate import AnnotateConfig, in_turn, page
