@@ -35,7 +35,7 @@ from gpt.generate import Generation, SamplingParams, generate
 from gpt.llama import LlamaConfig
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig, preset_config
-from gpt.published import CONFIG_FILE, read_config, save_gpt2
+from gpt.huggingface import CONFIG_FILE, read_config, save_hf
 from gpt.tokenizer import load_tokenizer
 from harness.device import precision
 from harness.metric_log import MetricLog
@@ -271,7 +271,7 @@ def peer_model(side: Side) -> Iterator[Any]:
         kind, more = transformers.AutoModelForSequenceClassification, {"num_labels": 1}
     with tempfile.TemporaryDirectory(prefix="peer-") as folder:
         if not case.folder:
-            save_gpt2(model_of(case), folder)
+            save_hf(model_of(case), folder)
         yield kind.from_pretrained(case.folder or folder, dtype=side.weights, **more).eval()
 
 

@@ -1,7 +1,7 @@
 """Where prompts and texts come from: a world of data/worlds, or a file of yours, as --data names it.
 
 A world is one file, data/worlds/NAME.py. `source` imports what --data names and nothing else. Here too:
-the default folders of runs, and presets, which a world may change.
+the default folders of runs.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import hashlib
 import importlib
 import random
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from data import worlds
 from data.records import PromptRecord, ResponseRecord
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from data.templates import ChatForm
 
 Data = str
-Config = TypeVar("Config")
 USUAL = "reviews"  # the world of a command without --data
 DIGITS = 6  # of a file's digest in the names of run folders
 
@@ -39,8 +38,6 @@ class Source(Protocol):
     None stands for what is not there: a file has no `gold`, and a world of prompts alone no `corpus`.
     """
 
-    DEFAULTS: Mapping[str, Mapping[str, Mapping[str, Any]]]
-    """Flags that differ here, by preset, by command: pretraining, reward_model, rl, or an engine's name."""
     CHECK: str | None
     """What the rule is called, where an answer is right or wrong."""
     SORTED_BY_LENGTH: bool
@@ -140,33 +137,6 @@ def flags_for(data: str, preset: str) -> str:
     return flags + ("" if preset == usual_preset(data) else f" --preset {preset}")
 
 
-# --- presets: the defaults below all flags --------------------------------------------------------
-
-
-class Presets(dict[str, dict[str, Any]]):
-    """A command's settings by --preset, below those of the world: its DEFAULTS under `commands`."""
-
-    def __init__(self, sizes: Mapping[str, Mapping[str, Any]], *commands: str) -> None:
-        super().__init__({name: dict(settings) for name, settings in sizes.items()})
-        self.commands = commands
-
-    def settings(self, preset: str, data: str) -> dict[str, Any]:
-        """What `preset` sets, with what the world adds to it."""
-        found = dict(self[preset])
-        if is_world(data):
-            for command in self.commands:
-                found |= source(data).DEFAULTS.get(command, {}).get(preset, {})
-        return found
-
-
 def usual_preset(data: str | None) -> str:
-    """What a command takes where neither --preset nor a run to start from is named."""
+    """What a command makes from nothing where neither --preset nor a model is named."""
     return "tiny" if data is None or is_world(data) else "own"
-
-
-def from_preset(
-    config_class: Callable[..., Config], presets: Presets, name: str, **overrides: Any
-) -> Config:
-    """The config of a named preset, on the world among the overrides, with some fields replaced."""
-    settings = presets.settings(name, overrides.get("data", USUAL))
-    return config_class(**({"preset": name} | settings | overrides))

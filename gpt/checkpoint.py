@@ -21,14 +21,8 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, build_tokenizer, load_tokenizer, parse_ranks
 from harness.device import shapes_alone
 from harness.errors import UserError
-from harness.files import as_user_error, display_path, parse_json, read_object
-from harness.paths import MODEL_FILE, folder_of_run
-from harness.safetensors_file import (
-    load_weights,
-    read_safetensors,
-    require_floats,
-    save_weights,
-)
+from harness.files import as_user_error
+from harness.safetensors_file import load_weights, require_floats, save_weights
 
 
 def about_gpt(model: GPT, tokenizer: Tokenizer) -> dict[str, Any]:
@@ -74,10 +68,20 @@ def load_gpt(path: Path, device: torch.device | str = "cpu") -> tuple[GPT, Token
     """A checkpoint written by `save_gpt`, with the tokenizer that it was trained with."""
     tensors, about = load_weights(path, "gpt")
     tokenizer = checked_tokenizer(about, path)
-    with shapes_alone():  # the tensors of the file become the weights
-        model = build(gpt_config_of(about, tensors, path))
-    load_strictly(model, tensors, path)
-    return model.to(device).eval(), tokenizer
+    return shaped(tensors, gpt_config_of(about, tensors, path), path).to(device), tokenizer
+
+
+def load_shaped(path: Path, config: GPTConfig) -> GPT:
+    """The model of a checkpoint whose header has been read already, in eval mode."""
+    return shaped(load_weights(path, "gpt")[0], config, path)
+
+
+def shaped(tensors: Mapping[str, Tensor], config: GPTConfig, path: Path, *remedy: str) -> GPT:
+    """The model of this shape with these tensors as its weights, in eval mode."""
+    with shapes_alone():
+        model = build(config)
+    load_strictly(model, tensors, path, *remedy)
+    return model.eval()
 
 
 def gpt_config_of(about: Mapping[str, Any], tensors: Iterable[str], path: Path) -> GPTConfig:
@@ -128,61 +132,6 @@ def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
     if tokenizer.fingerprint != about.get("tokenizer_fingerprint"):
         raise UserError(f"{path} has other ranks of tokenizer {tokenizer.name!r}: train it again")
     return tokenizer
-
-
-def load_policy(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
-    """The model in a run folder, named or its folder, or in Hugging Face's layout; else UserError."""
-    folder = folder_of_run(folder)
-    if not (folder / MODEL_FILE).exists():
-        raise UserError(
-            f"there is no {MODEL_FILE} in {display_path(folder)}: pass a run folder or published weights"
-        )
-    if is_published(folder):
-        model, tokenizer = hub_file("published").load_with_tokenizer(folder)
-        return model.to(device), tokenizer
-    return load_gpt(folder, device)
-
-
-def is_published(folder: Path) -> bool:
-    """Whether a folder is in Hugging Face's layout, by its config.json."""
-    config = folder / "config.json"
-    return config.is_file() and "model_type" in read_object(config)
-
-
-def hub_file(name: str) -> Any:
-    """The file of gpt/ that reads folders of that layout: their model, or their tokenizer_files."""
-    return importlib.import_module(f"gpt.{name}")
-
-
-def read_shape(folder: Path) -> GPTConfig:
-    """The shape of the model in a folder as `load_policy` opens it, without its weights; UserError."""
-    folder = folder_of_run(folder)
-    path = folder / MODEL_FILE
-    if not path.exists():
-        raise UserError(
-            f"there is no {MODEL_FILE} in {display_path(folder)}: name a run or published weights"
-        )
-    if is_published(folder):
-        shape: GPTConfig = hub_file("published").read_config(folder / "config.json")
-        return shape
-    with as_user_error(path):
-        return gpt_config_of(*read_header(path), path)
-
-
-def has_chat_template(folder: Path) -> bool:
-    """Whether the model in a folder, a run's or of that layout, brings a form of a chat."""
-    if is_published(folder):
-        return hub_file("tokenizer_files").chat_template_in(folder) is not None
-    about, _ = read_header(folder / MODEL_FILE)
-    return bool((about.get("tokenizer_form") or {}).get("chat_template"))
-
-
-def read_header(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """What a checkpoint says of its model, and the names of its tensors, which are not read."""
-    about, names = read_safetensors(
-        path, lambda file: ((file.metadata() or {}).get("about", "{}"), list(file.keys()))
-    )
-    return dict(parse_json(about)), names
 
 
 def load_strictly(

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -31,49 +31,40 @@ from data.sources import (
     is_checked,
     is_world,
 )
-from gpt.checkpoint import load_policy, save_gpt
+from gpt.checkpoint import save_gpt
 from gpt.corpus import Example, collate_examples, encode_record
-from gpt.fit import AnswerFileFlags, check_fit
+from gpt.folder import open_model
 from gpt.generate import SamplingParams
+from gpt.lengths import AnswerFileFlags, check_fit
 from gpt.lora import fit_for_training
-from gpt.model import GPT, Preset
+from gpt.model import GPT
 from gpt.pretraining import language_model_loss, validate
-from gpt.published import load_with_tokenizer
 from gpt.ranks import sample, shard_batch
-from gpt.settings import presets_of, run_with_presets
+from gpt.recipes import ModelFlags
+from gpt.stage import Plan, Stage
 from gpt.token_rows import RECORDED, TextLog
 from gpt.tokenizer import Tokenizer
-from harness.device import open_device, precision
+from harness.device import precision
 from harness.errors import UserError
-from harness.files import append_jsonl, display_path, reading
-from harness.flags import AtLeastOne, Count, MemoryFlags, NotNegative, OptimizerFlags
-from harness.metric_log import MetricLog, per_second
-from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
+from harness.files import append_jsonl, display_path
+from harness.flags import AtLeastOne, Count, NotNegative, OptimizerFlags
+from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
-from harness.ranks.collectives import all_reduce_sum, on_main, rank
-from harness.run_folder import conclude, finish_run, open_run, stepping
+from harness.ranks.collectives import on_main
 from harness.seeds import derive_seed, make_generator
-from harness.training_state import TrainingState, keep_state, saved_step
+from harness.supervised import SupervisedSteps
 
 SHOWN = 8  # held-out prompts that are answered at the end
 
-PRESETS = presets_of({"tiny": {}, "study": {}}, "finetuning")
-
 
 @dataclass(frozen=True)
-class FinetuningConfig(AnswerFileFlags, OptimizerFlags, MemoryFlags):
-    """Fine-tune a GPT-2 on prompt + answer records."""
+class FinetuningConfig(AnswerFileFlags, OptimizerFlags, ModelFlags):
+    """Fine-tune a model on prompt + answer records."""
 
-    preset: Preset = "tiny"
-    """Size of the base model and matching defaults, applied before all other flags."""
     data: Data = USUAL
     """A world (the preferred answers in its reward model's pairs) or a file (data/README.md)."""
     pairs: Path | None = None
     """reviews only: the file of preference pairs; default: the one in the reward model's run folder."""
-    base: Path | None = None
-    """Run folder of the model to start from; default: gpt.pretraining's."""
-    weights: str | None = None
-    """Start from GPT-2 instead: gpt2, gpt2-medium, gpt2-large, gpt2-xl, hf://OWNER/NAME or a folder."""
     epochs: AtLeastOne = 2
     """Passes over the training records."""
     steps: AtLeastOne | None = None
@@ -86,11 +77,6 @@ class FinetuningConfig(AnswerFileFlags, OptimizerFlags, MemoryFlags):
     weight_decay: NotNegative = 0.01
     eval_every: AtLeastOne = 50
     """Steps between held-out losses."""
-
-    @property
-    def is_small(self) -> bool:
-        """Whether one process a core is faster than threads: published weights are not small."""
-        return (self.weights is None or self.largest_model > 0) and super().is_small
 
 
 def train(
@@ -105,40 +91,28 @@ def train(
     texts: TextLog | None = None,
 ) -> list[dict[str, Any]]:
     """Fine-tune `model` in place for `log.total` steps and return one metrics row a step."""
-    optimizer = adamw(model, config.lr, weight_decay=config.weight_decay)
-    state = TrainingState({"model": model, "optimizer": optimizer}, {})
-    if config.resume and folder is not None:
-        state.load(folder)
-    seed = derive_seed(config.seed, "example order")
-    size = config.batch_size
+    steps = SupervisedSteps(config, model, log, folder, dropout=model.config.dropout)
+    seed, size = derive_seed(config.seed, "example order"), config.batch_size
     held_out_batches = [
         collate_examples(held_out[i : i + size], eos_id) for i in range(0, len(held_out), size)
     ]
     model.train()
-    for step in state.steps_left(log.total):
-        begin = log.begins()
-        lr = follow_cosine(optimizer, step, log.total, config)
-        if model.config.dropout > 0:  # a function of the step, so that a resumed run drops the same
-            torch.manual_seed(derive_seed(config.seed, f"dropout {step}") + rank())
+    for step in steps:
         index = epoch_shuffled_indices(step, size, len(examples), seed).tolist()
         batch = collate_examples([examples[i] for i in index], eos_id).to(model.device)
         tokens = int(batch.response_mask.sum())
         loss = torch.zeros((), dtype=model.wte.weight.dtype, device=model.device)
-        optimizer.zero_grad(set_to_none=True)
         for rows in shard_batch(batch, config.micro_batch_size):
             with precision(model.device, config.precision):
                 part = language_model_loss(model, rows, denominator=tokens)
             part.backward()
             loss += part.detach()
-        norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
-        state.step = step + 1
-        row = {**all_reduce_sum({"loss": float(loss)}), "grad_norm": norm, "lr": lr}  # float waits
-        row["tokens_per_second"] = per_second(tokens, begin)  # of training alone
-        if held_out_batches and (state.step % config.eval_every == 0 or state.step == log.total):
-            row["held_out_loss"] = validate(config, model, held_out_batches, state.step, texts)
-        check_losses(row)
-        log.write(step=state.step, **row)
-        keep_state(state, folder, config.checkpoint_every, last=state.step == log.total)
+        row = steps.update({"loss": loss}, tokens_per_second=tokens)  # of training alone
+        if held_out_batches and steps.due(config.eval_every):
+            row["held_out_loss"] = validate(
+                config, model, held_out_batches, steps.state.step, texts
+            )
+        steps.close(row)
     model.eval()
     return log.rows
 
@@ -186,20 +160,17 @@ def read_examples(
 
 def starting_model(config: FinetuningConfig, device: torch.device) -> tuple[GPT, Tokenizer]:
     """The model and tokenizer that the flags name."""
-    if config.weights is not None:
-        model, tokenizer = load_with_tokenizer(config.weights)
-        return model.to(device), tokenizer
-    base = config.base or default_folder("pretraining", config.data, config.preset)
-    if config.base is None and not (base / MODEL_FILE).exists():
+    base = default_folder("pretraining", config.data, config.preset)
+    if config.model is None and not (base / MODEL_FILE).exists():
         if not is_world(config.data):
             file_source(config.data).responses()  # refuses prompts alone
         made = has_annotator(config.data)
         stage = "reward_model.reward_model_training" if made else "gpt.pretraining"
         raise UserError(
-            f"there is no model to start from in {display_path(base)}: name one with --base, or make it "
+            f"there is no model to start from in {display_path(base)}: name one with --model, or make it "
             f"with  python -m {stage}{flags_for(config.data, config.preset)}"
         )
-    return load_policy(base, device)
+    return open_model(config.model or base, device)
 
 
 def answer_some(
@@ -225,45 +196,62 @@ def answer_some(
     append_jsonl(path, rows)
 
 
-@reading()
-def main(config: FinetuningConfig) -> Path:
-    """Fine-tune with all I/O and return the run folder."""
-    device = open_device(config.device, config.precision)
+class Work(NamedTuple):
+    """What fine-tuning has opened."""
+
+    model: GPT
+    tokenizer: Tokenizer
+    examples: list[Example]
+    held_out: list[Example]
+
+
+def open_work(config: FinetuningConfig, device: torch.device) -> tuple[FinetuningConfig, Work]:
+    """The model, and the records that fit it."""
     if is_checked(config.data):
         raise UserError(
             f"{config.data}: a rule checks its answers, and none are there to learn from"
         )
     model, tokenizer = starting_model(config, device)
     fit_for_training(config, model)
-    examples, held_out = read_examples(config, tokenizer, model.config.context)
-    folder = config.out or default_folder("finetuning", config.data, config.model_name)
-    folder = open_run(folder, config, resume=config.resume)
-    steps = config.steps or max(config.epochs * len(examples) // config.batch_size, 1)
-    answers = f"{len(examples)} answers, {len(held_out)} held out,"
-    print(f"fine-tuning on {answers} for {steps} steps ({device}, {config.precision})")
-    log = MetricLog(
-        steps, path=folder / "metrics.jsonl", every=config.eval_every, title="fine-tuning",
-        show=("loss", "held_out_loss", "lr"), start=saved_step(folder) if config.resume else 0,
-        beside=steps / config.eval_every * len(held_out) / config.batch_size / 3,  # forward alone
-    )  # fmt: skip
-    texts = None
-    if held_out:
-        in_data = collate_examples(held_out[:RECORDED], tokenizer.eos_id)
-        texts = TextLog(config, folder, tokenizer, in_data, log.start)
-    with stepping(log, folder):
-        rows = train(
-            config, model, examples, held_out, log,
-            eos_id=tokenizer.eos_id, folder=folder, texts=texts,
-        )  # fmt: skip
-    save_gpt(folder / MODEL_FILE, model, tokenizer)
-    if held_out:
-        answer_some(config, model, tokenizer, held_out, folder / "samples.jsonl")
-    if "held_out_loss" in rows[-1]:
-        print(f"held-out loss {rows[-1]['held_out_loss']:.3f} nats per token")
-    conclude(folder)
-    finish_run(folder)
-    return folder
+    return config, Work(model, tokenizer, *read_examples(config, tokenizer, model.config.context))
 
+
+def plan(config: FinetuningConfig, work: Work, folder: Path, done: int) -> Plan:
+    examples, held_out = len(work.examples), len(work.held_out)
+    steps = config.steps or max(config.epochs * examples // config.batch_size, 1)
+    return Plan(
+        steps, f"fine-tuning on {examples} answers, {held_out} held out, for {steps} steps",
+        ("loss", "held_out_loss", "lr"), config.eval_every,
+        steps / config.eval_every * held_out / config.batch_size / 3,  # forward alone
+        title="fine-tuning",
+    )  # fmt: skip
+
+
+def train_and_watch(
+    config: FinetuningConfig, work: Work, log: MetricLog, folder: Path
+) -> list[dict[str, Any]]:
+    """`train`; a few held-out texts are written down as it learns."""
+    texts, eos_id = None, work.tokenizer.eos_id
+    if work.held_out:
+        in_data = collate_examples(work.held_out[:RECORDED], eos_id)
+        texts = TextLog(config, folder, work.tokenizer, in_data, log.start)
+    return train(
+        config, work.model, work.examples, work.held_out, log,
+        eos_id=eos_id, folder=folder, texts=texts,
+    )  # fmt: skip
+
+
+def keep(config: FinetuningConfig, work: Work, log: MetricLog, folder: Path) -> None:
+    """The model, and what it answers to some held-out prompts."""
+    save_gpt(folder / MODEL_FILE, work.model, work.tokenizer)
+    if work.held_out:
+        answer_some(config, work.model, work.tokenizer, work.held_out, folder / "samples.jsonl")
+    if "held_out_loss" in log.rows[-1]:
+        print(f"held-out loss {log.rows[-1]['held_out_loss']:.3f} nats per token")
+
+
+STAGE = Stage("finetuning", FinetuningConfig, open_work, plan, train_and_watch, keep)
+main = STAGE.run  # config -> run folder
 
 if __name__ == "__main__":
-    run_with_presets(main, FinetuningConfig, PRESETS)
+    STAGE.run_as_command()

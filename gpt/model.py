@@ -56,13 +56,12 @@ class GPTConfig:
         return self.n_head
 
 
-Preset = Literal["tiny", "study", "own", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
-# Shapes without a vocabulary: that comes from the tokenizer.
+Preset = Literal["tiny", "own", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
+# Shapes with the vocabulary of the tokenizer that they have by default.
 PRESETS: dict[str, GPTConfig] = {
-    "tiny": GPTConfig(context=128, n_layer=4, n_head=4, n_embd=128),
-    "study": GPTConfig(context=128, n_layer=4, n_head=4, n_embd=128),  # tiny, trained for longer
-    "teacher": GPTConfig(context=128, n_layer=6, n_head=6, n_embd=192),  # what tiny learns from
-    "own": GPTConfig(context=1024, n_layer=4, n_head=5, n_embd=160),  # your dialogues
+    "tiny": GPTConfig(624, 128, n_layer=4, n_head=4, n_embd=128),
+    "teacher": GPTConfig(624, 128, n_layer=6, n_head=6, n_embd=192),  # what tiny learns from
+    "own": GPTConfig(4096, 1024, n_layer=4, n_head=5, n_embd=160),  # your dialogues
     "small": GPTConfig(context=256, n_layer=4, n_head=6, n_embd=192),
     "gpt2": GPTConfig(),
     "gpt2-medium": GPTConfig(n_layer=24, n_head=16, n_embd=1024),
@@ -76,6 +75,14 @@ def preset_config(name: str, vocab_size: int, dropout: float = 0.0) -> GPTConfig
     if name not in PRESETS:
         raise ValueError(f"there is no model preset {name!r}: choose one of {', '.join(PRESETS)}")
     return replace(PRESETS[name], vocab_size=vocab_size, dropout=dropout)
+
+
+def preset_weights(name: str) -> int:
+    """The number of weights of the named shape, the tied head counted once."""
+    shape = PRESETS[name]
+    width = shape.n_embd
+    of_block = 12 * width**2 + 13 * width  # four projections with biases, two LayerNorms
+    return (shape.vocab_size + shape.context + 2) * width + shape.n_layer * of_block
 
 
 class KVCache:

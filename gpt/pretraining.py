@@ -16,25 +16,25 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from data.collate import ResponseBatch
-from data.sources import USUAL, Data, Presets, default_folder, is_world
+from data.sources import USUAL, Data, is_world
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.corpus import Corpus, TextCorpus, open_corpus
 from gpt.generate import evaluation_mode
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, Preset, preset_config
 from gpt.ranks import shard_batch
-from gpt.settings import run_with_presets
+from gpt.recipes import RecipeFlags
+from gpt.stage import Plan, Stage
 from gpt.token_rows import TextLog
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from harness.device import open_device, precision
+from harness.device import precision
 from harness.errors import UserError
-from harness.files import reading
 from harness.flags import (
     AtLeastOne,
     Count,
@@ -43,47 +43,19 @@ from harness.flags import (
     Range,
     TrainingFlags,
 )
-from harness.metric_log import MetricLog, per_second
-from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
+from harness.metric_log import MetricLog
 from harness.paths import BEST, MODEL_FILE
-from harness.ranks.collectives import (
-    all_reduce_sum,
-    check_alike,
-    on_main,
-    rank,
-    shard,
-)
-from harness.run_folder import conclude, finish_run, open_run, stepping
-from harness.seeds import derive_seed, make_generator
-from harness.training_state import TrainingState, keep_state, saved_step
-
-SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {},
-    "study": {},
-    "teacher": dict(steps=2000, lr=1.5e-3),
-    "own": dict(
-        tokenizer="own", batch_size=2, epochs=4, warmup=30, eval_every=25, checkpoint_every=200
-    ),
-    "small": dict(tokenizer="gpt2", lr=1e-3, batch_size=8, steps=100, eval_every=25, warmup=20),
-    **{
-        name: dict(
-            tokenizer="gpt2", lr=lr, batch_size=32, accumulation=8, steps=20000, warmup=700,
-            eval_every=500, checkpoint_every=500,
-        )
-        for name, lr in [
-            ("gpt2", 6e-4), ("gpt2-medium", 3e-4), ("gpt2-large", 2.5e-4), ("gpt2-xl", 2e-4),
-        ]
-    },
-}  # fmt: skip
-PRESETS = Presets(SIZES, "pretraining")
+from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard
+from harness.seeds import make_generator
+from harness.supervised import SupervisedSteps, never
 
 
 @dataclass(frozen=True)
-class PretrainingConfig(OptimizerFlags, TrainingFlags):
+class PretrainingConfig(OptimizerFlags, RecipeFlags):
     """Pre-train a GPT-2 from random weights."""
 
-    preset: Literal[Preset, "teacher"] = "tiny"
-    """Model shape and matching defaults, applied before all other flags."""
+    preset: Literal[Preset, "teacher"] = "tiny"  # type: ignore[assignment]  # which no other command makes
+    """The model's shape."""
     data: Data = USUAL
     """A world (reviews, sums), a file (.txt, or a data file whose texts are joined) or a folder of
     .txt."""
@@ -169,48 +141,35 @@ def train(
     state is kept there. `texts` are written down with each held-out loss. `keep_best` is called where
     that is the lowest so far, and the run ends after `config.stop_after` that are not.
     """
-    optimizer = adamw(model, config.lr, weight_decay=config.weight_decay)
-    state = TrainingState({"model": model, "optimizer": optimizer}, {})
-    if config.resume and folder is not None:
-        state.load(folder)
+    steps = SupervisedSteps(config, model, log, folder, dropout=model.config.dropout)
     held_out = corpus.held_out_batches()
     expected_tokens = config.accumulation * corpus.tokens_per_batch
+
+    def best_and_over() -> bool:
+        """Keep the weights where the held-out loss is the lowest; whether the run stops early."""
+        losses = held_out_losses(log.rows)
+        worse = len(losses) - 1 - losses.index(min(losses))  # measurements since the best one
+        if keep_best is not None and not worse:
+            keep_best()
+        return worse >= config.stop_after
+
     model.train()
-    for step in state.steps_left(config.steps):
-        begin = log.begins()
-        lr = follow_cosine(optimizer, step, config.steps, config)
-        if model.config.dropout > 0:  # a function of the step, so that a resumed run drops the same
-            torch.manual_seed(derive_seed(config.seed, f"dropout {step}") + rank())
+    for step in steps:
         first = step * config.accumulation
         batches = [
             corpus.batch(first + index).to(model.device) for index in range(config.accumulation)
         ]
         tokens = sum(int(batch.response_mask.sum()) for batch in batches)
-        optimizer.zero_grad(set_to_none=True)
         loss = torch.zeros((), dtype=model.wte.weight.dtype, device=model.device)
         for batch in [part for whole in batches for part in shard_batch(whole)]:
             with precision(model.device, config.precision):
                 part = language_model_loss(model, batch, denominator=expected_tokens)
             part.backward()
             loss += part.detach() * expected_tokens / tokens
-        norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
-        state.step = step + 1
-        row = all_reduce_sum({"loss": float(loss)}) | {"grad_norm": norm, "lr": lr}  # float waits
-        row["tokens_per_second"] = per_second(tokens, begin)  # of training alone
-        if state.step % config.eval_every == 0 or state.step == config.steps:
-            row["held_out_loss"] = validate(config, model, held_out, state.step, texts)
-        check_losses(row)
-        log.write(step=state.step, **row)
-        if keep_best is not None and "held_out_loss" in row:
-            losses = held_out_losses(log.rows)
-            worse = len(losses) - 1 - losses.index(min(losses))  # measurements since the best one
-            if not worse:
-                keep_best()
-            state.stopped = worse >= config.stop_after
-        done = state.stopped or state.step == config.steps
-        keep_state(state, folder, config.checkpoint_every, last=done)
-        if done:
-            break
+        row = steps.update({"loss": loss}, tokens_per_second=tokens)  # of training alone
+        if measured := steps.due(config.eval_every):
+            row["held_out_loss"] = validate(config, model, held_out, steps.state.step, texts)
+        steps.close(row, best_and_over if measured and keep_best is not None else never)
     model.eval()
     return log.rows
 
@@ -243,48 +202,63 @@ def steps_of(config: PretrainingConfig, corpus: Corpus) -> int:
     return min(config.steps, math.ceil(config.epochs * corpus.split / tokens))
 
 
-@reading()
-def main(config: PretrainingConfig) -> Path:
-    """Pre-train with all I/O and return the run folder."""
-    device = open_device(config.device, config.precision)
+class Work(NamedTuple):
+    """What pre-training has opened."""
+
+    model: GPT
+    tokenizer: Tokenizer
+    corpus: Corpus
+    held_out: list[ResponseBatch]
+
+
+def open_work(config: PretrainingConfig, device: torch.device) -> tuple[PretrainingConfig, Work]:
+    """The tokenizer, the texts, and a model with random weights."""
     tokenizer = open_tokenizer(config)
     shape = preset_config(config.preset, tokenizer.n_vocab, config.dropout)
     corpus = open_corpus(
         config.data, tokenizer, batch_size=config.batch_size, context=shape.context,
         seed=config.seed,
     )  # fmt: skip
-    config = replace(config, steps=steps_of(config, corpus))
-    folder = config.out or default_folder("pretraining", config.data, config.preset)
-    folder = open_run(folder, config, resume=config.resume)
     model = GPT(shape).initialize(make_generator(config.seed, "weights")).to(device)
     model.checkpoint_blocks = config.checkpoint_blocks
-    size = f"{model.parameter_count():,} weights"
-    where = f"({device}, {config.precision})"
-    print(f"pre-training {size} on {corpus.description} for {config.steps:,} steps {where}")
-    start = saved_step(folder) if config.resume else 0
-    held_out = corpus.held_out_batches()
-    log = MetricLog(
-        config.steps, path=folder / "metrics.jsonl", every=config.eval_every, title="pre-training",
-        show=("loss", "held_out_loss", "lr", "tokens_per_second"), start=start,
-        beside=config.steps / config.eval_every * len(held_out) / config.accumulation / 3,
+    config = replace(config, steps=steps_of(config, corpus))
+    return config, Work(model, tokenizer, corpus, corpus.held_out_batches())
+
+
+def plan(config: PretrainingConfig, work: Work, folder: Path, done: int) -> Plan:
+    size, text = f"{work.model.parameter_count():,} weights", work.corpus.description
+    return Plan(
+        config.steps, f"pre-training {size} on {text} for {config.steps:,} steps",
+        ("loss", "held_out_loss", "lr", "tokens_per_second"), config.eval_every,
+        config.steps / config.eval_every * len(work.held_out) / config.accumulation / 3,
+        title="pre-training",
     )  # fmt: skip
-    texts = TextLog(config, folder, tokenizer, held_out[0], start)
-    with stepping(log, folder):
-        keep_best = partial(save_gpt, folder / BEST / MODEL_FILE, model, tokenizer)
-        rows = train(
-            config, model, corpus, log, folder, texts, keep_best if config.stop_after else None
-        )
+
+
+def train_and_watch(
+    config: PretrainingConfig, work: Work, log: MetricLog, folder: Path
+) -> list[dict[str, Any]]:
+    """`train`; texts are written down as it learns, and the best weights kept where it may stop early."""
+    texts = TextLog(config, folder, work.tokenizer, work.held_out[0], log.start)
+    best = partial(save_gpt, folder / BEST / MODEL_FILE, work.model, work.tokenizer)
+    keep_best = best if config.stop_after else None
+    return train(config, work.model, work.corpus, log, folder, texts, keep_best)
+
+
+def keep(config: PretrainingConfig, work: Work, log: MetricLog, folder: Path) -> None:
+    """The last weights, or the best ones."""
+    model, best = work.model, folder / BEST / MODEL_FILE
     if config.stop_after:
         log.close()
-        model.load_state_dict(load_gpt(folder / BEST / MODEL_FILE, device)[0].state_dict())
-    save_gpt(folder / MODEL_FILE, model, tokenizer)
-    loss = min(held_out_losses(rows)) if config.stop_after else rows[-1]["held_out_loss"]
-    print(f"held-out loss {loss:.3f} nats per token")
-    conclude(folder)
-    finish_run(folder)
-    on_main(lambda: shutil.rmtree(folder / BEST, ignore_errors=True))
-    return folder
+        model.load_state_dict(load_gpt(best, model.device)[0].state_dict())
+    save_gpt(folder / MODEL_FILE, model, work.tokenizer)
+    losses = held_out_losses(log.rows)
+    print(f"held-out loss {min(losses) if config.stop_after else losses[-1]:.3f} nats per token")
+    on_main(lambda: shutil.rmtree(best.parent, ignore_errors=True))
 
+
+STAGE = Stage("pretraining", PretrainingConfig, open_work, plan, train_and_watch, keep)
+main = STAGE.run  # config -> run folder
 
 if __name__ == "__main__":
-    run_with_presets(main, PretrainingConfig, PRESETS)
+    STAGE.run_as_command()

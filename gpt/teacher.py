@@ -10,7 +10,7 @@ from torch import Tensor
 
 from data.collate import ResponseBatch
 from data.sources import USUAL, data_name, is_world, source
-from gpt.checkpoint import load_gpt
+from gpt.folder import open_model
 from gpt.log_probs import full_kl, token_log_probs
 from gpt.model import GPT
 from gpt.ranks import score_in_micro_batches
@@ -26,29 +26,28 @@ def teacher_folder(data: str) -> Path:
 
 
 def open_teacher(
-    folder: Path | None,
+    name: str | None,
     tokenizer: Tokenizer,
     device: torch.device,
     *,
     data: str = USUAL,
     preset: str = "tiny",
 ) -> GPT:
-    """The teacher in `folder` (default: the one of this data), frozen; `tokenizer` is the student's.
+    """The teacher of that name (default: the one of this data), frozen; `tokenizer` is the student's.
 
     UserError says what to do if it is missing or reads other tokens.
     """
-    made = folder is None and preset in ("tiny", "study") and is_world(data) and source(data).corpus
-    folder = folder or teacher_folder(data)
-    if not (folder / MODEL_FILE).exists():
+    folder = teacher_folder(data)
+    if name is None and not (folder / MODEL_FILE).exists():
         flags = "" if data == USUAL else f" --data {data}"
-        advice = "pass --teacher the run folder of a larger model with the student's tokenizer"
-        if made:
+        advice = "pass --teacher a larger model with the student's tokenizer"
+        if preset == "tiny" and is_world(data) and source(data).corpus:
             advice = f"make it with  python scripts/make_teacher.py{flags}"
         raise UserError(f"there is no teacher in {display_path(folder)}: {advice}")
-    teacher, teacher_tokenizer = load_gpt(folder, device)
+    teacher, teacher_tokenizer = open_model(name or folder, device)
     if teacher_tokenizer.fingerprint != tokenizer.fingerprint:
         raise UserError(
-            f"the teacher in {display_path(folder)} reads {teacher_tokenizer.name!r} tokens, the "
+            f"the teacher {name or display_path(folder)} reads {teacher_tokenizer.name!r} tokens, the "
             f"student writes {tokenizer.name!r} tokens: distil between models with one tokenizer"
         )
     return teacher.eval().requires_grad_(False)

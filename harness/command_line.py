@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import shlex
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ import torch
 
 from harness.console import say_always
 from harness.errors import NothingToDo, Unwritten, UserError
+from harness.flags import TrainingFlags
 from harness.optimizer import Diverged
 from harness.paths import REPOSITORY
 from harness.ranks.collectives import Drifted, LostRank, world
@@ -25,7 +27,11 @@ from harness.run_folder import SCRIPT, read_record, saved_run, script_of
 from harness.signals import Interrupted, forgiving_output, signals_noted, watched
 
 Config = TypeVar("Config")
-RATES = ("lr", "critic_lr")
+RENAMED = {  # flags of 0.3: refused with their new names in 0.4
+    "--policy": "--model", "--base": "--model", "--weights": "--model",
+    "--checkpoint-blocks": "--gradient-checkpointing", "--checkpoint-every": "--save-every",
+    "--max-norm": "--max-grad-norm", "--warmup": "--warmup-steps",
+}  # fmt: skip
 
 
 def flag_value(arguments: Sequence[str], flag: str) -> str | None:
@@ -48,6 +54,10 @@ def run_command(
 
     expand_arguments()
     with errors_as_sentences():  # of a config's ValueError tyro makes a sentence
+        names = {field.name: field for field in dataclasses.fields(config_class)}  # type: ignore[arg-type]
+        refuse_old_names(names)
+        if "model" in names and names["model"].default is dataclasses.MISSING:
+            sys.argv[1:] = without_flag("--model", sys.argv[1:])
         given: dict[str, Any] = {} if default is None else {"default": default()}
         given["config"] = (tyro.conf.PositionalRequiredArgs,)  # as in report RUN
         config: Config = tyro.cli(config_class, prog=command_name(), **given)
@@ -55,10 +65,24 @@ def run_command(
     run_script(main, config)
 
 
+def refuse_old_names(names: Container[str]) -> None:
+    """UserError for a flag that has another name now, and that the command has not."""
+    for argument in sys.argv[1:]:
+        flag = argument.partition("=")[0].replace("_", "-")
+        if flag in RENAMED and flag[2:].replace("-", "_") not in names:
+            raise UserError(f"{flag} is called {RENAMED[flag]} now: type that")
+
+
+def without_flag(flag: str, arguments: Sequence[str]) -> list[str]:
+    """The arguments, `flag X` and `flag=X` as X: what a command needs may be typed with its name."""
+    found = [argument.removeprefix(f"{flag}=") for argument in arguments]
+    return [argument for argument in found if argument != flag]
+
+
 def warn_of_rate(config: Any, default: Any) -> None:
     """Say that a learning rate is ten times the default or more."""
-    for name in RATES:
-        given, usual = getattr(config, name, 0.0), getattr(default, name, 0.0)
+    for name in config.rates if isinstance(config, TrainingFlags) and default else ():
+        given, usual = getattr(config, name), getattr(default, name)
         if usual and given >= 9.99 * usual:
             flag, times = option(name), f"{given / usual:.0f} times the usual {usual:g} here"
             say_always(f"warning: {flag} {given:g} is {times}: leave it out to have that")
@@ -90,11 +114,11 @@ def run_script(main: Callable[[Config], Any], config: Config) -> None:
     guard = partial(errors_as_sentences, config)
     goes_on = hasattr(config, "resume") or hasattr(config, "goes_on")
     with ending_children(), guard(), watched(_again(config, resume=True) if goes_on else ""):
-        if "ranks" in flags:
+        if isinstance(config, TrainingFlags):
             given = {option(name): str(value) for name, value in flags.items()}
             request = RankRequest(
-                flags["ranks"], flags["device"], getattr(config, "is_small", True),
-                getattr(config, "largest_model", 0), {"command": type(config).__module__, **given},
+                config.ranks, config.device, config.is_small, max(config.sizes(), default=0),
+                {"command": type(config).__module__, **given},
             )  # fmt: skip
             run_on_ranks(work, request, guard)
         else:
@@ -159,11 +183,11 @@ def _remedy_of_memory(error: BaseException, config: Any) -> str:
     """What to lower, among the flags that the command has: a step samples all of its rows at once."""
     files = {Path(call.filename).name for call in traceback.extract_tb(error.__traceback__)}
     sampling = "generate.py" in files and "evaluation.py" not in files
-    of_step = ("prompts_per_step", "group_size", "max_new_tokens")
-    lower = [name for name in of_step if sampling and hasattr(config, name)]
-    lower += [name for name in ("micro_batch_size", "batch_size") if not lower]
-    lower += ["ranks"] * (world() > 1)
-    flags = " or ".join(option(name) for name in lower if hasattr(config, name)) or "model"
+    lower: list[str] = []
+    if isinstance(config, TrainingFlags):
+        lower += (sampling and config.largest_sampled) or config.largest
+        lower += ["ranks"] * (world() > 1)
+    flags = " or ".join(map(option, lower)) or "model"
     what = "to sample" if sampling else "for the next step"
     return f"there is not enough memory {what}: use a smaller {flags}"
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 
 from harness.errors import Unwritten, UserError, first_line
 from harness.ranks.collectives import on_main
@@ -74,15 +73,6 @@ def _digest(path: Path, *state: int) -> str:
 def expanded(path: Path) -> Path:
     """The path with a leading ~ as the home folder; that of an unknown user stays as it is."""
     return Path(os.path.expanduser(path))
-
-
-def weights_in(path: Path) -> int:
-    """How many numbers the safetensors file or files hold, by their headers; 0 if there is no file."""
-    path, count = expanded(path), 0
-    for file in path.glob("*.safetensors") if path.is_dir() else [path]:
-        with suppress(OSError, SafetensorError), safe_open(file, "pt") as tensors:
-            count += sum(math.prod(tensors.get_slice(name).get_shape()) for name in tensors.keys())
-    return count
 
 
 def parse_json(text: str | bytes) -> Any:

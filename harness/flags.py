@@ -6,8 +6,6 @@ A function takes the group that it reads. A field's docstring is its help text.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,10 +13,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, get_args, get_ty
 
 from harness.device import has_fast_bfloat16
 from harness.errors import UserError
-from harness.files import read_object, weights_in
-from harness.paths import folder_of_run
 
-STARTS = ("policy", "base", "weights")  # the flags that name what a command starts from
 SMALL = 50_000_000  # weights up to which a model is small: more than our presets, fewer than GPT-2
 LARGEST = 1e12  # what multiplies numbers in float32 must leave room for them
 LARGEST_INTEGER = 2**63 - 1
@@ -80,21 +75,6 @@ def check_ranges(config: object) -> None:
             raise UserError(f"{name} {allowed.words}: got {value}")
 
 
-def published_start(flags: Mapping[str, Any]) -> str | None:
-    """The name of the published weights that these flags start from, through other runs; None for none."""
-    for _ in range(99):  # runs that name each other have no first one
-        named = next((Path(flags[flag]) for flag in STARTS if flags.get(flag)), None)
-        if named is None:
-            return None
-        folder = folder_of_run(named)
-        of_hub, flags = bool(flags.get("weights")) and not folder.exists(), {}
-        with suppress(OSError, UserError):
-            flags = read_object(folder / "config.json")
-        if of_hub or "model_type" in flags:
-            return folder.resolve().name
-    return None
-
-
 # Groups of flags ---------------------------------------------------------------------------------
 
 
@@ -133,28 +113,28 @@ class TrainingFlags:
             faster = not self.is_small and has_fast_bfloat16(self.device)
             object.__setattr__(self, "precision", "bfloat16" if faster else "float32")
 
-    fixed_length = False  # whether a learning rate or a stage depends on how many steps there are
+    # What a command says of itself.
+    family: ClassVar[str] = ""  # of commands that share recipes
+    fixed_length: ClassVar[bool] = (
+        False  # whether a rate or a stage depends on how many steps there are
+    )
+    rates: ClassVar[tuple[str, ...]] = ("lr",)  # its learning rates
+    # What to lower where memory runs out, in a step and as it samples.
+    largest: ClassVar[tuple[str, ...]] = ("micro_batch_size",)
+    largest_sampled: ClassVar[tuple[str, ...]] = ()
 
-    preset = "tiny"  # the model's size, where a command has the flag
+    def sizes(self) -> list[int]:
+        """The number of weights of each model that the command opens or makes, as far as it is known."""
+        return []
 
-    @property
-    def largest_model(self) -> int:
-        """The number of weights of the largest model that a flag names; 0 where that is not known."""
-        named = [vars(self).get(flag) for flag in ("policy", "base", "weights", "reward_model")]
-        every = [
-            each for value in named for each in (value if isinstance(value, tuple) else [value])
-        ]
-        return max(0 if each is None else weights_in(Path(each)) for each in every)
-
-    @property
-    def model_name(self) -> str:
-        """What run folders call the model: the published one that it comes from, else the preset."""
-        return published_start(vars(self)) or self.preset
+    def origins(self) -> dict[str, list[str]]:
+        """Where the values come from that are not their fields' defaults, for config.json."""
+        return {}
 
     @property
     def is_small(self) -> bool:
         """Whether one process a core beats one with threads (docs/ranks.md): not at published sizes."""
-        return not self.preset.startswith("gpt2") and self.largest_model < SMALL
+        return max(self.sizes(), default=0) < SMALL
 
 
 @dataclass(frozen=True)
@@ -170,7 +150,7 @@ class OptimizerFlags:
     max_norm: Limit = 1.0
     """Gradient norm at which gradients are clipped."""
 
-    fixed_length = True
+    fixed_length: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """A run's folder: opened anew or to be resumed, never mixed with another run's.
 
-config.json holds the flags and, under three keys that are no flags, `script`, the module that wrote it,
-`inputs`, the sha256 of every file that the run has read, and `made_with`, versions, threads, ranks, device
-and git revision. The lock on a folder is the operating system's and ends with the process.
+config.json holds the flags and, under four keys that are no flags, `script`, the module that wrote it,
+`inputs`, the sha256 of every file that the run has read, `made_with`, versions, threads, ranks, device
+and git revision, and `settings_from`, where the values that are no defaults come from. The lock on a
+folder is the operating system's and ends with the process.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from harness.files import (
     sha256_of,
     write_json,
 )
-from harness.flags import Flags
+from harness.flags import Flags, TrainingFlags
 from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
 from harness.paths import FINISHED_STATE, MODEL_FILE, REPORT, REPOSITORY, STATE_FILE
@@ -53,11 +54,12 @@ LOCKS: dict[Path, int] = {}  # of this process: folder and descriptor
 _open: Path | None = None  # the folder of the run that is going on
 CONFIG_FILE = "config.json"
 SCRIPT, INPUTS, MADE_WITH = "script", "inputs", "made_with"  # its keys that are no flags
+ORIGINS = "settings_from"
 
 # What may change when a run is resumed: how long it is, where it runs and how it is watched.
 FREE_FLAGS = (
     "steps", "device", "out", "resume", "eval_every", "eval_prompts", "test_prompts",
-    "checkpoint_every", "ranks", SCRIPT, INPUTS, MADE_WITH,
+    "checkpoint_every", "ranks", SCRIPT, INPUTS, MADE_WITH, ORIGINS,
 )  # fmt: skip
 
 
@@ -191,7 +193,7 @@ def open_stages(folder: Path, config: Flags, *, last: str) -> Path:
     return _open_by(go_on, folder, config)
 
 
-def run_stage(main: Callable[[Any], Any], config: Any) -> None:
+def run_missing(main: Callable[[Any], Any], config: Any) -> None:
     """main(config) into the folder --out: what is left of it, where a run of the same flags is there."""
     folder = config.out
     same, begun, done = on_main(
@@ -309,7 +311,7 @@ def _check_same_run(
     fields = {field.name: field.default for field in dataclasses.fields(config)}
     defaults = json.loads(json.dumps(fields, default=str))
     free = set(FREE_FLAGS)
-    if getattr(config, "fixed_length", False):  # a schedule depends on it
+    if isinstance(config, TrainingFlags) and config.fixed_length:  # a schedule depends on it
         free.remove("steps")
     for name in dict.fromkeys([*started, *now]):
         was = started.get(name, defaults.get(name))
@@ -361,7 +363,8 @@ def record(config: Flags) -> dict[str, Any]:
     """The content of config.json: flags, script, inputs and what the run is made with."""
     flags = json.loads(json.dumps(dataclasses.asdict(config), default=str))
     about = {SCRIPT: script_of(config), INPUTS: input_digests(), MADE_WITH: made_with(config)}
-    return flags | about
+    origins = {ORIGINS: config.origins()} if isinstance(config, TrainingFlags) else {}
+    return flags | about | origins
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -380,7 +383,12 @@ def input_digests() -> dict[str, str]:
 
 def script_of(config: Flags) -> str:
     """The module that a config belongs to, also where that runs as `__main__`."""
-    name = type(config).__module__
+    return script_name(type(config))
+
+
+def script_name(config_class: type) -> str:
+    """The module of a config's class, likewise."""
+    name = config_class.__module__
     if name != "__main__":
         return name
     main = sys.modules["__main__"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,10 +44,15 @@ def read_safetensors(path: Path, read: Callable[[Any], T]) -> T:
         ) from error
 
 
-def kind_of(path: Path) -> str | None:
-    """What a checkpoint is, "gpt" or "reward_model"; None for a file of another program."""
-    found: str | None = read_safetensors(path, lambda file: (file.metadata() or {}).get("kind"))
-    return found
+def read_header(path: Path) -> tuple[dict[str, str], dict[str, int]]:
+    """The metadata of a file, and how many numbers each of its tensors has: none of them is read."""
+    return read_safetensors(
+        path,
+        lambda file: (
+            file.metadata() or {},
+            {name: math.prod(file.get_slice(name).get_shape()) for name in file.keys()},
+        ),
+    )
 
 
 def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -61,11 +67,9 @@ def load_weights(path: Path, kind: str) -> tuple[dict[str, Tensor], dict[str, An
         lambda file: (file.metadata() or {}, {k: file.get_tensor(k).clone() for k in file.keys()}),
     )
     if metadata.get("kind") != kind:
-        remedy = "pass the run folder of the right script"
-        if "kind" not in metadata and (path.parent / "config.json").is_file():
-            remedy = f"`python -m gpt.finetuning --weights {path.parent}` makes a run folder of it"
         raise UserError(
-            f"{path} holds a {metadata.get('kind', 'file of another program')}, not a {kind}: {remedy}"
+            f"{path} holds a {metadata.get('kind', 'file of another program')}, not a {kind}: pass the run "
+            "folder of the right script"
         )
     try:
         about = parse_json(metadata["about"])

@@ -1,6 +1,6 @@
 """Compare answers at the keyboard: preference pairs of your own, for a reward model, DPO or GRPO.
 
-    python -m reward_model.annotate --policy RUN --out mine.jsonl     two answers of one model
+    python -m reward_model.annotate --model RUN --out mine.jsonl      two answers of one model
     ... --against OLD          one answer each of two models: the end prints your own win rate
     ... --reward-model RUN     half of the pairs are those of which this judge is least sure
     ... --annotator NAME       a second person sees the same pairs: how often both agree

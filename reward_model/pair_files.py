@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from data.sources import file_source
-from gpt.fit import AnswerFileFlags, check_fit
+from gpt.lengths import AnswerFileFlags, check_fit
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path, read_jsonl

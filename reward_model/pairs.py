@@ -15,8 +15,8 @@ import torch
 from data.collate import ResponseBatch, collate_responses, epoch_shuffled_indices
 from data.records import RECORDED, PreferenceRecord, PromptRecord
 from data.sources import is_checked
-from gpt.fit import Limits, check_fit
 from gpt.generate import SamplingParams
+from gpt.lengths import Limits, check_fit
 from gpt.model import GPT
 from gpt.ranks import sample
 from gpt.tokenizer import Tokenizer

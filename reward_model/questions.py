@@ -16,21 +16,20 @@ from typing import Any
 
 from data.records import shuffled, split_of
 from data.sources import is_world, source
-from gpt.checkpoint import load_policy
-from gpt.fit import open_prompts
+from gpt.folder import ModelFolder, open_model, place_of
 from gpt.generate import SamplingParams
+from gpt.lengths import open_prompts
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import (
     append_jsonl,
     display_path,
     read_jsonl,
-    read_object,
     sha256_of,
     write_atomically,
 )
 from harness.flags import AboveZero, AtLeastOne, check_ranges
-from harness.paths import MODEL_FILE, folder_of_run
+from harness.paths import MODEL_FILE
 from harness.run_folder import lock, unlock
 from harness.seeds import derive_seed, make_generator
 from reward_model.accuracy_report import score_pairs
@@ -52,14 +51,14 @@ FEW = 4  # answers to a prompt, of whose pairs the judge picks one
 class QuestionFlags:
     """The pairs"""
 
-    policy: Path | None = None
-    """Run folder, or published weights, of the model that answers."""
-    against: Path | None = None
-    """Run folder of a second model, which writes one of the two answers."""
-    reward_model: Path | None = None
-    """Run folder of the judge that picks half of the pairs."""
+    model: str | None = None
+    """The model that answers: a run, a folder in Hugging Face's layout, hf://OWNER/NAME or gpt2."""
+    against: str | None = None
+    """A second model, which writes one of the two answers."""
+    reward_model: str | None = None
+    """The judge that picks half of the pairs."""
     data: str | None = None
-    """A world, or a file with prompts; default: what the policy's config.json names."""
+    """A world, or a file with prompts; default: what the model's run names."""
     temperature: AboveZero = 1.0
     """tau of sampling."""
     max_new_tokens: AtLeastOne = 48
@@ -90,8 +89,8 @@ def write_rows(path: Path, rows: Sequence[Row]) -> None:
 def questions(flags: QuestionFlags, count: int) -> list[Row]:
     """At least `count` pairs, kept beside OUT. UserError if models or flags have changed."""
     path = flags.out.with_suffix(".questions.jsonl")
-    models = {"policy": flags.policy, "against": flags.against, "reward model": flags.reward_model}
-    files = {name: folder_of_run(folder) / MODEL_FILE for name, folder in models.items() if folder}
+    models = {"policy": flags.model, "against": flags.against, "reward model": flags.reward_model}
+    files = {name: place_of(model) / MODEL_FILE for name, model in models.items() if model}
     made: Row = {name: sha256_of(file) for name, file in files.items() if file.exists()}
     made |= {name: vars(flags)[name] for name in ("data", "temperature", "max_new_tokens", "seed")}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,19 +113,17 @@ def questions(flags: QuestionFlags, count: int) -> list[Row]:
 
 def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
     """`count` rows as in pairs.jsonl, in which nothing is chosen; one in ten from each held-out split."""
-    if flags.policy is None:
-        raise UserError("name the model that answers: --policy RUN")
-    device, about = open_device(flags.device), folder_of_run(flags.policy) / "config.json"
-    policy, tokenizer = load_policy(flags.policy, device)
-    other = load_policy(flags.against, device) if flags.against else None
-    judge = (
-        load_reward_model(folder_of_run(flags.reward_model), device) if flags.reward_model else None
-    )
+    if flags.model is None:
+        raise UserError("name the model that answers: --model RUN")
+    device, found = open_device(flags.device), ModelFolder.open(flags.model)
+    policy, tokenizer = found.model(device), found.tokenizer()
+    other = open_model(flags.against, device) if flags.against else None
+    judge = load_reward_model(place_of(flags.reward_model), device) if flags.reward_model else None
     if any(m and m[1].fingerprint != tokenizer.fingerprint for m in (other, judge)):
         raise UserError("these models read different tokens: name runs of one base model")
-    data = flags.data or (read_object(about).get("data") if about.exists() else None)
+    data = flags.data or (found.run or {}).get("data")
     if not data:
-        raise UserError(f"{flags.policy} does not say what to ask it: give --data, a world or file")
+        raise UserError(f"{flags.model} does not say what to ask it: give --data, a world or file")
     room = policy.config.context - flags.max_new_tokens
     splits = open_prompts(source(data), data, tokenizer, room)
     records = [r for name in splits if name == "train" or not is_world(data) for r in splits[name]]
@@ -161,8 +158,7 @@ def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
     usual = shuffled(usual, random.Random(derive_seed(seed, "order")))
     unsure = least_sure(pairs("train", picked, FEW))
     both = zip_longest(unsure[:picked], usual)
-    names = {"chosen_from": flags.policy, "rejected_from": flags.against or flags.policy}
-    more = {name: str(folder) for name, folder in names.items()}
+    more = {"chosen_from": flags.model, "rejected_from": flags.against or flags.model}
     asked = {tuple(tokenizer.encode(record.prompt)): record for record in records}
     rows = []
     for pair in (p for two in both for p in two if p):

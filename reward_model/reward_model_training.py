@@ -31,33 +31,26 @@ import torch
 from torch import Tensor
 
 from data.collate import epoch_shuffled_indices
-from data.sources import (
-    default_folder,
-    from_preset,
-    has_annotator,
-    is_world,
-    source,
-)
+from data.sources import default_folder, has_annotator, is_world, source
 from gpt import pretraining
-from gpt.checkpoint import load_policy
+from gpt.folder import ModelFolder
 from gpt.lora import fit_for_training
-from gpt.model import GPT, Preset, preset_config
+from gpt.model import GPT, preset_config
 from gpt.pretraining import PretrainingConfig
-from gpt.settings import presets_of, run_with_presets
+from gpt.recipes import ModelFlags, config_of
+from gpt.stage import Plan, Stage
 from gpt.token_rows import RECORDED
 from gpt.tokenizer import Tokenizer
 from harness.device import open_device, precision
 from harness.errors import UserError
-from harness.files import display_path, reading, write_json
-from harness.flags import AtLeastOne, Count, MemoryFlags, NotNegative, OptimizerFlags
-from harness.metric_log import MetricLog, per_second
-from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
-from harness.paths import MODEL_FILE, folder_of_run
-from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard
-from harness.run_folder import conclude, finish_run, open_run, run_stage, stepping
-from harness.safetensors_file import kind_of
+from harness.files import display_path, write_json
+from harness.flags import AtLeastOne, Count, NotNegative, OptimizerFlags
+from harness.metric_log import MetricLog
+from harness.paths import MODEL_FILE
+from harness.ranks.collectives import check_alike, on_main, shard
+from harness.run_folder import run_missing
 from harness.seeds import derive_seed, make_generator
-from harness.training_state import TrainingState, keep_state, saved_step
+from harness.supervised import SupervisedSteps
 from reward_model.accuracy_report import normalise_and_test, plot_report, record_prefixes
 from reward_model.loss import bradley_terry_loss
 from reward_model.pair_files import (
@@ -83,20 +76,17 @@ from reward_model.scalar_head import (
 )
 from reward_model.world_pairs import sampled_pairs
 
-# Which of tiny's defaults are measured, where, and which are not: README.md beside this file.
-PRESETS = presets_of({"tiny": {}, "study": dict(pairs=160_000)}, "reward_model")
 FEWEST = 50  # steps of a reward model that goes on with a few pairs (README.md beside this file)
 
 
 @dataclass(frozen=True)
-class RewardModelConfig(OptimizerFlags, MemoryFlags, PairFileFlags):
+class RewardModelConfig(OptimizerFlags, PairFileFlags, ModelFlags):
     """Train a Bradley-Terry reward model on preference pairs."""
 
-    preset: Preset = "tiny"
-    """Size of the base model and matching defaults, applied before all other flags."""
-    base: Path | None = None
-    """Run folder of the base model; default: gpt.pretraining's for this data and preset. That of a reward
-    model goes on from what it has learned, which suits few pairs of a file."""
+    model: str | None = None
+    """The base model: a run, a folder in Hugging Face's layout, or a model of the hub, hf://OWNER/NAME or
+    gpt2. Default: gpt.pretraining's run for this data and preset, which is made where it is missing. A
+    reward model goes on from what it has learned, which suits few pairs of a file."""
     pooling: Pooling = "last_token"
     """How token scores become one score: the last token's, or their mean."""
     epochs: AtLeastOne = 1
@@ -129,14 +119,6 @@ def pair_weights(
     return torch.tensor([1 / len(group) for group in groups for _ in group], device=device)
 
 
-def measured_step(measured: list[Tensor], comparisons: int) -> dict[str, Any]:
-    """Loss, accuracy and mean margin of a step over all ranks, from those (3,) of each forward here."""
-    sums = torch.stack(measured).sum(0).tolist() if measured else [0.0, 0.0, 0.0]
-    total = all_reduce_sum(dict(zip(("loss", "right", "gap"), sums, strict=True)))
-    accuracy, margin = total["right"] / comparisons, total["gap"] / comparisons
-    return {"loss": total["loss"], "accuracy": accuracy, "margin": margin}
-
-
 def train(
     model: RewardModel,
     pairs: Sequence[TokenPair],
@@ -152,23 +134,21 @@ def train(
     A step reads `config.batch_size` prompts with all their pairs. A given `optimizer` keeps its state.
     """
     groups = by_prompt(pairs)  # all comparisons of a prompt are one batch element
-    optimizer = optimizer or adamw(model, config.lr, weight_decay=config.weight_decay)
-    state = TrainingState({"model": model, "optimizer": optimizer, "pairs": SamePairs(pairs)}, {})
-    if config.resume and folder is not None:
-        state.load(folder)
-    elif folder is not None:  # the pairs may have taken longer than the training will
-        state.save(folder)
+    steps = SupervisedSteps(config, model, log, folder, optimizer=optimizer, pairs=SamePairs(pairs))
+    if (
+        folder is not None and not config.resume
+    ):  # the pairs may have taken longer than the training
+        steps.state.save(folder)
     model.eval()  # no dropout: the scores in training are the scores in use
     model.gpt.checkpoint_blocks = config.checkpoint_blocks
     seed = derive_seed(config.seed, "pair order")
-    for step in state.steps_left(log.total):
-        begin = log.begins()
-        lr = follow_cosine(optimizer, step, log.total, config)
+    for step in steps:
         index = epoch_shuffled_indices(step, config.batch_size, len(groups), seed).tolist()
         prompts = [groups[i] for i in index]
         comparisons = sum(map(len, prompts))
-        measured: list[Tensor] = []  # of each forward: loss, pairs in order, the sum of their gaps
-        optimizer.zero_grad(set_to_none=True)
+        measured = [
+            torch.zeros(3, device=model.device)
+        ]  # of each forward: loss, pairs in order, gaps
         for part in prompts_per_forward(shard(prompts), config.micro_batch_size):
             compared = [pair for group in part for pair in group]
             batch, chosen_rows, rejected_rows = collate_comparisons(compared, eos_id)
@@ -184,110 +164,137 @@ def train(
             loss.backward()
             gaps = (chosen - rejected).detach()
             measured.append(torch.stack([loss.detach(), (gaps > 0).sum().to(loss), gaps.sum()]))
-        norm = clip_and_step(optimizer, model.parameters(), config.max_norm)
-        row = measured_step(measured, comparisons) | {"grad_norm": norm, "lr": lr}
-        row["pairs_per_second"] = per_second(comparisons, begin)
-        check_losses(row)
-        state.step = step + 1
-        log.write(step=state.step, **row)
-        last = state.step == log.total
-        if state.step % log.every == 0 or last:
+        sums = dict(zip(("loss", "accuracy", "margin"), torch.stack(measured).sum(0), strict=True))
+        row = steps.update(sums, pairs_per_second=comparisons)
+        row |= {name: row[name] / comparisons for name in ("accuracy", "margin")}
+        if steps.due(log.every):
             check_alike(model, "reward model")
-        keep_state(state, folder, config.checkpoint_every, last=last)
+        steps.close(row)
     return log.rows
 
 
-def base_folder(config: RewardModelConfig) -> Path:
-    """The base model's run folder; a new run pre-trains it first if the default one is not there."""
-    folder = base_of(config)
-    if config.base is None and not config.resume and not on_main((folder / MODEL_FILE).exists):
-        print(f"no base model in {display_path(folder)} yet: pre-training it first")
-        run_stage(pretraining.main, pretraining_of(config))
-    return folder
+# The command ---------------------------------------------------------------------------------------
 
 
-def base_of(config: RewardModelConfig) -> Path:
-    """The run folder where the base model is, or will be."""
-    return config.base or default_folder("pretraining", config.data, config.preset)
+@dataclass
+class Work:
+    """What is opened and made: the base, its pairs, and the reward model, of which it is the trunk."""
+
+    policy: GPT | None
+    tokenizer: Tokenizer
+    judge: RewardModel | None  # the reward model that this one goes on from
+    pairs: list[TokenPair]
+    held_out: list[TokenPair]
+    model: RewardModel | None = None
 
 
-def pretraining_of(config: RewardModelConfig) -> PretrainingConfig:
-    """How the default base model is made."""
-    return from_preset(
-        PretrainingConfig, pretraining.PRESETS, config.preset, data=config.data, seed=config.seed,
-        device=config.device, out=base_of(config),
-    )  # fmt: skip
-
-
-def open_base(
-    config: RewardModelConfig, base: Path, device: torch.device
-) -> tuple[RewardModel | None, GPT, Tokenizer]:
-    """The reward model to go on from, if the base is one, its trunk or else the base, and the tokenizer."""
-    path = folder_of_run(base) / MODEL_FILE
-    if not path.exists() or kind_of(path) != "reward_model":
-        return None, *load_policy(base, device)
-    judge, tokenizer = load_reward_model(path, device)
-    if is_world(config.data):
-        raise UserError(
-            f"{base} is a reward model, which writes no answers: give --data a file of pairs"
-        )
-    if judge.pooling != config.pooling:
-        raise UserError(f"{base} pools its scores otherwise: give --pooling {judge.pooling}")
-    return judge, judge.gpt, tokenizer
-
-
-@reading()
-def main(config: RewardModelConfig) -> Path:
-    """Make or read the pairs, train, report, and return the run folder."""
-    made = has_annotator(config.data)  # a world's pairs are sampled, a file brings its own
+def open_work(config: RewardModelConfig, device: torch.device) -> tuple[RewardModelConfig, Work]:
+    """The base model and a file's pairs: too few are refused before an earlier run is moved aside."""
     check_world(config.data)
-    if not made and not on_main((base_of(config) / MODEL_FILE).exists):
-        tokenizer = pretraining.open_tokenizer(pretraining_of(config))  # before minutes of training
-        check_file(config, tokenizer, preset_config(config.preset, tokenizer.n_vocab).context)
-    base = base_folder(config)  # whose pre-training may be of another precision
-    device = open_device(config.device, config.precision)
-    judge, policy, tokenizer = open_base(config, base, device)
-    folder = config.out or default_folder("reward_model", config.data, config.model_name)
-    if not made:  # too few pairs are refused before an earlier run is moved aside
-        pairs, held_out = file_pairs(config, tokenizer, policy.config.context)
-    folder = open_run(folder, config, resume=config.resume)
-    if config.resume:
-        pairs, held_out = kept_pairs(folder, tokenizer)
-    else:
-        if made:
-            pairs, held_out = sampled_pairs(policy, tokenizer, config)
-        keep_pairs(folder, pairs, held_out, tokenizer)
+    name = config.model or str(made_base(config))
+    open_device(config.device, config.precision)  # again: the pre-training may have been of another
+    judge, policy, tokenizer = open_base(config, name, device)
+    pairs: tuple[list[TokenPair], list[TokenPair]] = [], []
+    if not has_annotator(config.data):
+        pairs = file_pairs(config, tokenizer, policy.config.context)
+    return config, Work(policy, tokenizer, judge, *pairs)
 
-    fit_for_training(config, policy)  # which the pairs were sampled from, and is the trunk now
-    model = RewardModel.from_policy(policy, config.pooling, make_generator(config.seed, "head"))
-    fewest = 1
-    if judge is not None:
-        fewest = FEWEST
-        model.head.load_state_dict(judge.head.state_dict())
-    del policy, judge  # the trunk is a copy
-    prompts = len(by_prompt(pairs))
+
+def plan(config: RewardModelConfig, work: Work, folder: Path, done: int) -> Plan:
+    """A world's pairs are sampled from the base, those of a run that goes on are read again; the model."""
+    if config.resume:
+        work.pairs, work.held_out = kept_pairs(folder, work.tokenizer)
+    else:
+        if work.policy is not None and not work.pairs:
+            work.pairs, work.held_out = sampled_pairs(work.policy, work.tokenizer, config)
+        keep_pairs(folder, work.pairs, work.held_out, work.tokenizer)
+    work.model, fewest = reward_model_of(config, work), FEWEST if work.judge else 1
+    work.policy = work.judge = None  # the trunk is a copy
+    pairs, prompts = len(work.pairs), len(by_prompt(work.pairs))
     steps = config.steps or max(config.epochs * prompts // config.batch_size, fewest)
-    counts = f"{len(pairs):,} pairs of {prompts:,} prompts"
-    print(f"training a reward model on {counts} for {steps} steps ({device}, {config.precision})")
-    log = MetricLog(
-        steps, path=folder / "metrics.jsonl", every=max(steps // 6, 1), title="reward model",
-        show=("loss", "accuracy", "margin"), start=saved_step(folder) if config.resume else 0,
-        beside=(min(len(pairs), 2000) + len(held_out)) / len(pairs) * prompts / config.batch_size / 3,
+    scored = (min(pairs, 2000) + len(work.held_out)) / pairs
+    return Plan(
+        steps, f"training a reward model on {pairs:,} pairs of {prompts:,} prompts for {steps} steps",
+        ("loss", "accuracy", "margin"), max(steps // 6, 1), scored * prompts / config.batch_size / 3,
+        title="reward model",
     )  # fmt: skip
-    with stepping(log, folder):
-        train(model, pairs, config, log, eos_id=tokenizer.eos_id, folder=folder)
-    with precision(device, config.precision):
+
+
+def train_on_pairs(
+    config: RewardModelConfig, work: Work, log: MetricLog, folder: Path
+) -> list[dict[str, Any]]:
+    assert work.model is not None  # `plan` has made it
+    return train(work.model, work.pairs, config, log, eos_id=work.tokenizer.eos_id, folder=folder)
+
+
+def keep(config: RewardModelConfig, work: Work, log: MetricLog, folder: Path) -> None:
+    """The model with its scale, and how it orders held-out pairs."""
+    model, tokenizer, held_out = work.model, work.tokenizer, work.held_out
+    assert model is not None
+    with precision(model.device, config.precision):
         prefers, at_once = source(config.data).prefers, config.scored_at_once
-        report = normalise_and_test(model, pairs, held_out, tokenizer.eos_id, at_once, prefers)
+        report = normalise_and_test(model, work.pairs, held_out, tokenizer.eos_id, at_once, prefers)
         record_prefixes(model, held_out[:RECORDED], tokenizer, folder)
     save_reward_model(folder / MODEL_FILE, model, tokenizer)
     write_json(folder / "report.json", report.numbers)
     plot_report(report, folder / "report.png")
     print(report.text())
-    conclude(folder)
-    finish_run(folder)
+
+
+STAGE = Stage("reward_model", RewardModelConfig, open_work, plan, train_on_pairs, keep)
+main = STAGE.run  # config -> run folder
+
+
+# Its parts -----------------------------------------------------------------------------------------
+
+
+def made_base(config: RewardModelConfig) -> Path:
+    """The run folder of the default base model, which a new run pre-trains first where it is missing."""
+    folder = default_folder("pretraining", config.data, config.preset)
+    if on_main((folder / MODEL_FILE).exists):
+        return folder
+    wanted = config_of(
+        PretrainingConfig, preset=config.preset, data=config.data, seed=config.seed,
+        device=config.device, out=folder,
+    )  # fmt: skip
+    if not has_annotator(
+        config.data
+    ):  # a file that does not fit is refused before minutes of training
+        tokenizer = pretraining.open_tokenizer(wanted)
+        check_file(config, tokenizer, preset_config(config.preset, tokenizer.n_vocab).context)
+    if not config.resume:
+        print(f"no base model in {display_path(folder)} yet: pre-training it first")
+        run_missing(pretraining.main, wanted)
     return folder
 
 
+def open_base(
+    config: RewardModelConfig, name: str, device: torch.device
+) -> tuple[RewardModel | None, GPT, Tokenizer]:
+    """The reward model to go on from, if the base is one, its trunk or else the base, and the tokenizer."""
+    found = ModelFolder.open(name)
+    if found.kind != "reward_model":
+        return None, found.model(device), found.tokenizer()
+    judge, tokenizer = load_reward_model(found.folder, device)
+    if is_world(config.data):
+        raise UserError(
+            f"{name} is a reward model, which writes no answers: give --data a file of pairs"
+        )
+    if judge.pooling != config.pooling:
+        raise UserError(f"{name} pools its scores otherwise: give --pooling {judge.pooling}")
+    return judge, judge.gpt, tokenizer
+
+
+def reward_model_of(config: RewardModelConfig, work: Work) -> RewardModel:
+    """A copy of the base with a scalar head: a new one, or that of the reward model it goes on from."""
+    assert work.policy is not None
+    fit_for_training(config, work.policy)
+    generator = make_generator(config.seed, "head")
+    model = RewardModel.from_policy(work.policy, config.pooling, generator)
+    if work.judge is not None:
+        model.head.load_state_dict(work.judge.head.state_dict())
+    return model
+
+
 if __name__ == "__main__":
-    run_with_presets(main, RewardModelConfig, PRESETS)
+    STAGE.run_as_command()

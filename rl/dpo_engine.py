@@ -31,7 +31,6 @@ needs none.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -42,9 +41,7 @@ from torch import Tensor
 
 from data.sources import USUAL, Data, default_folder, has_annotator
 from gpt.model import GPT
-from gpt.settings import preset_defaults, presets_of
 from gpt.tokenizer import Tokenizer
-from harness.command_line import flag_value, run_command
 from harness.files import display_path
 from harness.flags import AboveZero, AtLeastOne, AtLeastTwo, Count, NotNegative
 from harness.metric_log import per_second
@@ -76,7 +73,7 @@ from rl.run.config import RunFlags
 from rl.run.engine import Engine
 from rl.run.task import Task
 
-PRESETS = presets_of({"tiny": {}, "study": {}}, "dpo")
+STEPS = 200
 
 
 @dataclass(frozen=True)
@@ -95,10 +92,10 @@ class DPOConfig(PreferenceFlags, RecordedPairFlags, RunFlags):
     sigmoid(log odds ratio), without one, too. kto: each answer's log(pi / pi_ref) against a mean."""
     beta: AboveZero = 0.1
     """The price of leaving the reference; smaller goes further. Of orpo the weight of the odds ratio."""
-    steps: AtLeastOne = 200
-    """Optimizer steps."""
+    steps: AtLeastOne | None = None  # type: ignore[assignment]  # of which `steps_of` makes a number
+    """Optimizer steps; overrides epochs. Default: 200, where no passes are asked for."""
     epochs: AtLeastOne | None = None
-    """Passes over the pairs; overrides steps."""
+    """Passes over the pairs."""
     batch_size: AtLeastOne = 32
     """Pairs per optimizer step."""
     micro_batch_size: AtLeastTwo = 64
@@ -223,16 +220,9 @@ def train(
 
 def steps_of(config: DPOConfig, pairs: Sequence[TokenPair], **_: Any) -> int:
     """--steps, or those of --epochs."""
-    if config.epochs is None:
-        return config.steps
+    if config.steps is not None or config.epochs is None:
+        return config.steps or STEPS
     return max(config.epochs * len(pairs) // config.batch_size, 1)
-
-
-def command_line_defaults(arguments: Sequence[str] | None = None) -> DPOConfig:
-    """The default config of a command line, without a number of passes where --steps is given."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    given = {"epochs": None} if flag_value(arguments, "--steps") else {}
-    return preset_defaults(DPOConfig, PRESETS, arguments, **given)
 
 
 def cosine(config: DPOConfig, step: int) -> float:
@@ -264,7 +254,6 @@ ENGINE = Engine(
     box="DPO",
     config=DPOConfig,
     train=train,
-    presets=PRESETS,
     learns_from="pairs",
     groups=False,
     prepare=recorded_pairs,
@@ -278,4 +267,4 @@ ENGINE = Engine(
 main = ENGINE.run  # config -> run folder
 
 if __name__ == "__main__":
-    run_command(main, DPOConfig, command_line_defaults)
+    ENGINE.run_as_command()

@@ -17,23 +17,19 @@ import torch.nn as nn
 from torch import Tensor
 
 from data.sources import file_source, is_world
-from gpt.checkpoint import load_gpt
+from gpt.folder import ModelFolder, place_of
+from gpt.huggingface import save_hf, special_ids
 from gpt.llama import Llama
 from gpt.model import GPT
-from gpt.published import save_gpt2, special_ids
 from gpt.tokenizer import PAD, Tokenizer, build_tokenizer
-from harness.command_line import command_name, errors_as_sentences, expand_arguments
+from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import (
     display_path,
     expanded,
-    read_object,
-    require_regular,
     write_json,
     write_text,
 )
-from harness.paths import MODEL_FILE, folder_of_run
-from harness.safetensors_file import read_safetensors
 from reward_model.scalar_head import RewardModel, load_reward_model
 
 
@@ -41,23 +37,22 @@ from reward_model.scalar_head import RewardModel, load_reward_model
 class ExportConfig:
     """Write a run's model for transformers."""
 
-    hf: Path
-    """A new folder for the model, in Hugging Face's layout."""
+    model: str
+    """A run."""
+    hf: Path | None = None
+    """A new folder for the model, in Hugging Face's layout; default: the run's name and -hf."""
 
 
-def export_hub(path: Path, target: Path) -> str:
+def export_hub(name: str, target: Path) -> str:
     """Write the model of a run into a new folder; returns how transformers opens it.
 
     UserError without a model, for a folder that is not empty, and for a reward model that takes the mean
     over tokens, which no class of transformers does.
     """
-    run = folder_of_run(path)
-    weights, config = run / MODEL_FILE, run / "config.json"
-    if not weights.exists():
-        raise UserError(f"there is no {MODEL_FILE} in {display_path(run)}: name a finished run")
-    require_regular(weights)
-    flags = read_object(config) if config.exists() else {}
-    kind = read_safetensors(weights, lambda file: file.metadata() or {}).get("kind", "")
+    found = ModelFolder.open(name)
+    if found.run is None:
+        raise UserError(f"{name} is in Hugging Face's layout already: name a run")
+    run, flags, kind = found.folder, found.run, found.kind
     data, offset = str(flags.get("data") or ""), 0.0
     if kind == "reward_model":
         reward_model, tokenizer = load_reward_model(run)
@@ -66,12 +61,12 @@ def export_hub(path: Path, target: Path) -> str:
         target, opens = new_folder(target), "AutoModelForSequenceClassification"
         model, score, offset, tokenizer = as_classifier(reward_model, tokenizer)
         tokenizer = with_form_of(data, tokenizer)
-        save_gpt2(model, target, tokenizer, score)
+        save_hf(model, target, tokenizer, score)
     else:
-        model, tokenizer = load_gpt(run)
+        model, tokenizer = found.model(), found.tokenizer()
         tokenizer = with_form_of(data, tokenizer)
         target, opens = new_folder(target), "AutoModelForCausalLM"
-        save_gpt2(model, target, tokenizer)
+        save_hf(model, target, tokenizer)
         write_json(target / "generation_config.json", generation_config(flags, tokenizer))
     card = model_card(run.resolve().name, flags, model, tokenizer, opens, offset)
     write_text(target / "README.md", card)
@@ -187,18 +182,12 @@ The model is made for study, and nothing was done to make its answers safe or tr
 """
 
 
-def main(run: Path, /, config: ExportConfig) -> None:
-    """Write a run's model for transformers.
-
-    Args:
-        run: A run folder.
-    """
-    print(f"open it with\n    {export_hub(run, config.hf)}")
+def main(config: ExportConfig) -> None:
+    """Write the run's model, and say how it is opened."""
+    folder = place_of(config.model)
+    target = config.hf or folder.with_name(f"{folder.resolve().name}-hf")
+    print(f"open it with\n    {export_hub(config.model, target)}")
 
 
 if __name__ == "__main__":
-    import tyro
-
-    expand_arguments()
-    with errors_as_sentences():
-        tyro.cli(main, prog=command_name(), config=(tyro.conf.OmitArgPrefixes,))
+    run_command(main, ExportConfig)

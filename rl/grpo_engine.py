@@ -32,11 +32,9 @@ from rl.equations.advantages import group_advantages
 from rl.equations.kl import loss_estimator
 from rl.equations.losses import grpo_objective
 from rl.loop import Run
-from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.config import EngineConfig, require_groups
 from rl.run.engine import Engine
 from rl.run.metrics import clip_mask
-
-PRESETS = size_presets("grpo")
 
 
 @dataclass(frozen=True)
@@ -88,7 +86,6 @@ ENGINE = Engine(
     box="GRPO",
     config=GRPOConfig,
     train=train,
-    presets=PRESETS,
 )
 
 main = ENGINE.run  # config -> run folder

@@ -42,16 +42,10 @@ from rl.equations.kl import loss_estimator
 from rl.equations.losses import grpo_objective
 from rl.loop import Run
 from rl.rewards.reward import made_of
-from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.config import EngineConfig, require_groups
 from rl.run.engine import Engine
 from rl.run.metrics import clip_mask
 from rl.run.task import Task
-
-# The larger sizes are for files, for which nobody labels new pairs; neither do sums need it.
-PRESETS = size_presets(
-    "grpo_iterative",
-    dict(iterations=4, refresh_reward_model=False),
-)
 
 
 @dataclass(frozen=True)
@@ -211,7 +205,6 @@ ENGINE = Engine(
     box="Iterative GRPO",
     config=IterativeGRPOConfig,
     train=train,
-    presets=PRESETS,
     prepare=open_refresh,
     toy="--iterations 2 --new-pairs 160 --check-pairs 16 --responses-per-prompt 4 --reward-batch-size 2",
 )

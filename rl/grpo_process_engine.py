@@ -52,13 +52,11 @@ from rl.rewards.step_rewards import (
     StepRewards,
     checked_steps,
 )
-from rl.run.config import EngineConfig, refuse_penalty, require_groups, size_presets
+from rl.run.config import EngineConfig, refuse_penalty, require_groups
 from rl.run.engine import Engine
 from rl.run.evaluation import Conditions
 from rl.run.metrics import clip_mask
 from rl.run.task import Task
-
-PRESETS = size_presets("grpo_process")
 
 
 @dataclass(frozen=True)
@@ -155,7 +153,6 @@ ENGINE = Engine(
     box="Process-supervised GRPO",
     config=ProcessGRPOConfig,
     train=train,
-    presets=PRESETS,
     prepare=open_step_rewards,
 )
 

@@ -55,11 +55,10 @@ from rl.equations.advantages import group_advantages
 from rl.equations.kl import k3, k3_importance, rho_minus_log
 from rl.equations.losses import grpo_objective
 from rl.loop import Run
-from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.config import EngineConfig, require_groups
 from rl.run.engine import Engine
 from rl.run.metrics import clip_mask
 
-PRESETS = size_presets("grpo_single_model", dict(kl_coef=1.0), limited=False)
 PENALTIES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "k3": k3,
     "rho_minus_log": rho_minus_log,
@@ -157,7 +156,6 @@ ENGINE = Engine(
     box="Single-model GRPO",
     config=SingleModelGRPOConfig,
     train=train,
-    presets=PRESETS,
 )
 
 main = ENGINE.run  # config -> run folder

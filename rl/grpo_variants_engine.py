@@ -44,7 +44,6 @@ other flags, and every field can be set by hand.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -52,9 +51,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from data.sources import from_preset
-from gpt.settings import preset_defaults
-from harness.command_line import flag_value, run_command
+from gpt.recipes import config_of
+from harness.command_line import flag_value
 from harness.flags import Count, NotNegative, ZeroToOne
 from rl.batches.dynamic_sampling import SAMPLING_FILTERS, GroupBuffer, PromptCursor
 from rl.batches.rollout import Rollout, Update, rollout_log_probs, select_rows
@@ -63,11 +61,10 @@ from rl.equations.advantages import group_advantages, maxrl_advantages
 from rl.equations.kl import absolute, k3
 from rl.equations.token_rewards import overlong_penalty
 from rl.loop import Run
-from rl.run.config import EngineConfig, refuse_penalty, require_groups, size_presets
+from rl.run.config import EngineConfig, refuse_penalty, require_groups
 from rl.run.engine import Engine
 from rl.run.metrics import ClipMask, StepBatch, clip_mask, no_clip, rollout_metrics
 
-PRESETS = size_presets("grpo_variants")
 VARIANTS: dict[str, dict[str, Any]] = {
     "grpo": {},
     "dapo": dict(
@@ -143,6 +140,12 @@ class GRPOVariantsConfig(EngineConfig):
     clip_cov_high: float = 5.0
     """The upper bound."""
 
+    @classmethod
+    def chosen_by(cls, arguments: Sequence[str]) -> dict[str, Any]:
+        """The fields of the variant that a command line names; a wrong name is left to the parser."""
+        variant = flag_value(arguments, "--variant")
+        return choices_of(variant if variant in VARIANTS else "grpo")
+
     def __post_init__(self) -> None:
         super().__post_init__()
         refuse_penalty("the GRPO family", self, "; --overlong-buffer has one")
@@ -195,15 +198,7 @@ def choices_of(variant: str) -> dict[str, Any]:
 
 def from_variant(variant: str, preset: str = "tiny", **overrides: Any) -> GRPOVariantsConfig:
     """The config of a named variant; `GRPOVariantsConfig(variant="dapo")` would only carry the name."""
-    return from_preset(GRPOVariantsConfig, PRESETS, preset, **(choices_of(variant) | overrides))
-
-
-def command_line_defaults(arguments: Sequence[str] | None = None) -> GRPOVariantsConfig:
-    """The default config of a command line: `--variant`, `--preset` and `--data` come first."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    variant = flag_value(arguments, "--variant")
-    chosen = choices_of(variant if variant in VARIANTS else "grpo")  # the parser lists them
-    return preset_defaults(GRPOVariantsConfig, PRESETS, arguments, **chosen)
+    return config_of(GRPOVariantsConfig, preset=preset, **(choices_of(variant) | overrides))
 
 
 # --- the choices: one table each, one signature per table -------------------------------------
@@ -390,7 +385,6 @@ ENGINE = Engine(
     box="The GRPO family",
     config=GRPOVariantsConfig,
     train=train,
-    presets=PRESETS,
     run_name=lambda config: f"grpo_variants_{config.variant}",
     toy="--variant cispo",
 )
@@ -399,4 +393,4 @@ ENGINE = Engine(
 main = ENGINE.run  # config -> run folder
 
 if __name__ == "__main__":
-    run_command(main, GRPOVariantsConfig, default=command_line_defaults)
+    ENGINE.run_as_command()

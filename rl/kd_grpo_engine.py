@@ -58,12 +58,10 @@ from rl.rewards.teacher_reward import (
     refuse_other_rewards,
     reward_from_teacher,
 )
-from rl.run.config import require_groups, size_presets
+from rl.run.config import require_groups
 from rl.run.engine import Engine
 from rl.run.metrics import clip_mask
 from rl.run.pretraining_loss import TextConfig, open_text, text_gradient, text_of
-
-PRESETS = size_presets("kd_grpo", dict(pretraining_coef=1.0), limited=False)
 
 
 @dataclass(frozen=True)
@@ -208,7 +206,6 @@ ENGINE = Engine(
     box="KD-GRPO",
     config=KDGRPOConfig,
     train=train,
-    presets=PRESETS,
     learns_from="teacher",
     prepare=open_text,
     own_reward=lambda config: reward_from_teacher(teacher_reward),

@@ -66,18 +66,10 @@ from rl.rewards.teacher_reward import (
     refuse_other_rewards,
     reward_from_teacher,
 )
-from rl.run.config import refuse_penalty, size_presets
+from rl.run.config import refuse_penalty
 from rl.run.engine import Engine
 from rl.run.metrics import clip_mask, explained_variance
 from rl.run.pretraining_loss import open_text, text_gradient, text_of
-
-PRESETS = size_presets(
-    "kd_ppo",
-    dict(
-        group_size=1, prompts_per_step=32, critic_lr=1e-5, updates_per_batch=1, pretraining_coef=1.0
-    ),
-    limited=False,
-)
 
 
 @dataclass(frozen=True)
@@ -214,7 +206,6 @@ ENGINE = Engine(
     box="KD-PPO",
     config=KDPPOConfig,
     train=train,
-    presets=PRESETS,
     learns_from="teacher",
     groups=False,
     prepare=open_text,

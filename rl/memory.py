@@ -13,24 +13,21 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from data.collate import ResponseBatch, collate_responses
-from data.sources import USUAL, Data, from_preset
-from gpt.checkpoint import build, read_shape
+from data.sources import USUAL, Data
+from gpt.checkpoint import build
+from gpt.folder import ModelFolder
 from gpt.log_probs import CHUNK_ELEMENTS, response_hidden
 from gpt.lora import add_adapters
-from gpt.model import GPT, PRESETS, GPTConfig, preset_config
-from gpt.settings import preset_defaults
-from gpt.tokenizer import load_tokenizer
-from gpt.tokenizer_training import OWN_VOCABULARY
+from gpt.model import GPT, PRESETS, GPTConfig
+from gpt.recipes import config_of
 from harness.command_line import run_command
 from harness.device import precision, shapes_alone
-from harness.errors import UserError
 from harness.flags import AtLeastOne, Count
 from rl import grpo_engine, ppo_engine
 
@@ -44,7 +41,8 @@ class MemoryConfig:
     """Compute the memory of a run of GRPO or PPO with a reward model of the policy's size."""
 
     model: str
-    """Folder of the policy, a run's or published weights; or a preset: all models have its size."""
+    """A preset, or the policy: a run, a folder in Hugging Face's layout, hf://OWNER/NAME. All models have
+    its size."""
     engine: Literal["grpo", "ppo"] = "grpo"
     """ppo trains a critic, too."""
     data: Data = USUAL
@@ -70,24 +68,16 @@ class MemoryConfig:
 
 
 def shape_of(model: str) -> GPTConfig:
-    """The shape of a folder's model, or a preset's with the vocabulary that its models have."""
-    if model not in PRESETS:
-        if not Path(model).exists():
-            raise UserError(f"{model} is neither a folder nor one of {', '.join(PRESETS)}")
-        return read_shape(Path(model))
-    if model in ("tiny", "study"):
-        return preset_config(model, load_tokenizer("glassbox").n_vocab)
-    return preset_config(model, OWN_VOCABULARY if model == "own" else 50257)
+    """The shape of a preset, or of a model."""
+    return PRESETS[model] if model in PRESETS else ModelFolder.open(model).shape
 
 
-def config_of(flags: MemoryConfig) -> Any:
+def engine_config(flags: MemoryConfig) -> Any:
     """The engine's config: its preset, with the flags that are given."""
     engine, ours = ENGINES[flags.engine], ("model", "engine", "prompt_tokens", "reward_models")
     given = {k: v for k, v in vars(flags).items() if k not in ours and v is not None}
-    if flags.model in PRESETS:
-        return from_preset(engine.config, engine.presets, flags.model, **given)
-    arguments = ["--policy", flags.model, "--data", flags.data]
-    return preset_defaults(engine.config, engine.presets, arguments, **given)
+    named = {"preset" if flags.model in PRESETS else "model": flags.model}
+    return config_of(engine.config, **named, **given)
 
 
 def numbers(shape: GPTConfig, lora_rank: int = 0) -> tuple[int, int, int]:
@@ -143,7 +133,7 @@ def activations(shape: GPTConfig, config: Any, batch: ResponseBatch) -> int:
 
 def memory(flags: MemoryConfig) -> dict[str, dict[str, int]]:
     """The bytes of every part while the run samples and while it updates: one of them is its peak."""
-    shape, config = shape_of(flags.model), config_of(flags)
+    shape, config = shape_of(flags.model), engine_config(flags)
     V, D, L = shape.vocab_size, shape.n_embd, shape.n_layer
     P, linear, adapters = numbers(shape, config.lora_rank)
     rows = config.prompts_per_step * config.group_size

@@ -56,16 +56,10 @@ from rl.rewards.teacher_reward import (
     reward_from_teacher,
     teacher_log_probs,
 )
-from rl.run.config import refuse_others, size_presets
+from rl.run.config import refuse_others
 from rl.run.engine import Engine
 from rl.run.metrics import clip_mask
 from rl.run.pretraining_loss import TextConfig, open_text, text_gradient, text_of
-
-PRESETS = size_presets(
-    "minillm",
-    dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, pretraining_coef=1.0),
-    limited=False,
-)
 
 
 @dataclass(frozen=True)
@@ -190,7 +184,6 @@ ENGINE = Engine(
     box="MiniLLM",
     config=MiniLLMConfig,
     train=train,
-    presets=PRESETS,
     learns_from="teacher",
     groups=False,
     prepare=open_text,

@@ -35,7 +35,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -59,22 +58,19 @@ from rl.rewards.teacher_reward import (
     reward_from_teacher,
     teacher_log_probs,
 )
-from rl.run.config import EngineConfig, refuse_others, size_presets
+from rl.run.config import EngineConfig, refuse_others
 from rl.run.engine import Engine
 from rl.run.metrics import StepBatch
 from rl.run.task import Task
 
-PRESETS = size_presets(
-    "on_policy_distillation", dict(prompts_per_step=32, minibatches=4, kl_coef=0.0), limited=False
-)
-ITSELF = Path("self")
+ITSELF = "self"
 
 
 @dataclass(frozen=True)
 class OnPolicyDistillationConfig(EngineConfig):
     """Distil a teacher into a policy on the policy's own samples."""
 
-    teacher: Path | None = None
+    teacher: str | None = None
     """Run folder of the teacher; default: the one of this data. self: the policy, which is shown a right
     answer of the same group; then a rule has to check the answers."""
     lesson: str = "{prompt}{answer}\n{prompt}"
@@ -291,7 +287,6 @@ ENGINE = Engine(
     box="On-policy distillation",
     config=OnPolicyDistillationConfig,
     train=train,
-    presets=PRESETS,
     learns_from="teacher",
     groups=False,
     prepare=require_check,

@@ -70,13 +70,10 @@ from rl.equations.losses import (
     sequence_ratio,
 )
 from rl.loop import Run
-from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.config import EngineConfig, require_groups
 from rl.run.engine import Engine
 from rl.run.metrics import ClipMask, clip_mask
 from rl.run.task import Task
-
-PRESETS = size_presets("pg_grpo", dict(max_response_tokens=256))
-PRESETS["own"] |= dict(max_response_tokens=1024)
 
 
 @dataclass(frozen=True)
@@ -345,7 +342,6 @@ ENGINE = Engine(
     box="PG-GRPO",
     config=PGGRPOConfig,
     train=train,
-    presets=PRESETS,
     prepare=recorded_pairs,
     toy="--pairs both --offline-batch-size 4",
 )

@@ -45,16 +45,10 @@ from rl.equations.advantages import whiten
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
 from rl.rewards.reward import made_of
-from rl.run.config import size_presets
 from rl.run.engine import Engine
 from rl.run.metrics import clip_mask, explained_variance
 from rl.run.pretraining_loss import open_text, text_gradient, text_of
 from rl.run.task import Task
-
-PRESETS = size_presets(
-    "ppo",
-    dict(group_size=1, prompts_per_step=32, critic_lr=1e-5, updates_per_batch=1),
-)
 
 
 @dataclass(frozen=True)
@@ -146,7 +140,6 @@ ENGINE = Engine(
     box="PPO",
     config=PPOConfig,
     train=train,
-    presets=PRESETS,
     groups=False,
     prepare=open_critic_and_text,
 )

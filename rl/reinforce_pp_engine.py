@@ -40,12 +40,11 @@ from rl.equations.kl import k2
 from rl.equations.losses import grpo_objective
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
-from rl.run.config import EngineConfig, size_presets
+from rl.run.config import EngineConfig
 from rl.run.engine import Engine
 from rl.run.metrics import clip_mask
 
 # One response per prompt: a batch of as many responses has more prompts than in the other engines.
-PRESETS = size_presets("reinforce_pp", dict(prompts_per_step=32))
 
 
 @dataclass(frozen=True)
@@ -173,7 +172,6 @@ ENGINE = Engine(
     box="REINFORCE++",
     config=ReinforcePPConfig,
     train=train,
-    presets=PRESETS,
     toy="--variant baseline",
 )
 

@@ -43,11 +43,9 @@ from rl.equations.losses import (
 )
 from rl.equations.token_rewards import token_level_rewards
 from rl.loop import Run
-from rl.run.config import EngineConfig, require_groups, size_presets
+from rl.run.config import EngineConfig, require_groups
 from rl.run.engine import Engine
 from rl.run.metrics import ClipMask, clip_mask, no_clip
-
-PRESETS = size_presets("rloo")
 
 
 @dataclass(frozen=True)
@@ -163,7 +161,6 @@ ENGINE = Engine(
     box="RLOO",
     config=RLOOConfig,
     train=train,
-    presets=PRESETS,
 )
 
 main = ENGINE.run  # config -> run folder

@@ -23,7 +23,7 @@ import torch
 from data.records import SPLITS, PromptRecord
 from data.sources import Source, default_folder, source
 from data.templates import instruction_prompt
-from gpt.checkpoint import load_policy
+from gpt.folder import ModelFolder, open_model, start_named
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl
 from gpt.model import GPT
@@ -31,9 +31,8 @@ from harness.command_line import run_command
 from harness.console import printable
 from harness.device import open_device
 from harness.errors import UserError
-from harness.files import as_user_error, read_object, reading
+from harness.files import as_user_error, reading
 from harness.flags import AtLeastOne, NotNegative, check_ranges
-from harness.paths import folder_of_run
 from harness.run_folder import input_digests
 from harness.seeds import make_generator
 from rl.batches.rollout import sample_rollout
@@ -46,10 +45,10 @@ from rl.run.config import RunFlags
 class TalkConfig:
     """Talk to a trained model."""
 
-    run: Path
-    """Run folder of the model."""
-    against: Path | None = None
-    """Run folder of the model that answers beside it; default: the one that training started from."""
+    model: str
+    """A run, a folder in Hugging Face's layout, or a model of the hub, hf://OWNER/NAME or gpt2."""
+    against: str | None = None
+    """The model that answers beside it, named likewise; default: the one that training started from."""
     temperature: NotNegative | None = None
     """tau of sampling; 0 takes the likeliest token. Default: the run's own, or 1."""
     max_new_tokens: AtLeastOne | None = None
@@ -88,11 +87,11 @@ class Talk:
     """A trained model, the one beside it, and what their answers are measured by."""
 
     def __init__(self, config: TalkConfig) -> None:
-        self.folder, self.config, self.asked = folder_of_run(config.run), config, 0
+        self.config, self.asked = config, 0
         self.device = open_device(config.device)
-        self.policy, self.tokenizer = load_policy(self.folder, self.device)
-        path = self.folder / "config.json"
-        self.flags: Mapping[str, Any] = read_object(path) if path.exists() else {}
+        found = ModelFolder.open(config.model)
+        self.policy, self.tokenizer = found.model(self.device), found.tokenizer()
+        self.flags: Mapping[str, Any] = found.run or {}
         self.data = str(self.flags.get("data") or "")
         self.preset = str(self.flags.get("preset") or "tiny")
         tau = config.temperature
@@ -122,20 +121,19 @@ class Talk:
         self.notes += [f"{place} is not among the inputs in its config.json" for place in others]
         return found
 
-    def open_other(self, folder: Path) -> GPT:
+    def open_other(self, name: str) -> GPT:
         """Another model of the same tokens."""
-        model, tokenizer = load_policy(folder_of_run(folder), self.device)
+        model, tokenizer = open_model(name, self.device)
         if tokenizer.fingerprint != self.tokenizer.fingerprint:
-            raise UserError(f"{folder} reads other tokens than {self.folder}: name another run")
+            raise UserError(f"{name} reads other tokens than {self.config.model}: name another run")
         return model
 
     def open_start(self) -> GPT:
         """The model that training started from, where the flags say."""
-        named = next(filter(None, map(self.flags.get, ("policy", "weights", "base"))), None)
+        named = start_named(self.flags)
         if not named and not self.data:
             raise UserError("its folder does not say where training started")
-        folder = Path(named) if named else default_folder("pretraining", self.data, self.preset)
-        return self.open_other(folder)
+        return self.open_other(named or str(default_folder("pretraining", self.data, self.preset)))
 
     def open_source(self) -> Source | None:
         """The world or the file that the run's prompts are from; UserError for a file of plain text."""
@@ -153,10 +151,10 @@ class Talk:
         if is_function(kind) or "teacher" in self.flags or not self.data:
             return None  # code of somebody's, a teacher, or no config.json
         named = self.flags.get("reward_model") or ()
-        folders = tuple(Path(folder) for folder in ([named] if isinstance(named, str) else named))
+        names = tuple([named] if isinstance(named, str) else named)
         flags: dict[str, Any] = dict(
-            reward=kind, data=self.data, preset=self.preset, reward_model=folders,
-            ensemble=self.flags.get("ensemble", "mean"), policy=self.flags.get("policy"),
+            reward=kind, data=self.data, preset=self.preset, reward_model=names,
+            ensemble=self.flags.get("ensemble", "mean"), model=start_named(self.flags),
         )  # fmt: skip
         return open_reward(RunFlags(**flags), self.tokenizer, self.device, self.rule)
 
@@ -183,7 +181,7 @@ class Talk:
         params = replace(self.params, max_new_tokens=min(self.params.max_new_tokens, room))
         models = {"it": self.policy}
         if self.other is not None:
-            models[self.config.against.name if self.config.against else "start"] = self.other
+            models[Path(self.config.against or "start").name] = self.other
         return [self.answer_of(who, model, record, params) for who, model in models.items()]
 
     def answer_of(
@@ -210,7 +208,7 @@ class Talk:
 
 def main(config: TalkConfig) -> None:
     """Answer prompts until there are no more."""
-    with as_user_error(config.run):
+    with as_user_error(Path(config.model)):
         talk = Talk(config)
     print(*talk.notes, "Type a prompt; Ctrl-C stops an answer, Ctrl-D ends.", sep="\n")
     width = min(shutil.get_terminal_size((80, 24)).columns, 100)

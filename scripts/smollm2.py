@@ -22,7 +22,7 @@ from torch import Tensor
 from data.templates import CHAT_TEMPLATE
 from gpt.checkpoint import load_strictly
 from gpt.llama import Llama, LlamaConfig
-from gpt.published import save_gpt2
+from gpt.huggingface import save_hf
 from gpt.tokenizer import DIGITS_PATTERN, build_tokenizer
 from gpt.tokenizer_files import ranks_of
 from harness.command_line import run_command
@@ -97,7 +97,7 @@ def main(config: SmolLM2Config) -> None:
     tokenizer = build_tokenizer(
         "smollm2", ranks, DIGITS_PATTERN, specials, end, end, chat_template=CHAT_TEMPLATE
     )
-    save_gpt2(model, config.out, tokenizer)
+    save_hf(model, config.out, tokenizer)
     print(f"{model.parameter_count():,} weights in {config.out}")
 
 

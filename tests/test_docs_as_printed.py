@@ -19,7 +19,7 @@ from forked import command
 from toys import GLASSBOX, glassbox_gpt
 
 from data import sources
-from gpt.published import save_gpt2
+from gpt.huggingface import save_hf
 from harness import run_folder
 from harness.paths import REPOSITORY
 
@@ -133,7 +133,7 @@ def furnish(folder: Path) -> Path:
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "prompts.txt").write_text("Who?\nWhy?\n")
     (folder / "mine.py").write_text("from rl.equations.kl import k3 as loss\n")
-    save_gpt2(glassbox_gpt(), folder / "mine", GLASSBOX)
+    save_hf(glassbox_gpt(), folder / "mine", GLASSBOX)
     return folder
 
 

@@ -15,7 +15,7 @@ from data import sources
 from data.sources import default_folder
 from gpt import finetuning, teacher
 from gpt.finetuning import FinetuningConfig
-from gpt.published import save_gpt2
+from gpt.huggingface import save_hf
 from gpt.settings import preset_defaults
 from harness.errors import NothingToDo, UserError
 from harness.paths import MODEL_FILE
@@ -49,7 +49,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     save_reward_model(
         default_folder("reward_model", "pairs.jsonl", "tiny") / MODEL_FILE, judge, GLASSBOX
     )
-    save_gpt2(glassbox_gpt(6), tmp_path / "published", GLASSBOX)
+    save_hf(glassbox_gpt(6), tmp_path / "published", GLASSBOX)
     (tmp_path / "helper_of_mine").mkdir()
     (tmp_path / "helper_of_mine/of_mine.py").write_text("VALUE = 1.0\n")
     (tmp_path / "rewards_of_mine.py").write_text(

@@ -19,7 +19,7 @@ from gpt.checkpoint import load_gpt, load_policy, save_gpt
 from gpt.finetuning import FinetuningConfig
 from gpt.llama import Llama, LlamaConfig
 from gpt.model import GPT, GPTConfig
-from gpt.published import save_gpt2
+from gpt.huggingface import save_hf
 from gpt.settings import ROWS, opened, preset_defaults
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness import command_line, flags
@@ -56,8 +56,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("data.sources.RUNS", tmp_path / "runs")
     tokenizer = chat_tokenizer("phi-3")
-    save_gpt2(llama(tokenizer), tmp_path / "mine", tokenizer)
-    save_gpt2(
+    save_hf(llama(tokenizer), tmp_path / "mine", tokenizer)
+    save_hf(
         llama(tokenizer), tmp_path / "plain", dataclasses.replace(tokenizer, chat_template=None)
     )
     rows = [

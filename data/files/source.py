@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from data.files.read import (
     ReadResult,
@@ -18,13 +16,10 @@ from data.files.rows import holds_rows, rows_of
 from data.records import PreferenceRecord, PromptRecord, ResponseRecord, Split
 from data.templates import HEADINGS, ChatForm, instruction_prompt
 
-DEFAULTS: Mapping[str, Any] = {}
-
 
 class FileSource:
     """The prompts of a file, split by their text."""
 
-    DEFAULTS = DEFAULTS
     CHECK = gold = corpus = sample_response = prefers = step_checks = None
     SORTED_BY_LENGTH = False
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from data.records import PromptRecord
 from data.templates import chat_prompt
@@ -141,24 +141,3 @@ def kept(record: PromptRecord, response: str, has_eos: bool) -> float:
 
 gold, CHECK, SORTED_BY_LENGTH = kept, "constraint kept", False
 corpus = sample_response = prefers = step_checks = None  # a world of prompts alone
-# For a published model of 135 M weights: small steps, and sampling as its makers advise it.
-_RL = dict(
-    lr=2e-5, warmup=2, steps=32, prompts_per_step=4, group_size=8, minibatches=2, micro_batch_size=16,
-    kl_coef=0.1, stop_kl=8.0, temperature=0.7, max_new_tokens=48, eval_every=8, eval_prompts=48,
-    test_prompts=32, checkpoint_every=16,
-)  # fmt: skip
-_OTHERS: dict[str, dict[str, Any]] = {
-    "grpo_iterative": dict(refresh_reward_model=False, iterations=3, steps=30),
-    "grpo_single_model": dict(kl_coef=1.0, stop_kl=None),
-    "on_policy_distillation": dict(kl_coef=0.0, stop_kl=None),
-    "minillm": dict(kl_coef=0.0, stop_kl=None, pretraining_coef=0.1),
-    "kd_grpo": dict(stop_kl=None, pretraining_coef=0.1),
-    "kd_ppo": dict(stop_kl=None, pretraining_coef=0.1),
-}
-_OF_OTHER_SIZES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # rows of gpt/settings.py
-_BY_SIZE = ("lr", "micro_batch_size")
-DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
-    command: dict.fromkeys(("tiny", "chat"), settings)
-    | dict.fromkeys(_OF_OTHER_SIZES, {k: v for k, v in settings.items() if k not in _BY_SIZE})
-    for command, settings in {"rl": _RL, **_OTHERS}.items()
-}

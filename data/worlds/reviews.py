@@ -19,7 +19,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 from data.records import PromptRecord, ResponseRecord, pick, shuffled, split_of
 
@@ -302,18 +301,3 @@ def prefers(gold_a: float, gold_b: float) -> float:
 
 gold, step_checks = gold_reward, None
 CHECK, SORTED_BY_LENGTH = None, True
-DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
-    # After 1,000 steps some seeds have hardly begun to copy the item.
-    "pretraining": {"tiny": dict(steps=1500), "study": dict(steps=1500)},
-    # Chosen on validation prompts of other seeds than those that are reported (docs/results.md). At
-    # 2e-3 it learns the pairs half as fast, and the item last of all. Of the 9 answers to a prompt
-    # that are compared two were written for other prompts, about other items mostly, and one says
-    # its last sentence again: policies found that thanks paid twice where no pair had it. Batches of
-    # 4 prompts take twice the steps, which find sooner that an answer is about its item.
-    "reward_model": {
-        "tiny": dict(
-            lr=7e-4, batch_size=4, responses_per_prompt=9, borrowed_responses=2,
-            repeated_responses=1, pairs=108_000,  # 36 of each of 3,000 prompts
-        ),
-    },
-}  # fmt: skip

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 import re
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from data.records import SPLITS, PromptRecord, ResponseRecord, pick, split_of
 
@@ -163,17 +163,3 @@ def step_checks(record: PromptRecord, response: str) -> list[StepCheck]:
 gold, prefers = exact_match, None
 # Batches are mixed: length is the style here, and training on one style at a time swings between them.
 CHECK, SORTED_BY_LENGTH = "exact match", False
-# A rule cannot be over-optimised: no KL penalty and no early stop. Rewards are 0 or 1, so a smaller
-# learning rate ends less noisily.
-_RL: dict[str, Any] = dict(kl_coef=0.0, stop_kl=None, max_new_tokens=40, lr=1e-4, steps=160)
-_ITERATIVE: dict[str, Any] = dict(refresh_reward_model=False, steps=150)
-_SINGLE: dict[str, Any] = dict(kl_coef=1.0, steps=100)
-DEFAULTS: dict[str, dict[str, dict[str, Any]]] = {
-    "pretraining": {
-        "tiny": dict(steps=2200), "study": dict(steps=2200), "teacher": dict(steps=2500),
-    },
-    "rl": {"tiny": _RL, "study": _RL},
-    "ppo": {"tiny": dict(steps=70), "study": dict(steps=70)},
-    "grpo_iterative": {"tiny": _ITERATIVE, "study": _ITERATIVE},
-    "grpo_single_model": {"tiny": _SINGLE, "study": _SINGLE},
-}  # fmt: skip

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from data.collate import ResponseBatch, epoch_shuffled_indices
 from data.sources import default_folder, file_source, flags_for, has_annotator
-from gpt.fit import Limits
+from gpt.lengths import Limits
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer

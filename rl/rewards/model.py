@@ -14,12 +14,13 @@ from torch import Tensor
 
 from data.collate import ResponseBatch, collate_responses
 from data.sources import default_folder, flags_for, is_checked
+from gpt.folder import ModelFolder, place_of
 from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.errors import UserError
 from harness.files import display_path, noted, read_jsonl
-from harness.paths import MODEL_FILE, folder_of_run
+from harness.paths import MODEL_FILE
 from reward_model.scalar_head import RewardModel, load_reward_model
 from rl.batches.rollout import Rollout
 from rl.equations.ensembles import ensemble_mean, worst_case
@@ -30,40 +31,47 @@ def open_kind(config: RewardFlags, tokenizer: Tokenizer, device: torch.device) -
     """The reward model that the flags name, or the ensemble; default: the one of this data and preset."""
     if is_checked(config.data) and not config.reward_model:
         raise UserError(f"{config.data} is checked by a rule: leave --reward {config.reward} out")
-    flags = flags_for(config.data, config.preset)
-    if config.policy is not None and config.model_name != config.preset:  # from published weights
-        flags = f" --data {shlex.quote(config.data)} --base {shlex.quote(str(config.policy))}"
-    default = default_folder("reward_model", config.data, config.model_name)
-    folders = config.reward_model or (default,)
-    models = [open_reward_model(folder, tokenizer, device, flags) for folder in folders]
+    names = config.reward_model or (str(default_reward_model(config)),)
+    models = [open_reward_model(name, tokenizer, device) for name in names]
     if len(models) == 1:
         return RewardModelReward(models[0], config.scored_rows, config.precision)
     room = min(model.gpt.config.context for model in models)
-    reference = reference_responses(folders[0], tokenizer, room)
+    reference = reference_responses(place_of(names[0]), tokenizer, room)
     return EnsembleReward(
         models, combine=config.ensemble, reference=reference,
         micro_batch_size=config.scored_rows, dtype=config.precision,
     )  # fmt: skip
 
 
-def open_reward_model(
-    folder: Path, tokenizer: Tokenizer, device: torch.device, flags: str
-) -> RewardModel:
-    """The reward model in a run folder; UserError if there is none, or one of other tokens."""
-    folder = folder_of_run(folder)
+def default_reward_model(config: RewardFlags) -> Path:
+    """The run of this data and model; a UserError with the command that makes it where it is missing."""
+    folder = default_folder("reward_model", config.data, config.model_name)
+    flags = flags_for(config.data, config.preset)
+    if config.model is not None and config.model_name != config.preset:  # from published weights
+        flags = f" --data {shlex.quote(config.data)} --model {shlex.quote(str(config.model))}"
     if not (folder / MODEL_FILE).exists():
         raise UserError(
             f"there is no reward model in {display_path(folder)}: give --reward FILE.py:FUNCTION, or "
             "train it, for which a file needs pairs, with  "
             f"python -m reward_model.reward_model_training{flags}"
         )
-    model, model_tokenizer = load_reward_model(folder, device)
+    return folder
+
+
+def open_reward_model(name: str, tokenizer: Tokenizer, device: torch.device) -> RewardModel:
+    """The reward model of this name; UserError if there is none, or one of other tokens."""
+    found = ModelFolder.open(name)
+    if found.kind != "reward_model":
+        raise UserError(
+            f"{name} is no reward model but a policy: name what reward_model_training made"
+        )
+    model, model_tokenizer = load_reward_model(found.folder, device)
     if model_tokenizer.fingerprint != tokenizer.fingerprint:
         names = f"{model_tokenizer.name!r}, the policy {tokenizer.name!r}"
-        raise UserError(f"{display_path(folder)} reads {names}: use one tokenizer")
+        raise UserError(f"{name} reads {names}: use one tokenizer")
     if model_tokenizer.chat_template != tokenizer.chat_template:
         raise UserError(
-            f"{display_path(folder)} reads prompts in another form of a chat than the policy writes: train "
+            f"{name} reads prompts in another form of a chat than the policy writes: train "
             "both from models with the same chat template"
         )
     return model
@@ -147,7 +155,7 @@ def reference_responses(
 
     Both answers of its first held-out pairs that fit in `room` tokens; None where it kept no pairs.
     """
-    path = folder_of_run(folder.resolve()) / "held_out_pairs.jsonl"
+    path = folder.resolve() / "held_out_pairs.jsonl"
     if not path.exists():
         return None
     rows = [

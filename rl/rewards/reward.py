@@ -9,9 +9,8 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from pkgutil import iter_modules
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -137,7 +136,7 @@ class RewardFlags(Protocol):
     def reward(self) -> str: ...
 
     @property
-    def reward_model(self) -> tuple[Path, ...]: ...
+    def reward_model(self) -> tuple[str, ...]: ...
 
     @property
     def ensemble(self) -> Literal["mean", "min"]: ...
@@ -149,7 +148,7 @@ class RewardFlags(Protocol):
     def preset(self) -> str: ...
 
     @property
-    def policy(self) -> Path | None: ...
+    def model(self) -> str | None: ...
 
     @property
     def model_name(self) -> str: ...
@@ -182,11 +181,6 @@ def check_reward(reward: str) -> None:
         )
 
 
-def file_of(kind: str) -> Any:
-    """The file of this folder that has `kind` of rewards: it alone is imported."""
-    return importlib.import_module(f"rl.rewards.{kind}")
-
-
 def open_rule(
     found: Source, data: str, prompts: Mapping[str, Sequence[PromptRecord]], *, needed: bool
 ) -> RuleReward | None:
@@ -198,8 +192,9 @@ def open_rule(
         return RuleReward(found.gold, "gold reward")
     if found.CHECK is None and not any(r.answer is not None for rs in prompts.values() for r in rs):
         return None
-    rule: RuleReward | None = file_of("verifiable").open_rule(found, data, prompts, needed)
-    return rule
+    from rl.rewards import verifiable  # which imports this file, for its classes
+
+    return verifiable.open_rule(found, data, prompts, needed)
 
 
 def open_reward(
@@ -211,15 +206,19 @@ def open_reward(
     if is_function(kind):
         if config.reward_model and not has_annotator(data):  # PG-GRPO reads recorded pairs there
             raise _unused(config, f"function {kind}")
-        opened: RewardFn = file_of("function").open_function(kind)
-        return opened
+        from rl.rewards.function import open_function
+
+        return open_function(kind)
     if kind in ("gold", "rule") or (kind == "auto" and checks):
         if rule is None:
             raise UserError(f"--reward {kind}: {data} has no rule to check; use --reward model")
         if config.reward_model and checks:
             raise _unused(config, rule.name)
         return rule
-    opened = file_of("model" if kind == "auto" else kind).open_kind(config, tokenizer, device)
+    name = "model" if kind == "auto" else kind  # a file of this folder: it alone is imported
+    opened: RewardFn = importlib.import_module(f"rl.rewards.{name}").open_kind(
+        config, tokenizer, device
+    )
     return opened
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -107,8 +106,8 @@ def reward_from_teacher(
 class TeacherFlags:
     """The teacher"""
 
-    teacher: Path | None = None
-    """Run folder of the teacher; default: the one of this data."""
+    teacher: str | None = None
+    """The teacher, named as --model is; default: the run of this data."""
     pretraining_coef: NotNegative = 0.1
     """lambda, the weight of the language model's loss on pre-training text; 0 needs no text. MiniLLM
     and the larger presets have 1; a world's text is worse than what its teacher writes, and 1 holds
@@ -132,7 +131,7 @@ def moved_reference(every: int | None, step: int, reference: GPT, policy: GPT) -
         reference.load_state_dict(policy.state_dict())
 
 
-def refuse_other_rewards(reward: str, reward_model: Sequence[Path]) -> None:
+def refuse_other_rewards(reward: str, reward_model: Sequence[str]) -> None:
     """ValueError if the flags name a reward: an engine that distils learns from its teacher alone."""
     if reward != "auto" or reward_model:
         raise ValueError("the teacher is the reward here: leave --reward and --reward-model out")

@@ -1,4 +1,4 @@
-"""The flags of every engine, and their presets; an engine adds flags of its own and tuned defaults.
+"""The flags of every engine; an engine adds flags of its own and tuned defaults.
 
 A field's docstring is its help text.
 """
@@ -6,59 +6,37 @@ A field's docstring is its help text.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from data.sources import USUAL, Data, Presets
-from gpt.model import Preset
-from gpt.settings import presets_of
+from data.sources import USUAL, Data
+from gpt.folder import hub_repo, place_of
+from gpt.recipes import ModelFlags
 from harness.flags import (
     AboveZero,
     AtLeastOne,
     Count,
     KLLimit,
     Limit,
-    MemoryFlags,
     NotNegative,
 )
-from harness.paths import folder_of_run
 from rl.equations.kl import AdaptiveKL, FixedKL
 from rl.rewards.reward import check_reward
 
 
-def size_presets(
-    name: str, larger: Mapping[str, Any] | None = None, *, limited: bool = True
-) -> Presets:
-    """The PRESETS of engine `name`: its field defaults are those of tiny on reviews, which were tuned.
-
-    `larger` goes on top of all other rows of gpt/settings.py. An engine that by itself sets no limit of
-    the KL is not `limited` by study's, that of the recorded tables. A world sets what differs there,
-    under "rl" and under `name`.
-    """
-    study = dict(stop_kl=8.0) if limited else {}
-    larger = dict(larger or {}) | ({} if limited else {"stop_kl": None})
-    return presets_of({"tiny": {}, "study": study}, "rl", name, larger=larger)
-
-
 @dataclass(frozen=True)
-class RunFlags(MemoryFlags):
+class RunFlags(ModelFlags):
     """Flags of every engine: where it starts, what pays, its steps and what it measures."""
 
-    preset: Preset = "tiny"
-    """Size of the policy and matching defaults, applied before all other flags."""
     data: Data = USUAL
     """A world (reviews, sums, instructions) or a file with prompts (formats: data/README.md)."""
-    policy: Path | None = None
-    """Run folder to start from; default: gpt.pretraining's for this data and preset."""
-
     reward: str = "auto"
     """auto: the rule where answers can be checked, otherwise the reward model. model, rule: that one.
     gold: the world's own. Or a function of yours, MODULE:FUNCTION or FILE.py:FUNCTION, that is called
     as function(prompt, response) and gives a number (rl/rewards/function.py)."""
-    reward_model: tuple[Path, ...] = ()
-    """Run folder of the reward model, or several of them; default: the one of this data and preset."""
+    reward_model: tuple[str, ...] = ()
+    """The reward model, or several of them; default: the one of this data and model."""
     ensemble: Literal["mean", "min"] = "mean"
     """What several reward models pay: their mean, or the least of them."""
 
@@ -89,6 +67,9 @@ class RunFlags(MemoryFlags):
         check_reward(self.reward)
         check_ensemble(self)
 
+    def named_models(self) -> list[str]:
+        return [*super().named_models(), *self.reward_model]
+
     @property
     def scored_rows(self) -> int:
         """Rows that are scored at once: without a graph twice as many fit as in an update."""
@@ -97,7 +78,7 @@ class RunFlags(MemoryFlags):
     @property
     def first_reward_model(self) -> Path | None:
         """The reward model of an engine that can use one alone: its recorded pairs, its replay."""
-        return folder_of_run(self.reward_model[0]) if self.reward_model else None
+        return place_of(self.reward_model[0]) if self.reward_model else None
 
 
 @dataclass(frozen=True)
@@ -123,6 +104,8 @@ class EngineConfig(RunFlags):
     """Stop once the KL per response from the start exceeds this many nats, and keep the last policy
     inside them."""
 
+    family = "rl"
+    largest_sampled = ("prompts_per_step", "group_size", "max_new_tokens")
     kl_horizon = 10_000  # responses over which kl_coef moves towards kl_target
 
     def __post_init__(self) -> None:
@@ -152,8 +135,8 @@ def check_ensemble(config: RunFlags) -> None:
     """Raise ValueError for flags that make no ensemble."""
     folders = config.reward_model
     if not isinstance(folders, tuple):
-        raise ValueError(f"reward_model must be a tuple of folders: got {folders!r}")
-    if len({folder.resolve() for folder in folders}) < len(folders):
+        raise ValueError(f"reward_model must be a tuple of names: got {folders!r}")
+    if len({hub_repo(name) or place_of(name).resolve() for name in folders}) < len(folders):
         raise ValueError("reward_model names a folder twice: an ensemble needs different models")
     if config.ensemble != "mean" and len(folders) < 2:
         raise ValueError(f"ensemble {config.ensemble} needs two folders or more as reward_model")

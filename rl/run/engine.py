@@ -9,24 +9,23 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-from data.sources import Presets, default_folder
+import torch
+
 from gpt.checkpoint import save_gpt
 from gpt.generate import SamplingParams
 from gpt.lora import fit_for_training, frozen_copy, has_adapters, linears_to_bfloat16
 from gpt.model import GPT
-from gpt.settings import run_with_presets
-from harness.device import open_device
-from harness.files import append_jsonl, keep_until, reading, write_json
+from gpt.recipes import run_with_recipe
+from gpt.stage import Plan, Stage
+from harness.files import append_jsonl, keep_until, write_json
 from harness.metric_log import MetricLog
 from harness.paths import ANSWERS, MODEL_FILE, TOKENS
 from harness.ranks.collectives import is_main, on_main
-from harness.run_folder import conclude, finish_run, open_run, stepping
-from harness.training_state import saved_step
 from rl.loop import Run
 from rl.run.config import EngineConfig, RunFlags
 from rl.run.evaluation import Conditions, Validation, answers_of_test, compare
@@ -52,7 +51,7 @@ def batch_description(config: EngineConfig) -> str:
 
 @dataclass(frozen=True)
 class Engine:
-    """An engine: its name, config, train function, presets, and what it needs opened.
+    """An engine: its name, config, train function, and what it needs opened.
 
     `train(run)` is its loop (rl/loop.py has `Run`). It gets by keyword what `prepare(config, task)`
     returns (a critic, a corpus). `own_reward` opens the reward instead of --reward, where it is not None.
@@ -62,7 +61,6 @@ class Engine:
     box: str  # what the paper calls it: GRPO
     config: Callable[..., Any]
     train: Callable[..., list[dict[str, Any]]]
-    presets: Presets = field(default_factory=lambda: Presets({"tiny": {}}))
     prepare: Callable[..., dict[str, Any]] | None = None
     steps_of: Callable[..., int] | None = None  # the steps, by config and what `prepare` returns
     own_reward: Callable[[Any], Callable[..., Any] | None] = lambda config: None
@@ -82,11 +80,11 @@ class Engine:
 
     def run(self, config: RunFlags) -> Path:
         """Load policy, prompts and reward; train; write all files of the run. Returns its folder."""
-        return whole_run(self, config)
+        return stage_of(self, config).run(config)
 
     def run_as_command(self) -> None:
         """Start the engine from the command line: parse the flags, then `run`."""
-        run_with_presets(self.run, self.config, self.presets)
+        run_with_recipe(self.run, self.config)
 
     def name_of(self, config: RunFlags) -> str:
         """The name of a run with these flags."""
@@ -123,46 +121,72 @@ def answers_to_test(config: RunFlags, task: Task) -> int:
     return len(task.prompts["test"][: config.test_prompts]) * answers_of_test(task.gold)
 
 
-@reading()
-def whole_run(engine: Engine, config: RunFlags) -> Path:
-    """`Engine.run`: the task, the training of its policy, and what is kept of it."""
+@dataclass
+class Work:
+    """What an engine has opened: its task, the policy as it starts, what `train` gets by keyword."""
+
+    task: Task
+    start: GPT
+    parts: dict[str, Any]
+    limit: float | None = None  # of the KL, once the run is made
+
+
+def stage_of(engine: Engine, config: RunFlags) -> Stage:
+    """`Engine.run` as a stage: the task, the training of its policy, and what is kept of it."""
     name = engine.name_of(config)
-    device = open_device(config.device, config.precision)
+    return Stage(
+        name, engine.config, partial(open_work, engine), partial(plan_of, name),
+        partial(train_policy, engine), keep_policy,
+    )  # fmt: skip
+
+
+def open_work(engine: Engine, config: RunFlags, device: torch.device) -> tuple[RunFlags, Work]:
+    """Policy, prompts and reward, and what the engine prepares."""
     task = open_task(config, device, engine.own_reward(config))
     start, parts = models_of_run(engine, config, task)
     if engine.steps_of is not None:
         config = replace(config, steps=engine.steps_of(config, **parts))
-    folder = config.out or default_folder(name, config.data, config.model_name)
-    folder = open_run(folder, config, resume=config.resume)
-    done = saved_step(folder) if config.resume else 0
-    for name_of_file in ("samples.jsonl", TOKENS):
-        keep_until(folder / name_of_file, done)
-    log = MetricLog(
-        config.steps, path=folder / "metrics.jsonl", every=config.eval_every, title=name, start=done,
-        show=(*SHOWN, "validation/gold") if task.gold else SHOWN,
-        beside=beside_steps(config, task, done),
+    return config, Work(task, start, parts)
+
+
+def plan_of(name: str, config: RunFlags, work: Work, folder: Path, done: int) -> Plan:
+    """How long it takes; what an earlier run has sampled after step `done` is dropped."""
+    for file in ("samples.jsonl", TOKENS):
+        keep_until(folder / file, done)
+    task = work.task
+    return Plan(
+        config.steps, f"{name} on {config.data}, reward: {task.reward_name}",
+        (*SHOWN, "validation/gold") if task.gold else SHOWN, config.eval_every,
+        beside_steps(config, task, done),
+        more=batch_description(config) if isinstance(config, EngineConfig) else "",
     )  # fmt: skip
-    print(f"{name} on {config.data}, reward: {task.reward_name} ({device}, {config.precision})")
-    if isinstance(config, EngineConfig):
-        print(batch_description(config))
+
+
+def train_policy(
+    engine: Engine, config: RunFlags, work: Work, log: MetricLog, folder: Path
+) -> list[dict[str, Any]]:
+    """The engine's own loop, on a `Run`."""
+    task = work.task
     run = Run(
         config, task.policy, task.tokenizer, task.reward_fn, task.prompts["train"], log,
-        start=start, validate=open_validation(config, task, start, folder), folder=folder,
+        start=work.start, validate=open_validation(config, task, work.start, folder), folder=folder,
     )  # fmt: skip
-    with stepping(log, folder):
-        rows = engine.train(run, **parts)
+    work.limit = run.kl_limit
+    return engine.train(run, **work.parts)
+
+
+def keep_policy(config: RunFlags, work: Work, log: MetricLog, folder: Path) -> None:
+    """The policy, and what it answers to test prompts."""
+    task, rows = work.task, log.rows
     if rows and (kept := rows[-1].get("kept_step")) is not None:
         log.close()
-        limit = f"--stop-kl {run.kl_limit:g} nats per response from the start"
+        limit = f"--stop-kl {work.limit:g} nats per response from the start"
         print(f"kept is the policy of step {kept}, the last one inside {limit}")
     save_gpt(folder / MODEL_FILE, task.policy, task.tokenizer)
     if config.test_prompts:
         if log.is_long and is_main():
             print(f"test: {answers_to_test(config, task)} answers, before and after", flush=True)
-        report(name, config, task, start, folder)
-    conclude(folder)
-    finish_run(folder, can_go_on=not config.fixed_length)
-    return folder
+        report(log.title, config, task, work.start, folder)
 
 
 def models_of_run(engine: Engine, config: RunFlags, task: Task) -> tuple[GPT, dict[str, Any]]:

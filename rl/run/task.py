@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from data.records import PromptRecord
 from data.sources import default_folder, file_source, flags_for, is_world, source
-from gpt.checkpoint import load_policy
-from gpt.fit import open_prompts
+from gpt.folder import open_model
+from gpt.lengths import open_prompts
 from gpt.lora import linears_to_bfloat16
 from gpt.model import GPT
 from gpt.tokenizer import Tokenizer
@@ -40,7 +39,7 @@ class Task:
 
 
 def open_policy(
-    folder: Path | None,
+    model: str | None,
     data: str,
     preset: str,
     device: torch.device,
@@ -48,12 +47,11 @@ def open_policy(
     with_reward_model: bool = True,
 ) -> tuple[GPT, Tokenizer]:
     """The policy to start from, or a UserError with the command that makes it, or the reward model too."""
-    found = source(data)
-    explicit = folder is not None
-    folder = folder or default_folder("pretraining", data, preset)
-    if not explicit and not (folder / MODEL_FILE).exists():
+    folder = default_folder("pretraining", data, preset)
+    if model is None and not (folder / MODEL_FILE).exists():
+        found = source(data)
         if is_world(data) and found.corpus is None:
-            make = "`python scripts/smollm2.py --out runs/smollm2`, then --policy runs/smollm2"
+            make = "`python scripts/smollm2.py --out runs/smollm2`, then --model runs/smollm2"
             raise UserError(f"{data} needs a model that has read English: {make}")
         checked, answers = found.CHECK is not None, 2  # a world's annotator compares two
         if not is_world(data):
@@ -61,15 +59,15 @@ def open_policy(
             checked, answers = result.records[0].answer is not None, result.answers
         if not answers:
             raise UserError(
-                f"{data}: prompts alone make no model: name one with --policy, a run or published weights"
+                f"{data}: prompts alone make no model: name one with --model, a run or published weights"
             )
         learned = with_reward_model and not checked and answers == 2
         stage = "reward_model.reward_model_training" if learned else "gpt.pretraining"
         raise UserError(
-            f"no model to start from in {display_path(folder)}: name one with --policy, or make it with  "
+            f"no model to start from in {display_path(folder)}: name one with --model, or make it with  "
             f"python -m {stage}{flags_for(data, preset)}"
         )
-    return load_policy(folder, device)
+    return open_model(model or folder, device)
 
 
 # (config, tokenizer, device) -> the reward in place of --reward's, or None where none is needed
@@ -84,7 +82,7 @@ def open_task(config: RunFlags, device: torch.device, own_reward: OwnReward | No
     data = config.data
     learned = own_reward is None and not is_function(config.reward)
     policy, tokenizer = open_policy(
-        config.policy, data, config.preset, device, with_reward_model=learned
+        config.model, data, config.preset, device, with_reward_model=learned
     )
     room = policy.config.context - config.max_new_tokens
     if room < 1:

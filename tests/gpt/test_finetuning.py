@@ -10,7 +10,7 @@ from toys import GLASSBOX, Crash, CrashingLog, weights, write_pairs
 
 from data.records import PreferenceRecord, split_of
 from gpt.finetuning import FinetuningConfig, preferred_answers, read_examples, train
-from gpt.fit import Limits, check_fit
+from gpt.lengths import Limits, check_fit
 from gpt.model import GPT, GPTConfig
 from harness.errors import UserError
 from harness.metric_log import MetricLog

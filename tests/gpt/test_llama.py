@@ -18,7 +18,7 @@ from gpt.checkpoint import load_gpt, load_policy, save_gpt
 from gpt.generate import SamplingParams, generate
 from gpt.llama import GroupedAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, rotated, rotation
 from gpt.lora import adapters, add_adapters, merged_state
-from gpt.published import load_gpt2, save_gpt2
+from gpt.huggingface import load_gpt2, save_hf
 from gpt.tokenizer import DIGITS_PATTERN, Tokenizer, build_tokenizer, load_tokenizer
 from gpt.tokenizer_files import read_tokenizer, write_tokenizer
 from harness.errors import UserError
@@ -153,7 +153,7 @@ def test_checkpointed_blocks_keep_their_input_alone_and_give_the_same_gradient()
 @torch.no_grad()
 def test_logits_are_those_of_transformers(require, tmp_path: Path) -> None:
     model, x, mask = small(), tokens(), ragged()
-    save_gpt2(model, tmp_path)
+    save_hf(model, tmp_path)
     theirs = require("transformers").AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     assert (model(x) - theirs(x).logits).abs().max() < 1e-5
     positions = (mask.cumsum(1) - 1).clamp(min=0)
@@ -203,7 +203,7 @@ def test_a_run_folder_brings_the_model_back(tmp_path: Path) -> None:
 def test_a_folder_that_says_another_model_is_refused(
     tmp_path: Path, change: dict[str, object]
 ) -> None:
-    save_gpt2(small(), tmp_path)
+    save_hf(small(), tmp_path)
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(UserError):

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gpt.model import GPT, GPTConfig
-from gpt.published import REVISIONS, load_gpt2, save_gpt2
+from gpt.huggingface import REVISIONS, load_gpt2, save_hf
 from harness.errors import UserError
 
 SMALL = GPTConfig(vocab_size=61, context=32, n_layer=3, n_head=4, n_embd=16)
@@ -62,7 +62,7 @@ def folder(oracle, tmp_path):
 @pytest.fixture
 def own_folder(tmp_path):
     """A folder in the same layout that needs no transformers."""
-    save_gpt2(random_gpt(SMALL), tmp_path / "own")
+    save_hf(random_gpt(SMALL), tmp_path / "own")
     return tmp_path / "own"
 
 
@@ -125,7 +125,7 @@ def test_linear_layout_and_an_adapter_alone_are_refused(own_folder):
 @torch.no_grad()
 def test_transformers_opens_what_we_save(transformers, tmp_path):
     model = random_gpt(SMALL)
-    save_gpt2(model, tmp_path)
+    save_hf(model, tmp_path)
     opened, report = transformers.GPT2LMHeadModel.from_pretrained(
         tmp_path, output_loading_info=True
     )
@@ -200,7 +200,7 @@ def tiny() -> GPT:
 @pytest.fixture
 def published(tmp_path) -> dict[str, bytes]:
     """The files of a model on the hub."""
-    save_gpt2(tiny(), tmp_path / "published")
+    save_hf(tiny(), tmp_path / "published")
     return {path.name: path.read_bytes() for path in (tmp_path / "published").iterdir()}
 
 

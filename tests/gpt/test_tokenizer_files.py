@@ -10,7 +10,7 @@ import pytest
 import toys
 
 from gpt.model import GPTConfig
-from gpt.published import load_with_tokenizer, save_gpt2
+from gpt.huggingface import load_with_tokenizer, save_hf
 from gpt.tokenizer import GPT2_PATTERN, Tokenizer, build_tokenizer, load_tokenizer
 from gpt.tokenizer_files import BYTES, read_tokenizer, write_tokenizer
 from harness.errors import UserError
@@ -181,8 +181,8 @@ def test_vocab_and_merges_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end, english", [(50256, True), (0, False), (None, False)])
 def test_the_number_of_tokens_does_not_make_them_gpt2s(end, english, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr("gpt.published.load_tokenizer", lambda name: gpt2_like())  # no network
-    save_gpt2(toys.random_gpt(GPTConfig.vocab_size, 8, n_embd=2), tmp_path)
+    monkeypatch.setattr("gpt.huggingface.load_tokenizer", lambda name: gpt2_like())  # no network
+    save_hf(toys.random_gpt(GPTConfig.vocab_size, 8, n_embd=2), tmp_path)
     config = read_object(tmp_path / "config.json") | {"eos_token_id": end}
     write_json(tmp_path / "config.json", config)
     with nullcontext() if english else pytest.raises(UserError):
@@ -202,7 +202,7 @@ def test_the_first_end_is_written_and_all_are_kept(
     config, generation, named, end, others, tmp_path: Path
 ) -> None:
     model = toys.random_gpt(268, 8, n_embd=4)
-    save_gpt2(model, tmp_path, thinking(bos_id=267))
+    save_hf(model, tmp_path, thinking(bos_id=267))
     settings = read_object(tmp_path / "tokenizer_config.json") | {"eos_token": named}
     write_json(tmp_path / "tokenizer_config.json", settings)
     hub = {k: v for k, v in read_object(tmp_path / "config.json").items() if k != "eos_token_id"}
@@ -210,7 +210,7 @@ def test_the_first_end_is_written_and_all_are_kept(
     write_json(tmp_path / "generation_config.json", generation)
     again, back = load_with_tokenizer(tmp_path)
     assert (back.eos_id, list(back.other_ends), back.bos_id) == (end, others, 267)
-    save_gpt2(again, tmp_path / "out", back)
+    save_hf(again, tmp_path / "out", back)
     written = read_object(tmp_path / "out" / "config.json")
     assert written["eos_token_id"] == ([end, *others] if others else end)
     assert written["bos_token_id"] == 267

@@ -15,7 +15,7 @@ from gpt.checkpoint import load_gpt, save_gpt
 from gpt.generate import SamplingParams, generate
 from gpt.lora import add_adapters
 from gpt.model import GPT
-from gpt.published import load_with_tokenizer
+from gpt.huggingface import load_with_tokenizer
 from gpt.tokenizer import GPT2_PATTERN, build_tokenizer
 from harness.files import read_object, write_json
 from reward_model.scalar_head import RewardModel, save_reward_model

@@ -10,7 +10,7 @@ from memory import peaks
 from gpt.checkpoint import save_gpt
 from gpt.llama import Llama, LlamaConfig
 from gpt.model import GPT, preset_config
-from gpt.published import save_gpt2
+from gpt.huggingface import save_hf
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.paths import MODEL_FILE
@@ -28,7 +28,7 @@ def test_the_weights_are_those_of_a_real_model() -> None:
 
 def llama(folder: Path) -> str:
     shape = LlamaConfig(300, 64, n_layer=3, n_head=4, n_embd=64, n_key_head=2, n_inner=160)
-    save_gpt2(Llama(shape), folder)
+    save_hf(Llama(shape), folder)
     return str(folder)
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +26,24 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gpt.checkpoint import build, check_layers, checked_shape, load_strictly
+from gpt.checkpoint import check_layers, checked_shape, shaped
+from gpt.folder import CONFIG_FILE
 from gpt.llama import PUBLISHED, Llama, LlamaConfig
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, load_tokenizer
-from gpt.tokenizer_files import TOKENIZER_FILE, TOKENIZER_FILES, read_tokenizer, write_tokenizer
-from harness.device import shapes_alone
+from gpt.tokenizer_files import (
+    TOKENIZER_FILE,
+    TOKENIZER_FILES,
+    chat_template_in,
+    read_tokenizer,
+    write_tokenizer,
+)
 from harness.errors import UserError
-from harness.files import expanded, noted, read_object, write_atomically, write_json
+from harness.files import expanded, noted, write_atomically, write_json
 from harness.paths import MODEL_FILE
+from harness.safetensors_file import read_header
 
-CONFIG_FILE = "config.json"
 PREFIX = "transformer."
 HEAD = "lm_head.weight"
 TRANSPOSED = ("c_attn.weight", "c_fc.weight", "c_proj.weight")
@@ -77,45 +84,41 @@ ARCHITECTURE: dict[str, dict[str, tuple[Any, ...]]] = {
 # Open and write -----------------------------------------------------------------------------------
 
 
-def load_gpt2(name_or_folder: str | Path) -> GPT:
-    """A GPT-2 or Llama from a folder in Hugging Face layout, or one of the hub by its name.
-
-    Names: gpt2, gpt2-medium, gpt2-large, gpt2-xl and hf://OWNER/NAME; anything else, and every Path,
-    is a folder. Weights become float32; the model comes back in eval mode with dropout 0. Raises
-    UserError for files that are missing, damaged or not exactly this architecture.
-    """
-    folder = published_folder(name_or_folder)
+def described(folder: Path, config: Mapping[str, Any]) -> tuple[GPTConfig, int, str | None]:
+    """Shape, number of weights and chat template of a folder, `config` its config.json; or UserError."""
     weights = folder / MODEL_FILE
     if not weights.is_file():
         raise UserError(
             f"{folder} holds no {MODEL_FILE} (transformers' save_pretrained with a large max_shard_size "
-            "makes it of shards and pickles, peft's merge_and_unload of LoRA): pass one with it and "
-            f"{CONFIG_FILE}, or one of {', '.join(PUBLISHED_NAMES)}, hf://OWNER/NAME"
+            "makes it of shards and pickles, peft's merge_and_unload of LoRA): name a folder with it and "
+            f"{CONFIG_FILE}, or a model of the hub as hf://OWNER/NAME"
         )
-    config = read_config(folder / CONFIG_FILE)
-    tensors = read_weights(weights, config)
-    check_layers(config, tensors, weights)
-    with shapes_alone():  # the tensors of the file become the weights
-        model = build(config)
-    load_strictly(model, tensors, weights, "pass a folder whose two files belong together")
-    return model.eval()
+    shape = read_config(config, folder / CONFIG_FILE)
+    return shape, sum(read_header(weights)[1].values()), chat_template_in(folder)
 
 
-def load_with_tokenizer(name_or_folder: str | Path) -> tuple[GPT, Tokenizer]:
-    """`load_gpt2`, and the tokenizer.json in the same folder.
+def load_hf(folder: Path, shape: GPTConfig) -> GPT:
+    """The model of this shape in a folder: float32, in eval mode, with dropout 0.
 
-    A folder without one has GPT-2's if sizes and end of text say so; any other is a UserError.
+    Raises UserError for files that are damaged or not exactly this architecture.
     """
-    folder = published_folder(name_or_folder)
-    model = load_gpt2(folder)
-    size, end = model.config.vocab_size, read_object(folder / CONFIG_FILE).get("eos_token_id")
+    weights = folder / MODEL_FILE
+    noted(folder / CONFIG_FILE)
+    tensors = read_weights(weights, shape)
+    check_layers(shape, tensors, weights)
+    return shaped(tensors, shape, weights, "name a folder whose files belong together")
+
+
+def load_tokenizer_of(folder: Path, shape: GPTConfig, config: Mapping[str, Any]) -> Tokenizer:
+    """The tokenizer.json in a folder; GPT-2's where there is none, and sizes and end of text say so."""
+    size, end = shape.vocab_size, config.get("eos_token_id")
     tokenizer = read_tokenizer(folder, size)
     if tokenizer is None and (size, end) != (GPTConfig.vocab_size, GPTConfig.vocab_size - 1):
         raise UserError(
             f"{folder} holds a model of {size} tokens that ends texts with {end}, not GPT-2's, and no "
             f"{TOKENIZER_FILE}: put there what transformers' AutoTokenizer writes with save_pretrained"
         )
-    return model, tokenizer or load_tokenizer("gpt2")
+    return tokenizer or load_tokenizer("gpt2")
 
 
 def special_ids(tokenizer: Tokenizer) -> dict[str, int | list[int] | None]:
@@ -125,7 +128,7 @@ def special_ids(tokenizer: Tokenizer) -> dict[str, int | list[int] | None]:
     return ids | {"eos_token_id": [end, *more] if more else end}
 
 
-def save_gpt2(
+def save_hf(
     model: GPT,
     folder: str | Path,
     tokenizer: Tokenizer | None = None,
@@ -160,11 +163,8 @@ def save_gpt2(
     write_json(folder / CONFIG_FILE, config)
 
 
-def read_config(path: Path) -> GPTConfig:
-    """config.json -> our config; UserError unless it describes what gpt/model.py computes."""
-    if not path.is_file():
-        raise UserError(f"{path} is missing: fetch it from where {MODEL_FILE} came from")
-    values = read_object(noted(path))
+def read_config(values: Mapping[str, Any], path: Path) -> GPTConfig:
+    """What config.json says -> our config; UserError unless our models compute that."""
     kind = str(values.get("model_type"))
     if kind not in SIZES:
         raise UserError(
@@ -268,41 +268,27 @@ def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
 
 # Find in the hub's cache, or fetch ----------------------------------------------------------------
 
-PUBLISHED_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")
 REVISIONS = {"openai-community/gpt2": "607a30d783dfa663caf39e06633721c8d4cfcd7e"}  # else: main
 HUB_FILES = [CONFIG_FILE, MODEL_FILE, *TOKENIZER_FILES]
 
 
-def published_folder(name_or_folder: str | Path) -> Path:
-    """The folder itself, or that of a model of the hub which a string names."""
-    repo = hub_repo(name_or_folder) if isinstance(name_or_folder, str) else None
-    return hub_folder(repo) if repo else expanded(Path(name_or_folder))
-
-
-def hub_repo(name: str) -> str | None:
-    """OWNER/NAME on the hub that `name` stands for; None if it is no name of a model there."""
-    if name in PUBLISHED_NAMES:
-        return f"openai-community/{name}"
-    match = re.fullmatch(r"hf://([\w.-]+/[\w.-]+)", name)
-    return match[1] if match else None
-
-
-def hub_folder(repo: str) -> Path:
-    """The folder of OWNER/NAME in the hub's cache, into which what it lacks is downloaded.
+@cache
+def hub_folder(repo: str, name: str) -> Path:
+    """The folder of OWNER/NAME, typed as `name`, in the hub's cache; what that lacks is downloaded.
 
     huggingface_hub does it by its settings (HF_HOME, HF_HUB_OFFLINE, HF_TOKEN, ...). Without a network
     it takes what is there. Raises UserError, one sentence with a way out, if it cannot.
     """
     page = f"https://huggingface.co/{repo}"
     by_hand = (
-        f"fetch {CONFIG_FILE}, {MODEL_FILE} and the tokenizer's files of {page} elsewhere into one folder "
-        "and pass it with --weights FOLDER"
+        f"fetch {CONFIG_FILE}, {MODEL_FILE} and the tokenizer's files of {page} elsewhere into one folder, "
+        "and name that"
     )
     try:
         from huggingface_hub import snapshot_download
     except ModuleNotFoundError as error:
-        install = f'need {error.name}: run pip install -e ".[hub]"'
-        raise UserError(f"weights by name {install}, or {by_hand}") from error
+        install = f'a model of the hub needs {error.name}: run pip install -e ".[hub]"'
+        raise UserError(f"{name} is no folder here, and {install}, or {by_hand}") from error
     try:
         revision = REVISIONS.get(repo)
         return Path(
@@ -310,4 +296,6 @@ def hub_folder(repo: str) -> Path:
         )
     except Exception as error:  # the client's own, and those of the libraries for HTTP under it
         first_line = f"{type(error).__name__}: {error}".strip().splitlines()[0].rstrip(".: ")
-        raise UserError(f"{page} could not be fetched ({first_line}), so {by_hand}") from error
+        raise UserError(
+            f"{name} is no folder here, and {page} could not be fetched ({first_line}): {by_hand}"
+        ) from error

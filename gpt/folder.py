@@ -1,0 +1,210 @@
+"""A model by its name: a run, a folder in Hugging Face's layout, or OWNER/NAME of the hub.
+
+    found = ModelFolder.open("runs/grpo-reviews-tiny")
+    found.shape, found.weights, found.chat_template       known without a tensor
+    policy, tokenizer = found.model(device), found.tokenizer()
+
+Every command opens its models here. config.json, the header of the weights and the tokenizer's settings
+are read once; what cannot be opened is refused here, in the same words whichever command asks.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from gpt.checkpoint import checked_tokenizer, gpt_config_of, load_shaped
+from gpt.model import GPT, GPTConfig
+from gpt.tokenizer import Tokenizer
+from harness.errors import UserError
+from harness.files import as_user_error, expanded, parse_json, read_object
+from harness.flags import SMALL
+from harness.paths import MODEL_FILE, folder_of_run
+from harness.safetensors_file import read_header
+
+CONFIG_FILE = "config.json"
+HUB_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # of openai-community
+STARTS = (
+    "model",
+    "policy",
+    "weights",
+    "base",
+)  # a run's flag for its start; older runs had the last
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """What a model's folder says of it. `model` and `tokenizer` read the rest, when they are wanted."""
+
+    origin: str  # what the user wrote
+    folder: Path
+    kind: str  # gpt, which writes, or reward_model
+    shape: GPTConfig
+    weights: int  # numbers in its files
+    chat_template: str | None
+    run: Mapping[str, Any] | None  # the flags in a run's config.json; None of published weights
+    about: Mapping[str, Any] = field(
+        repr=False
+    )  # the header of ours; config.json of published weights
+
+    @staticmethod
+    def open(name: str | Path) -> ModelFolder:
+        """What `name` stands for. UserError where there is no model, or one that is not supported."""
+        folder = place_of(name)
+        names = (CONFIG_FILE, "*.safetensors*", "tokenizer*.json", "chat_template.jinja")
+        found = sorted(path for pattern in names for path in folder.glob(pattern))
+        state = tuple((path.name, *_state(path)) for path in found)
+        return _opened(str(name), folder, state)
+
+    @property
+    def start(self) -> Literal["fresh", "pre-trained", "chat"]:
+        """What the model has read: little, much, or chats."""
+        if self.chat_template is not None:
+            return "chat"
+        return "pre-trained" if self.run is None or self.weights > SMALL else "fresh"
+
+    @property
+    def preset(self) -> str | None:
+        """The shape from which a run's model was made, where that is recorded."""
+        return None if self.run is None else self.run.get("preset")
+
+    @property
+    def name(self) -> str | None:
+        """The published weights that it comes from, also through other runs; None for none."""
+        if self.run is None:
+            return hub_name(self.origin) or self.folder.resolve().name
+        return published_start(self.run)
+
+    def model(self, device: torch.device | str = "cpu") -> GPT:
+        """The model, in eval mode, float32. UserError for a reward model, and for damaged weights."""
+        if self.kind != "gpt":
+            raise UserError(
+                f"{self.origin} is a reward model, which writes no answers: name a policy"
+            )
+        if self.run is not None:
+            return load_shaped(self.folder / MODEL_FILE, self.shape).to(device)
+        from gpt import huggingface  # which few runs need
+
+        return huggingface.load_hf(self.folder, self.shape).to(device)
+
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that the model reads and writes."""
+        if self.run is not None:
+            return checked_tokenizer(self.about, self.folder / MODEL_FILE)
+        from gpt import huggingface
+
+        return huggingface.load_tokenizer_of(self.folder, self.shape, self.about)
+
+
+def open_model(name: str | Path, device: torch.device | str = "cpu") -> tuple[GPT, Tokenizer]:
+    """The model that `name` stands for, and its tokenizer."""
+    found = ModelFolder.open(name)
+    return found.model(device), found.tokenizer()
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    now = path.stat()
+    return now.st_ino, now.st_size, now.st_mtime_ns
+
+
+@cache
+def _opened(origin: str, folder: Path, state: tuple[Any, ...]) -> ModelFolder:
+    """The folder as it is in this `state` of its files."""
+    with as_user_error(folder):
+        path = folder / CONFIG_FILE
+        config = read_object(path) if path.is_file() else {}
+        if "model_type" in config:
+            from gpt import huggingface
+
+            shape, weights, template = huggingface.described(folder, config)
+            return ModelFolder(origin, folder, "gpt", shape, weights, template, None, config)
+        return _own(origin, folder, config)
+
+
+def _own(origin: str, folder: Path, run: Mapping[str, Any]) -> ModelFolder:
+    """The model of a run, or of a folder into which `save_gpt` has written."""
+    path = folder / MODEL_FILE
+    if not path.exists():
+        raise UserError(
+            f"there is no model in {origin} (no {MODEL_FILE}): name a run folder, one in Hugging Face's "
+            "layout, or a model of the hub as hf://OWNER/NAME"
+        )
+    metadata, shapes = read_header(path)
+    kind = metadata.get("kind")
+    if kind not in ("gpt", "reward_model"):
+        raise UserError(
+            f"{path} holds a {kind or 'file of another program, without its config.json'}, not a model: "
+            "name a run folder, or one in Hugging Face's layout"
+        )
+    about = parse_json(metadata.get("about", "null"))
+    if not isinstance(about, dict):
+        raise UserError(f"{path} does not say what it holds: it is damaged, train it again")
+    template = (about.get("tokenizer_form") or {}).get("chat_template")
+    shape, weights = gpt_config_of(about, shapes, path), sum(shapes.values())
+    return ModelFolder(origin, folder, kind, shape, weights, template or None, run, about)
+
+
+# From a name to a folder --------------------------------------------------------------------------
+
+
+def place_of(name: str | Path) -> Path:
+    """The folder that a name stands for; what the hub's cache lacks of one of its models is fetched."""
+    repo = hub_repo(str(name))
+    if repo is None:
+        return folder_of_run(expanded(Path(name)))
+    from gpt import huggingface
+
+    return huggingface.hub_folder(repo, str(name))
+
+
+def hub_repo(name: str) -> str | None:
+    """OWNER/NAME on the hub; None where `name` is none, or a folder here.
+
+    So is every path into a folder that is here: a slip in the name of a run asks no network.
+    """
+    plain, path = name.removeprefix("hf://"), Path(name)
+    if plain == name and (path.exists() or (path.parent.name and Path(path.parts[0]).exists())):
+        return None
+    if plain in HUB_NAMES:
+        return f"openai-community/{plain}"
+    return plain if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", plain) else None
+
+
+def hub_name(name: str) -> str | None:
+    """NAME of a model of the hub, None for a folder."""
+    repo = hub_repo(name)
+    return repo and repo.partition("/")[2]
+
+
+def start_named(flags: Mapping[str, Any]) -> str | None:
+    """What a run's flags start from; None where they name nothing."""
+    return next((str(flags[flag]) for flag in STARTS if flags.get(flag)), None)
+
+
+def published_start(flags: Mapping[str, Any]) -> str | None:
+    """The name of the published weights that a run's flags start from, through other runs."""
+    for _ in range(99):  # runs that name each other have no first one
+        named = start_named(flags)
+        if named is None or (found := hub_name(named)):
+            return None if named is None else found
+        folder, flags = folder_of_run(expanded(Path(named))), {}
+        with suppress(OSError, UserError):
+            flags = read_object(folder / CONFIG_FILE)
+        if "model_type" in flags:
+            return folder.resolve().name
+    return None
+
+
+def weights_of(name: str) -> int:
+    """The number of weights of a model; 0 of one that cannot be opened, many of one of the hub."""
+    try:
+        return ModelFolder.open(name).weights
+    except (OSError, UserError):
+        return 0 if hub_repo(name) is None else SMALL

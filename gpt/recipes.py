@@ -1,0 +1,432 @@
+"""Where a command's settings come from: one table, below the flags and above the fields' own defaults.
+
+    python -m gpt.recipes rl.grpo_engine --model mine --data pairs.jsonl     every value, and its row
+
+A field's own default is that of a model of shape tiny, made from nothing; a row says what differs for a
+command, what its model has read, how many weights that has, and the world. Flags go over all of it.
+
+Rows are read in layers, the later over the earlier: those of the command's family ("rl": every engine that
+samples), its own, then both again for the world; last the adapters'. In a layer the first row that fits
+counts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, NamedTuple, TypeVar, get_args
+
+from data.sources import USUAL, Data, is_world, usual_preset
+from gpt.folder import ModelFolder, published_start, weights_of
+from gpt.model import Preset, preset_weights
+from harness.command_line import flag_value, option, run_command
+from harness.errors import UserError
+from harness.flags import Count, MemoryFlags, TrainingFlags
+from harness.run_folder import script_name
+
+Config = TypeVar("Config")
+SHAPES = (*get_args(Preset), "teacher")
+
+
+class Recipe(NamedTuple):
+    """A row of the table."""
+
+    command: str  # a module, or a family of them
+    start: str  # a shape; fresh, pre-trained, chat: what the model has read; larger: all but tiny
+    most: float  # weights
+    world: str | None  # None: any world, and files
+    settings: Mapping[str, Any]
+    measured: str  # where
+
+    def __str__(self) -> str:
+        size = (
+            "" if self.most == math.inf else f" up to {self.most:.0e} weights".replace("e+0", "e")
+        )
+        return f"{self.command}, {self.start}{size}{f' on {self.world}' if self.world else ''}"
+
+
+class Times(NamedTuple):
+    """A setting that follows another one."""
+
+    of: str
+    factor: float
+
+
+NOT_MEASURED = "not measured"
+REAL = "SmolLM2-135M-Instruct (docs/real_model.md)"
+TUNED = "validation prompts of other seeds (docs/results.md)"
+PRETRAINING, FINETUNING = "gpt.pretraining", "gpt.finetuning"
+REWARD_MODEL, DPO = "reward_model.reward_model_training", "rl.dpo_engine"
+SHORT = dict(max_new_tokens=64, eval_prompts=32, test_prompts=64)
+LONG = dict(max_prompt_tokens=1024, max_response_tokens=1024)
+NO_LIMIT: dict[str, Any] = dict(stop_kl=None)
+
+
+def own(command: str, **settings: Any) -> Recipe:
+    """A model of your own file, which is made from nothing."""
+    return Recipe(command, "own", math.inf, None, settings, NOT_MEASURED)
+
+
+def small(command: str, **settings: Any) -> Recipe:
+    """A larger one, with GPT-2's vocabulary."""
+    return Recipe(command, "small", math.inf, None, settings, NOT_MEASURED)
+
+
+def larger(command: str, start: str = "larger", **settings: Any) -> Recipe:
+    """What a command changes for every model but tiny."""
+    return Recipe(command, start, math.inf, None, settings, NOT_MEASURED)
+
+
+def on(world: str, command: str, start: str = "tiny", **settings: Any) -> Recipe:
+    """What a world changes."""
+    return Recipe(command, start, math.inf, world, settings, TUNED)
+
+
+def from_nothing(most: float, lr: float) -> Recipe:
+    """GPT-2's own sizes, pre-trained as the paper's model was."""
+    settings = dict(
+        tokenizer="gpt2", lr=lr, batch_size=32, accumulation=8, steps=20000, warmup=700,
+        eval_every=500, checkpoint_every=500,
+    )  # fmt: skip
+    return Recipe(PRETRAINING, "larger", most, None, settings, NOT_MEASURED)
+
+
+def well_read(start: str, most: float, lr: float, rows: int, measured: str) -> Iterator[Recipe]:
+    """Weights that have read much, for two CPU cores: under an hour for 1,000 pairs at 135 M.
+
+    `lr` is that of RL, reward model and fine-tuning, DPO's is half; RL and DPO have 2 * `rows` a forward.
+    """
+    answers = dict(max_prompt_tokens=512, max_response_tokens=256, micro_batch_size=rows)
+    by_command: dict[str, dict[str, Any]] = {
+        "rl": SHORT | dict(
+            lr=lr, warmup=2, steps=32, prompts_per_step=4, micro_batch_size=2 * rows, max_new_tokens=48,
+            stop_kl=8.0, eval_every=8, checkpoint_every=16,
+        ),
+        DPO: SHORT | dict(
+            lr=lr / 2, warmup=10, epochs=1, batch_size=8, micro_batch_size=2 * rows,
+            max_new_tokens=48, max_response_tokens=256, held_out_pairs=96, eval_every=25,
+        ),
+        REWARD_MODEL: answers | dict(lr=lr, batch_size=8, epochs=2),
+        FINETUNING: answers | dict(lr=lr, batch_size=8),
+    }  # fmt: skip
+    for command, settings in by_command.items():
+        yield Recipe(command, start, most, None, {"precision": "auto", **settings}, measured)
+
+
+# A rule cannot be over-optimised: no KL penalty and no early stop. Rewards are 0 or 1, so a smaller
+# learning rate ends less noisily.
+SUMS: dict[str, Any] = dict(kl_coef=0.0, stop_kl=None, max_new_tokens=40, lr=1e-4, steps=160)
+# Small steps, and sampling as the makers of SmolLM2 advise it.
+INSTRUCTIONS: dict[str, Any] = dict(
+    warmup=2, steps=32, prompts_per_step=4, group_size=8, minibatches=2, kl_coef=0.1, stop_kl=8.0,
+    temperature=0.7, max_new_tokens=48, eval_every=8, eval_prompts=48, test_prompts=32,
+    checkpoint_every=16,
+)  # fmt: skip
+CRITIC: dict[str, Any] = dict(group_size=1, prompts_per_step=32, updates_per_batch=1)
+HALF: dict[str, Any] = CRITIC | dict(critic_lr=Times("lr", 0.5))  # as a critic of opened weights
+DISTILLED: dict[str, Any] = dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, stop_kl=None)
+# Of the 9 answers to a prompt that are compared two were written for other prompts, about other items
+# mostly, and one says its last sentence again: policies found that thanks paid twice where no pair had
+# it. At 2e-3 it learns the pairs half as fast, and the item last of all. Batches of 4 prompts take twice
+# the steps, which find sooner that an answer is about its item.
+REVIEWS_PAIRS: dict[str, Any] = dict(
+    lr=7e-4, batch_size=4, responses_per_prompt=9, borrowed_responses=2, repeated_responses=1,
+    pairs=108_000,  # 36 of each of 3,000 prompts
+)  # fmt: skip
+
+RECIPES = (
+    # made from nothing
+    Recipe(PRETRAINING, "teacher", math.inf, None, dict(steps=2000, lr=1.5e-3), TUNED),
+    own(
+        PRETRAINING, tokenizer="own", batch_size=2, epochs=4, warmup=30, eval_every=25,
+        checkpoint_every=200,
+    ),
+    small(
+        PRETRAINING, tokenizer="gpt2", lr=1e-3, batch_size=8, steps=100, eval_every=25, warmup=20
+    ),
+    from_nothing(2e8, 6e-4), from_nothing(5e8, 3e-4), from_nothing(1e9, 2.5e-4),
+    from_nothing(math.inf, 2e-4),
+    own("rl", **SHORT, lr=1.5e-4, prompts_per_step=8, micro_batch_size=16, steps=40),
+    own(
+        DPO, **SHORT, lr=1e-4, batch_size=16, micro_batch_size=16, epochs=2, held_out_pairs=96,
+        max_response_tokens=1024,
+    ),
+    own(REWARD_MODEL, **LONG, pooling="mean_score", lr=3e-4),
+    own(FINETUNING, **LONG, batch_size=8, lr=3e-4),
+    small(
+        "rl", **SHORT, lr=3e-5, prompts_per_step=4, minibatches=1, micro_batch_size=16, kl_coef=0.04,
+        steps=40,
+    ),
+    small(DPO, **SHORT, lr=3e-5, batch_size=8, micro_batch_size=16, epochs=2, held_out_pairs=96),
+    small(REWARD_MODEL, pooling="mean_score", lr=1e-4, max_response_tokens=128),
+    small(FINETUNING, batch_size=8, lr=3e-4, max_response_tokens=128),
+    # opened
+    *well_read("chat", 2e8, 2e-5, 8, REAL),
+    *well_read("larger", 2e8, 2e-5, 8, f"{NOT_MEASURED}, those of chat models"),
+    *well_read("larger", 5e8, 1e-5, 4, NOT_MEASURED),
+    *well_read("larger", 1e9, 5e-6, 2, NOT_MEASURED),
+    *well_read("larger", math.inf, 2e-6, 2, NOT_MEASURED),
+    # what an engine changes
+    larger("rl.ppo_engine", "chat", **HALF), larger("rl.ppo_engine", "pre-trained", **HALF),
+    larger("rl.ppo_engine", **CRITIC, critic_lr=1e-5),
+    larger("rl.kd_ppo_engine", "chat", **HALF, **NO_LIMIT, pretraining_coef=1.0),
+    larger("rl.kd_ppo_engine", "pre-trained", **HALF, **NO_LIMIT, pretraining_coef=1.0),
+    larger("rl.kd_ppo_engine", **CRITIC, **NO_LIMIT, critic_lr=1e-5, pretraining_coef=1.0),
+    larger("rl.kd_grpo_engine", **NO_LIMIT, pretraining_coef=1.0),
+    larger("rl.minillm_engine", **DISTILLED, pretraining_coef=1.0),
+    larger("rl.on_policy_distillation_engine", **DISTILLED),
+    larger("rl.grpo_single_model_engine", **NO_LIMIT, kl_coef=1.0),
+    # The larger sizes are for files, for which nobody labels new pairs; neither do sums need it.
+    larger("rl.grpo_iterative_engine", iterations=4, refresh_reward_model=False),
+    larger("rl.reinforce_pp_engine", prompts_per_step=32),
+    larger("rl.pg_grpo_engine", "own", max_response_tokens=1024),
+    larger("rl.pg_grpo_engine", max_response_tokens=256),
+    # what a world changes
+    on("reviews", PRETRAINING, steps=1500),  # after 1,000 some seeds hardly begin to copy the item
+    on("sums", PRETRAINING, steps=2200), on("sums", PRETRAINING, "teacher", steps=2500),
+    on("reviews", REWARD_MODEL, **REVIEWS_PAIRS),
+    on("sums", "rl", **SUMS), on("sums", "rl.ppo_engine", steps=70),
+    on("sums", "rl.grpo_iterative_engine", refresh_reward_model=False, steps=150),
+    on("sums", "rl.grpo_single_model_engine", kl_coef=1.0, steps=100),
+    on("instructions", "rl", lr=2e-5, micro_batch_size=16, **INSTRUCTIONS),
+    Recipe("rl", "chat", 2e8, "instructions", dict(lr=2e-5, micro_batch_size=16, **INSTRUCTIONS), REAL),
+    on("instructions", "rl", "larger", **INSTRUCTIONS),
+    *(
+        on("instructions", command, start, **settings)
+        for start in ("tiny", "larger")
+        for command, settings in {
+            "rl.grpo_iterative_engine": dict(refresh_reward_model=False, iterations=3, steps=30),
+            "rl.grpo_single_model_engine": dict(kl_coef=1.0, stop_kl=None),
+            "rl.on_policy_distillation_engine": dict(kl_coef=0.0, stop_kl=None),
+            "rl.minillm_engine": dict(kl_coef=0.0, stop_kl=None, pretraining_coef=0.1),
+            "rl.kd_grpo_engine": dict(stop_kl=None, pretraining_coef=0.1),
+            "rl.kd_ppo_engine": dict(stop_kl=None, pretraining_coef=0.1),
+        }.items()
+    ),
+)  # fmt: skip
+ADAPTERS = Recipe(
+    "any command", "adapters", math.inf, None, {name: Times(name, 10) for name in ("lr", "critic_lr")},
+    "over many models: Schulman et al. 2025, LoRA Without Regret",
+)  # fmt: skip
+
+
+# From the flags to the rows -----------------------------------------------------------------------
+
+
+class Start(NamedTuple):
+    """What a command starts from, as far as the table asks."""
+
+    kinds: frozenset[str]  # that a row's `start` may name
+    weights: int
+    preset: str  # what config.preset says
+    opened: ModelFolder | None
+
+
+def start_of(model: str | None, data: str, preset: str | None) -> Start:
+    """The start that these flags name. UserError for a model that cannot be opened, or another preset."""
+    if model is None:  # a wrong name is left to the parser, which lists the choices
+        shape = preset or usual_preset(data)
+        return fresh(shape if shape in SHAPES else "tiny", None)
+    found = ModelFolder.open(model)
+    if preset in SHAPES and preset != found.preset:
+        raise UserError(
+            f"--preset {preset} names a shape that is made from nothing: leave it out with --model"
+        )
+    shape = found.preset if found.preset in SHAPES else None
+    if found.start == "fresh":
+        few = found.weights <= 5e6
+        if few and (is_world(data) or shape is None):
+            shape = "tiny" if is_world(data) else "own"
+        return fresh(shape or "small", found)
+    shape = None if is_world(data) else shape
+    return Start(frozenset({found.start, "larger"}), found.weights, shape or "tiny", found)
+
+
+def fresh(shape: str, found: ModelFolder | None) -> Start:
+    kinds = {"fresh", shape} | ({"larger"} if shape not in ("tiny", "teacher") else set())
+    weights = preset_weights(shape) if found is None else found.weights
+    return Start(frozenset(kinds), weights, shape, found)
+
+
+def rows_of(config_class: Any, start: Start, data: str, adapters: bool) -> list[Recipe]:
+    """The rows that count for a command, the later ones over the earlier."""
+    commands = [name for name in (config_class.family, script_name(config_class)) if name]
+    found = []
+    for world in (None, data):
+        for command in commands:
+            layer = (r for r in RECIPES if (r.command, r.world) == (command, world))
+            fits = (r for r in layer if r.start in start.kinds and start.weights <= r.most)
+            found += [row for row in [next(fits, None)] if row]
+    return [*found, ADAPTERS] if adapters else found
+
+
+def resolved(
+    config_class: Any, start: Start, data: str, adapters: bool
+) -> dict[str, tuple[Any, Recipe]]:
+    """Every setting that the table changes, and the row that it is from."""
+    defaults = {field.name: field.default for field in fields(config_class)}
+    found: dict[str, tuple[Any, Recipe]] = {}
+    for row in rows_of(config_class, start, data, adapters):
+        for name, value in row.settings.items():
+            if name not in defaults and isinstance(value, Times):
+                continue  # a command without a critic
+            if isinstance(value, Times):
+                rate = found[value.of][0] if value.of in found else defaults[value.of]
+                value = float(f"{value.factor * rate:.6g}")
+            found[name] = value, row
+    return found
+
+
+def config_of(config_class: Callable[..., Config], **given: Any) -> Config:
+    """The config of a command: what is `given` over the rows that the given start and data choose."""
+    data = given.get("data", USUAL)
+    start = start_of(given.get("model"), data, given.pop("preset", None))
+    settings = resolved(config_class, start, data, bool(given.get("lora_rank")))
+    values = {name: value for name, (value, _) in settings.items()}
+    return config_class(**({"preset": start.preset} | values | given))
+
+
+def defaults(config_class: Callable[..., Config], arguments: Sequence[str] | None = None) -> Config:
+    """The config over which all flags are parsed: of those that choose rows."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    named = {name: flag_value(arguments, option(name)) for name in ("model", "data", "preset")}
+    given = {name: value for name, value in named.items() if value is not None}
+    adapters = flag_value(arguments, "--lora-rank") not in (None, "0")
+    if adapters:  # its number is left to the parser
+        given["lora_rank"] = 1
+    config = config_of(config_class, **(given | config_class.chosen_by(arguments)))  # type: ignore[attr-defined]
+    return dataclasses.replace(config, lora_rank=0) if adapters else config  # type: ignore[type-var]
+
+
+# The flags that choose a row ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RecipeFlags(TrainingFlags):
+    """The flags of a command that has rows in the table."""
+
+    preset: Preset = "tiny"
+    """Shape of a model that is made from nothing."""
+    data: Data = USUAL
+    """A world or a file (data/README.md)."""
+
+    @classmethod
+    def chosen_by(cls, arguments: Sequence[str]) -> dict[str, Any]:
+        """Fields that a flag of the command line chooses together, below all that is typed."""
+        return {}
+
+    @property
+    def model_name(self) -> str:
+        """What run folders call the model."""
+        return self.preset
+
+    def sizes(self) -> list[int]:
+        return [preset_weights(self.preset)]
+
+    def settings(self) -> dict[str, tuple[Any, Recipe]]:
+        """Every setting that the table changes for these flags, and the row that it is from."""
+        return resolved(type(self), start_of(None, self.data, self.preset), self.data, False)
+
+    def origins(self) -> dict[str, list[str]]:
+        """The flags whose value is not the field's default, by where it is from: a row, or typed."""
+        rows, found = self.settings(), dict[str, list[str]]()
+        for each in fields(self):
+            value, row = getattr(self, each.name), rows.get(each.name)
+            if row is not None and value == row[0]:
+                found.setdefault(f"{row[1]}; measured: {row[1].measured}", []).append(each.name)
+            elif row is not None or value != each.default:
+                found.setdefault("given", []).append(each.name)
+        return found
+
+
+@dataclass(frozen=True)
+class ModelFlags(MemoryFlags, RecipeFlags):
+    """The flags of a command that starts from a model."""
+
+    model: str | None = None
+    """What it starts from: a run, a folder in Hugging Face's layout, or a model of the hub, hf://OWNER/NAME
+    or gpt2. Default: the run of gpt.pretraining for this data and preset."""
+
+    def named_models(self) -> list[str]:
+        """The models that are opened."""
+        return [self.model] if self.model else []
+
+    def sizes(self) -> list[int]:
+        return [weights_of(name) for name in self.named_models()] + super().sizes() * (
+            not self.model
+        )
+
+    @property
+    def model_name(self) -> str:
+        """What run folders call the model: the published one that it comes from, else the preset."""
+        return published_start({"model": self.model}) or self.preset
+
+    def settings(self) -> dict[str, tuple[Any, Recipe]]:
+        start = start_of(self.model, self.data, None if self.model else self.preset)
+        return resolved(type(self), start, self.data, bool(self.lora_rank))
+
+
+# Commands -----------------------------------------------------------------------------------------
+
+
+def run_with_recipe(main: Callable[[Config], Any], config_class: Callable[..., Config]) -> None:
+    """What stands under `__name__ == "__main__"`: parse the flags over the recipe, say it, then main."""
+    run_command(partial(_announced, main), config_class, partial(defaults, config_class))
+
+
+def _announced(main: Callable[[Config], Any], config: Config) -> Any:
+    """main(config); of a model that is opened it is said first which settings it has."""
+    if isinstance(config, ModelFlags) and config.model:
+        print(told(config, ModelFolder.open(config.model)), flush=True)
+    return main(config)
+
+
+def told(config: ModelFlags, found: ModelFolder) -> str:
+    """The most important settings of a model that is opened, and the rows that they are from."""
+    names = (*config.rates, "steps", "epochs", "batch_size", "prompts_per_step")
+    shown = {name: getattr(config, name, None) for name in names}
+    flags = ", ".join(f"{option(n)} {value}" for n, value in shown.items() if value is not None)
+    rows = " | ".join(place for place in config.origins() if place != "given") or "field defaults"
+    weights = f"{found.weights:,} {found.start} weights in {found.origin}"
+    return f"settings for {weights}: {flags} (gpt/recipes.py: {rows})"
+
+
+@dataclass(frozen=True)
+class RecipesConfig:
+    """Print every setting of a command, and the row of gpt/recipes.py that it is from."""
+
+    command: str
+    """A module, such as rl.grpo_engine."""
+    model: str | None = None
+    """What it starts from."""
+    data: str = USUAL
+    """A world, or a file."""
+    preset: str | None = None
+    """Shape of a model that is made from nothing."""
+    lora_rank: Count = 0
+    """Rank of adapters."""
+
+
+def main(config: RecipesConfig) -> None:
+    try:
+        module = importlib.import_module(config.command)
+        config_class = module.ENGINE.config if hasattr(module, "ENGINE") else module.STAGE.config
+    except (AttributeError, ImportError) as error:
+        raise UserError(
+            f"{config.command} is no command with a recipe ({error}): name a module, as in rl.grpo_engine"
+        ) from error
+    given = {name: value for name, value in vars(config).items() if name != "command" and value}
+    found: RecipeFlags = config_of(config_class, **given)
+    places = {name: place for place, names in found.origins().items() for name in names}
+    for each in fields(found):
+        shown = f"{option(each.name)} {getattr(found, each.name)}"
+        print(f"{shown:40} {places.get(each.name, 'default of the command')}")
+
+
+if __name__ == "__main__":
+    run_command(main, RecipesConfig)

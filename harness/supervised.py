@@ -1,0 +1,102 @@
+"""The steps of supervised training: AdamW with a warm-up and a cosine, logged, resumable.
+
+steps = SupervisedSteps(config, model, log, folder)
+for step in steps:                       # the learning rate is set, gradients are zero
+    loss = ...; loss.backward()
+    row = steps.update({"loss": loss}, tokens_per_second=tokens)
+    steps.close(row)                     # checked, written, kept
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from harness.metric_log import MetricLog, per_second
+from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
+from harness.ranks.collectives import all_reduce_sum, rank
+from harness.seeds import derive_seed
+from harness.training_state import TrainingState, keep_state
+
+
+class SupervisedFlags(Protocol):
+    """The flags that are read here, of harness/flags.py's groups."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def resume(self) -> bool: ...
+    @property
+    def lr(self) -> float: ...
+    @property
+    def warmup(self) -> int: ...
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def max_norm(self) -> float: ...
+    @property
+    def checkpoint_every(self) -> int: ...
+
+
+def never() -> bool:
+    """A run that does not end early."""
+    return False
+
+
+class SupervisedSteps:
+    """The 0-based steps of `log.total` that are left, and what every one of them does around its loss.
+
+    With a `folder` a resumable state is kept there: the model, the optimizer (a given one keeps its
+    state) and `parts`. A model that is trained with `dropout` drops the same in a run that is resumed.
+    """
+
+    def __init__(
+        self, config: SupervisedFlags, model: nn.Module, log: MetricLog, folder: Path | None = None, *,
+        optimizer: torch.optim.Optimizer | None = None, dropout: float = 0.0, **parts: Any,
+    ) -> None:  # fmt: skip
+        self.config, self.model, self.log, self.folder = config, model, log, folder
+        self.optimizer = optimizer or adamw(model, config.lr, weight_decay=config.weight_decay)
+        self.dropout, self.lr, self.begin = dropout, config.lr, 0.0
+        self.state = TrainingState({"model": model, "optimizer": self.optimizer, **parts}, {})
+        if config.resume and folder is not None:
+            self.state.load(folder)
+
+    def __iter__(self) -> Iterator[int]:
+        for step in self.state.steps_left(self.log.total):
+            self.begin = self.log.begins()
+            self.lr = follow_cosine(self.optimizer, step, self.log.total, self.config)
+            if self.dropout > 0:  # a function of the step
+                torch.manual_seed(derive_seed(self.config.seed, f"dropout {step}") + rank())
+            self.optimizer.zero_grad(set_to_none=True)
+            yield step
+            if self.state.stopped:
+                return
+
+    def update(self, losses: Mapping[str, float | Tensor], **done: float) -> dict[str, Any]:
+        """Clip, AdamW; the step's row: `losses` over all ranks, norm, rate, and a second what is `done`."""
+        norm = clip_and_step(self.optimizer, self.model.parameters(), self.config.max_norm)
+        self.state.step += 1
+        row = all_reduce_sum({name: float(loss) for name, loss in losses.items()})  # float waits
+        speeds = {name: per_second(count, self.begin) for name, count in done.items()}
+        return row | {"grad_norm": norm, "lr": self.lr} | speeds
+
+    @property
+    def last(self) -> bool:
+        """Whether the step that has been updated is the last one."""
+        return self.state.step == self.log.total
+
+    def due(self, every: int) -> bool:
+        """Whether what is done every so many steps, and at the end, is done now."""
+        return self.state.step % every == 0 or self.last
+
+    def close(self, row: Mapping[str, Any], stops: Callable[[], bool] = never) -> None:
+        """Check the row, write it, and keep the state. The run ends early where it then `stops`."""
+        check_losses(row)
+        self.log.write(step=self.state.step, **row)
+        self.state.stopped = stops()
+        done = self.last or self.state.stopped
+        keep_state(self.state, self.folder, self.config.checkpoint_every, last=done)
