@@ -177,7 +177,7 @@ def marked_tests() -> str:
 def short_grpo(config: GpuConfig) -> dict[str, Any]:
     """Four steps of GRPO on SmolLM2 in bfloat16, as the command runs them: its last row of metrics."""
     with tempfile.TemporaryDirectory(prefix="gpu-") as out:
-        command = [sys.executable, "-m", "rl.grpo_engine", "--data", "instructions", "--policy"]
+        command = [sys.executable, "-m", "rl.grpo_engine", "--data", "instructions", "--model"]
         command += [str(config.weights.resolve()), "--steps", "4", "--precision", "bfloat16"]
         command += [
             "--device",

@@ -30,12 +30,13 @@ from turns import Case, Side, Turns
 
 from data.collate import ResponseBatch, join_responses
 from data.records import PromptRecord
-from gpt.checkpoint import build, load_policy
+from gpt.checkpoint import build
+from gpt.folder import open_model
 from gpt.generate import Generation, SamplingParams, generate
+from gpt.huggingface import CONFIG_FILE, read_config, save_hf
 from gpt.llama import LlamaConfig
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig, preset_config
-from gpt.huggingface import CONFIG_FILE, read_config, save_hf
 from gpt.tokenizer import load_tokenizer
 from harness.device import precision
 from harness.metric_log import MetricLog
@@ -73,7 +74,7 @@ def at_once(case: Case) -> int:
 
 def model_of(case: Case, device: str = "cpu") -> GPT:
     if case.folder:
-        return load_policy(Path(case.folder), torch.device(device))[0].eval()
+        return open_model(Path(case.folder), torch.device(device))[0].eval()
     return build(shape(case)).initialize(make_generator(0, "weights")).eval().to(device)
 
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from data.collate import collate_responses
 from data.files.read import read_preferences
 from data.records import split_of
-from gpt.checkpoint import load_policy
+from gpt.folder import open_model
 from gpt.ranks import score_in_micro_batches
 from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
@@ -171,7 +171,7 @@ def grpo(config: study.PreferencesConfig, tokenizer: Any, own: Tokenizer) -> dic
     folder = config.out.resolve() / "trl-grpo"
     shutil.copytree(config.model, folder, dirs_exist_ok=True)  # the tokenizer
     model.save_pretrained(folder)
-    found |= study.Bench(config, CPU).measure(load_policy(folder, CPU)[0])
+    found |= study.Bench(config, CPU).measure(open_model(folder, CPU)[0])
     judge, start = study.Judge(config), config.out.resolve() / "start" / "measured-0.json"
     before = read_json(start) | {"judge": judge.scores(start)}
     found["judge"] = judge.judge(found["answers"], found["ended"])
@@ -187,7 +187,7 @@ def main(config: TRLConfig) -> None:
 
     set_seed(0)  # the head is drawn before a trainer sees it
     tokenizer = AutoTokenizer.from_pretrained(config.model, pad_token=PAD)
-    own = load_policy(config.model, CPU)[1]
+    own = open_model(config.model, CPU)[1]
     of_study = study.PreferencesConfig(out=config.out, model=config.model, steps=config.steps)
     found = {"reward": reward, "grpo": grpo}[config.trainer](of_study, tokenizer, own)
     write_json(config.out / f"trl-{config.trainer}.json", found)

@@ -47,18 +47,18 @@ from gpt.tokenizer import Tokenizer
 from harness.device import precision
 from harness.errors import UserError
 from harness.files import append_jsonl, display_path
-from harness.flags import AtLeastOne, Count, NotNegative, OptimizerFlags
+from harness.flags import AtLeastOne, Count, NotNegative
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import on_main
 from harness.seeds import derive_seed, make_generator
-from harness.supervised import SupervisedSteps
+from harness.supervised import SupervisedFlags, SupervisedSteps
 
 SHOWN = 8  # held-out prompts that are answered at the end
 
 
 @dataclass(frozen=True)
-class FinetuningConfig(AnswerFileFlags, OptimizerFlags, ModelFlags):
+class FinetuningConfig(AnswerFileFlags, SupervisedFlags, ModelFlags):
     """Fine-tune a model on prompt + answer records."""
 
     data: Data = USUAL

@@ -156,7 +156,7 @@ def _own(origin: str, folder: Path, run: Mapping[str, Any]) -> ModelFolder:
 
 def place_of(name: str | Path) -> Path:
     """The folder that a name stands for; what the hub's cache lacks of one of its models is fetched."""
-    repo = hub_repo(str(name))
+    repo = hub_repo(name)
     if repo is None:
         return folder_of_run(expanded(Path(name)))
     from gpt import huggingface
@@ -164,12 +164,13 @@ def place_of(name: str | Path) -> Path:
     return huggingface.hub_folder(repo, str(name))
 
 
-def hub_repo(name: str) -> str | None:
+def hub_repo(name: str | Path) -> str | None:
     """OWNER/NAME on the hub; None where `name` is none, or a folder here.
 
     So is every path into a folder that is here: a slip in the name of a run asks no network.
     """
-    plain, path = name.removeprefix("hf://"), Path(name)
+    name, path = str(name), Path(name)
+    plain = name.removeprefix("hf://")
     if plain == name and (path.exists() or (path.parent.name and Path(path.parts[0]).exists())):
         return None
     if plain in HUB_NAMES:
@@ -200,6 +201,16 @@ def published_start(flags: Mapping[str, Any]) -> str | None:
         if "model_type" in flags:
             return folder.resolve().name
     return None
+
+
+def name_of(model: str | None) -> str | None:
+    """The name of the published weights that a model comes from, as far as it can be opened."""
+    if model is None or (named := hub_name(model)):
+        return None if model is None else named
+    try:
+        return ModelFolder.open(model).name
+    except (OSError, UserError):
+        return published_start({"model": model})
 
 
 def weights_of(name: str) -> int:

@@ -39,7 +39,6 @@ from harness.flags import (
     AtLeastOne,
     Count,
     NotNegative,
-    OptimizerFlags,
     Range,
     TrainingFlags,
 )
@@ -47,11 +46,11 @@ from harness.metric_log import MetricLog
 from harness.paths import BEST, MODEL_FILE
 from harness.ranks.collectives import all_reduce_sum, check_alike, on_main, shard
 from harness.seeds import make_generator
-from harness.supervised import SupervisedSteps, never
+from harness.supervised import SupervisedFlags, SupervisedSteps, never
 
 
 @dataclass(frozen=True)
-class PretrainingConfig(OptimizerFlags, RecipeFlags):
+class PretrainingConfig(SupervisedFlags, RecipeFlags):
     """Pre-train a GPT-2 from random weights."""
 
     preset: Literal[Preset, "teacher"] = "tiny"  # type: ignore[assignment]  # which no other command makes

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar, get_args
 
 from data.sources import USUAL, Data, is_world, usual_preset
-from gpt.folder import ModelFolder, published_start, weights_of
+from gpt.folder import ModelFolder, name_of, weights_of
 from gpt.model import Preset, preset_weights
 from harness.command_line import flag_value, option, run_command
 from harness.errors import UserError
@@ -31,6 +31,7 @@ from harness.run_folder import script_name
 
 Config = TypeVar("Config")
 SHAPES = (*get_args(Preset), "teacher")
+FEW = 5e6  # weights up to which a model that is not known to be of another shape is tiny, or own
 
 
 class Recipe(NamedTuple):
@@ -139,6 +140,15 @@ REVIEWS_PAIRS: dict[str, Any] = dict(
     pairs=108_000,  # 36 of each of 3,000 prompts
 )  # fmt: skip
 
+OF_INSTRUCTIONS: dict[str, dict[str, Any]] = {
+    "rl.grpo_iterative_engine": dict(refresh_reward_model=False, iterations=3, steps=30),
+    "rl.grpo_single_model_engine": dict(kl_coef=1.0, stop_kl=None),
+    "rl.on_policy_distillation_engine": dict(kl_coef=0.0, stop_kl=None),
+    "rl.minillm_engine": dict(kl_coef=0.0, stop_kl=None, pretraining_coef=0.1),
+    "rl.kd_grpo_engine": dict(stop_kl=None, pretraining_coef=0.1),
+    "rl.kd_ppo_engine": dict(stop_kl=None, pretraining_coef=0.1),
+}
+
 RECIPES = (
     # made from nothing
     Recipe(PRETRAINING, "teacher", math.inf, None, dict(steps=2000, lr=1.5e-3), TUNED),
@@ -199,14 +209,7 @@ RECIPES = (
     *(
         on("instructions", command, start, **settings)
         for start in ("tiny", "larger")
-        for command, settings in {
-            "rl.grpo_iterative_engine": dict(refresh_reward_model=False, iterations=3, steps=30),
-            "rl.grpo_single_model_engine": dict(kl_coef=1.0, stop_kl=None),
-            "rl.on_policy_distillation_engine": dict(kl_coef=0.0, stop_kl=None),
-            "rl.minillm_engine": dict(kl_coef=0.0, stop_kl=None, pretraining_coef=0.1),
-            "rl.kd_grpo_engine": dict(stop_kl=None, pretraining_coef=0.1),
-            "rl.kd_ppo_engine": dict(stop_kl=None, pretraining_coef=0.1),
-        }.items()
+        for command, settings in OF_INSTRUCTIONS.items()
     ),
 )  # fmt: skip
 ADAPTERS = Recipe(
@@ -237,14 +240,19 @@ def start_of(model: str | None, data: str, preset: str | None) -> Start:
         raise UserError(
             f"--preset {preset} names a shape that is made from nothing: leave it out with --model"
         )
-    shape = found.preset if found.preset in SHAPES else None
+    known = found.preset if found.preset in SHAPES else None
     if found.start == "fresh":
-        few = found.weights <= 5e6
-        if few and (is_world(data) or shape is None):
-            shape = "tiny" if is_world(data) else "own"
-        return fresh(shape or "small", found)
-    shape = None if is_world(data) else shape
-    return Start(frozenset({found.start, "larger"}), found.weights, shape or "tiny", found)
+        few = found.weights <= FEW
+        if few and (is_world(data) or known is None):
+            known = usual_preset(data)
+        return fresh(known or "small", found)
+    kinds = frozenset({found.start, "larger"})
+    return Start(kinds, found.weights, usual_size(known, data), found)
+
+
+def usual_size(known: str | None, data: str) -> str:
+    """The preset of a model that has read much: its run's, if that is known, and for files alone."""
+    return known if known and not is_world(data) else "tiny"
 
 
 def fresh(shape: str, found: ModelFolder | None) -> Start:
@@ -276,7 +284,7 @@ def resolved(
             if name not in defaults and isinstance(value, Times):
                 continue  # a command without a critic
             if isinstance(value, Times):
-                rate = found[value.of][0] if value.of in found else defaults[value.of]
+                rate: Any = found[value.of][0] if value.of in found else defaults[value.of]
                 value = float(f"{value.factor * rate:.6g}")
             found[name] = value, row
     return found
@@ -295,7 +303,7 @@ def defaults(config_class: Callable[..., Config], arguments: Sequence[str] | Non
     """The config over which all flags are parsed: of those that choose rows."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     named = {name: flag_value(arguments, option(name)) for name in ("model", "data", "preset")}
-    given = {name: value for name, value in named.items() if value is not None}
+    given: dict[str, Any] = {name: v for name, v in named.items() if v is not None}
     adapters = flag_value(arguments, "--lora-rank") not in (None, "0")
     if adapters:  # its number is left to the parser
         given["lora_rank"] = 1
@@ -364,7 +372,7 @@ class ModelFlags(MemoryFlags, RecipeFlags):
     @property
     def model_name(self) -> str:
         """What run folders call the model: the published one that it comes from, else the preset."""
-        return published_start({"model": self.model}) or self.preset
+        return name_of(self.model) or self.preset
 
     def settings(self) -> dict[str, tuple[Any, Recipe]]:
         start = start_of(self.model, self.data, None if self.model else self.preset)

@@ -10,12 +10,14 @@ for step in steps:                       # the learning rate is set, gradients a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from harness.flags import OptimizerFlags, TrainingFlags
 from harness.metric_log import MetricLog, per_second
 from harness.optimizer import adamw, check_losses, clip_and_step, follow_cosine
 from harness.ranks.collectives import all_reduce_sum, rank
@@ -23,23 +25,9 @@ from harness.seeds import derive_seed
 from harness.training_state import TrainingState, keep_state
 
 
-class SupervisedFlags(Protocol):
-    """The flags that are read here, of harness/flags.py's groups."""
-
-    @property
-    def seed(self) -> int: ...
-    @property
-    def resume(self) -> bool: ...
-    @property
-    def lr(self) -> float: ...
-    @property
-    def warmup(self) -> int: ...
-    @property
-    def weight_decay(self) -> float: ...
-    @property
-    def max_norm(self) -> float: ...
-    @property
-    def checkpoint_every(self) -> int: ...
+@dataclass(frozen=True)
+class SupervisedFlags(OptimizerFlags, TrainingFlags):
+    """Flags of a command that trains by supervision."""
 
 
 def never() -> bool:

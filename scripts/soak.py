@@ -43,7 +43,7 @@ BY_THE_CLOCK = ("seconds", "tokens_per_second", "pairs_per_second")
 
 # Flags that make a script a matter of seconds; {inputs} stands for their folder.
 EVALUATED = "--eval-every 3 --eval-prompts 4 --test-prompts 4"
-START = f"--policy {{inputs}}/base --max-new-tokens 12 {EVALUATED}"
+START = f"--model {{inputs}}/base --max-new-tokens 12 {EVALUATED}"
 SAMPLES = f"{START} --prompts-per-step 4 --group-size 2"
 ENGINE_FLAGS = {  # by what an engine learns from
     "reward": f"{SAMPLES} --reward-model {{inputs}}/reward_model",
@@ -53,9 +53,9 @@ ENGINE_FLAGS = {  # by what an engine learns from
 REWARD_MODEL = "reward_model.reward_model_training"
 SCRIPTS = {
     "gpt.pretraining": "--batch-size 2 --eval-every 100",
-    "gpt.finetuning": "--base {inputs}/base --pairs {inputs}/reward_model/pairs.jsonl --batch-size 4 "
+    "gpt.finetuning": "--model {inputs}/base --pairs {inputs}/reward_model/pairs.jsonl --batch-size 4 "
     "--eval-every 3",
-    REWARD_MODEL: "--base {inputs}/base --pairs 64 --held-out-pairs 16 --responses-per-prompt 4 "
+    REWARD_MODEL: "--model {inputs}/base --pairs 64 --held-out-pairs 16 --responses-per-prompt 4 "
     "--max-response-tokens 12 --batch-size 4",
     **{e.module: f"{ENGINE_FLAGS[e.learns_from]} {e.toy}" for e in every_engine()},
 }

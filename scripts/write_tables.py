@@ -3,10 +3,9 @@
     python scripts/write_tables.py
     python scripts/write_tables.py --demo runs/demo    keeps what the demos of several seeds ended at first
 
-It writes the tables of engines in README.md and rl/README.md, the defaults of all flags
-(tests/rl/run/defaults.json), the tables of docs/measured.json and of the recordings of a
-real model, and what the demo's seeds ended at (docs/demo_seeds.json). A test fails where one of them is
-not what this would write.
+It writes the tables of engines in README.md and rl/README.md, the tables of docs/measured.json and of the
+recordings of a real model, and what the demo's seeds ended at (docs/demo_seeds.json). A test fails where one
+of them is not what this would write.
 """
 
 from __future__ import annotations
@@ -24,12 +23,10 @@ from typing import Any
 
 import jinja2
 
-from data.sources import world_names
 from harness.command_line import run_command
 from harness.errors import UserError
 from harness.files import display_path, read_json, write_text
 from harness.paths import REPOSITORY
-from rl.run.config import EngineConfig
 from rl.run.engine import every_engine
 from studies import preferences
 from studies import real_model as steered
@@ -184,28 +181,6 @@ def page_of_rl() -> str:
 # --- flags -----------------------------------------------------------------------------
 
 
-def defaults() -> str:
-    """The default of every flag: those of EngineConfig once, then what each engine has of its own,
-    and what its presets give."""
-
-    def of(config: Any) -> dict[str, str]:
-        return {field.name: str(field.default) for field in dataclasses.fields(config)}
-
-    shared = of(EngineConfig)
-    found = {"every engine": shared}
-    for engine in every_engine():
-        known = shared if isinstance(engine.config(), EngineConfig) else {}
-        own = {name: value for name, value in of(engine.config).items() if value != known.get(name)}
-        found[engine.name] = own | {
-            f"--preset {name}": str(given) for name, given in engine.presets.items()
-        }
-        for world in world_names():
-            for name in engine.presets:
-                if (given := engine.presets.settings(name, world)) != engine.presets[name]:
-                    found[engine.name][f"--preset {name} --data {world}"] = str(given)
-    return json.dumps(found, indent=1) + "\n"
-
-
 # --- what was measured ----------------------------------------------------------------------------
 
 
@@ -290,7 +265,6 @@ TABLES: dict[str, Callable[[], str]] = {
     "docs/results.md": results,
     "docs/benchmarks.md": benchmarks,
     "docs/real_model.md": real_model,
-    "tests/rl/run/defaults.json": defaults,
 }
 
 

@@ -7,7 +7,7 @@
 Four studies: `reviews` and `sums`, every engine in a world; `distillation`, the engines that learn
 from a teacher; `pairs`, PG-GRPO's weights and kinds of pairs beside
 GRPO and DPO. The start of a world (a base model; for reviews also a reward model, a fine-tuned policy
-and a teacher) is trained once by the `study` preset, so the seeds vary the last stage alone. Each run
+and a teacher) is trained once, so the seeds vary the last stage alone. Each run
 is a script of this project with its default flags but for those in RECIPES. What is finished is kept:
 an interrupted study goes on where it was. Writes runs/study/: a folder per world with its runs, and
 STUDY.json, STUDY.md and STUDY.png. Test prompts are answered once, after all training; nothing is
@@ -117,6 +117,7 @@ PAIRS = {  # that learn from pairs
         for weight in (0.1, 1, 10)
     },
 }
+UNLIMITED = ("rl.dpo_engine", "rl.grpo_single_model_engine")  # no limit of the KL by default
 RECIPES = ENGINES | OF_SUMS | OF_REVIEWS | STUDENTS | PAIRS
 
 
@@ -197,7 +198,7 @@ def start_jobs(study: Study, folder: Path, device: str) -> Iterator[Job]:
     """The base model and, for reviews, the reward model, the fine-tuned baseline and the teacher."""
     world = study.world
 
-    def job(name: str, module: str, *needs: str, preset: str = "study", **flags: object) -> Job:
+    def job(name: str, module: str, *needs: str, preset: str = "tiny", **flags: object) -> Job:
         arguments = dict(preset=preset, device=device) | flags
         return Job(f"{world}/{name}", module, arguments, tuple(f"{world}/{n}" for n in needs))
 
@@ -205,23 +206,26 @@ def start_jobs(study: Study, folder: Path, device: str) -> Iterator[Job]:
     yield job("pretraining", "gpt.pretraining", data=world)
     if world == "reviews":
         train = "reward_model.reward_model_training"
-        yield job("reward_model", train, "pretraining", base=base)
+        yield job("reward_model", train, "pretraining", model=base, pairs=160_000)
         pairs = judge / "pairs.jsonl"
-        yield job("finetuning", "gpt.finetuning", "reward_model", base=base, pairs=pairs)
+        yield job("finetuning", "gpt.finetuning", "reward_model", model=base, pairs=pairs)
     if study.teacher:
         larger = "teacher_pretraining"
         yield job(larger, "gpt.pretraining", preset="teacher", data=world)
         yield job(
             "teacher", "scripts.make_teacher", larger, "reward_model",
-            data=world, base=folder / larger, reward_model=judge,
+            data=world, model=folder / larger, reward_model=judge,
         )  # fmt: skip
 
 
 def flags_of(study: Study, name: str, folder: Path) -> dict[str, Any]:
     """What a run is started with, but for its seed and device."""
     recipe = RECIPES[name]
-    flags: dict[str, Any] = dict(preset="study", data=study.world, test_prompts=0, **recipe.flags)
-    flags["policy"] = folder / "pretraining"
+    flags: dict[str, Any] = dict(data=study.world, test_prompts=0, model=folder / "pretraining")
+    learned = study.world == "reviews" and not study.teacher
+    if learned and recipe.module not in UNLIMITED:
+        flags["stop_kl"] = 8.0  # in all recorded tables
+    flags |= recipe.flags
     if study.teacher:
         return flags | dict(teacher=folder / "teacher")
     return flags | (dict(reward_model=folder / "reward_model") if study.world == "reviews" else {})
@@ -309,7 +313,7 @@ def open_judge(config: StudyConfig, study: Study, folder: Path) -> Judge:
     assert gold is not None
     reward: RewardFn = gold
     if study.teacher:
-        teacher = open_teacher(folder / "teacher", tokenizer, device)
+        teacher = open_teacher(str(folder / "teacher"), tokenizer, device)
         reward = TeacherReward(teacher, KDGRPOConfig(), aggregate="sum", reverse_kl=True)
     elif study.world == "reviews":
         reward = RewardModelReward(load_reward_model(folder / "reward_model", device)[0])

@@ -22,10 +22,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from data.sources import from_preset
 from data.worlds import reviews
-from gpt.checkpoint import load_policy
+from gpt.folder import open_model
 from gpt.generate import SamplingParams
+from gpt.recipes import config_of
 from harness.command_line import run_command
 from harness.device import open_device
 from harness.errors import UserError
@@ -36,7 +36,7 @@ from reward_model.accuracy_report import score_pairs
 from reward_model.continual import draw_history, read_visits
 from reward_model.pairs import Labelled, PairSampling, TokenPair, pair_as_text, sample_pairs
 from reward_model.questions import write_rows
-from reward_model.reward_model_training import PRESETS, RewardModelConfig
+from reward_model.reward_model_training import RewardModelConfig
 from reward_model.reward_model_training import main as train_judge
 from reward_model.scalar_head import load_reward_model
 from studies.pages import markdown
@@ -87,7 +87,7 @@ def plan(config: OwnTasteConfig) -> dict[str, Job]:
                 jobs.append(Job(f"{name}-{taste}-{seed}", "judge", asked, needs, parts, code=code))
             judge = f"60-{taste}-{seed}"
             flags = dict(
-                data="reviews", policy=demo / "pretraining", seed=seed, steps=STEPS, ranks=1,
+                data="reviews", model=demo / "pretraining", seed=seed, steps=STEPS, ranks=1,
                 reward_model=out / judge / "model", eval_every=STEPS, test_prompts=TEST_PROMPTS,
             )  # fmt: skip
             name, parts = f"grpo-{taste}-{seed}", frozenset(["policies"])
@@ -125,7 +125,7 @@ def do(job: Job, folder: Path) -> None:
     demo, taste, seed = Path(about["demo"]), about["taste"], int(about["seed"])
     base, judge = demo / "pretraining", demo / "reward_model"
     if job.stage == "person":
-        flags = ["--policy", base, "--out", folder / "mine.jsonl", "--pairs", max(JUDGES.values())]
+        flags = ["--model", base, "--out", folder / "mine.jsonl", "--pairs", max(JUDGES.values())]
         return answer(taste, [*flags, "--seed", seed, "--device", "cpu"])
     name = about["judge"]
     rows: list[Any] = read_jsonl(Path(about["person"]) / "mine.jsonl")[: JUDGES[name]]
@@ -133,9 +133,11 @@ def do(job: Job, folder: Path) -> None:
     if name == "replay":  # as many old pairs as new ones
         rows += draw_history(read_visits(judge / "pairs.jsonl"), len(usable), random.Random(seed))
     write_rows(folder / "rows.jsonl", rows)
-    more: dict[str, Any] = dict(base=base, steps=100) if name == "base" else dict(base=judge)
-    config = from_preset(
-        RewardModelConfig, PRESETS, "tiny", data=str(folder / "rows.jsonl"), out=folder / "model",
+    more: dict[str, Any] = (
+        dict(model=str(base), steps=100) if name == "base" else dict(model=str(judge))
+    )
+    config = config_of(
+        RewardModelConfig, data=str(folder / "rows.jsonl"), out=folder / "model",
         seed=seed, device="cpu", ranks=1, **more,
     )  # fmt: skip
     found: dict[str, Any] = dict(taste=taste, judge=name, usable=len(usable), agrees=None)
@@ -151,7 +153,7 @@ def do(job: Job, folder: Path) -> None:
 
 def held_out(base: Path, taste: str, seed: int) -> list[TokenPair]:
     """Pairs of answers to validation prompts that the taste tells apart, the preferred one chosen."""
-    policy, tokenizer = load_policy(base, open_device("cpu"))
+    policy, tokenizer = open_model(base, open_device("cpu"))
     sampled = sample_pairs(
         policy, tokenizer, reviews.prompts("validation"), HELD_OUT, lambda *_: Labelled(True),
         PairSampling(SamplingParams(max_new_tokens=48)),

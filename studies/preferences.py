@@ -37,7 +37,7 @@ from data.files.read import read_preferences, read_prompts
 from data.records import PromptRecord, split_of
 from data.templates import instruction_prompt, instruction_text
 from data.worlds.instructions import words as words_in
-from gpt.checkpoint import load_policy
+from gpt.folder import open_model
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT
@@ -200,7 +200,7 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
         add(
             name, stage, "reward model", module="reward_model.reward_model_training", count=counts[pairs],
             until=(max(PASSES * counts[pairs] // BATCH, LEAST),), data=pairs_file(config, pairs),
-            base=config.model.resolve(), lr=2e-5, weight_decay=0.01, micro_batch_size=16, pooling=pooling,
+            model=config.model.resolve(), lr=2e-5, weight_decay=0.01, micro_batch_size=16, pooling=pooling,
             seed=seed, **RECORDED, **FIT, **shared,
         )  # fmt: skip
 
@@ -210,7 +210,7 @@ def plan(config: PreferencesConfig) -> dict[str, Job]:
         until = [max(config.steps * part // parts, 1) for part in range(1, parts + 1)]
         until = [counts["a"] // BATCH] if of.module in OF_PAIRS else until
         flags = dict(of.flags, data=pairs_file(config, "a"), seed=seed, **shared)
-        flags["base" if of.module == "gpt.finetuning" else "policy"] = config.model.resolve()
+        flags["model"] = config.model.resolve()
         needs: tuple[str, ...] = ("rm-a",)
         if of.stage == "teacher":
             flags, needs = flags | dict(teacher=out / "grpo-0"), (*needs, "grpo-0")
@@ -258,7 +258,7 @@ def do(config: PreferencesConfig, job: Job, folder: Path) -> None:
                 found = accuracy(folder, config, device)
                 found["train_pairs"] = job.arguments["count"]
             else:
-                found = Bench(config, device).measure(load_policy(folder, device)[0])
+                found = Bench(config, device).measure(open_model(folder, device)[0])
             write_json(path, found | {"steps": steps, "cpu_minutes": cpu / 60})
         if read_jsonl(folder / "metrics.jsonl")[-1]["step"] < steps:
             break  # it has left the KL limit, and cannot go on
@@ -338,7 +338,7 @@ class Bench:
 
     def __init__(self, config: PreferencesConfig, device: torch.device) -> None:
         self.precision, out = config.precision, config.out.resolve()
-        self.start, self.tokenizer = load_policy(config.model, device)
+        self.start, self.tokenizer = open_model(config.model, device)
         model = load_reward_model(out / "rm-a", device)[0]
         self.proxy = RewardModelReward(model, ROWS, config.precision)
         self.prompts = test_prompts(config)
@@ -469,7 +469,7 @@ def also_measured(config: PreferencesConfig) -> dict[str, Path]:
         device = open_device(config.device, config.precision)
         bench = Bench(config, device)
         for folder in missing:
-            write_json(files[folder], bench.measure(load_policy(folder, device)[0]))
+            write_json(files[folder], bench.measure(open_model(folder, device)[0]))
     return {folder.name: path for folder, path in files.items()}
 
 

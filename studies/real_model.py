@@ -25,8 +25,8 @@ import torch
 from torch import Tensor
 
 from data.records import PromptRecord
-from data.worlds.instructions import CONSTRAINTS, DEFAULTS, HELD_OUT, kept, prompts
-from gpt.checkpoint import load_policy
+from data.worlds.instructions import CONSTRAINTS, HELD_OUT, kept, prompts
+from gpt.folder import open_model
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl, token_log_probs
 from gpt.model import GPT
@@ -83,7 +83,7 @@ def plan(config: RealModelConfig) -> dict[str, Job]:
     jobs = [weights]
     for name, seed in runs_of(config):
         module, own, _ = ENGINES[name]
-        flags: dict[str, Any] = dict(data="instructions", policy=config.out.resolve() / "smollm2")
+        flags: dict[str, Any] = dict(data="instructions", model=config.out.resolve() / "smollm2")
         flags |= dict(seed=seed, device=config.device, precision=config.precision, test_prompts=0)
         flags |= own
         flags |= {} if config.steps is None else dict(steps=config.steps)
@@ -100,13 +100,11 @@ class Bench:
 
     def __init__(self, config: RealModelConfig) -> None:
         self.device = open_device(config.device)
-        self.start, self.tokenizer = load_policy(config.out / "smollm2", self.device)
+        self.start, self.tokenizer = open_model(config.out / "smollm2", self.device)
         topics = sorted({record.meta["topic"] for record in prompts("test")})
         chosen = topics[:: len(topics) // TOPICS][:TOPICS]
         self.prompts = [r for r in prompts("test") if r.meta["topic"] in chosen]
-        trained = DEFAULTS["rl"]["tiny"]
-        as_trained = {name: trained[name] for name in ("temperature", "max_new_tokens")}
-        self.params = SamplingParams(**as_trained)
+        self.params = SamplingParams(0.7, max_new_tokens=48)  # as in training
 
     def answers(
         self, policy: GPT, records: Sequence[PromptRecord], samples: int = 1
@@ -256,9 +254,7 @@ CURVE = ("step", "reward", "kl", "response_length", "validation/gold", "validati
 
 def recorded(folder: Path, bench: Bench, seed: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The numbers of a run's policy, and its curve."""
-    row = once(
-        folder / "measured.json", lambda: bench.measure(load_policy(folder, bench.device)[0])
-    )
+    row = once(folder / "measured.json", lambda: bench.measure(open_model(folder, bench.device)[0]))
     steps = read_jsonl(folder / "metrics.jsonl")
     parts = ("rollout", "score", "update")
     minutes = sum(step[f"seconds/{part}"] for step in steps for part in parts) / 60

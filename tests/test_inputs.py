@@ -16,7 +16,7 @@ from data.sources import default_folder
 from gpt import finetuning, teacher
 from gpt.finetuning import FinetuningConfig
 from gpt.huggingface import save_hf
-from gpt.settings import preset_defaults
+from gpt.recipes import defaults
 from harness.errors import NothingToDo, UserError
 from harness.paths import MODEL_FILE
 from harness.run_folder import read_record
@@ -82,7 +82,7 @@ FOLDER = {MODEL_FILE, "config.json", "tokenizer.json", "tokenizer_config.json"}
         (grpo_engine.main, GRPOConfig(**DATA, **GRPO), {"pairs.jsonl", BASE, JUDGE}),
         (
             grpo_engine.main,
-            GRPOConfig(**DATA, **GRPO, policy=Path("published"), reward="rewards_of_mine:f"),
+            GRPOConfig(**DATA, **GRPO, model="published", reward="rewards_of_mine:f"),
             {"pairs.jsonl", "rewards_of_mine.py", "helper_of_mine/of_mine.py"}
             | {f"published/{name}" for name in FOLDER},
         ),
@@ -124,8 +124,8 @@ def test_talk_tells_what_the_run_has_not_read(place: Path) -> None:
 
 
 def test_a_named_model_has_the_preset_of_its_run(place: Path) -> None:
-    (place / "run").mkdir()
+    saved_gpt(place / "run")
     (place / "run/config.json").write_text('{"preset": "small"}')
     for named in ("run", f"run/{MODEL_FILE}"):
-        flags = ["--data", "pairs.jsonl", "--policy", named]
-        assert preset_defaults(GRPOConfig, grpo_engine.PRESETS, flags).preset == "small"
+        flags = ["--data", "pairs.jsonl", "--model", named]
+        assert defaults(GRPOConfig, flags).preset == "small"

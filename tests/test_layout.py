@@ -33,7 +33,7 @@ ROOMS = ("equations", "batches", "rewards", "run")  # of rl/, likewise
 LOOP = ("loop", "actor_critic")
 RUNTIME = {*("torch", "tiktoken", "numpy", "matplotlib", "safetensors", "tyro", "tqdm", "jinja2")}
 OPTIONAL = {
-    "gpt/published.py": {"huggingface_hub"},
+    "gpt/huggingface.py": {"huggingface_hub"},
 }  # extras: inside functions of these files only
 
 

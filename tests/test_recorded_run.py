@@ -29,7 +29,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run, gone on with by today's code with the flags of its config.json."""
     place = tmp_path_factory.mktemp("recorded")
     shutil.copytree(RECORDED, place, dirs_exist_ok=True)
-    flags = "--policy base --reward gold --out run --steps 4 --prompts-per-step 2 --group-size 4 "
+    flags = "--model base --reward gold --out run --steps 4 --prompts-per-step 2 --group-size 4 "
     flags += "--minibatches 1 --max-new-tokens 8 --eval-every 2 --eval-prompts 4 --test-prompts 4 "
     flags += "--checkpoint-every 2 --device cpu --ranks 1 --stop-kl None --resume"
     done = command("-m", "rl.grpo_engine", *flags.split(), cwd=place)

@@ -12,7 +12,7 @@ import demo
 import gpu
 import pytest
 
-from gpt.settings import preset_defaults
+from gpt.recipes import defaults
 from harness.errors import UserError
 
 
@@ -29,10 +29,10 @@ def test_the_demo_runs_its_stages_with_their_own_defaults(
         )
     with pytest.raises(FileNotFoundError):  # the fourth stage finds no base model
         demo.train_stages(demo.DemoConfig(), 0, tmp_path)
-    folders = dict.fromkeys(("out", "base", "policy", "test_prompts"))
+    folders = dict.fromkeys(("out", "model", "test_prompts"))
     for stage in stages:
         config = asked[stage]
-        alone = preset_defaults(type(config), stage.PRESETS, [])
+        alone = defaults(type(config), [])
         changed = {name: None for name in folders if hasattr(config, name)}
         if stage is demo.grpo_engine:
             changed["reward_model"] = ()

@@ -14,7 +14,7 @@ import pytest
 import tyro
 
 from data.records import split_of
-from gpt.settings import preset_defaults
+from gpt.recipes import defaults
 from harness.files import read_jsonl
 from harness.paths import REPOSITORY
 from report import intervals
@@ -38,7 +38,7 @@ def parsed_by(name: str, flags: list[str]) -> Any:
         for name, value in vars(module).items()
         if name.endswith("Config") and value.__module__ == module.__name__
     )
-    default = preset_defaults(config, module.PRESETS, flags)
+    default = defaults(config, flags)
     return tyro.cli(config, default=default, args=flags)
 
 

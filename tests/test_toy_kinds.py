@@ -11,10 +11,11 @@ import torch
 
 import data.worlds
 import gpt
-from data.sources import Source, from_preset, source, world_names
+from data.sources import Source, source, world_names
 from gpt import finetuning, model, pretraining
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.model import GPT
+from gpt.recipes import config_of
 from gpt.tokenizer import load_tokenizer
 from harness.files import read_jsonl
 from harness.paths import MODEL_FILE, REPOSITORY
@@ -102,11 +103,11 @@ def start(place: Path) -> Path:
 
 
 def test_a_third_kind_of_model_is_trained_resumed_and_talked_to(place: Path) -> None:
-    flags = FLAGS | dict(policy=start(place), reward="gold")
+    flags = FLAGS | dict(model=str(start(place)), reward="gold")
     make = grpo_engine.GRPOConfig
-    folder = grpo_engine.main(from_preset(make, grpo_engine.PRESETS, "tiny", **flags))
+    folder = grpo_engine.main(config_of(make, **flags))
     more = flags | dict(steps=2, resume=True)
-    assert grpo_engine.main(from_preset(make, grpo_engine.PRESETS, "tiny", **more)) == folder
+    assert grpo_engine.main(config_of(make, **more)) == folder
     model, _ = load_gpt(folder / MODEL_FILE)
     before, _ = load_gpt(place / "base" / MODEL_FILE)
     assert type(model).__name__ == "RMSGPT" and type(model) is not GPT
@@ -119,8 +120,8 @@ def test_a_third_kind_of_model_is_trained_resumed_and_talked_to(place: Path) -> 
 def test_a_kind_of_rewards_is_a_name_that_reward_takes(place: Path) -> None:
     with pytest.raises(ValueError):
         check_reward("briefly")
-    flags = FLAGS | dict(policy=start(place), reward="brief")
-    config = from_preset(grpo_engine.GRPOConfig, grpo_engine.PRESETS, "tiny", **flags)
+    flags = FLAGS | dict(model=str(start(place)), reward="brief")
+    config = config_of(grpo_engine.GRPOConfig, **flags)
     folder = grpo_engine.main(config)
     assert '"reward": -' in (folder / "metrics.jsonl").read_text("utf-8")
 
@@ -148,7 +149,7 @@ def counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def run(module: Any, config_class: Any, **flags: Any) -> Path:
     """A command as its default flags have it, at toy size; its run folder."""
     engine = getattr(module, "ENGINE", None)
-    config = from_preset(config_class, module.PRESETS, "tiny", **(TOY | flags))
+    config = config_of(config_class, preset="tiny", **(TOY | flags))
     return engine.run(config) if engine else module.main(config)
 
 
@@ -173,7 +174,7 @@ def test_every_command_takes_the_pages_world(counting: Path) -> None:
 
 
 def test_a_world_changes_the_flags_of_the_commands_that_it_names(counting: Path) -> None:
-    config = from_preset(grpo_engine.GRPOConfig, grpo_engine.PRESETS, "tiny", data="counting")
+    config = config_of(grpo_engine.GRPOConfig, preset="tiny", data="counting")
     assert config.max_new_tokens == 8
 
 

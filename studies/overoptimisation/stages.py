@@ -17,7 +17,6 @@ import torch
 
 from data.collate import ResponseBatch, join_responses
 from data.records import PromptRecord
-from data.sources import from_preset
 from data.worlds import reviews
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.corpus import open_corpus
@@ -26,6 +25,7 @@ from gpt.model import GPT, GPTConfig
 from gpt.pretraining import PretrainingConfig
 from gpt.pretraining import train as pretrain
 from gpt.ranks import score_in_micro_batches
+from gpt.recipes import config_of
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness.device import open_device
 from harness.files import append_jsonl, read_jsonl, write_json
@@ -53,7 +53,7 @@ KEPT_TEXTS = 6
 
 
 def train_base(folder: Path, settings: Settings, root: Path, *, start: int, size: str) -> None:
-    """A base model of one size; `gpt.pretraining --preset study --seed START` trains the policy's."""
+    """A base model of one size; `gpt.pretraining --seed START` trains the policy's."""
     tokenizer = load_tokenizer("glassbox")
     layers, heads, width = SHAPES[size]
     model = GPT(GPTConfig(tokenizer.n_vocab, CONTEXT, layers, heads, width))
@@ -233,9 +233,9 @@ def optimise(
 ) -> None:  # fmt: skip
     """Train one policy with one engine, measured every few steps, until gold has turned or the end."""
     engine = importlib.import_module(module)
-    config = from_preset(
-        engine.ENGINE.config, engine.PRESETS, "study", **flags, data="reviews",
-        policy=root / policy, reward_model=tuple(root / name for name in reward_models),
+    config = config_of(
+        engine.ENGINE.config, **flags, data="reviews",
+        model=str(root / policy), reward_model=tuple(str(root / name) for name in reward_models),
         seed=seed, device="cpu", ranks=1, out=folder,
         eval_every=settings.measure_every, checkpoint_every=10**6,
     )  # fmt: skip

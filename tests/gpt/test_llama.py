@@ -14,11 +14,12 @@ from toys import flat_gradient, kept_for_backward
 
 from data.templates import CHAT_TEMPLATE, chat_prompt
 from gpt.attention import plain_attention
-from gpt.checkpoint import load_gpt, load_policy, save_gpt
+from gpt.checkpoint import load_gpt, save_gpt
+from gpt.folder import ModelFolder, open_model
 from gpt.generate import SamplingParams, generate
+from gpt.huggingface import save_hf
 from gpt.llama import GroupedAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, rotated, rotation
 from gpt.lora import adapters, add_adapters, merged_state
-from gpt.huggingface import load_gpt2, save_hf
 from gpt.tokenizer import DIGITS_PATTERN, Tokenizer, build_tokenizer, load_tokenizer
 from gpt.tokenizer_files import read_tokenizer, write_tokenizer
 from harness.errors import UserError
@@ -172,8 +173,8 @@ def test_a_run_folder_brings_the_model_back(tmp_path: Path) -> None:
     save_gpt(tmp_path / "model.safetensors", model, load_tokenizer("glassbox"))
     for back, _ in (
         load_gpt(tmp_path / "model.safetensors"),
-        load_policy(tmp_path, torch.device("cpu")),
-        load_policy(tmp_path / "model.safetensors", torch.device("cpu")),
+        open_model(tmp_path, torch.device("cpu")),
+        open_model(tmp_path / "model.safetensors", torch.device("cpu")),
     ):
         assert isinstance(back, Llama) and back.config == config
         assert all(
@@ -207,7 +208,7 @@ def test_a_folder_that_says_another_model_is_refused(
     path = tmp_path / "config.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
     with pytest.raises(UserError):
-        load_gpt2(tmp_path)
+        ModelFolder.open(tmp_path).model()
 
 
 def test_adapters_sit_on_all_seven_projections_and_merge() -> None:
@@ -304,7 +305,7 @@ def test_smollm2_is_the_model_that_transformers_opens(require, tmp_path: Path) -
     from smollm2 import SmolLM2Config, main
 
     main(SmolLM2Config(out=tmp_path))
-    model, tokenizer = load_policy(tmp_path, torch.device("cpu"))
+    model, tokenizer = open_model(tmp_path, torch.device("cpu"))
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path).eval()
     prompt = chat_prompt("Name the capital of France in one sentence.")
     ids = tokenizer.encode(prompt)

@@ -11,8 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from gpt.folder import ModelFolder
+from gpt.huggingface import REVISIONS, save_hf
 from gpt.model import GPT, GPTConfig
-from gpt.huggingface import REVISIONS, load_gpt2, save_hf
 from harness.errors import UserError
 
 SMALL = GPTConfig(vocab_size=61, context=32, n_layer=3, n_head=4, n_embd=16)
@@ -79,7 +80,7 @@ def edit_tensors(folder: Path, change) -> None:
 @pytest.mark.oracle
 @torch.no_grad()
 def test_logits_equal_transformers(folder, oracle):
-    model = load_gpt2(folder)
+    model = ModelFolder.open(folder).model()
     tokens = torch.randint(61, (4, 32), generator=torch.Generator().manual_seed(1))
     expected = oracle(tokens).logits
     assert expected.std() > 1  # else a small tolerance would say little
@@ -102,7 +103,9 @@ def test_old_files(own_folder, prefix):
     edit_tensors(own_folder, age)
     tokens = torch.tensor([ROWS[0]])
     expected = random_gpt(SMALL)(tokens)
-    torch.testing.assert_close(load_gpt2(own_folder)(tokens), expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(
+        ModelFolder.open(own_folder).model()(tokens), expected, atol=1e-5, rtol=0
+    )
 
 
 def test_linear_layout_and_an_adapter_alone_are_refused(own_folder):
@@ -114,11 +117,11 @@ def test_linear_layout_and_an_adapter_alone_are_refused(own_folder):
         },
     )
     with pytest.raises(UserError, match="c_attn"):
-        load_gpt2(own_folder)
+        ModelFolder.open(own_folder).model()
     (own_folder / "model.safetensors").rename(own_folder / "adapter_model.safetensors")
     (own_folder / "adapter_config.json").write_text("{}")
     with pytest.raises(UserError):
-        load_gpt2(own_folder)
+        ModelFolder.open(own_folder).model()
 
 
 @pytest.mark.oracle
@@ -155,7 +158,7 @@ def test_other_configs_are_refused(own_folder, key, value):
 def refused(folder: Path, place: str) -> None:
     """In one sentence that names the place."""
     with pytest.raises(UserError) as raised:
-        load_gpt2(folder)
+        ModelFolder.open(folder).model()
     assert "\n" not in str(raised.value) and place in str(raised.value)
 
 
@@ -230,7 +233,7 @@ def test_gpt2_is_read_at_its_pinned_revision(cache, published, monkeypatch):
     """Not at `main`, which names nothing here."""
     monkeypatch.setitem(REVISIONS, "openai-community/gpt2", COMMIT)
     put_in_cache(cache, "openai-community/gpt2", published, ref="other")
-    model = load_gpt2("gpt2")
+    model = ModelFolder.open("gpt2").model()
     assert model.config == TINY
     for name, weight in tiny().state_dict().items():
         assert torch.equal(model.state_dict()[name], weight), name
@@ -238,7 +241,7 @@ def test_gpt2_is_read_at_its_pinned_revision(cache, published, monkeypatch):
 
 def test_another_model_is_read_at_main(cache, published):
     put_in_cache(cache, "openai-community/gpt2-medium", published, ref="main")
-    assert load_gpt2("gpt2-medium").config == TINY
+    assert ModelFolder.open("gpt2-medium").model().config == TINY
 
 
 @pytest.mark.parametrize("files", [[], ["config.json"], ["model.safetensors"]])
@@ -246,10 +249,12 @@ def test_what_the_cache_lacks_is_refused_without_a_network(cache, published, fil
     kept = {name: content for name, content in published.items() if name in files}
     put_in_cache(cache, "openai-community/gpt2-large", kept, ref="main")
     with pytest.raises(UserError):
-        load_gpt2("gpt2-large")
+        ModelFolder.open("gpt2-large").model()
 
 
-@pytest.mark.parametrize("name", ["gpt3", "hf://gpt2", "hf://a/b/c", "owner/name"])
-def test_what_is_no_name_is_a_folder_and_asks_nobody(name):
+@pytest.mark.parametrize("name", ["gpt3", "hf://nobody", "hf://a/b/c", "runs/name"])
+def test_what_is_no_name_is_a_folder_and_asks_nobody(name, tmp_path, monkeypatch):
+    (tmp_path / "runs").mkdir()
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError):
-        load_gpt2(name)
+        ModelFolder.open(name).model()

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import toys
 
+from gpt.folder import open_model
+from gpt.huggingface import save_hf
 from gpt.model import GPTConfig
-from gpt.huggingface import load_with_tokenizer, save_hf
 from gpt.tokenizer import GPT2_PATTERN, Tokenizer, build_tokenizer, load_tokenizer
 from gpt.tokenizer_files import BYTES, read_tokenizer, write_tokenizer
 from harness.errors import UserError
@@ -186,7 +187,7 @@ def test_the_number_of_tokens_does_not_make_them_gpt2s(end, english, tmp_path, m
     config = read_object(tmp_path / "config.json") | {"eos_token_id": end}
     write_json(tmp_path / "config.json", config)
     with nullcontext() if english else pytest.raises(UserError):
-        load_with_tokenizer(tmp_path)
+        open_model(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def test_the_first_end_is_written_and_all_are_kept(
     hub = {k: v for k, v in read_object(tmp_path / "config.json").items() if k != "eos_token_id"}
     write_json(tmp_path / "config.json", hub | config)
     write_json(tmp_path / "generation_config.json", generation)
-    again, back = load_with_tokenizer(tmp_path)
+    again, back = open_model(tmp_path)
     assert (back.eos_id, list(back.other_ends), back.bos_id) == (end, others, 267)
     save_hf(again, tmp_path / "out", back)
     written = read_object(tmp_path / "out" / "config.json")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,14 +11,14 @@ import torch
 import tyro
 from toys import one_sentence
 
-from data.sources import Presets
-from gpt.settings import preset_defaults
+from gpt.recipes import defaults
 from harness import files, metric_log
 from harness.device import open_device
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl, write_atomically, write_json
 from harness.metric_log import MetricLog
 from harness.seeds import derive_seed
+from rl.grpo_engine import GRPOConfig
 
 # Devices and seeds
 
@@ -78,29 +77,20 @@ def test_derived_seeds_never_change():
 # Command line
 
 
-@dataclass(frozen=True)
-class Flags:
-    preset: str = "tiny"
-    lr: float = 1.0
-    steps: int = 10
-
-
-PRESETS = Presets({"tiny": {}, "big": {"lr": 0.5, "steps": 99}})
-
-
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], Flags()),
-        (["--preset", "big"], Flags("big", 0.5, 99)),
-        (["--preset=big"], Flags("big", 0.5, 99)),
-        (["--steps", "3", "--preset", "big"], Flags("big", 0.5, 3)),
-        (["--lr", "2", "--preset", "tiny"], Flags("tiny", 2.0, 10)),
+        ([], ("tiny", 2e-4, 80)),
+        (["--preset", "small"], ("small", 3e-5, 40)),
+        (["--preset=small"], ("small", 3e-5, 40)),
+        (["--steps", "3", "--preset", "small"], ("small", 3e-5, 3)),
+        (["--lr", "2", "--preset", "tiny"], ("tiny", 2.0, 80)),
     ],
 )
-def test_a_preset_never_overrides_a_flag(arguments, expected):
-    default = preset_defaults(Flags, PRESETS, arguments)
-    assert tyro.cli(Flags, args=arguments, default=default) == expected
+def test_a_row_never_overrides_a_flag(arguments, expected):
+    default = defaults(GRPOConfig, arguments)
+    config = tyro.cli(GRPOConfig, args=arguments, default=default)
+    assert (config.preset, config.lr, config.steps) == expected
 
 
 # Files

@@ -22,7 +22,7 @@ from harness.files import read_jsonl, write_json
 from harness.metric_log import MetricLog
 from harness.paths import STATE_FILE
 from harness.ranks.collectives import is_main
-from harness.run_folder import finish_run, open_run, run_stage, stepping
+from harness.run_folder import finish_run, open_run, run_missing, stepping
 from harness.training_state import TrainingState, keep_state, saved_step
 
 
@@ -126,7 +126,7 @@ def test_a_stage_does_what_is_left_of_a_run_of_the_same_flags(tmp_path):
         (Flags(folder, steps=2, seed=1), [1, 2, 0]),
     ]:
         steps: list[int] = []
-        run_stage(lambda config, steps=steps: run(config, steps.append), config)
+        run_missing(lambda config, steps=steps: run(config, steps.append), config)
         assert steps == left
 
 

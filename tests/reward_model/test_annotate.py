@@ -57,7 +57,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def annotate(runs: Path, folder: Path, keys: str | bytes, *more: object, **options: object) -> Done:
-    flags = ["--policy", runs / "new", "--max-new-tokens", 6, "--device", "cpu", *more]
+    flags = ["--model", runs / "new", "--max-new-tokens", 6, "--device", "cpu", *more]
     words = ("-m", "reward_model.annotate", "--out", folder / "mine.jsonl", *flags)
     given = keys if isinstance(keys, bytes) else "".join(f"{key}\n" for key in keys).encode()
     return command(*words, cwd=folder, given=given, **options)
@@ -172,7 +172,7 @@ def test_every_tenth_pair_comes_again_with_its_sides_exchanged() -> None:
 
 def test_a_judge_picks_half_and_the_others_are_random(runs: Path, tmp_path: Path) -> None:
     """Its own are of training prompts alone, least sure first, and it is less sure of them."""
-    flags = dict(policy=runs / "new", max_new_tokens=6, device="cpu")
+    flags = dict(model=str(runs / "new"), max_new_tokens=6, device="cpu")
     picked = questions(
         QuestionFlags(**flags, reward_model=runs / "judge", out=tmp_path / "a.jsonl"), 40
     )

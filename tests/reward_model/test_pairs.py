@@ -16,8 +16,8 @@ from toys import GLASSBOX, write_pairs
 from data.files.read import read_preferences
 from data.records import PreferenceRecord, PromptRecord, split_of
 from data.worlds import reviews
-from gpt.lengths import Limits
 from gpt.generate import SamplingParams
+from gpt.lengths import Limits
 from gpt.model import GPT
 from gpt.ranks import sample
 from gpt.tokenizer import build_tokenizer

@@ -105,7 +105,7 @@ def test_a_killed_run_resumes_into_the_same_model(tmp_path):
     """Also before its first checkpoint: the pairs, which take the longest, are kept from the start."""
     saved_gpt(tmp_path / "base", 1, context=96)
     config = RewardModelConfig(
-        base=tmp_path / "base", pairs=60, responses_per_prompt=4, held_out_pairs=8, batch_size=2,
+        model=str(tmp_path / "base"), pairs=60, responses_per_prompt=4, held_out_pairs=8, batch_size=2,
         checkpoint_every=2, max_response_tokens=8, device="cpu", ranks=1,
     )  # fmt: skip
     whole = main(replace(config, out=tmp_path / "whole"))
@@ -132,7 +132,7 @@ def test_a_reward_model_goes_on_from_another_one(tmp_path, capsys):
     save_reward_model(tmp_path / "judge" / "model.safetensors", judge, GLASSBOX)
     write_pairs(tmp_path / "mine.json")
     config = RewardModelConfig(
-        data=str(tmp_path / "mine.json"), base=tmp_path / "judge", pooling="mean_score", lr=0.0,
+        data=str(tmp_path / "mine.json"), model=str(tmp_path / "judge"), pooling="mean_score", lr=0.0,
         ranks=1, device="cpu", out=tmp_path / "mine",
     )  # fmt: skip
     after, before = (load_file(main(config) / "model.safetensors"), judge.state_dict())

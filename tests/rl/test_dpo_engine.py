@@ -116,7 +116,7 @@ def test_the_whole_script_writes_what_every_engine_writes(runs):
     save_reward_model(folder / "model.safetensors", scorer, GLASSBOX)
     write_pairs(folder / "pairs.jsonl", ["Review the red kettle for Anna.\n"])
     write_pairs(folder / "held_out_pairs.jsonl", ["Review the blue bag for Leo.\n"])
-    models = dict(policy=runs / "base", reward_model=(folder,))
+    models = dict(model=str(runs / "base"), reward_model=(folder,))
     out = run_file(runs, data="reviews", out=runs / "out", **models)
     assert {path.name for path in out.iterdir()} == {
         "config.json", "metrics.jsonl", "samples.jsonl", "test_answers.jsonl", "report.json",

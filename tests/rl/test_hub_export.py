@@ -12,10 +12,10 @@ from toys import GLASSBOX
 
 from data.collate import collate_responses
 from gpt.checkpoint import load_gpt, save_gpt
+from gpt.folder import open_model
 from gpt.generate import SamplingParams, generate
 from gpt.lora import add_adapters
 from gpt.model import GPT
-from gpt.huggingface import load_with_tokenizer
 from gpt.tokenizer import GPT2_PATTERN, build_tokenizer
 from harness.files import read_object, write_json
 from reward_model.scalar_head import RewardModel, save_reward_model
@@ -35,7 +35,7 @@ def random_gpt(tokenizer) -> GPT:
 
 def exported(folder: Path, target: Path, **flags) -> Path:
     write_json(folder / "config.json", {"data": "reviews", "script": "s"} | flags)
-    export.main(folder, ExportConfig(hf=target))
+    export.main(ExportConfig(str(folder), target))
     return target
 
 
@@ -71,7 +71,7 @@ def test_a_policy_has_our_logits_and_stops_where_ours_does(tokenizer, tmp_path, 
         assert their[: len(our)] == our and set(their[len(our) :]) <= {tokenizer.pad_id}
     assert any(1 < len(row) < 20 for row in ours)
 
-    again, read = load_with_tokenizer(str(hub))  # and the way back
+    again, read = open_model(str(hub))  # and the way back
     torch.testing.assert_close(again(ids), load_gpt(tmp_path)[0](ids), atol=1e-6, rtol=0)
     assert read.fingerprint == tokenizer.fingerprint
 

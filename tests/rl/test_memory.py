@@ -8,9 +8,9 @@ import pytest
 from memory import peaks
 
 from gpt.checkpoint import save_gpt
+from gpt.huggingface import save_hf
 from gpt.llama import Llama, LlamaConfig
 from gpt.model import GPT, preset_config
-from gpt.huggingface import save_hf
 from gpt.tokenizer import load_tokenizer
 from harness.errors import UserError
 from harness.paths import MODEL_FILE

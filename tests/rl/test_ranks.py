@@ -21,8 +21,11 @@ import torch
 from engines import ENGINES
 from forked import Done, command, forked, has_ended
 from ranks_worker import ON_FOUR
+from toys import random_gpt
 
 from gpt.finetuning import FinetuningConfig
+from gpt.folder import ModelFolder
+from gpt.huggingface import save_hf
 from harness import flags, signals
 from harness.command_line import errors_as_sentences
 from harness.ranks import launch
@@ -288,19 +291,27 @@ def test_the_second_signal_ends_ranks_that_wait_and_what_they_have_started(faili
 
 def test_the_weights_of_what_is_named_and_the_memory_that_is_there_decide(tmp_path, monkeypatch):
     """A folder of 60 million weights, whose file is no longer than its header."""
-    for name, count in (("large", 60_000_000), ("tiny", 40)):
-        about = {"w": {"dtype": "U8", "shape": [count], "data_offsets": [0, count]}}
-        header = json.dumps(about).encode()
-        (tmp_path / name).mkdir()
-        with (tmp_path / name / "model.safetensors").open("wb") as file:
-            file.write(len(header).to_bytes(8, "little") + header)
-            file.truncate(8 + len(header) + count)  # a hole
-        config = GRPOConfig(policy=tmp_path / name)
-        assert (config.largest_model, config.is_small) == (count, name == "tiny")
-        assert config.largest_model == FinetuningConfig(weights=str(tmp_path / name)).largest_model
+    save_hf(random_gpt(97, 8, n_embd=2), tmp_path / "tiny")
+    save_hf(random_gpt(97, 8, n_embd=2), tmp_path / "large")
+    weights = {"tiny": ModelFolder.open(tmp_path / "tiny").weights, "large": 60_000_000}
+    more = weights["large"] - weights["tiny"]
+    path = tmp_path / "large" / "model.safetensors"
+    content = path.read_bytes()
+    size = int.from_bytes(content[:8], "little")
+    about, numbers = json.loads(content[8 : 8 + size]), content[8 + size :]
+    at = len(numbers)
+    about["more"] = {"dtype": "U8", "shape": [more], "data_offsets": [at, at + more]}
+    header = json.dumps(about).encode()
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header + numbers)
+        file.truncate(8 + len(header) + at + more)  # a hole
+    for name, count in weights.items():
+        config = GRPOConfig(model=str(tmp_path / name))
+        assert (config.sizes(), config.is_small) == ([count], name == "tiny")
+        assert config.sizes() == FinetuningConfig(model=str(tmp_path / name)).sizes()
         for fast in (False, True):  # whether the processor has products of bfloat16
             monkeypatch.setattr(flags, "has_fast_bfloat16", lambda device, fast=fast: fast)
-            chosen = GRPOConfig(policy=tmp_path / name, precision="auto").precision
+            chosen = GRPOConfig(model=str(tmp_path / name), precision="auto").precision
             assert chosen == ("bfloat16" if fast and name == "large" else "float32")
     monkeypatch.setattr(launch, "cores", lambda: 8)
     room = launch.BYTES_A_RANK + launch.BYTES_A_WEIGHT * 40

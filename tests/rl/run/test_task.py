@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import fields
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -12,16 +14,17 @@ from toys import GLASSBOX, glassbox_gpt, saved_gpt
 from data import sources
 from data.files.source import FileSource
 from data.records import PromptRecord, split_of
-from data.sources import from_preset, source, world_names
+from data.sources import source, world_names
 from data.worlds import reviews, sums
-from data.worlds import sums as sums_world
-from gpt.settings import ROWS, preset_defaults
+from gpt import recipes
+from gpt.model import Preset
+from gpt.recipes import RECIPES, Recipe, config_of
 from harness.errors import UserError
 from reward_model.scalar_head import RewardModel, save_reward_model
 from rl.rewards import verifiable
 from rl.rewards.model import RewardModelReward
 from rl.rewards.reward import RewardFn, RuleReward, open_reward, open_rule
-from rl.run.config import EngineConfig, RunFlags, size_presets
+from rl.run.config import EngineConfig, RunFlags
 from rl.run.engine import Engine, every_engine
 from rl.run.task import open_policy, require_reach
 
@@ -34,21 +37,37 @@ def test_every_engine_is_found() -> None:
 
 
 @pytest.mark.parametrize("engine", every_engine(), ids=lambda engine: engine.name)
-def test_every_preset_is_a_config(engine: Engine) -> None:
-    module = importlib.import_module(engine.module)
+def test_every_row_makes_a_config(engine: Engine) -> None:
     samples = issubclass(engine.config, EngineConfig)  # worlds have no recorded pairs
-    for size in module.PRESETS:
+    for shape in get_args(Preset):
         for data in ("pairs.json", *(world_names() if samples else ())):
-            from_preset(engine.config, module.PRESETS, size, data=data)
-    assert set(module.PRESETS) >= {"tiny", "study", *(row.name for row in ROWS)}
-    assert (module.PRESETS.settings("tiny", "sums") != {}) == samples
+            made = config_of(engine.config, preset=shape, data=data)
+            assert (made.preset, made.data) == (shape, data)
 
 
-def test_a_world_has_defaults_of_its_own(monkeypatch) -> None:
-    monkeypatch.setitem(sums_world.DEFAULTS, "other", {"tiny": {"lr": 7.0}})
-    presets = size_presets("other", {"lr": 5.0})
+def test_rows_name_commands_worlds_and_fields_that_are_there() -> None:
+    for row in RECIPES:
+        modules = [row.command] if row.command != "rl" else ["rl.grpo_engine"]
+        module = importlib.import_module(modules[0])
+        config = module.ENGINE.config if hasattr(module, "ENGINE") else module.STAGE.config
+        assert row.settings.keys() <= {field.name for field in fields(config)}, row
+        assert row.world is None or row.world in world_names()
+
+
+def test_a_world_and_an_engine_have_rows_of_their_own(monkeypatch) -> None:
+    class Other(EngineConfig):
+        __module__ = "rl.other_engine"
+
+    more = (
+        Recipe("rl.other_engine", "larger", 1e9, None, {"lr": 5.0}, ""),
+        Recipe("rl.other_engine", "tiny", 1e9, "sums", {"lr": 7.0}, ""),
+        Recipe(
+            "rl.other_engine", "tiny", 1e9, "sums", {"lr": 8.0}, ""
+        ),  # the first that fits counts
+    )
+    monkeypatch.setattr(recipes, "RECIPES", recipes.RECIPES + more)
     reviews, sums, small = (
-        preset_defaults(EngineConfig, presets, arguments)
+        recipes.defaults(Other, arguments)
         for arguments in ([], ["--data", "sums"], ["--preset=small", "--data=sums"])
     )
     assert (reviews.lr, reviews.kl_coef, reviews.data) == (2e-4, 0.1, "reviews")
