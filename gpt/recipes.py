@@ -16,7 +16,7 @@ import dataclasses
 import importlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, NamedTuple, TypeVar, get_args
@@ -31,6 +31,7 @@ from harness.run_folder import script_name
 
 Config = TypeVar("Config")
 SHAPES = (*get_args(Preset), "teacher")
+NOT_MEASURED = "not measured"
 FEW = 5e6  # weights up to which a model that is not known to be of another shape is tiny, or own
 
 
@@ -39,15 +40,13 @@ class Recipe(NamedTuple):
 
     command: str  # a module, or a family of them
     start: str  # a shape; fresh, pre-trained, chat: what the model has read; larger: all but tiny
-    most: float  # weights
-    world: str | None  # None: any world, and files
     settings: Mapping[str, Any]
-    measured: str  # where
+    most: float = math.inf  # weights
+    world: str | None = None  # None: any world, and files
+    measured: str = NOT_MEASURED  # where
 
     def __str__(self) -> str:
-        size = (
-            "" if self.most == math.inf else f" up to {self.most:.0e} weights".replace("e+0", "e")
-        )
+        size = "" if self.most == math.inf else f" up to {self.most / 1e6:.0f}M weights"
         return f"{self.command}, {self.start}{size}{f' on {self.world}' if self.world else ''}"
 
 
@@ -58,163 +57,145 @@ class Times(NamedTuple):
     factor: float
 
 
-NOT_MEASURED = "not measured"
 REAL = "SmolLM2-135M-Instruct (docs/real_model.md)"
-TUNED = "validation prompts of other seeds (docs/results.md)"
+TUNED = "prompts of other seeds than the reported ones (docs/results.md)"
 PRETRAINING, FINETUNING = "gpt.pretraining", "gpt.finetuning"
 REWARD_MODEL, DPO = "reward_model.reward_model_training", "rl.dpo_engine"
-SHORT = dict(max_new_tokens=64, eval_prompts=32, test_prompts=64)
-LONG = dict(max_prompt_tokens=1024, max_response_tokens=1024)
-NO_LIMIT: dict[str, Any] = dict(stop_kl=None)
-
-
-def own(command: str, **settings: Any) -> Recipe:
-    """A model of your own file, which is made from nothing."""
-    return Recipe(command, "own", math.inf, None, settings, NOT_MEASURED)
-
-
-def small(command: str, **settings: Any) -> Recipe:
-    """A larger one, with GPT-2's vocabulary."""
-    return Recipe(command, "small", math.inf, None, settings, NOT_MEASURED)
-
-
-def larger(command: str, start: str = "larger", **settings: Any) -> Recipe:
-    """What a command changes for every model but tiny."""
-    return Recipe(command, start, math.inf, None, settings, NOT_MEASURED)
-
-
-def on(world: str, command: str, start: str = "tiny", **settings: Any) -> Recipe:
-    """What a world changes."""
-    return Recipe(command, start, math.inf, world, settings, TUNED)
-
-
-def from_nothing(most: float, lr: float) -> Recipe:
-    """GPT-2's own sizes, pre-trained as the paper's model was."""
-    settings = dict(
-        tokenizer="gpt2", lr=lr, batch_size=32, accumulation=8, steps=20000, warmup=700,
-        eval_every=500, checkpoint_every=500,
-    )  # fmt: skip
-    return Recipe(PRETRAINING, "larger", most, None, settings, NOT_MEASURED)
-
-
-def well_read(start: str, most: float, lr: float, rows: int, measured: str) -> Iterator[Recipe]:
-    """Weights that have read much, for two CPU cores: under an hour for 1,000 pairs at 135 M.
-
-    `lr` is that of RL, reward model and fine-tuning, DPO's is half; RL and DPO have 2 * `rows` a forward.
-    """
-    answers = dict(max_prompt_tokens=512, max_response_tokens=256, micro_batch_size=rows)
-    by_command: dict[str, dict[str, Any]] = {
-        "rl": SHORT | dict(
-            lr=lr, warmup=2, steps=32, prompts_per_step=4, micro_batch_size=2 * rows, max_new_tokens=48,
-            stop_kl=8.0, eval_every=8, checkpoint_every=16,
-        ),
-        DPO: SHORT | dict(
-            lr=lr / 2, warmup=10, epochs=1, batch_size=8, micro_batch_size=2 * rows,
-            max_new_tokens=48, max_response_tokens=256, held_out_pairs=96, eval_every=25,
-        ),
-        REWARD_MODEL: answers | dict(lr=lr, batch_size=8, epochs=2),
-        FINETUNING: answers | dict(lr=lr, batch_size=8),
-    }  # fmt: skip
-    for command, settings in by_command.items():
-        yield Recipe(command, start, most, None, {"precision": "auto", **settings}, measured)
-
-
-# A rule cannot be over-optimised: no KL penalty and no early stop. Rewards are 0 or 1, so a smaller
-# learning rate ends less noisily.
-SUMS: dict[str, Any] = dict(kl_coef=0.0, stop_kl=None, max_new_tokens=40, lr=1e-4, steps=160)
+SHORT: dict[str, Any] = dict(max_new_tokens=64, eval_prompts=32, test_prompts=64)
+LONG: dict[str, Any] = dict(max_prompt_tokens=1024, max_response_tokens=1024)
+AS_PUBLISHED: dict[str, Any] = dict(
+    tokenizer="gpt2", batch_size=32, accumulation=8, steps=20000, warmup=700, eval_every=500,
+    checkpoint_every=500,
+)  # fmt: skip
+CRITIC: dict[str, Any] = dict(
+    group_size=1, prompts_per_step=32, updates_per_batch=1, critic_lr=Times("lr", 0.5)
+)
+TAUGHT: dict[str, Any] = dict(stop_kl=None, pretraining_coef=1.0)
+DISTILLED: dict[str, Any] = dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, stop_kl=None)
 # Small steps, and sampling as the makers of SmolLM2 advise it.
 INSTRUCTIONS: dict[str, Any] = dict(
     warmup=2, steps=32, prompts_per_step=4, group_size=8, minibatches=2, kl_coef=0.1, stop_kl=8.0,
     temperature=0.7, max_new_tokens=48, eval_every=8, eval_prompts=48, test_prompts=32,
     checkpoint_every=16,
 )  # fmt: skip
-CRITIC: dict[str, Any] = dict(group_size=1, prompts_per_step=32, updates_per_batch=1)
-HALF: dict[str, Any] = CRITIC | dict(critic_lr=Times("lr", 0.5))  # as a critic of opened weights
-DISTILLED: dict[str, Any] = dict(prompts_per_step=32, minibatches=4, kl_coef=0.0, stop_kl=None)
-# Of the 9 answers to a prompt that are compared two were written for other prompts, about other items
-# mostly, and one says its last sentence again: policies found that thanks paid twice where no pair had
-# it. At 2e-3 it learns the pairs half as fast, and the item last of all. Batches of 4 prompts take twice
-# the steps, which find sooner that an answer is about its item.
-REVIEWS_PAIRS: dict[str, Any] = dict(
-    lr=7e-4, batch_size=4, responses_per_prompt=9, borrowed_responses=2, repeated_responses=1,
-    pairs=108_000,  # 36 of each of 3,000 prompts
-)  # fmt: skip
 
-OF_INSTRUCTIONS: dict[str, dict[str, Any]] = {
-    "rl.grpo_iterative_engine": dict(refresh_reward_model=False, iterations=3, steps=30),
-    "rl.grpo_single_model_engine": dict(kl_coef=1.0, stop_kl=None),
-    "rl.on_policy_distillation_engine": dict(kl_coef=0.0, stop_kl=None),
-    "rl.minillm_engine": dict(kl_coef=0.0, stop_kl=None, pretraining_coef=0.1),
-    "rl.kd_grpo_engine": dict(stop_kl=None, pretraining_coef=0.1),
-    "rl.kd_ppo_engine": dict(stop_kl=None, pretraining_coef=0.1),
-}
+
+def well_read(lr: float, rows: int) -> dict[str, dict[str, Any]]:
+    """By command: weights that have read much, for two CPU cores, under an hour for 1,000 pairs at 135 M.
+
+    `lr` is that of RL, reward model and fine-tuning, DPO's is half; RL and DPO have 2 * `rows` a forward.
+    """
+    answers = dict(
+        precision="auto", lr=lr, max_prompt_tokens=512, max_response_tokens=256, batch_size=8,
+        micro_batch_size=rows,
+    )  # fmt: skip
+    return {
+        "rl": SHORT | dict(
+            precision="auto", lr=lr, warmup=2, steps=32, prompts_per_step=4, micro_batch_size=2 * rows,
+            max_new_tokens=48, stop_kl=8.0, eval_every=8, checkpoint_every=16,
+        ),
+        DPO: SHORT | dict(
+            precision="auto", lr=lr / 2, warmup=10, epochs=1, batch_size=8, micro_batch_size=2 * rows,
+            max_new_tokens=48, max_response_tokens=256, held_out_pairs=96, eval_every=25,
+        ),
+        REWARD_MODEL: answers | dict(epochs=2),
+        FINETUNING: answers,
+    }  # fmt: skip
+
 
 RECIPES = (
-    # made from nothing
-    Recipe(PRETRAINING, "teacher", math.inf, None, dict(steps=2000, lr=1.5e-3), TUNED),
-    own(
-        PRETRAINING, tokenizer="own", batch_size=2, epochs=4, warmup=30, eval_every=25,
-        checkpoint_every=200,
-    ),
-    small(
-        PRETRAINING, tokenizer="gpt2", lr=1e-3, batch_size=8, steps=100, eval_every=25, warmup=20
-    ),
-    from_nothing(2e8, 6e-4), from_nothing(5e8, 3e-4), from_nothing(1e9, 2.5e-4),
-    from_nothing(math.inf, 2e-4),
-    own("rl", **SHORT, lr=1.5e-4, prompts_per_step=8, micro_batch_size=16, steps=40),
-    own(
-        DPO, **SHORT, lr=1e-4, batch_size=16, micro_batch_size=16, epochs=2, held_out_pairs=96,
+    # made from nothing: a teacher, a model of your own file, one with GPT-2's vocabulary, GPT-2's sizes
+    Recipe(PRETRAINING, "teacher", dict(steps=2000, lr=1.5e-3), measured=TUNED),
+    Recipe(PRETRAINING, "own", dict(
+        tokenizer="own", batch_size=2, epochs=4, warmup=30, eval_every=25, checkpoint_every=200,
+    )),
+    Recipe("rl", "own", SHORT | dict(lr=1.5e-4, prompts_per_step=8, micro_batch_size=16, steps=40)),
+    Recipe(DPO, "own", SHORT | dict(
+        lr=1e-4, batch_size=16, micro_batch_size=16, epochs=2, held_out_pairs=96,
         max_response_tokens=1024,
-    ),
-    own(REWARD_MODEL, **LONG, pooling="mean_score", lr=3e-4),
-    own(FINETUNING, **LONG, batch_size=8, lr=3e-4),
-    small(
-        "rl", **SHORT, lr=3e-5, prompts_per_step=4, minibatches=1, micro_batch_size=16, kl_coef=0.04,
-        steps=40,
-    ),
-    small(DPO, **SHORT, lr=3e-5, batch_size=8, micro_batch_size=16, epochs=2, held_out_pairs=96),
-    small(REWARD_MODEL, pooling="mean_score", lr=1e-4, max_response_tokens=128),
-    small(FINETUNING, batch_size=8, lr=3e-4, max_response_tokens=128),
-    # opened
-    *well_read("chat", 2e8, 2e-5, 8, REAL),
-    *well_read("larger", 2e8, 2e-5, 8, f"{NOT_MEASURED}, those of chat models"),
-    *well_read("larger", 5e8, 1e-5, 4, NOT_MEASURED),
-    *well_read("larger", 1e9, 5e-6, 2, NOT_MEASURED),
-    *well_read("larger", math.inf, 2e-6, 2, NOT_MEASURED),
-    # what an engine changes
-    larger("rl.ppo_engine", "chat", **HALF), larger("rl.ppo_engine", "pre-trained", **HALF),
-    larger("rl.ppo_engine", **CRITIC, critic_lr=1e-5),
-    larger("rl.kd_ppo_engine", "chat", **HALF, **NO_LIMIT, pretraining_coef=1.0),
-    larger("rl.kd_ppo_engine", "pre-trained", **HALF, **NO_LIMIT, pretraining_coef=1.0),
-    larger("rl.kd_ppo_engine", **CRITIC, **NO_LIMIT, critic_lr=1e-5, pretraining_coef=1.0),
-    larger("rl.kd_grpo_engine", **NO_LIMIT, pretraining_coef=1.0),
-    larger("rl.minillm_engine", **DISTILLED, pretraining_coef=1.0),
-    larger("rl.on_policy_distillation_engine", **DISTILLED),
-    larger("rl.grpo_single_model_engine", **NO_LIMIT, kl_coef=1.0),
-    # The larger sizes are for files, for which nobody labels new pairs; neither do sums need it.
-    larger("rl.grpo_iterative_engine", iterations=4, refresh_reward_model=False),
-    larger("rl.reinforce_pp_engine", prompts_per_step=32),
-    larger("rl.pg_grpo_engine", "own", max_response_tokens=1024),
-    larger("rl.pg_grpo_engine", max_response_tokens=256),
-    # what a world changes
-    on("reviews", PRETRAINING, steps=1500),  # after 1,000 some seeds hardly begin to copy the item
-    on("sums", PRETRAINING, steps=2200), on("sums", PRETRAINING, "teacher", steps=2500),
-    on("reviews", REWARD_MODEL, **REVIEWS_PAIRS),
-    on("sums", "rl", **SUMS), on("sums", "rl.ppo_engine", steps=70),
-    on("sums", "rl.grpo_iterative_engine", refresh_reward_model=False, steps=150),
-    on("sums", "rl.grpo_single_model_engine", kl_coef=1.0, steps=100),
-    on("instructions", "rl", lr=2e-5, micro_batch_size=16, **INSTRUCTIONS),
-    Recipe("rl", "chat", 2e8, "instructions", dict(lr=2e-5, micro_batch_size=16, **INSTRUCTIONS), REAL),
-    on("instructions", "rl", "larger", **INSTRUCTIONS),
+    )),
+    Recipe(REWARD_MODEL, "own", LONG | dict(pooling="mean_score", lr=3e-4)),
+    Recipe(FINETUNING, "own", LONG | dict(batch_size=8, lr=3e-4)),
+    Recipe(PRETRAINING, "small", dict(
+        tokenizer="gpt2", lr=1e-3, batch_size=8, steps=100, eval_every=25, warmup=20,
+    )),
+    Recipe("rl", "small", SHORT | dict(
+        lr=3e-5, prompts_per_step=4, minibatches=1, micro_batch_size=16, kl_coef=0.04, steps=40,
+    )),
+    Recipe(DPO, "small", SHORT | dict(
+        lr=3e-5, batch_size=8, micro_batch_size=16, epochs=2, held_out_pairs=96,
+    )),
+    Recipe(REWARD_MODEL, "small", dict(pooling="mean_score", lr=1e-4, max_response_tokens=128)),
+    Recipe(FINETUNING, "small", dict(batch_size=8, lr=3e-4, max_response_tokens=128)),
     *(
-        on("instructions", command, start, **settings)
+        Recipe(PRETRAINING, "larger", AS_PUBLISHED | dict(lr=lr), most)
+        for most, lr in ((2e8, 6e-4), (5e8, 3e-4), (1e9, 2.5e-4), (math.inf, 2e-4))
+    ),
+    # opened
+    *(
+        Recipe(command, start, settings, most, measured=measured)
+        for start, most, lr, rows, measured in (
+            ("chat", 2e8, 2e-5, 8, REAL),
+            ("larger", 2e8, 2e-5, 8, f"{NOT_MEASURED}, those of chat models"),
+            ("larger", 5e8, 1e-5, 4, NOT_MEASURED),
+            ("larger", 1e9, 5e-6, 2, NOT_MEASURED),
+            ("larger", math.inf, 2e-6, 2, NOT_MEASURED),
+        )
+        for command, settings in well_read(lr, rows).items()
+    ),
+    # what an engine changes
+    Recipe("rl.ppo_engine", "larger", CRITIC),
+    Recipe("rl.kd_ppo_engine", "larger", CRITIC | TAUGHT),
+    Recipe("rl.kd_grpo_engine", "larger", TAUGHT),
+    Recipe("rl.minillm_engine", "larger", TAUGHT | DISTILLED),
+    Recipe("rl.on_policy_distillation_engine", "larger", DISTILLED),
+    Recipe("rl.grpo_single_model_engine", "larger", dict(stop_kl=None, kl_coef=1.0)),
+    # These sizes are for files, for which nobody labels new pairs; neither do sums need it.
+    Recipe("rl.grpo_iterative_engine", "larger", dict(iterations=4, refresh_reward_model=False)),
+    Recipe("rl.reinforce_pp_engine", "larger", dict(prompts_per_step=32)),
+    Recipe("rl.pg_grpo_engine", "own", dict(max_response_tokens=1024)),
+    Recipe("rl.pg_grpo_engine", "larger", dict(max_response_tokens=256)),
+    # What a world changes. After 1,000 steps some seeds have hardly begun to copy the item.
+    Recipe(PRETRAINING, "tiny", dict(steps=1500), world="reviews", measured=TUNED),
+    # Of the 9 answers to a prompt that are compared two were written for other prompts, about other items
+    # mostly, and one says its last sentence again: policies found that thanks paid twice where no pair had
+    # it. At 2e-3 it learns the pairs half as fast, and the item last of all. Batches of 4 prompts take
+    # twice the steps, which find sooner that an answer is about its item.
+    Recipe(REWARD_MODEL, "tiny", dict(
+        lr=7e-4, batch_size=4, responses_per_prompt=9, borrowed_responses=2, repeated_responses=1,
+        pairs=108_000,  # 36 of each of 3,000 prompts
+    ), world="reviews", measured=TUNED),
+    Recipe(PRETRAINING, "tiny", dict(steps=2200), world="sums"),
+    Recipe(PRETRAINING, "teacher", dict(steps=2500), world="sums"),
+    # A rule cannot be over-optimised: no KL penalty and no early stop. Rewards are 0 or 1, so a smaller
+    # learning rate ends less noisily.
+    Recipe("rl", "tiny", dict(
+        kl_coef=0.0, stop_kl=None, max_new_tokens=40, lr=1e-4, steps=160,
+    ), world="sums"),
+    Recipe("rl.ppo_engine", "tiny", dict(steps=70), world="sums"),
+    Recipe("rl.grpo_iterative_engine", "tiny", dict(
+        refresh_reward_model=False, steps=150,
+    ), world="sums"),
+    Recipe("rl.grpo_single_model_engine", "tiny", dict(kl_coef=1.0, steps=100), world="sums"),
+    Recipe("rl", "tiny", INSTRUCTIONS | dict(lr=2e-5, micro_batch_size=16), world="instructions"),
+    Recipe("rl", "chat", INSTRUCTIONS, 2e8, "instructions", REAL),
+    Recipe("rl", "larger", INSTRUCTIONS, world="instructions"),
+    *(
+        Recipe(command, start, settings, world="instructions")
         for start in ("tiny", "larger")
-        for command, settings in OF_INSTRUCTIONS.items()
+        for command, settings in {
+            "rl.grpo_iterative_engine": dict(refresh_reward_model=False, iterations=3, steps=30),
+            "rl.grpo_single_model_engine": dict(kl_coef=1.0, stop_kl=None),
+            "rl.on_policy_distillation_engine": dict(kl_coef=0.0, stop_kl=None),
+            "rl.minillm_engine": dict(kl_coef=0.0, stop_kl=None, pretraining_coef=0.1),
+            "rl.kd_grpo_engine": dict(stop_kl=None, pretraining_coef=0.1),
+            "rl.kd_ppo_engine": dict(stop_kl=None, pretraining_coef=0.1),
+        }.items()
     ),
 )  # fmt: skip
 ADAPTERS = Recipe(
-    "any command", "adapters", math.inf, None, {name: Times(name, 10) for name in ("lr", "critic_lr")},
-    "over many models: Schulman et al. 2025, LoRA Without Regret",
+    "any command", "adapters", {name: Times(name, 10) for name in ("lr", "critic_lr")},
+    measured="over many models: Schulman et al. 2025, LoRA Without Regret",
 )  # fmt: skip
 
 
@@ -227,14 +208,14 @@ class Start(NamedTuple):
     kinds: frozenset[str]  # that a row's `start` may name
     weights: int
     preset: str  # what config.preset says
-    opened: ModelFolder | None
 
 
 def start_of(model: str | None, data: str, preset: str | None) -> Start:
     """The start that these flags name. UserError for a model that cannot be opened, or another preset."""
     if model is None:  # a wrong name is left to the parser, which lists the choices
         shape = preset or usual_preset(data)
-        return fresh(shape if shape in SHAPES else "tiny", None)
+        shape = shape if shape in SHAPES else "tiny"
+        return fresh(shape, preset_weights(shape))
     found = ModelFolder.open(model)
     if preset in SHAPES and preset != found.preset:
         raise UserError(
@@ -245,20 +226,15 @@ def start_of(model: str | None, data: str, preset: str | None) -> Start:
         few = found.weights <= FEW
         if few and (is_world(data) or known is None):
             known = usual_preset(data)
-        return fresh(known or "small", found)
-    kinds = frozenset({found.start, "larger"})
-    return Start(kinds, found.weights, usual_size(known, data), found)
+        return fresh(known or "small", found.weights)
+    shape = known if known and not is_world(data) else "tiny"
+    return Start(frozenset({found.start, "larger"}), found.weights, shape)
 
 
-def usual_size(known: str | None, data: str) -> str:
-    """The preset of a model that has read much: its run's, if that is known, and for files alone."""
-    return known if known and not is_world(data) else "tiny"
-
-
-def fresh(shape: str, found: ModelFolder | None) -> Start:
+def fresh(shape: str, weights: int) -> Start:
+    """A model that has read little."""
     kinds = {"fresh", shape} | ({"larger"} if shape not in ("tiny", "teacher") else set())
-    weights = preset_weights(shape) if found is None else found.weights
-    return Start(frozenset(kinds), weights, shape, found)
+    return Start(frozenset(kinds), weights, shape)
 
 
 def rows_of(config_class: Any, start: Start, data: str, adapters: bool) -> list[Recipe]:

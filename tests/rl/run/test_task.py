@@ -59,8 +59,8 @@ def test_a_world_and_an_engine_have_rows_of_their_own(monkeypatch) -> None:
         __module__ = "rl.other_engine"
 
     more = (
-        Recipe("rl.other_engine", "larger", 1e9, None, {"lr": 5.0}, ""),
-        Recipe("rl.other_engine", "tiny", 1e9, "sums", {"lr": 7.0}, ""),
+        Recipe("rl.other_engine", "larger", {"lr": 5.0}),
+        Recipe("rl.other_engine", "tiny", {"lr": 7.0}, world="sums"),
         Recipe(
             "rl.other_engine", "tiny", 1e9, "sums", {"lr": 8.0}, ""
         ),  # the first that fits counts
