@@ -20,7 +20,7 @@ from data.records import PromptRecord
 from gpt.checkpoint import build
 from reward_model.scalar_head import RewardModel
 from rl.loop import Run
-from rl.memory import ENGINES, MemoryConfig, config_of, memory, shape_of
+from rl.memory import ENGINES, MemoryConfig, engine_config, memory, shape_of
 from rl.rewards.model import RewardModelReward
 from rl.run.engine import models_of_run
 from rl.run.task import Task
@@ -64,7 +64,7 @@ class LiveBytes(TorchDispatchMode):
 
 def peaks(case: MemoryConfig) -> tuple[int, int]:
     """(measured, forecast) bytes of two steps."""
-    engine, config = ENGINES[case.engine], replace(config_of(case), steps=2)
+    engine, config = ENGINES[case.engine], replace(engine_config(case), steps=2)
     torch.manual_seed(0)
     policy = build(shape_of(case.model)).eval()
     torch.nn.init.normal_(policy.wte.weight, std=0.02)

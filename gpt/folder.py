@@ -25,18 +25,12 @@ from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer
 from harness.errors import UserError
 from harness.files import as_user_error, expanded, parse_json, read_object
-from harness.flags import SMALL
+from harness.flags import SMALL, renamed
 from harness.paths import MODEL_FILE, folder_of_run
 from harness.safetensors_file import read_header
 
 CONFIG_FILE = "config.json"
 HUB_NAMES = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl")  # of openai-community
-STARTS = (
-    "model",
-    "policy",
-    "weights",
-    "base",
-)  # a run's flag for its start; older runs had the last
 
 
 @dataclass(frozen=True)
@@ -125,7 +119,7 @@ def _opened(origin: str, folder: Path, state: tuple[Any, ...]) -> ModelFolder:
 
             shape, weights, template = huggingface.described(folder, config)
             return ModelFolder(origin, folder, "gpt", shape, weights, template, None, config)
-        return _own(origin, folder, config)
+        return _own(origin, folder, renamed(config))
 
 
 def _own(origin: str, folder: Path, run: Mapping[str, Any]) -> ModelFolder:
@@ -184,20 +178,15 @@ def hub_name(name: str) -> str | None:
     return repo and repo.partition("/")[2]
 
 
-def start_named(flags: Mapping[str, Any]) -> str | None:
-    """What a run's flags start from; None where they name nothing."""
-    return next((str(flags[flag]) for flag in STARTS if flags.get(flag)), None)
-
-
 def published_start(flags: Mapping[str, Any]) -> str | None:
     """The name of the published weights that a run's flags start from, through other runs."""
     for _ in range(99):  # runs that name each other have no first one
-        named = start_named(flags)
-        if named is None or (found := hub_name(named)):
-            return None if named is None else found
+        named = flags.get("model")
+        if not named or (found := hub_name(named)):
+            return found if named else None
         folder, flags = folder_of_run(expanded(Path(named))), {}
         with suppress(OSError, UserError):
-            flags = read_object(folder / CONFIG_FILE)
+            flags = renamed(read_object(folder / CONFIG_FILE))
         if "model_type" in flags:
             return folder.resolve().name
     return None

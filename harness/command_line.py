@@ -18,7 +18,7 @@ import torch
 
 from harness.console import say_always
 from harness.errors import NothingToDo, Unwritten, UserError
-from harness.flags import TrainingFlags
+from harness.flags import RENAMED, TrainingFlags
 from harness.optimizer import Diverged
 from harness.paths import REPOSITORY
 from harness.ranks.collectives import Drifted, LostRank, world
@@ -27,11 +27,6 @@ from harness.run_folder import SCRIPT, read_record, saved_run, script_of
 from harness.signals import Interrupted, forgiving_output, signals_noted, watched
 
 Config = TypeVar("Config")
-RENAMED = {  # flags of 0.3: refused with their new names in 0.4
-    "--policy": "--model", "--base": "--model", "--weights": "--model",
-    "--checkpoint-blocks": "--gradient-checkpointing", "--checkpoint-every": "--save-every",
-    "--max-norm": "--max-grad-norm", "--warmup": "--warmup-steps",
-}  # fmt: skip
 
 
 def flag_value(arguments: Sequence[str], flag: str) -> str | None:
@@ -68,9 +63,10 @@ def run_command(
 def refuse_old_names(names: Container[str]) -> None:
     """UserError for a flag that has another name now, and that the command has not."""
     for argument in sys.argv[1:]:
-        flag = argument.partition("=")[0].replace("_", "-")
-        if flag in RENAMED and flag[2:].replace("-", "_") not in names:
-            raise UserError(f"{flag} is called {RENAMED[flag]} now: type that")
+        flag = argument.partition("=")[0]
+        name = flag.removeprefix("--").replace("-", "_")
+        if flag.startswith("--") and name in RENAMED and name not in names:
+            raise UserError(f"{flag} is called {option(RENAMED[name])} now: type that")
 
 
 def without_flag(flag: str, arguments: Sequence[str]) -> list[str]:

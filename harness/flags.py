@@ -6,6 +6,7 @@ A function takes the group that it reads. A field's docstring is its help text.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,6 +16,9 @@ from harness.device import has_fast_bfloat16
 from harness.errors import UserError
 
 SMALL = 50_000_000  # weights up to which a model is small: more than our presets, fewer than GPT-2
+RENAMED = {  # flags of 0.3, which 0.4 refuses with their new names, and reads in older runs
+    "policy": "model", "base": "model", "weights": "model",
+}  # fmt: skip
 LARGEST = 1e12  # what multiplies numbers in float32 must leave room for them
 LARGEST_INTEGER = 2**63 - 1
 
@@ -73,6 +77,12 @@ def check_ranges(config: object) -> None:
             raise UserError(f"{name} must be finite, and at most {largest:g} in size: got {value}")
         if not allowed.holds(value):
             raise UserError(f"{name} {allowed.words}: got {value}")
+
+
+def renamed(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """The flags of a run's config.json under the names that they have today."""
+    old = {RENAMED[name]: v for name, v in flags.items() if name in RENAMED and v is not None}
+    return old | {name: value for name, value in flags.items() if name not in RENAMED}
 
 
 # Groups of flags ---------------------------------------------------------------------------------

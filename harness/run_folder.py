@@ -37,7 +37,7 @@ from harness.files import (
     sha256_of,
     write_json,
 )
-from harness.flags import Flags, TrainingFlags
+from harness.flags import Flags, TrainingFlags, renamed
 from harness.metric_log import MetricLog
 from harness.optimizer import Diverged
 from harness.paths import FINISHED_STATE, MODEL_FILE, REPORT, REPOSITORY, STATE_FILE
@@ -372,7 +372,7 @@ def read_record(folder: Path) -> dict[str, Any]:
     values = read_object(folder / CONFIG_FILE)
     if not isinstance(values.get(SCRIPT), str):
         raise UserError(f"{folder / CONFIG_FILE} is of no run: restore it, or leave --resume out")
-    return values
+    return renamed(values)
 
 
 def input_digests() -> dict[str, str]:

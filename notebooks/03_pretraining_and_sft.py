@@ -206,10 +206,11 @@ axis.get_legend().remove()
 # ## 5. Pre-training
 #
 # The loop is the one you know: batch, loss, gradient, clip, step. The library's version also logs
-# and saves checkpoints. Its core:
+# and saves checkpoints. Its core, in which `steps` sets the learning rate and the gradients to zero before
+# each step, and `update` clips and takes the step with AdamW (`harness/supervised.py`):
 
 # %%
-plots.code(pretraining.train, ("optimizer.zero_grad", "clip_and_step"))
+plots.code(pretraining.train, ("for step in steps", "row = steps.update"))
 
 # %% [markdown]
 # (The sum is divided by the token count that a batch has *on average*, not by the batch's own count.

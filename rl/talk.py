@@ -23,7 +23,7 @@ import torch
 from data.records import SPLITS, PromptRecord
 from data.sources import Source, default_folder, source
 from data.templates import instruction_prompt
-from gpt.folder import ModelFolder, open_model, start_named
+from gpt.folder import ModelFolder, open_model
 from gpt.generate import SamplingParams
 from gpt.log_probs import full_kl
 from gpt.model import GPT
@@ -130,7 +130,7 @@ class Talk:
 
     def open_start(self) -> GPT:
         """The model that training started from, where the flags say."""
-        named = start_named(self.flags)
+        named = self.flags.get("model")
         if not named and not self.data:
             raise UserError("its folder does not say where training started")
         return self.open_other(named or str(default_folder("pretraining", self.data, self.preset)))
@@ -154,7 +154,7 @@ class Talk:
         names = tuple([named] if isinstance(named, str) else named)
         flags: dict[str, Any] = dict(
             reward=kind, data=self.data, preset=self.preset, reward_model=names,
-            ensemble=self.flags.get("ensemble", "mean"), model=start_named(self.flags),
+            ensemble=self.flags.get("ensemble", "mean"), model=self.flags.get("model"),
         )  # fmt: skip
         return open_reward(RunFlags(**flags), self.tokenizer, self.device, self.rule)
 

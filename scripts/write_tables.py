@@ -4,8 +4,8 @@
     python scripts/write_tables.py --demo runs/demo    keeps what the demos of several seeds ended at first
 
 It writes the tables of engines in README.md and rl/README.md, the tables of docs/measured.json and of the
-recordings of a real model, and what the demo's seeds ended at (docs/demo_seeds.json). A test fails where one
-of them is not what this would write.
+recordings of a real model, and what the demo's seeds ended at (docs/demo_seeds.json). A test fails where
+one of them is not what this would write.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ import compare
 import demo
 import gpu
 import pytest
+from toys import saved_gpt
 
 from gpt.recipes import defaults
 from harness.errors import UserError
@@ -22,6 +23,7 @@ def test_the_demo_runs_its_stages_with_their_own_defaults(
     """So that the three commands without a flag train what the demo trains: folders aside."""
     asked: dict[Any, Any] = {}
     monkeypatch.setattr(demo, "load_gpt", lambda folder, device: (folder / "none").read_text())
+    saved_gpt(tmp_path / "pretraining")
     stages = (demo.pretraining, demo.reward_model_training, demo.grpo_engine)
     for stage in stages:
         monkeypatch.setattr(

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tyro
+from toys import saved_gpt
 
 from data.records import split_of
 from gpt.recipes import defaults
@@ -43,11 +44,14 @@ def parsed_by(name: str, flags: list[str]) -> Any:
 
 
 @pytest.mark.parametrize(("name", "recipe"), RECIPES.items(), ids=RECIPES)
-def test_the_flags_of_a_run_are_flags_of_its_script(name: str, recipe: Recipe) -> None:
+def test_the_flags_of_a_run_are_flags_of_its_script(
+    name: str, recipe: Recipe, tmp_path: Path
+) -> None:
     """Its own, those of the study and those of the start, parsed by the script's own parser."""
+    saved_gpt(tmp_path / "pretraining")
     for each in STUDIES.values():
         if name in each.runs:
-            flags = words(flags_of(each, name, Path("start")) | dict(seed=1, device="cpu"))
+            flags = words(flags_of(each, name, tmp_path) | dict(seed=1, device="cpu"))
             parsed = parsed_by(recipe.module, flags)
             assert (parsed.data, parsed.seed, parsed.test_prompts) == (each.world, 1, 0)
 
@@ -59,6 +63,7 @@ def preferences_of(folder: Path) -> PreferencesConfig:
         | {"chosen": f"It is indeed {a + b}.", "rejected": f"{a + b}, obviously."}
         for a, b in itertools.product(range(6), range(10))
     ]
+    saved_gpt(folder)
     for name, content in (("pairs.json", rows), ("config.json", {"vocab_size": 1})):
         (folder / name).write_text(json.dumps(content), encoding="utf-8")
     return PreferencesConfig(model=folder, pairs=folder / "pairs.json", out=folder / "out")

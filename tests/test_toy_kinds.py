@@ -173,11 +173,6 @@ def test_every_command_takes_the_pages_world(counting: Path) -> None:
     assert answer.gold is not None and answer.reward is not None and start.gold is not None
 
 
-def test_a_world_changes_the_flags_of_the_commands_that_it_names(counting: Path) -> None:
-    config = config_of(grpo_engine.GRPOConfig, preset="tiny", data="counting")
-    assert config.max_new_tokens == 8
-
-
 @pytest.mark.parametrize("name", world_names())
 def test_every_world_has_all_names_of_a_source(name: str) -> None:
     world = source(name)

@@ -93,7 +93,7 @@ REFUSED: dict[str, list[dict[str, Any]]] = {
     "on_policy_distillation": [
         *OF_REWARDS,
         dict(reward="gold"),
-        dict(teacher=Path("self")),
+        dict(teacher="self"),
         dict(lesson="{prompt}"),
         dict(lesson="{answer}{a}{prompt}"),
     ],
