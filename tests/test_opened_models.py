@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
+import shutil
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +26,21 @@ from gpt.huggingface import save_hf
 from gpt.llama import Llama, LlamaConfig
 from gpt.model import GPT, GPTConfig
 from gpt.recipes import RECIPES, config_of, defaults, rows_of, start_of
+from gpt.teacher import open_teacher
 from gpt.tokenizer import Tokenizer, load_tokenizer
 from harness import command_line, files, flags, safetensors_file
 from harness.errors import UserError
 from harness.files import append_jsonl, read_jsonl, read_object, write_json
 from harness.paths import MODEL_FILE, REPOSITORY
-from reward_model import reward_model_training
+from reward_model import questions, reward_model_training
+from reward_model.questions import QuestionFlags
 from reward_model.reward_model_training import RewardModelConfig
 from reward_model.scalar_head import load_reward_model
-from rl import dpo_engine, export, grpo_engine
+from rl import dpo_engine, export, grpo_engine, memory
 from rl.dpo_engine import DPOConfig
 from rl.export import ExportConfig
 from rl.grpo_engine import GRPOConfig
+from rl.memory import MemoryConfig
 from rl.ppo_engine import PPOConfig
 from rl.talk import Talk, TalkConfig
 
@@ -153,6 +159,46 @@ def test_a_run_says_where_its_settings_come_from(place: Path) -> None:
     )
     lines = {line.split()[0]: line for line in done.stdout.splitlines()}
     assert "0.0002 " in lines["--lr"] and "adapters" in lines["--lr"], done.stderr
+
+
+def missing(place: Path) -> None:
+    """No folder, and none of the hub."""
+
+
+def of_another_kind(place: Path) -> None:
+    shutil.copytree(place / "mine", place / "odd")
+    config = read_object(place / "odd" / "config.json")
+    write_json(place / "odd" / "config.json", config | {"model_type": "mamba"})
+
+
+def cut_off(place: Path) -> None:
+    shutil.copytree(place / "mine", place / "odd")
+    content = (place / "odd" / MODEL_FILE).read_bytes()
+    (place / "odd" / MODEL_FILE).write_bytes(content[:100])
+
+
+@pytest.mark.parametrize("make", [missing, of_another_kind, cut_off])
+def test_every_command_refuses_a_model_in_the_same_words(
+    place: Path, make: Callable[[Path], None]
+) -> None:
+    make(place)
+    asks: list[Callable[[], Any]] = [
+        partial(settings, config_class, "--model", "odd")
+        for config_class in (GRPOConfig, DPOConfig, RewardModelConfig, FinetuningConfig)
+    ]
+    asks += [
+        lambda: Talk(TalkConfig("odd", device="cpu")),
+        lambda: export.main(ExportConfig("odd")),
+        lambda: memory.main(MemoryConfig("odd")),
+        lambda: questions.questions(QuestionFlags(model="odd", out=place / "q.jsonl"), 3),
+        lambda: open_teacher("odd", load_tokenizer("glassbox"), torch.device("cpu")),
+    ]
+    said = set()
+    for ask in asks:
+        with pytest.raises(UserError) as refused:
+            ask()
+        said.add(str(refused.value))
+    assert len(said) == 1 and "odd" in said.pop()
 
 
 @pytest.mark.parametrize(
