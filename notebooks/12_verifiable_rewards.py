@@ -55,6 +55,7 @@ from report.tokens import show_tokens
 from rl import grpo_engine, grpo_process_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.equations.advantages import group_advantages, process_advantages
+from rl.equations.best_of_n import pass_at_k
 from rl.loop import Run
 from rl.rewards import verifiable
 from rl.rewards.step_rewards import CheckedSteps, OutcomeSteps
@@ -62,7 +63,6 @@ from rl.rewards.verifiable import (
     VerifiableReward,
     answer_match,
     final_answer,
-    pass_at_k,
     read_answer,
     same_answer,
     solve_rates,

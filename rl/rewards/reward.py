@@ -59,9 +59,6 @@ class Check(RewardFn, Protocol):
     def correct(self, rollout: Rollout) -> Tensor:
         """(N,) bool: which responses are right."""
 
-    def pass_at_k(self, correct: Tensor, k: int) -> float:
-        """The chance that one of k samples is right, from n >= k of each prompt, (P, n) bool."""
-
 
 @dataclass(frozen=True)
 class MadeOf:

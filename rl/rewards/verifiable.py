@@ -160,10 +160,6 @@ class VerifiableReward(RuleReward):
         """(N,) bool: which responses are right."""
         return _checked(self.rule, rollout)[0] == 1
 
-    def pass_at_k(self, correct: Tensor, k: int) -> float:
-        """`pass_at_k` below."""
-        return pass_at_k(correct, k)
-
     def with_metrics(self, rollout: Rollout) -> tuple[Tensor, dict[str, float]]:
         """Rewards (N,), and what to log of them (docs/metrics.md, "Verifiable rewards")."""
         value, errors = _checked(self.rule, rollout)
@@ -220,18 +216,3 @@ def solve_rates(correct: Tensor, group_size: int) -> dict[str, float]:
         "solve_rate": float(groups.any(1).float().mean()),
         "solve_rate_all": float(groups.all(1).float().mean()),
     }
-
-
-def pass_at_k(correct: Tensor, k: int) -> float:
-    """The chance that at least one of k samples is right, from n >= k samples a prompt, (P, n) bool.
-
-    Mean over prompts of 1 - C(n - c, k) / C(n, k) with c right ones: unbiased, which 1 - (1 -
-    c/n)^k is not (Chen et al. 2021, arXiv:2107.03374, Eq. 1).
-    """
-    if correct.ndim != 2 or correct.dtype != torch.bool:
-        raise ValueError(f"correct must be a bool (P, n): got {tuple(correct.shape)}")
-    n = correct.shape[1]
-    if not 1 <= k <= n:
-        raise ValueError(f"pass@{k} needs 1 to n = {n} samples of each prompt")
-    misses = [math.comb(n - c, k) / math.comb(n, k) for c in correct.sum(1).tolist()]
-    return 1 - sum(misses) / len(misses)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 
@@ -17,7 +16,6 @@ from rl.batches.rollout import Rollout
 from rl.rewards.verifiable import (
     VerifiableReward,
     answer_match,
-    pass_at_k,
     read_answer,
     solve_rates,
 )
@@ -163,26 +161,13 @@ def test_a_rule_that_fails_earns_what_a_wrong_answer_does_and_is_counted():
     assert metrics["rule_errors"] == 4 and metrics["correct_rate"] == pytest.approx(1 / 3)
 
 
-# Solve rates and pass@k
+# Solve rates
 
 
 def test_solve_rates_by_hand():
     correct = torch.tensor([1, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 1]).bool()
     assert solve_rates(correct, 3) == {"solve_rate": 0.75, "solve_rate_all": 0.25}
     assert solve_rates(correct, 1) == {}
-
-
-def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample():
-    correct = torch.tensor([[1, 0, 0, 0, 1, 0], [0] * 6, [1] * 6, [0, 0, 1, 1, 1, 1]]).bool()
-    for k in range(1, 7):
-        hits = [
-            any(row[i] for i in subset)
-            for row in correct.tolist()
-            for subset in itertools.combinations(range(6), k)
-        ]
-        assert pass_at_k(correct, k) == pytest.approx(sum(hits) / len(hits))
-    assert pass_at_k(correct, 1) == pytest.approx(float(correct.float().mean()))
-    assert pass_at_k(correct, 6) == 0.75
 
 
 # In an engine
