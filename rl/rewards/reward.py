@@ -189,14 +189,22 @@ def open_rule(
 ) -> RuleReward | None:
     """What is known to be right: a world's own rule, or the check of a file's answers; None: nothing.
 
-    UserError if it is `needed` and cannot compare a file's answers.
+    UserError if it is `needed` and an answer of the file is no text, or an empty one.
     """
     if found.gold is not None and found.CHECK is None:
         return RuleReward(found.gold, "gold reward")
-    if found.CHECK is None and not any(r.answer is not None for rs in prompts.values() for r in rs):
+    if found.gold is not None:
+        return file_of("verifiable").VerifiableReward(found.gold, found.CHECK)
+    answers = [record.answer for records in prompts.values() for record in records]
+    unfit = sum(not isinstance(answer, str) or not answer.strip() for answer in answers)
+    if answers.count(None) == len(answers) or (unfit and not needed):
         return None
-    rule: RuleReward | None = file_of("verifiable").open_rule(found, data, prompts, needed)
-    return rule
+    if unfit:
+        raise UserError(
+            f"{data}: {unfit} of {len(answers)} prompts have no text or number as `answer` for the rule: "
+            "give one to every prompt, or --reward FILE.py:FUNCTION"
+        )
+    return file_of("verifiable").ANSWERS
 
 
 def open_reward(
