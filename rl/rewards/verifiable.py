@@ -37,13 +37,13 @@ NUMBER = (  # -$1,000.50, 12,34,567, 1 000, .5, 1e3, 1/2, 50%
 JOINED = re.compile(  # what makes two numbers a choice, a range or a formula, and a number another one
     r"(?i)\d[^\s\d.;]{0,3}\s?(?:or|and|to|of|x|plus|minus|times|oder|und|bis|ou|et|à|o|y|a|или|и|до|或者?|和|到"
     r"|至|比|分之|分の|点|點|時|时|年|月|か|と|や|から|または|、|،|ー|・|와|과|나|이나|또는|에서|시|หรือ|และ|ถึง|أو|إلى|या|और"
-    r"|से|—|:|,\s)\s?(?=[^\w\s]*\d)|\\[a-z]+|[<>!]=|\b(?:minus|negative)\s"
+    r"|से|veya|hoặc|atau|یا|বা|או|—|:|,\s)\s?(?=[^\w\s]*\d)|\\[a-z]+|[<>!]=|\b(?:minus|negative)\s"
 )
 LAST = re.compile(  # the last number of a text, unless it is a part of something
     rf"""(?xi) (?<![^\s=:("'{SCRIPT}]) (?<![a-z\d)][("']) (?<![^\w\s.,;:!?)"'=—{SCRIPT}][ ]) (?<!\d[ ])
     {NUMBER} (?!\.\.)  (?: [.,;:?)"'*_`]+  # after it a stop, or else no sign of a formula
-    | (?![ ]?(?: [-+*/×÷·^=<>~!\\{{(°十百千万萬亿億兆천만억半] | (?-i:[eiknxyz]\b) | dozen | hundred |
-    thousand | [mbt]r?illion | (?:and[ ]a[ ])?half)) )  (?=\s|$|[{SCRIPT}]) \D*$"""
+    | (?![ ]?(?: [-+*/×÷·^=<>~!\\{{°十百千万萬亿億兆천만억半] | \((?!\w{{3}}) | (?-i:[eiknxyz]\b) | dozen |
+    hundred | thousand | [mbt]r?illion | (?:and[ ]a[ ])?half)) )  (?=\s|$|[{SCRIPT}]) \D*$"""
 )
 
 

@@ -30,7 +30,7 @@ RIGHT = {  # truth: responses that give it
     "7": "7|#### 7|####7|**7**|_7_|#### __7__|`7`|#### **$7**.|#### =7|#### x = 7|#### 3 + 4 = 7|"
     r"#### (7)|\boxed{x=7}|\boxed{ 7 }|\fbox{7}|\boxed {7}|#### \boxed{7}|\boxed{5} and \boxed{7}|"
     r"\boxed{8} #### 7|#### 8~#### 7|#### 7~That was 99.|007|7.0|7.|It is 7.|10-7=3, 3+4 = 7|"
-    "7 eggs are left, as I said.|#### 7 eggs|12~7|<think>8</think>7|8</think>7|<think>8</think>9</think>7|"
+    "7 (seven)|7 eggs|#### 7 eggs|12~7|<think>8</think>7|8</think>7|<think>8</think>9</think>7|"
     "**Answer:** 7|x = 7. I checked it.|7~- as I said|it is 7 I think|$x = 7$|5 plus 2 is 7|Total : 7",
     "5": "5%|5 %|$5.|$ 5|#### 5 €|€5|#### ₹5",
     "-5": "-5|−5|–5|- 5|#### - 5|It is -5.|-$5|$-5",
@@ -70,6 +70,7 @@ UNREAD = (  # no number can be read, whatever the truth is
     r"\boxed{7|1,00|12,34|1.2.3|2024-01-05|H2O|five|NaN|inf|1/0|1 0000|12 34|"
     "7或8|7或者8|7元或8元|7到8|７～８|7〜8|7、8|7至8个|#### 7到8|7か8|7から8|"
     "7または8です|7と8|7 또는 8|7에서 8|7와 8|"
+    "7 veya 8|7 hoặc 8|7 atau 8|٧ یا ٨|৭ বা ৮|7 או 8|2 (x + y)|"
     "7 หรือ 8|٧ أو ٨|٧، ٨|७ या ८|7 или 8|7 oder 8|7 ou 8|１２：３０|12時30分|12点30分|3月5日|4分の3|"
     "7万|#### 7억|"
     "7元+8元|"
