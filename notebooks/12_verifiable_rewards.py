@@ -55,18 +55,11 @@ from report.tokens import show_tokens
 from rl import grpo_engine, grpo_process_engine
 from rl.batches.rollout import Rollout, sample_rollout
 from rl.equations.advantages import group_advantages, process_advantages
+from rl.equations.best_of_n import pass_at_k
 from rl.loop import Run
 from rl.rewards import verifiable
 from rl.rewards.step_rewards import CheckedSteps, OutcomeSteps
-from rl.rewards.verifiable import (
-    VerifiableReward,
-    answer_match,
-    final_answer,
-    pass_at_k,
-    read_answer,
-    same_answer,
-    solve_rates,
-)
+from rl.rewards.verifiable import ANSWERS, answer_match, meaning, read_answer
 from rl.run.evaluation import measure_accuracy
 
 plots.use()
@@ -78,7 +71,7 @@ tokenizer = load_tokenizer("glassbox")
 #
 # A response is free text. The rule looks at the **response alone**: an answer in the prompt
 # must not count, not even when the policy copies the prompt. The naive rule takes the last number of the
-# text. **Predict, then run:** in which of these eight responses does it read something other than the
+# text. **Predict, then run:** in which of these ten responses does it read something other than the
 # writer meant?
 
 
@@ -95,17 +88,20 @@ responses = [
     "#### 7\nI checked it 2 times.",
     "The area is \\boxed{\\frac{1}{2}} of 9.",
     "It costs $1,234.50.",
+    "It is 7 or 8.",
+    "答案是４２。",
     "<think>5? 6? No: 7.</think> It is 8.",
     "<think>I am still thinking about 7",
 ]
-library = [final_answer(text, numeric=True) for text in responses]
+record = PromptRecord("How many?\n", "7")  # its answer is a number, so a number is looked for
+library = [read_answer(record, text) for text in responses]
 rows = []
 for text, found in zip(responses, library, strict=True):
     naive = last_number(text)
     verdict = "same" if naive == found else "differs"
     rows.append([text.replace("\n", " / "), str(naive), str(found), verdict])
 plots.table(["response", "last number", "library", ""], rows, shade={"differs": "bad"}.get)
-assert library == ["15", None, "9", "7", "1/2", "$1,234.50", "8", None]
+assert library == ["15", None, "9", "7", "1/2", "$1,234.50", None, "42", "8", None]
 
 # %% [markdown]
 # `None` is not an error. A response without an answer is *wrong*, and the share of such responses is
@@ -114,7 +110,7 @@ assert library == ["15", None, "9", "7", "1/2", "$1,234.50", "8", None]
 
 # %%
 print(inspect.getdoc(verifiable))
-plots.code(final_answer, docstring=False)
+plots.code(read_answer, docstring=False)
 
 # %% [markdown]
 # Any rule has a price. This one takes the 7 of "5, or maybe 7", and it rewards a "7" after nonsense,
@@ -129,14 +125,40 @@ plots.code(final_answer, docstring=False)
 # %%
 pairs = [
     ("1,000", "1000"), ("$5.", "5"), ("50 %", "50"), ("1e3", "1000"), ("-0", "0"), ("5.0", "5"),
-    ("1/2", "0.5"), ("1/2", "1/2"), ("nan", "5"), ("1,2,3", "123"), ("٤٢", "42"), ("Paris", "paris."),
+    ("1/2", "0.5"), ("٤٢", "42"), ("Paris", "paris."), ("nan", "5"), ("1,2,3", "123"), ("0.33", "1/3"),
 ]  # fmt: skip
-equal = [same_answer(*pair) for pair in pairs]
+equal = [meaning(given) == meaning(truth) for given, truth in pairs]
 rows = [[*pair, "equal" if same else "not equal"] for pair, same in zip(pairs, equal, strict=True)]
 plots.table(["given", "truth", ""], rows, shade={"equal": "good"}.get)
-assert equal == [True] * 8 + [False] * 3 + [True]
+assert equal == [True] * 9 + [False] * 3
+plots.code(meaning, docstring=False)
 
 # %% [markdown]
+# **LaTeX and units** are a library's work. [math-verify](https://github.com/huggingface/Math-Verify)
+# (`pip install math-verify`) reads both, and is a reward of three lines:
+#
+# ```python
+# from math_verify import parse, verify
+#
+# def right(prompt, response, record, ended):  # --reward my_rewards.py:right
+#     return float(ended and verify(parse(f"${record.answer}$"), parse(response)))
+# ```
+#
+# What each of the two rules gives (math-verify 0.9.0; it is not installed here):
+#
+# | response | truth | ours | math-verify |
+# | --- | --- | --- | --- |
+# | `\boxed{5\text{ cm}}` | `5` | 0 | 1 |
+# | `\boxed{\frac12}` | `1/2` | 0 | 1 |
+# | `\boxed{\sqrt{12}}` | `2\sqrt{3}` | 0 | 1 |
+# | `#### 42`, then a line "I checked it 2 times." | `42` | 1 | 0 |
+# | `答案是42。` | `42` | 1 | 0 |
+# | `7 or 8` | `8` | 0 | 1 |
+# | `7 dozen` | `7` | 0 | 1 |
+# | `<think>so 42` | `42` | 0 | 1 |
+#
+# Neither contains the other. Try a rule on the responses that your policy writes before you pay it.
+#
 # ## 3. What an answer earns
 #
 # The reward of response $i$:
@@ -179,7 +201,7 @@ params = SamplingParams(max_new_tokens=16)
 # %%
 G = 4
 rollout = sample_rollout(base, tokenizer, records[30:34], params, G, make_generator(0, "demo"))
-reward = VerifiableReward(answer_match, "right answer", reads=read_answer)
+reward = ANSWERS  # the rule `answer_match`, and what is logged of it
 
 naive = torch.tensor([
     float(ended and last_number(text) == record.answer)
@@ -236,8 +258,7 @@ informative = solved - solved_all  # 2 of 4: neither all right nor all wrong
 print(
     f"solve_rate {solved:.2f}, solve_rate_all {solved_all:.2f}, groups that teach {informative:.2f}"
 )
-assert solve_rates(groups.flatten(), 4) == {"solve_rate": 0.75, "solve_rate_all": 0.25}
-plots.code(solve_rates, docstring=False)
+assert (solved, solved_all, informative) == (0.75, 0.25, 0.5)
 
 # %%
 p, draws = torch.linspace(0, 1, 101), make_generator(0, "groups")
@@ -246,8 +267,8 @@ axis = plots.curves(teaches, p.tolist(), axis=plots.panels(1, width=6)[1],
                    xlabel="success rate p", ylabel="share of groups that teach")  # fmt: skip
 for size in (4, 8, 64):
     for chance in (0.02, 0.3, 0.9):
-        rates = solve_rates(torch.rand(4000 * size, generator=draws) < chance, size)
-        share = rates["solve_rate"] - rates["solve_rate_all"]
+        right = torch.rand(4000, size, generator=draws) < chance
+        share = float((right.any(1) & ~right.all(1)).float().mean())
         axis.plot(chance, share, "o", color=plots.colour("exact"), markersize=4)
         holds(
             abs(share - (1 - chance**size - (1 - chance) ** size)) < 0.04,

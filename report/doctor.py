@@ -251,6 +251,13 @@ def loss_is_not_its_sum(run: Run) -> Iterator[str]:
         yield f"the loss is {median(left):.2g} away from kl_coef * kl_k3 / response_length"
 
 
+@rule("""warning: the rule finds no answer, so rewards are 0: responses lack one, or a form that it reads.
+    Change: fine-tune on answers that end in "#### 7", or bring a rule that reads these (page 12).""")
+def unread_answers(run: Run) -> Iterator[str]:
+    if (unread := run.end("unanswered")) > 0.5:
+        yield f"no answer can be read in {unread:.0%} of the responses of the last steps"
+
+
 @rule("""warning: advantages are zero: prompts are too hard or too easy, or the reward is too coarse.
     Change: take easier prompts where rewards are low, harder ones where they are high (page 11).""")
 def no_signal(run: Run) -> Iterator[str]:

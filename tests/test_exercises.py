@@ -21,7 +21,6 @@ from harness.tensors import masked_mean
 from reward_model import loss as reward_model_loss
 from rl.equations import advantages, best_of_n, kl, losses, preference_losses
 from rl.equations.token_rewards import token_level_rewards
-from rl.rewards import verifiable
 
 each_exercise = pytest.mark.parametrize("name", names())
 
@@ -55,7 +54,7 @@ LIBRARY = {
     "kl_in_reward": token_level_rewards,
     "mean_score": masked_mean,
     "others_mean": lambda r, G: r - advantages.leave_one_out_advantages(r, G)[:, 0],
-    "pass_at_k": verifiable.pass_at_k,
+    "pass_at_k": best_of_n.pass_at_k,
     "rms_norm": rms_norm,
     "rotary": rotary,
     "response_mask": lambda *arguments: first_eos_mask(*arguments)[0],

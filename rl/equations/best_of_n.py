@@ -2,7 +2,7 @@
 
 Answer a prompt n times and keep the answer that the proxy, the learned reward model, likes best: the
 simplest way to optimise it, without any training. How far that is from the policy is known exactly,
-and one bank of N answers gives the expected value for every n up to N.
+and one bank of N answers gives the expected value for every n up to N, and pass@k where a rule checks.
 """
 
 import math
@@ -49,6 +49,21 @@ def best_of_n_mean(
     axes("P N", proxy=proxy, values=values)
     rising = values.double().gather(1, proxy.argsort(dim=1, stable=True))
     return rising @ best_of_n_weights(proxy.shape[1], n).to(rising.device)
+
+
+def pass_at_k(correct: Tensor, k: int) -> float:
+    """The chance that at least one of k samples is right, from n >= k samples a prompt, (P, n) bool.
+
+    Mean over prompts of 1 - C(n - c, k) / C(n, k) with c right ones: unbiased, which 1 - (1 -
+    c/n)^k is not (Chen et al. 2021, arXiv:2107.03374, Eq. 1).
+    """
+    if correct.ndim != 2 or correct.dtype != torch.bool:
+        raise ValueError(f"correct must be a bool (P, n): got {tuple(correct.shape)}")
+    n = correct.shape[1]
+    if not 1 <= k <= n:
+        raise ValueError(f"pass@{k} needs 1 to n = {n} samples of each prompt")
+    misses = [math.comb(n - c, k) / math.comb(n, k) for c in correct.sum(1).tolist()]
+    return 1 - sum(misses) / len(misses)
 
 
 def _log_choose(total: Tensor, k: int) -> Tensor:

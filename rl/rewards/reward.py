@@ -58,9 +58,6 @@ class Check(RewardFn, Protocol):
     def correct(self, rollout: Rollout) -> Tensor:
         """(N,) bool: which responses are right."""
 
-    def pass_at_k(self, correct: Tensor, k: int) -> float:
-        """The chance that one of k samples is right, from n >= k of each prompt, (P, n) bool."""
-
 
 @dataclass(frozen=True)
 class MadeOf:
@@ -186,15 +183,23 @@ def open_rule(
 ) -> RuleReward | None:
     """What is known to be right: a world's own rule, or the check of a file's answers; None: nothing.
 
-    UserError if it is `needed` and cannot compare a file's answers.
+    UserError if it is `needed` and an answer of the file is no text, or an empty one.
     """
     if found.gold is not None and found.CHECK is None:
         return RuleReward(found.gold, "gold reward")
-    if found.CHECK is None and not any(r.answer is not None for rs in prompts.values() for r in rs):
+    answers = [record.answer for records in prompts.values() for record in records]
+    unfit = sum(not isinstance(answer, str) or not answer.strip() for answer in answers)
+    own = found.gold is not None
+    if not own and (answers.count(None) == len(answers) or (unfit and not needed)):
         return None
-    from rl.rewards import verifiable  # which imports this file, for its classes
+    if unfit and not own:
+        raise UserError(
+            f"{data}: {unfit} of {len(answers)} prompts have no text or number as `answer` for the rule: "
+            "give one to every prompt, or --reward FILE.py:FUNCTION"
+        )
+    from rl.rewards.verifiable import ANSWERS, VerifiableReward  # which imports this file's classes
 
-    return verifiable.open_rule(found, data, prompts, needed)
+    return VerifiableReward(found.gold, str(found.CHECK)) if found.gold else ANSWERS
 
 
 def open_reward(

@@ -209,6 +209,8 @@ def measure_accuracy(
     conditions: Conditions = Conditions(),
 ) -> dict[str, float]:
     """pass@1 and pass@k from k samples a prompt, and the accuracy of the likeliest response."""
+    from rl.equations.best_of_n import pass_at_k  # which few runs need
+
     generator = make_generator(conditions.seed, "accuracy")
     greedy = replace(params, greedy=True)
     sampled, likeliest = [], []
@@ -220,7 +222,7 @@ def measure_accuracy(
         sampled.append(check.correct(tries).view(-1, k).cpu())
         likeliest.append(check.correct(best).cpu())
     correct = torch.cat(sampled)
-    numbers = {f"pass@{n}": check.pass_at_k(correct, n) for n in sorted({1, k})}
+    numbers = {f"pass@{n}": pass_at_k(correct, n) for n in sorted({1, k})}
     return numbers | {"greedy_accuracy": float(torch.cat(likeliest).float().mean())}
 
 

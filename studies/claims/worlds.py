@@ -27,7 +27,8 @@ from harness.metric_log import MetricLog
 from harness.paths import MODEL_FILE
 from harness.seeds import derive_seed, make_generator
 from rl.batches.rollout import Rollout, sample_rollout
-from rl.rewards.verifiable import VerifiableReward, pass_at_k
+from rl.equations.best_of_n import pass_at_k
+from rl.rewards.verifiable import VerifiableReward
 
 SHARE = 30  # percent of the documents that show their steps; that of data/worlds/sums.py
 NEW_TOKENS = 32

@@ -116,6 +116,7 @@ COLUMNS_OF: dict[str, dict[str, Any]] = {  # rule -> columns that show it
     "reference_follows": {"kl": 0.0, "validation/kl": 3.0},
     "loss_is_not_its_sum": dict(loss=0.2),
     "no_signal": dict(zero_spread_groups=0.9),
+    "unread_answers": dict(unanswered=lambda step: 0.4 + 0.01 * step),
     "reward_falls": dict(reward=lambda step: -0.05 * step),
     "reward_flat": dict(reward=lambda step: 0.1 * (step % 3)),
     "critic_is_worse": dict(explained_variance=-0.3),

@@ -1,4 +1,4 @@
-"""Best-of-n from a bank of answers: worked numbers, and every subset counted."""
+"""Best-of-n and pass@k from a bank of answers: worked numbers, and every subset counted."""
 
 import itertools
 import math
@@ -8,7 +8,7 @@ import pytest
 import torch
 from toys import float64 as f
 
-from rl.equations.best_of_n import best_of_n_kl, best_of_n_mean, best_of_n_weights
+from rl.equations.best_of_n import best_of_n_kl, best_of_n_mean, best_of_n_weights, pass_at_k
 
 
 def test_worked_numbers():
@@ -47,3 +47,16 @@ def test_it_is_the_mean_over_all_subsets(n):
             for subset in itertools.combinations(range(6), n)
         ]
         assert mean == pytest.approx(statistics.fmean(float(gold[row, i]) for i in best))
+
+
+def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample():
+    correct = torch.tensor([[1, 0, 0, 0, 1, 0], [0] * 6, [1] * 6, [0, 0, 1, 1, 1, 1]]).bool()
+    for k in range(1, 7):
+        hits = [
+            any(row[i] for i in subset)
+            for row in correct.tolist()
+            for subset in itertools.combinations(range(6), k)
+        ]
+        assert pass_at_k(correct, k) == pytest.approx(sum(hits) / len(hits))
+    assert pass_at_k(correct, 1) == pytest.approx(float(correct.float().mean()))
+    assert pass_at_k(correct, 6) == 0.75

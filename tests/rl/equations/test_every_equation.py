@@ -54,7 +54,7 @@ TRAINED = {  # equation: the arguments that have a gradient
 }  # fmt: skip
 NO_TENSOR = {
     *("mean_within", "at_least_one"),
-    *("best_of_n_kl", "best_of_n_weights", "loss_estimator"),
+    *("best_of_n_kl", "best_of_n_weights", "pass_at_k", "loss_estimator"),
 }
 FUNCTIONS = {
     name: function

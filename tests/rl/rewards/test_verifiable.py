@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import math
+import random
 import re
+import sys
+import unicodedata
 
 import pytest
 import torch
@@ -15,11 +17,10 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from rl.batches.rollout import Rollout
 from rl.rewards.verifiable import (
+    ANSWERS,
     VerifiableReward,
     answer_match,
-    pass_at_k,
     read_answer,
-    solve_rates,
 )
 from rl.run.evaluation import measure_accuracy
 
@@ -27,41 +28,61 @@ QUESTION = "A robe takes 2 bolts of blue fiber and half that much white fiber. H
 
 RIGHT = {  # truth: responses that give it
     "7": "7|#### 7|####7|**7**|_7_|#### __7__|`7`|#### **$7**.|#### =7|#### x = 7|#### 3 + 4 = 7|"
-    r"#### (7)|\boxed{x=7}|\boxed{ 7 }|\fbox{7}|\boxed {7}|\boxed{\text{7}}|\boxed{\boxed{7}}|"
-    r"#### \boxed{7}|\boxed{5} and \boxed{7}|\boxed{8} #### 7|#### 8~#### 7|#### 7~That was 99.|"
-    "007|+7|7.0|7.|It is 7.|10-7=3, 3+4 = 7|7 eggs are left, as I said.|12~7|<think>8</think>7|7<think>8",
-    "5": r"\boxed{5\text{ cm}}|\boxed{5\,\mathrm{cm}}|#### 5 apples|#### 5 miles per hour|5%|\boxed{5\%}|"
-    r"$5.|#### 5 €|\boxed{\$5}|\(x = 5\)",
-    "-5": "-5|−5|–5|- 5|minus 5|#### - 5|#### negative 5|It is -5.|-$5|$-5",
-    "90": r"\boxed{90^\circ}|\boxed{90^{\circ}}|90°",
-    "1000": r"\boxed{1\,000}|\boxed{1{,}000}|1,000|#### 1,\!000|1e3|$1,000.00",
+    r"#### (7)|\boxed{x=7}|\boxed{ 7 }|\fbox{7}|\boxed {7}|#### \boxed{7}|\boxed{5} and \boxed{7}|"
+    r"\boxed{8} #### 7|#### 8~#### 7|#### 7~That was 99.|007|7.0|7.|It is 7.|10-7=3, 3+4 = 7|"
+    "7 (seven)|7 eggs|#### 7 eggs|12~7|<think>8</think>7|8</think>7|<think>8</think>9</think>7|"
+    "**Answer:** 7|x = 7. I checked it.|7~- as I said|it is 7 I think|$x = 7$|5 plus 2 is 7|Total : 7",
+    "5": "5%|5 %|$5.|$ 5|#### 5 €|€5|#### ₹5",
+    "-5": "-5|−5|–5|- 5|#### - 5|It is -5.|-$5|$-5",
+    "1000": "1,000|1e3|$1,000.00|1 000|1\u00a0000|1\u202f000|1'000|1’000|It is 1 000.|#### 1 000 eggs",
     "1001": "#### 1,000 + 1 = 1,001",
-    "1/2": r"1/2|0.5|.5|\boxed{\frac{1}{2}}|#### \dfrac12|\boxed{x=\frac{1}{2}}",
+    "1234567.5": "1,234,567.5|1 234 567.50|12,34,567.5",
+    "1/2": r"1/2|0.5|.5|\boxed{\frac{1}{2}}|#### \dfrac{1}{2}|\boxed{x=\frac{1}{2}}",
+    "-1/2": r"\boxed{-\frac{1}{2}}",
     "0": "0|-0|0.0",
-    "A": r"A|a.|(A)|**A**|\boxed{(\text{A})}|#### (A)|\boxed{x = A}",
+    "A": "A|a.|(A)|**A**|#### (A)|<think>B</think> A",
     "(A)": "A",
-    r"2\sqrt{3}": r"\boxed{2 \sqrt{3}}",
-    "x = y": r"\boxed{x = y}",
     "(1, 2)": "#### (1,2)",
-    "New York": r"\boxed{\text{new york}}| New   York",
+    "New York": r"\boxed{new york}| New   York",
     "3 + 4 is~#### 7": "7",  # a solution as the truth
+    # Other scripts: their digits, their stops, and letters right beside a number.
+    "36": "一共有36个。|总价：36元|答：３６|共３６元！|**答案是：36**|所以答案是**36**。|"
+    "#### 36只。|\\boxed{36人}|（36）|「36」|"
+    "それは36個です。|合計＝３６円|全部で３６。|남은 사과는 36개입니다.|답: 36|총36명|เหลือ36บาท|เขามี ๓๖ ตัว|"
+    "المجموع ٣٦.|يبقى ٣٦ كتابًا؟|ب٣٦، كما قلت|कुल ३६ है।|उत्तर: ३६|মোট ৩৬টি।|Всего 36 рублей.|Итого: 36|"
+    "סך הכול 36.|کل ۳۶ ہیں۔|ድምር 36።|សរុប ៣៦។|စုစုပေါင်း ၃၆။|Συνολικά 36.|\u200f٣٦\u200f",
+    "2.5": "٢٫٥|२.५|２．５|2.5個",
+    "3/4": "٣/٤|#### ３／４|०.७५",
+    "12345": "١٢٬٣٤٥|１２，３４５|१२,३४५|12,345원",
+    "100000": "१,००,०००|١٠٠٬٠٠٠",
+    "३६": "36|٣٦",
+    "北京": "北京。|#### 北京",
 }
 UNREAD = (  # no number can be read, whatever the truth is
     r"\boxed{2\sqrt{3}}|\boxed{10^{-3}}|\boxed{2^{10}}|\boxed{7\frac{1}{2}}|\boxed{1 \frac{3}{4}}|"
     r"\boxed{4i}|\boxed{5!}|\boxed{2\pi}|\boxed{3x}|\boxed{3x+2}|\boxed{3\sqrt{2}+1}|\boxed{2(3+4)}|"
     r"#### 12:30|\boxed{1\,0000}|\boxed{\pm 5}|\boxed{x \ge 5}|#### x >= 7|#### 7 or 8|#### 7 and 8|"
     r"#### 7, 8|#### 7 8|#### x = 7 or x = 8|#### x = 7, y = 8|#### 7-8|#### 7 - 3|\boxed{7 \text{ or } 8}|"
-    r"#### 5 million|#### 5 and a half|#### 0.33...|#### 1 000|#### 1.000,50|\boxed{\frac{14}{2}3}|"
-    r"7 or 8|7 to 8|3 of 5|7, 8|3 + 4|It is 2\sqrt{3}|10^{-3}|2 \pi|3x|12:30|3 : 2|10 minus 5|"
-    "5 plus 6|2 x 5|sqrt 3|half of 3|5 mod 3|5!|"
-    r"\boxed{7|1,00|12,34|1.2.3|2024-01-05|H2O|٤٢|４２|five|NaN|inf|1/0|<think>42</think>|<think>42|"
+    r"#### 5 million|#### 0.33...|#### 1.000,50|\boxed{\frac{14}{2}3}|\boxed{\frac{1}{2}x}|"
+    r"\boxed{5\text{ cm}}|\boxed{90^\circ}|90°|#### x ≥ 5|"
+    r"7 or 8|7 to 8|3 of 5|7, 8|7, or 8|$7 or $8|**7** or **8**|3 + 4|It is 2\sqrt{3}|10^{-3}|2 \pi|3x|3 x|"
+    r"12:30|3 : 2|10 minus 5|5 plus 6|2 x 5|5!|minus 5|7 dozen|2**3|3*4|3 * 4|x * 4|x_1|f(3)|5²|2½|7 — 8|"
+    r"\boxed{7|1,00|12,34|1.2.3|2024-01-05|H2O|five|NaN|inf|1/0|1 0000|12 34|"
+    "7或8|7或者8|7元或8元|7到8|７～８|7〜8|7、8|7至8个|#### 7到8|7か8|7から8|"
+    "7または8です|7と8|7 또는 8|7에서 8|7와 8|"
+    "7 veya 8|7 hoặc 8|7 atau 8|٧ یا ٨|৭ বা ৮|7 או 8|2 (x + y)|"
+    "7 หรือ 8|٧ أو ٨|٧، ٨|७ या ८|7 или 8|7 oder 8|7 ou 8|１２：３０|12時30分|12点30分|3月5日|4分の3|"
+    "7万|#### 7억|"
+    "7元+8元|"
+    "<think>42</think>|<think>42|7<think>8|8</think>7<think>|#### 7 <think> 8~#### 7|"
     "|no idea|####|#### ~5|\\boxed{}"
 ).split("|")
 WRONG = {  # truth: responses that give another answer
-    "5": "minus 5|–5|- 5|-5|50%|1/5|#### 5~#### 6|1e5|10 - 5",
+    "5": "–5|- 5|-5|50%|1/5|#### 5~#### 6|1e5|10 - 5|5.5|一共55个。|答案是5.5。|5、然后6个",
     "0.1": "0.10000001",
     "0.5": "50%",
-    "A": "B|(A) or (B)|A = B|AB",
+    "8": "７-８|7元-8元",
+    "A": "B|(A) or (B)|A = B|AB|<think>A|A <think>",
     "x=7": r"\boxed{y=7}",
     "1, 2": "(1, 2)",
     "5 cm": "#### 5 m",
@@ -89,9 +110,40 @@ def test_a_right_answer_is_paid(truth, response):
 def test_what_is_not_a_number_in_full_is_not_read(response):
     """Every number in it as the truth: each would pay a policy for a formula that begins or ends so."""
     response = response.replace("~", "\n")
-    for truth in {"5", "1000", *re.findall(r"-?[0-9]+", response)}:
+    for truth in {"5", "1000", *re.findall(r"-?\d+", response)}:
         assert read_answer(PromptRecord("?", truth), response) is None
         assert answer_match(PromptRecord("?", truth), response, True) == 0
+
+
+def in_digits(zero: str, text: str) -> str:
+    """The text with the ten digits of a script, which follow its zero."""
+    return text.translate({ord("0") + digit: chr(ord(zero) + digit) for digit in range(10)})
+
+
+def test_an_integer_in_the_digits_of_every_script_is_read_back():
+    zeros = [
+        sign for sign in map(chr, range(sys.maxunicode)) if unicodedata.decimal(sign, None) == 0
+    ]
+    rng = random.Random(0)
+    assert len(zeros) > 60
+    for zero in zeros:
+        number = rng.randrange(-(10**7), 10**7)
+        for form in ("{}", "#### {:,}", r"\boxed{{{}}}", "答案是{}。", "It is {:,}."):
+            record = PromptRecord("?", str(number))
+            assert answer_match(record, in_digits(zero, form.format(number)), True) == 1
+            assert answer_match(record, in_digits(zero, form.format(number + 1)), True) == 0
+
+
+def test_a_thought_that_the_prompt_opened_and_nobody_closed_is_worth_nothing():
+    for prompt in ("What is 6 times 7?<think>\n", "<|user|>6 * 7?<|assistant|><think>"):
+        asked = PromptRecord(prompt, "42"), PromptRecord(prompt, "Paris")
+        for record in asked:
+            assert answer_match(record, record.answer, True) == 0
+            assert read_answer(record, f"#### {record.answer}") is None
+            assert answer_match(record, f"It is 7.</think>{record.answer}", True) == 1
+            assert answer_match(record, f"7</think>#### {record.answer}<think>", True) == 0
+    told = PromptRecord("Think in <think> and </think>, then answer.\n", "42")
+    assert answer_match(told, "42", True) == 1
 
 
 @pytest.mark.parametrize(("truth", "response"), cases(WRONG))
@@ -128,9 +180,6 @@ def rollout(responses: list[str], ended: list[bool] | None = None, *, group_size
     return Rollout(records, responses, sequences, torch.zeros(n, 2), group_size)
 
 
-ANSWERS = VerifiableReward(answer_match, "right answer", reads=read_answer)
-
-
 def test_right_is_one_and_wrong_is_zero():
     four = rollout(["0", "none", "#### 1", "0"])
     assert ANSWERS(four).tolist() == [1, 0, 1, 0]
@@ -163,26 +212,12 @@ def test_a_rule_that_fails_earns_what_a_wrong_answer_does_and_is_counted():
     assert metrics["rule_errors"] == 4 and metrics["correct_rate"] == pytest.approx(1 / 3)
 
 
-# Solve rates and pass@k
-
-
 def test_solve_rates_by_hand():
-    correct = torch.tensor([1, 0, 0, 1, 1, 1, 0, 0, 0, 0, 0, 1]).bool()
-    assert solve_rates(correct, 3) == {"solve_rate": 0.75, "solve_rate_all": 0.25}
-    assert solve_rates(correct, 1) == {}
-
-
-def test_pass_at_k_is_the_share_of_subsets_with_a_right_sample():
-    correct = torch.tensor([[1, 0, 0, 0, 1, 0], [0] * 6, [1] * 6, [0, 0, 1, 1, 1, 1]]).bool()
-    for k in range(1, 7):
-        hits = [
-            any(row[i] for i in subset)
-            for row in correct.tolist()
-            for subset in itertools.combinations(range(6), k)
-        ]
-        assert pass_at_k(correct, k) == pytest.approx(sum(hits) / len(hits))
-    assert pass_at_k(correct, 1) == pytest.approx(float(correct.float().mean()))
-    assert pass_at_k(correct, 6) == 0.75
+    """Answers to four prompts in groups of three: right once, twice, never, thrice."""
+    responses = ["0", "x", "x", "1", "1", "x", "x", "x", "x", "3", "3", "3"]
+    metrics = ANSWERS.with_metrics(rollout(responses, group_size=3))[1]
+    assert metrics["solve_rate"] == 0.75 and metrics["solve_rate_all"] == 0.25
+    assert "solve_rate" not in ANSWERS.with_metrics(rollout(["0"], group_size=1))[1]
 
 
 # In an engine

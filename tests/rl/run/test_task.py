@@ -21,7 +21,6 @@ from gpt.model import Preset
 from gpt.recipes import RECIPES, Recipe, config_of
 from harness.errors import UserError
 from reward_model.scalar_head import RewardModel, save_reward_model
-from rl.rewards import verifiable
 from rl.rewards.model import RewardModelReward
 from rl.rewards.reward import RewardFn, RuleReward, open_reward, open_rule
 from rl.run.config import EngineConfig, RunFlags
@@ -127,8 +126,8 @@ def test_the_rule_takes_answers_of_text_alone(odd):
     file, name = FileSource(Path("a.jsonl")), "a.jsonl"
     both = {"train": [PromptRecord("a", "4")], "test": [PromptRecord("b", odd)]}
     with pytest.raises(UserError):
-        verifiable.open_rule(file, name, both, True)
-    assert verifiable.open_rule(file, name, both, False) is None
+        open_rule(file, name, both, needed=True)
+    assert open_rule(file, name, both, needed=False) is None
     assert open_rule(file, name, {"train": both["train"]}, needed=False) is not None
     assert open_rule(file, name, {"train": [PromptRecord("a")]}, needed=True) is None
 
