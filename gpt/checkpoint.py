@@ -85,22 +85,25 @@ def gpt_config_of(about: Mapping[str, Any], tensors: Iterable[str], path: Path) 
     kinds = (k for k, v in about.items() if isinstance(v, dict) and k != "tokenizer_form")
     kind = next(kinds, "gpt")
     shape: type[GPTConfig] = file_of(kind, path).SHAPE
-    names = {field.name for field in dataclasses.fields(shape)}
+    fields = dataclasses.fields(shape)
+    off = {field.name: field.default for field in fields if not field.default}
     sizes = about.get(kind)
-    if not isinstance(sizes, dict) or sizes.keys() != names:
+    # A header may be older than what is off by default.
+    if not isinstance(sizes, dict) or (off | sizes).keys() != {field.name for field in fields}:
         raise UserError(f"{path} does not say its model's shape: it is damaged, train it again")
-    config = checked_shape(shape, sizes, path)
+    config = checked_shape(shape, off | sizes, path)
     check_layers(config, tensors, path)
     return config
 
 
 def checked_shape(shape: type[GPTConfig], sizes: Mapping[str, Any], path: Path) -> GPTConfig:
     """The shape with these sizes; UserError for what is no size, or does not go together."""
-    floats = {field.name for field in dataclasses.fields(shape) if field.type in ("float", float)}
+    defaults = {field.name: field.default for field in dataclasses.fields(shape)}
     for name, value in sizes.items():
-        kinds = (int, float) if name in floats else (int,)
-        most = 1 if name == "dropout" else math.inf
-        if type(value) not in kinds or not (kinds == (int,)) <= value <= most:
+        default = defaults[name]  # what is off by default may be 0
+        kinds = (int, float) if type(default) is float else (type(default),)
+        least, most = type(default) is int and default > 0, 1 if name == "dropout" else math.inf
+        if type(value) not in kinds or not least <= value <= most:
             raise UserError(f"{path} says {name} {value!r:.40}: make or fetch it again")
     try:
         return shape(**sizes)
@@ -133,13 +136,13 @@ def checked_tokenizer(about: Mapping[str, Any], path: Path) -> Tokenizer:
 def load_policy(folder: Path, device: torch.device) -> tuple[GPT, Tokenizer]:
     """The model in a run folder, named or its folder, or in Hugging Face's layout; else UserError."""
     folder = folder_of_run(folder)
+    if is_published(folder):
+        model, tokenizer = hub_file("published").load_with_tokenizer(folder)
+        return model.to(device), tokenizer
     if not (folder / MODEL_FILE).exists():
         raise UserError(
             f"there is no {MODEL_FILE} in {display_path(folder)}: pass a run folder or published weights"
         )
-    if is_published(folder):
-        model, tokenizer = hub_file("published").load_with_tokenizer(folder)
-        return model.to(device), tokenizer
     return load_gpt(folder, device)
 
 
@@ -158,13 +161,13 @@ def read_shape(folder: Path) -> GPTConfig:
     """The shape of the model in a folder as `load_policy` opens it, without its weights; UserError."""
     folder = folder_of_run(folder)
     path = folder / MODEL_FILE
+    if is_published(folder):
+        shape: GPTConfig = hub_file("published").read_config(folder / "config.json")
+        return shape
     if not path.exists():
         raise UserError(
             f"there is no {MODEL_FILE} in {display_path(folder)}: name a run or published weights"
         )
-    if is_published(folder):
-        shape: GPTConfig = hub_file("published").read_config(folder / "config.json")
-        return shape
     with as_user_error(path):
         return gpt_config_of(*read_header(path), path)
 

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from data.sources import file_source, is_world
 from gpt.checkpoint import load_gpt
-from gpt.llama import Llama
 from gpt.model import GPT
-from gpt.published import save_gpt2, special_ids
+from gpt.published import model_type, save_gpt2, special_ids
 from gpt.tokenizer import PAD, Tokenizer, build_tokenizer
 from harness.command_line import command_name, errors_as_sentences, expand_arguments
 from harness.errors import UserError
@@ -157,8 +156,7 @@ def model_card(
     use = USES[opens].replace("END", str(tokenizer.eos_id))
     use = CHAT * (tokenizer.chat_template is not None) + use
     use = use.replace("OFFSET", f" + {offset!r}" if offset else "")
-    kind = "llama" if isinstance(model, Llama) else "gpt2"
-    shape = model.config
+    kind, shape = model_type(model.config), model.config
     template = "its first model's" if tokenizer.chat_template else "none, it was not trained on one"
     return f"""---
 library_name: transformers
