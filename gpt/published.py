@@ -205,10 +205,10 @@ def read_config(path: Path) -> GPTConfig:
     if not path.is_file():
         raise UserError(f"{path} is missing: fetch it from where {MODEL_FILE} came from")
     with as_user_error(path):
-        return config_of(read_object(noted(path)), path)
+        return published_shape(read_object(noted(path)), path)
 
 
-def config_of(values: Mapping[str, Any], path: Path) -> GPTConfig:
+def published_shape(values: Mapping[str, Any], path: Path) -> GPTConfig:
     """What a config.json says -> our config; UserError for a part that nothing here computes."""
     kind = str(values.get("model_type"))
     values = MISSING.get(kind, {}) | dict(values)

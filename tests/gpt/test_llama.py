@@ -21,7 +21,7 @@ from data.templates import CHAT_TEMPLATE, chat_prompt
 from gpt.attention import plain_attention
 from gpt.checkpoint import about_gpt, load_gpt, load_policy, save_gpt
 from gpt.generate import SamplingParams, generate
-from gpt.llama import GroupedAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, rotated, rotation
+from gpt.llama import Llama, LlamaConfig, RMSNorm, SwiGLU, rotated, rotation
 from gpt.log_probs import token_log_probs
 from gpt.lora import adapters, add_adapters, merged_state
 from gpt.published import LLAMA3, load_gpt2, save_gpt2
@@ -114,23 +114,55 @@ def test_llama_3_slows_the_slow_turns() -> None:
         assert sin.flatten().tolist() == pytest.approx([math.sin(a) for a in angles], abs=1e-4)
 
 
-def test_query_heads_of_a_group_read_the_same_keys() -> None:
-    torch.manual_seed(0)
-    grouped = GroupedAttention(SMALL).double().eval()
-    x, turn = torch.randn(2, 7, 48).double(), rotation(torch.arange(7)[None], 8, 1e4, torch.float64)
-    found = grouped(x, turn, None, None, 0)
-    query, key, value = (
-        part(x).view(2, 7, -1, 8).transpose(1, 2)
-        for part in (grouped.q_proj, grouped.k_proj, grouped.v_proj)
-    )
-    query, key = rotated(query, turn), rotated(key, turn)
+@pytest.mark.parametrize("layer", [0, 1])
+@later
+def test_attention_is_that_of_its_lines_written_out(switches: dict[str, Any], layer: int) -> None:
+    """Query heads of a group read the same keys; later changes stand where the papers have them."""
+    model = small(**switches).double()
+    grouped, config = model.h[0].attn, model.config
+    d, x = config.head_width, torch.randn(2, 7, 48).double()
+    turn = rotation(torch.arange(7)[None], d, 1e4, torch.float64)
+
+    def norm(part: Tensor, name: str) -> Tensor:  # of the last dimension
+        gain = grouped.get_parameter(f"{name}_norm.weight")
+        return part / (part.square().mean(-1, keepdim=True) + config.norm_eps).sqrt() * gain
+
+    heads = {}
+    for name in "qkv":
+        part = x @ grouped.get_parameter(f"{name}_proj.weight").T
+        if config.qkv_bias:
+            part = part + grouped.get_parameter(f"{name}_proj.bias")
+        if config.qk_norm and config.norms_after and name != "v":
+            part = norm(part, name)
+        part = part.view(2, 7, -1, d)
+        if config.qk_norm and not config.norms_after and name != "v":
+            part = norm(part, name)
+        part = part.transpose(1, 2)
+        if name != "v" and not (config.unturned == 2 and layer == 1):
+            part = rotated(part, turn)
+        heads[name] = part
     causal = torch.ones(7, 7, dtype=torch.bool).tril()
-    heads = [
-        plain_attention(query[:, [h]], key[:, [h // 3]], value[:, [h // 3]], causal)
-        for h in range(6)
-    ]
-    expected = grouped.o_proj(torch.cat(heads, 1).transpose(1, 2).reshape(2, 7, 48))
-    assert torch.allclose(found, expected)
+    q, k, v = heads.values()
+    merged = [plain_attention(q[:, [h]], k[:, [h // 3]], v[:, [h // 3]], causal) for h in range(6)]
+    expected = grouped.o_proj(torch.cat(merged, 1).transpose(1, 2).reshape(2, 7, 6 * d))
+    assert torch.allclose(grouped(x, turn, None, None, layer), expected)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_norms_stand_before_the_parts_or_after_them(after: bool) -> None:
+    block = small(norms_after=after, qk_norm=after).double().h[0]
+    x, turn = torch.randn(2, 7, 48).double(), rotation(torch.arange(7)[None], 8, 1e4, torch.float64)
+
+    def attention(part: Tensor) -> Tensor:
+        return block.attn(part, turn, None, None, 0)
+
+    if after:
+        middle = x + block.ln_1(attention(x))
+        expected = middle + block.ln_2(block.mlp(middle))
+    else:
+        middle = x + attention(block.ln_1(x))
+        expected = middle + block.mlp(block.ln_2(middle))
+    assert torch.equal(block(x, turn, None, None, 0), expected)
 
 
 def test_swiglu_is_a_gated_product() -> None:
