@@ -92,13 +92,9 @@ ARCHITECTURE: dict[str, dict[str, tuple[Any, ...]]] = {
     },
     "llama": {
         "hidden_act": ("silu",), "attention_bias": (False, None), "mlp_bias": (False, None),
+        "partial_rotary_factor": (None, 1), "quantization_config": (None,),
+        "num_experts": (None, 0), "num_local_experts": (None, 0), "n_routed_experts": (None, 0),
     },
-}  # fmt: skip
-# Nor these, of whatever model.
-ELSEWHERE: dict[str, tuple[Any, ...]] = {
-    "quantization_config": (None,), "partial_rotary_factor": (None, 1),
-    "tie_word_embeddings": (False, True), "num_experts": (None, 0),
-    "num_local_experts": (None, 0), "n_routed_experts": (None, 0),
 }  # fmt: skip
 
 
@@ -217,8 +213,8 @@ def published_shape(values: Mapping[str, Any], path: Path) -> GPTConfig:
             f"{path}: model_type {kind!r} has {part}, which is not computed here: pass one of gpt2, "
             f"{', '.join(SWITCHES)} without that (docs/models.md)"
         )
-    family = "gpt2" if kind == "gpt2" else "llama"
-    sizes = {ours: values.get(theirs) for ours, theirs in SIZES[family].items()}
+    names = SIZES["gpt2" if kind == "gpt2" else "llama"]
+    sizes: dict[str, Any] = {ours: values.get(theirs) for ours, theirs in names.items()}
     if kind == "gpt2":
         return checked_shape(GPTConfig, sizes, path)
     sizes["n_key_head"] = sizes["n_key_head"] or sizes["n_head"]
@@ -239,10 +235,9 @@ def rotary_of(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def other_part(kind: str, values: Mapping[str, Any]) -> str | None:
     """The first part in a config.json that is not computed here; None without any."""
-    rope = rotary_of(values)
-    parts = ELSEWHERE | ARCHITECTURE["gpt2" if kind == "gpt2" else "llama"]
+    rope, parts = rotary_of(values), dict(ARCHITECTURE["llama"])
     if kind == "gpt2":
-        parts["n_inner"] = (None, 4 * (values.get("n_embd") or 0))
+        parts |= ARCHITECTURE["gpt2"] | {"n_inner": (None, 4 * (values.get("n_embd") or 0))}
     for key, here in parts.items():
         value = rope.get(key, values.get(key, here[0]))
         if value not in here:
@@ -261,7 +256,9 @@ def other_part(kind: str, values: Mapping[str, Any]) -> str | None:
 
 def unturned_of(values: Mapping[str, Any]) -> int | None:
     """n where each n-th layer knows no positions, and no other does; else None."""
-    turned = values.get("no_rope_layers") or [1, 1, 1, 0]  # SmolLM3's
+    turned, every = values.get("no_rope_layers"), values.get("no_rope_layer_interval", 4)
+    if turned is None:
+        return int(every)
     every = [*turned, 0].index(0) + 1
     return every if turned == [min((i + 1) % every, 1) for i in range(len(turned))] else None
 
@@ -282,7 +279,8 @@ def llama_switches(kind: str, values: Mapping[str, Any], path: Path) -> dict[str
         switches["d_head"] = width
     if "unturned" in switches:
         switches["unturned"] = unturned_of(values)
-    return switches | numbers | {"own_head": not values.get("tie_word_embeddings", False)}
+    tied = values.get("tie_word_embeddings", False)
+    return switches | numbers | {"own_head": not tied if isinstance(tied, bool) else tied}
 
 
 def model_type(config: GPTConfig) -> str:
@@ -307,7 +305,7 @@ def hub_config(model: GPT) -> dict[str, Any]:
     file = "gpt2" if kind == "gpt2" else "llama"
     table: dict[str, Any] = {theirs: vars(config)[ours] for ours, theirs in SIZES[file].items()}
     table |= {"model_type": kind, "dtype": "float32"}
-    table |= {key: here[0] for key, here in ARCHITECTURE[file].items()}
+    table |= {key: x[0] for key, x in ARCHITECTURE[file].items() if x[0] is not None}
     if isinstance(config, LlamaConfig):
         table |= {"head_dim": config.head_width, "tie_word_embeddings": not config.own_head}
         table |= {"rope_theta": config.rope_base, "rms_norm_eps": config.norm_eps}

@@ -386,6 +386,7 @@ def test_a_run_folder_brings_the_model_back(tmp_path: Path) -> None:
         {"model_type": "qwen3"},
         {"model_type": "olmo2"},
         {"model_type": "smollm3", "no_rope_layers": [1, 0, 0]},
+        {"model_type": "smollm3", "no_rope_layer_interval": 0},
         {"hidden_size": 24},
     ],
 )
@@ -421,6 +422,22 @@ def test_where_attention_has_a_window_no_row_is_longer(
     if positions == 16:
         with pytest.raises(ValueError):
             model(x)
+
+
+@pytest.mark.parametrize(
+    ("layers", "unturned"),
+    [
+        ({}, 4),
+        ({"no_rope_layers": None, "no_rope_layer_interval": 2}, 2),
+        ({"no_rope_layers": [1, 1, 0], "no_rope_layer_interval": 2}, 3),
+        ({"no_rope_layers": [1, 1, 1]}, 4),  # none of three
+    ],
+)
+def test_which_layers_are_not_turned(tmp_path: Path, layers: dict[str, Any], unturned: int) -> None:
+    save_gpt2(small(), tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "smollm3"} | layers))
+    assert load_gpt2(tmp_path).config == dataclasses.replace(SMALL, unturned=unturned)
 
 
 def test_switches_that_no_published_kind_has_together_are_not_exported(tmp_path: Path) -> None:
