@@ -31,9 +31,9 @@ from turns import Case, Side, Turns
 from data.collate import ResponseBatch, join_responses
 from data.records import PromptRecord
 from gpt.checkpoint import build
-from gpt.folder import open_model
+from gpt.folder import ModelFolder, open_model
 from gpt.generate import Generation, SamplingParams, generate
-from gpt.huggingface import CONFIG_FILE, read_config, save_hf
+from gpt.huggingface import save_hf
 from gpt.llama import LlamaConfig
 from gpt.log_probs import token_log_probs
 from gpt.model import GPT, GPTConfig, preset_config
@@ -60,7 +60,7 @@ BETAS = (0.9, 0.95)
 def shape(case: Case) -> GPTConfig:
     """The model's shape; tiny has the vocabulary of the project's own tokenizer."""
     if case.folder:
-        return read_config(Path(case.folder) / CONFIG_FILE)
+        return ModelFolder.open(case.folder).shape
     if case.preset == "smollm2":
         return LlamaConfig()
     own = load_tokenizer("glassbox").n_vocab if case.preset == "tiny" else 50257

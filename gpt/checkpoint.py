@@ -89,22 +89,25 @@ def gpt_config_of(about: Mapping[str, Any], tensors: Iterable[str], path: Path) 
     kinds = (k for k, v in about.items() if isinstance(v, dict) and k != "tokenizer_form")
     kind = next(kinds, "gpt")
     shape: type[GPTConfig] = file_of(kind, path).SHAPE
-    names = {field.name for field in dataclasses.fields(shape)}
+    fields = dataclasses.fields(shape)
+    off = {field.name: field.default for field in fields if not field.default}
     sizes = about.get(kind)
-    if not isinstance(sizes, dict) or sizes.keys() != names:
+    # A header may be older than what is off by default.
+    if not isinstance(sizes, dict) or (off | sizes).keys() != {field.name for field in fields}:
         raise UserError(f"{path} does not say its model's shape: it is damaged, train it again")
-    config = checked_shape(shape, sizes, path)
+    config = checked_shape(shape, off | sizes, path)
     check_layers(config, tensors, path)
     return config
 
 
 def checked_shape(shape: type[GPTConfig], sizes: Mapping[str, Any], path: Path) -> GPTConfig:
     """The shape with these sizes; UserError for what is no size, or does not go together."""
-    floats = {field.name for field in dataclasses.fields(shape) if field.type in ("float", float)}
+    defaults = {field.name: field.default for field in dataclasses.fields(shape)}
     for name, value in sizes.items():
-        kinds = (int, float) if name in floats else (int,)
-        most = 1 if name == "dropout" else math.inf
-        if type(value) not in kinds or not (kinds == (int,)) <= value <= most:
+        default = defaults[name]  # what is off by default may be 0
+        kinds = (int, float) if type(default) is float else (type(default),)
+        least, most = type(default) is int and default > 0, 1 if name == "dropout" else math.inf
+        if type(value) not in kinds or not least <= value <= most:
             raise UserError(f"{path} says {name} {value!r:.40}: make or fetch it again")
     try:
         return shape(**sizes)

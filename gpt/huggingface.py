@@ -1,13 +1,13 @@
 """Published GPT-2 and Llama weights: open them, write them, have the hub's client fetch them.
 
-A checkpoint in Hugging Face layout is a folder with config.json and one model.safetensors. A Llama's
-tensors carry the names of gpt.llama.PUBLISHED, a GPT-2's those used in gpt/model.py, with these
-differences:
+A checkpoint in Hugging Face layout is a folder with config.json and model.safetensors, or shards of it
+with their index. A Llama's tensors carry the names of `llama_name`, a GPT-2's those used in
+gpt/model.py, with these differences:
 
     transformer.           before every name in files that transformers writes, not in OpenAI's
     c_attn, c_fc, c_proj   weights stored as (in, out), where nn.Linear holds (out, in): transposed
     h.i.attn.bias          in old files: the causal mask, (1, 1, context, context), and no bias
-    lm_head.weight         in some files: the output head, which GPT-2 ties to wte
+    lm_head.weight         in some files: the output head, although it is tied to wte
     _orig_mod., module.    in the names of compiled or distributed models: taken out
 
 The c_proj of attention is square, so a forgotten transpose passes every check of shapes.
@@ -16,7 +16,7 @@ The c_proj of attention is square, so a forgotten transpose passes every check o
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from torch import Tensor
 
 from gpt.checkpoint import check_layers, checked_shape, shaped
 from gpt.folder import CONFIG_FILE
-from gpt.llama import PUBLISHED, Llama, LlamaConfig
+from gpt.llama import FAST, SLOW, TRAINED, LlamaConfig
 from gpt.lora import merged_state
 from gpt.model import GPT, GPTConfig
 from gpt.tokenizer import Tokenizer, load_tokenizer
@@ -40,10 +40,11 @@ from gpt.tokenizer_files import (
     write_tokenizer,
 )
 from harness.errors import UserError
-from harness.files import expanded, noted, write_atomically, write_json
+from harness.files import expanded, noted, read_object, write_atomically, write_json
 from harness.paths import MODEL_FILE
 from harness.safetensors_file import read_header
 
+INDEX = f"{MODEL_FILE}.index.json"  # of shards
 PREFIX = "transformer."
 HEAD = "lm_head.weight"
 TRANSPOSED = ("c_attn.weight", "c_fc.weight", "c_proj.weight")
@@ -51,7 +52,7 @@ WRAPPED = re.compile(r"(?<![^.])(_orig_mod|module)\.")
 # Tables that old files hold and models compute.
 MASK = re.compile(r"(transformer\.)?h\.\d+\.attn\.(bias|masked_bias)|.*\.rotary_emb\.inv_freq")
 
-# config.json's model_type -> our name of each size, and config.json's.
+# Our name of each size, and config.json's.
 SIZES: dict[str, dict[str, str]] = {
     "gpt2": {
         "vocab_size": "vocab_size", "context": "n_positions",
@@ -62,6 +63,21 @@ SIZES: dict[str, dict[str, str]] = {
         "n_layer": "num_hidden_layers", "n_head": "num_attention_heads", "n_embd": "hidden_size",
         "n_key_head": "num_key_value_heads", "n_inner": "intermediate_size",
     },
+}  # fmt: skip
+# config.json's model_type -> the switches of gpt/llama.py that it implies.
+SWITCHES: dict[str, dict[str, Any]] = {
+    "llama": {}, "mistral": {}, "qwen2": {"qkv_bias": True}, "qwen3": {"qk_norm": True},
+    "olmo2": {"qk_norm": True, "norms_after": True}, "smollm3": {"unturned": 4},
+}  # fmt: skip
+# What transformers takes where config.json lacks a key.
+MISSING: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": 4096}, "qwen2": {"use_sliding_window": False},
+    "qwen3": {"use_sliding_window": False, "head_dim": 128}, "olmo2": {"rms_norm_eps": 1e-5},
+    "smollm3": {"use_sliding_window": False, "rope_theta": 2e6, "tie_word_embeddings": True},
+}  # fmt: skip
+LLAMA3 = {
+    "rope_type": "llama3", "low_freq_factor": SLOW, "high_freq_factor": FAST,
+    "original_max_position_embeddings": TRAINED,
 }  # fmt: skip
 # What gpt/model.py and gpt/llama.py compute. The first value is taken where the key is missing.
 ARCHITECTURE: dict[str, dict[str, tuple[Any, ...]]] = {
@@ -75,8 +91,9 @@ ARCHITECTURE: dict[str, dict[str, tuple[Any, ...]]] = {
         "tie_word_embeddings": (True,),
     },
     "llama": {
-        "hidden_act": ("silu",), "attention_bias": (False,), "mlp_bias": (False,),
-        "tie_word_embeddings": (True,),
+        "hidden_act": ("silu",), "attention_bias": (False, None), "mlp_bias": (False, None),
+        "partial_rotary_factor": (None, 1), "quantization_config": (None,),
+        "num_experts": (None, 0), "num_local_experts": (None, 0), "n_routed_experts": (None, 0),
     },
 }  # fmt: skip
 
@@ -86,15 +103,9 @@ ARCHITECTURE: dict[str, dict[str, tuple[Any, ...]]] = {
 
 def described(folder: Path, config: Mapping[str, Any]) -> tuple[GPTConfig, int, str | None]:
     """Shape, number of weights and chat template of a folder, `config` its config.json; or UserError."""
-    weights = folder / MODEL_FILE
-    if not weights.is_file():
-        raise UserError(
-            f"{folder} holds no {MODEL_FILE} (transformers' save_pretrained with a large max_shard_size "
-            "makes it of shards and pickles, peft's merge_and_unload of LoRA): name a folder with it and "
-            f"{CONFIG_FILE}, or a model of the hub as hf://OWNER/NAME"
-        )
-    shape = read_config(config, folder / CONFIG_FILE)
-    return shape, sum(read_header(weights)[1].values()), chat_template_in(folder)
+    shape = published_shape(config, folder / CONFIG_FILE)
+    weights = sum(sum(read_header(file)[1].values()) for file in weight_files(folder))
+    return shape, weights, chat_template_in(folder)
 
 
 def load_hf(folder: Path, shape: GPTConfig) -> GPT:
@@ -102,11 +113,11 @@ def load_hf(folder: Path, shape: GPTConfig) -> GPT:
 
     Raises UserError for files that are damaged or not exactly this architecture.
     """
-    weights = folder / MODEL_FILE
     noted(folder / CONFIG_FILE)
-    tensors = read_weights(weights, shape)
-    check_layers(shape, tensors, weights)
-    return shaped(tensors, shape, weights, "name a folder whose files belong together")
+    tensors = read_weights(weight_files(folder), shape)
+    check_layers(shape, tensors, folder / MODEL_FILE)
+    remedy = "name a folder whose files belong together"
+    return shaped(tensors, shape, folder / MODEL_FILE, remedy)
 
 
 def load_tokenizer_of(folder: Path, shape: GPTConfig, config: Mapping[str, Any]) -> Tokenizer:
@@ -138,85 +149,160 @@ def save_hf(
 
     transformers' AutoModelForCausalLM opens them, with a score AutoModelForSequenceClassification.
     """
-    folder = expanded(Path(folder))
+    folder, config = expanded(Path(folder)), hub_config(model)
     tensors = {} if score is None else {"score.weight": score}
     for name, tensor in merged_state(model).items():
-        tensors[model.published_name(name)] = tensor.t() if name.endswith(TRANSPOSED) else tensor
+        if isinstance(model.config, LlamaConfig):
+            tensors[llama_name(name, model.config, ours=False)] = tensor
+        else:
+            tensors[PREFIX + name] = tensor.t() if name.endswith(TRANSPOSED) else tensor
+    if score is not None:
+        tensors.pop(HEAD, None)
     plain = {n: t.detach().to("cpu", torch.float32).contiguous() for n, t in tensors.items()}
     write_atomically(
         folder / MODEL_FILE,
         # transformers 4 refuses a file that does not say which framework wrote it.
         lambda temporary: save_file(plain, temporary, {"format": "pt"}),
     )
-    config = hub_config(model)
     if tokenizer is not None:
         side = "left" if score is None else "right"  # a classifier counts positions from column 0
         write_tokenizer(folder, tokenizer, model.config.context, side)
         config |= special_ids(tokenizer)
     if score is not None:
-        kind = "Llama" if isinstance(model, Llama) else "GPT2"
-        config |= {
-            "architectures": [f"{kind}ForSequenceClassification"],
-            "id2label": {"0": "reward"},
-        }
-        config |= {"label2id": {"reward": 0}}
+        name = class_name(config["model_type"])
+        config |= {"architectures": [f"{name}ForSequenceClassification"]}
+        config |= {"id2label": {"0": "reward"}, "label2id": {"reward": 0}}
     write_json(folder / CONFIG_FILE, config)
 
 
-def read_config(values: Mapping[str, Any], path: Path) -> GPTConfig:
-    """What config.json says -> our config; UserError unless our models compute that."""
-    kind = str(values.get("model_type"))
-    if kind not in SIZES:
+def weight_files(folder: Path) -> list[Path]:
+    """model.safetensors, or the shards that its index names; UserError for one that is missing."""
+    files = [folder / MODEL_FILE]
+    if not files[0].is_file() and (folder / INDEX).is_file():
+        names = read_object(noted(folder / INDEX))["weight_map"].values()
+        files = [folder / Path(name).name for name in sorted(set(names))]
+    missing = [path.name for path in files if not path.is_file()]
+    if missing:
         raise UserError(
-            f"{path}: model_type must be 'gpt2' or 'llama': pass a folder in Hugging Face layout"
+            f"{folder} holds no {missing[0]} (transformers' save_pretrained makes it of pickles, peft's "
+            f"merge_and_unload of LoRA): name a folder with it and {CONFIG_FILE}, or a model of the hub as "
+            "hf://OWNER/NAME"
         )
-    sizes = {ours: values.get(theirs) for ours, theirs in SIZES[kind].items()}
-    if kind == "llama":
-        sizes["n_key_head"] = sizes["n_key_head"] or sizes["n_head"]
-        config = checked_shape(LlamaConfig, sizes | llama_numbers(values, path), path)
-    else:
-        config = checked_shape(GPTConfig, sizes, path)
-    check_architecture(values, config, path)
-    return config
+    return files
 
 
-def llama_numbers(values: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """The base of the rotation, which transformers 5 writes into rope_parameters, and the norm's eps."""
-    rope = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    if not isinstance(rope, dict):
-        raise UserError(f"{path}: its rotary positions are {rope!r:.40}, no object: fetch it again")
-    base = rope.get("rope_theta", values.get("rope_theta", 1e4))
-    numbers = {"rope_base": base, "norm_eps": values.get("rms_norm_eps", 1e-6)}
+def published_shape(values: Mapping[str, Any], path: Path) -> GPTConfig:
+    """What a config.json says -> our config; UserError for a part that nothing here computes."""
+    kind = str(values.get("model_type"))
+    values = MISSING.get(kind, {}) | dict(values)
+    if part := other_part(kind, values):
+        raise UserError(
+            f"{path}: model_type {kind!r} has {part}, which is not computed here: pass one of gpt2, "
+            f"{', '.join(SWITCHES)} without that (docs/models.md)"
+        )
+    names = SIZES["gpt2" if kind == "gpt2" else "llama"]
+    sizes: dict[str, Any] = {ours: values.get(theirs) for ours, theirs in names.items()}
+    if kind == "gpt2":
+        return checked_shape(GPTConfig, sizes, path)
+    sizes["n_key_head"] = sizes["n_key_head"] or sizes["n_head"]
+    # Attention in windows sees all of a row that is no longer than one.
+    sizes["context"] = min(sizes["context"], window_of(values) or sizes["context"])
+    return checked_shape(LlamaConfig, sizes | llama_switches(kind, values, path), path)
+
+
+def window_of(values: Mapping[str, Any]) -> Any:
+    """How many tokens attention in windows sees; None without them."""
+    return None if values.get("use_sliding_window") is False else values.get("sliding_window")
+
+
+def rotary_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said of rotary positions beside the base, which transformers 5 writes here too."""
+    return dict(values.get("rope_scaling") or values.get("rope_parameters") or {})
+
+
+def other_part(kind: str, values: Mapping[str, Any]) -> str | None:
+    """The first part in a config.json that is not computed here; None without any."""
+    rope, parts = rotary_of(values), dict(ARCHITECTURE["llama"])
+    if kind == "gpt2":
+        parts |= ARCHITECTURE["gpt2"] | {"n_inner": (None, 4 * (values.get("n_embd") or 0))}
+    for key, here in parts.items():
+        value = rope.get(key, values.get(key, here[0]))
+        if value not in here:
+            return f"{key} {value!r:.40}"
+    layers = {"full_attention"} | ({"sliding_attention"} if window_of(values) else set())
+    if other := set(values.get("layer_types") or ()) - layers:
+        return f"layers of {min(other)}"
+    if kind != "gpt2" and kind not in SWITCHES:
+        return "parts of its own"
+    turning = rope.get("rope_type", rope.get("type", "unnamed" if "factor" in rope else "default"))
+    llama3 = all(rope.get(k) == v == values.get(k, v) for k, v in LLAMA3.items())
+    if not (llama3 or turning == "default") or any(isinstance(x, dict) for x in rope.values()):
+        return f"rotary positions {rope!r:.160}"
+    return None if unturned_of(values) else f"no_rope_layers {values['no_rope_layers']!r:.80}"
+
+
+def unturned_of(values: Mapping[str, Any]) -> int | None:
+    """n where each n-th layer knows no positions, and no other does; else None."""
+    turned, every = values.get("no_rope_layers"), values.get("no_rope_layer_interval", 4)
+    if turned is None:
+        return int(every)
+    every = [*turned, 0].index(0) + 1
+    return every if turned == [min((i + 1) % every, 1) for i in range(len(turned))] else None
+
+
+def llama_switches(kind: str, values: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """The switches of gpt/llama.py, and the numbers of its norms and rotary positions."""
+    rope, switches, width = rotary_of(values), dict(SWITCHES[kind]), values.get("head_dim")
+    numbers = {
+        "rope_base": rope.get("rope_theta", values.get("rope_theta", 1e4)),
+        "norm_eps": values.get("rms_norm_eps", 1e-6),
+    }
+    if rope.get("rope_type") == "llama3":
+        numbers["rope_factor"] = rope.get("factor")
     for name, value in numbers.items():
         if type(value) not in (int, float) or not 0 < value < 1e30:
             raise UserError(f"{path}: {name} is {value!r}, not a positive number: fetch it again")
-    plain = "unnamed" if "factor" in rope else "default"
-    if rope.get("rope_type", rope.get("type", plain)) != "default":
-        raise UserError(f"{path}: rotary positions {rope!r:.80}: use a Llama with plain ones")
-    return numbers
+    if width and width * values["num_attention_heads"] != values["hidden_size"]:
+        switches["d_head"] = width
+    if "unturned" in switches:
+        switches["unturned"] = unturned_of(values)
+    tied = values.get("tie_word_embeddings", False)
+    return switches | numbers | {"own_head": not tied if isinstance(tied, bool) else tied}
 
 
-def check_architecture(values: Mapping[str, Any], config: GPTConfig, path: Path) -> None:
-    """UserError for a setting under which our model would compute something else."""
-    allowed = ARCHITECTURE[values["model_type"]] | {
-        "head_dim": (None, config.n_embd // config.n_head),
-        "n_inner": (None, 4 * config.n_embd),
-    }
-    for key, choices in allowed.items():
-        value = values.get(key, choices[0])
-        if value not in choices:
-            raise UserError(f"{path}: {key} is {value!r}: use a checkpoint with {choices[-1]!r}")
+def model_type(config: GPTConfig) -> str:
+    """What config.json calls a model of this shape; UserError for switches that no kind has together."""
+    if not isinstance(config, LlamaConfig):
+        return "gpt2"
+    on = {name for of_kind in SWITCHES.values() for name in of_kind if vars(config)[name]}
+    for kind, switches in SWITCHES.items():
+        if on == switches.keys():
+            return kind
+    raise UserError(f"transformers has no model with {' and '.join(sorted(on))}: train another one")
+
+
+def class_name(kind: str) -> str:
+    """What transformers' classes of a model_type begin with."""
+    return {"gpt2": "GPT2", "smollm3": "SmolLM3"}.get(kind, kind.title())
 
 
 def hub_config(model: GPT) -> dict[str, Any]:
     """The config.json of a model with this shape."""
-    kind, config = "llama" if isinstance(model, Llama) else "gpt2", model.config
-    table: dict[str, Any] = {theirs: vars(config)[ours] for ours, theirs in SIZES[kind].items()}
+    config, kind = model.config, model_type(model.config)
+    file = "gpt2" if kind == "gpt2" else "llama"
+    table: dict[str, Any] = {theirs: vars(config)[ours] for ours, theirs in SIZES[file].items()}
     table |= {"model_type": kind, "dtype": "float32"}
-    table |= {key: allowed[0] for key, allowed in ARCHITECTURE[kind].items()}
+    table |= {key: x[0] for key, x in ARCHITECTURE[file].items() if x[0] is not None}
     if isinstance(config, LlamaConfig):
+        table |= {"head_dim": config.head_width, "tie_word_embeddings": not config.own_head}
         table |= {"rope_theta": config.rope_base, "rms_norm_eps": config.norm_eps}
-        return table | {"architectures": ["LlamaForCausalLM"]}
+        if config.rope_factor:
+            table["rope_scaling"] = LLAMA3 | {"factor": config.rope_factor}
+        if every := config.unturned:
+            table["no_rope_layers"] = [min((i + 1) % every, 1) for i in range(config.n_layer)]
+        # Else some kinds have ids that a small vocabulary lacks.
+        table |= dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+        return table | {"architectures": [f"{class_name(kind)}ForCausalLM"]}
     # Without these keys transformers takes 50256, and complains if the vocabulary lacks it.
     end_of_text = 50256 if config.vocab_size == 50257 else None
     return table | {
@@ -226,34 +312,47 @@ def hub_config(model: GPT) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def own_name(name: str, kind: type[GPTConfig], prefix: str) -> str:
+def llama_name(name: str, config: LlamaConfig, *, ours: bool) -> str:
+    """A tensor's name in files that transformers writes, from ours; or ours from that one."""
+    norms = ("input_layernorm.", "post_attention_layernorm.", "post_feedforward_layernorm.")
+    first = int(config.norms_after)
+    for own, theirs in (
+        ("wte.", "model.embed_tokens."), ("ln_f.", "model.norm."), ("h.", "model.layers."),
+        ("attn.", "self_attn."), ("ln_1.", norms[first]), ("ln_2.", norms[first + 1]),
+    ):  # fmt: skip
+        name = name.replace(theirs, own) if ours else name.replace(own, theirs)
+    return name
+
+
+def own_name(name: str, config: GPTConfig, prefix: str) -> str:
     """Our name of a stored tensor; one that stands outside of `prefix` is none of ours."""
-    if kind is LlamaConfig:
-        for ours, theirs in PUBLISHED:
-            name = name.replace(theirs, ours)
-        return name
+    if isinstance(config, LlamaConfig):
+        return llama_name(name, config, ours=True)
     return name.removeprefix(prefix) if name.startswith(prefix) else f"{name} (no {prefix})"
 
 
-def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
-    """The tensors of a file in our names and layout, without masks and the tied head.
+def read_weights(files: Sequence[Path], config: GPTConfig) -> dict[str, Tensor]:
+    """The tensors of all files in our names and layout, without masks and a tied head.
 
-    UserError for a file that cannot be read and for a head of its own.
+    UserError for a file that cannot be read, and for a head of its own where it should be tied.
     """
-    path.open("rb").close()  # says why it cannot be opened, which safetensors does not
-    try:
-        with safe_open(noted(path), framework="pt") as file:  # cloned: not the mapped file
-            stored = {WRAPPED.sub("", n): file.get_tensor(n).clone() for n in file.keys()}
-    except SafetensorError as error:
-        raise UserError(
-            f"{path} is no safetensors file ({error}): fetch it again, with git-lfs where git clones it"
-        ) from error
+    stored: dict[str, Tensor] = {}
+    for path in files:
+        path.open("rb").close()  # says why it cannot be opened, which safetensors does not
+        try:
+            with safe_open(noted(path), framework="pt") as file:  # cloned: not the mapped file
+                stored |= {WRAPPED.sub("", n): file.get_tensor(n).clone() for n in file.keys()}
+        except SafetensorError as error:
+            raise UserError(
+                f"{path} is no safetensors file ({error}): fetch it again, with git-lfs where git clones it"
+            ) from error
     prefix = PREFIX if any(name.startswith(PREFIX) for name in stored) else ""
-    head = stored.pop(HEAD, None)
+    own_head = isinstance(config, LlamaConfig) and config.own_head
+    head = None if own_head else stored.pop(HEAD, None)
     tensors = {}
     for name, tensor in stored.items():
         if not MASK.fullmatch(name):
-            own = own_name(name, type(config), prefix)
+            own = own_name(name, config, prefix)
             if own.endswith("c_attn.weight") and len(tensor) == 3 * config.n_embd:
                 raise UserError(
                     f"{path}: {name} is (out, in), not (in, out): transpose {', '.join(TRANSPOSED)}"
@@ -269,7 +368,7 @@ def read_weights(path: Path, config: GPTConfig) -> dict[str, Tensor]:
 # Find in the hub's cache, or fetch ----------------------------------------------------------------
 
 REVISIONS = {"openai-community/gpt2": "607a30d783dfa663caf39e06633721c8d4cfcd7e"}  # else: main
-HUB_FILES = [CONFIG_FILE, MODEL_FILE, *TOKENIZER_FILES]
+HUB_FILES = [CONFIG_FILE, MODEL_FILE, INDEX, "model-*.safetensors", *TOKENIZER_FILES]
 
 
 @cache

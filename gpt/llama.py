@@ -9,11 +9,25 @@
 And no biases. The rest is GPT-2's and inherited from it: pre-normalisation, the tied head, the mask,
 the cache, whose heads are those of the keys. SmolLM2-135M (arXiv:2502.02737), for one: 30 layers, D 576,
 9 query heads on 3 key heads.
-Shapes as in gpt/model.py: N rows, S columns, D embedding, H query heads, K key heads, d = D/H.
+
+What later ones changed, each a field of `LlamaConfig`:
+
+    qkv_bias     queries, keys and values have a bias                  Qwen2, arXiv:2407.10671
+    qk_norm      RMSNorm of each query and each key before the turn    Qwen3, arXiv:2505.09388
+    d_head       a head has this width, not D/H                        Qwen3
+    rope_factor  slow turns are slower by this factor                  Llama 3.1, arXiv:2407.21783
+    unturned     one of so many layers does not turn: it reads no      SmolLM3; arXiv:2501.18795
+                 positions
+    own_head     the head is a matrix of its own, not wte              TinyLlama, arXiv:2401.02385
+    norms_after  RMSNorm after attention and MLP instead of before;    OLMo 2, arXiv:2501.00656
+                 that of queries and keys is over all heads together
+
+Shapes as in gpt/model.py: N rows, S columns, D embedding, H query heads, K key heads, d = D/H or d_head.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -25,10 +39,7 @@ from gpt.attention import Mask, fused_attention, masked_attention
 from gpt.model import GPT, GPTConfig, KVCache
 
 Turn = tuple[Tensor, Tensor]  # cos and sin
-PUBLISHED = (  # our names and those of published files
-    ("wte.", "model.embed_tokens."), ("ln_f.", "model.norm."), ("h.", "model.layers."),
-    ("ln_1.", "input_layernorm."), ("ln_2.", "post_attention_layernorm."), ("attn.", "self_attn."),
-)  # fmt: skip
+SLOW, FAST, TRAINED = 1, 4, 8192  # of Llama 3.1's code: turns within so many positions
 
 
 @dataclass(frozen=True)
@@ -44,13 +55,21 @@ class LlamaConfig(GPTConfig):
     n_inner: int = 1536  # the width of the MLP
     rope_base: float = 100_000.0
     norm_eps: float = 1e-5
+    # Of later ones; off by default.
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    d_head: int = 0
+    rope_factor: float = 0.0
+    unturned: int = 0
+    own_head: bool = False
+    norms_after: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.n_head % self.n_key_head or self.n_embd // self.n_head % 2:
+        if self.n_head % self.n_key_head or self.head_width % 2:
             raise ValueError(
                 f"n_head={self.n_head} needs a multiple of n_key_head={self.n_key_head} and heads of an "
-                f"even width: got {self.n_embd // self.n_head}"
+                f"even width: got {self.head_width}"
             )
         if self.dropout:
             raise ValueError(f"a Llama has no dropout: got {self.dropout}")
@@ -58,6 +77,10 @@ class LlamaConfig(GPTConfig):
     @property
     def cached_heads(self) -> int:
         return self.n_key_head
+
+    @property
+    def head_width(self) -> int:
+        return self.d_head or super().head_width
 
 
 class RMSNorm(nn.Module):
@@ -74,14 +97,22 @@ class RMSNorm(nn.Module):
         return (wide * scale).to(x.dtype) * self.weight
 
 
-def rotation(positions: Tensor, width: int, base: float, dtype: torch.dtype) -> Turn:
+def rotation(
+    positions: Tensor, width: int, base: float, dtype: torch.dtype, factor: float = 0.0
+) -> Turn:
     """cos and sin of the angles p / base^(2i/d), i < d/2 (Su et al. 2021, arXiv:2104.09864, Eq. 15).
 
     positions (N or 1, S) -> two of (N or 1, 1, S, d/2). Angles are float32: at position 8000 a bfloat16
-    one would be off by turns.
+    one would be off by turns. With a `factor` a pair is slowed by it that turns less than `SLOW` times
+    within `TRAINED` positions, one that does `FAST` times is not, and between them in part.
     """
     pair = torch.arange(0, width, 2, device=positions.device, dtype=torch.float32)  # 2i
-    angle = positions[:, None, :, None].float() * base ** (-pair / width)
+    speed = base ** (-pair / width)
+    if factor:
+        turns = TRAINED * speed / (2 * math.pi)
+        kept = ((turns - SLOW) / (FAST - SLOW)).clamp(0, 1)
+        speed = speed * (kept + (1 - kept) / factor)
+    angle = positions[:, None, :, None].float() * speed
     return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
@@ -102,28 +133,42 @@ class GroupedAttention(nn.Module):
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.n_head, self.n_key_head = config.n_head, config.n_key_head
-        keys = config.n_embd // config.n_head * config.n_key_head  # K d
-        self.q_proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
-        self.k_proj = nn.Linear(config.n_embd, keys, bias=False)
-        self.v_proj = nn.Linear(config.n_embd, keys, bias=False)
-        self.o_proj = nn.Linear(config.n_embd, config.n_embd, bias=False)
+        self.n_head, self.n_key_head, self.width = (
+            config.n_head,
+            config.n_key_head,
+            config.head_width,
+        )
+        self.unturned, D = config.unturned, config.n_embd
+        queries, keys = self.n_head * self.width, self.n_key_head * self.width  # H d, K d
+        self.q_proj = nn.Linear(D, queries, bias=config.qkv_bias)
+        self.k_proj = nn.Linear(D, keys, bias=config.qkv_bias)
+        self.v_proj = nn.Linear(D, keys, bias=config.qkv_bias)
+        self.o_proj = nn.Linear(queries, D, bias=False)
+        self.q_norm = self.k_norm = None
+        if config.qk_norm:
+            widths = (queries, keys) if config.norms_after else (self.width, self.width)
+            self.q_norm, self.k_norm = (RMSNorm(width, config.norm_eps) for width in widths)
 
     def forward(
         self, x: Tensor, turn: Turn, mask: Mask, cache: KVCache | None, layer: int
     ) -> Tensor:
         """x (N, S, D) -> (N, S, D); `turn` from `rotation`, the others as in gpt.model.Attention."""
-        N, S, D = x.shape
-        heads = [
-            part.view(N, S, -1, D // self.n_head).transpose(1, 2)  # (N, heads, S, d)
-            for part in (self.q_proj(x), self.k_proj(x), self.v_proj(x))
-        ]
-        value = heads[2]  # under autocast narrower than what has been turned
-        query, key = (rotated(part, turn).to(value.dtype) for part in heads[:2])
+        query = self.heads(self.q_proj(x), self.q_norm)
+        key = self.heads(self.k_proj(x), self.k_norm)
+        value = self.heads(self.v_proj(x))
+        if not self.unturned or (layer + 1) % self.unturned:
+            query, key = rotated(query, turn), rotated(key, turn)
+        query, key = query.to(value.dtype), key.to(value.dtype)  # under autocast they were wider
         if cache is not None:
             key, value = cache.extend(layer, key, value)  # turned: a column keeps its position
         merged = masked_attention(self.kernel, query, key, value, mask)
-        return self.o_proj(merged.transpose(1, 2).reshape(N, S, D))
+        return self.o_proj(merged.transpose(1, 2).flatten(2))
+
+    def heads(self, x: Tensor, norm: RMSNorm | None = None) -> Tensor:
+        """(N, S, heads d) -> (N, heads, S, d); the norm is over as many numbers as it has weights."""
+        if norm is not None:
+            x = norm(x.unflatten(-1, (-1, len(norm.weight)))).flatten(2)
+        return x.unflatten(-1, (-1, self.width)).transpose(1, 2)
 
     def kernel(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """query (N, H, S, d), key and value (N, K, ., d) -> (N, H, S, d), as GPT-2's."""
@@ -151,7 +196,7 @@ class SwiGLU(nn.Module):
 
 
 class LlamaBlock(nn.Module):
-    """One block: GPT-2's, with the other norm, attention and MLP."""
+    """One block: GPT-2's, with the other norm, attention and MLP; in OLMo 2 the norms come after these."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -159,11 +204,15 @@ class LlamaBlock(nn.Module):
         self.attn = GroupedAttention(config)
         self.ln_2 = RMSNorm(config.n_embd, config.norm_eps)
         self.mlp = SwiGLU(config)
+        self.norms_after = config.norms_after
 
     def forward(
         self, x: Tensor, turn: Turn, mask: Mask, cache: KVCache | None, layer: int
     ) -> Tensor:
         """x (N, S, D) -> (N, S, D); arguments as in `GroupedAttention`."""
+        if self.norms_after:
+            x = x + self.ln_1(self.attn(x, turn, mask, cache, layer))
+            return x + self.ln_2(self.mlp(x))
         x = x + self.attn(self.ln_1(x), turn, mask, cache, layer)
         return x + self.mlp(self.ln_2(x))
 
@@ -184,18 +233,17 @@ class Llama(GPT):
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.h = nn.ModuleList(LlamaBlock(config) for _ in range(config.n_layer))
         self.ln_f = RMSNorm(config.n_embd, config.norm_eps)
+        if config.own_head:  # a table like wte: linear layers are rounded where the head is not
+            self.lm_head = nn.Embedding(config.vocab_size, config.n_embd)
 
-    @staticmethod
-    def published_name(name: str) -> str:
-        for ours, theirs in PUBLISHED:
-            name = name.replace(ours, theirs)
-        return name
+    @property
+    def head_weight(self) -> Tensor:
+        return self.lm_head.weight if self.config.own_head else self.wte.weight
 
     def embedded(self, tokens: Tensor, positions: Tensor) -> tuple[Tensor, Turn]:
         """The embedding, (N, S, D), without positions: they are the turn of queries and keys."""
-        x = self.wte(tokens)
-        width = self.config.n_embd // self.config.n_head
-        return x, rotation(positions, width, self.config.rope_base, x.dtype)
+        x, c = self.wte(tokens), self.config
+        return x, rotation(positions, c.head_width, c.rope_base, x.dtype, c.rope_factor)
 
 
 MODEL, SHAPE = Llama, LlamaConfig  # of a checkpoint whose header says llama (gpt/checkpoint.py)

@@ -55,6 +55,11 @@ class GPTConfig:
         """The heads of keys and values that a cache holds."""
         return self.n_head
 
+    @property
+    def head_width(self) -> int:
+        """d, the numbers of one head."""
+        return self.n_embd // self.n_head
+
 
 Preset = Literal["tiny", "own", "small", "gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"]
 # Shapes with the vocabulary of the tokenizer that they have by default.
@@ -94,8 +99,7 @@ class KVCache:
     def __init__(
         self, config: GPTConfig, rows: int, columns: int, device: torch.device, dtype: torch.dtype
     ) -> None:
-        heads, width = config.cached_heads, config.n_embd // config.n_head
-        shape = (config.n_layer, rows, heads, columns, width)
+        shape = (config.n_layer, rows, config.cached_heads, columns, config.head_width)
         self.keys = torch.empty(shape, device=device, dtype=dtype)
         self.values = torch.empty(shape, device=device, dtype=dtype)
         self.length, self.rows = 0, rows
@@ -218,10 +222,10 @@ class GPT(nn.Module):
     def device(self) -> torch.device:
         return self.wte.weight.device
 
-    @staticmethod
-    def published_name(name: str) -> str:
-        """What a part of the model is called in published files."""
-        return f"transformer.{name}"
+    @property
+    def head_weight(self) -> Tensor:
+        """The matrix of the head, (V, D): the token embedding, to which it is tied."""
+        return self.wte.weight
 
     def unchanging_names(self) -> set[str]:
         """The tensors frozen under adapters (gpt/lora.py), which a run's checkpoint leaves out."""
@@ -259,8 +263,8 @@ class GPT(nn.Module):
         return (F.dropout(x, self.config.dropout, self.training),)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """The tied head: (..., D) -> (..., V), float32 at least, also under autocast."""
-        return head_product(hidden, self.wte.weight)
+        """The head: (..., D) -> (..., V), float32 at least, also under autocast."""
+        return head_product(hidden, self.head_weight)
 
     def forward(self, tokens: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Logits (N, S, V); column j predicts token j + 1. Arguments as in `hidden`."""

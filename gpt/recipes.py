@@ -79,6 +79,15 @@ INSTRUCTIONS: dict[str, Any] = dict(
     checkpoint_every=16,
 )  # fmt: skip
 
+OF_INSTRUCTIONS: dict[str, dict[str, Any]] = {  # what engines change there
+    "rl.grpo_iterative_engine": dict(refresh_reward_model=False, iterations=3, steps=30),
+    "rl.grpo_single_model_engine": dict(kl_coef=1.0, stop_kl=None),
+    "rl.on_policy_distillation_engine": dict(kl_coef=0.0, stop_kl=None),
+    "rl.minillm_engine": dict(kl_coef=0.0, stop_kl=None, pretraining_coef=0.1),
+    "rl.kd_grpo_engine": dict(stop_kl=None, pretraining_coef=0.1),
+    "rl.kd_ppo_engine": dict(stop_kl=None, pretraining_coef=0.1),
+}
+
 
 def well_read(lr: float, rows: int) -> dict[str, dict[str, Any]]:
     """By command: weights that have read much, for two CPU cores, under an hour for 1,000 pairs at 135 M.
@@ -183,14 +192,7 @@ RECIPES = (
     *(
         Recipe(command, start, settings, world="instructions")
         for start in ("tiny", "larger")
-        for command, settings in {
-            "rl.grpo_iterative_engine": dict(refresh_reward_model=False, iterations=3, steps=30),
-            "rl.grpo_single_model_engine": dict(kl_coef=1.0, stop_kl=None),
-            "rl.on_policy_distillation_engine": dict(kl_coef=0.0, stop_kl=None),
-            "rl.minillm_engine": dict(kl_coef=0.0, stop_kl=None, pretraining_coef=0.1),
-            "rl.kd_grpo_engine": dict(stop_kl=None, pretraining_coef=0.1),
-            "rl.kd_ppo_engine": dict(stop_kl=None, pretraining_coef=0.1),
-        }.items()
+        for command, settings in OF_INSTRUCTIONS.items()
     ),
 )  # fmt: skip
 ADAPTERS = Recipe(

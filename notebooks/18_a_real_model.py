@@ -62,7 +62,8 @@ print("recorded:", ", ".join(f"{name} ({len(rows)})" for name, rows in run["rows
 # ## 1. From GPT-2 to Llama in four changes
 #
 # A Llama (Touvron et al. 2023, [arXiv:2302.13971](https://arxiv.org/abs/2302.13971)) has the blocks of
-# [01](01_gpt2_from_scratch.ipynb) with other parts, and no biases. Here is what changes in a block:
+# [01](01_gpt2_from_scratch.ipynb) with other parts, and no biases. Here is what changes in a block
+# (`norms_after` is off: it is for OLMo 2):
 
 # %%
 plots.difference(Block, LlamaBlock)
@@ -197,6 +198,10 @@ print(f"together {sum(counts.values()):,}")
 assert smollm2.parameter_count() == sum(counts.values()) == 134_515_008
 
 # %% [markdown]
+# **From here to a Qwen** it is one or two switches of `LlamaConfig`: a bias on queries, keys and values
+# (Qwen2), or RMSNorm on queries and keys, and wider heads (Qwen3). [gpt/llama.py](../gpt/llama.py) lists
+# all seven with their papers, and [models.md](../docs/models.md) which models open.
+#
 # ## 2. A task that a rule can check
 #
 # A prompt is a chat in the **template** that the model was trained on: any other is new to it. Each mark

@@ -18,8 +18,7 @@ from torch import Tensor
 
 from data.sources import file_source, is_world
 from gpt.folder import ModelFolder, place_of
-from gpt.huggingface import save_hf, special_ids
-from gpt.llama import Llama
+from gpt.huggingface import model_type, save_hf, special_ids
 from gpt.model import GPT
 from gpt.tokenizer import PAD, Tokenizer, build_tokenizer
 from harness.command_line import run_command
@@ -152,8 +151,7 @@ def model_card(
     use = USES[opens].replace("END", str(tokenizer.eos_id))
     use = CHAT * (tokenizer.chat_template is not None) + use
     use = use.replace("OFFSET", f" + {offset!r}" if offset else "")
-    kind = "llama" if isinstance(model, Llama) else "gpt2"
-    shape = model.config
+    kind, shape = model_type(model.config), model.config
     template = "its first model's" if tokenizer.chat_template else "none, it was not trained on one"
     return f"""---
 library_name: transformers

@@ -154,7 +154,7 @@ def memory(flags: MemoryConfig) -> dict[str, dict[str, int]]:
     columns, number = batch.tokens.shape[1], 2 if half else 4
     evaluated = min(max(config.eval_prompts, config.test_prompts), 8 * config.micro_batch_size, 256)
     answers = max(rows, evaluated)
-    width = D // shape.n_head * shape.cached_heads
+    width = shape.head_width * shape.cached_heads
     sampling = {
         "cache": 2 * number * L * width * answers * columns,  # keys and values
         "logits": 4 * 4 * answers * V,  # logits, over the temperature, softmax, running sum

@@ -1,43 +1,73 @@
-"""gpt/llama.py: each of the four changes by itself, the whole against transformers, files."""
+"""gpt/llama.py: each of the changes by itself, the whole against transformers, files."""
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from model_zoo import PAGE, ZOO, largest_difference, made
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 from toys import flat_gradient, kept_for_backward
 
+from data.collate import collate_responses
 from data.templates import CHAT_TEMPLATE, chat_prompt
 from gpt.attention import plain_attention
-from gpt.checkpoint import load_gpt, save_gpt
+from gpt.checkpoint import about_gpt, load_gpt, save_gpt
 from gpt.folder import ModelFolder, open_model
 from gpt.generate import SamplingParams, generate
-from gpt.huggingface import save_hf
-from gpt.llama import GroupedAttention, Llama, LlamaConfig, RMSNorm, SwiGLU, rotated, rotation
+from gpt.huggingface import LLAMA3, save_hf
+from gpt.llama import Llama, LlamaConfig, RMSNorm, SwiGLU, rotated, rotation
+from gpt.log_probs import token_log_probs
 from gpt.lora import adapters, add_adapters, merged_state
 from gpt.tokenizer import DIGITS_PATTERN, Tokenizer, build_tokenizer, load_tokenizer
 from gpt.tokenizer_files import read_tokenizer, write_tokenizer
 from harness.errors import UserError
+from harness.paths import MODEL_FILE
+from harness.safetensors_file import save_weights
 from harness.seeds import make_generator
+from reward_model.scalar_head import RewardModel
 
 SMALL = LlamaConfig(
     vocab_size=101, context=64, n_layer=3, n_head=6, n_embd=48, n_key_head=2, n_inner=80,
     rope_base=1e4,
 )  # fmt: skip
+# Of the published kinds, by their model_type, and all together.
+LATER: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "llama 3": dict(rope_factor=8.0, own_head=True, d_head=12),
+    "qwen2": dict(qkv_bias=True),
+    "qwen3": dict(qk_norm=True, d_head=12),
+    "olmo2": dict(qk_norm=True, norms_after=True, own_head=True),
+    "smollm3": dict(unturned=2),
+}
+TOGETHER = {name: value for switches in LATER.values() for name, value in switches.items()}
+OLDER = (  # than all of them
+    *("vocab_size", "context", "n_layer", "n_head", "n_embd", "dropout"),
+    *("n_key_head", "n_inner", "rope_base", "norm_eps"),
+)
+later = pytest.mark.parametrize("switches", [*LATER.values(), TOGETHER], ids=[*LATER, "all"])
+kinds = pytest.mark.parametrize("kind", LATER)
 
 
-def small(config: LlamaConfig = SMALL) -> Llama:
+def small(config: LlamaConfig = SMALL, **switches: Any) -> Llama:
     torch.manual_seed(0)
-    model = Llama(config).initialize(make_generator(0, "weights"))
+    model = Llama(dataclasses.replace(config, **switches))
+    model.initialize(make_generator(0, "weights"))
     for name, parameter in model.named_parameters():
-        if name.endswith(("ln_1.weight", "ln_2.weight", "ln_f.weight")):
-            parameter.data.uniform_(0.5, 1.5)  # a gain of 1 would hide one that is left out
-    return model.eval()  # type: ignore[return-value]
+        if name.endswith("bias"):  # one of 0, or a gain of 1, would hide that it is left out
+            parameter.data.normal_(0, 0.5)
+        elif parameter.ndim == 1:
+            parameter.data.uniform_(0.5, 1.5)
+        else:
+            parameter.data.mul_(5)
+    return model.eval()
 
 
 def tokens(rows: int = 3, columns: int = 20) -> Tensor:
@@ -75,23 +105,65 @@ def test_angles_are_of_float32_whatever_the_models_dtype() -> None:
     assert sin.flatten().tolist() == pytest.approx([math.sin(a) for a in angles], abs=5e-3)
 
 
-def test_query_heads_of_a_group_read_the_same_keys() -> None:
-    torch.manual_seed(0)
-    grouped = GroupedAttention(SMALL).double().eval()
-    x, turn = torch.randn(2, 7, 48).double(), rotation(torch.arange(7)[None], 8, 1e4, torch.float64)
-    found = grouped(x, turn, None, None, 0)
-    query, key, value = (
-        part(x).view(2, 7, -1, 8).transpose(1, 2)
-        for part in (grouped.q_proj, grouped.k_proj, grouped.v_proj)
-    )
-    query, key = rotated(query, turn), rotated(key, turn)
+def test_llama_3_slows_the_slow_turns() -> None:
+    """By 8: a pair of half a turn within 8192 positions wholly, of 2.5 turns by half, of 5 not at all."""
+    for turns, kept in ((0.5, 1 / 8), (2.5, 0.5 + 0.5 / 8), (5.0, 1.0)):
+        base = (turns * 2 * math.pi / 8192) ** -2  # of the second of two pairs
+        cos, sin = rotation(torch.tensor([[1000]]), 4, base, torch.float32, factor=8.0)
+        angles = (1000.0, 1000 * turns * 2 * math.pi / 8192 * kept)
+        assert cos.flatten().tolist() == pytest.approx([math.cos(a) for a in angles], abs=1e-4)
+        assert sin.flatten().tolist() == pytest.approx([math.sin(a) for a in angles], abs=1e-4)
+
+
+@pytest.mark.parametrize("layer", [0, 1])
+@later
+def test_attention_is_that_of_its_lines_written_out(switches: dict[str, Any], layer: int) -> None:
+    """Query heads of a group read the same keys; later changes stand where the papers have them."""
+    model = small(**switches).double()
+    grouped, config = model.h[0].attn, model.config
+    d, x = config.head_width, torch.randn(2, 7, 48).double()
+    turn = rotation(torch.arange(7)[None], d, 1e4, torch.float64)
+
+    def norm(part: Tensor, name: str) -> Tensor:  # of the last dimension
+        gain = grouped.get_parameter(f"{name}_norm.weight")
+        return part / (part.square().mean(-1, keepdim=True) + config.norm_eps).sqrt() * gain
+
+    heads = {}
+    for name in "qkv":
+        part = x @ grouped.get_parameter(f"{name}_proj.weight").T
+        if config.qkv_bias:
+            part = part + grouped.get_parameter(f"{name}_proj.bias")
+        if config.qk_norm and config.norms_after and name != "v":
+            part = norm(part, name)
+        part = part.view(2, 7, -1, d)
+        if config.qk_norm and not config.norms_after and name != "v":
+            part = norm(part, name)
+        part = part.transpose(1, 2)
+        if name != "v" and not (config.unturned == 2 and layer == 1):
+            part = rotated(part, turn)
+        heads[name] = part
     causal = torch.ones(7, 7, dtype=torch.bool).tril()
-    heads = [
-        plain_attention(query[:, [h]], key[:, [h // 3]], value[:, [h // 3]], causal)
-        for h in range(6)
-    ]
-    expected = grouped.o_proj(torch.cat(heads, 1).transpose(1, 2).reshape(2, 7, 48))
-    assert torch.allclose(found, expected)
+    q, k, v = heads.values()
+    merged = [plain_attention(q[:, [h]], k[:, [h // 3]], v[:, [h // 3]], causal) for h in range(6)]
+    expected = grouped.o_proj(torch.cat(merged, 1).transpose(1, 2).reshape(2, 7, 6 * d))
+    assert torch.allclose(grouped(x, turn, None, None, layer), expected)
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_norms_stand_before_the_parts_or_after_them(after: bool) -> None:
+    block = small(norms_after=after, qk_norm=after).double().h[0]
+    x, turn = torch.randn(2, 7, 48).double(), rotation(torch.arange(7)[None], 8, 1e4, torch.float64)
+
+    def attention(part: Tensor) -> Tensor:
+        return block.attn(part, turn, None, None, 0)
+
+    if after:
+        middle = x + block.ln_1(attention(x))
+        expected = middle + block.ln_2(block.mlp(middle))
+    else:
+        middle = x + attention(block.ln_1(x))
+        expected = middle + block.mlp(block.ln_2(middle))
+    assert torch.equal(block(x, turn, None, None, 0), expected)
 
 
 def test_swiglu_is_a_gated_product() -> None:
@@ -105,12 +177,44 @@ def test_swiglu_is_a_gated_product() -> None:
 def test_nothing_but_the_published_parts_is_there() -> None:
     names = {name for name, _ in small().named_parameters()}
     assert not any("bias" in name or "wpe" in name for name in names)
-    with torch.device("meta"):
-        assert Llama(LlamaConfig()).parameter_count() == 134_515_008  # SmolLM2-135M's
 
 
 @pytest.mark.parametrize(
-    "wrong", [dict(n_key_head=4), dict(n_embd=18, n_head=6), dict(dropout=0.1), dict(n_head=5)]
+    ("shape", "published"),
+    [
+        (LlamaConfig(), 134_515_008),  # SmolLM2-135M
+        (LlamaConfig(32000, 2048, 22, 32, 2048, 0, 4, 5632, own_head=True), 1_100_048_384),
+        (LlamaConfig(128256, 131072, 16, 32, 2048, 0, 8, 8192, rope_factor=32.0), 1_235_814_400),
+        (LlamaConfig(151936, 32768, 24, 14, 896, 0, 2, 4864, qkv_bias=True), 494_032_768),
+        (
+            LlamaConfig(151936, 40960, 28, 16, 1024, 0, 8, 3072, qk_norm=True, d_head=128),
+            596_049_920,
+        ),
+        (
+            LlamaConfig(
+                100352, 4096, 16, 16, 2048, 0, 16, 8192, own_head=True, qk_norm=True,
+                norms_after=True,
+            ),
+            1_484_916_736,
+        ),
+        (LlamaConfig(128256, 65536, 36, 16, 2048, 0, 4, 11008, unturned=4), 3_075_098_624),
+    ],
+    ids=["SmolLM2", "TinyLlama", "Llama-3.2-1B", "Qwen2.5-0.5B", "Qwen3-0.6B", "OLMo-2-1B", "SmolLM3"],
+)  # fmt: skip
+def test_it_has_as_many_weights_as_the_published_one(shape: LlamaConfig, published: int) -> None:
+    with torch.device("meta"):
+        assert Llama(shape).parameter_count() == published
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        dict(n_key_head=4),
+        dict(n_embd=18, n_head=6),
+        dict(dropout=0.1),
+        dict(n_head=5),
+        dict(d_head=7),
+    ],  # fmt: skip
 )
 def test_a_shape_that_cannot_be_is_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError):
@@ -126,40 +230,105 @@ def ragged() -> Tensor:
     return mask
 
 
+@later
 @torch.no_grad()
-def test_left_padding_and_the_cache_change_nothing() -> None:
-    model, x, mask = small().double(), tokens(), ragged()
+def test_left_padding_and_the_cache_change_nothing(switches: dict[str, Any]) -> None:
+    model, x, mask = small(**switches).double(), tokens(), ragged()
     whole = model.hidden(x, mask)
     assert torch.allclose(whole[0, 5:], model.hidden(x[:1, 5:])[0])
     cache = model.new_cache(3, 20)
-    assert cache.keys.shape == (3, 3, 2, 20, 8)  # the key heads only
+    assert cache.keys.shape == (3, 3, 2, 20, switches.get("d_head", 8))  # the key heads only
     parts = [model.hidden(x[:, :8], mask[:, :8], cache)]
     parts += [model.hidden(x[:, [j]], mask[:, : j + 1], cache) for j in range(8, 20)]
     assert torch.allclose(torch.cat(parts, 1)[mask], whole[mask])
 
 
-def test_checkpointed_blocks_keep_their_input_alone_and_give_the_same_gradient() -> None:
+@later
+def test_checkpointed_blocks_keep_their_input_alone_and_give_the_same_gradient(
+    switches: dict[str, Any],
+) -> None:
     kept, gradients = [], []
     for on in (False, True):
-        model = small()
+        model = small(**switches)
         model.checkpoint_blocks = on
         kept.append(kept_for_backward(model, tokens()))
         model(tokens()).logsumexp(-1).sum().backward()
         gradients.append(flat_gradient(model))
     assert torch.equal(*gradients) and gradients[0].any()
-    assert kept[1] < kept[0] / 4
+    assert kept[1] < kept[0] / 3
+
+
+@later
+@torch.no_grad()
+def test_the_sampler_and_the_scorer_read_the_same_head(switches: dict[str, Any]) -> None:
+    model = small(**switches).double()
+    if model.config.own_head:
+        assert not torch.equal(model.head_weight, model.wte.weight)
+    prompts = [[5, 17, 3], [60, 9, 21, 8], [5, 17, 3]]
+    drawn = generate(
+        model, prompts, SamplingParams(max_new_tokens=6), make_generator(2, "draw"), eos_id=0
+    )
+    batch = collate_responses(prompts, drawn.token_lists(), 0)
+    assert torch.allclose(token_log_probs(model, batch), drawn.log_probs)
+    x = torch.tensor([prompts[1] + drawn.token_lists()[1]])
+    last = (
+        model.hidden(x[:, :-1])[0, -1]
+        @ model.get_parameter("lm_head.weight" if model.config.own_head else "wte.weight").T
+    )
+    assert float(last.log_softmax(-1)[x[0, -1]]) == pytest.approx(float(drawn.log_probs[1][-1]))
 
 
 @pytest.mark.oracle
+@kinds
 @torch.no_grad()
-def test_logits_are_those_of_transformers(require, tmp_path: Path) -> None:
-    model, x, mask = small(), tokens(), ragged()
+def test_logits_are_those_of_transformers(require, tmp_path: Path, kind: str) -> None:
+    model, x, mask = small(**LATER[kind]), tokens(), ragged()
     save_hf(model, tmp_path)
-    theirs = require("transformers").AutoModelForCausalLM.from_pretrained(tmp_path).eval()
-    assert (model(x) - theirs(x).logits).abs().max() < 1e-5
+    theirs, report = require("transformers").AutoModelForCausalLM.from_pretrained(
+        tmp_path, output_loading_info=True
+    )
+    assert theirs.config.model_type == kind.split()[0]
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    ours = model(x)
+    assert ours.std() > 0.1 and (ours - theirs.eval()(x).logits).abs().max() < 1e-4
     positions = (mask.cumsum(1) - 1).clamp(min=0)
     padded = theirs(x, attention_mask=mask.long(), position_ids=positions).logits
-    assert (model(x, mask) - padded)[mask].abs().max() < 1e-5
+    assert (model(x, mask) - padded)[mask].abs().max() < 1e-4
+    back = ModelFolder.open(tmp_path).model()
+    assert back.config == model.config and torch.equal(back(x), ours)
+
+
+@pytest.mark.oracle
+@kinds
+@torch.no_grad()
+def test_a_reward_models_score_is_that_of_transformers(require, tmp_path: Path, kind: str) -> None:
+    model, score = small(**LATER[kind]), torch.linspace(-1, 1, 48)[None]
+    reward_model, x = RewardModel(model), tokens(1)
+    reward_model.head.weight.copy_(score)
+    reward_model.head.bias.zero_()
+    expected = reward_model.raw_scores(
+        collate_responses([x[0, :4].tolist()], [x[0, 4:].tolist()], 0)
+    )
+    save_hf(model, tmp_path, score=score)
+    theirs, report = require("transformers").AutoModelForSequenceClassification.from_pretrained(
+        tmp_path, output_loading_info=True
+    )
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert theirs.eval()(x).logits.flatten() == pytest.approx(expected, abs=1e-4)
+
+
+@pytest.mark.oracle
+@pytest.mark.parametrize("name", ZOO)
+def test_the_page_says_what_opens(require, tmp_path: Path, name: str) -> None:
+    """Folders that transformers writes, shards and bfloat16 too: equal, or refused, never otherwise."""
+    require("transformers")
+    theirs = made(name, tmp_path)
+    row = next(line for line in PAGE.read_text().splitlines() if line.startswith(f"| {name} |"))
+    if "refused" in row:
+        with pytest.raises(UserError):
+            ModelFolder.open(tmp_path).model()
+    else:
+        assert largest_difference(ModelFolder.open(tmp_path).model(), theirs) < 1e-4
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -167,8 +336,9 @@ def test_logits_are_those_of_transformers(require, tmp_path: Path) -> None:
 
 def test_a_run_folder_brings_the_model_back(tmp_path: Path) -> None:
     config = LlamaConfig(
-        load_tokenizer("glassbox").n_vocab, 64, 2, 4, 32, n_key_head=2, n_inner=48, norm_eps=1e-6
-    )
+        load_tokenizer("glassbox").n_vocab, 64, 2, 4, 32, n_key_head=2, n_inner=48, norm_eps=1e-6,
+        **TOGETHER,
+    )  # fmt: skip
     model = small(config)
     save_gpt(tmp_path / "model.safetensors", model, load_tokenizer("glassbox"))
     for back, _ in (
@@ -188,16 +358,36 @@ def test_a_run_folder_brings_the_model_back(tmp_path: Path) -> None:
         {"hidden_act": "gelu"},
         {"attention_bias": True},
         {"tie_word_embeddings": False},
+        {"tie_word_embeddings": "false"},
         {"head_dim": 16},
+        {"head_dim": "8"},
+        {"mlp_bias": True},
+        {"quantization_config": {"bits": 4}},
+        {"num_experts": 4},
+        {"partial_rotary_factor": 0.5},
+        {"layer_types": ["full_attention", "linear_attention", "full_attention"]},
+        {"layer_types": ["sliding_attention"] * 3},
+        {"sliding_window": "all"},
         {"rope_theta": "large"},
         {"rope_parameters": {"rope_theta": 1e4, "rope_type": "llama3"}},
+        {"rope_scaling": LLAMA3},
+        {"rope_scaling": LLAMA3 | {"factor": 8.0, "low_freq_factor": 2.0}},
+        {"rope_scaling": LLAMA3 | {"factor": 8.0}, "original_max_position_embeddings": 512},
+        {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}}},
+        {"rope_parameters": {"rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}, "rope_parameters": {}},
         {"rope_parameters": {"rope_theta": 1e4, "type": "linear", "factor": 4.0}},
         {"rope_parameters": [1]},
         {"rope_scaling": {"rope_type": "linear", "factor": 4.0}},
         {"rope_scaling": {"factor": 4.0}},
         {"num_key_value_heads": 4},
         {"num_hidden_layers": 10**9},
-        {"model_type": "mistral"},
+        {"model_type": "mixtral"},
+        {"model_type": "qwen2"},  # whose biases are not in the file
+        {"model_type": "qwen3"},
+        {"model_type": "olmo2"},
+        {"model_type": "smollm3", "no_rope_layers": [1, 0, 0]},
+        {"model_type": "smollm3", "no_rope_layer_interval": 0},
         {"hidden_size": 24},
     ],
 )
@@ -211,8 +401,99 @@ def test_a_folder_that_says_another_model_is_refused(
         ModelFolder.open(tmp_path).model()
 
 
-def test_adapters_sit_on_all_seven_projections_and_merge() -> None:
-    model = add_adapters(small(), 2, make_generator(0, "adapters"))
+@pytest.mark.parametrize(
+    ("change", "positions"),
+    [
+        ({"model_type": "mistral", "sliding_window": 16}, 16),
+        ({"model_type": "mistral", "sliding_window": None}, 64),
+        ({"model_type": "mistral", "max_position_embeddings": 8192}, 4096),  # v0.1's window
+        ({"model_type": "llama", "sliding_window": 16, "use_sliding_window": False}, 64),
+        ({"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]}, 16),
+    ],
+)
+def test_where_attention_has_a_window_no_row_is_longer(
+    tmp_path: Path, change: dict[str, Any], positions: int
+) -> None:
+    save_hf(small(), tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    model, x = ModelFolder.open(tmp_path).model(), tokens(1, 17)
+    assert model.config.context == positions
+    assert torch.equal(model(x[:, :16]), small()(x[:, :16]))
+    if positions == 16:
+        with pytest.raises(ValueError):
+            model(x)
+
+
+@pytest.mark.parametrize(
+    ("layers", "unturned"),
+    [
+        ({}, 4),
+        ({"no_rope_layers": None, "no_rope_layer_interval": 2}, 2),
+        ({"no_rope_layers": [1, 1, 0], "no_rope_layer_interval": 2}, 3),
+        ({"no_rope_layers": [1, 1, 1]}, 4),  # none of three
+    ],
+)
+def test_which_layers_are_not_turned(tmp_path: Path, layers: dict[str, Any], unturned: int) -> None:
+    save_hf(small(), tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"model_type": "smollm3"} | layers))
+    assert ModelFolder.open(tmp_path).model().config == dataclasses.replace(
+        SMALL, unturned=unturned
+    )
+
+
+def test_switches_that_no_published_kind_has_together_are_not_exported(tmp_path: Path) -> None:
+    with pytest.raises(UserError):
+        save_hf(small(**TOGETHER), tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
+def test_shards_are_one_model_and_half_of_them_none(tmp_path: Path) -> None:
+    save_hf(small(), tmp_path)
+    tensors = load_file(tmp_path / MODEL_FILE)
+    halves = {"a.safetensors": {}, "b.safetensors": {}}  # type: dict[str, dict[str, Tensor]]
+    for number, (name, tensor) in enumerate(tensors.items()):
+        halves["ab"[number % 2] + ".safetensors"][name] = tensor.half()
+    for name, half in halves.items():
+        save_file(half, tmp_path / name)
+    where = {name: file for file, half in halves.items() for name in half}
+    index = tmp_path / f"{MODEL_FILE}.index.json"
+    index.write_text(json.dumps({"weight_map": where}))
+    (tmp_path / MODEL_FILE).unlink()
+    model = ModelFolder.open(tmp_path).model()
+    for name, tensor in small().state_dict().items():
+        assert torch.equal(model.state_dict()[name], tensor.half().float())
+    (tmp_path / "b.safetensors").unlink()
+    with pytest.raises(UserError, match=r"b\.safetensors"):
+        ModelFolder.open(tmp_path).model()
+    for damaged in ({}, {"weight_map": [1]}, {"weight_map": {"wte.weight": 1}}):
+        index.write_text(json.dumps(damaged))
+        with pytest.raises(UserError):
+            ModelFolder.open(tmp_path).model()
+
+
+def test_a_checkpoint_may_be_older_than_a_switch(tmp_path: Path) -> None:
+    path, tokenizer = tmp_path / MODEL_FILE, load_tokenizer("glassbox")
+    model = small(dataclasses.replace(SMALL, vocab_size=tokenizer.n_vocab))
+    about = about_gpt(model, tokenizer)
+    older = {name: about["llama"][name] for name in OLDER}
+    save_weights(path, model.state_dict(), "gpt", about | {"llama": older})
+    assert load_gpt(path)[0].config == model.config
+    for changed in (
+        {name: size for name, size in older.items() if name != "n_head"},
+        older | {"colour": 1},
+        older | {"qk_norm": 1},
+        older | {"d_head": -8},
+    ):
+        save_weights(path, model.state_dict(), "gpt", about | {"llama": changed})
+        with pytest.raises(UserError):
+            load_gpt(path)
+
+
+@later
+def test_adapters_sit_on_all_seven_projections_and_merge(switches: dict[str, Any]) -> None:
+    model = add_adapters(small(**switches), 2, make_generator(0, "adapters"))
     assert len(adapters(model)) == 3 * 7
     x = tokens()
     before = model(x)
@@ -220,9 +501,12 @@ def test_adapters_sit_on_all_seven_projections_and_merge() -> None:
         layer.lora_B.data.normal_(0, 0.1)
     changed = model(x)
     assert (changed - before).abs().max() > 1e-3
-    plain = small()
+    plain = small(**switches)
     plain.load_state_dict(merged_state(model))
-    assert torch.allclose(plain(x), changed, atol=1e-4)
+    assert torch.allclose(plain(x), changed, atol=1e-3)
+    model.zero_grad()
+    changed.logsumexp(-1).sum().backward()
+    assert all((p.grad is not None) == ("lora" in name) for name, p in model.named_parameters())
 
 
 # --- the tokenizer --------------------------------------------------------------------------------

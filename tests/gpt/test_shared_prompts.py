@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -48,6 +49,11 @@ def model_of(kind: str, dtype: torch.dtype, seed: int = 0) -> GPT:
     model: GPT
     if "llama" in kind:
         shape = LlamaConfig(V, CONTEXT, n_layer=2, n_head=4, n_embd=16, n_key_head=2, n_inner=24)
+        if "later" in kind:
+            shape = replace(
+                shape, qkv_bias=True, qk_norm=True, d_head=6, rope_factor=8.0, unturned=2,
+                own_head=True, norms_after=True,
+            )  # fmt: skip
         model = Llama(shape).to(dtype).eval()
         toys.randomized(model, seed, 0.3)
     else:
@@ -88,6 +94,10 @@ HEADS: dict[str, Callable[[GPT, ResponseBatch], Tensor]] = {
 }
 
 
+KINDS = ["gpt", "llama", "gpt lora checkpointed", "llama checkpointed", "later llama lora"]
+KINDS += ["later llama checkpointed"]
+
+
 def value_and_gradient(head: str, model: GPT, batch: ResponseBatch) -> tuple[Tensor, Tensor]:
     model.zero_grad()
     value = HEADS[head](model, batch)
@@ -97,7 +107,7 @@ def value_and_gradient(head: str, model: GPT, batch: ResponseBatch) -> tuple[Ten
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(torch.float32, 1e-6), (torch.float64, 1e-12)])
-@pytest.mark.parametrize("kind", ["gpt", "llama", "gpt lora checkpointed", "llama checkpointed"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("head", HEADS)
 def test_values_and_gradients_are_those_of_rows_read_one_by_one(head, kind, dtype, most):
     model = model_of(kind, dtype)
@@ -111,7 +121,7 @@ def test_values_and_gradients_are_those_of_rows_read_one_by_one(head, kind, dtyp
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no card here")
 @pytest.mark.parametrize(("dtype", "most"), [("float32", 1e-5), ("bfloat16", 0.05)])
-@pytest.mark.parametrize("kind", ["gpt", "llama", "gpt lora checkpointed", "llama checkpointed"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("head", HEADS)
 def test_a_card_has_the_values_and_gradients_of_the_cpu(head, kind, dtype, most):
     model, device = model_of(kind, torch.float32), open_device("cuda", dtype)

@@ -36,6 +36,7 @@ from watched import numbers, seen_gradients
 
 from gpt import finetuning, pretraining
 from gpt.generate import Mixture, SamplingParams
+from gpt.llama import Llama, LlamaConfig
 from gpt.lora import add_adapters
 from gpt.ranks import sample
 from harness.command_line import errors_as_sentences
@@ -58,6 +59,10 @@ SHAPE = dict(
 )  # fmt: skip
 ON_FOUR = ("grpo", "ppo", "kd_grpo", "dpo")  # every other engine is compared on two ranks alone
 FEW = SamplingParams(max_new_tokens=6)
+LATER = LlamaConfig(  # whose critic has a head that is never read
+    LETTERS.n_vocab, 16, n_layer=1, n_head=2, n_embd=32, n_key_head=1, n_inner=48, qkv_bias=True,
+    qk_norm=True, d_head=8, own_head=True, norms_after=True,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -71,11 +76,12 @@ class Job:
 
 
 def of_engine(
-    engine: Engine, seen: list[torch.Tensor], *, rank: int = 0, **changes: Any
+    engine: Engine, seen: list[torch.Tensor], *, rank: int = 0, llama: bool = False, **changes: Any
 ) -> dict[str, Any]:
     """Metrics, gradients and weights of a short run; with a `rank` adapters of that are trained."""
     seen.clear()
-    policy = small_gpt(n_layer=1).double()
+    policy = Llama(LATER).initialize(make_generator(0, "llama")) if llama else small_gpt(n_layer=1)
+    policy = policy.double().eval()
     if rank:
         add_adapters(policy, rank, generator=make_generator(0, "adapters"))
     shape = {name: value for name, value in SHAPE.items() if engine.has(name)}
@@ -100,6 +106,7 @@ def engine_runs(seen: list[torch.Tensor]) -> dict[str, Any]:
     done["ppo-target_kl"] = of_engine(engine_named("ppo"), seen, **stopping)
     for name in ("grpo", "ppo") if collectives.world() < 4 else ():
         done[f"{name}-lora"] = of_engine(engine_named(name), seen, rank=2)
+        done[f"{name}-llama"] = of_engine(engine_named(name), seen, llama=True)
     return done
 
 

@@ -14,6 +14,7 @@ from data.collate import collate_responses
 from gpt.checkpoint import load_gpt, save_gpt
 from gpt.folder import open_model
 from gpt.generate import SamplingParams, generate
+from gpt.llama import Llama, LlamaConfig
 from gpt.lora import add_adapters
 from gpt.model import GPT
 from gpt.tokenizer import GPT2_PATTERN, build_tokenizer
@@ -98,6 +99,29 @@ def test_a_reward_model_gives_the_normalised_reward(tokenizer, tmp_path, require
     ]
     batch = reader.pad({"input_ids": rows}, return_tensors="pt")
     torch.testing.assert_close(theirs(**batch).logits[:, 0], ours, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.oracle
+@torch.no_grad()
+def test_a_qwen3_with_a_head_of_its_own_and_its_reward_model(tmp_path, require) -> None:
+    transformers = require("transformers")
+    shape = LlamaConfig(
+        BYTES.n_vocab, 64, 2, 4, 16, n_key_head=2, n_inner=24, qk_norm=True, d_head=8, own_head=True
+    )
+    policy = toys.randomized(Llama(shape).eval(), 1, 0.3)
+    judge = RewardModel.from_policy(policy).eval()
+    save_gpt(tmp_path / "policy" / "model.safetensors", policy, BYTES)
+    save_reward_model(tmp_path / "judge" / "model.safetensors", judge, BYTES)
+    ids = torch.tensor([BYTES.encode(PROMPTS[0]) + BYTES.encode(ANSWERS[1])])
+    hub = exported(tmp_path / "policy", tmp_path / "hub")
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(hub).eval()
+    assert theirs.config.model_type == "qwen3"
+    torch.testing.assert_close(theirs(ids).logits, policy(ids), atol=1e-5, rtol=1e-5)
+    hub = exported(tmp_path / "judge", tmp_path / "hub_judge")
+    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(hub).eval()
+    offset = (judge.head.bias - judge.mean) / judge.std
+    ours = judge(collate_responses([ids[0, :9].tolist()], [ids[0, 9:].tolist()], BYTES.eos_id))
+    torch.testing.assert_close(theirs(ids).logits[0] + offset, ours, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import pytest
 from memory import peaks
@@ -26,14 +30,21 @@ def test_the_weights_are_those_of_a_real_model() -> None:
     assert whole["gradients"] == whole["weights"] / 2 and whole["Adam"] == whole["weights"]
 
 
-def llama(folder: Path) -> str:
+LATER = dict(vocab_size=3000, d_head=32, qk_norm=True, own_head=True)  # as a Qwen3 of 8B is
+
+
+def llama(folder: Path, switches: Mapping[str, Any] = MappingProxyType({})) -> str:
     shape = LlamaConfig(300, 64, n_layer=3, n_head=4, n_embd=64, n_key_head=2, n_inner=160)
-    save_hf(Llama(shape), folder)
+    save_hf(Llama(replace(shape, **switches)), folder)
     return str(folder)
 
 
 def test_the_shape_is_read_from_folders_of_published_weights_and_of_runs(tmp_path) -> None:
     assert numbers(shape_of(llama(tmp_path / "hub")))[0] == 300 * 64 + 3 * 43_136 + 64
+    of_all, linear, adapters = numbers(shape_of(llama(tmp_path / "later", LATER)), lora_rank=1)
+    assert linear == 3 * (64 * (128 + 64 + 64) + 128 * 64 + 3 * 64 * 160)
+    assert of_all == linear + 2 * 3000 * 64 + 7 * 64 + 3 * 2 * 32  # two tables, norms
+    assert adapters == 3 * (64 + 128 + 2 * (64 + 64) + 128 + 64 + 3 * (64 + 160))
     model = GPT(preset_config("tiny", load_tokenizer("glassbox").n_vocab))
     save_gpt(tmp_path / MODEL_FILE, model, load_tokenizer("glassbox"))
     assert shape_of(str(tmp_path)) == shape_of(str(tmp_path / MODEL_FILE)) == model.config
@@ -51,11 +62,12 @@ def test_a_measured_peak_is_near_the_forecast(engine) -> None:
     assert measured == pytest.approx(forecast, rel=0.07)
 
 
+@pytest.mark.parametrize("switches", [{}, LATER], ids=["llama", "later"])
 @pytest.mark.parametrize("lora_rank", [0, 4])
-def test_a_llama_in_bfloat16_whose_groups_share_prompts(lora_rank, tmp_path) -> None:
+def test_a_llama_in_bfloat16_whose_groups_share_prompts(lora_rank, switches, tmp_path) -> None:
     flags = FLAGS | dict(
         group_size=4, micro_batch_size=8, precision="bfloat16", lora_rank=lora_rank
     )
-    case = MemoryConfig(llama(tmp_path), prompt_tokens=32, **flags)
+    case = MemoryConfig(llama(tmp_path, switches), prompt_tokens=32, **flags)
     measured, forecast = peaks(case)
     assert measured == pytest.approx(forecast, rel=0.1)
