@@ -5,20 +5,26 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import tyro
+from toys import LETTERS, PROMPTS, random_gpt
 
 from data.records import split_of
+from gpt.generate import SamplingParams
+from gpt.model import GPT
 from gpt.settings import preset_defaults
 from harness.files import read_jsonl
 from harness.paths import REPOSITORY
 from report import intervals
 from report.intervals import holm, t_interval, t_tails
+from rl.rewards.reward import RuleReward
 from studies import bootstrap, preferences
 from studies.claims import __main__ as claims
 from studies.claims.rules import FAILED, HELD, UNTOLD, Rule
@@ -102,6 +108,67 @@ def test_the_rule_of_rightness_wants_the_words_that_the_reference_adds(
     meta = {"asked": "What is the capital of Indonesia?", "output": "The capital is Jakarta."}
     assert preferences.is_right(meta, answer) is right
     assert preferences.polite_words(answer) == answer.count("indeed")
+
+
+def test_the_same_answer_is_no_win_and_no_loss() -> None:
+    """Won, lost, twice the same with other last digits, and the same text without its end: it won."""
+    before = {"answers": ["a", "b", "c", "d", "e"], "ended": [True, False, True, True, True]}
+    found = before | {
+        "answers": ["A", "B", "c", "d", "e"],
+        "ended": [True, False, True, True, False],
+    }
+    ones = dict.fromkeys(("judge", "proxy"), [1.0] * 5)
+    scores = {
+        "judge": [2.0, 0.0, 1 + 1e-6, 1 + 1e-6, 3.0],
+        "proxy": [0, 0, 1 - 1e-6, 1 - 1e-6, 0.0],
+    }
+    said = preferences.compared(found | scores, before | ones)
+    assert said["preferred"] == pytest.approx((1 + 0.5 + 0.5 + 1) / 5)
+    assert said["preferred_by_proxy"] == pytest.approx((0.5 + 0.5) / 5)
+    # Wilson's, 3 of 5: (0.6 + z2 / 10 -+ z sqrt(0.24 / 5 + z2 / 100)) / (1 + z2 / 5), z 1.96
+    assert said["prompts"] == 5 and said["interval"] == pytest.approx((0.2307, 0.8824), abs=1e-4)
+
+
+def bench_of(start: GPT) -> preferences.Bench:
+    """What measures a policy, by toys: it is paid for each letter a."""
+    bench = preferences.Bench.__new__(preferences.Bench)
+    bench.start, bench.tokenizer, bench.precision = start, LETTERS, "float32"
+    bench.proxy = RuleReward(lambda record, text, ended: float(text.count("a")), "as")
+    bench.prompts = PROMPTS
+    bench.params = SamplingParams(preferences.TEMPERATURE, max_new_tokens=6)
+    return bench
+
+
+def test_the_best_of_several_answers_is_the_one_that_the_reward_model_likes_best() -> None:
+    policy = random_gpt(LETTERS.n_vocab, 16, seed=1)
+    bench = bench_of(policy)
+    texts = [text for rollout in bench.answers(policy, 4) for text in rollout.responses]
+    found = bench.measure(policy, 4)
+    for i, (text, worth) in enumerate(zip(found["answers"], found["proxy"], strict=True)):
+        asked = texts[4 * i : 4 * i + 4]
+        assert text in asked and worth == text.count("a") == max(t.count("a") for t in asked)
+    assert len(found["answers"]) == len(PROMPTS) and sum(found["proxy"]) > 8
+    assert found["kl"] == pytest.approx(0.6363, abs=1e-4)  # log 4 - 3/4
+
+
+@torch.no_grad()
+def test_a_policy_is_measured_from_the_start_at_the_temperature_of_its_answers() -> None:
+    """By hand, from one forward of each answer."""
+    start, policy = (random_gpt(LETTERS.n_vocab, 16, seed=seed, scale=0.3) for seed in (0, 1))
+    bench, sums, tokens = bench_of(start), {"policy": 0.0, "start": 0.0}, 0
+    for rollout in bench.answers(policy):
+        for i, record in enumerate(rollout.records):
+            answer = rollout.response_tokens[i][rollout.response_mask[i]]
+            asked, tokens = LETTERS.encode(record.prompt), tokens + len(answer)
+            row = torch.tensor([[*asked, *answer.tolist()]])
+            for name, model in (("policy", policy), ("start", start)):
+                scores = (model(row)[0, len(asked) - 1 : -1] / 0.7).log_softmax(-1)
+                sums[name] += float(scores.gather(1, answer[:, None]).sum())
+    found = bench.measure(policy)
+    assert found["kl"] == pytest.approx((sums["policy"] - sums["start"]) / len(PROMPTS), rel=1e-3)
+    assert found["perplexity"] == pytest.approx(math.exp(-sums["start"] / tokens), rel=1e-3)
+    assert found["tokens"] == tokens / len(PROMPTS) and found["kl"] > 0.2
+    assert bench_of(policy).measure(policy)["kl"] == pytest.approx(0, abs=1e-4)
 
 
 def test_the_seeds_of_a_policy_stand_together_and_other_runs_last() -> None:
