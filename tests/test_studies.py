@@ -249,9 +249,27 @@ def test_a_paired_difference_does_not_see_what_both_share() -> None:
     found = bootstrap.paired_difference(better, hard)
     assert found["low"] > 0.49 and found["high"] < 0.51 and found["p"] < 1e-4
     assert found["by_start"] == pytest.approx((better - hard).mean(axis=1))
+    assert bootstrap.paired_difference(hard + [[1], [2], [3]], hard)["p"] == pytest.approx(
+        0.0742, abs=1e-4
+    )
     none = bootstrap.paired_difference(hard, hard)
     assert none["mean"] == 0 and none["p"] == 1
     assert "p" not in bootstrap.paired_difference(better[:2], hard[:2])  # too few to be tested
+
+
+def test_a_bootstrap_draws_starts_and_for_all_of_them_the_same_prompts() -> None:
+    """Of two starts both are drawn half of the time; of four prompts a 0 and three 1s.
+
+    The spread of a mean of four such draws is sqrt(3) / 4 / 2, however many starts share them.
+    """
+    rng = np.random.default_rng(0)
+    means = bootstrap.resampled(np.array([[0.0] * 9, [1.0] * 9]), rng)
+    found = [float((means == mean).mean()) for mean in (0.0, 0.5, 1.0)]
+    assert found == pytest.approx([0.25, 0.5, 0.25], abs=0.05)
+    for starts in (1, 30):
+        means = bootstrap.resampled(np.array([[0.0, 1.0, 1.0, 1.0]] * starts), rng)
+        assert float(means.std()) == pytest.approx(3**0.5 / 8, rel=0.1)
+        assert float(means.mean()) == pytest.approx(0.75, abs=0.02)
 
 
 def test_a_t_test_over_starts_by_hand() -> None:

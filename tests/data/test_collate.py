@@ -134,6 +134,14 @@ def test_every_epoch_visits_each_index_once_in_its_own_order():
     assert epochs[0].tolist() != list(range(10))
 
 
+def test_no_seed_has_the_epochs_of_another_one():
+    orders = {
+        tuple(epoch_shuffled_indices(epoch, 12, 12, seed).tolist())
+        for seed in range(6) for epoch in range(6)
+    }  # fmt: skip
+    assert len(orders) == 36
+
+
 def test_a_step_depends_on_its_arguments_alone():
     """The steps before it, the global generator and other calls change nothing: runs can resume."""
     alone = epoch_shuffled_indices(7, 4, 10, seed=1)
