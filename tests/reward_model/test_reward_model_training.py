@@ -67,6 +67,15 @@ def test_training_separates_pairs_it_never_saw(pooling):
     assert last["loss"] < 0.2 and last["accuracy"] > 0.9 and last["margin"] > 1
 
 
+def test_the_seed_orders_the_prompts():
+    """At learning rate 0 a step's loss tells which pairs it reads."""
+    first, again, other = (
+        [row["loss"] for row in train(fresh_model(), TRAIN, config, MetricLog(3), eos_id=EOS)]
+        for config in (replace(CONFIG, lr=0.0, seed=seed) for seed in (1, 1, 2))
+    )
+    assert first == again and not set(first) & set(other)
+
+
 def softplus(x: float) -> float:
     return math.log(1 + math.exp(x))
 

@@ -11,6 +11,7 @@ import toys
 from toys import LETTERS
 
 from data.records import PromptRecord
+from data.sources import source
 from gpt.generate import SamplingParams
 from gpt.model import GPT
 from harness.files import read_json, read_jsonl
@@ -78,7 +79,7 @@ def test_an_answer_that_was_cut_off_pays_its_price_here_too():
     assert both == [worth[text] for text in found.responses]
 
 
-def test_a_run_prices_its_validations_and_its_test(tmp_path):
+def test_a_run_prices_its_validations_and_its_test_each_of_prompts_of_its_own(tmp_path):
     """Two runs whose one step is too small to change an answer; no answer of theirs ends."""
     toys.saved_gpt(tmp_path / "start", context=128, n_embd=8)
     seen = []
@@ -95,6 +96,10 @@ def test_a_run_prices_its_validations_and_its_test(tmp_path):
         seen[-1] |= {name: report[name]["reward"] for name in ("before", "after")}
         assert row["validation/eos_rate"] == report["after"]["eos_rate"] == 0
         assert report["after"]["gold"] == pytest.approx(seen[0]["after"])
+        for name, split in (("samples", "validation"), ("test_answers", "test")):
+            of_split = {record.prompt for record in source("reviews").prompts(split)}
+            asked = [answer["prompt"] for answer in read_jsonl(folder / f"{name}.jsonl")]
+            assert len(asked) == 4 and of_split.issuperset(asked)
     assert seen[1] == pytest.approx({name: value - 3 for name, value in seen[0].items()})
 
 
