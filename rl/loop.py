@@ -352,6 +352,6 @@ class Run:
             check_alike(self.policy)
         check_losses(row)
         self.log.write(step=done, **row)
-        state.stopped = last and done < self.config.steps
+        state.stopped = bool(undone)
         self.ended = last
         keep_state(state, self.folder, self.config.checkpoint_every, last=last)

@@ -5,21 +5,26 @@ from __future__ import annotations
 import importlib.util
 import itertools
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import tyro
-from toys import saved_gpt
+from toys import LETTERS, PROMPTS, random_gpt, saved_gpt
 
 from data.records import split_of
+from gpt.generate import SamplingParams
+from gpt.model import GPT
 from gpt.recipes import defaults
 from harness.files import read_jsonl
 from harness.paths import REPOSITORY
 from report import intervals
 from report.intervals import holm, t_interval, t_tails
+from rl.rewards.reward import RuleReward
 from studies import bootstrap, preferences
 from studies.claims import __main__ as claims
 from studies.claims.rules import FAILED, HELD, UNTOLD, Rule
@@ -109,6 +114,67 @@ def test_the_rule_of_rightness_wants_the_words_that_the_reference_adds(
     assert preferences.polite_words(answer) == answer.count("indeed")
 
 
+def test_the_same_answer_is_no_win_and_no_loss() -> None:
+    """Won, lost, twice the same with other last digits, and the same text without its end: it won."""
+    before = {"answers": ["a", "b", "c", "d", "e"], "ended": [True, False, True, True, True]}
+    found = before | {
+        "answers": ["A", "B", "c", "d", "e"],
+        "ended": [True, False, True, True, False],
+    }
+    ones = dict.fromkeys(("judge", "proxy"), [1.0] * 5)
+    scores = {
+        "judge": [2.0, 0.0, 1 + 1e-6, 1 + 1e-6, 3.0],
+        "proxy": [0, 0, 1 - 1e-6, 1 - 1e-6, 0.0],
+    }
+    said = preferences.compared(found | scores, before | ones)
+    assert said["preferred"] == pytest.approx((1 + 0.5 + 0.5 + 1) / 5)
+    assert said["preferred_by_proxy"] == pytest.approx((0.5 + 0.5) / 5)
+    # Wilson's, 3 of 5: (0.6 + z2 / 10 -+ z sqrt(0.24 / 5 + z2 / 100)) / (1 + z2 / 5), z 1.96
+    assert said["prompts"] == 5 and said["interval"] == pytest.approx((0.2307, 0.8824), abs=1e-4)
+
+
+def bench_of(start: GPT) -> preferences.Bench:
+    """What measures a policy, by toys: it is paid for each letter a."""
+    bench = preferences.Bench.__new__(preferences.Bench)
+    bench.start, bench.tokenizer, bench.precision = start, LETTERS, "float32"
+    bench.proxy = RuleReward(lambda record, text, ended: float(text.count("a")), "as")
+    bench.prompts = PROMPTS
+    bench.params = SamplingParams(preferences.TEMPERATURE, max_new_tokens=6)
+    return bench
+
+
+def test_the_best_of_several_answers_is_the_one_that_the_reward_model_likes_best() -> None:
+    policy = random_gpt(LETTERS.n_vocab, 16, seed=1)
+    bench = bench_of(policy)
+    texts = [text for rollout in bench.answers(policy, 4) for text in rollout.responses]
+    found = bench.measure(policy, 4)
+    for i, (text, worth) in enumerate(zip(found["answers"], found["proxy"], strict=True)):
+        asked = texts[4 * i : 4 * i + 4]
+        assert text in asked and worth == text.count("a") == max(t.count("a") for t in asked)
+    assert len(found["answers"]) == len(PROMPTS) and sum(found["proxy"]) > 8
+    assert found["kl"] == pytest.approx(0.6363, abs=1e-4)  # log 4 - 3/4
+
+
+@torch.no_grad()
+def test_a_policy_is_measured_from_the_start_at_the_temperature_of_its_answers() -> None:
+    """By hand, from one forward of each answer."""
+    start, policy = (random_gpt(LETTERS.n_vocab, 16, seed=seed, scale=0.3) for seed in (0, 1))
+    bench, sums, tokens = bench_of(start), {"policy": 0.0, "start": 0.0}, 0
+    for rollout in bench.answers(policy):
+        for i, record in enumerate(rollout.records):
+            answer = rollout.response_tokens[i][rollout.response_mask[i]]
+            asked, tokens = LETTERS.encode(record.prompt), tokens + len(answer)
+            row = torch.tensor([[*asked, *answer.tolist()]])
+            for name, model in (("policy", policy), ("start", start)):
+                scores = (model(row)[0, len(asked) - 1 : -1] / 0.7).log_softmax(-1)
+                sums[name] += float(scores.gather(1, answer[:, None]).sum())
+    found = bench.measure(policy)
+    assert found["kl"] == pytest.approx((sums["policy"] - sums["start"]) / len(PROMPTS), rel=1e-3)
+    assert found["perplexity"] == pytest.approx(math.exp(-sums["start"] / tokens), rel=1e-3)
+    assert found["tokens"] == tokens / len(PROMPTS) and found["kl"] > 0.2
+    assert bench_of(policy).measure(policy)["kl"] == pytest.approx(0, abs=1e-4)
+
+
 def test_the_seeds_of_a_policy_stand_together_and_other_runs_last() -> None:
     jobs = ["mine", "start", "grpo-1", "mine-1", "grpo-0"]
     found = preferences.by_policy({"policies": {job: [{"job": job}] for job in jobs}})
@@ -187,9 +253,27 @@ def test_a_paired_difference_does_not_see_what_both_share() -> None:
     found = bootstrap.paired_difference(better, hard)
     assert found["low"] > 0.49 and found["high"] < 0.51 and found["p"] < 1e-4
     assert found["by_start"] == pytest.approx((better - hard).mean(axis=1))
+    assert bootstrap.paired_difference(hard + [[1], [2], [3]], hard)["p"] == pytest.approx(
+        0.0742, abs=1e-4
+    )
     none = bootstrap.paired_difference(hard, hard)
     assert none["mean"] == 0 and none["p"] == 1
     assert "p" not in bootstrap.paired_difference(better[:2], hard[:2])  # too few to be tested
+
+
+def test_a_bootstrap_draws_starts_and_for_all_of_them_the_same_prompts() -> None:
+    """Of two starts both are drawn half of the time; of four prompts a 0 and three 1s.
+
+    The spread of a mean of four such draws is sqrt(3) / 4 / 2, however many starts share them.
+    """
+    rng = np.random.default_rng(0)
+    means = bootstrap.resampled(np.array([[0.0] * 9, [1.0] * 9]), rng)
+    found = [float((means == mean).mean()) for mean in (0.0, 0.5, 1.0)]
+    assert found == pytest.approx([0.25, 0.5, 0.25], abs=0.05)
+    for starts in (1, 30):
+        means = bootstrap.resampled(np.array([[0.0, 1.0, 1.0, 1.0]] * starts), rng)
+        assert float(means.std()) == pytest.approx(3**0.5 / 8, rel=0.1)
+        assert float(means.mean()) == pytest.approx(0.75, abs=0.02)
 
 
 def test_a_t_test_over_starts_by_hand() -> None:

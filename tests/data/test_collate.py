@@ -90,6 +90,18 @@ def test_rows_are_chosen_ordered_and_trimmed():
     assert len(nothing) == 0 and nothing.tokens.shape == (0, 1)  # still a column to read
 
 
+def test_equal_prompts_have_one_number_and_no_others():
+    """Not those with one tail, one head, or the same tokens in another split; nor padding's."""
+    prompts = [[1, 2, 3], [4, 2, 3], [2, 3], [1, 2, 3], [1, 2], [1, 2, 0], [0, 1, 2], [2, 3]]
+    batch = collate_responses(prompts, [[5], [5], [5], [], [3, 5], [5], [3], [6, 6]], EOS)
+    for rows in (range(8), [7, 4, 2, 2, 3, 0]):
+        part, own = batch.rows(torch.tensor(rows)), [prompts[row] for row in rows]
+        numbers = part.prompts.tolist()
+        for i, one in enumerate(own):
+            assert [number == numbers[i] for number in numbers] == [one == other for other in own]
+        assert part.first_rows.tolist() == [own.index(prompt) for prompt in own]
+
+
 def test_documents_are_predicted_whole():
     """All but the first token take part, also behind an EOS between two texts."""
     batch = collate_documents([[1, 2, 0, 3], [4, 5]])
@@ -120,6 +132,14 @@ def test_every_epoch_visits_each_index_once_in_its_own_order():
     assert epochs.sort(1).values.tolist() == [list(range(10))] * 4
     assert len({tuple(epoch) for epoch in epochs.tolist()}) == 4
     assert epochs[0].tolist() != list(range(10))
+
+
+def test_no_seed_has_the_epochs_of_another_one():
+    orders = {
+        tuple(epoch_shuffled_indices(epoch, 12, 12, seed).tolist())
+        for seed in range(6) for epoch in range(6)
+    }  # fmt: skip
+    assert len(orders) == 36
 
 
 def test_a_step_depends_on_its_arguments_alone():

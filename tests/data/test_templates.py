@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toys import TEMPLATES, chat_tokenizer
+import torch
+from toys import TEMPLATES, chat_tokenizer, random_gpt
 
 from data.files.read import read_preferences, read_prompts, read_responses
 from data.records import ResponseRecord
 from data.templates import ChatForm, Turn, Unwritable, conversation_prompt, instruction_prompt
+from gpt.folder import open_model
+from gpt.huggingface import save_hf
 from gpt.tokenizer_files import SETTINGS_FILE, TEMPLATE_FILE, read_tokenizer, write_tokenizer
 from harness.errors import UserError
 from harness.files import read_object, write_json
@@ -90,6 +93,36 @@ def test_what_ends_a_turn_ends_an_answer(
     turns = [Turn("user", "a")]
     for read in (back, again):
         assert read.chat is not None and read.chat.prompt(turns) == chat(name).prompt(turns)
+
+
+@pytest.mark.parametrize("named_in", ["config.json", "generation_config.json", SETTINGS_FILE])
+def test_whichever_file_names_another_end_it_ends_an_answer_too(
+    named_in: str, tmp_path: Path
+) -> None:
+    """Beside the one of the template's turns, which is the end of what is learnt."""
+    tokenizer = chat_tokenizer("gemma")
+    save_hf(random_gpt(tokenizer.n_vocab, 64, n_embd=4), tmp_path, tokenizer)
+    ends = {"config.json": [tokenizer.eos_id], "generation_config.json": tokenizer.eos_id}
+    for name, key in ((name, "eos_token_id") for name in ends):
+        kept = read_object(tmp_path / name) if (tmp_path / name).exists() else {}
+        kept.pop(key, None)
+        write_json(tmp_path / name, kept | ({key: ends[name]} if name == named_in else {}))
+    told = {"eos_token": "<eos>" if named_in == SETTINGS_FILE else None}
+    write_json(tmp_path / SETTINGS_FILE, read_object(tmp_path / SETTINGS_FILE) | told)
+    _, back = open_model(tmp_path, torch.device("cpu"))
+    assert back.encoding.decode([back.eos_id]) == "<end_of_turn>"
+    assert [back.encoding.decode([id]) for id in back.other_ends] == ["<eos>"]
+
+
+@pytest.mark.parametrize("specials", [["<|e|>", "<|e|>\n"], ["<|e|>\n", "<|e|>"], ["<|e|>"]])
+def test_of_ends_that_begin_alike_the_longest_is_the_turns(specials: list[str]) -> None:
+    """What follows it belongs to the turn, and an answer of a file may have the end or not."""
+    template = (
+        "{% for m in messages %}{{ '<|' + m['role'] + '|>' + m['content'] + '<|e|>\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
+    )
+    form = ChatForm(template, (), [*specials, "<|user|>", "<|assistant|>"])
+    assert form.end == max(specials, key=len) and form.around == ("", "")
 
 
 def test_of_several_templates_the_default_is_taken_and_a_file_wins(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ class OneLetter:
         return [ord(letter) for letter in text]
 
 
-def test_windows_are_contiguous():
+def test_windows_are_contiguous_and_reach_all_but_the_held_out_tenth():
     corpus = numbered_corpus(batch_size=16, context=32, seed=0)
     batches = [corpus.batch(index) for index in range(60)]
     for batch in batches:
@@ -122,7 +122,19 @@ def test_windows_are_contiguous():
         assert torch.equal(batch.tokens, batch.tokens[:, :1] + torch.arange(32))
         assert batch.prompt_lengths.tolist() == [1] * 16
         assert batch.response_mask.all() and batch.response_mask.shape == (16, 31)
+    starts = {row[0] for batch in batches for row in batch.tokens.tolist()}
+    assert len(starts) > 500 and min(starts) < 20 and 850 < max(starts) + 31 < 900
     assert corpus.tokens_per_batch == 16 * 31
+
+
+def test_windows_depend_on_their_number_and_the_seed_alone():
+    first, again, other = (
+        numbered_corpus(batch_size=4, context=32, seed=seed) for seed in (0, 0, 1)
+    )
+    in_order = [first.batch(index) for index in range(3)]
+    assert all(same(again.batch(index), in_order[index]) for index in (2, 0, 1))
+    assert len({tuple(batch.tokens[:, 0].tolist()) for batch in in_order}) == 3
+    assert not same(other.batch(0), in_order[0])
 
 
 def test_the_last_tenth_is_held_out_in_windows_that_do_not_overlap():

@@ -43,15 +43,43 @@ def test_the_loss_is_the_mean_over_response_tokens_alone():
     assert rows[0]["held_out_loss"] == pytest.approx(total / count, abs=1e-5)
 
 
-def test_a_resumed_run_is_the_uninterrupted_one(tmp_path):
+def test_micro_batches_and_padding_do_not_change_the_update():
+    """Rows of 2 and 3 tokens: a mean of the forwards' means would weigh them wrongly."""
+    ends = []
+    for size in (None, 1, 3):
+        model = small_gpt().double()
+        config = replace(CONFIG, micro_batch_size=size)
+        rows = train(config, model, EXAMPLES, (), MetricLog(2), eos_id=EOS)
+        ends.append((weights(model), [(row["loss"], row["grad_norm"]) for row in rows]))
+    for end, rows in ends[1:]:
+        torch.testing.assert_close(end, ends[0][0], rtol=0, atol=1e-8)
+        torch.testing.assert_close(torch.tensor(rows), torch.tensor(ends[0][1]))
+
+
+def test_every_step_drops_units_of_its_own():
+    """And the same ones whatever the process has drawn before; the held-out loss drops none."""
+    runs = []
+    for drawn in (1, 2):
+        torch.manual_seed(drawn)
+        config, model = replace(CONFIG, lr=0.0, eval_every=1), small_gpt(dropout=0.3)
+        rows = train(config, model, EXAMPLES[:1], EXAMPLES, MetricLog(3), eos_id=EOS)
+        assert len({row["loss"] for row in rows}) == 3
+        assert len({row["held_out_loss"] for row in rows}) == 1 and not model.training
+        runs.append([row["loss"] for row in rows])
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_a_resumed_run_is_the_uninterrupted_one(tmp_path, dropout):
     config = replace(CONFIG, checkpoint_every=4)
-    whole = small_gpt()
+    whole = small_gpt(dropout=dropout)
     rows = train(config, whole, EXAMPLES, EXAMPLES[:2], MetricLog(8), eos_id=EOS)
     with pytest.raises(Crash):
         log = CrashingLog(8)
-        train(config, small_gpt(), EXAMPLES, EXAMPLES[:2], log, eos_id=EOS, folder=tmp_path)
+        model = small_gpt(dropout=dropout)
+        train(config, model, EXAMPLES, EXAMPLES[:2], log, eos_id=EOS, folder=tmp_path)
     assert saved_step(tmp_path) == 4
-    resumed, log = small_gpt(), MetricLog(8)
+    resumed, log = small_gpt(dropout=dropout), MetricLog(8)
     torch.nn.init.ones_(resumed.wte.weight)  # everything comes from the file
     config = replace(config, resume=True)
     more = train(config, resumed, EXAMPLES, EXAMPLES[:2], log, eos_id=EOS, folder=tmp_path)

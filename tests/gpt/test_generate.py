@@ -107,9 +107,10 @@ def test_temperature_comes_before_truncation():
 def slow_sample(prompt, uniforms, temperature, share=0.0):
     """One row at a time, every prefix read from scratch, the cumulative sum in a Python loop.
 
-    The next token has probability share * p + (1 - share) * q: of TEACHER and of MODEL.
+    The next token has probability share * p + (1 - share) * q: of TEACHER and of MODEL. Returns the
+    tokens, the logs of these probabilities and those of q.
     """
-    tokens, log_probs = [], []
+    tokens, log_probs, own = [], [], []
     for uniform in uniforms.tolist():
         row = torch.tensor([prompt + tokens])
         p, q = ((m(row)[0, -1].double() / temperature).softmax(0) for m in (TEACHER, MODEL))
@@ -117,9 +118,10 @@ def slow_sample(prompt, uniforms, temperature, share=0.0):
         sums = list(itertools.accumulate(probs))
         tokens.append(next(v for v, total in enumerate(sums) if total > uniform * sums[-1]))
         log_probs.append(math.log(probs[tokens[-1]]))
+        own.append(math.log(q[tokens[-1]]))
         if tokens[-1] == EOS:
             break
-    return tokens, log_probs
+    return tokens, log_probs, own
 
 
 def assert_drawn_slowly(sampled, prompts, params, share=0.0):
@@ -127,12 +129,11 @@ def assert_drawn_slowly(sampled, prompts, params, share=0.0):
     shape = len(prompts) * 10, params.max_new_tokens
     uniforms = torch.rand(*shape, generator=seeded(4))
     for i, found in enumerate(sampled.token_lists()):
-        expected, log_probs = slow_sample(prompts[i // 10], uniforms[i], params.temperature, share)
+        expected, *logs = slow_sample(prompts[i // 10], uniforms[i], params.temperature, share)
         assert found == expected
-        scored = sampled.log_probs[i, : len(expected)]
-        torch.testing.assert_close(scored, torch.tensor(log_probs), rtol=0, atol=1e-5)
-        assert not sampled.log_probs[i, len(expected) :].any()
-        assert not sampled.model_log_probs[i, len(expected) :].any()
+        both = torch.stack([sampled.log_probs[i], sampled.model_log_probs[i]])
+        torch.testing.assert_close(both[:, : len(found)], torch.tensor(logs), rtol=0, atol=1e-5)
+        assert not both[:, len(found) :].any()
         assert sampled.has_eos[i] == (expected[-1] == EOS)
     assert sampled.has_eos.any() and not sampled.has_eos.all()
 

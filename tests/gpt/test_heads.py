@@ -12,7 +12,7 @@ from gpt.generate import SamplingParams, generate
 from gpt.log_probs import forward_kl, full_kl, token_log_probs, token_scores
 from gpt.log_probs import token_scores_and_kl as scores_and_kl
 from gpt.lora import linears_to_bfloat16
-from gpt.model import GPT, GPTConfig
+from gpt.model import GPT, GPTConfig, head_product
 from reward_model.scalar_head import RewardModel
 from rl.actor_critic import ValueModel
 
@@ -117,6 +117,23 @@ def test_value_and_reward_heads_are_float32_under_autocast():
         assert found.dtype == torch.float32
         there = expected[rows, columns] * MASK
         torch.testing.assert_close(found.double(), there, atol=1e-4, rtol=0)
+
+
+HALF, WHOLE = torch.bfloat16, torch.float32
+
+
+@pytest.mark.parametrize("dtypes", [(HALF, WHOLE), (WHOLE, HALF), (HALF, HALF)])
+def test_a_head_computes_in_float32_whatever_its_factors_are_kept_in(dtypes):
+    """Only what they have lost is lost: no logit near -100 is rounded to bfloat16's half."""
+    hidden, weight = (
+        (5 * torch.randn(4, 32, generator=torch.Generator().manual_seed(i))).to(dtype)
+        for i, dtype in enumerate(dtypes)
+    )
+    bias = torch.tensor([-100.25, 0.0, 100.25, 1.0]).to(dtypes[1])
+    found = head_product(hidden, weight, bias)
+    assert found.dtype == torch.float32
+    exact = hidden.double() @ weight.double().T + bias.double()
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-3)
 
 
 def test_a_frozen_model_with_linear_layers_in_bfloat16_is_under_autocast_the_model_it_was():

@@ -106,6 +106,19 @@ def test_accumulated_gradients_equal_the_batch():
     assert row["loss"] == pytest.approx(slow_loss(random_gpt().eval()), abs=1e-6)
 
 
+def test_every_step_drops_units_of_its_own():
+    """And the same ones whatever the process has drawn before; the held-out loss drops none."""
+    runs = []
+    for drawn in (1, 2):
+        torch.manual_seed(drawn)
+        config, model = replace(CONFIG, lr=0.0, steps=3, eval_every=1), random_gpt(dropout=0.3)
+        rows = train(config, model, ListCorpus([BATCH] * 3), MetricLog(3))
+        assert len({row["loss"] for row in rows}) == 3
+        assert len({row["held_out_loss"] for row in rows}) == 1
+        runs.append([row["loss"] for row in rows])
+    assert runs[0] == runs[1]
+
+
 class CrashingCorpus(TextCorpus):
     """Fails when the fifth batch is asked for."""
 

@@ -31,9 +31,12 @@ def drawn(*lengths: int) -> list[list[int]]:
     return [torch.randint(1, V, (n,), generator=generator).tolist() for n in lengths]
 
 
-A, B, C, D = drawn(5, 3, 9, 1)
-PROMPTS = [A, B, A, B, A, C, C, C, C, D, A]  # groups of 4, 2, 4 and 1, not all of them neighbours
-RESPONSES = drawn(4, 1, 6, 0, 3, 2, 7, 5, 1, 3, 4)
+# All end alike; E has the length of A, too, and begins otherwise. F is the head of A.
+A, C = drawn(5, 9)
+B, C, D, E, F = A[-3:], C[:4] + A, A[-1:], [A[0] % (V - 1) + 1, *A[1:]], A[:4]
+# groups of 4, 2, 4, 1, 2 and 2, not all of them neighbours
+PROMPTS = [A, B, A, B, A, C, C, C, C, D, A, E, F, E, F]
+RESPONSES = drawn(4, 1, 6, 0, 3, 2, 7, 5, 1, 3, 4, 2, 5, 3, 1)
 BATCH = collate_responses(PROMPTS, RESPONSES, EOS)
 N, T = BATCH.response_mask.shape
 
@@ -118,6 +121,17 @@ def test_values_and_gradients_are_those_of_rows_read_one_by_one(head, kind, dtyp
         assert float((one - other).abs().max()) <= most * max(float(other.abs().max()), 1.0)
 
 
+def test_under_dropout_each_row_draws_its_own():
+    """Four times one answer: in training four different first tokens, whose forward the prompt ends."""
+    model = toys.random_gpt(V, CONTEXT, scale=0.3, n_embd=16, dropout=0.3)
+    batch = collate_responses([A] * 4, RESPONSES[:1] * 4, EOS)
+    assert batch.shared is not None
+    for training, different in ((True, 4), (False, 1)):
+        for head in ("log_probs", "critic"):
+            first = HEADS[head](model.train(training), batch)[:, 0]
+            assert len(first.unique()) == different
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no card here")
 @pytest.mark.parametrize(("dtype", "most"), [("float32", 1e-5), ("bfloat16", 0.05)])
@@ -159,7 +173,7 @@ def test_groups_stay_whole_in_a_micro_batch():
     chunks = [chunk.tolist() for chunk in row_chunks(BATCH, torch.arange(N), 5)]
     assert sorted(row for chunk in chunks for row in chunk) == list(range(N))
     assert all(len(chunk) <= 5 for chunk in chunks)
-    for group in ([0, 2, 4, 10], [1, 3], [5, 6, 7, 8], [9]):
+    for group in ([0, 2, 4, 10], [1, 3], [5, 6, 7, 8], [9], [11, 13], [12, 14]):
         assert sum(not set(group).isdisjoint(chunk) for chunk in chunks) == 1
     pieces = collectives.shard_chunks(torch.tensor([3, 1, 2, 5]), 2, torch.tensor([0, 0, 0, 1]))
     assert [piece.tolist() for piece in pieces] == [[1, 2], [0, 3]]  # a group of 3 in forwards of 2

@@ -216,10 +216,24 @@ def test_two_people_and_two_policies(runs: Path, tmp_path: Path) -> None:
     assert "the same in 0.00 of 2" in done.stdout  # the repeats swap sides, the key stays
 
 
-def test_kappa_of_a_table_worked_by_hand() -> None:
-    """20 yes-yes, 5 yes-no, 10 no-yes, 15 no-no: p_o 0.7, p_e 0.5, so 0.4."""
-    pairs = [("a", "a")] * 20 + [("a", "b")] * 5 + [("b", "a")] * 10 + [("b", "b")] * 15
-    assert kappa(pairs) == pytest.approx(0.4)
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        # p_o 0.7, p_e 0.5 * 0.6 + 0.5 * 0.4 = 0.5
+        ({"aa": 20, "ab": 5, "ba": 10, "bb": 15}, 0.4),
+        # p_o 0.8, p_e 0.8 * 0.6 + 0.2 * 0.4 = 0.56: one of them says "a" far more often
+        ({"aa": 30, "ab": 10, "bb": 10}, 0.24 / 0.44),
+        # p_o 2/4, p_e (2 * 1 + 1 * 3 + 1 * 0) / 16: only one of them ever says that it is a tie
+        ({"aa": 1, "ab": 1, "bb": 1, "=b": 1}, 3 / 11),
+    ],
+)
+def test_kappa_of_tables_worked_by_hand(table: dict[str, int], expected: float) -> None:
+    pairs = [(both[0], both[1]) for both, count in table.items() for _ in range(count)]
+    assert kappa(pairs) == pytest.approx(expected)
+    assert kappa([(other, one) for one, other in pairs]) == pytest.approx(expected)
+
+
+def test_kappa_where_all_differ_and_where_chance_explains_all() -> None:
     assert kappa([("a", "b"), ("b", "a")]) == pytest.approx(-1)
     assert kappa([("a", "a")]) != kappa([("a", "a")])  # NaN
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 from forked import forked
 from safetensors.torch import load_file
-from toys import GLASSBOX, saved_gpt, seeded, write_pairs
+from toys import GLASSBOX, saved_gpt, seeded, weights, write_pairs
 
+from data.sources import source
 from gpt.model import GPT, GPTConfig
 from harness.errors import UserError
 from harness.files import read_jsonl
@@ -66,6 +67,15 @@ def test_training_separates_pairs_it_never_saw(pooling):
     assert last["loss"] < 0.2 and last["accuracy"] > 0.9 and last["margin"] > 1
 
 
+def test_the_seed_orders_the_prompts():
+    """At learning rate 0 a step's loss tells which pairs it reads."""
+    first, again, other = (
+        [row["loss"] for row in train(fresh_model(), TRAIN, config, MetricLog(3), eos_id=EOS)]
+        for config in (replace(CONFIG, lr=0.0, seed=seed) for seed in (1, 1, 2))
+    )
+    assert first == again and not set(first) & set(other)
+
+
 def softplus(x: float) -> float:
     return math.log(1 + math.exp(x))
 
@@ -82,6 +92,29 @@ def test_each_pair_counts_the_same_or_each_prompt():
         config = RewardModelConfig(batch_size=2, pair_weighting=weighting)
         (row,) = train(fresh_model(), pairs, config, MetricLog(1), eos_id=EOS)
         assert row["loss"] == pytest.approx(loss, abs=1e-5), weighting
+
+
+@pytest.mark.parametrize("weighting", ["pair", "prompt"])
+def test_micro_batches_do_not_change_the_update(weighting):
+    """Prompts with one pair, with two and with six; their answers fit in a forward, or do not."""
+    pairs = [TokenPair([6 + k], [7 + i, EOS], [5, i + 1, EOS]) for k in range(6) for i in range(k)]
+    config, ends = RewardModelConfig(batch_size=4, lr=1e-2, pair_weighting=weighting), []
+    for size in (None, 1, 5):
+        model = fresh_model().double()
+        rows = train(model, pairs, replace(config, micro_batch_size=size), MetricLog(2), eos_id=EOS)
+        kept = ("loss", "accuracy", "margin", "grad_norm")
+        ends.append((weights(model), [[float(row[name]) for name in kept] for row in rows]))
+    for end, rows in ends[1:]:
+        torch.testing.assert_close(end, ends[0][0], rtol=0, atol=1e-8)
+        torch.testing.assert_close(torch.tensor(rows), torch.tensor(ends[0][1]))
+
+
+def test_scores_in_training_are_those_in_use():
+    """Dropout of the base model plays no part."""
+    plain, dropped = fresh_model(), fresh_model(dropout=0.5).train()
+    one, other = (train(m, TRAIN, CONFIG, MetricLog(2), eos_id=EOS) for m in (plain, dropped))
+    assert [row["loss"] for row in one] == [row["loss"] for row in other]
+    assert torch.equal(weights(plain), weights(dropped))
 
 
 def killed(config: RewardModelConfig, last: int) -> None:
@@ -111,6 +144,9 @@ def test_a_killed_run_resumes_into_the_same_model(tmp_path):
     whole = main(replace(config, out=tmp_path / "whole"))
     expected = load_file(whole / "model.safetensors")
     assert len(read_jsonl(whole / "metrics.jsonl")) >= 5
+    for name, split in (("pairs.jsonl", "train"), ("held_out_pairs.jsonl", "validation")):
+        of_split = {record.prompt for record in source("reviews").prompts(split)}
+        assert {row["prompt"] for row in read_jsonl(whole / name)} <= of_split
     for step, kept in ((1, 0), (3, 2)):
         out = tmp_path / f"killed after {step}"
         done = forked(partial(killed, replace(config, out=out), step))

@@ -96,20 +96,30 @@ def test_a_reference_is_not_frozen_once_a_run_has_begun():
 LOOSE = dict(lr=3e-2, kl_coef=0.0, updates_per_batch=1)
 
 
-@pytest.mark.parametrize("earlier", [0, 1])
-def test_a_resumed_run_undoes_what_leaves_the_kl_limit(tmp_path, earlier):
-    """What was inside, and what the next step measures, are resumed; the same limit is met later."""
+def test_a_resumed_run_undoes_what_leaves_the_kl_limit(tmp_path):
+    """What was inside, and what the next step measures, are resumed, after whichever step it was cut.
+
+    And the end is an end: resumed once more, with more steps too, the run trains nobody.
+    """
     run = engine_named("grpo").run
     kls = [row["kl"] for row in run(small_gpt(), steps=6, stop_kl=1e9, **LOOSE)]
     outside = next(i for i in range(2, 6) if kls[i] > 1.2 * max(kls[:i]))
     options = LOOSE | dict(stop_kl=(max(kls[:outside]) + kls[outside]) / 2)
-    whole, resumed = small_gpt(), small_gpt()
-    run(whole, steps=6, **options)
-    rows = run(small_gpt(), steps=outside - earlier, folder=tmp_path, **options)
-    assert "kept_step" not in rows[-1]
-    rows = run(resumed, steps=6, folder=tmp_path, resume=True, **options)
-    assert rows[-1]["kept_step"] == outside - 1
-    assert torch.equal(weights(resumed), weights(whole))
+    whole = small_gpt()
+    rows = run(whole, steps=6, **options)
+    assert len(rows) == outside + 1 and rows[-1]["kept_step"] == outside - 1
+    for cut in range(1, outside + 2):
+        folder, resumed = tmp_path / str(cut), small_gpt()
+        folder.mkdir()
+        first = run(small_gpt(), steps=cut, folder=folder, **options)
+        assert numbers(first[:outside]) == numbers(rows[: min(cut, outside)])
+        torch.nn.init.normal_(resumed.wte.weight)  # everything comes from the file
+        more = run(resumed, steps=6, folder=folder, resume=True, **options)
+        assert numbers(more) == numbers(rows[cut:])
+        assert torch.equal(weights(resumed), weights(whole))
+        again = small_gpt()
+        assert run(again, steps=9, folder=folder, resume=True, **options) == []
+        assert torch.equal(weights(again), weights(whole))
 
 
 def test_a_last_update_that_leaves_the_kl_limit_is_undone():
@@ -121,3 +131,15 @@ def test_a_last_update_that_leaves_the_kl_limit_is_undone():
     assert rows[-1]["kept_step"] == 1 and rows[-1]["validation/kl"] == 0.5
     engine_named("grpo").run(shorter, steps=1, **options)
     assert torch.equal(weights(kept), weights(shorter))
+
+
+def test_only_the_last_validation_undoes_anything():
+    """An earlier one is followed by a step, which measures its own rollout."""
+    free, watched = small_gpt(), small_gpt()
+    kls = iter([9.0, 9.0, 0.5])
+    validate = lambda *_: {"validation/kl": next(kls)}  # noqa: E731
+    options = LOOSE | dict(stop_kl=6.0, steps=3)
+    rows = engine_named("grpo").run(free, **options)
+    seen = engine_named("grpo").run(watched, validate=validate, eval_every=1, **options)
+    assert [row.pop("validation/kl") for row in seen] == [9.0, 9.0, 0.5]
+    assert numbers(seen) == numbers(rows) and torch.equal(weights(watched), weights(free))

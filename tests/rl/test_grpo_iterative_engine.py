@@ -133,6 +133,25 @@ def test_a_refresh_trains_on_new_pairs_and_a_tenth_of_old_ones(fits):
     assert fits[0].seed != fits[1].seed and fits[0].pairs[:60] != fits[1].pairs[:60]
 
 
+def test_pairs_of_earlier_refreshes_are_replayed_too(fits, tmp_path):
+    """Nearly all there are, none twice; a resumed run finds them in its file."""
+    options = dict(fitting=dict(pairs=12, held_out_pairs=4), fraction=0.98)
+    refresh, again = (continual_model(**options, replay="share_of_history") for _ in range(2))
+    refresh.open(tmp_path, 0)
+    refresh.update(small_gpt(), 3)
+    again.open(tmp_path, 3)
+    rows = [model.update(small_gpt(1), 5) for model in (refresh, again)]
+    first, *later = ([(p.prompt, p.chosen, p.rejected) for p in call.pairs] for call in fits)
+    originals = [as_pair(row, LETTERS) for visit in original_visits() for row in visit]
+    known = [*first[:12], *((p.prompt, p.chosen, p.rejected) for p in originals)]
+    for pairs, row in zip(later, rows, strict=True):
+        left = known.copy()
+        for pair in pairs[12:]:
+            left.remove(pair)
+        assert len(left) == 1 and row["pairs/replayed"] == 51  # of 12 + 40
+    assert later[0] == later[1]
+
+
 def test_new_pairs_are_the_policys_own_and_labelled_by_the_annotator(fits):
     """This policy says c, then e, f or g: every new response does, no original one."""
     policy = fixed_gpt([*[0.0] * 4, 1 / 3, 1 / 3, 1 / 3, *[0.0] * 3], 16, torch.float32)

@@ -128,6 +128,15 @@ def test_the_loss_of_each_variant_by_loops(variant):
         assert clipped.nonzero().tolist() == [list(at) for at in CLIPPED_TOKENS[variant]]
 
 
+@pytest.mark.parametrize("surrogate", CLIP_MASKS)
+def test_the_log_says_where_the_clip_acts(surrogate):
+    """As the contract says of a single range: at many tokens with none, nowhere with an endless one."""
+    options = dict(surrogate=surrogate, steps=1, updates_per_batch=3, lr=1e-2)
+    for bound, acts in ((0.0, surrogate != "sapo"), (1e9, False)):
+        (row,) = run(small_gpt(), DIVERSE, clip_low=bound, clip_high=bound, **options)
+        assert (row["clip_low_fraction"] + row["clip_high_fraction"] > 0.05) == acts
+
+
 # Which tokens the policy loss reads
 
 
@@ -156,7 +165,10 @@ def test_the_tokens_of_kl_cov_pay_for_their_distance_and_for_no_rounding():
 
 
 def test_covariances_are_those_of_the_tokens_that_take_part():
-    """Every other response is left out; by sorting what the rest has, and with the same draws."""
+    """Every other response is left out; by sorting what the rest has, and with the same draws.
+
+    Clip-Cov draws among those that the clip has left a gradient: half of them have moved too far.
+    """
     policy = small_gpt(noise=0.1)
     bounds = dict(clip_cov_share=0.2, clip_cov_low=-0.3, clip_cov_high=0.3)
     config = replace(CONFIG, kl_cov_share=0.3, **bounds)
@@ -168,7 +180,9 @@ def test_covariances_are_those_of_the_tokens_that_take_part():
     generator = torch.Generator()
     generator.set_state(run.generators["minibatches"].get_state())
     draws = torch.rand(len(rows), T, generator=generator)
-    update = ChosenUpdate(rollout.log_probs, None, A, mask, mask)
+    run.clip_mask = CLIP_MASKS["token"](config)
+    moved = torch.tensor([0.5, 0.0, -0.5, 0.1]).repeat(len(rollout), 2)[:, :T]  # log ratios
+    update = ChosenUpdate(rollout.log_probs - moved, None, A, mask, mask)
     found = with_chosen_tokens(config, run, rollout, rows, update)
 
     places = [(i, t) for i in rows.tolist() for t in range(T) if mask[i, t]]
@@ -179,8 +193,10 @@ def test_covariances_are_those_of_the_tokens_that_take_part():
     assert found.held.nonzero().tolist() == sorted(map(list, held))
     drawn = dict(zip(rows.tolist(), draws.tolist(), strict=True))
     inside = sorted((drawn[i][t], i, t) for i, t in places if -0.3 < cov[i, t] < 0.3)
-    dropped = sorted([i, t] for _, i, t in inside[-int(0.2 * len(places)) :])
-    assert (found.chosen != mask).nonzero().tolist() == dropped and len(inside) > len(dropped) > 1
+    free = [at for at in inside if float(moved[at[1:]] * A[at[1]].sign()) < 0.2]
+    dropped = sorted([i, t] for _, i, t in free[-int(0.2 * len(places)) :])
+    assert inside[-len(dropped) :] != free[-len(dropped) :]
+    assert (found.chosen != mask).nonzero().tolist() == dropped and len(free) > len(dropped) > 1
 
 
 # The first step

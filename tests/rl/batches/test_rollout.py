@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import pytest
 import torch
@@ -13,12 +14,14 @@ from data.records import PromptRecord
 from gpt.generate import SamplingParams
 from gpt.log_probs import token_scores
 from gpt.model import GPT
+from rl.batches.dynamic_sampling import join_rollouts
 from rl.batches.rollout import (
     Rollout,
     old_policy_log_probs,
     prompt_batch,
     rollout_log_probs,
     sample_rollout,
+    select_rows,
 )
 from rl.grpo_engine import GRPOConfig
 from rl.pg_grpo_engine import scores_to_descend
@@ -52,6 +55,25 @@ def test_the_responses_to_a_prompt_stand_next_to_each_other():
         prompt = rollout.sequences.tokens[row, :length].tolist()
         assert prompt == LETTERS.encode(RECORDS[row // G].prompt)
     assert len({tuple(tokens) for tokens in rollout.response_tokens[:G].tolist()}) > 1
+
+
+def test_several_rounds_of_sampling_are_one_rollout():
+    """Of other widths; the joined rows are scored as before, counts add up and shares are means."""
+    measured = ({"errors": 2, "right": 0.25}, {"errors": 1, "right": 1.0})
+    long, short = rollout_of(), select_rows(rollout_of(steps=4, seed=1), torch.arange(G))
+    parts = [replace(p, reward_metrics=m) for p, m in zip((long, short), measured, strict=True)]
+    joined = join_rollouts(parts)
+    assert joined.reward_metrics == {"errors": 3, "right": pytest.approx((12 * 0.25 + 3) / 15)}
+    assert joined.records == long.records + short.records
+    assert joined.responses == long.responses + short.responses
+    scores = token_scores(MODEL, joined.sequences).log_probs
+    torch.testing.assert_close(scores, joined.log_probs, rtol=0, atol=1e-5)
+    for rows, part in ((slice(0, 12), long), (slice(12, 15), short)):
+        T = part.response_mask.shape[1]
+        for name in ("response_tokens", "response_mask", "log_probs"):
+            whole = getattr(joined, name)[rows]
+            assert torch.equal(whole[:, :T], getattr(part, name)) and not whole[:, T:].any()
+        assert torch.equal(joined.has_eos[rows], part.has_eos)
 
 
 def test_the_seed_orders_the_prompts_and_an_epoch_has_each_once():

@@ -11,8 +11,11 @@ import toys
 from toys import LETTERS
 
 from data.records import PromptRecord
+from data.sources import source
 from gpt.generate import SamplingParams
 from gpt.model import GPT
+from harness.files import read_json, read_jsonl
+from rl.grpo_engine import GRPOConfig, main
 from rl.rewards.reward import RuleReward
 from rl.rewards.verifiable import VerifiableReward
 from rl.run import evaluation
@@ -60,6 +63,44 @@ def test_kl_is_the_log_ratio_of_the_whole_response(temperature):
     expected = [sum(ratio[letter] for letter in text) for text in measured.responses]
     torch.testing.assert_close(measured.kl, torch.tensor(expected), rtol=0, atol=1e-5)
     assert (measured.lengths == 3).all() and not measured.has_eos.any()
+
+
+# The price of an answer that was cut off
+
+
+def test_an_answer_that_was_cut_off_pays_its_price_here_too():
+    """Half of the answers end at once and are worth 0; the others are a "b", worth 1, and no more."""
+    policy = fixed_gpt({"b": 0.5, ".": 0.5})
+    how = Conditions.of(GRPOConfig(missing_eos_penalty=3.0))
+    found = evaluate(policy, LETTERS, RECORDS, ONE_TOKEN, INDEX, gold=INDEX, conditions=how)
+    assert 5 < int(found.has_eos.sum()) < 35
+    worth = {"": (0.0, 0.0), "b": (1.0 - 3.0, 1.0)}
+    both = list(zip(found.reward.tolist(), found.gold.tolist(), strict=True))
+    assert both == [worth[text] for text in found.responses]
+
+
+def test_a_run_prices_its_validations_and_its_test_each_of_prompts_of_its_own(tmp_path):
+    """Two runs whose one step is too small to change an answer; no answer of theirs ends."""
+    toys.saved_gpt(tmp_path / "start", context=128, n_embd=8)
+    seen = []
+    for price in (0.0, 3.0):
+        folder = main(
+            GRPOConfig(
+                model=str(tmp_path / "start"), reward="gold", steps=1, prompts_per_step=2, group_size=2,
+                lr=1e-12, max_new_tokens=8, eval_prompts=4, test_prompts=4, device="cpu", ranks=1,
+                missing_eos_penalty=price, out=tmp_path / f"price-{price}",
+            )
+        )  # fmt: skip
+        (row,), report = read_jsonl(folder / "metrics.jsonl"), read_json(folder / "report.json")
+        seen.append({"validation": row["validation/reward"], "training": row["reward"]})
+        seen[-1] |= {name: report[name]["reward"] for name in ("before", "after")}
+        assert row["validation/eos_rate"] == report["after"]["eos_rate"] == 0
+        assert report["after"]["gold"] == pytest.approx(seen[0]["after"])
+        for name, split in (("samples", "validation"), ("test_answers", "test")):
+            of_split = {record.prompt for record in source("reviews").prompts(split)}
+            asked = [answer["prompt"] for answer in read_jsonl(folder / f"{name}.jsonl")]
+            assert len(asked) == 4 and of_split.issuperset(asked)
+    assert seen[1] == pytest.approx({name: value - 3 for name, value in seen[0].items()})
 
 
 # Best of n
