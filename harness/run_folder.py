@@ -381,7 +381,7 @@ def input_digests() -> dict[str, str]:
 def script_of(config: Flags) -> str:
     """The module that a config belongs to, also where that runs as `__main__`."""
     name = type(config).__module__
-    if name != "__main__":
+    if name not in ("__main__", "__mp_main__"):  # the latter in a process of multiprocessing's
         return name
     main = sys.modules["__main__"]
     path = Path(str(main.__file__)).resolve()
