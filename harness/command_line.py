@@ -21,10 +21,10 @@ from harness.errors import NothingToDo, Unwritten, UserError
 from harness.flags import RENAMED, TrainingFlags
 from harness.optimizer import Diverged
 from harness.paths import REPOSITORY
-from harness.ranks.collectives import Drifted, LostRank, world
-from harness.ranks.launch import RankRequest, ending_children, first_to_fail, run_on_ranks
+from harness.ranks.collectives import Drifted, LostRank, first_to_fail, world
+from harness.ranks.launch import RankRequest, ending_children, run_on_ranks
 from harness.run_folder import SCRIPT, read_record, saved_run, script_of
-from harness.signals import Interrupted, forgiving_output, signals_noted, watched
+from harness.signals import Interrupted, forgiving_output, signals_noted
 
 Config = TypeVar("Config")
 
@@ -108,8 +108,7 @@ def run_script(main: Callable[[Config], Any], config: Config) -> None:
     """Call main(config), on as many ranks as the flags ask for (harness/ranks/launch.py)."""
     work, flags = partial(main, config), vars(config)
     guard = partial(errors_as_sentences, config)
-    goes_on = hasattr(config, "resume") or hasattr(config, "goes_on")
-    with ending_children(), guard(), watched(_again(config, resume=True) if goes_on else ""):
+    with ending_children(), guard():
         if isinstance(config, TrainingFlags):
             given = {option(name): str(value) for name, value in flags.items()}
             request = RankRequest(

@@ -389,7 +389,7 @@ def script_of(config: Flags) -> str:
 def script_name(config_class: type) -> str:
     """The module of a config's class, likewise."""
     name = config_class.__module__
-    if name != "__main__":
+    if name not in ("__main__", "__mp_main__"):  # the latter in a process of multiprocessing's
         return name
     main = sys.modules["__main__"]
     path = Path(str(main.__file__)).resolve()

@@ -96,11 +96,14 @@ class Run:
 def kill(run: Run, moment: str, rng: random.Random) -> bool:
     """Start the run and kill it at such a moment; False where it ended before. Its state must be good."""
     row = STEPS if moment == "end" else rng.randint(min(run.rows() + 1, STEPS), STEPS)
-    process = run.start()
-    written = run.folder / f".{STATE_FILE}.{process.pid}.tmp"
+
+    def written() -> set[Path]:
+        return set(run.folder.glob(f".{STATE_FILE}.*.tmp"))
+
+    before, process = written(), run.start()
     reached = {
         "begin": lambda: (run.folder / CONFIG_FILE).exists(),
-        "write": lambda: run.rows() >= row - 1 and written.exists(),
+        "write": lambda: run.rows() >= row - 1 and bool(written() - before),
     }.get(moment, lambda: run.rows() >= row)
     while process.poll() is None and not reached():
         time.sleep(0.001)

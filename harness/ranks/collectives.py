@@ -13,14 +13,7 @@ here reads `GPT.hidden` and the tied head. With one rank every function here doe
 
 from __future__ import annotations
 
-import os
-import threading
-import time
-import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import Future, TimeoutError
-from contextlib import suppress
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -29,9 +22,8 @@ import torch.nn as nn
 from torch import Tensor
 
 T = TypeVar("T")
-LONG = 60  # seconds of waiting for another rank after which that is said
 STORE: Any = None  # where the ranks have met, None of a single process
-_has_waited = _on_main = False  # so long that it was said; inside `on_main`, where the others wait
+_on_main = False  # inside `on_main`, where the others wait
 BUCKET = 2**22  # gradient elements that are summed together: 16 MiB in float32
 
 
@@ -174,49 +166,22 @@ def _sum_bucket(parameters: Sequence[nn.Parameter]) -> None:
         parameter.grad = gradient if found else None
 
 
-def _safely(collective: Callable[..., T], *arguments: Any) -> T:
-    """Call it; a broken connection becomes LostRank, which is told apart from an error of ours.
-
-    In another thread, because Python answers no signal while it waits in C++. On a GPU nothing waits.
-    """
-    outcome: Future[T] = Future()
-
-    def call() -> None:
-        try:
-            outcome.set_result(collective(*arguments))
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    if isinstance(arguments[0], Tensor) and arguments[0].is_cuda:
-        call()
-    else:
-        threading.Thread(target=call, daemon=True).start()
+def _safely(collective: Callable[..., object], *arguments: Any) -> None:
+    """Call it; a broken connection becomes LostRank, which is told apart from an error of ours."""
     try:
-        if not _has_waited:
-            with suppress(TimeoutError):
-                return outcome.result(LONG)
-            _say_that_it_waits()
-        return outcome.result()
+        collective(*arguments)
     except RuntimeError as error:  # torch has no class for it
         raise LostRank from error
 
 
-def _say_that_it_waits() -> None:
-    """Once a run, by the first of the ranks that have waited LONG: where, and for whom."""
-    global _has_waited
-    _has_waited, store = True, STORE
-    if store is None:  # a rank has failed
-        return
-    store.set(f"rank {rank()} waits", "")
-    time.sleep(1)  # until the others have said so
-    ranks = {there: store.check([f"rank {there} waits"]) for there in range(world())}
-    if rank() != next(there for there, waits in ranks.items() if waits):
-        return
-    others = ", ".join(f"rank {there}" for there, waits in ranks.items() if not waits)
-    calls = [call for call in traceback.extract_stack() if call.filename != __file__]
-    place = f"{Path(calls[-1].filename).name}, line {calls[-1].lineno} ({calls[-1].name})"
-    words = f"rank {rank()} has waited {LONG} s for {others or 'another rank'} at {place}, and goes on\n"
-    os.write(2, words.encode())
+def first_to_fail() -> bool:
+    """True for the rank that speaks of a failure: the first one. Always true of a single process."""
+    global STORE
+    store, STORE = STORE, None  # asked once: whoever fails, fails once
+    try:
+        return store is None or store.add("failed", 1) == 1
+    except RuntimeError:  # the store has gone with its rank, which has spoken
+        return False
 
 
 # Doing things once --------------------------------------------------------------------------------

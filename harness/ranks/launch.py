@@ -4,26 +4,28 @@ python -m rl.grpo_engine                      small models on a CPU: one process
 python -m rl.grpo_engine --ranks 1            one process
 python -m rl.grpo_engine --ranks 4            four: on GPUs, one each
 torchrun --nnodes 2 --nproc-per-node 8 ... -m rl.grpo_engine      several machines
+
+The command's own process is none of the ranks that it starts: it waits, answers signals, and can end a
+rank that hangs.
 """
 
 from __future__ import annotations
 
 import os
 import platform
-import shutil
 import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
+import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import partial
 from multiprocessing import connection
+from multiprocessing.sharedctypes import RawArray
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ from harness import signals
 from harness.errors import UserError, first_line
 from harness.files import sha256_of
 from harness.paths import REPOSITORY
-from harness.process import PACKAGES
+from harness.process import PACKAGES, keep_freed_memory
 from harness.ranks import collectives
 
 MAX_DEFAULT_RANKS = 8  # a batch of 16 prompts gives more ranks too little to do
@@ -44,13 +46,10 @@ BYTES_A_RANK = 2**28  # of a process that has loaded PyTorch
 MEETING_TIME = timedelta(minutes=5)  # torchrun starts its ranks at about the same time
 SILENCE = timedelta(hours=12)  # of a rank on another machine, which may have lost its power
 NEVER = timedelta(days=365)  # on one machine the end of a process is noticed; a reward may be slow
-EXIT_TIMEOUT = 10  # seconds that a rank has to leave when the run is over
-
-_another_speaks = False  # of the failure that ends the run
+LAST = 5  # seconds that a rank has to leave when another one has failed
 
 Guard = Callable[[], AbstractContextManager[Any]]
 Work = Callable[[], Any]
-Gone = Callable[[], bool]  # whether another rank has ended before its time
 
 
 @dataclass(frozen=True)
@@ -103,14 +102,13 @@ def default_ranks(is_small: bool, device: str, weights: int = 0) -> int:
     return max(min(cores(), MAX_DEFAULT_RANKS, fit), 1)
 
 
-def run_on_ranks(work: Work, request: RankRequest, guard: Guard = nullcontext) -> Any:
-    """work() on every rank, each inside of guard(); returns what it returns on this one, rank 0."""
+def run_on_ranks(work: Work, request: RankRequest, guard: Guard = nullcontext) -> None:
+    """work() on every rank; those that this process starts, and waits for, are each inside of guard()."""
     if "TORCHELASTIC_RUN_ID" in os.environ:  # torchrun has started us, once per rank
         local, store, number, count = _meet_by_torchrun()
         _require_devices(local, request.device)
         torch.set_num_threads(max(cores() // local, 1))
-        with _ending_with_the_others(lambda: False):
-            _join_group(number, count, store, request.device, NEVER if local == count else SILENCE)
+        _join_group(number, count, store, request.device, NEVER if local == count else SILENCE)
         _require_agreement(request.flags)
         return _take_part(number, work)
     count = request.ranks or default_ranks(request.is_small, request.device, request.weights)
@@ -122,40 +120,74 @@ def run_on_ranks(work: Work, request: RankRequest, guard: Guard = nullcontext) -
     # A fork costs nothing, but a process that has met CUDA, macOS's frameworks or a second thread
     # must not be forked: a forked rank has one thread, as those of a small model on a CPU.
     forks = platform.system() == "Linux" and not torch.cuda.is_available() and threads == 1
-    context: Any = multiprocessing.get_context("fork" if forks else "spawn")
+    signals.STATE = RawArray("i", 3)
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
-        join = partial(_join_here, count, threads, request.device, folder, work)
-        children: list[Any] = []
+        given = (count, threads, request.device, folder, os.isatty(0), signals.STATE, work, guard)
+        try:  # no daemons: a reward may start processes of its own
+            ranks = multiprocessing.start_processes(
+                _as_rank, given, count, join=False, start_method="fork" if forks else "spawn"
+            )
+        except OSError as error:  # no more processes, or no memory for one
+            raise UserError(
+                f"a process for --ranks {count} could not be started ({error.strerror}): "
+                "use --ranks 1, or raise the limit of processes (ulimit -u)"
+            ) from error
+        _wait_for(ranks.processes)
 
-        def one_has_ended() -> bool:  # whatever its status: ranks leave together
-            return any(child.exitcode is not None for child in children)
 
-        try:
-            for number in range(1, count):  # no daemons: a reward may start processes of its own
-                child = context.Process(target=_as_rank, args=(number, os.getpid(), join, guard))
-                try:
-                    child.start()
-                except OSError as error:  # no more processes, or no memory for one
-                    raise UserError(
-                        f"a process for --ranks {count} could not be started ({error.strerror}): "
-                        "use --ranks 1, or raise the limit of processes (ulimit -u)"
-                    ) from error
-                children.append(child)
-            with guard():  # here, while the others can still be asked who failed first
-                return join(0, one_has_ended)
-        except BaseException:
-            if _another_speaks:  # let it finish its sentence
-                connection.wait([child.sentinel for child in children], timeout=5)
-            for child in children:
-                _kill(child)
-            raise
-        finally:
-            if dist.is_initialized():  # still, after a failure
-                dist.destroy_process_group()
-            for child in children:  # one that still has threads of the user's would never end
-                child.join(EXIT_TIMEOUT)
-                _kill(child)
-                child.join()
+def _wait_for(ranks: Sequence[Any]) -> None:
+    """Until all have ended. Where one fails, or a signal comes, the others are to leave, then killed.
+
+    A rank that fails has said why, and its status is the command's.
+    """
+
+    def running() -> list[Any]:
+        return [rank for rank in ranks if rank.exitcode is None]
+
+    try:
+        while (left := running()) and not any(rank.exitcode for rank in ranks):
+            connection.wait([rank.sentinel for rank in left])
+    finally:
+        signals.STATE[signals.ENDS] = True
+        end = time.monotonic() + LAST
+        while (left := running()) and time.monotonic() < end:
+            for rank in left:
+                rank.terminate()  # again and again: a thread of torch's may catch one, unnoticed
+            connection.wait([rank.sentinel for rank in left], timeout=0.2)
+        for rank in ranks:
+            rank.kill()
+            rank.join()
+        status = max(rank.exitcode for rank in ranks)
+        if status > 0:
+            sys.exit(status)
+    if any(rank.exitcode for rank in ranks):
+        raise UserError(
+            f"{collectives.LostRank()} --resume goes on from what it has saved, if anything"
+        )
+
+
+def _as_rank(
+    number: int, count: int, threads: int, device: str, folder: str, terminal: bool, state: Any,
+    work: Work, guard: Guard,
+) -> None:  # fmt: skip
+    """Run work() as rank `number` of `count` on this machine, in a process of its own."""
+    signals.PARENT, signals.STATE = os.getppid(), state
+    os.environ["LOCAL_RANK"] = str(number)
+    if platform.system() != "Windows":  # no need of the machine's network
+        loopback = "lo0" if platform.system() == "Darwin" else "lo"
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
+    try:
+        with suppress(OSError):  # Windows
+            if number == 0 and terminal:  # multiprocessing takes it away
+                sys.stdin = open("/dev/tty", encoding="utf-8")
+        torch.set_num_threads(threads)
+        keep_freed_memory()  # as its parent does
+        with ending_children(), guard():
+            store = dist.FileStore(os.path.join(folder, "meeting"), count)
+            _join_group(number, count, store, device)
+            _take_part(number, work)
+    except Exception:  # a bug
+        sys.exit(traceback.format_exc())
 
 
 def _meet_by_torchrun() -> tuple[int, Any, int, int]:
@@ -180,13 +212,6 @@ def _meet_by_torchrun() -> tuple[int, Any, int, int]:
     return local, store, number, count
 
 
-def _kill(rank: Any) -> None:
-    """Kill a rank and what a reward has started there, which is of its group."""
-    with suppress(AttributeError, OSError):  # Windows; none is there any more
-        os.killpg(rank.pid, signal.SIGKILL)
-    rank.kill()
-
-
 def _require_agreement(flags: Mapping[str, str]) -> None:
     """UserError where a rank was started with other flags than rank 0, or runs other code."""
     files = sorted(path for package in PACKAGES for path in (REPOSITORY / package).rglob("*.py"))
@@ -200,21 +225,6 @@ def _require_agreement(flags: Mapping[str, str]) -> None:
                     f"{name} differs between the ranks, {one} on rank 0 and {two} on rank {number}: "
                     "start all with the same flags and the same code"
                 )
-
-
-def _join_here(
-    count: int, threads: int, device: str, folder: str, work: Work, number: int, gone: Gone
-) -> Any:
-    """Run work() as rank `number` on this machine."""
-    if platform.system() != "Windows":  # no need of the machine's network
-        loopback = "lo0" if platform.system() == "Darwin" else "lo"
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", loopback)
-    os.environ["LOCAL_RANK"] = str(number)
-    torch.set_num_threads(threads)
-    with _ending_with_the_others(gone, folder=None if number else folder):
-        store = dist.FileStore(os.path.join(folder, "meeting"), count)
-        _join_group(number, count, store, device)
-    return _take_part(number, work)
 
 
 def _require_devices(count: int, device: str) -> None:
@@ -237,14 +247,6 @@ def _require_devices(count: int, device: str) -> None:
         )
 
 
-def _as_rank(number: int, parent: int, join: Callable[..., Any], guard: Guard) -> None:
-    signals.LEFT_TO_RANK_0 = True
-    with suppress(AttributeError):  # Windows
-        os.setpgid(0, 0)  # so that it ends with all that it has started
-    with ending_children(), guard():
-        join(number, lambda: os.getppid() != parent)
-
-
 @contextmanager
 def ending_children() -> Iterator[None]:
     """Around a program: where it fails, end what a reward has started; Python would wait for that."""
@@ -257,40 +259,6 @@ def ending_children() -> Iterator[None]:
         raise
 
 
-@contextmanager
-def _ending_with_the_others(
-    gone: Callable[[], bool], *, folder: str | None = None
-) -> Iterator[None]:
-    """While ranks meet: end this process once another one is gone, or by the first signal.
-
-    torch joins them in C++, where no handler of Python's runs. Rank 0, which has the meeting's `folder`,
-    removes it and says why it ends.
-    """
-    met = threading.Event()
-
-    def watch() -> None:
-        """In a thread of its own, until the ranks have met."""
-        while not met.wait(0.05):
-            if gone():
-                with suppress(OSError):
-                    if folder is not None and first_to_fail():
-                        os.write(2, f"error: {collectives.LostRank()}\n".encode())
-                if folder is not None:
-                    shutil.rmtree(folder, ignore_errors=True)
-                os._exit(1)
-
-    handlers = {}
-    if threading.current_thread() is threading.main_thread():
-        handlers = {n: signal.signal(n, signal.SIG_DFL) for n in signals.SIGNALS}
-    threading.Thread(target=watch, daemon=True).start()
-    try:
-        yield
-    finally:
-        met.set()
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
-
-
 def _join_group(
     number: int, count: int, store: Any, device: str, timeout: timedelta = NEVER
 ) -> None:
@@ -300,38 +268,29 @@ def _join_group(
     if cuda:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
     backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+    # Torch waits in C++, where no handler of Python's runs: a signal is to end this process.
+    handlers = {each: signal.signal(each, signal.SIG_DFL) for each in signals.SIGNALS}
     try:
         dist.init_process_group(
             backend, store=store, rank=number, world_size=count, timeout=timeout
         )
     except RuntimeError as error:
-        time.sleep(1)  # until `_ending_with_the_others` has ended this one, if a rank has gone
+        time.sleep(1)  # until that has happened, if another rank is gone
         raise UserError(
             f"the ranks cannot be joined ({first_line(error)[-120:]}): check "
             "GLOO_SOCKET_IFNAME and the limit of open files, or use --ranks 1"
         ) from None
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
 
 
-def _take_part(number: int, work: Work) -> Any:
+def _take_part(number: int, work: Work) -> None:
     """work() as this rank; one that fails stays connected, for `first_to_fail`."""
     if number:
         sys.stdout = Path(os.devnull).open("w", encoding="utf-8")
         warnings.simplefilter("ignore")  # the first rank gives them
-    result = work()
+    work()
     collectives.gather(None)  # nobody leaves before the last one is done
     collectives.STORE = None
     dist.destroy_process_group()
-    return result
-
-
-def first_to_fail() -> bool:
-    """True for the rank that speaks of a failure: the first one. Always true of a single process."""
-    global _another_speaks
-    if collectives.STORE is None:
-        return True
-    store, collectives.STORE = collectives.STORE, None  # asked once: whoever fails, fails once
-    try:
-        _another_speaks = store.add("failed", 1) > 1
-    except RuntimeError:  # the store has gone with its rank, which has spoken
-        _another_speaks = True
-    return not _another_speaks

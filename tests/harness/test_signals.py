@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shlex
 import signal
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
-from forked import forked, has_ended
+from forked import forked
 
-from harness import signals
 from harness.command_line import run_script
 from harness.errors import NothingToDo
 from harness.files import read_jsonl, write_json
@@ -130,34 +127,6 @@ def test_a_stage_does_what_is_left_of_a_run_of_the_same_flags(tmp_path):
         assert steps == left
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="the watchdog watches where there are forks")
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_what_answers_no_signal_is_killed_with_all_that_it_has_started(
-    tmp_path, monkeypatch, number
-):
-    """C code that never comes back to Python, and a process of the user's; SIGKILL leaves none either."""
-    monkeypatch.setattr(signals, "STEP", 0.1)
-    monkeypatch.setattr(signals, "LAST", 0.1)
-
-    def send_and_stay(process: int) -> None:
-        time.sleep(1.5)
-        os.kill(process, number)
-        time.sleep(100)
-
-    def hang(config: Flags) -> None:
-        child = multiprocessing.get_context("fork").Process(
-            target=send_and_stay, args=(os.getpid(),)
-        )
-        child.start()
-        (config.out / "child").write_text(str(child.pid))
-        sum(range(10**13))
-
-    done = forked(lambda: run_script(hang, Flags(tmp_path)), timeout=60)
-    assert done.returncode == -signal.SIGKILL
-    assert len(done.stderr.splitlines()) == (1 if number == signal.SIGTERM else 0)
-    assert has_ended(int((tmp_path / "child").read_text()))
-
-
 @dataclass(frozen=True)
 class RankFlags(Flags):
     ranks: int = 2
@@ -165,16 +134,21 @@ class RankFlags(Flags):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks are forks here")
-def test_ranks_stop_after_the_same_step(tmp_path):
-    """Ctrl-C and a scheduler's SIGTERM go to the first process."""
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("kill", [os.kill, os.killpg])
+def test_ranks_stop_after_the_same_step(tmp_path, kill, name):
+    """A scheduler signals the first process, a terminal all of them."""
 
     def disturb(step: int) -> None:
         if step == 3 and is_main():
-            os.kill(os.getpid(), signal.SIGINT)
+            kill(os.getppid(), getattr(signal, name))
 
     config = RankFlags(tmp_path / "run")
     done = forked(lambda: run_script(lambda config: run(config, disturb), config))
-    assert done.returncode == 130 and "Traceback" not in done.stderr
+    assert done.returncode == 128 + getattr(signal, name)
+    asked, said = done.stderr.splitlines()
+    assert asked.startswith(f"{name}: ") and said.startswith(f"ended by {name} after step 3")
+    assert said.endswith("--resume")
     rows = read_jsonl(tmp_path / "run" / "metrics.jsonl")
     assert saved_step(tmp_path / "run") == len(rows) == 3
 

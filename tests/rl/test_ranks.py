@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,9 @@ from toys import random_gpt
 from gpt.finetuning import FinetuningConfig
 from gpt.folder import ModelFolder
 from gpt.huggingface import save_hf
-from harness import flags, signals
+from harness import flags
 from harness.command_line import errors_as_sentences
-from harness.ranks import launch
+from harness.ranks import collectives, launch
 from rl.grpo_engine import GRPOConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,7 +168,7 @@ def test_ppo_stopped_within_a_batch(results):
 # --- failures -------------------------------------------------------------------------------------
 
 FAILING = """
-import multiprocessing, os, signal, sys, threading, time
+import multiprocessing, os, platform, signal, subprocess, sys, time
 from dataclasses import dataclass
 import torch
 from harness.ranks import collectives, launch
@@ -174,7 +176,8 @@ from harness.flags import TrainingFlags
 from harness.command_line import run_script
 from harness.errors import UserError
 from harness.files import append_jsonl
-from harness import signals
+from harness.run_folder import script_of
+from harness.signals import signals_wait
 from pathlib import Path
 
 @dataclass(frozen=True)
@@ -182,7 +185,16 @@ class Config(TrainingFlags):
     ranks: int = 2
     device: str = "cpu"
 
-launch.EXIT_TIMEOUT = 0.5
+launch.LAST = 1
+
+def hang(pids, where, sent, to):
+    child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(100,))
+    if where == "python":
+        child.start()
+    Path(pids).write_text(f"{os.getpid()} {child.pid or os.getpid()}")
+    kill = f"sleep 0.3; kill -{sent} {to}{os.getppid()}; "
+    subprocess.Popen(["sh", "-c", kill * 2], start_new_session=True)
+    child.join() if where == "python" else sum(range(10**13))
 
 def main(config):
     what, who = sys.argv[1], int(sys.argv[2])
@@ -204,21 +216,20 @@ def main(config):
     if what == "file":
         append_jsonl(Path(sys.argv[3]), [{"rank": collectives.rank()}])
         append_jsonl(Path(sys.argv[3]) / "below a file", [{}])
-    if what == "hang" and mine:
-        child = multiprocessing.Process(target=time.sleep, args=(100,))
-        child.start()
-        Path(sys.argv[3]).write_text(str(child.pid))
-        first = os.getppid() if who else os.getpid()
-        for delay in (0.2, 0.4):  # the second one ends the run
-            threading.Timer(delay, os.kill, (first, signal.SIGINT)).start()
-        signals.IN_STEPS = True
-        child.join()
     if what == "agree":
         launch._require_agreement({"--seed": "1" if mine else "0"})
-    signals.IN_STEPS = what == "hang"
+    if what == "spawn":
+        print(script_of(config))
+    if what == "hang":
+        with signals_wait():
+            if mine:
+                hang(*sys.argv[3:])
+            collectives.gather(0)
     print("all", collectives.gather(2))
 
 if __name__ == "__main__":
+    if sys.argv[1] == "spawn":
+        platform.system = lambda: "a system without forks"
     run_script(main, Config())
 """
 
@@ -242,16 +253,18 @@ def test_an_error_ends_all_ranks_with_one_sentence(failing, who):
     assert done.stdout.strip() == "world [0, 1]"  # rank 0 alone prints
 
 
-def test_a_bug_shows_one_traceback(failing):
-    done = failing("bug", 1)
+@pytest.mark.parametrize("who", [1, -1], ids=["rank 1", "both"])
+def test_a_bug_shows_one_traceback(failing, who):
+    done = failing("bug", who)
     assert done.returncode == 1
     assert done.stderr.count("TypeError: no sentence was made for this") == 1
     assert "LostRank" not in done.stderr
 
 
+@pytest.mark.parametrize("who", [0, 1])
 @pytest.mark.parametrize("how", ["kill", "leave"])  # the latter with status 0
-def test_a_lost_rank_ends_the_run_with_one_sentence(failing, how):
-    done = failing(how, 1)
+def test_a_lost_rank_ends_the_run_with_one_sentence(failing, how, who):
+    done = failing(how, who)
     assert done.returncode == 1
     assert done.stderr.strip().startswith("error: another process of this run has ended")
     assert len(done.stderr.strip().splitlines()) == 1
@@ -277,13 +290,47 @@ def test_ranks_of_torchrun_have_the_same_flags(failing, who, status):
     assert done.returncode == status and done.stderr.count("error: --seed") == status
 
 
+@pytest.mark.parametrize("to", ["", "-"], ids=["kill", "terminal"])  # to the group
+@pytest.mark.parametrize("where", ["python", "C"])
 @pytest.mark.parametrize("who", [0, 1])
-def test_the_second_signal_ends_ranks_that_wait_and_what_they_have_started(failing, tmp_path, who):
-    """A rank hangs in a process of its own, the other one in a collective."""
+def test_the_second_signal_ends_a_rank_that_hangs(failing, tmp_path, who, where, to):
+    """And what it has started, where it answers; the other one waits in a collective."""
     begin = time.monotonic()
-    done = failing("hang", who, tmp_path / "child")
+    done = failing("hang", who, tmp_path / "pids", where, "INT", to)
     assert time.monotonic() - begin < 30 and done.returncode == 130
-    assert has_ended(int((tmp_path / "child").read_text()))
+    asked, said = done.stderr.splitlines()
+    assert asked.startswith("SIGINT: ") and said == "ended by SIGINT"
+    assert all(has_ended(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+
+
+@pytest.mark.skipif(not Path("/proc").exists(), reason="elsewhere ranks learn of it after a step")
+def test_ranks_end_with_their_parent(failing, tmp_path):
+    done = failing("hang", 1, tmp_path / "pids", "python", "KILL", "")
+    assert done.returncode == -signal.SIGKILL
+    assert all(has_ended(int(pid)) for pid in (tmp_path / "pids").read_text().split())
+
+
+def test_the_first_rank_reads_what_is_typed():
+    def run() -> None:
+        terminal, end = os.openpty()
+        os.open(os.ttyname(end), os.O_RDWR)  # from here on the terminal of this session
+        os.dup2(end, 0)
+        os.write(terminal, b"a word\n")
+        request = launch.RankRequest(2, "cpu")
+        launch.run_on_ranks(lambda: collectives.is_main() and print(input()), request)
+
+    assert forked(run).stdout == "a word\n"
+
+
+def test_ranks_of_another_start_method(tmp_path):
+    """Processes that import the script anew, as on macOS and for GPUs."""
+    script = tmp_path / "failing.py"
+    script.write_text(FAILING, encoding="utf-8")
+    command = [sys.executable, str(script), "spawn", "0"]
+    found = dict(os.environ, PYTHONPATH=str(ROOT), OMP_NUM_THREADS="1")
+    done = subprocess.run(command, capture_output=True, text=True, env=found, cwd=tmp_path)
+    assert done.returncode == 0 and not done.stderr
+    assert done.stdout.split() == f"world [0, 1] {tmp_path.name}.failing all [2, 2]".split()
 
 
 # --- how many -------------------------------------------------------------------------------------
@@ -320,25 +367,20 @@ def test_the_weights_of_what_is_named_and_the_memory_that_is_there_decide(tmp_pa
         assert launch.default_ranks(True, "cpu", 40) == ranks
 
 
-def struck(delay: float, number: int) -> Callable[[], AbstractContextManager[None]]:
-    """What ranks run in: a rank that rank 0 has started gets this signal so many seconds later."""
-
+@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("milliseconds", [0, 6, 12, 20, 30])
+def test_a_rank_that_is_killed_while_ranks_meet_ends_the_run(milliseconds, who):
     @contextmanager
     def guard() -> Iterator[None]:
-        if signals.LEFT_TO_RANK_0:
-            threading.Timer(delay, os.kill, (os.getpid(), number)).start()
+        if os.environ["LOCAL_RANK"] == str(who):
+            kill = (os.getpid(), signal.SIGKILL)
+            threading.Timer(milliseconds / 1000, os.kill, kill).start()
         with errors_as_sentences():
             yield
 
-    return guard
-
-
-@pytest.mark.parametrize("milliseconds", [0, 6, 12, 20, 30])
-def test_a_rank_that_is_killed_while_ranks_meet_ends_the_run(milliseconds):
-    guard = struck(milliseconds / 1000, signal.SIGKILL)
-
     def run() -> None:
-        launch.run_on_ranks(lambda: time.sleep(0.3), launch.RankRequest(2, "cpu"), guard)
+        with errors_as_sentences():
+            launch.run_on_ranks(lambda: time.sleep(0.3), launch.RankRequest(2, "cpu"), guard)
 
     begin = time.monotonic()
     done = forked(run, timeout=60)
