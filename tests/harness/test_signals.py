@@ -16,6 +16,7 @@ from forked import forked
 from harness.command_line import run_script
 from harness.errors import NothingToDo
 from harness.files import read_jsonl, write_json
+from harness.flags import TrainingFlags
 from harness.metric_log import MetricLog
 from harness.paths import STATE_FILE
 from harness.ranks.collectives import is_main
@@ -128,9 +129,11 @@ def test_a_stage_does_what_is_left_of_a_run_of_the_same_flags(tmp_path):
 
 
 @dataclass(frozen=True)
-class RankFlags(Flags):
+class RankFlags(TrainingFlags):
+    steps: int = 6
     ranks: int = 2
     device: str = "cpu"
+    checkpoint_every: int = 4
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="ranks are forks here")
@@ -143,7 +146,7 @@ def test_ranks_stop_after_the_same_step(tmp_path, kill, name):
         if step == 3 and is_main():
             kill(os.getppid(), getattr(signal, name))
 
-    config = RankFlags(tmp_path / "run")
+    config = RankFlags(out=tmp_path / "run")
     done = forked(lambda: run_script(lambda config: run(config, disturb), config))
     assert done.returncode == 128 + getattr(signal, name)
     asked, said = done.stderr.splitlines()
