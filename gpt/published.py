@@ -115,7 +115,9 @@ def load_with_tokenizer(name_or_folder: str | Path) -> tuple[GPT, Tokenizer]:
             f"{folder} holds a model of {size} tokens that ends texts with {end}, not GPT-2's, and no "
             f"{TOKENIZER_FILE}: put there what transformers' AutoTokenizer writes with save_pretrained"
         )
-    return model, tokenizer or load_tokenizer("gpt2")
+    tokenizer = tokenizer or load_tokenizer("gpt2")
+    model.n_text = tokenizer.n_vocab
+    return model, tokenizer
 
 
 def special_ids(tokenizer: Tokenizer) -> dict[str, int | list[int] | None]:

@@ -163,7 +163,7 @@ def sampled_questions(flags: QuestionFlags, count: int, seed: int) -> list[Row]:
     both = zip_longest(unsure[:picked], usual)
     names = {"chosen_from": flags.policy, "rejected_from": flags.against or flags.policy}
     more = {name: str(folder) for name, folder in names.items()}
-    asked = {tuple(tokenizer.encode(record.prompt)): record for record in records}
+    asked = {tuple(tokenizer.encode_prompt(record.prompt)): record for record in records}
     rows = []
     for pair in (p for two in both for p in two if p):
         record = asked[tuple(pair.prompt)]  # decoding leaves out a chat's marks

@@ -414,7 +414,7 @@ class Judge:
         model, tokenizer = self.model
         both = zip(answers, ended, strict=True)
         read = [tokenizer.encode(answer) + [tokenizer.eos_id] * end for answer, end in both]
-        prompts = [tokenizer.encode(prompt) for prompt in self.prompts]
+        prompts = [tokenizer.encode_prompt(prompt) for prompt in self.prompts]
         batch = collate_responses(prompts, read, tokenizer.eos_id).to(model.device)
         with precision(model.device, self.config.precision):
             found: list[float] = score_in_micro_batches(model, batch, ROWS).tolist()

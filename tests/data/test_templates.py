@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +79,9 @@ def test_what_ends_a_turn_ends_an_answer(
     write_tokenizer(tmp_path, tokenizer, 64)
     write_json(tmp_path / "config.json", {"eos_token_id": tokenizer.eos_id})
     back = read_tokenizer(tmp_path, tokenizer.n_vocab)
-    assert back is not None and back.encoding.decode([back.eos_id]) == end
-    named = tokenizer.encoding.decode([tokenizer.eos_id])
-    assert [back.encoding.decode([id]) for id in back.other_ends] == [named] * (named != end)
+    assert back is not None and back.text_of([back.eos_id]) == end
+    named = tokenizer.text_of([tokenizer.eos_id])
+    assert [back.text_of([id]) for id in back.other_ends] == [named] * (named != end)
     (tmp_path / "again").mkdir()  # as it is exported, and read once more
     write_tokenizer(tmp_path / "again", back, 64)
     again = read_tokenizer(tmp_path / "again", back.n_vocab)
@@ -131,7 +130,9 @@ def test_of_several_templates_the_default_is_taken_and_a_file_wins(tmp_path: Pat
     ],
 )
 def test_a_template_that_writes_no_chat_is_refused(template: str, tmp_path: Path) -> None:
-    write_tokenizer(tmp_path, replace(chat_tokenizer("smollm2"), chat_template=template), 64)
+    write_tokenizer(tmp_path, chat_tokenizer("smollm2"), 64)
+    settings = read_object(tmp_path / SETTINGS_FILE)
+    write_json(tmp_path / SETTINGS_FILE, settings | {"chat_template": template})
     with pytest.raises(UserError) as error:
         read_tokenizer(tmp_path, 259)
     assert str(tmp_path) in str(error.value)
