@@ -182,7 +182,7 @@ def token_log_probs(model: GPT, batch: ResponseBatch, temperature: float = 1.0) 
     """
     hidden = response_hidden(model, batch, batch.predicting_columns)  # (M, D)
     targets = batch.of_valid(batch.response_tokens)  # (M,)
-    weight = model.wte.weight
+    weight = model.head_weight
     chosen = score_in_chunks(_chosen, temperature, hidden, weight, targets)
     return scatter_responses(chosen[:, 0], batch)
 
@@ -193,7 +193,7 @@ def token_scores(
     """`token_log_probs` and the entropy of the full distribution, (N, T), with a graph if asked."""
     hidden = response_hidden(model, batch, batch.predicting_columns)
     targets = batch.of_valid(batch.response_tokens)
-    weight = model.wte.weight
+    weight = model.head_weight
 
     def score(hidden: Tensor, targets: Tensor) -> Tensor:
         return _score(hidden, weight, targets, temperature, entropy_gradient=True)
@@ -222,7 +222,7 @@ def compare_logits(
     read = batch if other_batch is None else other_batch
     with torch.no_grad():
         other_hidden = response_hidden(other, read, read.predicting_columns)
-    weight, other_weight = model.wte.weight, other.wte.weight.detach()
+    weight, other_weight = model.head_weight, other.head_weight.detach()
 
     def of_piece(hidden: Tensor, other_hidden: Tensor, *more: Tensor) -> Tensor:
         logits = _logits(hidden, weight, temperature)
